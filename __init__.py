@@ -1,0 +1,1 @@
+"""whichrank: which rank, which node, why. See README.md."""

@@ -1,0 +1,67 @@
+"""The operator contract (design §5): pure keyed functions of records and timers.
+
+An operator does no I/O, reads no clock, starts no thread. Runners (embedded now, Flink later) give it records of one
+key in arrival order, persist the rows it changed, and deliver what it emitted after the state is durable.
+The result must not depend on where batches end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..telemetry.records import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    name: str
+    due_ns: int
+
+
+class Table(Protocol):
+    """Named rows of one operator and key; values are bytes. Changed rows are persisted by the runner."""
+
+    def get(self, row: str) -> bytes | None: ...
+    def put(self, row: str, value: bytes) -> None: ...
+    def delete(self, row: str) -> None: ...
+    def rows(self) -> Iterator[tuple[str, bytes]]:
+        """All rows in ascending order of their name."""
+        ...
+
+
+class Tables(Protocol):
+    def table(self, name: str) -> Table: ...
+
+
+class Context(Protocol):
+    """What an operator may touch while it runs, for one key."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def now(self) -> int:
+        """Nanoseconds: the arrival stamp of the last record of the batch, or the timer's due time."""
+        ...
+
+    @property
+    def state(self) -> Tables: ...
+    def emit(self, record: Record) -> None: ...
+    def set_timer(self, name: str, at_ns: int) -> None:
+        """Set or move the timer ``name`` of this key; it fires once, at ``at_ns``."""
+        ...
+
+    def clear_timer(self, name: str) -> None: ...
+
+
+class Operator(Protocol):
+    """One instance serves all keys; everything that outlives a call is in ``ctx.state``, or is rebuilt from it."""
+
+    @property
+    def name(self) -> str: ...
+    def process(self, records: Sequence[Record], ctx: Context) -> None: ...
+    def on_timer(self, timer: Timer, ctx: Context) -> None: ...
+    def key_of(self, record: Record) -> str | None:
+        """The key this operator files the record under, None if it has no use for it. Re-keys on content."""
+        ...

@@ -1,0 +1,134 @@
+"""Record types that travel on the bus and through operators. Immutable; no behaviour.
+
+``Record`` is what an operator receives and emits. Decoding and encoding live in ``otlp`` and ``block``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Union
+
+import numpy as np
+
+from .vocabulary import EventName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who a record speaks of (design §3.1). Strings are empty and numbers -1 where unknown."""
+
+    cluster: str = ""
+    run: str = ""
+    job: str = ""
+    attempt: str = ""
+    world: str = ""
+    node: str = ""
+    rank: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """One process group as the agent formed it. ``uid`` = hash(attempt, name, ranks, ordinal)."""
+
+    uid: str
+    name: str
+    desc: str = ""
+    ranks: str = ""  # ranges of global ranks, "0-3,7"
+    size: int = 0
+    backend: str = ""
+    timeout_s: float = 0.0
+    is_default: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Block:
+    """A table of high-rate records of one node's ranks in one attempt.
+
+    rows: structured array with the dtype of ``tables.TABLES[name]``.
+    groups: what the ``group`` column indexes into.
+    clock_offset_ns: add to a monotonic time of the rows to get Unix time.
+    """
+
+    name: EventName
+    identity: Identity
+    rows: np.ndarray
+    groups: tuple[Group, ...] = ()
+    clock_offset_ns: int = 0
+    time_ns: int = 0  # Unix time at which the agent closed the block
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A single thing that happened. ``attributes`` holds only str, int, float, bool and tuples of those.
+
+    Attributes by name (all optional unless marked *):
+      JOB_STARTED      command, world_size, pid
+      JOB_SIGNALLED    signal* (number), origin ("user" | "scheduler"): someone asked the job to stop
+      JOB_FINISHED     exit_code*, signal (of the launcher, 0 none)
+      GROUP_DEFINED    the fields of Group
+      RANK_STARTED     pid*, local_rank, world_size, host, torch, python, backend ("hooks"|"backend_select"|"status"),
+                       writer ("c"|"python"), script, launcher_pid, restart_count
+      RANK_EXCEPTION   type*, message*, stack (frames "file\\tline\\tfunction\\n"), file, line, function, step, phase,
+                       communication (bool: text matches a victim's message)
+      RANK_EXIT        exit_code (int, absent unknown), signal (int, 0 none), exit_state (ExitState int), step, phase,
+                       exception (bool: an exception record came before), sender_pid (who sent the signal), core
+      RANK_STOPPED     phase, step   (process state T);  RANK_CONTINUED
+      RANK_STALE       heartbeat_age_ns*, process_state
+      RANK_STACK       method ("py-spy"|"signal"|"ring"), stack (as above, innermost last), file, line, function
+                       (innermost frame of user code), phase, step, request_id
+      RANK_LEVEL       level*, hook_state*
+      AGENT_HEALTH     counters by name
+      EVIDENCE_REQUEST id*, action ("stack"), rank*, node
+    """
+
+    name: EventName
+    identity: Identity
+    time_ns: int  # Unix time of the thing itself, by its node's clock
+    mono_ns: int = 0  # the same on the node's monotonic clock, 0 unknown
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What a job or entity operator concludes; ClusterOperator makes incidents of findings.
+
+    key: stable over revisions of the same conclusion: (kind, first bad place). ``cleared`` ends it.
+    body: the incident document's fields that this operator knows (bucket, kind, scope, suspects, victims, coverage,
+          first_bad, times {onset, detected, attributed}, evidence, ruled_out, confidence, severity, job).
+    """
+
+    identity: Identity
+    key: str
+    cleared: bool
+    time_ns: int
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incident:
+    """One revision of an incident document (design §7), ready for JSON."""
+
+    document: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broken:
+    """Bytes that could not be read: an error value, so that a bad record never ends a loop."""
+
+    topic: str
+    reason: str  # one line: what is wrong and where
+    value: bytes
+
+
+Payload = Union[Block, Event, Finding, Incident, Broken]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """A payload with its place on the bus. ``stamp_ns`` is the arrival stamp that belongs to the bus."""
+
+    topic: str
+    key: str
+    stamp_ns: int
+    payload: Payload

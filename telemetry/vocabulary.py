@@ -1,0 +1,261 @@
+"""Closed sets shared by every part: phases, operations, levels, kinds of fault, buckets, actions.
+
+Owns the numbers that go into rings and blocks and the words that go into incidents.
+Standard library only, because the instrumentation inside the training process imports it.
+Numbers are part of the ring and block formats: append, never renumber.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum, IntFlag
+
+
+class Phase(IntEnum):
+    """What a rank is doing. ``name.lower()`` is the word people see."""
+
+    INIT = 0
+    COMPILE = 1
+    DATA = 2
+    FORWARD = 3
+    BACKWARD = 4
+    OPTIMIZER = 5
+    CHECKPOINT = 6
+    RESTORE = 7
+    EVAL = 8
+    OTHER = 9
+    EXIT = 10
+
+
+class Op(IntEnum):
+    """Collective and point-to-point operations by family.
+
+    Families, not c10d schema names: torch renames variants between releases (``allgather_`` became
+    ``_allgather_base_`` for object collectives in 2.15) and 2.14's hooks report families only.
+    """
+
+    UNKNOWN = 0
+    ALL_REDUCE = 1
+    BROADCAST = 2
+    REDUCE = 3
+    ALL_GATHER = 4
+    REDUCE_SCATTER = 5
+    ALL_TO_ALL = 6
+    GATHER = 7
+    SCATTER = 8
+    BARRIER = 9
+    SEND = 10
+    RECV = 11
+    MONITORED_BARRIER = 12
+
+
+P2P_OPS = frozenset({Op.SEND, Op.RECV})
+
+#: Families whose byte count must be equal on every member. Non-root gather and scatter pass empty
+#: lists and uneven all-to-all differs by design, so only the operation is compared for those.
+SIZE_COMPARABLE_OPS = frozenset({Op.ALL_REDUCE, Op.BROADCAST, Op.REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER})
+
+
+class EventKind(IntEnum):
+    """Kinds of 64-byte ring events (see ring_layout for the fields of each)."""
+
+    NONE = 0
+    ENQUEUE = 1
+    COMPLETE = 2
+    STARTED = 3
+    PHASE = 4
+    STEP = 5
+    LEVEL = 6
+    GROUP = 7
+    EXCEPTION = 8
+    EXIT = 9
+    HOOK_OFF = 10
+    MARK = 11
+
+
+class EventFlag(IntFlag):
+    """Flags of ENQUEUE and COMPLETE events; stored in one byte."""
+
+    NONE = 0
+    P2P = 1
+    ASYNC = 2
+    #: Completion was seen by polling: its time is an upper bound, not the moment itself.
+    POLLED = 4
+    #: The operation ended with an error.
+    FAILED = 8
+    #: Sizes of this call must not be compared between ranks (sparse, uneven, unknown).
+    NO_SIZE = 16
+
+
+class StepFlag(IntFlag):
+    """Flags of STEP events."""
+
+    NONE = 0
+    #: The optimizer skipped its update (GradScaler found inf).
+    SKIPPED = 1
+    HAS_LOSS = 2
+    HAS_GRAD_NORM = 4
+    #: ``whichrank.step()`` was called by the script; optimizer hooks no longer count steps.
+    BY_HAND = 8
+
+
+class Level(IntEnum):
+    """How much the instrumentation records; switchable in a running job."""
+
+    OFF = 0
+    STATUS = 1
+    EVENTS = 2
+
+
+class HookState(IntFlag):
+    """Why a rank may be blind; kept in its progress page."""
+
+    NONE = 0
+    COLLECTIVES_HOOKED = 1
+    COMPLETION_HOOKED = 2
+    PHASES_HOOKED = 4
+    #: A hook raised and disabled itself: what follows is not seen.
+    DISABLED = 8
+    #: The measured own cost passed 1 % of a step, so the level was lowered.
+    COST_LIMITED = 16
+    #: More process groups than rows: the surplus groups are counted and blind.
+    GROUPS_OVERFLOW = 32
+
+
+class ExitState(IntEnum):
+    """How the rank's process left, as far as it could say so itself."""
+
+    RUNNING = 0
+    NORMAL = 1
+    EXCEPTION = 2
+    SIGNAL = 3
+
+
+class ProcessState(IntEnum):
+    """Kernel state of a rank's process as the agent sees it."""
+
+    UNKNOWN = 0
+    RUNNING = 1
+    SLEEPING = 2
+    DISK_WAIT = 3
+    STOPPED = 4
+    ZOMBIE = 5
+    DEAD = 6
+
+
+class Bucket(str, Enum):
+    """NVIDIA's three buckets, and what lies beside them (design §7)."""
+
+    IMMEDIATE_CRASH = "immediate_crash"
+    COMMUNICATION_HANG = "communication_hang"
+    SPEED_REGRESSION = "speed_regression"
+    NUMERIC = "numeric"
+    CAPACITY = "capacity"
+    PLANNED = "planned"
+    TELEMETRY = "telemetry"
+
+
+class Kind(str, Enum):
+    """What happened; one per row of the truth table (design §6). Later work appends."""
+
+    RANK_DIED = "rank_died"
+    RANK_RAISED = "rank_raised"
+    RANK_STOPPED = "rank_stopped"
+    RANK_NOT_ENTERED = "rank_not_entered"
+    RANK_NEVER_JOINED = "rank_never_joined"
+    RANK_SLOW = "rank_slow"
+    DESYNC = "desync"
+    DEADLOCK = "deadlock"
+    NUMERIC_FIRST_RANK = "numeric_first_rank"
+    NUMERIC_ALL = "numeric_all"
+    SLOW_TOGETHER = "slow_together"
+    WANDERING = "wandering"
+    PLANNED_STOP = "planned_stop"
+    #: Telemetry incidents: whichrank itself cannot see.
+    INPUT_SILENT = "input_silent"
+    AGENT_SILENT = "agent_silent"
+
+
+class Scope(str, Enum):
+    RANK = "rank"
+    GPU = "gpu"
+    NODE = "node"
+    LINK = "link"
+    SWITCH = "switch"
+    STORAGE = "storage"
+    SERVICE = "service"
+    JOB = "job"
+    CLUSTER = "cluster"
+    APPLICATION = "application"
+
+
+class Severity(str, Enum):
+    PAGE = "page"
+    TICKET = "ticket"
+    INFO = "info"
+
+
+class IncidentState(str, Enum):
+    OPEN = "open"
+    RESOLVED = "resolved"
+    MERGED = "merged"
+
+
+class Change(str, Enum):
+    OPENED = "opened"
+    UPDATED = "updated"
+    RESOLVED = "resolved"
+    MERGED = "merged"
+    REOPENED = "reopened"
+
+
+class CausalRole(str, Enum):
+    """Place of an event in a crash: only initiating events name a suspect (facts A10)."""
+
+    INITIATING = "initiating"
+    CASCADE = "cascade"
+    TEARDOWN = "teardown"
+
+
+class Action(str, Enum):
+    """The one action vocabulary for advice (filled in by later work)."""
+
+    RETRY = "retry"
+    RESTART = "restart"
+    RESTART_WITHOUT_NODE = "restart_without_node"
+    DRAIN_AFTER_JOB = "drain_after_job"
+    CHECKPOINT_NOW = "checkpoint_now"
+    REPLACE_LINK = "replace_link"
+    ROLL_BACK = "roll_back"
+    FIX_CODE = "fix_code"
+    THROTTLE_TENANT = "throttle_tenant"
+    RAISE_QUOTA = "raise_quota"
+    WAIT = "wait"
+    ASK_A_HUMAN = "ask_a_human"
+
+
+class EventName(str, Enum):
+    """``event_name`` of the OTLP log records whichrank writes."""
+
+    BLOCK_COLLECTIVES = "whichrank.collectives"
+    BLOCK_STEPS = "whichrank.steps"
+    BLOCK_STEP_GROUPS = "whichrank.step_groups"
+    BLOCK_PROGRESS = "whichrank.progress"
+    BLOCK_GROUP_PROGRESS = "whichrank.group_progress"
+    JOB_STARTED = "whichrank.job.started"
+    JOB_SIGNALLED = "whichrank.job.signalled"
+    JOB_FINISHED = "whichrank.job.finished"
+    GROUP_DEFINED = "whichrank.group.defined"
+    RANK_STARTED = "whichrank.rank.started"
+    RANK_EXCEPTION = "whichrank.rank.exception"
+    RANK_EXIT = "whichrank.rank.exit"
+    RANK_STOPPED = "whichrank.rank.stopped"
+    RANK_CONTINUED = "whichrank.rank.continued"
+    RANK_STALE = "whichrank.rank.stale"
+    RANK_STACK = "whichrank.rank.stack"
+    RANK_LEVEL = "whichrank.rank.level"
+    AGENT_HEALTH = "whichrank.agent.health"
+    FINDING = "whichrank.finding"
+    EVIDENCE_REQUEST = "whichrank.evidence.request"
+    TICK = "whichrank.tick"
+    INPUT_SILENT = "whichrank.input_silent"
+    INCIDENT = "whichrank.incident"

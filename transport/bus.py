@@ -1,0 +1,49 @@
+"""The bus: append-only topics with arrival stamps that belong to the bus.
+
+Two implementations: the embedded log (one file, this machine) and Kafka (later). One contract suite tests both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+TOPIC_SPANS = "otlp_spans"
+TOPIC_METRICS = "otlp_metrics"
+TOPIC_LOGS = "otlp_logs"
+TOPIC_BLOCKS = "whichrank.blocks"
+TOPIC_FINDINGS = "whichrank.findings"
+TOPIC_INCIDENTS = "whichrank.incidents"
+TOPIC_REQUESTS = "whichrank.requests"
+TOPIC_DLQ = "whichrank.dlq"
+#: Only in the embedded log: ticks and input_silent marks, so that a replay sees the same time.
+TOPIC_CLOCK = "whichrank.clock"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One record on the bus. ``position`` orders messages of this bus; ``stamp_ns`` is the bus's arrival stamp."""
+
+    topic: str
+    key: str
+    value: bytes
+    position: int
+    stamp_ns: int
+    headers: Mapping[str, bytes] = field(default_factory=dict)
+
+
+class Bus(Protocol):
+    def append(self, topic: str, key: str, value: bytes, headers: Mapping[str, bytes] | None = None) -> int:
+        """Append and return the position. Never blocks for long; raises OSError when storage refuses."""
+        ...
+
+    def read(self, after: int, limit: int) -> Sequence[Message]:
+        """Messages with position > ``after``, in order, at most ``limit``; an empty sequence if there are none."""
+        ...
+
+    def now_ns(self) -> int:
+        """The stamp the next append would get."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,121 @@
+# One command for each thing a person does here. `make` alone lists them.
+#
+# Needs Python >= 3.10, a C compiler and make; everything else is installed, pinned with hashes, into .venv.
+# Each installation leaves a stamp, so that it runs once, and again only when what it depends on has changed.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+OLDEST := .venv-oldest
+BIN := $(VENV)/bin
+PACKAGES := telemetry instrumentation agents transport processors commands
+# What the training process runs, and what reads it: this is what depends on the version of torch.
+OLDEST_TESTS := tests/instrumentation
+# Everything that ends up in the optional C module, and what names the entry points.
+PACKAGE_SOURCES := pyproject.toml $(wildcard setup.py) $(wildcard instrumentation/*.c) $(wildcard instrumentation/*.h) __init__.py
+# Two cores are shared by up to six ranks: one thread each.
+export OMP_NUM_THREADS := 1
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# $(call environment,FOLDER): an empty virtual environment, or one line that says what is missing.
+define environment
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null \
+	  || { echo "whichrank needs Python 3.10 or later; '$(PYTHON)' is not (choose another: make PYTHON=/path/to/python3)" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
+	  || { echo "Python's venv module is missing: install it (Debian and Ubuntu: the package python3-venv), then run make again" >&2; exit 1; }
+	@[ -x $(1)/bin/python ] || { echo "making the environment $(1)"; $(PYTHON) -m venv $(1); }
+endef
+
+# $(call install,FOLDER,ARGUMENTS): uv installs about five times faster than pip; where it has no build, pip does it.
+define install
+	@[ -x $(1)/bin/uv ] || { $(1)/bin/python -m pip --version >/dev/null 2>&1 || $(1)/bin/python -m ensurepip >/dev/null; \
+	  $(1)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bootstrap.txt \
+	  || echo "uv cannot be installed here; pip does the rest, more slowly"; }
+	@if [ -x $(1)/bin/uv ]; then $(1)/bin/uv pip install --quiet --python $(1)/bin/python $(2); \
+	  else $(1)/bin/python -m pip install --quiet --disable-pip-version-check $(2); fi
+endef
+
+$(VENV)/.requirements: requirements/newest.txt requirements/bootstrap.txt
+	$(call environment,$(VENV))
+	@echo "installing requirements/newest.txt (torch among them: a few minutes the first time)"
+	$(call install,$(VENV),--require-hashes -r requirements/newest.txt)
+	@touch $@
+
+$(VENV)/.package: $(VENV)/.requirements $(PACKAGE_SOURCES)
+	$(call install,$(VENV),--no-deps --no-build-isolation --editable .)
+	@mkdir -p $(VENV)/typing && ln -sfn $(CURDIR) $(VENV)/typing/whichrank
+	@touch $@
+
+$(OLDEST)/.requirements: requirements/oldest.txt requirements/bootstrap.txt
+	$(call environment,$(OLDEST))
+	@echo "installing requirements/oldest.txt (torch 2.6: a few minutes the first time)"
+	$(call install,$(OLDEST),--require-hashes -r requirements/oldest.txt)
+	@touch $@
+
+# After .venv's own: both builds of the C module land in the same place, and are equal (stable ABI).
+$(OLDEST)/.package: $(OLDEST)/.requirements $(VENV)/.package
+	$(call install,$(OLDEST),--no-deps --no-build-isolation --editable .)
+	@touch $@
+
+.PHONY: setup
+setup: $(VENV)/.package ## install everything into .venv (the other targets do it too)
+
+.PHONY: setup-oldest
+setup-oldest: $(OLDEST)/.package ## install the oldest supported torch into .venv-oldest
+
+.PHONY: demo
+demo: setup ## a real 4-rank job with a fault drawn at random; checks that whichrank finds it
+	@$(BIN)/whichrank demo
+
+# torch 2.6 has no build for Python 3.14 and later.
+HAS_OLDEST := $(shell $(PYTHON) -c 'import sys; print(int(sys.version_info < (3, 14)))' 2>/dev/null)
+
+.PHONY: test
+test: setup $(if $(filter 1,$(HAS_OLDEST)),setup-oldest) ## the tests, and those of the instrumentation on the oldest torch
+	@$(BIN)/python -m pytest tests --durations=15
+ifeq ($(HAS_OLDEST),1)
+	@echo "the instrumentation on the oldest supported torch:"
+	@$(OLDEST)/bin/python -m pytest $(OLDEST_TESTS) --durations=5
+else
+	@echo "NOT RUN: the tests on torch 2.6, which has no build for this Python"
+endif
+
+.PHONY: lint
+lint: setup ## ruff and mypy --strict over source and tests
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@MYPYPATH=$(VENV)/typing $(BIN)/mypy $(addprefix -p whichrank.,$(PACKAGES))
+	@MYPYPATH=$(VENV)/typing $(BIN)/mypy --explicit-package-bases $(wildcard tests benchmarks)
+
+.PHONY: format
+format: setup ## let ruff put format and imports right
+	@$(BIN)/ruff check --fix --exit-zero --quiet .
+	@$(BIN)/ruff format --quiet .
+
+.PHONY: scenarios
+scenarios: setup ## every scenario, 3 repeats each, resumable (SEED=7 for other draws, PART=1/4 for a quarter)
+	@$(BIN)/python tests/scenarios/run.py $(if $(SEED),--seed $(SEED)) $(if $(PART),--part $(PART))
+
+.PHONY: bench
+bench: setup ## each headline number of the README, measured here
+	@$(BIN)/python -m benchmarks
+
+.PHONY: pins
+pins: setup ## write requirements/*.txt anew from pyproject.toml and requirements/*.in
+	@compile() { out=requirements/$$1.txt; shift; echo "# Pinned with hashes for Python 3.10 and later. Written by: make pins" > $$out.new; \
+	  $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes --no-header --no-annotate "$$@" >> $$out.new; mv $$out.new $$out; }; \
+	compile bootstrap requirements/bootstrap.in; \
+	compile oldest requirements/oldest.in pyproject.toml --extra all; \
+	compile newest requirements/build.in pyproject.toml --extra all --extra dev --extra torch
+
+.PHONY: clean
+clean: ## remove the environments and everything that was built
+	rm -rf $(VENV) $(OLDEST) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -f instrumentation/*.so

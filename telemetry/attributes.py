@@ -1,0 +1,213 @@
+"""Every attribute, metric and event name that whichrank writes, in one place.
+
+OpenTelemetry semantic conventions where a name exists, ``whichrank.*`` otherwise (a test compares the former with
+the published constants). Records keep short names (``pid``); the wire carries full ones (``process.pid``):
+``wire_name`` and ``short_name`` translate. Never a step, sequence number or trace id in a metric's attributes.
+Standard library only.
+"""
+
+from __future__ import annotations
+
+# --- resource: who speaks (Identity) --------------------------------------------------------------------------------
+SERVICE_NAME = "service.name"
+HOST_NAME = "host.name"
+CLUSTER_ID = "whichrank.cluster.id"
+RUN_ID = "whichrank.run.id"
+JOB_ID = "whichrank.job.id"
+JOB_ATTEMPT = "whichrank.job.attempt"
+WORLD = "whichrank.world"
+NODE_ID = "whichrank.node.id"
+RANK = "whichrank.rank"
+
+SCOPE_NAME = "whichrank"
+
+# --- blocks ---------------------------------------------------------------------------------------------------------
+BLOCK_SCHEMA = "whichrank.block.schema"
+BLOCK_COUNT = "whichrank.block.count"
+BLOCK_DTYPE = "whichrank.block.dtype"
+BLOCK_GROUPS = "whichrank.block.groups"
+BLOCK_CLOCK_OFFSET = "whichrank.block.clock_offset_ns"
+
+# --- events, findings, incidents ------------------------------------------------------------------------------------
+MONOTONIC_NS = "whichrank.monotonic_ns"
+FINDING_KEY = "whichrank.finding.key"
+FINDING_CLEARED = "whichrank.finding.cleared"
+INCIDENT_ID = "whichrank.incident.id"
+INCIDENT_REVISION = "whichrank.incident.revision"
+INCIDENT_STATE = "whichrank.incident.state"
+INCIDENT_SEVERITY = "whichrank.incident.severity"
+INCIDENT_BUCKET = "whichrank.incident.bucket"
+INCIDENT_KIND = "whichrank.incident.kind"
+INCIDENT_SCOPE = "whichrank.incident.scope"
+INCIDENT_CONFIDENCE = "whichrank.incident.confidence"
+SUSPECT_RANK = "whichrank.incident.suspect.rank"
+SUSPECT_NODE = "whichrank.incident.suspect.node"
+SUSPECT_GPU = "whichrank.incident.suspect.gpu"
+DLQ_REASON = "whichrank.dlq.reason"
+DLQ_TOPIC = "whichrank.dlq.topic"
+
+# --- steps, phases, process groups, collectives (spans and events) --------------------------------------------------
+STEP = "whichrank.step"
+PHASE = "whichrank.step.phase"
+LOCAL_RANK = "whichrank.local_rank"
+WORLD_SIZE = "whichrank.world_size"
+GROUP_NAME = "whichrank.pg.name"
+GROUP_UID = "whichrank.pg.uid"
+GROUP_SIZE = "whichrank.pg.size"
+COLLECTIVE_OP = "whichrank.collective.op"
+COLLECTIVE_SEQ = "whichrank.collective.seq"
+COLLECTIVE_BYTES = "whichrank.collective.bytes"
+COLLECTIVE_STATE = "whichrank.collective.state"
+
+EXCEPTION_TYPE = "exception.type"
+EXCEPTION_MESSAGE = "exception.message"
+EXCEPTION_STACKTRACE = "exception.stacktrace"
+CODE_FILE_PATH = "code.file.path"
+CODE_LINE_NUMBER = "code.line.number"
+CODE_FUNCTION_NAME = "code.function.name"
+PROCESS_PID = "process.pid"
+PROCESS_COMMAND_LINE = "process.command_line"
+PROCESS_EXIT_CODE = "process.exit.code"
+PROCESS_RUNTIME_VERSION = "process.runtime.version"
+
+#: Names above that must exist in the OpenTelemetry semantic conventions.
+CONVENTIONAL = (
+    SERVICE_NAME,
+    HOST_NAME,
+    EXCEPTION_TYPE,
+    EXCEPTION_MESSAGE,
+    EXCEPTION_STACKTRACE,
+    CODE_FILE_PATH,
+    CODE_LINE_NUMBER,
+    CODE_FUNCTION_NAME,
+    PROCESS_PID,
+    PROCESS_COMMAND_LINE,
+    PROCESS_EXIT_CODE,
+    PROCESS_RUNTIME_VERSION,
+)
+
+# --- metrics: name -> unit ------------------------------------------------------------------------------------------
+METRIC_STEP_DURATION = "whichrank.step.duration"
+METRIC_PHASE_DURATION = "whichrank.step.phase.duration"
+METRIC_COLLECTIVE_DURATION = "whichrank.collective.duration"
+METRIC_COLLECTIVE_BYTES = "whichrank.collective.io"
+METRIC_STEPS = "whichrank.steps"
+METRIC_RANK_PACE = "whichrank.rank.pace"
+METRIC_RANK_STEP_TIME = "whichrank.rank.step_time"
+METRIC_HEARTBEAT_AGE = "whichrank.heartbeat.age"
+METRIC_INCIDENT_ACTIVE = "whichrank.incident.active"
+METRIC_OVERHEAD = "whichrank.instrumentation.overhead"
+METRIC_UNITS = {
+    METRIC_STEP_DURATION: "s",
+    METRIC_PHASE_DURATION: "s",
+    METRIC_COLLECTIVE_DURATION: "s",
+    METRIC_COLLECTIVE_BYTES: "By",
+    METRIC_STEPS: "{step}",
+    METRIC_RANK_PACE: "{step}/s",
+    METRIC_RANK_STEP_TIME: "s",
+    METRIC_HEARTBEAT_AGE: "s",
+    METRIC_INCIDENT_ACTIVE: "{incident}",
+    METRIC_OVERHEAD: "s",
+}
+
+# --- short names of event attributes --------------------------------------------------------------------------------
+_PREFIX = "whichrank."
+#: Escape for a short name whose plain wire name already means something else.
+_ESCAPE = "whichrank.attribute."
+
+_WIRE_BY_SHORT = {
+    "type": EXCEPTION_TYPE,
+    "message": EXCEPTION_MESSAGE,
+    "stack": EXCEPTION_STACKTRACE,
+    "file": CODE_FILE_PATH,
+    "line": CODE_LINE_NUMBER,
+    "function": CODE_FUNCTION_NAME,
+    "pid": PROCESS_PID,
+    "command": PROCESS_COMMAND_LINE,
+    "exit_code": PROCESS_EXIT_CODE,
+    "python": PROCESS_RUNTIME_VERSION,
+    "host": HOST_NAME,
+    "step": STEP,
+    "phase": PHASE,
+    "local_rank": LOCAL_RANK,
+    "world_size": WORLD_SIZE,
+}
+_SHORT_BY_WIRE = {wire: short for short, wire in _WIRE_BY_SHORT.items()}
+#: Wire names that a record's own fields use, so that no short name may fall on them.
+_RESERVED = frozenset({MONOTONIC_NS, *_SHORT_BY_WIRE})
+
+#: Type of each event attribute that operators rely on; a value of another type is left out as if it were absent.
+EVENT_ATTRIBUTE_TYPES: dict[str, type | tuple[type, ...]] = {
+    "age_ns": int,
+    "backend": str,
+    "command": str,
+    "communication": bool,
+    "core": bool,
+    "exception": bool,
+    "exit_code": int,
+    "exit_state": int,
+    "file": str,
+    "function": str,
+    "heartbeat_age_ns": int,
+    "hook_state": int,
+    "host": str,
+    "id": str,
+    "launcher_pid": int,
+    "level": int,
+    "line": int,
+    "local_rank": int,
+    "message": str,
+    "method": str,
+    "origin": str,
+    "pid": int,
+    "process_state": int,
+    "python": str,
+    "rank": int,
+    "request_id": str,
+    "restart_count": int,
+    "script": str,
+    "sender_pid": int,
+    "signal": int,
+    "size": int,
+    "stack": str,
+    "step": int,
+    "timeout_s": (float, int),
+    "torch": str,
+    "type": str,
+    "uid": str,
+    "world_size": int,
+    "writer": str,
+}
+
+
+def wire_name(short: str) -> str:
+    """Full name on the wire of a record's short attribute name."""
+    known = _WIRE_BY_SHORT.get(short)
+    if known is not None:
+        return known
+    plain = _PREFIX + short
+    if plain in _RESERVED or plain.startswith(_ESCAPE):
+        return _ESCAPE + short
+    return plain
+
+
+def short_name(wire: str) -> str:
+    """Inverse of wire_name; a foreign name stays as it is."""
+    known = _SHORT_BY_WIRE.get(wire)
+    if known is not None:
+        return known
+    if wire.startswith(_ESCAPE):
+        return wire[len(_ESCAPE) :]
+    if wire.startswith(_PREFIX):
+        return wire[len(_PREFIX) :]
+    return wire
+
+
+def has_expected_type(short: str, value: object) -> bool:
+    """Whether ``value`` is of the type that operators rely on for this event attribute."""
+    expected = EVENT_ATTRIBUTE_TYPES.get(short)
+    if expected is None:
+        return True
+    if isinstance(value, bool):  # a bool is an int to isinstance
+        return expected is bool
+    return isinstance(value, expected)

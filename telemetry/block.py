@@ -1,0 +1,191 @@
+"""Packed rows of a block: descriptor of the columns, bounds-checked reading, splitting.
+
+A body is a little-endian packed structured array; its columns are described in-band (``"<u4 rank;<i8[11] phase_ns"``).
+Readers take columns by name: unknown ones are skipped, missing ones hold the value that means unknown. What comes
+from the wire is never trusted: types are on a whitelist, sizes must add up, indices must be in range, and a number
+that a newer release appended to an enum reads as "unknown". Pure functions; errors are ``BlockError``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from .records import Block
+from .tables import NO_GROUP, TABLES
+from .vocabulary import EventName, ExitState, Level, Op, Phase, ProcessState
+
+#: Version of the meaning of the columns; additive changes keep it.
+BLOCK_SCHEMA_VERSION = 1
+#: Largest body written, and largest read (a collector may batch records, not merge bodies).
+MAX_BLOCK_BYTES = 64 * 1024
+MAX_READ_BYTES = 1 << 20
+MAX_ROWS = 1 << 16
+MAX_COLUMNS = 128
+MAX_ITEMS_PER_COLUMN = 256
+#: No job has more ranks; a larger one is damage, and arrays sized by it would exhaust memory.
+MAX_RANK = 1 << 22
+
+_COLUMN = re.compile(r"(<(?:[iu][1248]|f[48]))(?:\[([0-9]{1,3})\])? ([A-Za-z_][A-Za-z0-9_]{0,63})")
+
+#: What a column reads as where the writer did not have it. Others: signed -1, unsigned 0, float NaN, arrays 0.
+_UNKNOWN: dict[str, int] = {
+    "group": NO_GROUP,
+    "phase": Phase.OTHER,
+    "started_ns": 0,
+    "done_ns": 0,
+    "open_age_ns": 0,
+    "collectives": 0,
+    "collective_ns": 0,
+}
+
+#: Columns that hold a member of an enum: (highest known number, what a higher one reads as).
+_ENUM_COLUMNS: dict[str, tuple[int, int]] = {
+    "phase": (max(Phase), Phase.OTHER),
+    "op": (max(Op), Op.UNKNOWN),
+    "last_op": (max(Op), Op.UNKNOWN),
+    "process_state": (max(ProcessState), ProcessState.UNKNOWN),
+    "level": (max(Level), Level.EVENTS),
+    "exit_state": (max(ExitState), ExitState.RUNNING),
+}
+
+
+class BlockError(ValueError):
+    """One line: what is wrong with a block."""
+
+
+def describe_dtype(dtype: np.dtype[Any]) -> str:
+    """In-band descriptor of a packed structured dtype: ``"<u4 rank;<i8[11] phase_ns"``."""
+    parts = []
+    for name in dtype.names or ():
+        column = dtype[name]
+        base, shape = column.subdtype or (column, ())
+        size = f"[{int(np.prod(shape))}]" if shape else ""
+        parts.append(f"<{base.kind}{base.itemsize}{size} {name}")
+    return ";".join(parts)
+
+
+def parse_dtype(descriptor: str) -> np.dtype[Any]:
+    """Inverse of describe_dtype for whitelisted types. Raises BlockError."""
+    fields: list[tuple[str, str] | tuple[str, str, tuple[int]]] = []
+    seen: set[str] = set()
+    for part in descriptor.split(";", MAX_COLUMNS):
+        match = _COLUMN.fullmatch(part)
+        if match is None:
+            raise BlockError(f"column {part[:40]!r} is not of a known type")
+        base, items, name = match.groups()
+        if name in seen:
+            raise BlockError(f"column {name!r} appears twice")
+        seen.add(name)
+        if items is None:
+            fields.append((name, base))
+        elif 0 < int(items) <= MAX_ITEMS_PER_COLUMN:
+            fields.append((name, base, (int(items),)))
+        else:
+            raise BlockError(f"column {name!r} has {items} items")
+    return np.dtype(fields)
+
+
+DESCRIPTORS: dict[EventName, str] = {name: describe_dtype(dtype) for name, dtype in TABLES.items()}
+_foreign_dtypes: dict[str, np.dtype[Any]] = {}  # descriptors of other releases: a handful per process
+
+
+def _foreign_dtype(descriptor: str) -> np.dtype[Any]:
+    dtype = _foreign_dtypes.get(descriptor)
+    if dtype is None:
+        dtype = parse_dtype(descriptor)
+        if len(_foreign_dtypes) >= 64:
+            _foreign_dtypes.clear()
+        _foreign_dtypes[descriptor] = dtype
+    return dtype
+
+
+def unknown_rows(dtype: np.dtype[Any], count: int) -> np.ndarray:
+    """``count`` rows in which every column reads as unknown."""
+    rows = np.zeros(count, dtype)
+    for name in dtype.names or ():
+        column = dtype[name]
+        if column.subdtype is not None or name.startswith("spare"):
+            continue
+        if name in _UNKNOWN:
+            rows[name] = _UNKNOWN[name]
+        elif column.kind == "i":
+            rows[name] = -1
+        elif column.kind == "f":
+            rows[name] = np.nan
+    return rows
+
+
+def _adapt(source: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    """Rows of another release's columns as rows of ours."""
+    rows = unknown_rows(dtype, len(source))
+    for name in dtype.names or ():
+        if name not in (source.dtype.names or ()):
+            continue
+        from_base, from_shape = source.dtype[name].subdtype or (source.dtype[name], ())
+        to_base, to_shape = dtype[name].subdtype or (dtype[name], ())
+        if bool(from_shape) != bool(to_shape) or not np.can_cast(from_base, to_base, "same_kind"):
+            continue
+        if to_shape:  # an enum grew or shrank: the common part
+            width = min(from_shape[0], to_shape[0])
+            rows[name][:, :width] = source[name][:, :width]
+        else:
+            rows[name] = source[name].astype(to_base, casting="same_kind")
+    return rows
+
+
+def read_rows(name: EventName, descriptor: str, count: int, body: bytes, group_count: int) -> np.ndarray:
+    """Rows of a block's body in the columns of ``TABLES[name]``; read-only where no conversion was needed.
+
+    Raises BlockError if the body is not what its head says, or if an index points nowhere.
+    """
+    dtype = TABLES[name]
+    same = descriptor == DESCRIPTORS[name]
+    written = dtype if same else _foreign_dtype(descriptor)
+    if not 0 <= count <= MAX_ROWS:
+        raise BlockError(f"{count} rows are more than {MAX_ROWS}")
+    if len(body) > MAX_READ_BYTES:
+        raise BlockError(f"body of {len(body)} bytes is more than {MAX_READ_BYTES}")
+    if len(body) != count * written.itemsize:
+        raise BlockError(f"body has {len(body)} bytes, {count} rows of {written.itemsize} bytes were announced")
+    rows: np.ndarray = np.frombuffer(body, written)
+    if not same:
+        rows = _adapt(rows, dtype)
+    if count:
+        if int(rows["rank"].max()) >= MAX_RANK:
+            raise BlockError(f"rank {int(rows['rank'].max())} is out of range")
+        rows = _check_indices(rows, group_count)
+    return rows
+
+
+def _check_indices(rows: np.ndarray, group_count: int) -> np.ndarray:
+    names = rows.dtype.names or ()
+    if "group" in names and int(rows["group"].max()) >= group_count:
+        raise BlockError(f"group index {int(rows['group'].max())} points past {group_count} groups")
+    for name, (highest, instead) in _ENUM_COLUMNS.items():
+        if name in names and int(rows[name].max()) > highest:
+            if not rows.flags.writeable:
+                rows = rows.copy()
+            column = rows[name]
+            column[column > highest] = instead
+    return rows
+
+
+def write_rows(block: Block) -> bytes:
+    """Body of a block. The rows must have the dtype of ``TABLES[block.name]``."""
+    dtype = TABLES[block.name]
+    rows = block.rows
+    if rows.dtype != dtype:
+        rows = _adapt(rows, dtype)
+    return rows.tobytes()
+
+
+def split_block(block: Block, limit_bytes: int = MAX_BLOCK_BYTES) -> list[Block]:
+    """The block in pieces whose bodies are at most ``limit_bytes``; itself if it fits."""
+    per_piece = max(1, limit_bytes // TABLES[block.name].itemsize)
+    if len(block.rows) <= per_piece:
+        return [block]
+    return [replace(block, rows=block.rows[i : i + per_piece]) for i in range(0, len(block.rows), per_piece)]

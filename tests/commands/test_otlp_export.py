@@ -1,0 +1,177 @@
+"""OtlpExport without a Collector: what the environment switches on, and endpoints that fail in every way."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import numpy as np
+import pytest
+from whichrank.commands.otlp_export import (
+    CLOSE_TIMEOUT_S,
+    OtlpExport,
+    incident_attributes,
+    incident_time_ns,
+    sentence,
+    wanted_signals,
+)
+from whichrank.telemetry.records import Block, Identity
+from whichrank.telemetry.tables import STEPS
+from whichrank.telemetry.vocabulary import EventName
+
+ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+DOCUMENT: dict[str, Any] = {
+    "id": "1",
+    "change": "opened",
+    "state": "open",
+    "severity": "page",
+    "kind": "deadlock",
+    "bucket": "communication_hang",
+    "suspects": [],
+    "times": {"onset": 3.0, "detected": 5.5, "attributed": 6.0, "resolved": 9.0},
+}
+
+
+@pytest.mark.parametrize(
+    ("environ", "signals"),
+    [
+        ({}, set()),
+        ({ENDPOINT: ""}, set()),
+        ({ENDPOINT: "http://127.0.0.1:1"}, {"LOGS", "METRICS"}),
+        ({"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": "http://127.0.0.1:1/v1/logs"}, {"LOGS"}),
+        ({"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://127.0.0.1:1/v1/metrics"}, {"METRICS"}),
+        ({ENDPOINT: "http://127.0.0.1:1", "OTEL_SDK_DISABLED": "true"}, set()),
+        ({ENDPOINT: "http://127.0.0.1:1", "OTEL_METRICS_EXPORTER": "none"}, {"LOGS"}),
+        ({ENDPOINT: "http://127.0.0.1:1", "OTEL_LOGS_EXPORTER": "otlp"}, {"LOGS", "METRICS"}),
+        ({ENDPOINT: "http://127.0.0.1:1", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, {"LOGS", "METRICS"}),
+    ],
+)
+def test_environment_decides_what_is_exported(environ: dict[str, str], signals: set[str]) -> None:
+    found, problem = wanted_signals(environ)
+    assert set(found) == signals
+    assert problem is None
+
+
+def test_a_protocol_that_is_not_there_is_named() -> None:
+    export = OtlpExport({ENDPOINT: "http://127.0.0.1:1", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
+    assert not export.active
+    assert export.problem == "telemetry export: protocol 'grpc' is not supported, only http/protobuf"
+
+
+def test_without_an_endpoint_nothing_happens() -> None:
+    threads = threading.active_count()
+    export = OtlpExport({})
+    export.incident(DOCUMENT)
+    export.step_metrics(Block(name=EventName.BLOCK_STEPS, identity=Identity(), rows=np.zeros(1, dtype=STEPS)))
+    export.close()
+    assert not export.active
+    assert (export.submitted, export.dropped, export.problem) == (0, 0, None)
+    assert threading.active_count() == threads
+
+
+def test_time_of_the_event_is_the_time_of_its_news() -> None:
+    assert incident_time_ns(DOCUMENT) == 5_500_000_000
+    assert incident_time_ns({**DOCUMENT, "change": "resolved"}) == 9_000_000_000
+    assert incident_time_ns({**DOCUMENT, "change": "updated", "times": {"attributed": 6.0}}) == 6_000_000_000
+    assert abs(incident_time_ns({"change": "opened"}) - time.time_ns()) < 10**9
+
+
+def test_what_is_unknown_is_left_out_of_the_attributes() -> None:
+    attributes = incident_attributes(DOCUMENT)
+    assert "whichrank.incident.suspect.rank" not in attributes
+    assert "whichrank.job.id" not in attributes
+    assert sentence(DOCUMENT) == "deadlock: suspect nobody (communication_hang, opened)"
+
+
+class Endpoint(BaseHTTPRequestHandler):
+    """Answers every request with ``status``, after ``release`` is set."""
+
+    status = 200
+    release = threading.Event()
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.release.wait(20)
+        self.send_response(self.status)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:  # the base class's name for it
+        pass
+
+
+@pytest.fixture
+def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Endpoint]]:
+    class Handler(Endpoint):
+        release = threading.Event()
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    monkeypatch.setenv(ENDPOINT, f"http://127.0.0.1:{server.server_address[1]}")
+    yield Handler
+    Handler.release.set()
+    server.shutdown()
+    server.server_close()
+
+
+def environ() -> dict[str, str]:
+    return dict(os.environ)
+
+
+@pytest.mark.parametrize("status", [200, 400])
+def test_every_event_is_delivered_or_counted(endpoint: type[Endpoint], status: int) -> None:
+    endpoint.status = status
+    endpoint.release.set()
+    export = OtlpExport(environ())
+    for _ in range(10):
+        export.incident(DOCUMENT)
+    export.close()
+    delivered = 10 if status == 200 else 0
+    assert (export.submitted, export.delivered, export.dropped) == (10, delivered, 10 - delivered)
+    expected = None if status == 200 else "telemetry export: 10 of 10 incident events were not delivered"
+    assert export.problem == expected
+
+
+def test_an_endpoint_that_hangs_never_blocks_the_caller(
+    endpoint: type[Endpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_BLRP_MAX_QUEUE_SIZE", "100")
+    monkeypatch.setenv("OTEL_BLRP_MAX_EXPORT_BATCH_SIZE", "10")
+    monkeypatch.setattr("whichrank.commands.otlp_export.CLOSE_TIMEOUT_S", 0.3)
+    export = OtlpExport(environ())
+    slowest_s = 0.0
+    for _ in range(2000):
+        began = time.perf_counter()
+        export.incident(DOCUMENT)
+        slowest_s = max(slowest_s, time.perf_counter() - began)
+    assert slowest_s < 1.0
+    began = time.perf_counter()
+    export.close()
+    assert time.perf_counter() - began < 1.5
+    assert (export.submitted, export.delivered, export.dropped) == (2000, 0, 2000)
+    assert export.problem is not None
+
+
+def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("whichrank.commands.otlp_export.CLOSE_TIMEOUT_S", 0.5)
+    monkeypatch.setenv(ENDPOINT, "http://127.0.0.1:9")  # the discard port: nothing listens there
+    export = OtlpExport(environ())
+    export.incident(DOCUMENT)
+    began = time.perf_counter()
+    export.close()
+    assert time.perf_counter() - began < CLOSE_TIMEOUT_S
+    assert export.dropped == 1
+
+
+@pytest.mark.usefixtures("endpoint")
+def test_what_cannot_be_read_is_told_once() -> None:
+    export = OtlpExport(environ())
+    export.incident({"id": "no change"})
+    export.step_metrics(Block(name=EventName.BLOCK_STEPS, identity=Identity(), rows=np.zeros(1, dtype="<i8")))
+    assert export.problem is not None
+    assert export.problem.startswith("telemetry export: incident event not sent: KeyError")

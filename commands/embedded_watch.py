@@ -1,0 +1,156 @@
+"""Agent, bus and operators embedded beside one command, in the thread that calls ``turn``.
+
+Owns the order of things: look at the rings, append to the capture, run the operators, hand out what they concluded.
+Never raises into the caller's loop for anything that storage, a ring or an operator does: it says one line, keeps what
+still works, and the command goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from ..agents.agent import Agent, AgentSettings
+from ..processors.cluster.operator import ClusterOperator
+from ..processors.job.operator import JobOperator
+from ..processors.operator import Operator
+from ..processors.runner import EmbeddedRunner
+from ..telemetry.otlp import encode_payloads
+from ..telemetry.records import Event, Identity, Incident, Record
+from ..telemetry.vocabulary import EventName
+from ..transport.bus import TOPIC_BLOCKS, TOPIC_LOGS
+from ..transport.embedded import EmbeddedBus
+from .incident_log import IncidentLog
+from .run_directory import RunDirectory
+
+#: How often the rings are looked at; the agent's own cheap look.
+TURN_S = 0.05
+#: After the command ended: how long conclusions that are held back for a rival explanation may take.
+SETTLE_S = 2.0
+
+
+def make_operators() -> list[Operator]:
+    """The operators in the order in which records flow through them; run and replay use the same."""
+    return [JobOperator(), ClusterOperator()]
+
+
+class EmbeddedWatch:
+    """Watches one ring directory and concludes incidents."""
+
+    def __init__(
+        self,
+        *,
+        directory: RunDirectory,
+        ring_directory: Path,
+        identity: Identity,
+        on_incident: Callable[[Incident], None],
+        on_published: Callable[[str, str, bytes], None],
+        say: Callable[[str], None],
+    ) -> None:
+        """Raises OSError when capture or incidents.jsonl cannot be created."""
+        self._identity = identity
+        self._on_incident = on_incident
+        self._on_published = on_published
+        self._say = say
+        self._said: set[str] = set()
+        self._broken: str | None = None
+        self._bus = EmbeddedBus(directory.capture)
+        self._log = IncidentLog(directory.incidents)
+        self._runner = EmbeddedRunner(self._bus, directory.state, make_operators(), self._deliver, live=True)
+        self._agent = Agent(
+            ring_directory=ring_directory,
+            publish=self._publish,
+            identity=identity,
+            evidence_directory=directory.evidence,
+            settings=AgentSettings(),
+        )
+
+    @property
+    def broken(self) -> str | None:
+        """Why nothing is watched any more, None while it works."""
+        return self._broken
+
+    def wait(self) -> None:
+        """Sleep until the next turn is due or a rank's process changes state."""
+        if self._broken is None:
+            self._agent.wait(TURN_S)
+        else:
+            time.sleep(TURN_S)
+
+    def turn(self) -> None:
+        """Look once, conclude what can be concluded."""
+        if self._broken is not None:
+            return
+        try:
+            self._agent.poll()
+            self._runner.drain()
+        except Exception as error:  # edge: whatever fails here must not reach the command
+            self._broken = f"{type(error).__name__}: {error}"
+            self._say_once(f"stopped watching: {self._broken}; the command goes on")
+
+    def tell(self, name: EventName, **attributes: str | int) -> None:
+        """Put an event of the job itself on the bus."""
+        if self._broken is not None:
+            return
+        event = Event(
+            name=name,
+            identity=self._identity,
+            time_ns=time.time_ns(),
+            mono_ns=time.monotonic_ns(),
+            attributes=attributes,
+        )
+        value = encode_payloads([event])
+        for topic in (TOPIC_BLOCKS, TOPIC_LOGS):
+            self._publish(topic, self._identity.job, value)
+
+    def settle(self, abnormal: bool) -> None:
+        """After the command ended: the ranks' last events, and the conclusions that waited for them."""
+        deadline = time.monotonic() + (SETTLE_S if abnormal else TURN_S)
+        while True:
+            self.turn()
+            if time.monotonic() >= deadline or self._broken is not None:
+                return
+            time.sleep(TURN_S)
+
+    def close(self) -> None:
+        """Flush and close everything; says what failed."""
+        for close in (self._agent.close, self._drain_rest, self._runner.close, self._bus.close, self._log.close):
+            try:
+                close()
+            except Exception as error:  # edge: the command has ended, each part still gets its turn
+                self._say_once(f"at the end: {type(error).__name__}: {error}")
+
+    def _drain_rest(self) -> None:
+        if self._broken is None:
+            self._runner.drain()
+
+    def _publish(self, topic: str, key: str, value: bytes) -> None:
+        try:
+            self._bus.append(topic, key, value)
+        except OSError as error:
+            self._say_once(f"capture not written: {error}; what is not in the capture is not judged")
+            return
+        self._on_published(topic, key, value)
+
+    def _deliver(self, record: Record) -> None:
+        payload = record.payload
+        if isinstance(payload, Incident):
+            try:
+                self._log.append(payload.document)
+            except OSError as error:
+                self._say_once(f"{self._log.path}: not written: {error}")
+            self._on_incident(payload)
+        elif isinstance(payload, Event) and payload.name is EventName.EVIDENCE_REQUEST:
+            self._agent.request(payload)
+
+    def _say_once(self, line: str) -> None:
+        if line not in self._said:
+            self._said.add(line)
+            self._say(line)
+
+
+def with_job(identity: Identity, job: str) -> Identity:
+    """The identity of a job that we name."""
+    return replace(identity, job=job, run=identity.run or job)

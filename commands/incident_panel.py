@@ -1,0 +1,126 @@
+"""An incident as a person reads it: who, what, since when, why, and who only looks guilty. Pure rendering."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from ..telemetry.vocabulary import Kind
+
+#: What each kind says of its suspect, in a sentence; the suspect comes first.
+SENTENCES: dict[str, str] = {
+    Kind.RANK_DIED: "died",
+    Kind.RANK_RAISED: "raised an exception",
+    Kind.RANK_STOPPED: "is stopped (process state T)",
+    Kind.RANK_NOT_ENTERED: "does not come to a collective in which the others wait",
+    Kind.RANK_NEVER_JOINED: "never joined the job",
+    Kind.RANK_SLOW: "is slower than the others",
+    Kind.DESYNC: "calls another operation than the others",
+    Kind.DEADLOCK: "ranks take groups in opposite order",
+    Kind.NUMERIC_FIRST_RANK: "had the first NaN or infinite number",
+    Kind.NUMERIC_ALL: "all ranks have NaN or infinite numbers",
+    Kind.SLOW_TOGETHER: "all ranks became slower together",
+    Kind.WANDERING: "pauses wander from rank to rank",
+    Kind.PLANNED_STOP: "the job was asked to stop",
+    Kind.INPUT_SILENT: "no telemetry arrives",
+    Kind.AGENT_SILENT: "an agent went silent",
+}
+SEVERITY_STYLE = {"page": "bold red", "ticket": "yellow", "info": "cyan"}
+
+
+def describe_suspects(document: Mapping[str, Any]) -> str:
+    """``rank 2 (pid 4711)``, several joined by `` or ``; empty when there is nobody to suspect."""
+    names = []
+    for suspect in document.get("suspects") or ():
+        name = f"{suspect.get('scope', 'rank')} {suspect.get('id')}"
+        details = [f"pid {suspect['pid']}"] if suspect.get("pid") else []
+        if suspect.get("node"):
+            details.append(str(suspect["node"]))
+        names.append(name + (f" ({', '.join(details)})" if details else ""))
+    return " or ".join(names)
+
+
+def describe_where(suspect: Mapping[str, Any]) -> str:
+    """``train.py:88 in forward``; empty when nothing is known."""
+    where = suspect.get("where") or {}
+    place = f"{where['file']}:{where.get('line')}" if where.get("file") else ""
+    phase = f"in {where['phase']}" if where.get("phase") else ""
+    return " ".join(filter(None, (place, phase)))
+
+
+def headline(document: Mapping[str, Any]) -> str:
+    """One line: who and what."""
+    sentence = SENTENCES.get(str(document.get("kind")), str(document.get("kind")))
+    suspects = describe_suspects(document)
+    place = next(filter(None, map(describe_where, document.get("suspects") or ())), "")
+    return " ".join(filter(None, (suspects, sentence, f"at {place}" if ":" in place else place)))
+
+
+def incident_line(document: Mapping[str, Any]) -> str:
+    """One plain line for logs."""
+    change = document.get("change") or document.get("state")
+    what = f"[{document.get('severity')}] {change} {document.get('kind')}"
+    return f"{what}: {headline(document)} (incident {document['id']})"
+
+
+def incident_panel(document: Mapping[str, Any]) -> RenderableType:
+    """The whole incident in a box."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    suspects: Sequence[Mapping[str, Any]] = document.get("suspects") or ()
+    table.add_row("who", Text(describe_suspects(document) or "nobody in particular", style="bold"))
+    kind = str(document.get("kind"))
+    table.add_row("what", f"{SENTENCES.get(kind, kind)}  [{document.get('bucket')} / {kind}]".replace("[", "\\["))
+    for suspect in suspects:
+        place = describe_where(suspect)
+        if place:
+            table.add_row("where", place if len(suspects) == 1 else f"{suspect.get('id')}: {place}")
+    first = document.get("first_bad") or {}
+    if first.get("step") is not None or first.get("operation"):
+        table.add_row("first bad", _first_bad(first))
+    table.add_row("since", _times(document.get("times") or {}))
+    victims = document.get("victims") or {}
+    if victims.get("count"):
+        table.add_row("waiting", f"{victims['count']} others: ranks {victims.get('ranks')}")
+    for index, item in enumerate(document.get("evidence") or ()):
+        text = f"{item.get('shows') or item.get('value')}  ({item.get('source')}: {item.get('signal')})"
+        table.add_row("why" if index == 0 else "", Text(text))
+    for index, item in enumerate(document.get("ruled_out") or ()):
+        text = f"{item.get('who')}: {item.get('looks_guilty')}, but {item.get('because')}"
+        table.add_row("not guilty" if index == 0 else "", Text(text))
+    coverage = document.get("coverage") or {}
+    if coverage:
+        table.add_row("seen", f"{coverage.get('ranks_seen')} of {coverage.get('ranks_expected')} ranks")
+    if document.get("confidence") is not None:
+        table.add_row("confidence", f"{float(document['confidence']):.2f}")
+    severity = str(document.get("severity"))
+    style = SEVERITY_STYLE.get(severity, "")
+    title = f"[{style}]{severity}[/] · {kind} · {document.get('state')}" if style else severity
+    return Panel(Group(table), title=title, subtitle=f"incident {document['id']}", border_style=style or "none")
+
+
+def _first_bad(first: Mapping[str, Any]) -> str:
+    parts = []
+    if first.get("step") is not None:
+        parts.append(f"step {first['step']}")
+    if first.get("operation"):
+        sequence = f" {first['sequence']}" if first.get("sequence") is not None else ""
+        parts.append(f"{first['operation']}{sequence}" + (f" of group {first['group']}" if first.get("group") else ""))
+    return ", ".join(parts)
+
+
+def _times(times: Mapping[str, Any]) -> str:
+    onset, detected = times.get("onset"), times.get("detected")
+    text = time.strftime("%H:%M:%S", time.localtime(onset)) if onset else "unknown"
+    if onset and detected:
+        text += f"; seen after {max(0.0, detected - onset):.1f} s"
+    if times.get("resolved"):
+        text += f"; ended {time.strftime('%H:%M:%S', time.localtime(times['resolved']))}"
+    return text

@@ -1,0 +1,152 @@
+"""``whichrank run``: watch one command, everything embedded.
+
+The main thread watches; a thread passes signals on; the command is a child that notices no difference. Whatever of
+ours fails, the command goes on, and the exit status is the command's own.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from .foreground_command import CommandNotStarted, ForegroundCommand
+from .run_directory import (
+    RunDirectory,
+    Unusable,
+    make_job_id,
+    make_ring_directory,
+    make_run_directory,
+    name_job,
+    remove_ring_directory,
+)
+from .settings import RunSettings
+
+PACKAGE_ROOT = Path(__file__).resolve().parent.parent
+BOOTSTRAP = PACKAGE_ROOT / "instrumentation" / "bootstrap"
+
+
+def say(line: str) -> None:
+    """One line for people, on stderr; stdout belongs to the command."""
+    try:
+        sys.stderr.write(f"whichrank: {line}\n")
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        pass  # nobody listens any more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """The names and places of the job to be watched. ``rings`` None: it cannot be watched."""
+
+    id: str
+    name: str
+    command: tuple[str, ...]
+    directory: RunDirectory | None
+    rings: Path | None
+
+
+def prepare_job(command: Sequence[str], settings: RunSettings) -> Job:
+    """Create the folders. What cannot be created is said in one line and leaves the job unwatched."""
+    name = name_job(command)
+    job_id = os.environ.get("WHICHRANK_JOB_ID") or make_job_id(name)
+    try:
+        directory, why = make_run_directory(settings.out, job_id)
+        if why:
+            say(f"{why}; this run is kept in {directory.path} instead")
+        rings = make_ring_directory(settings.ring_root, job_id)
+    except Unusable as error:
+        say(f"{error}; the command runs unwatched")
+        return Job(id=job_id, name=name, command=tuple(command), directory=None, rings=None)
+    return Job(id=job_id, name=name, command=tuple(command), directory=directory, rings=rings)
+
+
+def child_environment(job: Job, settings: RunSettings) -> dict[str, str]:
+    """The environment of the command: ours, and what makes the ranks record."""
+    environ = dict(os.environ)
+    if job.rings is None:
+        return environ
+    # The package under its own name beside nothing else, so that no other package of ours shadows one of the job's.
+    importable = job.rings / "import"
+    importable.mkdir(exist_ok=True)
+    (importable / "whichrank").symlink_to(PACKAGE_ROOT, target_is_directory=True)
+    paths = [str(BOOTSTRAP), str(importable)]
+    if environ.get("PYTHONPATH"):
+        paths.append(environ["PYTHONPATH"])
+    environ.update(
+        PYTHONPATH=os.pathsep.join(paths),
+        WHICHRANK_AUTO="1",
+        WHICHRANK_DIR=str(job.rings),
+        WHICHRANK_JOB_ID=job.id,
+        WHICHRANK_RUN_ID=environ.get("WHICHRANK_RUN_ID") or job.id,
+        WHICHRANK_LEVEL=settings.level.value,
+        WHICHRANK_NATIVE=str(int(settings.native)),
+        WHICHRANK_COMPLETION=str(int(settings.completion)),
+    )
+    return environ
+
+
+def run(command: Sequence[str], settings: RunSettings) -> NoReturn:
+    """Run the command under watch and exit as it does."""
+    job = prepare_job(command, settings)
+    try:
+        environ = child_environment(job, settings)
+    except OSError as error:
+        say(f"{error}; the command runs unwatched")
+        job = Job(id=job.id, name=job.name, command=job.command, directory=None, rings=None)
+        environ = dict(os.environ)
+    started_ns = time.time_ns()
+    try:
+        child = ForegroundCommand(command, environ)
+    except CommandNotStarted as error:
+        say(str(error))
+        if job.rings is not None:
+            remove_ring_directory(job.rings)
+        sys.exit(error.exit_code)
+    if job.directory is not None and job.rings is not None:
+        try:
+            # Imported only now: numpy and the rest load while the command's own interpreter starts.
+            from .watching import watch
+
+            watch(child, job, job.directory, job.rings, settings, started_ns)
+        except Exception as error:  # edge: nothing of ours may end the command
+            say(f"stopped watching: {type(error).__name__}: {error}; the command goes on")
+    child.wait()
+    child.exit_as_it_did()
+
+
+def describe_run(job: Job, rings: Path, *, cluster: str, pid: int, started_ns: int) -> dict[str, object]:
+    """What run.json says at the start."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        release = version("whichrank")
+    except PackageNotFoundError:
+        release = "unknown"
+    return {
+        "whichrank": release,
+        "job": job.id,
+        "name": job.name,
+        "cluster": cluster,
+        "command": list(job.command),
+        "working_directory": str(Path.cwd()),
+        "host": socket.gethostname(),
+        "boot_id": _boot_id(),
+        "ring_directory": str(rings),
+        "pid": pid,
+        "started": started_ns / 1e9,
+        "ended": None,
+        "exit_code": None,
+    }
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

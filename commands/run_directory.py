@@ -1,0 +1,136 @@
+"""What one watched run leaves on disk: run.json, incidents.jsonl, capture, state, evidence; and its ring folder.
+
+Runs in the process of ``whichrank run`` and of ``whichrank replay``. Never deletes or overwrites an earlier run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+RUN_FILE = "run.json"
+INCIDENTS_FILE = "incidents.jsonl"
+CAPTURE_FOLDER = "capture"
+STATE_FILE = "state.sqlite"
+EVIDENCE_FOLDER = "evidence"
+RUN_SCHEMA = 1
+
+
+class Unusable(Exception):
+    """A folder or file cannot be used; the message is one line that names it and says what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory:
+    """The folder of one run."""
+
+    path: Path
+
+    @property
+    def capture(self) -> Path:
+        return self.path / CAPTURE_FOLDER
+
+    @property
+    def state(self) -> Path:
+        return self.path / STATE_FILE
+
+    @property
+    def evidence(self) -> Path:
+        return self.path / EVIDENCE_FOLDER
+
+    @property
+    def incidents(self) -> Path:
+        return self.path / INCIDENTS_FILE
+
+    def write_run(self, description: Mapping[str, Any]) -> None:
+        """Write run.json in one piece. Raises OSError."""
+        temporary = self.path / f".{RUN_FILE}.{os.getpid()}"
+        temporary.write_text(json.dumps({"schema": RUN_SCHEMA, **description}, indent=2) + "\n")
+        temporary.replace(self.path / RUN_FILE)
+
+    def read_run(self) -> dict[str, Any]:
+        """Read run.json. Raises Unusable."""
+        path = self.path / RUN_FILE
+        try:
+            description = json.loads(path.read_text())
+        except FileNotFoundError:
+            raise Unusable(f"{path}: not there; is {self.path} the folder of a run?") from None
+        except (OSError, ValueError) as error:
+            raise Unusable(f"{path}: cannot be read: {error}") from error
+        if not isinstance(description, dict):
+            raise Unusable(f"{path}: holds {type(description).__name__}, not an object")
+        return description
+
+
+def name_job(command: Sequence[str]) -> str:
+    """A short name from the script in the command: ``torchrun … train/gpt.py`` -> ``gpt``."""
+    for word in command:
+        if word.endswith(".py"):
+            return _safe(Path(word).stem)
+    with contextlib.suppress(ValueError, IndexError):
+        return _safe(command[list(command).index("-m", 1) + 1].rsplit(".", 1)[-1])
+    return _safe(Path(command[0]).name) if command else "job"
+
+
+def make_job_id(name: str) -> str:
+    """An id that no other job on any machine has: the name, and eight random characters."""
+    return f"{name}-{secrets.token_hex(4)}"
+
+
+def make_run_directory(wanted: Path | None, job: str) -> tuple[RunDirectory, str | None]:
+    """Create the folder of a run; one that holds another run already is not reused.
+
+    Returns the directory and, when the wanted place cannot be written and a temporary one is used, why.
+    Raises Unusable when no place can be written at all.
+    """
+    path = wanted or Path("whichrank-out") / f"{time.strftime('%Y%m%d-%H%M%S')}-{job}"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if (path / RUN_FILE).exists() or (path / INCIDENTS_FILE).exists():
+            raise Unusable(f"{path}: holds another run already; choose another --out")
+        probe = path / f".{RUN_FILE}.{os.getpid()}"
+        probe.write_bytes(b"\0" * 4096)
+        probe.unlink()
+        return RunDirectory(path.resolve()), None
+    except (OSError, Unusable) as error:
+        why = str(error) if isinstance(error, Unusable) else f"{path}: {error.strerror}"
+    try:
+        return RunDirectory(Path(tempfile.mkdtemp(prefix=f"whichrank-{job}-"))), why
+    except OSError as error:
+        raise Unusable(f"{why}; and {tempfile.gettempdir()}: {error.strerror}") from error
+
+
+def make_ring_directory(root: Path | None, job: str) -> Path:
+    """Create the folder for the ranks' rings: tmpfs, only for this user. Raises Unusable."""
+    root = root or Path("/dev/shm") / f"whichrank-{os.getuid()}"
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if root.stat().st_uid != os.getuid():
+            raise Unusable(f"{root}: belongs to another user")
+        path = root / _safe(job)
+        path.mkdir(mode=0o700)
+        os.statvfs(path)
+    except OSError as error:
+        raise Unusable(f"{root}: no folder for rings: {error.strerror}") from error
+    return path
+
+
+def remove_ring_directory(path: Path) -> None:
+    """Remove the rings of a job that has ended; what cannot be removed stays."""
+    shutil.rmtree(path, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        path.parent.rmdir()  # only when no other job has rings there
+
+
+def _safe(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip(".-")[:40] or "job"

@@ -1,0 +1,151 @@
+"""The loop of ``whichrank run`` from the start of the command to the summary: look, conclude, show.
+
+Imported only after the command was started, because numpy and the rest take a while to load.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import shlex
+import signal
+import sys
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from ..telemetry.identity import resolve_identity
+from ..telemetry.otlp import decode_logs
+from ..telemetry.records import Incident
+from ..telemetry.vocabulary import EventName
+from ..transport.bus import TOPIC_BLOCKS
+from .embedded_watch import EmbeddedWatch, with_job
+from .foreground_command import ForegroundCommand
+from .incident_panel import incident_panel
+from .job_status import JobStatus
+from .run import Job, describe_run, say
+from .run_directory import RunDirectory, remove_ring_directory
+from .settings import RunSettings
+from .settings import View as ViewChoice
+from .status_view import JsonView, LineView, LiveView, View
+
+#: Signals by which people, not schedulers, end a job.
+FROM_PEOPLE = {signal.SIGINT, signal.SIGQUIT, signal.SIGHUP}
+
+
+def watch(
+    child: ForegroundCommand, job: Job, directory: RunDirectory, rings: Path, settings: RunSettings, started_ns: int
+) -> None:
+    """Watch until the command has ended and everything about it is concluded and saved."""
+    identity = with_job(resolve_identity(os.environ), job.id)
+    description = describe_run(job, rings, cluster=identity.cluster, pid=child.pid, started_ns=started_ns)
+    try:
+        directory.write_run(description)
+    except OSError as error:
+        say(f"{directory.path}: run.json not written: {error.strerror}")
+    status = JobStatus()
+    incidents: dict[str, Incident] = {}
+    view = _Guarded(choose_view(settings, job.id))
+
+    def on_incident(incident: Incident) -> None:
+        incidents[str(incident.document["id"])] = incident
+        view.incident(incident)
+
+    def on_published(topic: str, key: str, value: bytes) -> None:
+        # Whole collectives are most of the bytes and say nothing to the eye.
+        if topic == TOPIC_BLOCKS and EventName.BLOCK_COLLECTIVES.value.encode() not in value:
+            for payload in decode_logs(topic, value):
+                status.update(payload)
+
+    watcher = EmbeddedWatch(
+        directory=directory,
+        ring_directory=rings,
+        identity=identity,
+        on_incident=on_incident,
+        on_published=on_published,
+        say=say,
+    )
+    watcher.tell(EventName.JOB_STARTED, command=shlex.join(job.command), pid=child.pid)
+    while not child.poll():
+        watcher.wait()
+        _tell_signals(child, watcher)
+        watcher.turn()
+        view.update(status)
+    _tell_signals(child, watcher)
+    watcher.tell(EventName.JOB_FINISHED, exit_code=child.exit_code, signal=child.signal_number)
+    watcher.settle(abnormal=child.exit_code != 0)
+    watcher.close()
+    view.close()
+    if watcher.broken is None and not settings.keep_rings:
+        remove_ring_directory(rings)
+    try:
+        directory.write_run({**description, "ended": time.time(), "exit_code": child.exit_code})
+    except OSError as error:
+        say(f"{directory.path}: run.json not updated: {error.strerror}")
+    if not settings.json_lines:
+        print_summary(incidents, status, directory)
+
+
+def choose_view(settings: RunSettings, job: str) -> View:
+    """A live block on a terminal, lines elsewhere, JSON when asked for."""
+    if settings.json_lines:
+        return JsonView()
+    wants_live = settings.view is ViewChoice.live or (
+        settings.view is ViewChoice.auto and sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    )
+    if wants_live:
+        try:
+            return LiveView(job)
+        except OSError:
+            pass
+    return LineView((lambda line: None) if settings.view is ViewChoice.none else say)
+
+
+def print_summary(incidents: dict[str, Incident], status: JobStatus, directory: RunDirectory) -> None:
+    """What happened, for a person, after the command's own last line."""
+    console = Console(stderr=True)
+    try:
+        for incident in incidents.values():
+            console.print(incident_panel(incident.document))
+        count = sum(1 for incident in incidents.values() if incident.document.get("state") != "merged")
+        found = "no incident" if not count else f"{count} incident{'s' if count != 1 else ''}"
+        seen = f"{len(status.ranks)} ranks seen, step {status.step}" if status.ranks else "no rank was seen"
+        say(f"{found}; {seen}; kept in {directory.path}")
+    except OSError:
+        pass  # nobody listens any more
+
+
+class _Guarded:
+    """A view that is given up, with one line, at its first failure."""
+
+    def __init__(self, view: View) -> None:
+        self._view: View | None = view
+
+    def incident(self, incident: Incident) -> None:
+        self._call("incident", incident.document)
+
+    def update(self, status: JobStatus) -> None:
+        self._call("update", status)
+
+    def close(self) -> None:
+        self._call("close")
+
+    def _call(self, method: str, *arguments: object) -> None:
+        if self._view is None:
+            return
+        try:
+            getattr(self._view, method)(*arguments)
+        except Exception as error:  # edge: showing is never worth the watching
+            self._view = None
+            say(f"the view is off: {type(error).__name__}: {error}")
+
+
+def _tell_signals(child: ForegroundCommand, watcher: EmbeddedWatch) -> None:
+    while True:
+        try:
+            seen = child.signals.get_nowait()
+        except queue.Empty:
+            return
+        origin = "user" if seen.number in FROM_PEOPLE else "scheduler"
+        watcher.tell(EventName.JOB_SIGNALLED, signal=seen.number, origin=origin)

@@ -1,0 +1,1 @@
+"""The cluster operator: the life of incidents."""

@@ -1,0 +1,205 @@
+"""The file on one incident: the findings that belong to it, and the document that follows from them.
+
+A case is a row of state, so it is plain JSON. ``compose`` is a pure function of the case; a revision is published only
+when it says something new.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ...telemetry.vocabulary import Bucket, Change, IncidentState, Kind, Severity
+from .causes import Body, detected_of, kind_of, leading, onset_of, suspect_ranks
+from .merging import merge_evidence, merge_ruled_out, merge_suspects
+
+SCHEMA = 1
+#: Findings kept per incident; the first and the latest matter, a flood in between does not.
+MAX_CONTRIBUTIONS = 32
+_SEVERITY_ORDER = [Severity.INFO.value, Severity.TICKET.value, Severity.PAGE.value]
+
+
+@dataclass(slots=True, kw_only=True)
+class Contribution:
+    """One finding as last heard."""
+
+    key: str
+    cleared: bool
+    consequence: bool
+    time: float  # Unix seconds of its last word
+    body: Body
+
+
+@dataclass(slots=True, kw_only=True)
+class Case:
+    """One incident. ``document`` is the last published revision."""
+
+    id: str
+    cluster: str
+    run: str
+    job: str
+    attempt: str
+    contributions: list[Contribution] = field(default_factory=list)
+    #: Unix seconds at which the job's owner ended the job, or a later attempt passed the place.
+    ended: float | None = None
+    merged_into: str | None = None
+    job_now: str | None = None
+    earlier_incidents: int = 0
+    #: Evidence asked for already, by request id.
+    requested: list[str] = field(default_factory=list)
+    document: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def causes(self) -> list[Contribution]:
+        return [c for c in self.contributions if not c.consequence]
+
+    @property
+    def primary(self) -> Body:
+        """The body that names the cause."""
+        causes = [c.body for c in self.causes]
+        return causes[leading(causes)]
+
+    @property
+    def resolved_at(self) -> float | None:
+        """Unix seconds at which it ended, None while it is open."""
+        if self.ended is not None:
+            return self.ended
+        if any(not c.cleared for c in self.causes):
+            return None
+        return max(_resolved(c) for c in self.causes)
+
+    def find(self, key: str) -> Contribution | None:
+        return next((c for c in self.contributions if c.key == key), None)
+
+    def add(self, contribution: Contribution) -> None:
+        self.contributions.append(contribution)
+        if len(self.contributions) > MAX_CONTRIBUTIONS:
+            del self.contributions[1]  # the one that opened the incident stays
+
+    def pack(self) -> bytes:
+        return json.dumps(asdict(self), separators=(",", ":")).encode()
+
+    @classmethod
+    def unpack(cls, row: bytes) -> Case:
+        fields = json.loads(row)
+        fields["contributions"] = [Contribution(**c) for c in fields["contributions"]]
+        return cls(**fields)
+
+
+def compose(case: Case) -> dict[str, Any]:
+    """The document that the case amounts to now, without revision and change."""
+    causes = [c.body for c in case.causes]
+    first = leading(causes)
+    primary = causes[first]
+    bodies = [primary, *causes[:first], *causes[first + 1 :]]
+    consequences = [c.body for c in case.contributions if c.consequence]
+    suspects = merge_suspects(bodies)
+    resolved = case.resolved_at
+    state = IncidentState.MERGED if case.merged_into else IncidentState.RESOLVED if resolved else IncidentState.OPEN
+    rank_or_code = primary.get("scope") in ("rank", "application", "job")
+    return {
+        "schema": SCHEMA,
+        "id": case.id,
+        "state": state.value,
+        "merged_into": case.merged_into,
+        "severity": _severity(bodies),
+        "cluster": case.cluster,
+        "job": {**_job(bodies), "run": case.run, "id": case.job, "attempt": case.attempt, "now": case.job_now},
+        "jobs": [
+            {
+                "id": case.job,
+                "attempt": case.attempt,
+                "role": "culprit" if rank_or_code else "victim",
+                "victims": primary.get("victims") or {},
+                "cost": {},
+            }
+        ],
+        "bucket": primary["bucket"],
+        "kind": primary["kind"],
+        "scope": primary.get("scope"),
+        "suspects": suspects,
+        "victims": primary.get("victims"),
+        "coverage": primary.get("coverage"),
+        "first_bad": primary.get("first_bad"),
+        "times": {
+            "onset": onset_of(primary),
+            "detected": min(t for t in map(detected_of, causes) if t >= onset_of(primary) or t == detected_of(primary)),
+            "attributed": (primary.get("times") or {}).get("attributed"),
+            "resolved": resolved,
+        },
+        "evidence": merge_evidence([*bodies, *consequences], case.document.get("evidence") or ()),
+        "ruled_out": merge_ruled_out(bodies, consequences, case.document.get("ruled_out") or ()),
+        "history": {"suspect_incidents": case.earlier_incidents, "last_change": None},
+        "confidence": primary.get("confidence"),
+        "advice": None,
+        "cost": None,
+    }
+
+
+def change_of(case: Case, document: Mapping[str, Any]) -> Change | None:
+    """What publishing ``document`` would be, None when it says nothing new."""
+    before = case.document
+    if not before:
+        return Change.OPENED
+    if document["state"] != before["state"]:
+        return {
+            IncidentState.MERGED.value: Change.MERGED,
+            IncidentState.RESOLVED.value: Change.RESOLVED,
+            IncidentState.OPEN.value: Change.REOPENED,
+        }[document["state"]]
+    return Change.UPDATED if material(document) != material(before) else None
+
+
+def material(document: Mapping[str, Any]) -> dict[str, Any]:
+    """What makes a revision worth publishing: ages and wording that merely grow are left out."""
+    confidence = document.get("confidence")
+    return {
+        **{name: document.get(name) for name in ("severity", "bucket", "kind", "scope", "victims", "first_bad", "job")},
+        "coverage": document.get("coverage"),
+        "suspects": [
+            (s.get("scope"), s.get("id"), s.get("node"), s.get("gpu"), s.get("pid"), s.get("where"))
+            for s in document.get("suspects") or ()
+        ],
+        "onset": round(document["times"]["onset"], 3),
+        "evidence": sorted({f"{row.get('signal')} {row.get('source')}" for row in document["evidence"]}),
+        "ruled_out": sorted(f"{row.get('who')} {row.get('looks_guilty')}" for row in document["ruled_out"]),
+        "confidence": None if confidence is None else round(float(confidence), 1),
+    }
+
+
+def _severity(bodies: list[Body]) -> str:
+    """The gravest that any finding of the cause has asked for."""
+    asked = [str(body.get("severity") or default_severity(kind_of(body))) for body in bodies]
+    return max(asked, key=lambda s: _SEVERITY_ORDER.index(s) if s in _SEVERITY_ORDER else len(_SEVERITY_ORDER))
+
+
+def default_severity(kind: Kind) -> str:
+    """For findings that leave it to us."""
+    if kind in (Kind.PLANNED_STOP, Kind.WANDERING):
+        return Severity.INFO.value
+    if kind in (Kind.RANK_SLOW, Kind.SLOW_TOGETHER, Kind.INPUT_SILENT, Kind.AGENT_SILENT):
+        return Severity.TICKET.value
+    return Severity.PAGE.value
+
+
+def is_blocking_incident(case: Case) -> bool:
+    """Does it stand between the job and its next step?"""
+    return case.primary.get("bucket") not in (Bucket.PLANNED.value, Bucket.TELEMETRY.value)
+
+
+def _resolved(contribution: Contribution) -> float:
+    resolved = (contribution.body.get("times") or {}).get("resolved")
+    return float(resolved) if resolved is not None else contribution.time
+
+
+def _job(bodies: list[Body]) -> dict[str, Any]:
+    job: dict[str, Any] = {"run": None, "id": None, "name": None, "attempt": None, "owner": None, "now": None}
+    for body in reversed(bodies):
+        job.update({k: v for k, v in (body.get("job") or {}).items() if v is not None})
+    return job
+
+
+def suspects_of(case: Case) -> frozenset[int]:
+    return suspect_ranks(case.primary)

@@ -1,0 +1,133 @@
+"""Which findings tell of one cause. Plain functions over finding bodies; no state.
+
+One cause shows itself several times: a rank that hangs is later killed, the ranks that waited for it abort, steps look
+slow afterwards. People must get one page for all of it, on the earliest initiating cause.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+from ...telemetry.vocabulary import Bucket, Kind
+
+Body = Mapping[str, Any]
+
+#: The job cannot go on.
+BLOCKING = frozenset(
+    {
+        Kind.RANK_DIED,
+        Kind.RANK_RAISED,
+        Kind.RANK_STOPPED,
+        Kind.RANK_NOT_ENTERED,
+        Kind.RANK_NEVER_JOINED,
+        Kind.DESYNC,
+        Kind.DEADLOCK,
+    }
+)
+#: Concluded from somebody's waiting: what is seen directly explains it.
+WAITING = frozenset({Kind.RANK_NOT_ENTERED, Kind.RANK_NEVER_JOINED})
+SPEED = frozenset({Kind.RANK_SLOW, Kind.SLOW_TOGETHER, Kind.WANDERING})
+NUMERIC = frozenset({Kind.NUMERIC_FIRST_RANK, Kind.NUMERIC_ALL})
+#: Onsets of different ranks closer than this are not an order: nodes' clocks differ.
+CLOCK_DOUBT_S = 0.1
+#: Deaths so shortly before the request to stop belong to it: the launcher is told first, whoever told it.
+PLANNED_SLACK_S = 0.5
+_SPEAKS_OF_NUMBERS = re.compile(r"\b(nan|inf(inite)?|non-?finite|overflow)\b", re.IGNORECASE)
+
+
+class Relation(Enum):
+    """What a new finding is to an incident."""
+
+    UNRELATED = 0
+    SAME_CAUSE = 1
+    #: It follows from the incident: no news of the cause, and its suspects are innocent.
+    CONSEQUENCE = 2
+    #: It explains the incident: the cause moves to it.
+    ORIGIN = 3
+
+
+def relate(primary: Body, new: Body, resolved_at: float | None) -> Relation:
+    """What ``new`` is to an incident of the same attempt whose cause is ``primary``.
+
+    resolved_at: Unix seconds at which that incident ended, None while it is open.
+    """
+    kinds = kind_of(primary), kind_of(new)
+    if Bucket.TELEMETRY in (primary.get("bucket"), new.get("bucket")) or kinds[1] is Kind.PLANNED_STOP:
+        return Relation.UNRELATED
+    onset = onset_of(new)
+    if resolved_at is not None and onset > resolved_at:
+        return Relation.UNRELATED
+    if kinds[0] is Kind.PLANNED_STOP:
+        follows = onset >= onset_of(primary) - PLANNED_SLACK_S
+        return Relation.CONSEQUENCE if follows and kinds[1] in BLOCKING | SPEED else Relation.UNRELATED
+    if suspect_ranks(primary) & suspect_ranks(new):
+        return Relation.SAME_CAUSE
+    if kinds[0] in BLOCKING:
+        return _relate_to_blocking(primary, new, kinds[1])
+    if kinds[0] in SPEED and kinds[1] in SPEED:
+        nobody = not suspect_ranks(primary) or not suspect_ranks(new)
+        return Relation.SAME_CAUSE if nobody else Relation.UNRELATED
+    if kinds[0] in NUMERIC:
+        numbers = kinds[1] in NUMERIC or (kinds[1] is Kind.RANK_RAISED and _speaks_of_numbers(new))
+        return Relation.CONSEQUENCE if numbers else Relation.UNRELATED
+    return Relation.UNRELATED
+
+
+def _relate_to_blocking(primary: Body, new: Body, kind: Kind) -> Relation:
+    if kind in SPEED:
+        return Relation.CONSEQUENCE
+    if kind not in BLOCKING:
+        return Relation.UNRELATED
+    seen_directly = kind not in WAITING and kind is not Kind.DEADLOCK
+    if seen_directly:
+        if kind_of(primary) in WAITING and onset_of(new) < detected_of(primary):
+            return Relation.ORIGIN
+        if onset_of(new) < onset_of(primary) - CLOCK_DOUBT_S:
+            return Relation.ORIGIN
+    return Relation.CONSEQUENCE
+
+
+def leading(bodies: Sequence[Body]) -> int:
+    """Index of the body that names the cause best, among bodies of the same cause in order of arrival.
+
+    A blocking kind before a slow one; then a kind that was seen directly, if it was there before we concluded the
+    waiting; then one that names somebody; then the earliest onset; then the first to arrive.
+    """
+    first_detected = min(map(detected_of, bodies))
+
+    def order(index: int) -> tuple[bool, bool, bool, float, int]:
+        body = bodies[index]
+        kind = kind_of(body)
+        came_later = kind not in WAITING and onset_of(body) >= first_detected and index > 0
+        return (kind in SPEED, came_later or kind in WAITING, not suspect_ranks(body), onset_of(body), index)
+
+    blocking = [index for index in range(len(bodies)) if kind_of(bodies[index]) not in SPEED]
+    return min(blocking or range(len(bodies)), key=order)
+
+
+def kind_of(body: Body) -> Kind:
+    return Kind(body["kind"])
+
+
+def onset_of(body: Body) -> float:
+    """Unix seconds; what has no onset began when it was seen."""
+    onset = (body.get("times") or {}).get("onset")
+    return float(onset) if onset is not None else detected_of(body)
+
+
+def detected_of(body: Body) -> float:
+    return float((body.get("times") or {}).get("detected") or 0.0)
+
+
+def suspect_ranks(body: Body) -> frozenset[int]:
+    return frozenset(int(s["rank"]) for s in body.get("suspects") or () if s.get("rank") is not None)
+
+
+def _speaks_of_numbers(body: Body) -> bool:
+    return any(
+        _SPEAKS_OF_NUMBERS.search(f"{item.get('value') or ''} {item.get('shows') or ''}")
+        for item in body.get("evidence") or ()
+    )

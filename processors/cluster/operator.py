@@ -1,0 +1,217 @@
+"""ClusterOperator: alone opens, updates, merges, resolves and reopens incidents, from the findings of other operators.
+
+Pure: findings in, incident revisions and evidence requests out. State: a row per incident, and per job the list of its
+incidents. One page per cause; an incident's id is fixed when it opens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from ...telemetry.records import Event, Finding, Identity, Incident, Record
+from ...telemetry.vocabulary import Change, EventName, Kind
+from ..operator import Context, Timer
+from .case import Case, Contribution, change_of, compose, is_blocking_incident
+from .causes import Relation, kind_of, relate, suspect_ranks
+
+TOPIC_INCIDENTS = "whichrank.incidents"
+TOPIC_REQUESTS = "whichrank.requests"
+#: Incidents kept per job; beyond that the oldest that ended are forgotten.
+MAX_CASES_PER_JOB = 64
+#: Kinds whose suspect has said where it was, or cannot be asked any more.
+NOTHING_TO_ASK = frozenset({Kind.RANK_DIED, Kind.RANK_RAISED, Kind.RANK_NEVER_JOINED, Kind.PLANNED_STOP})
+UNKNOWN_CLUSTER = "unknown"
+
+
+class ClusterOperator:
+    """Incident life cycle for one cluster."""
+
+    name = "cluster"
+
+    def key_of(self, record: Record) -> str | None:
+        if isinstance(record.payload, Finding):
+            return record.payload.identity.cluster or UNKNOWN_CLUSTER
+        return None
+
+    def process(self, records: Sequence[Record], ctx: Context) -> None:
+        for record in records:
+            if isinstance(record.payload, Finding):
+                _Docket(ctx, record).take(record.payload)
+
+    def on_timer(self, timer: Timer, ctx: Context) -> None:
+        """No incident changes by the passing of time alone."""
+
+
+class _Docket:
+    """The incidents of one job while one finding is taken."""
+
+    def __init__(self, ctx: Context, record: Record) -> None:
+        self._ctx = ctx
+        self._record = record
+        self._cases = ctx.state.table("incidents")
+        self._jobs = ctx.state.table("jobs")
+
+    def take(self, finding: Finding) -> None:
+        if "kind" not in finding.body or "bucket" not in finding.body:
+            return  # not a conclusion about an incident
+        cases = self._load(finding.identity.job)
+        owner = next((case for case in cases if self._holds(case, finding)), None)
+        if owner is not None:
+            self._hear(owner, finding)
+        elif not finding.cleared:
+            owner = self._place(finding, cases)
+        if owner is not None:
+            self._merge(owner, cases)
+        self._follow_the_job(finding, cases)
+        for case in cases:
+            self._publish(case, finding)
+        self._save(finding.identity.job, cases)
+
+    def _holds(self, case: Case, finding: Finding) -> bool:
+        same_attempt = case.attempt == finding.identity.attempt
+        return same_attempt and case.merged_into is None and case.find(finding.key) is not None
+
+    def _hear(self, case: Case, finding: Finding) -> None:
+        """A finding that belongs to the case already has something new to say, or has ended."""
+        known = case.find(finding.key)
+        assert known is not None
+        if known.cleared and not finding.cleared:
+            case.ended = None
+        known.cleared = finding.cleared
+        known.time = finding.time_ns / 1e9
+        if not finding.cleared or finding.body.get("evidence"):
+            known.body = dict(finding.body)
+
+    def _place(self, finding: Finding, cases: list[Case]) -> Case:
+        """A finding not heard before joins the incident that explains it, or opens one."""
+        contribution = Contribution(
+            key=finding.key, cleared=False, consequence=False, time=finding.time_ns / 1e9, body=dict(finding.body)
+        )
+        for case in cases:
+            if case.attempt != finding.identity.attempt or case.merged_into is not None:
+                continue
+            relation = relate(case.primary, finding.body, case.resolved_at)
+            if relation is Relation.UNRELATED:
+                continue
+            if relation is Relation.ORIGIN:
+                for former in case.contributions:
+                    former.consequence = True
+            # What turns up about the past of an incident that has ended does not open it again.
+            contribution.consequence = relation is Relation.CONSEQUENCE or case.resolved_at is not None
+            case.add(contribution)
+            return case
+        identity = finding.identity
+        case = Case(
+            id=incident_id(identity, finding),
+            cluster=identity.cluster,
+            run=identity.run,
+            job=identity.job,
+            attempt=identity.attempt,
+            contributions=[contribution],
+            earlier_incidents=sum(1 for c in cases if suspect_ranks(c.primary) & suspect_ranks(finding.body)),
+        )
+        cases.append(case)
+        return case
+
+    def _merge(self, changed: Case, cases: list[Case]) -> None:
+        """Two incidents that turn out to be one: the later goes into the earlier."""
+        for other in cases:
+            if other is changed or other.attempt != changed.attempt or other.merged_into or changed.merged_into:
+                continue
+            if other.resolved_at is not None or changed.resolved_at is not None:
+                continue
+            if relate(other.primary, changed.primary, None) is not Relation.SAME_CAUSE:
+                continue
+            first, second = sorted((other, changed), key=cases.index)
+            for contribution in second.contributions:
+                first.add(contribution)
+            second.merged_into = first.id
+            return
+
+    def _follow_the_job(self, finding: Finding, cases: list[Case]) -> None:
+        """What a finding says of the job holds for all incidents of the job."""
+        now = (finding.body.get("job") or {}).get("now")
+        step = (finding.body.get("first_bad") or {}).get("step")
+        planned = finding.body["kind"] == Kind.PLANNED_STOP.value and not finding.cleared
+        for case in cases:
+            if case.merged_into is not None:
+                continue
+            if case.attempt == finding.identity.attempt:
+                case.job_now = now or case.job_now
+            if case.resolved_at is not None or not is_blocking_incident(case):
+                continue
+            place = (case.primary.get("first_bad") or {}).get("step")
+            later = case.attempt != finding.identity.attempt
+            passed = later and step is not None and place is not None and step > place
+            if planned or passed:
+                case.ended = finding.time_ns / 1e9
+
+    def _publish(self, case: Case, finding: Finding) -> None:
+        document = compose(case)
+        change = change_of(case, document)
+        if change is None:
+            return
+        revision = int(case.document.get("revision", 0)) + 1
+        head = {"schema": document["schema"], "id": document["id"], "revision": revision, "change": change.value}
+        case.document = {**head, **document}
+        self._emit(TOPIC_INCIDENTS, case.id, Incident(document=case.document))
+        if change in (Change.OPENED, Change.UPDATED, Change.REOPENED):
+            self._request_evidence(case, finding)
+
+    def _request_evidence(self, case: Case, finding: Finding) -> None:
+        """Ask once for the stack of each suspect that can still tell where it is."""
+        if kind_of(case.primary) in NOTHING_TO_ASK:
+            return
+        for suspect in case.document["suspects"]:
+            rank = suspect.get("rank")
+            request = _digest(case.id, "stack", rank)
+            known = (suspect.get("where") or {}).get("line") is not None
+            if rank is None or known or request in case.requested:
+                continue
+            case.requested.append(request)
+            node = str(suspect.get("node") or finding.identity.node)
+            identity = Identity(
+                cluster=case.cluster, run=case.run, job=case.job, attempt=case.attempt, node=node, rank=int(rank)
+            )
+            attributes = {"id": request, "action": "stack", "rank": int(rank), "node": node}
+            event = Event(
+                name=EventName.EVIDENCE_REQUEST, identity=identity, time_ns=finding.time_ns, attributes=attributes
+            )
+            self._emit(TOPIC_REQUESTS, node, event)
+
+    def _emit(self, topic: str, key: str, payload: Incident | Event) -> None:
+        self._ctx.emit(Record(topic=topic, key=key, stamp_ns=self._record.stamp_ns, payload=payload))
+
+    def _load(self, job: str) -> list[Case]:
+        row = self._jobs.get(job)
+        cases = []
+        for incident in json.loads(row) if row else []:
+            packed = self._cases.get(incident)
+            if packed is not None:
+                cases.append(Case.unpack(packed))
+        return cases
+
+    def _save(self, job: str, cases: list[Case]) -> None:
+        ended = [case for case in cases if case.merged_into or case.resolved_at is not None]
+        for case in ended[: max(0, len(cases) - MAX_CASES_PER_JOB)]:
+            cases.remove(case)
+            self._cases.delete(case.id)
+        for case in cases:
+            packed = case.pack()
+            if self._cases.get(case.id) != packed:
+                self._cases.put(case.id, packed)
+        listed = json.dumps([case.id for case in cases]).encode()
+        if self._jobs.get(job) != listed:
+            self._jobs.put(job, listed)
+
+
+def incident_id(identity: Identity, finding: Finding) -> str:
+    """Fixed at opening: from the job, the attempt, the kind and the first bad place."""
+    return _digest(identity.cluster, identity.job, identity.attempt, finding.body["kind"], finding.key)
+
+
+def _digest(*parts: Any) -> str:
+    return hashlib.blake2b("\x1f".join(map(str, parts)).encode(), digest_size=8).hexdigest()

@@ -107,9 +107,11 @@ bench: setup ## each headline number of the README, measured here
 	@$(BIN)/python -m benchmarks
 
 .PHONY: pins
-pins: setup ## write requirements/*.txt anew from pyproject.toml and requirements/*.in
-	@compile() { out=requirements/$$1.txt; shift; echo "# Pinned with hashes for Python 3.10 and later. Written by: make pins" > $$out.new; \
-	  $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes --no-header --no-annotate "$$@" >> $$out.new; mv $$out.new $$out; }; \
+pins: setup ## requirements/*.txt anew from pyproject.toml and requirements/*.in (UPGRADE=1: newest versions too)
+	@compile() { out=requirements/$$1.txt; shift; \
+	  $(BIN)/uv pip compile --quiet $(if $(UPGRADE),--upgrade) --universal --python-version 3.10 --generate-hashes \
+	    --no-header --no-annotate "$$@" --output-file $$out >/dev/null; \
+	  { echo "# Pinned with hashes for Python 3.10 and later. Written by: make pins"; cat $$out; } > $$out.new; mv $$out.new $$out; }; \
 	compile bootstrap requirements/bootstrap.in; \
 	compile oldest requirements/oldest.in pyproject.toml --extra all; \
 	compile newest requirements/build.in pyproject.toml --extra all --extra dev --extra torch

@@ -1,0 +1,84 @@
+"""Records flow one way, and so do imports: who may import whom, as ARCHITECTURE.md has it."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+#: folder -> (folders of whichrank, other packages) that it may import at module level or inside functions.
+#: The standard library is free for all.
+ALLOWED: dict[str, tuple[set[str], set[str]]] = {
+    "telemetry": (set(), {"numpy", "google", "opentelemetry"}),
+    "instrumentation": ({"telemetry.vocabulary", "telemetry.ring_layout"}, {"torch"}),
+    "agents": ({"telemetry", "transport"}, {"numpy", "psutil", "opentelemetry"}),
+    "transport": ({"telemetry"}, set()),
+    "processors": ({"telemetry"}, {"numpy"}),
+    "commands": (
+        {"telemetry", "instrumentation", "agents", "transport", "processors"},
+        {"numpy", "psutil", "opentelemetry", "pydantic", "pydantic_settings", "rich", "tomli", "typer", "torch"},
+    ),
+}
+#: Runners are the only processors that see the bus.
+RUNNER_MAY_IMPORT = {"transport"}
+
+
+def imports_of(path: Path, root: Path) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of every import; names inside whichrank start with "whichrank."."""
+    package = ("whichrank", *path.relative_to(root).parent.parts)
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            module = ".".join(part for part in (base, node.module) if part)
+            for alias in node.names:
+                yield node.lineno, f"{module}.{alias.name}"
+
+
+def is_allowed(name: str, folder: str, own: set[str], others: set[str]) -> bool:
+    parts = name.split(".")
+    if parts[0] != "whichrank":
+        return parts[0] in sys.stdlib_module_names or parts[0] in others
+    if len(parts) > 1 and parts[1] == folder:
+        return True
+    inside = name.removeprefix("whichrank.")
+    return any(inside == allowed or inside.startswith(allowed + ".") for allowed in own)
+
+
+def upward_imports(folder: str, root: Path = ROOT) -> list[str]:
+    own, others = ALLOWED[folder]
+    found = []
+    for path in sorted((root / folder).rglob("*.py")):
+        relative = path.relative_to(root)
+        extra = RUNNER_MAY_IMPORT if folder == "processors" and path.name.startswith("runner") else set()
+        found += [
+            f"{relative}:{line} imports {name}"
+            for line, name in imports_of(path, root)
+            if not is_allowed(name, folder, own | extra, others)
+        ]
+    return found
+
+
+@pytest.mark.parametrize("folder", ALLOWED)
+def test_no_upward_import(folder: str) -> None:
+    assert upward_imports(folder) == []
+
+
+def test_an_upward_import_is_found(tmp_path: Path) -> None:
+    (tmp_path / "instrumentation" / "deep").mkdir(parents=True)
+    (tmp_path / "instrumentation" / "a.py").write_text(
+        "import numpy, os\nfrom ..telemetry import tables, ring_layout\nfrom . import b\n"
+    )
+    (tmp_path / "instrumentation" / "deep" / "b.py").write_text("def f():\n    from ...agents import agent\n")
+    assert upward_imports("instrumentation", tmp_path) == [
+        "instrumentation/a.py:1 imports numpy",
+        "instrumentation/a.py:2 imports whichrank.telemetry.tables",
+        "instrumentation/deep/b.py:2 imports whichrank.agents.agent",
+    ]

@@ -34,6 +34,16 @@ class Message:
 
 
 class Bus(Protocol):
+    @property
+    def identity(self) -> str:
+        """Tells this log from any other; kept beside a reader's position."""
+        ...
+
+    @property
+    def last_position(self) -> int:
+        """Position of the newest message, 0 if there is none."""
+        ...
+
     def append(self, topic: str, key: str, value: bytes, headers: Mapping[str, bytes] | None = None) -> int:
         """Append and return the position. Never blocks for long; raises OSError when storage refuses."""
         ...

@@ -1,0 +1,391 @@
+"""The embedded runner: reads the bus, calls the operators, keeps their state, delivers what they emit.
+
+Runs in the thread of whoever calls ``drain``. Each message becomes at most one ``process`` call per operator and key,
+so what an operator sees does not depend on when the bus was polled: a replay calls it with exactly the same batches
+and timers as the live run did. Time is the bus's: stamps of messages and of the ticks that a caught-up live runner
+appends. State, timers, position and outbox are committed together; what was emitted is delivered after that commit.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ..telemetry import attributes as names
+from ..telemetry.otlp import decode_logs, encode_payloads
+from ..telemetry.records import Broken, Event, Finding, Identity, Incident, Payload, Record
+from ..telemetry.vocabulary import EventName
+from ..transport.bus import (
+    TOPIC_BLOCKS,
+    TOPIC_CLOCK,
+    TOPIC_DLQ,
+    TOPIC_FINDINGS,
+    TOPIC_INCIDENTS,
+    TOPIC_LOGS,
+    TOPIC_REQUESTS,
+    Bus,
+    Message,
+)
+from .operator import Operator, Timer
+from .runner_state import KeyTables, OutboxEntry, RunnerState
+
+_log = logging.getLogger(__name__)
+
+INPUT_TOPICS = frozenset({TOPIC_BLOCKS})
+OUTPUT_TOPICS = frozenset({TOPIC_FINDINGS, TOPIC_INCIDENTS, TOPIC_REQUESTS, TOPIC_DLQ})
+READ_LIMIT = 512
+#: A caught-up runner with nothing to process logs a tick this often.
+BEAT_NS = 1_000_000_000
+#: After so many beats without any input, time stands still.
+SILENT_BEATS = 5
+#: A longer step between two stamps means that nobody kept time: neither input nor a caught-up runner.
+GAP_NS = (SILENT_BEATS + 1) * BEAT_NS
+#: Without output, changes are committed at most this often: losing them costs only a replay of this much input.
+COMMIT_INTERVAL_S = 0.2
+
+
+class _Context:
+    """``Context`` of one operator and key."""
+
+    __slots__ = ("_key", "_operator", "_runner_state", "_tables", "emitted", "now_ns")
+
+    def __init__(self, runner_state: RunnerState, operator: str, key: str) -> None:
+        self._runner_state = runner_state
+        self._operator = operator
+        self._key = key
+        self._tables = KeyTables(runner_state, operator, key)
+        self.now_ns = 0
+        self.emitted: list[Record] = []
+
+    @property
+    def key(self) -> str:
+        return self._key
+
+    @property
+    def now(self) -> int:
+        return self.now_ns
+
+    @property
+    def state(self) -> KeyTables:
+        return self._tables
+
+    def emit(self, record: Record) -> None:
+        self.emitted.append(record)
+
+    def set_timer(self, name: str, at_ns: int) -> None:
+        # Never due in the past: a timer that sets itself again makes time advance.
+        due_ns = max(at_ns, self.now_ns + 1)
+        self._runner_state.set_timer(self._operator, self._key, name, due_ns, self.now_ns)
+
+    def clear_timer(self, name: str) -> None:
+        self._runner_state.clear_timer(self._operator, self._key, name)
+
+
+class EmbeddedRunner:
+    """Drives operators over a bus in one process."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        state_path: Path | None,
+        operators: Sequence[Operator],
+        on_output: Callable[[Record], None],
+        live: bool,
+        start_after: int = 0,
+        *,
+        commit_interval_s: float = COMMIT_INTERVAL_S,
+        report: Callable[[str], None] | None = None,
+    ) -> None:
+        """Begin after the position kept in ``state_path``, or after ``start_after`` without a state.
+
+        state_path: None keeps the state in memory only.
+        on_output: gets each finding, incident, request and unreadable record after the commit that explains it; after a
+            crash possibly again (see ``runner_outputs.OncePerRevision``). What it raises comes out of ``drain``.
+        live: append ticks, outputs and marks to the bus; False for a replay, which only reads.
+        report: takes one line for what a person should know; default is a warning in the log.
+        Raises OSError if another process uses the state file.
+        """
+        self._bus = bus
+        self._operators = tuple(operators)
+        self._index_of = {operator.name: index for index, operator in enumerate(self._operators)}
+        self._on_output = on_output
+        self._live = live
+        self._commit_interval_s = commit_interval_s
+        self._report = report if report is not None else _log.warning
+        self._state = RunnerState(state_path, bus=bus.identity, start_after=start_after, report=self._report)
+        self._contexts: dict[tuple[int, str], _Context] = {}
+        self._records: dict[int, Record] = {}  # of outbox entries made by this process
+        self._shown: set[int] = set()  # outbox entries already given to on_output
+        # Outputs of an earlier life may lie on the bus beyond our position: until that stretch is read, nothing new is
+        # appended, and what is found there is not appended again.
+        self._catch_up_to = bus.last_position if live else 0
+        self._found_outputs: Counter[tuple[str, str, bytes]] = Counter()
+        self._committed_at = time.monotonic()
+        self._uncommitted = False
+        #: Records that could not be read.
+        self.broken = 0
+        #: Messages processed in this process.
+        self.messages = 0
+
+    @property
+    def position(self) -> int:
+        """Position of the last message processed."""
+        return self._state.position.after
+
+    @property
+    def now_ns(self) -> int:
+        """Time as the operators know it: the stamp of the last input, tick or mark."""
+        return self._state.position.now_ns
+
+    @property
+    def failed_commits(self) -> int:
+        return self._state.failed_commits
+
+    def drain(self) -> int:
+        """Process all that lies on the bus, then keep time if live. Returns the number of messages processed.
+
+        Raises what an operator or ``on_output`` raises; after an operator's exception the runner must not be used
+        further (its state file is as of the last commit).
+        """
+        processed = self._read_all()
+        if self._live and self._keep_time():
+            processed += self._read_all()
+        if self._uncommitted and time.monotonic() - self._committed_at >= self._commit_interval_s:
+            self._commit()
+        return processed
+
+    def let_time_pass(self, duration_ns: int) -> None:
+        """Append ticks for ``duration_ns`` beyond the last stamp and process them: for the end of a replay."""
+        end_ns = self.now_ns + duration_ns
+        advance = getattr(self._bus, "advance_clock", None)
+        while self.now_ns < end_ns:
+            if advance is not None:
+                advance(min(self.now_ns + BEAT_NS, end_ns))
+            self._append_mark(EventName.TICK)
+            self._read_all()
+
+    def close(self) -> None:
+        """Commit what is pending, deliver it, close the state."""
+        self._commit()
+        self._state.close()
+
+    # --- input ---
+    def _read_all(self) -> int:
+        processed = 0
+        if self._state.outbox and not self._uncommitted:
+            self._deliver()  # left by an earlier life, or by an on_output that raised
+        while messages := self._bus.read(self._state.position.after, READ_LIMIT):
+            for message in messages:
+                self._process_message(message)
+            processed += len(messages)
+            self._uncommitted = True
+            if self._state.outbox or time.monotonic() - self._committed_at >= self._commit_interval_s:
+                self._commit()
+        self.messages += processed
+        return processed
+
+    def _process_message(self, message: Message) -> None:
+        topic = message.topic
+        if topic in INPUT_TOPICS:
+            self._advance_time(message.stamp_ns)
+            position = self._state.position
+            position.input_ns, position.beats, position.silent = message.stamp_ns, 0, False
+            self._route(message, decode_logs(topic, message.value))
+        elif topic == TOPIC_CLOCK:
+            self._process_mark(message)
+        elif topic in OUTPUT_TOPICS and message.position <= self._catch_up_to:
+            self._found_outputs[(topic, message.key, message.value)] += 1
+        self._state.position.after = message.position
+
+    def _process_mark(self, message: Message) -> None:
+        payloads = decode_logs(TOPIC_CLOCK, message.value)
+        silent = any(isinstance(p, Event) and p.name is EventName.INPUT_SILENT for p in payloads)
+        self._advance_time(message.stamp_ns)
+        position = self._state.position
+        if silent:
+            position.silent = True
+            self._route(message, payloads)
+        else:
+            position.beats += 1
+            position.silent = False  # a replay that was told to let time pass
+
+    def _advance_time(self, stamp_ns: int) -> None:
+        """Fire what is due before a message stamped ``stamp_ns``; then it is that time."""
+        state, position = self._state, self._state.position
+        if position.now_ns and (position.silent or stamp_ns - position.now_ns > GAP_NS):
+            state.restart_timers(stamp_ns)
+        while (due_ns := state.next_due_ns()) is not None and due_ns <= stamp_ns:
+            due_ns, key, name, operator = state.pop_timer()
+            position.now_ns = max(position.now_ns, due_ns)
+            index = self._index_of.get(operator)
+            if index is None:  # an operator of another release
+                continue
+            context = self._context(index, key)
+            self._operators[index].on_timer(Timer(name, due_ns), context)
+            self._dispatch(index + 1, [(index, record) for record in self._take_emitted(context)])
+        position.now_ns = max(position.now_ns, stamp_ns)
+
+    def _route(self, message: Message, payloads: Sequence[Payload]) -> None:
+        records: list[tuple[int, Record]] = []
+        for payload in payloads:
+            if isinstance(payload, Broken):
+                self._set_aside(message, payload)
+                continue
+            if isinstance(payload, Event) and payload.identity.cluster:
+                self._state.position.cluster = payload.identity.cluster
+            records.append(
+                (-1, Record(topic=message.topic, key=message.key, stamp_ns=message.stamp_ns, payload=payload))
+            )
+        self._dispatch(0, records)
+
+    def _set_aside(self, message: Message, broken: Broken) -> None:
+        self.broken += 1
+        if self.broken == 1:
+            self._report(f"{message.topic}, position {message.position}: {broken.reason}; kept on {TOPIC_DLQ}")
+        record = Record(topic=TOPIC_DLQ, key=message.key, stamp_ns=message.stamp_ns, payload=broken)
+        self._add_output(record, broken.value, f"{message.topic}: {broken.reason}")
+
+    # --- operators ---
+    def _dispatch(self, first: int, records: Sequence[tuple[int, Record]]) -> None:
+        """Give records to the operators from ``first`` on, each with the index of its emitter (-1: the bus)."""
+        pending: list[dict[str, list[Record]]] = [{} for _ in self._operators]
+        for emitter, record in records:
+            self._place(emitter, record, first, pending)
+        for index in range(first, len(self._operators)):
+            for key, batch in pending[index].items():
+                context = self._context(index, key)
+                self._operators[index].process(batch, context)
+                for record in self._take_emitted(context):
+                    self._place(index, record, index + 1, pending)
+
+    def _place(self, emitter: int, record: Record, first: int, pending: list[dict[str, list[Record]]]) -> None:
+        """Put a record into the batch of the first operator that wants it; an emitted one also into the outbox."""
+        if emitter >= 0:
+            record = self._emit(record)
+            if not isinstance(record.payload, Finding):
+                return
+        for index in range(first, len(self._operators)):
+            key = self._operators[index].key_of(record)
+            if key is not None:
+                pending[index].setdefault(key, []).append(record)
+                return
+
+    def _context(self, index: int, key: str) -> _Context:
+        context = self._contexts.get((index, key))
+        if context is None:
+            context = self._contexts[(index, key)] = _Context(self._state, self._operators[index].name, key)
+        context.now_ns = self._state.position.now_ns
+        return context
+
+    def _take_emitted(self, context: _Context) -> list[Record]:
+        emitted, context.emitted = context.emitted, []
+        return emitted
+
+    def _emit(self, record: Record) -> Record:
+        payload = record.payload
+        if isinstance(payload, Broken):
+            raise TypeError("an operator emitted a Broken record")
+        topic, key = _destination(record)
+        record = Record(topic=topic, key=key, stamp_ns=self._state.position.now_ns, payload=payload)
+        self._add_output(record, encode_payloads([payload]), "")
+        return record
+
+    def _add_output(self, record: Record, value: bytes, reason: str) -> None:
+        entry = self._state.add_output(record.topic, record.key, record.stamp_ns, value, reason)
+        self._records[entry.id] = record
+
+    # --- time ---
+    def _keep_time(self) -> bool:
+        """Log a tick, or that the input is silent, if it is time to. True if something was appended."""
+        position = self._state.position
+        if not position.now_ns or position.silent or position.after < self._catch_up_to:
+            return False
+        now_ns = self._bus.now_ns()
+        due_ns = self._state.next_due_ns()
+        if position.beats >= SILENT_BEATS and now_ns - position.input_ns >= SILENT_BEATS * BEAT_NS:
+            if now_ns - position.now_ns < BEAT_NS:
+                return False
+            self._append_mark(EventName.INPUT_SILENT)
+            return True
+        if now_ns - position.now_ns >= BEAT_NS or (due_ns is not None and due_ns <= now_ns):
+            self._append_mark(EventName.TICK)
+            return True
+        return False
+
+    def _append_mark(self, name: EventName) -> None:
+        position = self._state.position
+        silent_s = (self._bus.now_ns() - position.input_ns) / 1e9
+        event = Event(
+            name=name,
+            identity=Identity(cluster=position.cluster) if name is EventName.INPUT_SILENT else Identity(),
+            time_ns=self._bus.now_ns(),
+            attributes={"silent_s": round(silent_s, 3)} if name is EventName.INPUT_SILENT else {},
+        )
+        self._append(TOPIC_CLOCK, "", encode_payloads([event]), None)
+
+    def _append(self, topic: str, key: str, value: bytes, headers: dict[str, bytes] | None) -> None:
+        try:
+            self._bus.append(topic, key, value, headers)
+        except OSError as error:  # said once by the bus, which goes on in memory
+            self._report(str(error))
+
+    # --- output ---
+    def _commit(self) -> None:
+        self._state.commit()
+        self._committed_at = time.monotonic()
+        self._uncommitted = False
+        if self._state.outbox:
+            self._deliver()
+
+    def _deliver(self) -> None:
+        delivered = False
+        for entry in list(self._state.outbox):
+            if entry.id not in self._shown:
+                self._on_output(self._record_of(entry))
+                self._shown.add(entry.id)
+            if self._state.position.after < self._catch_up_to:
+                continue
+            self._publish(entry)
+            self._state.forget_output(entry)
+            self._shown.discard(entry.id)
+            self._records.pop(entry.id, None)
+            delivered = True
+        if delivered:
+            self._state.commit()
+            self._found_outputs.clear()
+
+    def _publish(self, entry: OutboxEntry) -> None:
+        if not self._live:
+            return
+        found = (entry.topic, entry.key, entry.value)
+        if self._found_outputs[found]:
+            self._found_outputs[found] -= 1
+            return
+        headers = {names.DLQ_REASON: entry.reason.encode("utf-8", "replace")} if entry.reason else None
+        self._append(entry.topic, entry.key, entry.value, headers)
+
+    def _record_of(self, entry: OutboxEntry) -> Record:
+        record = self._records.get(entry.id)
+        if record is not None:
+            return record
+        payload: Payload
+        if entry.topic == TOPIC_DLQ:
+            payload = Broken(topic=entry.topic, reason=entry.reason, value=entry.value)
+        else:
+            payload = decode_logs(entry.topic, entry.value)[0]
+        return Record(topic=entry.topic, key=entry.key, stamp_ns=entry.stamp_ns, payload=payload)
+
+
+def _destination(record: Record) -> tuple[str, str]:
+    """Topic and key of what an operator emitted (design §4)."""
+    payload = record.payload
+    if isinstance(payload, Finding):
+        return TOPIC_FINDINGS, payload.identity.cluster
+    if isinstance(payload, Incident):
+        return TOPIC_INCIDENTS, str(payload.document.get("id", ""))
+    if isinstance(payload, Event) and payload.name is EventName.EVIDENCE_REQUEST:
+        return TOPIC_REQUESTS, str(payload.attributes.get("node", payload.identity.node))
+    return record.topic or TOPIC_LOGS, record.key

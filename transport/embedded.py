@@ -1,0 +1,348 @@
+"""The embedded bus: an append-only log of segment files in one directory, for ``whichrank run``, tests and replay.
+
+Runs in the process of its writer, safe to call from several threads; one writer per directory (a lock file), any number
+of readers. What is appended is kept in memory too, up to a bound, so that a reader in the same process never waits for
+the disk. Each opening for writing starts a new segment: nothing old is ever overwritten, whatever its state. Appends go
+to the page cache, which survives kill -9; they are not fsynced. When the disk refuses, one OSError is raised; from then
+on messages stay in memory only, counted in ``dropped``, and the disk is tried again every 10 s.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from .bus import Message
+from .segments import (
+    FORMAT_VERSION,
+    HEADER,
+    MAGIC,
+    SegmentReader,
+    encode_frame,
+    list_segments,
+    message_bytes,
+    read_bus_id,
+    segment_name,
+)
+
+_log = logging.getLogger(__name__)
+
+SEGMENT_BYTES = 16 << 20
+MEMORY_BYTES = 16 << 20
+#: A disk that was full is tried again this often.
+RETRY_NS = 10_000_000_000
+LOCK_NAME = "lock"
+
+
+class EmbeddedBus:
+    """``Bus`` on a directory. Stamps are the wall time at opening plus the monotonic clock, strictly increasing."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        start_wall_ns: int | None = None,
+        read_only: bool = False,
+        segment_bytes: int = SEGMENT_BYTES,
+        memory_bytes: int = MEMORY_BYTES,
+        retain_bytes: int | None = None,
+        report: Callable[[str], None] | None = None,
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """Open for appending (the directory is created), or read-only for replay.
+
+        read_only: files are never written; appended messages live in memory only, after those of the files, and the
+            clock stands at the last stamp until ``advance_clock``.
+        retain_bytes: delete the oldest segments beyond this size; None keeps all.
+        report: takes one line per damaged place; default is a warning in the log.
+        Raises OSError (no such directory, no right to write, another writer at work).
+        """
+        self.directory = Path(directory)
+        self.read_only = read_only
+        #: Messages that are not in the files because the disk refused them.
+        self.dropped = 0
+        #: Messages that left memory unread-able: neither in memory nor in the files any more.
+        self.evicted = 0
+        self._segment_bytes = segment_bytes
+        self._memory_limit = memory_bytes
+        self._retain_bytes = retain_bytes
+        self._report_line = report if report is not None else _log.warning
+        self._monotonic_ns = monotonic_ns
+        self._lock = threading.RLock()
+        self._said: set[tuple[str, int]] = set()
+        self._memory: dict[int, Message] = {}  # position -> message, ascending
+        self._memory_bytes = 0
+        self._unsaved: set[int] = set()  # positions in memory that are not in a file
+        self._segment_fd = -1
+        self._segment_size = 0
+        self._retry_at_ns: int | None = None  # None: the disk is fine
+        self._cursor: _Cursor | None = None
+        self._lock_fd = -1
+        if not read_only:
+            self._take_directory()
+        segments = list_segments(self.directory)
+        self._next_ordinal = segments[-1][0] + 1 if segments else 1
+        self._bus_id = next((i for i in (read_bus_id(path) for _, path in segments) if i is not None), os.urandom(16))
+        self._last_position, self._last_stamp_ns = self._find_end(segments)
+        self._clock_base_ns = self._last_stamp_ns
+        self._clock_start_ns = monotonic_ns()
+        if not read_only:
+            wall = time.time_ns() if start_wall_ns is None else start_wall_ns
+            self._clock_base_ns = max(wall, self._last_stamp_ns + 1)
+
+    @property
+    def identity(self) -> str:
+        """Tells this log from any other; kept beside a reader's position."""
+        return self._bus_id.hex()
+
+    @property
+    def last_position(self) -> int:
+        return self._last_position
+
+    def append(self, topic: str, key: str, value: bytes, headers: Mapping[str, bytes] | None = None) -> int:
+        """Append and return the position (the first is 1).
+
+        Raises OSError once when the disk begins to refuse (the message is kept in memory all the same), ValueError for
+        a message that no frame can hold.
+        """
+        with self._lock:
+            message = Message(
+                topic=topic,
+                key=key,
+                value=value,
+                position=self._last_position + 1,
+                stamp_ns=self.now_ns(),
+                headers=dict(headers) if headers else {},
+            )
+            frame = b"" if self.read_only else encode_frame(message)
+            self._last_position = message.position
+            self._last_stamp_ns = message.stamp_ns
+            self._remember(message)
+            if not self.read_only:
+                self._save(message.position, frame)
+            return message.position
+
+    def read(self, after: int, limit: int) -> Sequence[Message]:
+        """See ``Bus``. Damage in the files is skipped and reported, never raised."""
+        with self._lock:
+            if limit <= 0:
+                return []
+            first = next(iter(self._memory), self._last_position + 1)
+            if after + 1 >= first:
+                return self._read_memory(after + 1, limit)
+            messages = self._read_files(after, limit)
+            if not messages:  # what lay between is lost (damaged or never saved), or files end where memory begins
+                messages = self._read_memory(first, limit)
+            return messages
+
+    def now_ns(self) -> int:
+        """The stamp the next append would get."""
+        now = self._clock_base_ns
+        if not self.read_only:
+            now += self._monotonic_ns() - self._clock_start_ns
+        return max(now, self._last_stamp_ns + 1)
+
+    def advance_clock(self, to_ns: int) -> None:
+        """Move the clock of a read-only bus forward to a stamp: time passes in a replay only when it is told to."""
+        with self._lock:
+            self._clock_base_ns = max(self._clock_base_ns, to_ns)
+
+    def close(self) -> None:
+        with self._lock:
+            self._close_segment()
+            if self._cursor is not None:
+                self._cursor.close()
+                self._cursor = None
+            if self._lock_fd >= 0:
+                os.close(self._lock_fd)
+                self._lock_fd = -1
+
+    # --- opening ---
+    def _take_directory(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        path = self.directory / LOCK_NAME
+        self._lock_fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+            raise OSError(error.errno, "another process is writing to this capture", str(self.directory)) from None
+
+    def _find_end(self, segments: list[tuple[int, Path]]) -> tuple[int, int]:
+        """Position and stamp of the last readable message; (0, 0) if there is none."""
+        for index in range(len(segments) - 1, -1, -1):
+            position = stamp_ns = 0
+            try:
+                reader = SegmentReader(segments[index][1], self._report)
+            except OSError as error:
+                self._report(str(segments[index][1]), 0, f"cannot be opened: {error.strerror}")
+                continue
+            while messages := reader.read(1024, is_last=True):
+                position = max(position, messages[-1].position)
+                stamp_ns = max(stamp_ns, messages[-1].stamp_ns)
+            reader.close()
+            if position:
+                return position, stamp_ns
+        return 0, 0
+
+    # --- writing ---
+    def _remember(self, message: Message) -> None:
+        self._memory[message.position] = message
+        self._memory_bytes += message_bytes(message.topic, message.key, message.value, message.headers)
+        while self._memory_bytes > self._memory_limit and len(self._memory) > 1 and not self.read_only:
+            position = next(iter(self._memory))
+            oldest = self._memory.pop(position)
+            self._memory_bytes -= message_bytes(oldest.topic, oldest.key, oldest.value, oldest.headers)
+            if position in self._unsaved:
+                self._unsaved.discard(position)
+                self.evicted += 1
+
+    def _save(self, position: int, frame: bytes) -> None:
+        now = self._monotonic_ns()
+        if self._retry_at_ns is not None and now < self._retry_at_ns:
+            self._unsaved.add(position)
+            self.dropped += 1
+            return
+        try:
+            self._write(frame)
+        except OSError as error:
+            was_fine = self._retry_at_ns is None
+            self._retry_at_ns = now + RETRY_NS
+            self._unsaved.add(position)
+            self.dropped += 1
+            if was_fine:
+                raise OSError(
+                    error.errno,
+                    f"{error.strerror}; telemetry is no longer captured, judging goes on",
+                    str(self.directory),
+                ) from error
+            return
+        if self._retry_at_ns is not None:
+            self._retry_at_ns = None
+            self._report_line(f"{self.directory}: the disk takes data again; {self.dropped} messages are not captured")
+
+    def _write(self, frame: bytes) -> None:
+        if self._segment_fd < 0 or self._segment_size + len(frame) > self._segment_bytes:
+            self._open_segment()
+        start = self._segment_size
+        try:
+            self._write_all(frame)
+        except OSError:
+            try:
+                os.ftruncate(self._segment_fd, start)  # our own unfinished frame, nothing older
+            except OSError:
+                self._close_segment()
+            else:
+                self._segment_size = start
+            raise
+
+    def _write_all(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            written = os.write(self._segment_fd, view)
+            self._segment_size += written
+            view = view[written:]
+
+    def _open_segment(self) -> None:
+        self._close_segment()
+        path = self.directory / segment_name(self._next_ordinal)
+        self._segment_fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._next_ordinal += 1
+        self._segment_size = 0
+        try:
+            self._write_all(HEADER.pack(MAGIC, FORMAT_VERSION, 0, self._bus_id))
+        except OSError:
+            self._close_segment()
+            raise
+        if self._retain_bytes is not None:
+            self._delete_oldest(self._retain_bytes)
+
+    def _close_segment(self) -> None:
+        if self._segment_fd >= 0:
+            os.close(self._segment_fd)
+            self._segment_fd = -1
+            self._segment_size = 0
+
+    def _delete_oldest(self, retain_bytes: int) -> None:
+        segments = list_segments(self.directory)
+        sizes = [path.stat().st_size for _, path in segments]
+        while len(segments) > 1 and sum(sizes) > retain_bytes:
+            segments.pop(0)[1].unlink()
+            sizes.pop(0)
+
+    # --- reading ---
+    def _read_memory(self, position: int, limit: int) -> list[Message]:
+        messages: list[Message] = []
+        while len(messages) < limit:
+            message = self._memory.get(position)
+            if message is None:
+                break
+            messages.append(message)
+            position += 1
+        return messages
+
+    def _read_files(self, after: int, limit: int) -> list[Message]:
+        if self._cursor is None or self._cursor.position > after:
+            if self._cursor is not None:
+                self._cursor.close()
+            self._cursor = _Cursor(self.directory, self._report)
+        return self._cursor.read(after, limit)
+
+    def _report(self, path: str, offset: int, line: str) -> None:
+        if (path, offset) not in self._said:
+            self._said.add((path, offset))
+            self._report_line(f"{path}: at byte {offset}: {line}")
+
+
+class _Cursor:
+    """Reads the segments of a directory in order, from the first on."""
+
+    def __init__(self, directory: Path, report: Callable[[str, int, str], None]) -> None:
+        self._directory = directory
+        self._report = report
+        self._ordinal = 0
+        self._reader: SegmentReader | None = None
+        self._ahead: list[Message] = []  # read from the file, not yet asked for
+        #: Position of the last message handed out.
+        self.position = 0
+
+    def read(self, after: int, limit: int) -> list[Message]:
+        messages: list[Message] = []
+        while len(messages) < limit:
+            batch = self._ahead or self._read_more(limit)
+            self._ahead = []
+            if not batch:
+                break
+            wanted = [message for message in batch if message.position > max(after, self.position)]
+            self._ahead = wanted[limit - len(messages) :]
+            messages += wanted[: limit - len(messages)]
+            if messages:
+                self.position = messages[-1].position
+        return messages
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def _read_more(self, limit: int) -> list[Message]:
+        while True:
+            later = [(o, p) for o, p in list_segments(self._directory) if o > self._ordinal]
+            if self._reader is not None:
+                batch = self._reader.read(limit, is_last=not later)
+                if batch or not later:
+                    return batch
+                self.close()
+            if not later:
+                return []
+            self._ordinal, path = later[0]
+            try:
+                self._reader = SegmentReader(path, self._report)
+            except OSError as error:
+                self._report(str(path), 0, f"cannot be opened: {error.strerror}")

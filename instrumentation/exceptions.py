@@ -1,0 +1,151 @@
+"""Uncaught exceptions and the way the process leaves, written to the ring while it still can be.
+
+Chains ``sys.excepthook`` and ``threading.excepthook``: ours first (the ring must have it before teardown frees what the
+peers wait for), then whatever was there. A user's hook that replaces ours without calling it is chained again by the
+heartbeat thread; what still slips through is read from ``sys.last_value`` at exit. ``SystemExit`` is not an exception.
+Never raises, never changes what is printed or the exit code.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from ..telemetry.vocabulary import ExitState, Phase
+from .guard import Guard
+from .phases import PhaseTracker
+from .ring_writer import RankRecorder
+
+Frame = tuple[str, int, str]
+MAX_FRAMES = 64
+
+
+class ExceptionRecorder:
+    """Owns the two exception hooks and the atexit mark of one session."""
+
+    def __init__(self, writer: RankRecorder, tracker: PhaseTracker, guard: Guard, is_owner: Callable[[], bool]) -> None:
+        self._writer = writer
+        self._tracker = tracker
+        self._guard = guard
+        self._is_owner = is_owner
+        self._previous: Any = None
+        self._put_back: Any = None
+        self._previous_thread_hook: Any = None
+        self._main_recorded = False
+        self._left = False
+        # One object each: a bound method is a new object at every access, so identity could not be told.
+        self._hook = self._on_exception
+        self._thread_hook = self._on_thread_exception
+
+    def install(self) -> None:
+        self._previous = self._put_back = sys.excepthook
+        sys.excepthook = self._hook
+        self._previous_thread_hook = threading.excepthook
+        threading.excepthook = self._thread_hook
+        atexit.register(self.mark_exit)
+
+    def uninstall(self) -> None:
+        """Put the hooks back where nobody has put another on top."""
+        if sys.excepthook == self._hook:
+            sys.excepthook = self._put_back
+        if threading.excepthook == self._thread_hook:
+            threading.excepthook = self._previous_thread_hook
+        atexit.unregister(self.mark_exit)
+
+    def chain_again(self) -> None:
+        """Heartbeat thread: get in front of a hook that was set since and may not call ours."""
+        current = sys.excepthook
+        if current is not self._hook and self._guard.enabled:
+            # A hook that does chain to ours calls us twice; the second call finds the exception recorded.
+            before = self._previous
+
+            def call_user_hook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+                self._previous = before  # ends the cycle if the user's hook calls ours
+                current(kind, value, trace)
+
+            self._previous = call_user_hook
+            self._put_back = current
+            sys.excepthook = self._hook
+
+    def _on_exception(self, kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+        self.record(value, trace, in_main=True)
+        self._previous(kind, value, trace)
+
+    def _on_thread_exception(self, args: Any) -> None:
+        if args.exc_value is not None and args.exc_type is not SystemExit:
+            self.record(args.exc_value, args.exc_traceback, in_main=False)
+        self._previous_thread_hook(args)
+
+    def record(self, value: BaseException, trace: TracebackType | None, *, in_main: bool) -> None:
+        """Write an uncaught exception: first its phase, so that it is the phase that failed, then text and stack."""
+        if not self._guard.enabled or not self._is_owner() or (in_main and self._main_recorded):
+            return
+        try:
+            text = describe_exception(value)
+            if not in_main:
+                self._writer.record_exception(text, frames_of(trace), False)
+                return
+            self._main_recorded = True
+            failed = self._tracker.phase_of_exception(value)
+            if failed is not None:
+                self._tracker.force(failed)
+            self._writer.record_exception(text, frames_of(trace), True)
+            self._writer.record_exit(ExitState.EXCEPTION)
+        except Exception as error:  # edge: hook
+            self._guard.fail(error)
+
+    def mark_exit(self) -> None:
+        """atexit: the process leaves in an orderly way. ``os._exit`` and signals never come here."""
+        if self._left or not self._is_owner():
+            return
+        self._left = True
+        try:
+            last = getattr(sys, "last_value", None)
+            if last is not None and not self._main_recorded and not hasattr(sys, "ps1"):
+                self.record(last, last.__traceback__, in_main=True)
+            if not self._main_recorded:
+                self._tracker.force(Phase.EXIT)
+                self._writer.record_exit(ExitState.NORMAL)
+        except Exception as error:  # edge: hook
+            self._guard.fail(error)
+
+
+def describe_exception(value: BaseException) -> str:
+    """``module.Type: message``, as tracebacks have it."""
+    kind = type(value)
+    name = (
+        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    )
+    try:
+        message = str(value)
+    except Exception:  # a foreign __str__
+        message = "<message not readable>"
+    return f"{name}: {message}" if message else name
+
+
+def frames_of(trace: TracebackType | None) -> list[Frame]:
+    """Frames of a traceback, innermost last; the outermost are left out beyond MAX_FRAMES."""
+    frames: list[Frame] = []
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        frames.append((code.co_filename, trace.tb_lineno, code.co_name))
+        if len(frames) > 2 * MAX_FRAMES:
+            del frames[:MAX_FRAMES]
+        trace = trace.tb_next
+    return frames[-MAX_FRAMES:]
+
+
+def frames_of_thread(thread_id: int) -> list[Frame]:
+    """Current stack of a thread, innermost last. Costs a few microseconds and holds the GIL for them."""
+    frame = sys._current_frames().get(thread_id)
+    frames: list[Frame] = []
+    while frame is not None and len(frames) < MAX_FRAMES:
+        code = frame.f_code
+        frames.append((code.co_filename, frame.f_lineno or 0, code.co_name))
+        frame = frame.f_back
+    frames.reverse()
+    return frames

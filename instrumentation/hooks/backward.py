@@ -1,0 +1,54 @@
+"""Backward passes: phase, loss, micro-steps. Patches ``torch.autograd.backward``, which ``Tensor.backward`` calls too."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.compiler import is_dynamo_compiling
+
+from ...telemetry.vocabulary import Phase
+from ..patch import Patch
+from .context import HookContext
+
+_BACKWARD, _EVAL, _OTHER = int(Phase.BACKWARD), int(Phase.EVAL), int(Phase.OTHER)
+
+
+def install(context: HookContext) -> None:
+    """Patch the one function through which eager backward passes go."""
+    tracker, steps, losses, grad_norms = context.tracker, context.steps, context.losses, context.grad_norms
+    enter, leave, unwind = tracker.enter, tracker.leave, tracker.leave_by_exception
+    poll_completions = context.poll_completions
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_dynamo_compiling():
+                return original(tensors, *args, **kwargs)
+            if tracker.base == _EVAL:
+                tracker.set_base(_OTHER)  # a model in eval mode that learns is training (frozen batch norms)
+            entered = enter(_BACKWARD)
+            if entered:
+                losses.collect()
+                grad_norms.collect()
+                # A gradient of its own means that this is not the loss (pipeline stages, custom graphs).
+                if not args and kwargs.get("grad_tensors") is None:
+                    losses.read(tensors)
+                elif args and args[0] is None:
+                    losses.read(tensors)
+            try:
+                result = original(tensors, *args, **kwargs)
+            except BaseException as error:
+                unwind(entered, error)
+                raise
+            if entered:
+                poll_completions()
+                steps.on_backward()
+                leave(entered)
+            return result
+
+        return backward
+
+    context.patches.install(Patch("backward", [(torch.autograd, "backward")], make))

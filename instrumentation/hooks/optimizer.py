@@ -1,0 +1,77 @@
+"""Optimizer steps: phase and step count, through torch's own global hooks, and updates skipped by a GradScaler."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.compiler import is_dynamo_compiling
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from ...telemetry.vocabulary import Phase
+from ..patch import Patch
+from .context import HookContext
+
+_OPTIMIZER = int(Phase.OPTIMIZER)
+#: Optimizers inside optimizers (ZeRO, wrappers); deeper means that ends were not seen because steps raised.
+MAX_NESTED = 8
+
+
+def install(context: HookContext) -> None:
+    """Register the two global hooks and patch ``GradScaler.step``, which fires none of them when it skips."""
+    tracker, steps, poll_completions = context.tracker, context.steps, context.poll_completions
+    entered: list[tuple[int, int]] = []  # optimizer, phase entry
+    guard = context.guard("optimizer")
+
+    def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if is_dynamo_compiling() or not guard.enabled:
+            return
+        try:
+            poll_completions()
+            for index, (identity, entry) in enumerate(entered):
+                if identity == id(optimizer):  # its last step raised
+                    tracker.leave(entry)
+                    del entered[index:]
+                    break
+            if len(entered) >= MAX_NESTED:
+                entered.clear()
+            entered.append((id(optimizer), tracker.enter(_OPTIMIZER, left_open=True)))
+        except Exception as error:  # edge: hook
+            guard.fail(error)
+
+    def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if is_dynamo_compiling() or not guard.enabled:
+            return
+        try:
+            while entered:
+                identity, entry = entered.pop()
+                if identity == id(optimizer):
+                    if entry:
+                        # The step ends before the phase does, so that what follows belongs to the next step.
+                        steps.on_optimizer_step(optimizer)
+                        tracker.leave(entry)
+                    break
+        except Exception as error:  # edge: hook
+            guard.fail(error)
+
+    context.undo.append(register_optimizer_step_pre_hook(before).remove)
+    context.undo.append(register_optimizer_step_post_hook(after).remove)
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            calls = steps.optimizer_calls()
+            result = original(self, optimizer, *args, **kwargs)
+            if (
+                not is_dynamo_compiling()
+                and steps.optimizer_calls() == calls
+                and isinstance(optimizer, torch.optim.Optimizer)
+            ):
+                steps.on_optimizer_step(optimizer, skipped=True)
+            return result
+
+        return step
+
+    context.patches.install(Patch("grad_scaler", [(torch.amp.GradScaler, "step")], make))

@@ -1,0 +1,99 @@
+"""Reads losses and gradient norms without ever making the training wait for a device.
+
+A scalar on the CPU is read at once. A scalar on a GPU is copied to pinned memory behind an event on the current stream
+and delivered when a later look finds the event done, so its value arrives in the step in which it became known. Values
+that could only be read by communicating (DTensor with partial placements) or that are not real numbers yet (fake
+tensors, CUDA graph capture) are left alone.
+
+Runs in the main thread only: querying events from another thread can break a CUDA graph capture. Never raises.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .guard import Guard
+
+#: Copies under way per kind of value; with more than this the device is far behind and the newest is left out.
+MAX_PENDING = 16
+
+_dispatch_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
+
+
+class ScalarReader:
+    """Delivers the float values of scalar tensors to ``deliver``, now or when the device has them."""
+
+    __slots__ = ("_deliver", "_guard", "_pending", "_spare")
+
+    def __init__(self, deliver: Callable[[float], None], guard: Guard) -> None:
+        self._deliver = deliver
+        self._guard = guard
+        self._pending: deque[tuple[Any, Any]] = deque()
+        self._spare: list[tuple[Any, Any]] = []
+
+    def read(self, value: Any) -> None:
+        """Take a loss as the script has it: number, scalar tensor, or anything else (ignored)."""
+        if not self._guard.enabled:
+            return
+        try:
+            if isinstance(value, (float, int)):
+                self._deliver(float(value))
+                return
+            tensor = _plain_scalar(value)
+            if tensor is None:
+                return
+            if tensor.device.type == "cpu":
+                self._deliver(float(tensor.item()))
+            elif tensor.device.type == "cuda":
+                self._copy(tensor)
+        except Exception as error:  # edge: hook
+            self._guard.fail(error)
+
+    def collect(self) -> None:
+        """Deliver what the device has finished. Never waits."""
+        if not self._pending or not self._guard.enabled:
+            return
+        try:
+            if torch.cuda.is_current_stream_capturing():
+                return
+            while self._pending and self._pending[0][1].query():
+                buffer, event = self._pending.popleft()
+                self._deliver(float(buffer.item()))
+                self._spare.append((buffer, event))
+        except Exception as error:  # edge: hook
+            self._guard.fail(error)
+
+    def _copy(self, tensor: Any) -> None:
+        if len(self._pending) >= MAX_PENDING or torch.cuda.is_current_stream_capturing():
+            return
+        buffer, event = None, None
+        for index, (spare, spare_event) in enumerate(self._spare):
+            if spare.dtype == tensor.dtype:
+                buffer, event = spare, spare_event
+                del self._spare[index]
+                break
+        if buffer is None or event is None:
+            buffer = torch.empty((), dtype=tensor.dtype, pin_memory=True)
+            event = torch.cuda.Event()
+        with torch.no_grad():
+            buffer.copy_(tensor.detach().reshape(()), non_blocking=True)
+        event.record()
+        self._pending.append((buffer, event))
+
+
+def _plain_scalar(value: Any) -> Any:
+    """The tensor to read, or None where reading is not simply looking."""
+    kind = type(value)
+    if kind is not torch.Tensor and kind is not torch.nn.Parameter:
+        placements = getattr(value, "placements", None)
+        local = getattr(value, "_local_tensor", None)
+        if placements is None or type(local) is not torch.Tensor or not all(p.is_replicate() for p in placements):
+            return None
+        value = local
+    if value.numel() != 1 or not value.is_floating_point() or value.is_meta or _dispatch_modes():
+        return None
+    return value

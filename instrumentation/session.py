@@ -1,0 +1,293 @@
+"""The one object that owns a rank's instrumentation: ring, hooks, heartbeat, level; and ``start_session``.
+
+Created once per process by ``init`` or the bootstrap, in the main thread. Everything here fails open: whatever cannot
+be had (a ring, a hook, a thread) is noted and left out, and the training goes on as without us. A forked child forgets
+the session: it never writes to its parent's ring and never ends its parent's rank.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from ..telemetry import ring_layout as layout
+from ..telemetry.vocabulary import HookState, Level, Phase
+from . import attempt_token, levels
+from .exceptions import ExceptionRecorder, frames_of_thread
+from .guard import Guard, HookHealth
+from .heartbeat import Heartbeat
+from .import_hooks import PostImportFinder
+from .patch import PatchSet
+from .phases import PhaseTracker
+from .rank_identity import RankPlace
+from .ring_writer import RankRecorder
+from .steps import StepCounter
+
+
+class Session:
+    """Instrumentation of this process. ``start`` installs, ``stop`` removes every trace."""
+
+    def __init__(
+        self, writer: RankRecorder, place: RankPlace, directory: Path, level: Level, cost_limit: float
+    ) -> None:
+        self.writer = writer
+        self.place = place
+        self.directory = directory
+        self.pid = os.getpid()
+        self.health = HookHealth()
+        self.tracker = PhaseTracker(writer.set_phase, Guard("phases", self.health))
+        self.steps = StepCounter(writer, Guard("steps", self.health))
+        self.exceptions = ExceptionRecorder(writer, self.tracker, Guard("exceptions", self.health), self.owns_rank)
+        self.imports = PostImportFinder(self.health.report)
+        self.patches = PatchSet(self.health.report)
+        self.level = level
+        self.collectives: Any = None
+        self.context: Any = None
+        self._level_file = levels.LevelFile(directory)
+        self._cost_limit = levels.CostLimit(cost_limit)
+        #: Level above which cost does not let us go; None while cost is fine.
+        self._cost_cap: Level | None = None
+        self._wanted = level
+        self._hook_state = HookState.NONE
+        self._published: tuple[int, int] | None = None
+        self._cost_written_ns = 0
+        self._calls_written = 0
+        self._token_group: Any = None
+        self._main_thread_id = threading.main_thread().ident or 0
+        self._beat_guard = Guard("heartbeat", self.health)
+        self._collectives_guard = Guard("collectives", self.health)
+        self.heartbeat = Heartbeat(
+            beat=self._beat,
+            slow=self._look_around,
+            stack=self._keep_stack,
+            phase_changed_ns=lambda: self.tracker.changed_ns,
+            on_error=lambda error: self.health.report("heartbeat", error),
+        )
+
+    def owns_rank(self) -> bool:
+        """False in a forked child."""
+        return os.getpid() == self.pid
+
+    # --- start and stop ---------------------------------------------------------------------------------------------
+    def start(self) -> None:
+        """Install all hooks and start the heartbeat. Never raises for what cannot be installed."""
+        self.exceptions.install()
+        self._install_collectives()
+        self._install_hooks()
+        file_level = self._level_file.look()
+        if file_level is not None:
+            self._wanted = file_level
+        self._apply_level()
+        os.register_at_fork(after_in_child=self._forget_in_child)
+        try:
+            self.heartbeat.start()
+        except RuntimeError as error:  # no more threads
+            self.health.report("heartbeat", error)
+
+    def stop(self) -> None:
+        """Take every hook out again and close the ring (tests, and jobs that want to end the observation)."""
+        self.heartbeat.stop()
+        self.exceptions.uninstall()
+        self.imports.remove()
+        self.patches.uninstall()
+        context, self.context = self.context, None
+        if context is not None:
+            while context.undo:
+                try:
+                    context.undo.pop()()
+                except Exception as error:  # edge: torch's handles
+                    self.health.report("uninstall", error)
+        collectives, self.collectives = self.collectives, None
+        if collectives is not None:
+            uninstall = getattr(collectives, "uninstall", None)
+            if uninstall is not None:
+                uninstall()
+            else:
+                collectives.set_enabled(False)
+        self.tracker.enabled = self.steps.enabled = False
+        self.writer.close()
+
+    def _install_collectives(self) -> None:
+        try:
+            from . import collectives
+
+            self.collectives = collectives.install(self.writer, lambda: self.level)
+        except Exception as error:  # edge: torch without distributed, or internals that changed
+            self.health.report("collectives", error)
+
+    def _install_hooks(self) -> None:
+        try:
+            from .hooks import (
+                backward,
+                checkpoint,
+                clip_grad,
+                compilation,
+                data,
+                evaluation,
+                forward,
+                optimizer,
+                process_group_end,
+            )
+            from .hooks.context import HookContext
+            from .loss import ScalarReader
+
+            self.context = context = HookContext(
+                health=self.health,
+                tracker=self.tracker,
+                steps=self.steps,
+                losses=ScalarReader(self.steps.on_loss, Guard("loss", self.health)),
+                grad_norms=ScalarReader(self.steps.on_grad_norm, Guard("grad_norm", self.health)),
+                patches=self.patches,
+                imports=self.imports,
+                poll_completions=self._poll_completions,
+            )
+        except Exception as error:  # edge: a torch without the parts we need at all
+            self.health.report("hooks", error)
+            return
+        for module in (
+            backward,
+            optimizer,
+            data,
+            forward,
+            evaluation,
+            checkpoint,
+            compilation,
+            clip_grad,
+            process_group_end,
+        ):
+            try:
+                module.install(context)
+            except Exception as error:  # edge: one hook that does not fit this torch costs only itself
+                self.health.report(module.__name__.rpartition(".")[2], error)
+        self._hook_state |= HookState.PHASES_HOOKED
+
+    def _forget_in_child(self) -> None:
+        # Data-loader workers: the heartbeat thread does not exist here, the ring is the parent's.
+        self.tracker.enabled = self.steps.enabled = False
+        self.writer.forget_in_child()
+
+    # --- heartbeat thread -------------------------------------------------------------------------------------------
+    def _poll_completions(self) -> None:
+        """Also called by hooks in the main thread."""
+        if self.collectives is not None and self._collectives_guard.enabled and self.level:
+            try:
+                self.collectives.poll_completions()
+            except Exception as error:  # edge: hook
+                self._collectives_guard.fail(error)
+
+    def _beat(self) -> None:
+        self._poll_completions()
+        collectives = self.collectives
+        self.writer.beat(
+            hook_errors=self.hook_errors(),
+            pending=_number_of(collectives, "pending"),
+            fr_enqueued=_number_of(collectives, "fr_enqueued", layout.UNKNOWN_U64),
+            fr_completed=_number_of(collectives, "fr_completed", layout.UNKNOWN_U64),
+        )
+
+    def _look_around(self, now_ns: int) -> None:
+        """Once a second."""
+        file_level = self._level_file.look()
+        if file_level is not None and file_level != self._wanted:
+            self._wanted = file_level
+            self._cost_cap = None  # a person asked for it: measure again before lowering again
+        self._watch_cost(now_ns)
+        self._apply_level()
+        while self.health.notes:
+            self.writer.define(layout.DEFINITION_NOTE, 0, {"text": self.health.notes.popleft()})
+        self.exceptions.chain_again()
+        self._exchange_token()
+
+    def _keep_stack(self) -> None:
+        self.writer.record_stack(frames_of_thread(self._main_thread_id))
+
+    def _watch_cost(self, now_ns: int) -> None:
+        own_ns = self.tracker.cost_ns + self.steps.cost_ns
+        own_calls = self.tracker.calls + self.steps.calls
+        if own_ns != self._cost_written_ns:
+            self.writer.add_cost(own_ns - self._cost_written_ns, own_calls - self._calls_written)
+            self._cost_written_ns, self._calls_written = own_ns, own_calls
+        total_ns = own_ns + _number_of(self.collectives, "cost_ns")
+        if self._cost_limit.exceeded(now_ns, total_ns, self.steps.step) and self.level > Level.STATUS:
+            # Status costs no collective hook; the phases that remain are far below the limit for any real step.
+            self._cost_cap = levels.lowered(self.level)
+            self.health.note(
+                f"own cost {self._cost_limit.measured:.1%} of the step time is above the limit of "
+                f"{self._cost_limit.limit:.1%}: level lowered to {self._cost_cap.name.lower()}"
+            )
+
+    def _apply_level(self) -> None:
+        level = self._wanted if self._cost_cap is None else min(self._wanted, self._cost_cap)
+        state = self._hook_state | self._state_of_collectives()
+        if self._cost_cap is not None:
+            state |= HookState.COST_LIMITED
+        if self.health.disabled:
+            state |= HookState.DISABLED
+        if (int(level), int(state)) == self._published:
+            return
+        self._published = (int(level), int(state))
+        self.level = level
+        self.tracker.enabled = self.steps.enabled = level > Level.OFF
+        if self.collectives is not None:
+            try:
+                self.collectives.set_enabled(level == Level.EVENTS)
+            except Exception as error:  # edge: hook
+                self._collectives_guard.fail(error)
+        self.writer.set_level(level, state)
+
+    def _state_of_collectives(self) -> HookState:
+        return HookState(_number_of(self.collectives, "state"))
+
+    def hook_errors(self) -> int:
+        """Errors of all hooks so far."""
+        return self.health.errors + _number_of(self.collectives, "errors")
+
+    def _exchange_token(self) -> None:
+        """Once per default process group."""
+        c10d = sys.modules.get("torch.distributed.distributed_c10d")
+        if c10d is None:
+            return
+        group = c10d._world.default_pg
+        if group is None or group is self._token_group:
+            return
+        self._token_group = group
+        try:
+            attempt_token.exchange_token(c10d._get_default_store(), c10d.get_rank(), self._keep_token)
+        except Exception as error:  # edge: the store is torch's affair
+            self.health.report("attempt_token", error)
+
+    def _keep_token(self, token: str) -> None:
+        if self.owns_rank():
+            self.writer.define(layout.DEFINITION_ATTEMPT, 0, {"token": token})
+
+    # --- by hand ----------------------------------------------------------------------------------------------------
+    def step(self, loss: Any, grad_norm: Any) -> None:
+        """End a step because the script says so."""
+        context = self.context
+        if context is not None and threading.get_ident() == self._main_thread_id:
+            if loss is not None:
+                context.losses.read(loss)
+            if grad_norm is not None:
+                context.grad_norms.read(grad_norm)
+            context.losses.collect()
+            context.grad_norms.collect()
+        self.steps.end_by_hand(None, None)
+
+
+def _number_of(owner: Any, attribute: str, default: int = 0) -> int:
+    """An attribute or parameterless method as an integer; the default where there is none."""
+    value = getattr(owner, attribute, default)
+    if callable(value):
+        value = value()
+    return default if value is None else int(value)
+
+
+_PHASES_BY_NAME = {phase.name.lower(): int(phase) for phase in Phase}
+
+
+def phase_number(name: str) -> int | None:
+    """The phase with that name, or None."""
+    return _PHASES_BY_NAME.get(name.lower())

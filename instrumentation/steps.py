@@ -1,0 +1,152 @@
+"""Counts training steps: one per iteration, whatever the script does around its optimizer.
+
+The rule. A step ends at the first optimizer step after a backward pass. Further optimizers that step without a backward
+between them belong to the same step (their time is already the next step's). An optimizer that steps twice with no
+backward seen between (gradients from ``torch.autograd.grad``) counts each time. Hence gradient accumulation counts
+once, LBFGS and scheduler-wrapped optimizers once, and a GAN with two backward passes and two optimizer steps twice.
+A GradScaler that skips the update counts the step with SKIPPED. The first ``whichrank.step()`` ends automatic counting.
+Optimizers that do not subclass ``torch.optim.Optimizer`` and wrap none are not seen: such loops call
+``whichrank.step()``.
+
+Runs in the main thread. Never raises. Standard library only.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from ..telemetry.vocabulary import StepFlag
+from .guard import Guard
+from .phases import MAX_COST_SAMPLE_NS
+
+
+class StepWriter(Protocol):
+    """The part of a ring writer that steps need."""
+
+    def end_step(self, loss: float | None, grad_norm: float | None, flags: int) -> int: ...
+    def add_microstep(self) -> None: ...
+    def set_loss(self, loss: float) -> None: ...
+
+
+class StepCounter:
+    """Decides when a step ends, and keeps its loss and gradient norm until then."""
+
+    __slots__ = (
+        "_auto_since_hand",
+        "_backward_seen",
+        "_grad_norm",
+        "_guard",
+        "_loss",
+        "_on_step",
+        "_optimizer_calls",
+        "_stepped",
+        "_writer",
+        "by_hand",
+        "calls",
+        "cost_ns",
+        "enabled",
+        "step",
+    )
+
+    def __init__(self, writer: StepWriter, guard: Guard, on_step: Callable[[int], None] | None = None) -> None:
+        self._writer = writer
+        self._guard = guard
+        self._on_step = on_step
+        self._backward_seen = False
+        self._stepped: set[int] = set()
+        self._optimizer_calls = 0
+        self._auto_since_hand = False
+        self._loss: float | None = None
+        self._grad_norm: float | None = None
+        self.by_hand = False
+        self.enabled = True
+        self.step = 0
+        self.cost_ns = 0
+        self.calls = 0
+
+    def on_backward(self) -> None:
+        """A backward pass of the main thread ended."""
+        if not (self.enabled and self._guard.enabled):
+            return
+        try:
+            self._backward_seen = True
+            self._writer.add_microstep()
+        except Exception as error:  # edge: hook
+            self._guard.fail(error)
+
+    def on_loss(self, loss: float) -> None:
+        """Loss of one backward pass. Over several of a step a value that is not finite sticks, otherwise the last."""
+        if not (self.enabled and self._guard.enabled):
+            return
+        try:
+            if self._loss is None or math.isfinite(self._loss):
+                self._loss = loss
+                self._writer.set_loss(loss)
+        except Exception as error:  # edge: hook
+            self._guard.fail(error)
+
+    def on_grad_norm(self, grad_norm: float) -> None:
+        """Total gradient norm; as with the loss, a value that is not finite sticks until the step ends."""
+        if self._grad_norm is None or math.isfinite(self._grad_norm):
+            self._grad_norm = grad_norm
+
+    def optimizer_calls(self) -> int:
+        """Number of optimizer steps so far; equal before and after ``GradScaler.step`` = it skipped the update."""
+        return self._optimizer_calls
+
+    def on_optimizer_step(self, optimizer: Any, *, skipped: bool = False) -> None:
+        """An optimizer updated the parameters, or a GradScaler kept it from doing so."""
+        if not (self.enabled and self._guard.enabled):
+            return
+        try:
+            if not skipped:
+                self._optimizer_calls += 1
+            if self.by_hand:
+                return
+            identity = id(optimizer)
+            if self._backward_seen or identity in self._stepped:
+                self._stepped.clear()
+                self._auto_since_hand = True
+                self._end(int(StepFlag.SKIPPED) if skipped else 0)
+            self._stepped.add(identity)
+        except Exception as error:  # edge: hook
+            self._guard.fail(error)
+
+    def end_by_hand(self, loss: float | None, grad_norm: float | None) -> None:
+        """The script says that a step is over. The first call does not count a step that a hook has just counted."""
+        if not (self.enabled and self._guard.enabled):
+            return
+        try:
+            if loss is not None:
+                self._loss = loss
+            if grad_norm is not None:
+                self._grad_norm = grad_norm
+            first = not self.by_hand
+            self.by_hand = True
+            if first and self._auto_since_hand and not self._backward_seen:
+                if loss is not None:
+                    self._writer.set_loss(loss)
+                self._loss = self._grad_norm = None
+                return
+            self._end(int(StepFlag.BY_HAND))
+        except Exception as error:  # edge: hook
+            self._guard.fail(error)
+
+    def _end(self, flags: int) -> None:
+        begin_ns = time.monotonic_ns()
+        loss, grad_norm = self._loss, self._grad_norm
+        self._loss = self._grad_norm = None
+        self._backward_seen = False
+        if loss is not None:
+            flags |= StepFlag.HAS_LOSS
+        if grad_norm is not None:
+            flags |= StepFlag.HAS_GRAD_NORM
+        self.step = self._writer.end_step(loss, grad_norm, int(flags))
+        if self._on_step is not None:
+            self._on_step(self.step)
+        spent_ns = time.monotonic_ns() - begin_ns
+        self.cost_ns += spent_ns if spent_ns < MAX_COST_SAMPLE_NS else MAX_COST_SAMPLE_NS
+        self.calls += 1

@@ -1,0 +1,194 @@
+"""Who is who: one table that resolves cluster, run, job, attempt, world and node from what a process can know of itself.
+
+Per field the first source that knows it wins: ``WHICHRANK_*`` > Kubernetes owner (JobSet, PyTorchJob, Kueue) > Slurm >
+Ray > torchelastic. Launcher variables alone do not do: in a two-node torchrun the run id was ``none`` and in one attempt
+the restart counter read 2 on one node and 3 on the other, so the attempt proper is formed by the agent from the launcher
+and the token of rank 0; what is resolved here is the scheduler's word, used where there is one.
+Pure functions of their arguments, except ``read_pod_labels``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from .records import Identity
+
+#: Where the downward API puts a pod's labels, unless WHICHRANK_POD_INFO names another folder.
+DEFAULT_POD_INFO = "/etc/podinfo"
+DEFAULT_CLUSTER = "local"
+
+_JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
+_JOBSET_UID = "jobset.sigs.k8s.io/jobset-uid"
+_JOBSET_RESTARTS = "jobset.sigs.k8s.io/restart-attempt"
+_JOBSET_REPLICATED_JOB = "jobset.sigs.k8s.io/replicatedjob-name"
+_TRAINING_JOB_NAME = "training.kubeflow.org/job-name"
+_TRAINING_REPLICA = "training.kubeflow.org/replica-type"
+_BATCH_JOB_NAME = "batch.kubernetes.io/job-name"
+_BATCH_JOB_NAME_OLD = "job-name"
+_KUEUE_WORKLOAD = "kueue.x-k8s.io/workload"
+#: People chain jobs of one training under the common "part of" label.
+_PART_OF = "app.kubernetes.io/part-of"
+#: Pods of a PyTorchJob whose labels are not mounted: ``NAME-master-0``, ``NAME-worker-12``.
+_PYTORCHJOB_POD = re.compile(r"(?P<job>.+)-(?:master|worker)-[0-9]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a source may look at."""
+
+    environ: Mapping[str, str]
+    pod_labels: Mapping[str, str]
+    hostname: str
+
+    def first(self, *variables: str) -> str:
+        """First of these environment variables that says something."""
+        for variable in variables:
+            value = self.environ.get(variable, "").strip()
+            if value:
+                return value
+        return ""
+
+    def label(self, *labels: str) -> str:
+        for name in labels:
+            value = self.pod_labels.get(name, "").strip()
+            if value:
+                return value
+        return ""
+
+
+def _whichrank(around: Surroundings) -> dict[str, str]:
+    return {
+        "cluster": around.first("WHICHRANK_CLUSTER_ID", "WHICHRANK_CLUSTER"),
+        "run": around.first("WHICHRANK_RUN_ID"),
+        "job": around.first("WHICHRANK_JOB_ID"),
+        "attempt": around.first("WHICHRANK_ATTEMPT"),
+        "world": around.first("WHICHRANK_WORLD"),
+        "node": around.first("WHICHRANK_NODE_ID", "WHICHRANK_NODE"),
+    }
+
+
+def _kubernetes(around: Surroundings) -> dict[str, str]:
+    if not around.first("KUBERNETES_SERVICE_HOST"):
+        return {}
+    namespace = around.first("POD_NAMESPACE", "K8S_NAMESPACE_NAME")
+    pod = around.first("POD_NAME", "K8S_POD_NAME") or around.hostname
+    owner = around.label(_JOBSET_NAME, _TRAINING_JOB_NAME, _BATCH_JOB_NAME, _BATCH_JOB_NAME_OLD)
+    if not owner:
+        match = _PYTORCHJOB_POD.fullmatch(pod)
+        owner = match["job"] if match else ""
+    # A job deleted and created again under its old name is another job.
+    uid = around.label(_JOBSET_UID)
+    job = "/".join(part for part in (namespace, owner) if part) if owner else ""
+    if job and uid:
+        job = f"{job}#{uid[:8]}"
+    run = around.label(_PART_OF, _KUEUE_WORKLOAD)
+    return {
+        "cluster": around.first("K8S_CLUSTER_NAME"),
+        "run": "/".join(part for part in (namespace, run) if part) if run else "",
+        "job": job,
+        "attempt": around.label(_JOBSET_RESTARTS),
+        "world": around.label(_JOBSET_REPLICATED_JOB) if owner else "",
+        "node": around.first("NODE_NAME", "K8S_NODE_NAME"),
+    }
+
+
+def _slurm(around: Surroundings) -> dict[str, str]:
+    job = around.first("SLURM_JOB_ID", "SLURM_JOBID")
+    if not job:
+        return {}
+    array, task = around.first("SLURM_ARRAY_JOB_ID"), around.first("SLURM_ARRAY_TASK_ID")
+    step = around.first("SLURM_STEP_ID")
+    heterogeneous = around.first("SLURM_HET_GROUP_ID", "SLURM_PACK_GROUP_ID")
+    return {
+        "cluster": around.first("SLURM_CLUSTER_NAME"),
+        "job": f"{array}_{task}" if array and task else job,
+        # A requeued job keeps its id and counts restarts; the variable is absent before the first.
+        "attempt": around.first("SLURM_RESTART_COUNT") or "0",
+        "world": f"{step}+{heterogeneous}" if heterogeneous else "",
+        "node": around.first("SLURMD_NODENAME"),
+    }
+
+
+def _ray(around: Surroundings) -> dict[str, str]:
+    return {"job": around.first("RAY_JOB_ID"), "node": around.first("RAY_NODE_ID")}
+
+
+def _torchelastic(around: Surroundings) -> dict[str, str]:
+    run = around.first("TORCHELASTIC_RUN_ID")
+    return {"job": "" if run == "none" else run}
+
+
+#: In order of precedence.
+SOURCES: tuple[tuple[str, Callable[[Surroundings], dict[str, str]]], ...] = (
+    ("whichrank", _whichrank),
+    ("kubernetes", _kubernetes),
+    ("slurm", _slurm),
+    ("ray", _ray),
+    ("torchelastic", _torchelastic),
+)
+
+_FIELDS = ("cluster", "run", "job", "attempt", "world", "node")
+
+
+def explain_identity(
+    environ: Mapping[str, str], *, pod_labels: Mapping[str, str] | None = None, hostname: str = ""
+) -> dict[str, tuple[str, str]]:
+    """Per field of Identity (without rank) its value and the source that gave it; both "" where nobody knows."""
+    around = Surroundings(environ=environ, pod_labels=pod_labels or {}, hostname=hostname)
+    resolved: dict[str, tuple[str, str]] = dict.fromkeys(_FIELDS, ("", ""))
+    for source, look in SOURCES:
+        for field, value in look(around).items():
+            if value and not resolved[field][0]:
+                resolved[field] = (value, source)
+    # An attempt or world is meaningful only beside the job of the same source: restart 2 of a Slurm job says nothing
+    # about the WHICHRANK_JOB_ID somebody chose. What whichrank's own variables say holds for any job.
+    job_source = resolved["job"][1]
+    for field in ("attempt", "world"):
+        if resolved[field][1] not in ("whichrank", job_source):
+            resolved[field] = ("", "")
+    return resolved
+
+
+def resolve_identity(
+    environ: Mapping[str, str],
+    *,
+    pod_labels: Mapping[str, str] | None = None,
+    hostname: str = "",
+    rank: int = -1,
+) -> Identity:
+    """Identity of a process with this environment. Without a known run, the job stands for it; "" is unknown.
+
+    pod_labels: labels of the pod in Kubernetes (``read_pod_labels``).
+    hostname: stands for the node where nothing better is known.
+    """
+    resolved = {
+        field: value
+        for field, (value, _) in explain_identity(environ, pod_labels=pod_labels, hostname=hostname).items()
+    }
+    return Identity(
+        cluster=resolved["cluster"] or DEFAULT_CLUSTER,
+        run=resolved["run"] or resolved["job"],
+        job=resolved["job"],
+        attempt=resolved["attempt"],
+        world=resolved["world"],
+        node=resolved["node"] or hostname,
+        rank=rank,
+    )
+
+
+def read_pod_labels(environ: Mapping[str, str]) -> dict[str, str]:
+    """Labels that the downward API mounted, lines of ``key="value"``; empty if there are none."""
+    folder = Path(environ.get("WHICHRANK_POD_INFO") or DEFAULT_POD_INFO)
+    try:
+        text = (folder / "labels").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    labels: dict[str, str] = {}
+    for line in text.splitlines():
+        key, separator, value = line.partition("=")
+        if separator:
+            labels[key.strip()] = value.strip().removeprefix('"').removesuffix('"')
+    return labels

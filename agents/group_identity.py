@@ -1,0 +1,96 @@
+"""Who is who: attempt ids and process-group ids, the same on every node and in every replay. Pure, but a registry.
+
+Two groups over the same ranks (a world and a mesh dimension) are two groups: the name and the ordinal, how many groups
+of that name and list came before, tell them apart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..telemetry.records import Group
+from ..telemetry.ring_layout import format_ranks, parse_ranks
+from ..telemetry.tables import NO_GROUP
+
+_MAX_TEXT = 256
+_MAX_MEMBERS = 1 << 20
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.blake2b("\0".join(str(part) for part in parts).encode(), digest_size=8).hexdigest()
+
+
+def attempt_id(job: str, launcher_pid: int, launcher_start_ticks: int, restart_count: int) -> str:
+    """hash(job, launcher, restart): differs from attempt to attempt even where the launcher's own variables do not."""
+    return _digest("attempt", job, launcher_pid, launcher_start_ticks, restart_count)
+
+
+def group_uid(attempt: str, name: str, ranks: str, ordinal: int) -> str:
+    return _digest("group", attempt, name, ranks, ordinal)
+
+
+def _text(value: Any) -> str:
+    return value[:_MAX_TEXT] if isinstance(value, str) else ""
+
+
+def group_from_definition(attempt: str, payload: Mapping[str, Any]) -> Group:
+    """A Group from the JSON of a ring's definition. Raises ValueError for members that cannot be read."""
+    ranks_text = payload.get("ranks")
+    if not isinstance(ranks_text, str) or len(ranks_text) > 1 << 16:
+        raise ValueError("group definition without a member list")
+    for part in filter(None, ranks_text.split(",")):
+        low, _, high = part.partition("-")
+        if not low.isdigit() or (high and not high.isdigit()) or int(high or low) - int(low) > _MAX_MEMBERS:
+            raise ValueError(f"group members {ranks_text[:60]!r} are not ranges of ranks")
+    members = parse_ranks(ranks_text)
+    ranks = format_ranks(members)
+    name = _text(payload.get("name"))
+    ordinal = payload.get("ordinal")
+    ordinal = ordinal if isinstance(ordinal, int) and not isinstance(ordinal, bool) else 0
+    timeout = payload.get("timeout_s")
+    timeout_s = float(timeout) if isinstance(timeout, int | float) and math.isfinite(timeout) else 0.0
+    return Group(
+        uid=group_uid(attempt, name, ranks, ordinal),
+        name=name,
+        desc=_text(payload.get("desc")),
+        ranks=ranks,
+        size=len(members),
+        backend=_text(payload.get("backend")),
+        timeout_s=max(timeout_s, 0.0),
+        is_default=payload.get("default") is True,
+    )
+
+
+class GroupRegistry:
+    """Numbers groups agent-wide, so that rows of many rings can be handled in one array."""
+
+    def __init__(self) -> None:
+        self.groups: list[Group] = []
+        self._number_of: dict[str, int] = {}
+
+    def number(self, group: Group) -> tuple[int, bool]:
+        """(number, is new). NO_GROUP once 65534 groups exist: later ones are blind."""
+        known = self._number_of.get(group.uid)
+        if known is not None:
+            return known, False
+        if len(self.groups) >= NO_GROUP - 1:
+            return NO_GROUP, False
+        self.groups.append(group)
+        self._number_of[group.uid] = len(self.groups) - 1
+        return len(self.groups) - 1, True
+
+    def for_block(self, numbers: np.ndarray) -> tuple[tuple[Group, ...], np.ndarray]:
+        """(groups of a block, the column as indexes into them) for a column of agent-wide numbers."""
+        if not len(numbers):
+            return (), numbers
+        used = np.zeros(NO_GROUP + 1, dtype=bool) if len(self.groups) > 64 else np.zeros(len(self.groups), dtype=bool)
+        used[numbers] = True
+        where = np.flatnonzero(used)
+        index_of = np.zeros(len(used), dtype=np.uint16)
+        index_of[where] = np.arange(len(where), dtype=np.uint16)
+        return tuple(self.groups[int(number)] for number in where), index_of[numbers]

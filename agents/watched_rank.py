@@ -1,0 +1,190 @@
+"""What the agent knows of one rank: its ring, its process, the last good rows, how far its events were read.
+
+Mutable, owned by the polling thread, no decisions: reading steps live here, verdicts in ``local_verdicts``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from dataclasses import dataclass, field
+
+from ..telemetry import ring_layout as L
+from ..telemetry.records import Identity
+from ..telemetry.vocabulary import ExitState, HookState, Phase, ProcessState
+from . import processes
+from .progress_page import (
+    GroupRow,
+    HeartbeatRow,
+    RankRow,
+    parse_group_row,
+    parse_heartbeat_row,
+    parse_rank_row,
+)
+from .ring_file import HotWords, RingFile
+
+_NOTHING_HOT = HotWords(event_head=0, definitions_used=0, events_dropped=0)
+
+
+@dataclass(slots=True, kw_only=True)
+class WatchedRank:
+    """One ring and its process. Times are monotonic ns of this node; 0 = not yet."""
+
+    ring: RingFile
+    slot: int
+    identity: Identity
+    pid: int  # in our PID namespace; 0 unknown
+    start_ticks: int
+    pidfd: int = -1
+    #: False when the ring's process was already gone (or not provably the ring's) at the first look.
+    alive: bool = True
+    found_ns: int = 0
+    left_behind: bool = False
+
+    hot: HotWords = _NOTHING_HOT
+    page: tuple[bytes, bytes] = (b"", b"")
+    rank_row: RankRow | None = None
+    heartbeat: HeartbeatRow | None = None
+    groups: dict[int, GroupRow] = field(default_factory=dict)
+    group_numbers: dict[int, int] = field(default_factory=dict)  # row -> agent-wide number
+    group_bytes: bytes = b""
+
+    tail: int = 0  # index of the next event to read
+    stuck_index: int = -1  # an event whose writer has not finished it, and how often we saw that
+    stuck_looks: int = 0
+    head_damaged: bool = False
+    definitions_read: int = 0
+    last_event: bytes = b""  # raw slot of the newest event
+    history: deque[tuple[int, int, bytes]] = field(default_factory=deque)  # (read_ns, first index, raw slots)
+    history_bytes: int = 0
+
+    moved_ns: int = 0  # when the head or the rank row was last seen to change
+    process: processes.ProcessStat | None = None
+    process_read_ns: int = 0
+    stop_first_seen_ns: int = 0
+    stopped: bool = False
+    stale: bool = False
+    exception_sent: bool = False
+    had_exception: bool = False
+    exit_sent: bool = False
+    slow_open_ns: int = 0  # enqueue time of the slow operation that was already announced
+    stack_taken_at_head: int = -1
+    notes: list[str] = field(default_factory=list)
+    level_sent: tuple[int, int] | None = None
+    attempt_token: str = ""
+
+    @property
+    def rank(self) -> int:
+        return self.ring.header.rank
+
+    def look(self, now_ns: int) -> bool:
+        """Read the hot words and the page. True if anything moved since the last look."""
+        ring = self.ring
+        hot = ring.read_hot()
+        first, second = ring.read_page()
+        moved = hot.event_head != self.hot.event_head
+        self.hot = hot
+        self.page = (first, second)
+        row = parse_rank_row(first, second)
+        if row is not None:
+            before = self.rank_row
+            moved = (
+                moved
+                or before is None
+                or (row.step, row.phase, row.microsteps)
+                != (
+                    before.step,
+                    before.phase,
+                    before.microsteps,
+                )
+            )
+            self.rank_row = row
+        beat = parse_heartbeat_row(first, second)
+        if beat is not None:
+            self.heartbeat = beat
+        if moved or not self.moved_ns:
+            self.moved_ns = now_ns
+        return moved
+
+    def groups_unmoved(self) -> bool:
+        """True if the group rows are byte for byte those of the previous call; remembers them."""
+        part = self.page[1][L.FIRST_GROUP_ROW * L.ROW_BYTES :]
+        same = part == self.group_bytes
+        self.group_bytes = part
+        return same
+
+    def parse_groups(self) -> dict[int, GroupRow]:
+        """Good rows of this look over the last good ones of earlier looks."""
+        first, second = self.page
+        for index in self.group_numbers:
+            row = parse_group_row(first, second, index)
+            if row is not None:
+                self.groups[index] = row
+        return self.groups
+
+    def last_sign_of_life_ns(self) -> int:
+        """The newest time the ring itself holds: heartbeat, last event, creation. For writers that are gone."""
+        times = [self.ring.header.created_mono_ns]
+        if self.heartbeat is not None:
+            times.append(self.heartbeat.time_ns)
+        if len(self.last_event) == L.EVENT_BYTES:
+            times.append(L.EVENT_STRUCT.unpack(self.last_event)[L.E_TIME_NS])
+        return max(time for time in times if time < 1 << 63) if any(time < 1 << 63 for time in times) else 0
+
+    def step_and_phase(self) -> tuple[int, int]:
+        """From the rank row; where its writer died in the middle of it, from the last complete event."""
+        row = self.rank_row
+        step, phase = (row.step, row.phase) if row is not None else (-1, int(Phase.OTHER))
+        if row is None and len(self.last_event) == L.EVENT_BYTES:
+            event = L.EVENT_STRUCT.unpack(self.last_event)
+            head = event[L.E_HEAD]
+            phase = head >> 16 & 0xFF
+            step = event[L.E_STEP] if head & 0xFF != 5 else event[L.E_SEQ] + 1
+        return (step if 0 <= step < 1 << 62 else -1), (phase if phase < len(Phase) else int(Phase.OTHER))
+
+    def completion_seen(self) -> bool:
+        return self.rank_row is None or bool(self.rank_row.hook_state & HookState.COMPLETION_HOOKED)
+
+    def leaving(self) -> bool:
+        """The rank said that it leaves: no heartbeat or progress is owed any more."""
+        row = self.rank_row
+        return row is not None and (row.exit_state != ExitState.RUNNING or row.phase == Phase.EXIT)
+
+    def process_state(self) -> ProcessState:
+        if not self.alive:
+            return ProcessState.DEAD
+        return self.process.state if self.process is not None else ProcessState.UNKNOWN
+
+    def heartbeat_age_ns(self, now_ns: int) -> int:
+        """0 if the rank has no heartbeat at all: nothing was promised."""
+        if self.heartbeat is None or not self.heartbeat.time_ns:
+            return 0
+        return max(now_ns - self.heartbeat.time_ns, 0)
+
+    def read_process(self, now_ns: int) -> None:
+        """One /proc/PID/stat; a process with another start time is not ours (the pid was reused)."""
+        self.process_read_ns = now_ns
+        stat = processes.read_stat(self.pid) if self.pid else None
+        if stat is not None and stat.start_ticks == self.start_ticks:
+            self.process = stat
+            if stat.state in (ProcessState.ZOMBIE, ProcessState.DEAD):
+                self.alive = False
+        elif self.pid:
+            self.alive = False
+
+    def remember(self, now_ns: int, first_index: int, raw: bytes, keep_ns: int, keep_bytes: int) -> None:
+        """Keep raw events for evidence, bounded by age and bytes."""
+        if not raw:
+            return
+        self.last_event = raw[-L.EVENT_BYTES :]
+        history = self.history
+        history.append((now_ns, first_index, raw))
+        self.history_bytes += len(raw)
+        while history and (self.history_bytes > keep_bytes or history[0][0] < now_ns - keep_ns):
+            self.history_bytes -= len(history.popleft()[2])
+
+    def close(self) -> None:
+        self.ring.close()
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from ..agents.agent import Agent, AgentSettings
+from ..agents.agent import Agent
+from ..agents.settings import AgentSettings
 from ..processors.cluster.operator import ClusterOperator
 from ..processors.job.operator import JobOperator
 from ..processors.operator import Operator
@@ -56,9 +57,11 @@ class EmbeddedWatch:
         self._say = say
         self._said: set[str] = set()
         self._broken: str | None = None
-        self._bus = EmbeddedBus(directory.capture)
+        self._bus = EmbeddedBus(directory.capture, report=self._say_once)
         self._log = IncidentLog(directory.incidents)
-        self._runner = EmbeddedRunner(self._bus, directory.state, make_operators(), self._deliver, live=True)
+        self._runner = EmbeddedRunner(
+            self._bus, directory.state, make_operators(), self._deliver, live=True, report=self._say_once
+        )
         self._agent = Agent(
             ring_directory=ring_directory,
             publish=self._publish,
@@ -129,9 +132,8 @@ class EmbeddedWatch:
     def _publish(self, topic: str, key: str, value: bytes) -> None:
         try:
             self._bus.append(topic, key, value)
-        except OSError as error:
-            self._say_once(f"capture not written: {error}; what is not in the capture is not judged")
-            return
+        except OSError as error:  # said once by the bus, which keeps the message in memory and goes on
+            self._say_once(f"{error.filename or 'capture'}: {error.strerror or error}")
         self._on_published(topic, key, value)
 
     def _deliver(self, record: Record) -> None:

@@ -70,7 +70,7 @@ class ForegroundCommand:
             signal.signal(number, _leave_to_the_wakeup_pipe)
         try:
             # The interpreter ignores these two; a command started by a shell finds them at their default.
-            self.pid = os.posix_spawnp(argv[0], argv, environ, setsigdef=[signal.SIGPIPE, signal.SIGXFSZ])
+            self.pid = os.posix_spawnp(argv[0], list(argv), environ, setsigdef=[signal.SIGPIPE, signal.SIGXFSZ])
         except OSError as error:
             self._stop_witness()
             missing = isinstance(error, FileNotFoundError)

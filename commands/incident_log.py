@@ -5,26 +5,22 @@ Append only. After a crash the operators may conclude a revision again that is a
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-
-def encode_line(document: Mapping[str, Any]) -> bytes:
-    """The one byte form of a document, so that equal incidents are equal files."""
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+from ..telemetry.incident import Document, canonical_line, read_line
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, bytes, dict[str, Any] | None]]:
+def read_lines(path: Path) -> Iterator[tuple[int, bytes, Document | None]]:
     """Yield (line number from 1, bytes, document or None where the line is no document). Raises OSError."""
     for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
-        try:
-            document = json.loads(line)
-        except ValueError:
-            document = None
-        yield number, line, document if isinstance(document, dict) and "id" in document else None
+        document: Document | None = None
+        with contextlib.suppress(ValueError):
+            document = read_line(line)
+        yield number, line, document
 
 
 class IncidentLog:
@@ -49,7 +45,7 @@ class IncidentLog:
         key = (str(document["id"]), int(document["revision"]))
         if key in self._written:
             return False
-        line = encode_line(document)
+        line = canonical_line(document)
         if os.write(self._file, line) != len(line):
             raise OSError(f"{self.path}: disk full, an incident was written in part")
         self._written.add(key)

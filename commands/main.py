@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -70,10 +69,35 @@ def run_command(
     run(command, settings)
 
 
+@app.command("replay")
+def replay_command(
+    run: Annotated[Path, typer.Argument(metavar="DIR", help="folder of a run")],
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object on stdout")] = False,
+    out: Annotated[Path | None, typer.Option(help="where to write incidents.jsonl; default DIR/replay-N")] = None,
+) -> None:
+    """Run the operators again over the capture of a run, and the rings that a killed run left behind."""
+    from .replay import replay
+
+    raise typer.Exit(replay(run, as_json=as_json, out=out))
+
+
+@app.command("demo")
+def demo_command(
+    scenario: Annotated[str | None, typer.Option(help="kind of fault; default: drawn at random")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object on stdout")] = False,
+    seed: Annotated[int | None, typer.Option(help="repeat an earlier draw")] = None,
+    out: Annotated[Path | None, typer.Option(help="folder of the run")] = None,
+) -> None:
+    """Train for real on four ranks, let one go wrong, and check that the incident names it."""
+    from .demo import demo
+
+    raise typer.Exit(demo(scenario, as_json=as_json, seed=seed, out=out))
+
+
 def main() -> None:
     """Entry point of the ``whichrank`` program."""
     app()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -6,14 +6,15 @@ ours fails, the command goes on, and the exit status is the command's own.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from .foreground_command import CommandNotStarted, ForegroundCommand
 from .run_directory import (
@@ -27,6 +28,11 @@ from .run_directory import (
 )
 from .settings import RunSettings
 
+if TYPE_CHECKING:
+    from ..telemetry.records import Identity
+
+#: Lines of our own troubles; a flood of them helps nobody.
+MAX_LINES = 100
 PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 BOOTSTRAP = PACKAGE_ROOT / "instrumentation" / "bootstrap"
 
@@ -38,6 +44,20 @@ def say(line: str) -> None:
         sys.stderr.flush()
     except (OSError, ValueError):
         pass  # nobody listens any more
+
+
+class _SayHandler(logging.Handler):
+    """What parts of whichrank log for people, each line once."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._said: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = record.getMessage()
+        if line not in self._said and len(self._said) < MAX_LINES:
+            self._said.add(line)
+            say(line)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +91,9 @@ def child_environment(job: Job, settings: RunSettings) -> dict[str, str]:
     environ = dict(os.environ)
     if job.rings is None:
         return environ
-    # The package under its own name beside nothing else, so that no other package of ours shadows one of the job's.
-    importable = job.rings / "import"
-    importable.mkdir(exist_ok=True)
-    (importable / "whichrank").symlink_to(PACKAGE_ROOT, target_is_directory=True)
-    paths = [str(BOOTSTRAP), str(importable)]
-    if environ.get("PYTHONPATH"):
-        paths.append(environ["PYTHONPATH"])
+    # Only the bootstrap folder: it loads the package from its own tree where the job's Python has none, so nothing
+    # beside it can shadow a package of the job.
+    paths = filter(None, (str(BOOTSTRAP), environ.get("PYTHONPATH")))
     environ.update(
         PYTHONPATH=os.pathsep.join(paths),
         WHICHRANK_AUTO="1",
@@ -94,15 +110,12 @@ def child_environment(job: Job, settings: RunSettings) -> dict[str, str]:
 def run(command: Sequence[str], settings: RunSettings) -> NoReturn:
     """Run the command under watch and exit as it does."""
     job = prepare_job(command, settings)
-    try:
-        environ = child_environment(job, settings)
-    except OSError as error:
-        say(f"{error}; the command runs unwatched")
-        job = Job(id=job.id, name=job.name, command=job.command, directory=None, rings=None)
-        environ = dict(os.environ)
+    logger = logging.getLogger("whichrank")
+    logger.addHandler(_SayHandler())
+    logger.propagate = False
     started_ns = time.time_ns()
     try:
-        child = ForegroundCommand(command, environ)
+        child = ForegroundCommand(command, child_environment(job, settings))
     except CommandNotStarted as error:
         say(str(error))
         if job.rings is not None:
@@ -120,7 +133,7 @@ def run(command: Sequence[str], settings: RunSettings) -> NoReturn:
     child.exit_as_it_did()
 
 
-def describe_run(job: Job, rings: Path, *, cluster: str, pid: int, started_ns: int) -> dict[str, object]:
+def describe_run(job: Job, rings: Path, *, identity: Identity, pid: int, started_ns: int) -> dict[str, object]:
     """What run.json says at the start."""
     from importlib.metadata import PackageNotFoundError, version
 
@@ -132,11 +145,12 @@ def describe_run(job: Job, rings: Path, *, cluster: str, pid: int, started_ns: i
         "whichrank": release,
         "job": job.id,
         "name": job.name,
-        "cluster": cluster,
+        "cluster": identity.cluster,
         "command": list(job.command),
         "working_directory": str(Path.cwd()),
         "host": socket.gethostname(),
         "boot_id": _boot_id(),
+        "identity": asdict(identity),
         "ring_directory": str(rings),
         "pid": pid,
         "started": started_ns / 1e9,

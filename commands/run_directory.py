@@ -98,16 +98,19 @@ def make_run_directory(wanted: Path | None, job: str) -> tuple[RunDirectory, str
         path.mkdir(parents=True, exist_ok=True)
         if (path / RUN_FILE).exists() or (path / INCIDENTS_FILE).exists():
             raise Unusable(f"{path}: holds another run already; choose another --out")
-        probe = path / f".{RUN_FILE}.{os.getpid()}"
-        probe.write_bytes(b"\0" * 4096)
-        probe.unlink()
+        _probe(path)
         return RunDirectory(path.resolve()), None
     except (OSError, Unusable) as error:
         why = str(error) if isinstance(error, Unusable) else f"{path}: {error.strerror}"
-    try:
-        return RunDirectory(Path(tempfile.mkdtemp(prefix=f"whichrank-{job}-"))), why
-    except OSError as error:
-        raise Unusable(f"{why}; and {tempfile.gettempdir()}: {error.strerror}") from error
+    problems = [why]
+    for elsewhere in (tempfile.gettempdir(), "/dev/shm"):
+        try:
+            fallback = Path(tempfile.mkdtemp(prefix=f"whichrank-{job}-", dir=elsewhere))
+            _probe(fallback)
+            return RunDirectory(fallback), why
+        except OSError as error:
+            problems.append(f"{elsewhere}: {error.strerror}")
+    raise Unusable("; ".join(problems))
 
 
 def make_ring_directory(root: Path | None, job: str) -> Path:
@@ -130,6 +133,15 @@ def remove_ring_directory(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
     with contextlib.suppress(OSError):
         path.parent.rmdir()  # only when no other job has rings there
+
+
+def _probe(path: Path) -> None:
+    """Write and remove a page. Raises OSError: read-only, full, no right."""
+    probe = path / f".probe.{os.getpid()}"
+    try:
+        probe.write_bytes(b"\0" * 4096)
+    finally:
+        probe.unlink(missing_ok=True)
 
 
 def _safe(text: str) -> str:

@@ -18,8 +18,8 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from ..telemetry.incident import canonical_line
 from ..telemetry.vocabulary import ProcessState
-from .incident_log import encode_line
 from .incident_panel import SEVERITY_STYLE, headline, incident_line
 from .job_status import JobStatus, RankStatus, Waiting, describe_ranks
 from .terminal_block import TerminalBlock
@@ -51,7 +51,7 @@ class JsonView:
     """Incident documents as JSON lines on stderr; stdout stays the command's."""
 
     def incident(self, document: Mapping[str, Any]) -> None:
-        sys.stderr.write(encode_line(document).decode())
+        sys.stderr.write(canonical_line(document).decode())
         sys.stderr.flush()
 
     def update(self, status: JobStatus) -> None: ...

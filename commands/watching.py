@@ -9,6 +9,7 @@ import os
 import queue
 import shlex
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -17,13 +18,14 @@ from rich.console import Console
 
 from ..telemetry.identity import resolve_identity
 from ..telemetry.otlp import decode_logs
-from ..telemetry.records import Incident
+from ..telemetry.records import Block, Incident
 from ..telemetry.vocabulary import EventName
 from ..transport.bus import TOPIC_BLOCKS
 from .embedded_watch import EmbeddedWatch, with_job
 from .foreground_command import ForegroundCommand
 from .incident_panel import incident_panel
 from .job_status import JobStatus
+from .otlp_export import OtlpExport
 from .run import Job, describe_run, say
 from .run_directory import RunDirectory, remove_ring_directory
 from .settings import RunSettings
@@ -38,8 +40,8 @@ def watch(
     child: ForegroundCommand, job: Job, directory: RunDirectory, rings: Path, settings: RunSettings, started_ns: int
 ) -> None:
     """Watch until the command has ended and everything about it is concluded and saved."""
-    identity = with_job(resolve_identity(os.environ), job.id)
-    description = describe_run(job, rings, cluster=identity.cluster, pid=child.pid, started_ns=started_ns)
+    identity = with_job(resolve_identity(os.environ, hostname=socket.gethostname()), job.id)
+    description = describe_run(job, rings, identity=identity, pid=child.pid, started_ns=started_ns)
     try:
         directory.write_run(description)
     except OSError as error:
@@ -48,15 +50,22 @@ def watch(
     incidents: dict[str, Incident] = {}
     view = _Guarded(choose_view(settings, job.id))
 
+    export = OtlpExport(os.environ)
+    if export.problem:
+        say(export.problem)
+
     def on_incident(incident: Incident) -> None:
         incidents[str(incident.document["id"])] = incident
         view.incident(incident)
+        export.incident(incident.document)
 
     def on_published(topic: str, key: str, value: bytes) -> None:
         # Whole collectives are most of the bytes and say nothing to the eye.
         if topic == TOPIC_BLOCKS and EventName.BLOCK_COLLECTIVES.value.encode() not in value:
             for payload in decode_logs(topic, value):
                 status.update(payload)
+                if isinstance(payload, Block) and payload.name is EventName.BLOCK_STEPS:
+                    export.step_metrics(payload)
 
     watcher = EmbeddedWatch(
         directory=directory,
@@ -77,6 +86,9 @@ def watch(
     watcher.settle(abnormal=child.exit_code != 0)
     watcher.close()
     view.close()
+    export.close()
+    if export.problem:
+        say(export.problem)
     if watcher.broken is None and not settings.keep_rings:
         remove_ring_directory(rings)
     try:

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ...telemetry.incident import Document, complete_document
 from ...telemetry.vocabulary import Bucket, Change, IncidentState, Kind, Severity
 from .causes import Body, detected_of, kind_of, leading, onset_of, suspect_ranks
 from .merging import merge_evidence, merge_ruled_out, merge_suspects
 
-SCHEMA = 1
 #: Findings kept per incident; the first and the latest matter, a flood in between does not.
 MAX_CONTRIBUTIONS = 32
 _SEVERITY_ORDER = [Severity.INFO.value, Severity.TICKET.value, Severity.PAGE.value]
@@ -88,8 +88,8 @@ class Case:
         return cls(**fields)
 
 
-def compose(case: Case) -> dict[str, Any]:
-    """The document that the case amounts to now, without revision and change."""
+def compose(case: Case) -> Document:
+    """The document that the case amounts to now, complete but for revision and change."""
     causes = [c.body for c in case.causes]
     first = leading(causes)
     primary = causes[first]
@@ -99,8 +99,7 @@ def compose(case: Case) -> dict[str, Any]:
     resolved = case.resolved_at
     state = IncidentState.MERGED if case.merged_into else IncidentState.RESOLVED if resolved else IncidentState.OPEN
     rank_or_code = primary.get("scope") in ("rank", "application", "job")
-    return {
-        "schema": SCHEMA,
+    fields = {
         "id": case.id,
         "state": state.value,
         "merged_into": case.merged_into,
@@ -125,7 +124,7 @@ def compose(case: Case) -> dict[str, Any]:
         "first_bad": primary.get("first_bad"),
         "times": {
             "onset": onset_of(primary),
-            "detected": min(t for t in map(detected_of, causes) if t >= onset_of(primary) or t == detected_of(primary)),
+            "detected": _first_detected(primary, causes),
             "attributed": (primary.get("times") or {}).get("attributed"),
             "resolved": resolved,
         },
@@ -133,9 +132,8 @@ def compose(case: Case) -> dict[str, Any]:
         "ruled_out": merge_ruled_out(bodies, consequences, case.document.get("ruled_out") or ()),
         "history": {"suspect_incidents": case.earlier_incidents, "last_change": None},
         "confidence": primary.get("confidence"),
-        "advice": None,
-        "cost": None,
     }
+    return complete_document(fields)
 
 
 def change_of(case: Case, document: Mapping[str, Any]) -> Change | None:
@@ -167,6 +165,12 @@ def material(document: Mapping[str, Any]) -> dict[str, Any]:
         "ruled_out": sorted(f"{row.get('who')} {row.get('looks_guilty')}" for row in document["ruled_out"]),
         "confidence": None if confidence is None else round(float(confidence), 1),
     }
+
+
+def _first_detected(primary: Body, causes: list[Body]) -> float:
+    """When we first spoke of this trouble; words about an earlier, milder one (a slow rank) do not count."""
+    times = [t for t in map(detected_of, causes) if t >= onset_of(primary)]
+    return min([*times, detected_of(primary)])
 
 
 def _severity(bodies: list[Body]) -> str:

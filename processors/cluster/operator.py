@@ -11,14 +11,15 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from ...telemetry.incident import incident_id
 from ...telemetry.records import Event, Finding, Identity, Incident, Record
+from ...telemetry.topics import TOPIC_REQUESTS
 from ...telemetry.vocabulary import Change, EventName, Kind
 from ..operator import Context, Timer
 from .case import Case, Contribution, change_of, compose, is_blocking_incident
 from .causes import Relation, kind_of, relate, suspect_ranks
 
 TOPIC_INCIDENTS = "whichrank.incidents"
-TOPIC_REQUESTS = "whichrank.requests"
 #: Incidents kept per job; beyond that the oldest that ended are forgotten.
 MAX_CASES_PER_JOB = 64
 #: Kinds whose suspect has said where it was, or cannot be asked any more.
@@ -105,7 +106,7 @@ class _Docket:
             return case
         identity = finding.identity
         case = Case(
-            id=incident_id(identity, finding),
+            id=incident_id(identity.job, identity.attempt, kind_of(finding.body), finding.key),
             cluster=identity.cluster,
             run=identity.run,
             job=identity.job,
@@ -154,9 +155,9 @@ class _Docket:
         change = change_of(case, document)
         if change is None:
             return
-        revision = int(case.document.get("revision", 0)) + 1
-        head = {"schema": document["schema"], "id": document["id"], "revision": revision, "change": change.value}
-        case.document = {**head, **document}
+        document["revision"] = int(case.document.get("revision", 0)) + 1
+        document["change"] = change.value
+        case.document = document
         self._emit(TOPIC_INCIDENTS, case.id, Incident(document=case.document))
         if change in (Change.OPENED, Change.UPDATED, Change.REOPENED):
             self._request_evidence(case, finding)
@@ -206,11 +207,6 @@ class _Docket:
         listed = json.dumps([case.id for case in cases]).encode()
         if self._jobs.get(job) != listed:
             self._jobs.put(job, listed)
-
-
-def incident_id(identity: Identity, finding: Finding) -> str:
-    """Fixed at opening: from the job, the attempt, the kind and the first bad place."""
-    return _digest(identity.cluster, identity.job, identity.attempt, finding.body["kind"], finding.key)
 
 
 def _digest(*parts: Any) -> str:

@@ -49,6 +49,8 @@ DLQ_TOPIC = "whichrank.dlq.topic"
 # --- steps, phases, process groups, collectives (spans and events) --------------------------------------------------
 STEP = "whichrank.step"
 PHASE = "whichrank.step.phase"
+STEP_LOSS = "whichrank.step.loss"
+STEP_GRAD_NORM = "whichrank.step.grad_norm"
 LOCAL_RANK = "whichrank.local_rank"
 WORLD_SIZE = "whichrank.world_size"
 GROUP_NAME = "whichrank.pg.name"

@@ -1,9 +1,9 @@
-"""Who is who: one table that resolves cluster, run, job, attempt, world and node from what a process can know of itself.
+"""Who is who: one table that resolves cluster, run, job, attempt, world and node from a process's surroundings.
 
 Per field the first source that knows it wins: ``WHICHRANK_*`` > Kubernetes owner (JobSet, PyTorchJob, Kueue) > Slurm >
-Ray > torchelastic. Launcher variables alone do not do: in a two-node torchrun the run id was ``none`` and in one attempt
-the restart counter read 2 on one node and 3 on the other, so the attempt proper is formed by the agent from the launcher
-and the token of rank 0; what is resolved here is the scheduler's word, used where there is one.
+Ray > torchelastic. Launcher variables alone do not do: in a two-node torchrun the run id was ``none``, and in one
+attempt the restart counter read 2 on one node and 3 on the other; so the attempt proper is formed by the agent from
+the launcher and the token of rank 0. What is resolved here is the scheduler's word, used where there is one.
 Pure functions of their arguments, except ``read_pod_labels``.
 """
 

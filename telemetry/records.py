@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
 
@@ -121,7 +121,7 @@ class Broken:
     value: bytes
 
 
-Payload = Union[Block, Event, Finding, Incident, Broken]
+Payload = Block | Event | Finding | Incident | Broken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -121,8 +121,8 @@ UNKNOWN_U64 = (1 << 64) - 1
 # --- events ---------------------------------------------------------------------------------------------------------
 EVENT_BYTES = 64
 DEFAULT_EVENT_SLOTS = 8192
-#: begin, head word (kind u8 | op u8 | phase u8 | flags u8 | group u16 | dtype u16), seq, time_ns, value, step, extra, end
-#: All eight are u64. By kind:
+#: begin, head word (kind u8 | op u8 | phase u8 | flags u8 | group u16 | dtype u16), seq, time_ns, value, step, extra,
+#: end. All eight are u64. By kind:
 #:   ENQUEUE   seq = sequence (collective or P2P of its group), value = bytes, step, extra = peer + 1 (0 = none)
 #:   COMPLETE  seq = sequence, value = enqueue time_ns, step at enqueue, extra = 0
 #:   STARTED   like COMPLETE

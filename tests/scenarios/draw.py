@@ -1,0 +1,69 @@
+"""Draws the plan of each run from a seed: the same seed gives the same plans on every machine and Python."""
+
+from __future__ import annotations
+
+import math
+import random
+
+from .plan import Blame, Pace, Plan, Scenario
+
+#: Least and most steps of history before a fault; between them, about ``HISTORY_S`` seconds of it.
+STEPS_BEFORE = (3, 40)
+HISTORY_S = (4.0, 12.0)
+#: A straggler shows only against a past, and must be named within ten steps of its first slow one.
+STEPS_BEFORE_SLOW = (12, 60)
+STEPS_AFTER = 16
+
+
+def draw_plan(scenario: Scenario, seed: int, repeat: int) -> Plan:
+    drawn = random.Random(f"{seed}/{scenario.name}/{repeat}")
+    world_size = drawn.choice(scenario.worlds)
+    workload = drawn.choice(scenario.workloads)
+    low, high = scenario.step_s
+    step_s = round(math.exp(drawn.uniform(math.log(low), math.log(high))), 3)
+    options = {name: float(_one_of(drawn, values)) for name, values in sorted(scenario.options.items())}
+    if workload == "accumulate":
+        options["microsteps"] = float(drawn.choice((2, 3, 4)))
+    guilty = _guilty(drawn, scenario, world_size)
+    history_s = drawn.uniform(*HISTORY_S)
+    if scenario.clean_s:
+        mean_s = step_s * (1.0 + options.get("vary_together", 1.0)) / 2.0
+        onset_step, steps = -1, max(5, math.ceil(scenario.clean_s / mean_s))
+    else:
+        slow = scenario.truth.pace is Pace.STEPS
+        least, most = STEPS_BEFORE_SLOW if slow else STEPS_BEFORE
+        onset_step = min(most, max(least, round(history_s * (2.0 if slow else 1.0) / step_s)))
+        steps = onset_step + max(STEPS_AFTER, math.ceil(6.0 / step_s))
+    return Plan(
+        scenario=scenario.name,
+        repeat=repeat,
+        seed=seed,
+        workload=workload,
+        world_size=world_size,
+        guilty=guilty,
+        fault=scenario.fault,
+        point=drawn.choice(_points(scenario, workload)),
+        onset_step=onset_step,
+        steps=steps,
+        step_s=step_s,
+        jitter=round(drawn.uniform(0.03, 0.06), 4),
+        jitter_seed=drawn.randrange(2**31),
+        options=options,
+    )
+
+
+def _guilty(drawn: random.Random, scenario: Scenario, world_size: int) -> tuple[int, ...]:
+    if not scenario.fault:
+        return ()
+    count = drawn.randint(1, world_size - 1) if scenario.truth.blame is Blame.NOBODY else 1
+    return tuple(sorted(drawn.sample(range(world_size), count)))
+
+
+def _points(scenario: Scenario, workload: str) -> tuple[str, ...]:
+    """Not every script passes every point."""
+    missing = {"fsdp2": {"metrics"}}.get(workload, set())
+    return tuple(point for point in scenario.points if point not in missing)
+
+
+def _one_of(drawn: random.Random, values: float | tuple[float, ...]) -> float:
+    return drawn.choice(values) if isinstance(values, tuple) else values

@@ -1,0 +1,202 @@
+"""Compares what whichrank wrote with what was true. Pure: outcome and logs in, verdict out.
+
+A run is right when bucket, kind, suspect, number of incidents, evidence and ruled-out ranks are all right; every way
+in which it is not is one line of ``problems``. A missing incident is wrong like any other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .plan import Blame, Pace, Scenario
+from .runner import Outcome
+
+APART = ("planned", "telemetry")
+#: What a rank that printed an error looks like in its own log.
+PRINTED_ERROR = re.compile(r"Traceback \(most recent call last\)|terminate called|Fatal Python error", re.MULTILINE)
+RANKS = re.compile(r"\branks?\s*((?:\d+(?:\s*-\s*\d+)?)(?:(?:\s*,\s*|\s+and\s+)\d+(?:\s*-\s*\d+)?)*)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """problems: empty = right. delay_s: true onset to the incident's line in the file; None: not asked or none came.
+
+    steps: slow steps that the guilty rank finished before the incident stood there. limit_s: what was asked.
+    blamed: whether anyone was named. located: the suspect's line of code is the true one; None: no stack to find.
+    apart: planned and telemetry incidents, which are not counted among the incidents.
+    """
+
+    problems: tuple[str, ...]
+    incidents: int
+    apart: int
+    blamed: bool
+    delay_s: float | None = None
+    limit_s: float | None = None
+    steps: int | None = None
+    located: bool | None = None
+
+    @property
+    def right(self) -> bool:
+        return not self.problems
+
+
+def latest_by_id(revisions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The last revision of each incident, oldest incident first; what merged into another is that other."""
+    latest: dict[str, Mapping[str, Any]] = {}
+    for document in revisions:
+        latest[str(document["id"])] = document
+    return [document for document in latest.values() if document["state"] != "merged"]
+
+
+def ranks_in(text: str) -> set[int]:
+    """Every rank that a phrase such as "ranks 0-2, 5" or "rank 3" names."""
+    found: set[int] = set()
+    for match in RANKS.finditer(text):
+        for first, last in re.findall(r"(\d+)(?:\s*-\s*(\d+))?", match.group(1)):
+            found.update(range(int(first), int(last or first) + 1))
+    return found
+
+
+def printed_errors(logs: Path) -> set[int]:
+    """Ranks whose own stderr log holds an error (``torchrun --log-dir``: …/attempt_0/RANK/stderr.log)."""
+    return {
+        int(path.parent.name)
+        for path in logs.glob("**/stderr.log")
+        if PRINTED_ERROR.search(path.read_text(errors="replace"))
+    }
+
+
+def judge(scenario: Scenario, outcome: Outcome, printed: Collection[int], slow_steps_done: Sequence[float]) -> Verdict:
+    """printed: ranks that printed an error. slow_steps_done: Unix times at which the guilty rank ended slow steps."""
+    truth, plan = scenario.truth, outcome.plan
+    documents = latest_by_id(outcome.revisions)
+    counted = [document for document in documents if document["bucket"] not in APART]
+    planned = [document for document in documents if document["bucket"] == "planned"]
+    problems: list[str] = []
+    if outcome.harness_error:
+        problems.append(f"harness: {outcome.harness_error}")
+    if outcome.exit_code is None:
+        problems.append("whichrank run did not end after SIGTERM")
+    if scenario.clean_s >= 90.0 and outcome.ended - outcome.began < 90.0:
+        problems.append("shorter than 90 s")
+    if truth.bucket in ("", "planned"):
+        problems += [f"false alarm: {describe(document)}" for document in counted]
+        if truth.bucket == "planned" and len(planned) != 1:
+            problems.append(f"{len(planned)} planned incidents instead of 1")
+        problems += [
+            f"kind {document['kind']} instead of {truth.kind}" for document in planned if document["kind"] != truth.kind
+        ]
+        problems += [f"blames {suspect_ranks(document)}" for document in planned if document["suspects"]]
+        if truth.bucket == "" and planned:
+            problems.append(f"calls a run planned that nobody stopped: {describe(planned[0])}")
+        if truth.bucket == "" and outcome.exit_code not in (0, None):
+            problems.append(f"exit status {outcome.exit_code} of a job that ended well")
+        return Verdict(
+            problems=tuple(problems),
+            incidents=len(counted),
+            apart=len(documents) - len(counted),
+            blamed=any(document["suspects"] for document in documents),
+        )
+    if not counted:
+        problems.append("no incident")
+        return Verdict(problems=tuple(problems), incidents=0, apart=len(documents), blamed=False)
+    if len(counted) > 1:
+        problems.append(f"{len(counted)} incidents: {'; '.join(describe(item) for item in counted)}")
+    incident = counted[0]
+    guilty = set(plan.guilty)
+    named = set(suspect_ranks(incident))
+    if incident["bucket"] != truth.bucket:
+        problems.append(f"bucket {incident['bucket']} instead of {truth.bucket}")
+    if incident["kind"] != truth.kind:
+        problems.append(f"kind {incident['kind']} instead of {truth.kind}")
+    if truth.scope and incident["scope"] != truth.scope:
+        problems.append(f"scope {incident['scope']} instead of {truth.scope}")
+    problems += _suspect_problems(truth.blame, named, guilty, plan.world_size)
+    if truth.blame is not Blame.NOBODY:
+        problems += _evidence_problems(incident, plan.guilty[0], outcome.pids.get(plan.guilty[0]))
+    if truth.phases:
+        phase = next((_where(s).get("phase") for s in incident["suspects"]), None)
+        if phase not in truth.phases:
+            problems.append(f"slow in phase {phase} instead of {' or '.join(truth.phases)}")
+    innocents = set(printed) - (guilty if truth.blame is not Blame.NOBODY else set()) - named
+    cleared = {rank for item in incident["ruled_out"] for rank in ranks_in(str(item["who"]))}
+    if innocents - cleared:
+        problems.append(f"printed an error and not ruled out: {sorted(innocents - cleared)}")
+    if cleared & guilty and truth.blame is not Blame.NOBODY:
+        problems.append(f"rules out the guilty rank {sorted(cleared & guilty)}")
+    onset = max((item.realtime for item in outcome.onsets), default=None)
+    seen = outcome.seen.get(str(incident["id"]))
+    delay = seen - onset if onset is not None and seen is not None else None
+    if delay is not None and delay < 0.0:
+        problems.append(f"incident {-delay:.1f} s before the fault")
+    return Verdict(
+        problems=tuple(problems),
+        incidents=len(counted),
+        apart=len(documents) - len(counted),
+        blamed=bool(named),
+        delay_s=delay,
+        limit_s={Pace.INSTANT: 1.0, Pace.HANG: max(5.0, 3.0 * plan.step_s)}.get(truth.pace),
+        steps=sum(done <= seen for done in slow_steps_done) if truth.pace is Pace.STEPS and seen else None,
+        located=_located(incident, outcome) if truth.leaves_stack else None,
+    )
+
+
+def _suspect_problems(blame: Blame, named: set[int], guilty: set[int], world_size: int) -> list[str]:
+    right = [guilty]
+    if blame is Blame.NOBODY:
+        right = [set()]
+    elif blame is Blame.DIVERGING and world_size == 2:
+        right = [guilty, {0, 1}]
+    return [] if named in right else [f"names {sorted(named)} instead of {' or '.join(str(sorted(r)) for r in right)}"]
+
+
+def _evidence_problems(incident: Mapping[str, Any], guilty: int, pid: int | None) -> list[str]:
+    for item in incident["evidence"]:
+        words = f"{item.get('source', '')} {item.get('shows', '')}"
+        if guilty in ranks_in(words) or (pid is not None and re.search(rf"\b{pid}\b", words)):
+            return []
+    return [f"no evidence from rank {guilty} or its process"]
+
+
+def _where(suspect: Mapping[str, Any]) -> Mapping[str, Any]:
+    where = suspect.get("where")
+    return where if isinstance(where, Mapping) else {}
+
+
+def _located(incident: Mapping[str, Any], outcome: Outcome) -> bool:
+    """The suspect's line is within the fault's own function, or, stuck behind a loader worker, in the script."""
+    truths = {item.rank: item for item in outcome.onsets}
+    for suspect in incident["suspects"]:
+        onset, where = truths.get(suspect.get("rank")), _where(suspect)
+        if onset is None or not where.get("file") or where.get("line") is None:
+            continue
+        name = Path(str(where["file"])).name
+        if name == onset.file and onset.lines[0] <= int(where["line"]) <= onset.lines[1]:
+            return True
+        if outcome.plan.options.get("loader_workers") and name == f"{outcome.plan.workload}.py":
+            return True
+    return False
+
+
+def suspect_ranks(incident: Mapping[str, Any]) -> list[int]:
+    return [suspect["rank"] for suspect in incident["suspects"] if suspect.get("rank") is not None]
+
+
+def describe(document: Mapping[str, Any]) -> str:
+    return f"{document['bucket']}/{document['kind']} naming {suspect_ranks(document)}"
+
+
+def judge_folder(scenario: Scenario, outcome: Outcome) -> Verdict:
+    """The shell of ``judge``: reads the ranks' logs and step times beside the outcome."""
+    done: list[float] = []
+    if scenario.truth.pace is Pace.STEPS and outcome.plan.guilty:
+        path = outcome.folder / "truth" / f"steps-{outcome.plan.guilty[0]}.txt"
+        for line in path.read_text().splitlines() if path.exists() else ():
+            step, when = line.split()
+            if int(step) >= outcome.plan.onset_step:
+                done.append(float(when))
+    return judge(scenario, outcome, printed_errors(outcome.folder / "logs"), done)

@@ -1,0 +1,186 @@
+"""The command: draws every plan from the seed, runs what has no result yet, judges all, prints the table.
+
+Results lie in ``build/scenarios/seed-N/SCENARIO/REPEAT`` (result.json, out/, truth/, logs/, console.txt); a run that
+was cut off is done again, one that has ended never, unless the code has changed since.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from . import report
+from .catalogue import REPRESENTATIVE, SCENARIOS
+from .draw import draw_plan
+from .judge import Verdict, describe, judge_folder, latest_by_id
+from .parent import parent_lines
+from .plan import Plan, Scenario
+from .runner import Onset, Outcome, run_plan
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ("__init__.py", "agents", "commands", "instrumentation", "processors", "telemetry", "transport")
+
+
+def code_fingerprint() -> str:
+    """Of all that a result depends on: the product and the scenarios themselves."""
+    digest = hashlib.sha256()
+    for name in (*SOURCES, "tests/scenarios"):
+        path = ROOT / name
+        for file in sorted(path.rglob("*.py")) + sorted(path.rglob("*.c")) if path.is_dir() else [path]:
+            digest.update(file.relative_to(ROOT).as_posix().encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def run_or_resume(scenario: Scenario, plan: Plan, results: Path, fingerprint: str) -> tuple[Outcome, bool]:
+    """The outcome, and whether it was run just now."""
+    folder = results / f"seed-{plan.seed}" / re.sub(r"[^a-zA-Z0-9]+", "-", scenario.name) / str(plan.repeat)
+    stored = folder / "result.json"
+    if stored.exists():
+        document = json.loads(stored.read_text())
+        if document.pop("fingerprint") == fingerprint:
+            return load_outcome(document, plan, folder), False
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    outcome = run_plan(scenario, plan, folder)
+    part = folder / "result.json.part"
+    part.write_text(json.dumps({**outcome.to_json(), "fingerprint": fingerprint}, indent=1))
+    part.rename(stored)
+    return outcome, True
+
+
+def load_outcome(document: dict[str, Any], plan: Plan, folder: Path) -> Outcome:
+    document["plan"], document["folder"] = plan, folder
+    document["onsets"] = tuple(Onset(**{**item, "lines": tuple(item["lines"])}) for item in document["onsets"])
+    document["revisions"], document["notes"] = tuple(document["revisions"]), tuple(document["notes"])
+    document["pids"] = {int(rank): pid for rank, pid in document["pids"].items()}
+    return Outcome(**document)
+
+
+class Batch:
+    """Runs plans and prints a line for each that ends. Thread-safe: clean runs go two at a time."""
+
+    def __init__(self, results: Path, fingerprint: str, total: int, console: Console) -> None:
+        self.results = results
+        self.fingerprint = fingerprint
+        self.total = total
+        self.console = console
+        self.judged: list[tuple[Scenario, Verdict]] = []
+        self._lock = threading.Lock()
+        self._began = time.monotonic()
+
+    def run(self, scenario: Scenario, plan: Plan) -> None:
+        outcome, fresh = run_or_resume(scenario, plan, self.results, self.fingerprint)
+        verdict = judge_folder(scenario, outcome)
+        with self._lock:
+            self.judged.append((scenario, verdict))
+            self._print(scenario, plan, outcome, verdict, fresh)
+
+    def _print(self, scenario: Scenario, plan: Plan, outcome: Outcome, verdict: Verdict, fresh: bool) -> None:
+        drawn = (
+            f"{plan.workload} ranks={plan.world_size} guilty={list(plan.guilty)} step={plan.onset_step} of {plan.steps}"
+        )
+        said = ", ".join(describe(document) for document in latest_by_id(outcome.revisions)) or "nothing"
+        delay = "" if verdict.delay_s is None else f" after {verdict.delay_s:.2f} s"
+        delay += "" if verdict.steps is None else f" and {verdict.steps} steps"
+        minutes = (time.monotonic() - self._began) / 60.0
+        self.console.print(
+            f"[{len(self.judged)}/{self.total} {minutes:.1f} min] {'right' if verdict.right else 'WRONG'}"
+            f"{'' if fresh else ' (stored)'}: {scenario.name} #{plan.repeat} ({drawn} of {plan.step_s} s"
+            f"{', ' + plan.point if plan.fault else ''}): said {said}{delay}; "
+            f"took {outcome.ended - outcome.began:.0f} s",
+            soft_wrap=True,
+            markup=False,
+            highlight=False,
+        )
+        for problem in verdict.problems:
+            self.console.print(f"      {problem}", soft_wrap=True, markup=False, highlight=False)
+        if verdict.problems:
+            self.console.print(f"      kept in {outcome.folder}", soft_wrap=True, markup=False, highlight=False)
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="tests/scenarios/run.py", description=__doc__.splitlines()[0])
+    parser.add_argument("--seed", type=int, help="draws all plans (default: a random one, printed)")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each fault (clean runs once)")
+    parser.add_argument("--only", action="append", help="scenarios whose name contains this; may be repeated")
+    parser.add_argument("--part", help="I/N: the I-th of N equal parts, to spread over machines or sittings")
+    parser.add_argument("--quick", action="store_true", help="the representative part, one repeat: what make test runs")
+    parser.add_argument("--results", type=Path, default=ROOT / "build" / "scenarios")
+    parser.add_argument("--no-parent", action="store_true", help="leave out the killed-parent and replay checks")
+    parser.add_argument("--no-clean", action="store_true", help="leave out the long clean runs")
+    parser.add_argument(
+        "--judge-only", action="store_true", help="judge stored results again, whatever the code is now"
+    )
+    parser.add_argument("--list", action="store_true", help="print the plans and stop")
+    return parser.parse_args(arguments)
+
+
+def select(options: argparse.Namespace, seed: int) -> list[tuple[Scenario, Plan]]:
+    chosen = []
+    for scenario in SCENARIOS:
+        if options.quick and scenario.name not in REPRESENTATIVE:
+            continue
+        if options.only and not any(word.lower() in scenario.name.lower() for word in options.only):
+            continue
+        if options.no_clean and scenario.clean_s >= 90.0:
+            continue
+        repeats = 1 if options.quick or scenario.clean_s >= 90.0 else options.repeats
+        chosen += [(scenario, draw_plan(scenario, seed, repeat)) for repeat in range(repeats)]
+    if options.part:
+        index, count = (int(word) for word in options.part.split("/"))
+        chosen = chosen[index - 1 :: count]
+    return chosen
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse(arguments)
+    seed = options.seed if options.seed is not None else random.SystemRandom().randrange(10**6)
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    chosen = select(options, seed)
+    fingerprint = code_fingerprint()
+    console.print(f"seed {seed}, {len(chosen)} runs, results in {options.results / f'seed-{seed}'}", soft_wrap=True)
+    if options.list:
+        for scenario, plan in chosen:
+            console.print(f"{scenario.name} #{plan.repeat}: {plan}", soft_wrap=True, markup=False)
+        return 0
+    batch = Batch(options.results, fingerprint, len(chosen), console)
+    if options.judge_only:
+        chosen = [(s, p) for s, p in chosen if _stored(s, p, batch)]
+        batch.total = len(chosen)
+    for scenario, plan in chosen:
+        if scenario.alone:
+            batch.run(scenario, plan)
+    with ThreadPoolExecutor(max_workers=min(2, os.cpu_count() or 1)) as pool:
+        # list(): a failure of the harness in a thread must end the command, not vanish
+        list(pool.map(lambda item: batch.run(*item), [item for item in chosen if not item[0].alone]))
+    lines = report.must_show(batch.judged)
+    if not (options.no_parent or options.only or options.quick or options.judge_only):
+        lines += parent_lines(options.results, seed, options.repeats, console)
+    report.print_scenarios(console, batch.judged)
+    good = report.print_lines(console, f"scenarios, seed {seed}", lines)
+    return 0 if good else 1
+
+
+def _stored(scenario: Scenario, plan: Plan, batch: Batch) -> bool:
+    folder = batch.results / f"seed-{plan.seed}" / re.sub(r"[^a-zA-Z0-9]+", "-", scenario.name) / str(plan.repeat)
+    stored = folder / "result.json"
+    if not stored.exists():
+        return False
+    document = json.loads(stored.read_text())
+    document["fingerprint"] = batch.fingerprint
+    stored.write_text(json.dumps(document, indent=1))
+    return True

@@ -1,0 +1,95 @@
+"""What a scenario is, what is true about it, and the plan that a seed draws from it. Data only."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+class Blame(enum.Enum):
+    """Whom a right incident names."""
+
+    GUILTY = "the guilty rank"
+    DIVERGING = "the diverging rank, scope application; with two ranks, which have no majority, both"
+    NOBODY = "nobody"
+
+
+class Pace(enum.Enum):
+    """How soon an incident is asked for."""
+
+    INSTANT = "death, stop, exception, mismatch: p95 <= 1 s"
+    HANG = "hang in a phase with history: p95 <= max(5 s, 3 steps)"
+    STEPS = "straggler: within 10 steps"
+    UNTIMED = "no time asked"
+
+
+class Ending(enum.Enum):
+    """How the job goes on after its fault, so that the runner knows what to wait for."""
+
+    HANGS = "stands still until the runner ends it"
+    CRASHES = "ends by itself, by error"
+    EITHER = "hangs or crashes, as the backend likes"
+    RUNS = "goes on to its normal end"
+    TOLD = "ends because the runner asked it to"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truth:
+    """What happened, by the truth table (design §6). ``kind`` empty: nothing did, and no incident is right.
+
+    phases: where a slow rank loses its time; empty: not judged.
+    leaves_stack: whether the guilty rank can still be asked where it is.
+    """
+
+    bucket: str = ""
+    kind: str = ""
+    blame: Blame = Blame.NOBODY
+    scope: str = ""
+    phases: tuple[str, ...] = ()
+    pace: Pace = Pace.UNTIMED
+    leaves_stack: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One fault, or one clean run, that real jobs are put through.
+
+    fault: name in ``workloads/faults.py``; empty: none is injected inside the job; "slow": the course's own slow-down.
+    points: places where it may bite, one is drawn. worlds, step_s: what may be drawn.
+    options: as in ``workloads/course.py``; a tuple of values means one of them is drawn.
+    signal_to: the runner sends SIGTERM from outside at the drawn step to "launcher" or "run".
+    """
+
+    name: str
+    truth: Truth
+    ending: Ending
+    workloads: tuple[str, ...]
+    fault: str = ""
+    points: tuple[str, ...] = ("forward",)
+    worlds: tuple[int, ...] = (2, 3, 4, 5, 6)
+    step_s: tuple[float, float] = (0.05, 4.0)
+    options: Mapping[str, float | tuple[float, ...]] = field(default_factory=dict)
+    clean_s: float = 0.0
+    signal_to: str = ""
+    alone: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One run of a scenario, every choice made. ``guilty``: ranks on which the fault bites."""
+
+    scenario: str
+    repeat: int
+    seed: int
+    workload: str
+    world_size: int
+    guilty: tuple[int, ...]
+    fault: str
+    point: str
+    onset_step: int
+    steps: int
+    step_s: float
+    jitter: float
+    jitter_seed: int
+    options: dict[str, float]

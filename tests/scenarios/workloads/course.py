@@ -1,0 +1,233 @@
+"""Leads one rank of a scenario through its plan: pace, jitter, evaluation, checkpoints, and the moment of the fault.
+
+Runs inside the training process, beside an ordinary training script. Everything it does was drawn beforehand
+(``draw.py``) and comes from the plan file that SCENARIO_PLAN names; it draws nothing itself beyond the jitter that
+the plan's seed fixes. What really happened and when goes to the plan's truth folder, which whichrank never reads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, Dataset
+
+BATCH = 8
+FEATURES = 32
+#: What a paced part takes of the step; the rest (backward, optimizer, collectives) is whatever it really costs.
+SHARES = {"data": 0.15, "forward": 0.85}
+
+
+class Course:
+    """The plan of this rank. One per process."""
+
+    def __init__(self) -> None:
+        torch.set_num_threads(1)
+        self.plan: dict[str, Any] = json.loads(Path(os.environ["SCENARIO_PLAN"]).read_text())
+        self.rank = int(os.environ["RANK"])
+        self.world_size = int(os.environ["WORLD_SIZE"])
+        self.steps: int = self.plan["steps"]
+        self.step = -1
+        self.options: dict[str, float] = self.plan["options"]
+        self._guilty = self.rank in self.plan["guilty"]
+        self._truth = Path(self.plan["truth"])
+        self._truth.mkdir(parents=True, exist_ok=True)
+        self._bitten = False
+        self._burns = 0
+        self._microsteps = int(self.options.get("microsteps", 1))
+        self._write(f"rank-{self.rank}.json", {"pid": os.getpid()})
+        self._step_log = os.open(
+            self._truth / f"steps-{self.rank}.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        )
+        torch.manual_seed(self.plan["jitter_seed"] + self.rank)
+
+    # -- steps -------------------------------------------------------------------------------------------------------
+    def begin(self, step: int) -> None:
+        self.step = step
+        if self.plan["point"] == "data" and self.options.get("loader_workers") and self._due("data"):
+            # The helper process gets stuck; this rank meets it now, when it asks for the batch.
+            self.stamp(__file__, 0, 10**9)
+
+    def end(self) -> None:
+        line = f"{self.step} {time.clock_gettime(time.CLOCK_REALTIME):.6f}\n"
+        os.write(self._step_log, line.encode())
+
+    def loader(self) -> DataLoader[Any]:
+        """An endless-enough loader: one batch per microstep, paced as the plan says."""
+        workers = int(self.options.get("loader_workers", 0))
+        return DataLoader(
+            Samples(self, (self.steps + 1) * BATCH * self._microsteps),
+            batch_size=BATCH,
+            num_workers=workers,
+            multiprocessing_context="fork" if workers else None,
+        )
+
+    # -- pace --------------------------------------------------------------------------------------------------------
+    @contextmanager
+    def part(self, name: str, step: int | None = None) -> Iterator[None]:
+        """Does the body's real work, then fills the part up to its drawn length; here the fault bites."""
+        step = self.step if step is None else step
+        began = time.monotonic()
+        self.point(name, step=step)
+        yield
+        if name == "forward" and self.options.get("unpaced"):
+            self._burn(step)
+            return
+        rest = began + self._budget_s(name, step) - time.monotonic()
+        if rest > 0.02:
+            time.sleep(rest - 0.005)
+        while time.monotonic() < began + self._budget_s(name, step):
+            sum(range(200))  # the last milliseconds are spun: real work does not sleep
+
+    def _budget_s(self, name: str, step: int) -> float:
+        common = random.Random(f"{self.plan['jitter_seed']}/{step}")
+        own = random.Random(f"{self.plan['jitter_seed']}/{step}/{self.rank}/{name}")
+        step_s: float = self.plan["step_s"] / self._microsteps
+        if spread := self.options.get("vary_together"):
+            step_s *= common.uniform(1.0, spread)
+        seconds = step_s * SHARES[name] * max(0.5, own.gauss(1.0, self.plan["jitter"]))
+        if step == 0 and name == "forward" and (first := self.options.get("first_step_s")):
+            seconds = first * own.uniform(0.9, 1.1)
+        if name == "data" and own.random() < self.options.get("hiccups", 0.0):
+            seconds += own.uniform(0.1, 0.8)
+        return seconds + self._slow_down(name, step) * step_s
+
+    def _slow_down(self, name: str, step: int) -> float:
+        """The straggler's surplus in steps; stamps its onset the first time."""
+        if self.plan["fault"] != "slow" or not self._guilty or step < self.plan["onset_step"]:
+            return 0.0
+        if name != self.plan["point"]:
+            return 0.0
+        if not self._bitten:
+            self._bitten = True
+            self.stamp(__file__, 0, 10**9)
+        return float(self.options["slow_by"])
+
+    def calibrate(self) -> None:
+        """Unpaced runs: how many multiplications fill a forward pass on the slowest rank. Collective."""
+        if not self.options.get("unpaced"):
+            return
+        self._matrix = torch.randn(192, 192) / 14.0
+        began, count = time.monotonic(), 0
+        while time.monotonic() < began + 1.0:
+            self._matrix @ self._matrix
+            count += 1
+        burns = torch.tensor([count * self.plan["step_s"] * SHARES["forward"]])
+        dist.all_reduce(burns, op=dist.ReduceOp.MIN)
+        self._burns = max(1, int(burns.item()))
+
+    def _burn(self, step: int) -> None:
+        own = random.Random(f"{self.plan['jitter_seed']}/{step}/{self.rank}/burn")
+        share = max(0.5, own.gauss(1.0, self.plan["jitter"])) + self._slow_down("forward", step) / SHARES["forward"]
+        for _ in range(int(self._burns * share)):
+            self._matrix @ self._matrix
+
+    # -- faults ------------------------------------------------------------------------------------------------------
+    def _due(self, name: str, step: int | None = None) -> bool:
+        plan = self.plan
+        step = self.step if step is None else step
+        return bool(self._guilty and not self._bitten and name == plan["point"] and step == plan["onset_step"])
+
+    def point(self, name: str, tensor: torch.Tensor | None = None, step: int | None = None) -> bool:
+        """A place where the plan's fault may bite. True when the fault took the place of what follows."""
+        if not self._due(name, step) or self.plan["fault"] in ("", "slow"):
+            return False
+        self._bitten = True
+        import faults  # type: ignore[import-not-found]  # beside this file; only the guilty rank ever loads it
+
+        return bool(faults.FAULTS[self.plan["fault"]](self, tensor))
+
+    def stamp(self, file: str, first_line: int, last_line: int) -> None:
+        """The true onset, to be called right before the fault bites."""
+        self._write(
+            f"onset-{self.rank}.json",
+            {
+                "realtime": time.clock_gettime(time.CLOCK_REALTIME),
+                "monotonic": time.monotonic(),
+                "step": self.step,
+                "file": Path(file).name,
+                "lines": [first_line, last_line],
+            },
+        )
+
+    # -- what real scripts do between steps --------------------------------------------------------------------------
+    def between_steps(self, model: torch.nn.Module) -> None:
+        """Rank 0 evaluates or saves alone while the others wait at a barrier, when the plan says so."""
+        own = random.Random(f"{self.plan['jitter_seed']}/{self.step}/between")
+        if self._every("evaluate_every"):
+            if self.rank == 0:
+                self._evaluate(model, self.options["evaluate_s"] * own.uniform(0.93, 1.07))
+            dist.barrier()
+        if self._every("checkpoint_every"):
+            if self.rank == 0:
+                target = SlowFile(self._truth / "checkpoint.pt", self.options["checkpoint_s"] * own.uniform(0.93, 1.07))
+                torch.save(model.state_dict(), target)  # type: ignore[arg-type]
+                target.close()
+            dist.barrier()
+
+    def _every(self, option: str) -> bool:
+        every = int(self.options.get(option, 0))
+        return every > 0 and (self.step + 1) % every == 0
+
+    def _evaluate(self, model: torch.nn.Module, seconds: float) -> None:
+        alone = getattr(model, "module", model)  # a DDP forward could communicate, and only rank 0 is here
+        alone.eval()
+        began = time.monotonic()
+        with torch.no_grad():
+            while time.monotonic() < began + seconds:
+                alone(torch.randn(BATCH, FEATURES))
+        alone.train()
+
+    def _write(self, name: str, document: dict[str, Any]) -> None:
+        part = self._truth / f".{name}.{os.getpid()}"
+        part.write_text(json.dumps(document))
+        part.rename(self._truth / name)
+
+
+class Samples(Dataset[Any]):
+    """Random samples, fetched a batch at a time, at the pace of the plan; also in a loader worker."""
+
+    def __init__(self, course: Course, length: int) -> None:
+        self._course = course
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: list[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        step = indices[0] // (BATCH * int(self._course.options.get("microsteps", 1)))
+        with self._course.part("data", step):
+            x = torch.randn(len(indices), FEATURES)
+            return [(row, row.sum().unsqueeze(0)) for row in x]
+
+
+class SlowFile:
+    """A file whose writes take about ``seconds`` in all, as a busy file server makes them."""
+
+    def __init__(self, path: Path, seconds: float) -> None:
+        self._file = path.open("wb")
+        self._until = time.monotonic() + seconds
+        self._wrote = 0
+
+    def write(self, data: bytes) -> int:
+        if self._wrote == 0:
+            time.sleep(max(0.0, self._until - time.monotonic()))
+        self._wrote += 1
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()

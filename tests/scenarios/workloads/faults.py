@@ -1,0 +1,118 @@
+"""The faults themselves: each function is what goes wrong on the guilty rank, and stamps its onset right before.
+
+A fault gets the course and, at some points, the tensor at hand; it returns True when it took the place of the
+operation that would follow. A new fault is a function here and an entry in ``catalogue.py``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+import os
+import select
+import signal
+import time
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from course import Course  # type: ignore[import-not-found]
+
+Fault = Callable[[Course, torch.Tensor | None], bool | None]
+FAULTS: dict[str, Fault] = {}
+
+
+def fault(function: Fault) -> Fault:
+    """Registers a fault; wrapped so that the onset is stamped immediately before the function's first line."""
+    lines, first = inspect.getsourcelines(function)
+
+    def strike(course: Course, tensor: torch.Tensor | None) -> bool | None:
+        if not (course.plan["point"] == "data" and course.options.get("loader_workers")):  # stamped by its rank
+            course.stamp(__file__, first, first + len(lines))
+        return function(course, tensor)
+
+    FAULTS[function.__name__] = strike
+    return function
+
+
+@fault
+def sleep(course: Course, tensor: torch.Tensor | None) -> None:
+    parent = os.getppid()
+    while os.getppid() == parent:
+        time.sleep(60)
+
+
+@fault
+def blocked_read(course: Course, tensor: torch.Tensor | None) -> None:
+    reader, _writer = os.pipe()
+    parent = os.getppid()
+    while os.getppid() == parent:  # else a loader worker would outlive its rank for ever
+        select.select([reader], [], [], 60)
+
+
+@fault
+def busy_loop(course: Course, tensor: torch.Tensor | None) -> None:
+    count = 0
+    while True:
+        count += 1
+
+
+@fault
+def gil_held_in_c(course: Course, tensor: torch.Tensor | None) -> None:
+    libc = ctypes.PyDLL(None)  # PyDLL keeps the GIL during the call, as a careless extension does
+    while True:
+        libc.sleep(3600)
+
+
+@fault
+def stop(course: Course, tensor: torch.Tensor | None) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+@fault
+def kill(course: Course, tensor: torch.Tensor | None) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@fault
+def segfault(course: Course, tensor: torch.Tensor | None) -> None:
+    ctypes.string_at(1)
+
+
+@fault
+def leave(course: Course, tensor: torch.Tensor | None) -> None:
+    os._exit(0)
+
+
+@fault
+def throw(course: Course, tensor: torch.Tensor | None) -> None:
+    raise ValueError("sample 4711 has an unknown label")
+
+
+@fault
+def wrong_operation(course: Course, tensor: torch.Tensor | None) -> bool:
+    assert tensor is not None
+    dist.broadcast(tensor, src=course.rank)
+    return True
+
+
+@fault
+def wrong_size(course: Course, tensor: torch.Tensor | None) -> bool:
+    dist.all_reduce(torch.zeros(1000))
+    return True
+
+
+@fault
+def skip(course: Course, tensor: torch.Tensor | None) -> bool:
+    return True
+
+
+@fault
+def not_a_number(course: Course, tensor: torch.Tensor | None) -> None:
+    assert tensor is not None
+    tensor.mul_(float("nan"))
+
+
+@fault
+def other_order(course: Course, tensor: torch.Tensor | None) -> bool:
+    return True

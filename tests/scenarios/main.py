@@ -14,6 +14,7 @@ import random
 import re
 import shutil
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ from . import report
 from .catalogue import REPRESENTATIVE, SCENARIOS
 from .draw import draw_plan
 from .judge import Verdict, describe, judge_folder, latest_by_id
-from .parent import parent_lines
+from .parent import describe_plan, finished_runs, killed_parent_plans, killed_parent_problems, replay_problems
 from .plan import Plan, Scenario
 from .runner import Onset, Outcome, run_plan
 
@@ -112,6 +113,37 @@ class Batch:
             self.console.print(f"      kept in {outcome.folder}", soft_wrap=True, markup=False, highlight=False)
 
 
+def parent_lines(options: argparse.Namespace, seed: int, fingerprint: str, console: Console) -> list[report.Line]:
+    """The killed parent and the replays, a line of progress each."""
+    killed: list[list[str]] = []
+    for scenario, plan, drawn in killed_parent_plans(seed, options.repeats):
+        name = re.sub(r"[^a-zA-Z0-9]+", "-", scenario.name)
+        folder = options.results / f"seed-{seed}" / "killed-parent" / f"{name}-{plan.repeat}"
+        stored = folder / "problems.json"
+        document = json.loads(stored.read_text()) if stored.exists() else {}
+        if document.get("fingerprint") != fingerprint:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            document = {"problems": killed_parent_problems(scenario, plan, drawn, folder), "fingerprint": fingerprint}
+            stored.write_text(json.dumps(document))
+        killed.append(document["problems"])
+        _say(console, f"killed parent, {scenario.name} #{plan.repeat} ({describe_plan(plan)})", killed[-1], folder)
+    equal: list[list[str]] = []
+    for out in finished_runs(options.results, seed):
+        with tempfile.TemporaryDirectory() as scratch:
+            equal.append(replay_problems(out, Path(scratch)))
+        _say(console, f"replay twice, {out.parents[1].name}", equal[-1], out)
+    return [
+        report.all_right("kill -9 of whichrank run in mid-fault, then replay: the same incident", killed),
+        report.all_right("replayed twice: byte-equal, and equal to the live run", equal),
+    ]
+
+
+def _say(console: Console, what: str, problems: Sequence[str], folder: Path) -> None:
+    text = "right" if not problems else f"WRONG: {'; '.join(problems)}; kept in {folder}"
+    console.print(f"{what}: {text}", soft_wrap=True, markup=False, highlight=False)
+
+
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tests/scenarios/run.py", description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, help="draws all plans (default: a random one, printed)")
@@ -120,6 +152,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--part", help="I/N: the I-th of N equal parts, to spread over machines or sittings")
     parser.add_argument("--quick", action="store_true", help="the representative part, one repeat: what make test runs")
     parser.add_argument("--results", type=Path, default=ROOT / "build" / "scenarios")
+    parser.add_argument("--parent", action="store_true", help="also the killed-parent and replay checks, whatever else")
     parser.add_argument("--no-parent", action="store_true", help="leave out the killed-parent and replay checks")
     parser.add_argument("--no-clean", action="store_true", help="leave out the long clean runs")
     parser.add_argument(
@@ -168,8 +201,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # list(): a failure of the harness in a thread must end the command, not vanish
         list(pool.map(lambda item: batch.run(*item), [item for item in chosen if not item[0].alone]))
     lines = report.must_show(batch.judged)
-    if not (options.no_parent or options.only or options.quick or options.judge_only):
-        lines += parent_lines(options.results, seed, options.repeats, console)
+    if options.parent or not (options.no_parent or options.only or options.quick or options.part or options.judge_only):
+        lines += parent_lines(options, seed, fingerprint, console)
     report.print_scenarios(console, batch.judged)
     good = report.print_lines(console, f"scenarios, seed {seed}", lines)
     return 0 if good else 1

@@ -89,6 +89,11 @@ def _all(name: str, flags: Sequence[bool]) -> Line:
     )
 
 
+def all_right(name: str, problems: Sequence[Sequence[str]]) -> Line:
+    """A line over checks of which each either found problems or did not."""
+    return _all(name, [not found for found in problems])
+
+
 def _delay(name: str, faults: Iterable[tuple[Scenario, Verdict]], pace: Pace, asked: str) -> Line:
     """A run without a verdict counts as infinitely late."""
     verdicts = [v for s, v in faults if s.truth.pace is pace]

@@ -1,5 +1,5 @@
 """Generator and critic metrics, each reduced in its own process group over the same ranks, one after the other."""
-# mypy: disable-error-code="import-not-found,no-any-return,no-untyped-call,no-untyped-def,attr-defined,union-attr,arg-type,operator,assignment"
+# mypy: ignore-errors
 
 import torch
 import torch.distributed as dist

@@ -6,6 +6,7 @@ ours fails, the command goes on, and the exit status is the command's own.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -118,8 +119,10 @@ def run(command: Sequence[str], settings: RunSettings) -> NoReturn:
         child = ForegroundCommand(command, child_environment(job, settings))
     except CommandNotStarted as error:
         say(str(error))
-        if job.rings is not None:
+        if job.rings is not None and job.directory is not None:
             remove_ring_directory(job.rings)
+            with contextlib.suppress(OSError):
+                job.directory.path.rmdir()  # only while there is nothing in it
         sys.exit(error.exit_code)
     if job.directory is not None and job.rings is not None:
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...telemetry.incident import Document, complete_document
@@ -79,7 +79,9 @@ class Case:
             del self.contributions[1]  # the one that opened the incident stays
 
     def pack(self) -> bytes:
-        return json.dumps(asdict(self), separators=(",", ":")).encode()
+        fields = {name: getattr(self, name) for name in self.__slots__}  # asdict copies deeply: ten times as slow
+        fields["contributions"] = [{name: getattr(c, name) for name in c.__slots__} for c in self.contributions]
+        return json.dumps(fields, separators=(",", ":")).encode()
 
     @classmethod
     def unpack(cls, row: bytes) -> Case:

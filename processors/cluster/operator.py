@@ -21,7 +21,7 @@ from .causes import Relation, kind_of, relate, suspect_ranks
 
 TOPIC_INCIDENTS = "whichrank.incidents"
 #: Incidents kept per job; beyond that the oldest that ended are forgotten.
-MAX_CASES_PER_JOB = 64
+MAX_CASES_PER_JOB = 24
 #: Kinds whose suspect has said where it was, or cannot be asked any more.
 NOTHING_TO_ASK = frozenset({Kind.RANK_DIED, Kind.RANK_RAISED, Kind.RANK_NEVER_JOINED, Kind.PLANNED_STOP})
 UNKNOWN_CLUSTER = "unknown"
@@ -54,6 +54,7 @@ class _Docket:
         self._record = record
         self._cases = ctx.state.table("incidents")
         self._jobs = ctx.state.table("jobs")
+        self._loaded: dict[str, bytes] = {}
 
     def take(self, finding: Finding) -> None:
         if "kind" not in finding.body or "bucket" not in finding.body:
@@ -68,7 +69,8 @@ class _Docket:
             self._merge(owner, cases)
         self._follow_the_job(finding, cases)
         for case in cases:
-            self._publish(case, finding)
+            if self._loaded.get(case.id) != case.pack():
+                self._publish(case, finding)
         self._save(finding.identity.job, cases)
 
     def _holds(self, case: Case, finding: Finding) -> bool:
@@ -97,11 +99,11 @@ class _Docket:
             relation = relate(case.primary, finding.body, case.resolved_at)
             if relation is Relation.UNRELATED:
                 continue
-            if relation is Relation.ORIGIN:
-                for former in case.contributions:
-                    former.consequence = True
             # What turns up about the past of an incident that has ended does not open it again.
             contribution.consequence = relation is Relation.CONSEQUENCE or case.resolved_at is not None
+            if relation is Relation.ORIGIN and not contribution.consequence:
+                for former in case.contributions:
+                    former.consequence = True
             case.add(contribution)
             return case
         identity = finding.identity
@@ -193,6 +195,7 @@ class _Docket:
             packed = self._cases.get(incident)
             if packed is not None:
                 cases.append(Case.unpack(packed))
+                self._loaded[incident] = packed
         return cases
 
     def _save(self, job: str, cases: list[Case]) -> None:
@@ -202,7 +205,7 @@ class _Docket:
             self._cases.delete(case.id)
         for case in cases:
             packed = case.pack()
-            if self._cases.get(case.id) != packed:
+            if self._loaded.get(case.id) != packed:
                 self._cases.put(case.id, packed)
         listed = json.dumps([case.id for case in cases]).encode()
         if self._jobs.get(job) != listed:

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from ..telemetry.vocabulary import Level
 from . import levels
 from .rank_identity import (
     OWNER_VARIABLE,
@@ -79,7 +80,7 @@ def step(*, loss: Any = None, grad_norm: Any = None) -> None:
             session.health.report("step", error)
 
 
-class phase:  # noqa: N801 - used like a function: ``with whichrank.phase("eval"):``
+class phase:
     """Context manager: what runs inside is shown as the named phase (names as in ``Phase``, lower case)."""
 
     __slots__ = ("_entered", "_name")
@@ -145,7 +146,7 @@ def _start(*, level: str | None, directory: Path | None) -> bool:
         chosen = levels.parse_level(level) if level is not None else levels.level_of_environment(os.environ)
         if chosen is None:
             _say_once(f"unknown level {level!r}, using events")
-            chosen = levels.Level.EVENTS
+            chosen = Level.EVENTS
         import torch  # here, so that programs that are no ranks never import it for us
 
         from .ring_writer import open_ring_writer
@@ -184,7 +185,7 @@ def _place_of_process_group() -> RankPlace | None:
 
 
 def _backend_of(torch: Any) -> str:
-    group = getattr(getattr(torch._C, "_distributed_c10d", None), "ProcessGroup", None)
+    group = getattr(getattr(torch._C, "_distributed_c10d", None), "ProcessGroup", None)  # noqa: SLF001
     if group is None:
         return "status"
     return "hooks" if hasattr(group, "register_pre_hook") else "backend_select"

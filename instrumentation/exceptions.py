@@ -8,7 +8,6 @@ Never raises, never changes what is printed or the exit code.
 
 from __future__ import annotations
 
-import atexit
 import sys
 import threading
 from collections.abc import Callable
@@ -25,7 +24,7 @@ MAX_FRAMES = 64
 
 
 class ExceptionRecorder:
-    """Owns the two exception hooks and the atexit mark of one session."""
+    """Owns the two exception hooks of one session and writes how the process leaves."""
 
     def __init__(self, writer: RankRecorder, tracker: PhaseTracker, guard: Guard, is_owner: Callable[[], bool]) -> None:
         self._writer = writer
@@ -46,7 +45,6 @@ class ExceptionRecorder:
         sys.excepthook = self._hook
         self._previous_thread_hook = threading.excepthook
         threading.excepthook = self._thread_hook
-        atexit.register(self.mark_exit)
 
     def uninstall(self) -> None:
         """Put the hooks back where nobody has put another on top."""
@@ -54,7 +52,6 @@ class ExceptionRecorder:
             sys.excepthook = self._put_back
         if threading.excepthook == self._thread_hook:
             threading.excepthook = self._previous_thread_hook
-        atexit.unregister(self.mark_exit)
 
     def chain_again(self) -> None:
         """Heartbeat thread: get in front of a hook that was set since and may not call ours."""
@@ -99,7 +96,7 @@ class ExceptionRecorder:
             self._guard.fail(error)
 
     def mark_exit(self) -> None:
-        """atexit: the process leaves in an orderly way. ``os._exit`` and signals never come here."""
+        """At exit: the process leaves in an orderly way. ``os._exit`` and signals never come here."""
         if self._left or not self._is_owner():
             return
         self._left = True
@@ -141,7 +138,7 @@ def frames_of(trace: TracebackType | None) -> list[Frame]:
 
 def frames_of_thread(thread_id: int) -> list[Frame]:
     """Current stack of a thread, innermost last. Costs a few microseconds and holds the GIL for them."""
-    frame = sys._current_frames().get(thread_id)
+    frame = sys._current_frames().get(thread_id)  # noqa: SLF001 - documented in spite of its name
     frames: list[Frame] = []
     while frame is not None and len(frames) < MAX_FRAMES:
         code = frame.f_code

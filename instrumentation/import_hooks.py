@@ -1,8 +1,9 @@
 """Callbacks after a module has been imported, for modules that are dear to import or not there yet.
 
-Used to arm the instrumentation when torch appears (bootstrap) and to patch torch.compile, FSDP and checkpointing only in
-jobs that use them. One finder at the head of ``sys.meta_path``; it changes neither the module nor its loader for longer
-than the import takes. A callback that raises is reported and never disturbs the import. Standard library only.
+Used to arm the instrumentation when torch appears (bootstrap) and to patch torch.compile, FSDP and checkpointing only
+in jobs that use them. One finder at the head of ``sys.meta_path``; it changes neither the module nor its
+loader for longer than the import takes. A callback that raises is reported and never disturbs the import.
+Standard library only.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ from .guard import Guard
 #: Copies under way per kind of value; with more than this the device is far behind and the newest is left out.
 MAX_PENDING = 16
 
-_dispatch_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
+#: Under a dispatch mode (fake tensors, counters of operations) reading a value would be one more operation it sees.
+_dispatch_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)  # noqa: SLF001
 
 
 class ScalarReader:
@@ -78,7 +79,7 @@ class ScalarReader:
                 break
         if buffer is None or event is None:
             buffer = torch.empty((), dtype=tensor.dtype, pin_memory=True)
-            event = torch.cuda.Event()
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         with torch.no_grad():
             buffer.copy_(tensor.detach().reshape(()), non_blocking=True)
         event.record()
@@ -87,6 +88,8 @@ class ScalarReader:
 
 def _plain_scalar(value: Any) -> Any:
     """The tensor to read, or None where reading is not simply looking."""
+    if type(value) in (list, tuple) and len(value) == 1:
+        value = value[0]
     kind = type(value)
     if kind is not torch.Tensor and kind is not torch.nn.Parameter:
         placements = getattr(value, "placements", None)

@@ -175,6 +175,10 @@ class PhaseTracker:
         except Exception as error:  # edge: hook
             self._guard.fail(error)
 
+    def in_main_thread(self) -> bool:
+        """Whether the calling thread's phases count."""
+        return threading.get_ident() == self._main_thread
+
     def depth(self) -> int:
         """Number of phases begun and not ended."""
         return len(self._stack)

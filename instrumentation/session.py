@@ -7,11 +7,12 @@ the session: it never writes to its parent's ring and never ends its parent's ra
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..telemetry import ring_layout as layout
 from ..telemetry.vocabulary import HookState, Level, Phase
@@ -25,6 +26,10 @@ from .phases import PhaseTracker
 from .rank_identity import RankPlace
 from .ring_writer import RankRecorder
 from .steps import StepCounter
+
+if TYPE_CHECKING:
+    from .collectives import CollectiveHooks
+    from .hooks.context import HookContext
 
 
 class Session:
@@ -44,8 +49,8 @@ class Session:
         self.imports = PostImportFinder(self.health.report)
         self.patches = PatchSet(self.health.report)
         self.level = level
-        self.collectives: Any = None
-        self.context: Any = None
+        self.collectives: CollectiveHooks | None = None
+        self.context: HookContext | None = None
         self._level_file = levels.LevelFile(directory)
         self._cost_limit = levels.CostLimit(cost_limit)
         #: Level above which cost does not let us go; None while cost is fine.
@@ -56,9 +61,8 @@ class Session:
         self._cost_written_ns = 0
         self._calls_written = 0
         self._token_group: Any = None
+        self._signals_watched = False
         self._main_thread_id = threading.main_thread().ident or 0
-        self._beat_guard = Guard("heartbeat", self.health)
-        self._collectives_guard = Guard("collectives", self.health)
         self.heartbeat = Heartbeat(
             beat=self._beat,
             slow=self._look_around,
@@ -75,6 +79,8 @@ class Session:
     def start(self) -> None:
         """Install all hooks and start the heartbeat. Never raises for what cannot be installed."""
         self.exceptions.install()
+        atexit.register(self._leave)
+        self._watch_signals()
         self._install_collectives()
         self._install_hooks()
         file_level = self._level_file.look()
@@ -90,7 +96,12 @@ class Session:
     def stop(self) -> None:
         """Take every hook out again and close the ring (tests, and jobs that want to end the observation)."""
         self.heartbeat.stop()
+        atexit.unregister(self._leave)
         self.exceptions.uninstall()
+        if self._signals_watched:
+            from .fatal_signals import unwatch_fatal_signals
+
+            unwatch_fatal_signals()
         self.imports.remove()
         self.patches.uninstall()
         context, self.context = self.context, None
@@ -102,19 +113,26 @@ class Session:
                     self.health.report("uninstall", error)
         collectives, self.collectives = self.collectives, None
         if collectives is not None:
-            uninstall = getattr(collectives, "uninstall", None)
-            if uninstall is not None:
-                uninstall()
-            else:
-                collectives.set_enabled(False)
+            collectives.uninstall()
         self.tracker.enabled = self.steps.enabled = False
         self.writer.close()
+
+    def _watch_signals(self) -> None:
+        try:
+            from .fatal_signals import watch_fatal_signals
+
+            self._signals_watched = bool(watch_fatal_signals(self.writer.path, self.writer.geometry.crash_offset))
+        except ImportError:  # no C compiler where whichrank was built: the agent sees the exit status all the same
+            pass
+        except Exception as error:  # edge: signals are the kernel's affair
+            self.health.report("fatal_signals", error)
 
     def _install_collectives(self) -> None:
         try:
             from . import collectives
 
-            self.collectives = collectives.install(self.writer, lambda: self.level)
+            completes = os.environ.get("WHICHRANK_COMPLETION", "1") != "0"
+            self.collectives = collectives.install(self.writer, lambda: self.level, completes=completes)
         except Exception as error:  # edge: torch without distributed, or internals that changed
             self.health.report("collectives", error)
 
@@ -128,6 +146,7 @@ class Session:
                 data,
                 evaluation,
                 forward,
+                grad_scaler,
                 optimizer,
                 process_group_end,
             )
@@ -150,6 +169,7 @@ class Session:
         for module in (
             backward,
             optimizer,
+            grad_scaler,
             data,
             forward,
             evaluation,
@@ -164,29 +184,32 @@ class Session:
                 self.health.report(module.__name__.rpartition(".")[2], error)
         self._hook_state |= HookState.PHASES_HOOKED
 
+    def _leave(self) -> None:
+        """atexit. Others may still run after us, so nothing is uninstalled."""
+        if self.owns_rank():
+            self._write_cost()
+            self.exceptions.mark_exit()
+
     def _forget_in_child(self) -> None:
         # Data-loader workers: the heartbeat thread does not exist here, the ring is the parent's.
         self.tracker.enabled = self.steps.enabled = False
         self.writer.forget_in_child()
 
     # --- heartbeat thread -------------------------------------------------------------------------------------------
-    def _poll_completions(self) -> None:
-        """Also called by hooks in the main thread."""
-        if self.collectives is not None and self._collectives_guard.enabled and self.level:
-            try:
-                self.collectives.poll_completions()
-            except Exception as error:  # edge: hook
-                self._collectives_guard.fail(error)
+    def _poll_completions(self) -> int:
+        """Operations still open. Also called by hooks in the main thread."""
+        if self.collectives is None or not self.level:
+            return 0
+        return self.collectives.poll_completions()  # guards itself
 
     def _beat(self) -> None:
-        self._poll_completions()
         collectives = self.collectives
-        self.writer.beat(
-            hook_errors=self.hook_errors(),
-            pending=_number_of(collectives, "pending"),
-            fr_enqueued=_number_of(collectives, "fr_enqueued", layout.UNKNOWN_U64),
-            fr_completed=_number_of(collectives, "fr_completed", layout.UNKNOWN_U64),
-        )
+        if collectives is None or not self.level:
+            self.writer.beat(hook_errors=self.hook_errors())
+            return
+        pending = collectives.poll_completions()
+        enqueued, completed = collectives.poll_status()
+        self.writer.beat(hook_errors=self.hook_errors(), pending=pending, fr_enqueued=enqueued, fr_completed=completed)
 
     def _look_around(self, now_ns: int) -> None:
         """Once a second."""
@@ -204,13 +227,17 @@ class Session:
     def _keep_stack(self) -> None:
         self.writer.record_stack(frames_of_thread(self._main_thread_id))
 
-    def _watch_cost(self, now_ns: int) -> None:
+    def _write_cost(self) -> int:
+        """Publish what phases and steps cost since the last time; returns the total of everything in ns."""
         own_ns = self.tracker.cost_ns + self.steps.cost_ns
         own_calls = self.tracker.calls + self.steps.calls
         if own_ns != self._cost_written_ns:
             self.writer.add_cost(own_ns - self._cost_written_ns, own_calls - self._calls_written)
             self._cost_written_ns, self._calls_written = own_ns, own_calls
-        total_ns = own_ns + _number_of(self.collectives, "cost_ns")
+        return own_ns + int(getattr(self.collectives, "cost_ns", 0))
+
+    def _watch_cost(self, now_ns: int) -> None:
+        total_ns = self._write_cost()
         if self._cost_limit.exceeded(now_ns, total_ns, self.steps.step) and self.level > Level.STATUS:
             # Status costs no collective hook; the phases that remain are far below the limit for any real step.
             self._cost_cap = levels.lowered(self.level)
@@ -221,7 +248,9 @@ class Session:
 
     def _apply_level(self) -> None:
         level = self._wanted if self._cost_cap is None else min(self._wanted, self._cost_cap)
-        state = self._hook_state | self._state_of_collectives()
+        state = self._hook_state
+        if self.collectives is not None:
+            state |= self.collectives.state
         if self._cost_cap is not None:
             state |= HookState.COST_LIMITED
         if self.health.disabled:
@@ -232,30 +261,25 @@ class Session:
         self.level = level
         self.tracker.enabled = self.steps.enabled = level > Level.OFF
         if self.collectives is not None:
-            try:
-                self.collectives.set_enabled(level == Level.EVENTS)
-            except Exception as error:  # edge: hook
-                self._collectives_guard.fail(error)
+            self.collectives.set_enabled(level == Level.EVENTS)
         self.writer.set_level(level, state)
-
-    def _state_of_collectives(self) -> HookState:
-        return HookState(_number_of(self.collectives, "state"))
 
     def hook_errors(self) -> int:
         """Errors of all hooks so far."""
-        return self.health.errors + _number_of(self.collectives, "errors")
+        return self.health.errors + (0 if self.collectives is None else self.collectives.errors)
 
     def _exchange_token(self) -> None:
         """Once per default process group."""
         c10d = sys.modules.get("torch.distributed.distributed_c10d")
         if c10d is None:
             return
-        group = c10d._world.default_pg
+        group = c10d._world.default_pg  # noqa: SLF001 - torch has no public way to see that groups were made anew
         if group is None or group is self._token_group:
             return
         self._token_group = group
         try:
-            attempt_token.exchange_token(c10d._get_default_store(), c10d.get_rank(), self._keep_token)
+            store = c10d._get_default_store()  # noqa: SLF001 - as above
+            attempt_token.exchange_token(store, c10d.get_rank(), self._keep_token)
         except Exception as error:  # edge: the store is torch's affair
             self.health.report("attempt_token", error)
 
@@ -275,14 +299,6 @@ class Session:
             context.losses.collect()
             context.grad_norms.collect()
         self.steps.end_by_hand(None, None)
-
-
-def _number_of(owner: Any, attribute: str, default: int = 0) -> int:
-    """An attribute or parameterless method as an integer; the default where there is none."""
-    value = getattr(owner, attribute, default)
-    if callable(value):
-        value = value()
-    return default if value is None else int(value)
 
 
 _PHASES_BY_NAME = {phase.name.lower(): int(phase) for phase in Phase}

@@ -41,13 +41,13 @@ class StepCounter:
         "_guard",
         "_loss",
         "_on_step",
-        "_optimizer_calls",
         "_stepped",
         "_writer",
         "by_hand",
         "calls",
         "cost_ns",
         "enabled",
+        "optimizer_calls",
         "step",
     )
 
@@ -57,12 +57,13 @@ class StepCounter:
         self._on_step = on_step
         self._backward_seen = False
         self._stepped: set[int] = set()
-        self._optimizer_calls = 0
         self._auto_since_hand = False
         self._loss: float | None = None
         self._grad_norm: float | None = None
         self.by_hand = False
         self.enabled = True
+        #: Number of optimizer steps so far; equal before and after ``GradScaler.step`` = it skipped the update.
+        self.optimizer_calls = 0
         self.step = 0
         self.cost_ns = 0
         self.calls = 0
@@ -93,17 +94,13 @@ class StepCounter:
         if self._grad_norm is None or math.isfinite(self._grad_norm):
             self._grad_norm = grad_norm
 
-    def optimizer_calls(self) -> int:
-        """Number of optimizer steps so far; equal before and after ``GradScaler.step`` = it skipped the update."""
-        return self._optimizer_calls
-
     def on_optimizer_step(self, optimizer: Any, *, skipped: bool = False) -> None:
         """An optimizer updated the parameters, or a GradScaler kept it from doing so."""
         if not (self.enabled and self._guard.enabled):
             return
         try:
             if not skipped:
-                self._optimizer_calls += 1
+                self.optimizer_calls += 1
             if self.by_hand:
                 return
             identity = id(optimizer)

@@ -1,4 +1,4 @@
-"""Backward passes: phase, loss, micro-steps. Patches ``torch.autograd.backward``, which ``Tensor.backward`` calls too."""
+"""Backward passes: phase, loss, micro-steps. Patches ``torch.autograd.backward``, which ``Tensor.backward`` calls."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def install(context: HookContext) -> None:
                 losses.collect()
                 grad_norms.collect()
                 # A gradient of its own means that this is not the loss (pipeline stages, custom graphs).
-                if not args and kwargs.get("grad_tensors") is None:
-                    losses.read(tensors)
-                elif args and args[0] is None:
-                    losses.read(tensors)
+                if (args[0] if args else kwargs.get("grad_tensors")) is None:
+                    if context.scaled_loss != id(tensors):
+                        losses.read(tensors)
+                    context.scaled_loss = 0
             try:
                 result = original(tensors, *args, **kwargs)
             except BaseException as error:

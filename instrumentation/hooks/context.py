@@ -30,10 +30,12 @@ class HookContext:
     patches: PatchSet
     imports: PostImportFinder
     #: Looks for completed collectives; called at edges where some are likely (end of backward, before the optimizer).
-    poll_completions: Callable[[], None]
+    poll_completions: Callable[[], object]
     #: Ways back that are not patches, such as torch's own hook handles.
     undo: list[Callable[[], None]] = field(default_factory=list)
-    #: Modules whose mode tells training from evaluation, by id; the references keep ids from being reused.
+    #: id of the last loss that a GradScaler scaled: its true value has been read.
+    scaled_loss: int = 0
+    #: Modules whose mode tells training from evaluation, by id; a module that is gone leaves by itself.
     roots: weakref.WeakValueDictionary[int, Any] = field(default_factory=weakref.WeakValueDictionary)
 
     def guard(self, name: str) -> Guard:

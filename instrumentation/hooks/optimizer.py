@@ -1,17 +1,13 @@
-"""Optimizer steps: phase and step count, through torch's own global hooks, and updates skipped by a GradScaler."""
+"""Optimizer steps: phase and step count, through torch's own global hooks."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch.compiler import is_dynamo_compiling
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ...telemetry.vocabulary import Phase
-from ..patch import Patch
 from .context import HookContext
 
 _OPTIMIZER = int(Phase.OPTIMIZER)
@@ -20,7 +16,7 @@ MAX_NESTED = 8
 
 
 def install(context: HookContext) -> None:
-    """Register the two global hooks and patch ``GradScaler.step``, which fires none of them when it skips."""
+    """Register the two global hooks. Optimizers outside the main thread have no phase and end no step."""
     tracker, steps, poll_completions = context.tracker, context.steps, context.poll_completions
     entered: list[tuple[int, int]] = []  # optimizer, phase entry
     guard = context.guard("optimizer")
@@ -37,7 +33,9 @@ def install(context: HookContext) -> None:
                     break
             if len(entered) >= MAX_NESTED:
                 entered.clear()
-            entered.append((id(optimizer), tracker.enter(_OPTIMIZER, left_open=True)))
+            entry = tracker.enter(_OPTIMIZER, left_open=True)
+            if entry:
+                entered.append((id(optimizer), entry))
         except Exception as error:  # edge: hook
             guard.fail(error)
 
@@ -45,33 +43,15 @@ def install(context: HookContext) -> None:
         if is_dynamo_compiling() or not guard.enabled:
             return
         try:
-            while entered:
-                identity, entry = entered.pop()
-                if identity == id(optimizer):
-                    if entry:
-                        # The step ends before the phase does, so that what follows belongs to the next step.
-                        steps.on_optimizer_step(optimizer)
-                        tracker.leave(entry)
+            for index, (identity, entry) in enumerate(entered):
+                if identity == id(optimizer) and tracker.in_main_thread():
+                    del entered[index:]
+                    # The step ends before the phase does, so that what follows belongs to the next step.
+                    steps.on_optimizer_step(optimizer)
+                    tracker.leave(entry)
                     break
         except Exception as error:  # edge: hook
             guard.fail(error)
 
     context.undo.append(register_optimizer_step_pre_hook(before).remove)
     context.undo.append(register_optimizer_step_post_hook(after).remove)
-
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            calls = steps.optimizer_calls()
-            result = original(self, optimizer, *args, **kwargs)
-            if (
-                not is_dynamo_compiling()
-                and steps.optimizer_calls() == calls
-                and isinstance(optimizer, torch.optim.Optimizer)
-            ):
-                steps.on_optimizer_step(optimizer, skipped=True)
-            return result
-
-        return step
-
-    context.patches.install(Patch("grad_scaler", [(torch.amp.GradScaler, "step")], make))

@@ -62,6 +62,12 @@ class Case:
         return causes[leading(causes)]
 
     @property
+    def primary_key(self) -> str:
+        """The key of the finding that names the cause."""
+        causes = self.causes
+        return causes[leading([c.body for c in causes])].key
+
+    @property
     def resolved_at(self) -> float | None:
         """Unix seconds at which it ended, None while it is open."""
         if self.ended is not None:

@@ -6,10 +6,8 @@ incidents. One page per cause; an incident's id is fixed when it opens.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from ...telemetry.incident import incident_id
 from ...telemetry.records import Event, Finding, Identity, Incident, Record
@@ -170,7 +168,8 @@ class _Docket:
             return
         for suspect in case.document["suspects"]:
             rank = suspect.get("rank")
-            request = _digest(case.id, "stack", rank)
+            # The id that JobOperator gives to the same wish: the agent answers once.
+            request = f"{case.primary_key}/stack/{rank}"
             known = (suspect.get("where") or {}).get("line") is not None
             if rank is None or known or request in case.requested:
                 continue
@@ -210,7 +209,3 @@ class _Docket:
         listed = json.dumps([case.id for case in cases]).encode()
         if self._jobs.get(job) != listed:
             self._jobs.put(job, listed)
-
-
-def _digest(*parts: Any) -> str:
-    return hashlib.blake2b("\x1f".join(map(str, parts)).encode(), digest_size=8).hexdigest()

@@ -1,0 +1,190 @@
+"""Collectives of every process group, recorded: the one interface over three ways of seeing them.
+
+torch >= 2.14: official pre/post hooks (collectives_hooks). Older: BackendSelect (collectives_dispatch). Below level
+"events": flight-recorder status only (collectives_status). All three give the same events. ``install`` runs once per
+process; afterwards hooks run on the threads that issue collectives and ``poll_completions`` on the heartbeat thread and
+at phase edges. Nothing here raises into the job: a failure stops the hooks, is counted and makes the rank blind.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from time import monotonic_ns
+from typing import Any, Protocol
+
+from ..telemetry import ring_layout as layout
+from ..telemetry.vocabulary import EventFlag, EventKind, HookState, Level, Op
+from .collectives_status import FlightRecorderStatus
+from .completion import CompletionTracker
+from .groups import GroupRegistry, RankGroup
+from .ring_writer import RankRecorder
+
+_POLLED = int(EventFlag.POLLED)
+
+
+class CollectiveBackend(Protocol):
+    """One way of seeing operations: official hooks, or the dispatcher."""
+
+    def install(self) -> None: ...
+    def uninstall(self) -> None: ...
+    def hook_group(self, pg: Any, group: RankGroup) -> None: ...
+
+
+class CollectiveHooks:
+    """State shared by hooks, heartbeat and levels. ``enabled`` False: operations are only counted."""
+
+    def __init__(self, writer: RankRecorder, *, completes: bool) -> None:
+        self.writer = writer
+        self.completes = completes
+        self.enabled = False
+        #: Set for good by a hook that raised; every hook returns at once from then on.
+        self.stopped = False
+        self.errors = 0
+        self.completion = CompletionTracker(writer)
+        self.status = FlightRecorderStatus(writer)
+        self.registry = GroupRegistry(writer, self._hook_group)
+        self.backend: CollectiveBackend | None = None
+        self._polling = threading.Lock()
+        self._installed = False
+
+    # --- installation -----------------------------------------------------------------------------------------------
+    def install(self) -> None:
+        """Hook every group, existing and future. Raises only what importing torch raises."""
+        from . import collectives_hooks
+
+        self.backend = self._choose_backend(collectives_hooks.is_supported())
+        try:
+            self.writer.track_completion(self.completes)
+            self.backend.install()
+            self.registry.install()
+            if self.completes:
+                self.completion.install_wait()
+            self._installed = True
+        except Exception as error:
+            self.fail(error)
+
+    def _choose_backend(self, official: bool) -> CollectiveBackend:
+        if official:
+            from .collectives_hooks import OfficialHooks
+
+            return OfficialHooks(self)
+        from .collectives_dispatch import DispatchHooks
+
+        return DispatchHooks(self)
+
+    def _hook_group(self, pg: Any, group: RankGroup) -> None:
+        if self.backend is not None and not self.stopped:
+            self.backend.hook_group(pg, group)
+
+    def uninstall(self) -> None:
+        """Stop for good and put patched functions back (tests, end of process). Registered hooks stay, idle."""
+        self.stopped = True
+        self.registry.uninstall()
+        if self.backend is not None:
+            self.backend.uninstall()
+        self.completion.uninstall_wait()
+        self.completion.held.clear()
+
+    # --- level ------------------------------------------------------------------------------------------------------
+    def set_enabled(self, enabled: bool) -> None:
+        """Record operations, or only count them, so that numbers agree between ranks when recording resumes."""
+        self.enabled = bool(enabled)
+
+    @property
+    def state(self) -> HookState:
+        """Bits for the progress page: what is hooked and why the rank may be blind."""
+        state = HookState.NONE
+        if self._installed:
+            state |= HookState.COLLECTIVES_HOOKED
+            if self.completes:
+                state |= HookState.COMPLETION_HOOKED
+        if self.stopped:
+            state |= HookState.DISABLED
+        if self.writer.groups_blind:
+            state |= HookState.GROUPS_OVERFLOW
+        return state
+
+    # --- completion -------------------------------------------------------------------------------------------------
+    def poll_completions(self) -> int:
+        """Look once at everything open; returns how many operations still are. Never blocks: a second caller leaves."""
+        if self.stopped or not self._installed or not self._polling.acquire(blocking=False):
+            return len(self.completion)
+        try:
+            self.registry.define_waiting()
+            self.completion.poll()
+            return len(self.completion)
+        except Exception as error:
+            self.fail(error)
+            return 0
+        finally:
+            self._polling.release()
+
+    def poll_status(self) -> tuple[int, int]:
+        """Read the flight recorder (heartbeat thread only); completes device groups from it.
+
+        Returns (enqueued, completed) of the default group as its backend counts, UNKNOWN_U64 where unknown.
+        """
+        if self.stopped:
+            return layout.UNKNOWN_U64, layout.UNKNOWN_U64
+        try:
+            waiting: list[tuple[RankGroup, str, int]] = []
+            if self.completes:
+                for group in self.registry.groups():
+                    if not group.on_cpu and "nccl" in group.backend:
+                        waiting.append((group, "nccl", self.writer.enqueued(group.row)))
+            self.status.read()
+            for group, backend, before in waiting:
+                self.status.complete_group(group.row, backend, group.device_order, before, _POLLED)
+            return self.status.default_group()
+        except Exception as error:
+            self.fail(error)
+            return layout.UNKNOWN_U64, layout.UNKNOWN_U64
+
+    def begin_monitored_barrier(self, pg: Any) -> tuple[int, int] | None:
+        """Record a monitored barrier, which official hooks do not see; (row, sequence), or None where not recorded."""
+        if self.stopped:
+            return None
+        try:
+            group = self.registry.find_or_default(pg)
+            if group is None or not self.registry.define(group) or group.blind:
+                return None
+            if not self.enabled:
+                self.writer.skip(group.row, 0)
+                return None
+            flags = int(EventFlag.NO_SIZE)
+            return group.row, self.writer.enqueue(group.row, int(Op.MONITORED_BARRIER), 0, 0, -1, flags)
+        except Exception as error:
+            self.fail(error)
+            return None
+
+    def end(self, row: int, seq: int, flags: int) -> None:
+        """Record the end of one operation; never raises."""
+        try:
+            self.writer.complete(row, seq, 0, flags)
+        except Exception as error:
+            self.fail(error)
+
+    # --- failure ----------------------------------------------------------------------------------------------------
+    def fail(self, error: BaseException) -> None:
+        """A hook raised: stop all of them for good, count it, and say so in the ring. Never raises."""
+        self.errors += 1
+        if self.stopped:
+            return
+        self.stopped = True
+        try:
+            text = f"collective hooks disabled: {type(error).__name__}: {error}"[:500]
+            self.writer.define(layout.DEFINITION_NOTE, 0, {"text": text, "time_ns": monotonic_ns()})
+            self.writer.append_event(EventKind.HOOK_OFF, value=int(self.state))
+        except Exception:
+            self.errors += 1
+
+
+def install(
+    writer: RankRecorder, level_getter: Callable[[], int] | None = None, *, completes: bool = True
+) -> CollectiveHooks:
+    """Hook the collectives of this process. ``level_getter`` gives the level to begin with (default: events)."""
+    hooks = CollectiveHooks(writer, completes=completes)
+    hooks.set_enabled(level_getter is None or level_getter() >= Level.EVENTS)
+    hooks.install()
+    return hooks

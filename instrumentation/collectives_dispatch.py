@@ -1,0 +1,163 @@
+"""Backend for torch 2.6 to 2.13, which have no hooks: an implementation of every c10d operation at BackendSelect.
+
+Every way of issuing a collective passes there (Python, DDP's C++ reducer, FSDP2, functional collectives, DTensor,
+point-to-point). Runs on the issuing thread, records, and redispatches; ``redispatch`` releases the GIL, which
+``get_kernel().call_boxed`` does not (it deadlocked gloo). Installed once per process and for ever; a flag stops it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..telemetry.vocabulary import EventFlag, Op
+from .groups import RankGroup
+from .operations import NO_SIZE_OPS, ROOTED_OPS, dtype_codes, family_of, sum_bytes
+
+if TYPE_CHECKING:
+    from .collectives import CollectiveHooks
+
+_P2P = int(EventFlag.P2P)
+_NO_SIZE = int(EventFlag.NO_SIZE)
+_FAILED = int(EventFlag.FAILED)
+_ROOT_NAMES = ("root_rank", "dst", "src")
+#: Operations at this key that are not collectives.
+_NOT_COLLECTIVES = ("check_for_nan",)
+
+
+class DispatchHooks:
+    """Installs one hook per c10d operation; groups need no hook of their own."""
+
+    def __init__(self, hooks: CollectiveHooks) -> None:
+        import torch
+
+        self._torch: Any = torch
+        self._hooks = hooks
+        self._dtypes = dtype_codes(torch)
+        self._library: Any = None
+
+    def hook_group(self, pg: Any, group: RankGroup) -> None:
+        """Nothing: operations find their group by the ProcessGroup they are issued on."""
+
+    def install(self) -> None:
+        """Register the implementations. The Library object must live as long as they do."""
+        library = self._torch.library.Library("c10d", "IMPL")
+        for schema in self._torch._C._jit_get_all_schemas():
+            namespace, _, name = schema.name.partition("::")
+            if namespace != "c10d" or schema.overload_name or name in _NOT_COLLECTIVES:
+                continue
+            hook = self._make_hook(name, schema)
+            if hook is not None:
+                library.impl(name, hook, "BackendSelect", with_keyset=True)
+        self._library = library
+
+    def uninstall(self) -> None:
+        """Nothing: taking implementations out of a live dispatcher is not safe; the stop flag makes them pass on."""
+
+    def _make_hook(self, name: str, schema: Any) -> Any:
+        family = family_of(name)
+        names = [argument.name for argument in schema.arguments]
+        if family is None or "process_group" not in names:
+            return None
+        from torch._C._distributed_c10d import ProcessGroup, Work
+
+        torch = self._torch
+        redispatch = getattr(torch.ops.c10d, name).default.redispatch
+        after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+        unbox_group = ProcessGroup.unbox
+        unbox_work = Work.unbox
+        hooks = self._hooks
+        writer = hooks.writer
+        completion = hooks.completion
+        held = completion.held
+        completes = hooks.completes
+        find = hooks.registry.find
+        dtypes = self._dtypes.get
+        op = int(family)
+        base_flags = (_NO_SIZE if family in NO_SIZE_OPS else 0) | (_P2P if family in (Op.SEND, Op.RECV) else 0)
+        group_index = names.index("process_group")
+        root_index = next((names.index(root) for root in _ROOT_NAMES if root in names), -1)
+        rooted = family in ROOTED_OPS and root_index >= 0
+        # A barrier's tensor only carries the device.
+        sized_index = -1 if family in (Op.BARRIER, Op.MONITORED_BARRIER) else _find_input(names)
+        gathers_list = family == Op.ALL_GATHER and "output_tensors" in names
+        output_index = names.index("output_tensors") if gathers_list else -1
+
+        def before(args: tuple[Any, ...]) -> tuple[int, int, int, bool] | None:
+            group = find(unbox_group(args[group_index]))
+            if group is None or group.blind:
+                return None
+            if not group.defined and not hooks.registry.define(group):
+                return None
+            flags = base_flags
+            nbytes = dtype = 0
+            tensor: Any = None
+            if sized_index >= 0:
+                tensors = args[sized_index]
+                if type(tensors) is not list:
+                    tensor = tensors
+                elif tensors:
+                    tensor = tensors[0]
+                    if type(tensor) is list:
+                        tensors = [part for parts in tensors for part in parts]
+                        tensor = tensors[0] if tensors else None
+                if tensor is not None:
+                    if tensor.is_meta or type(tensor).__name__ == "FakeTensor":
+                        return None  # traced, not issued
+                    dtype = dtypes(tensor.dtype, 0)
+                    try:
+                        nbytes = tensor.nbytes if type(tensors) is not list else sum_bytes(tensors)
+                    except Exception:
+                        flags |= _NO_SIZE
+            if not hooks.enabled:
+                writer.skip(group.row, flags)
+                return None
+            if held:
+                completion.poll_oldest()
+            if gathers_list and not group.on_cpu:
+                parts = [part for output in args[output_index] for part in output]
+                if any(part.numel() != parts[0].numel() for part in parts[1:]):
+                    flags |= _NO_SIZE
+            peer = -1
+            if rooted:
+                root = args[root_index]
+                if 0 <= root < len(group.members):
+                    peer = group.members[root]
+            seq = writer.enqueue(group.row, op, nbytes, dtype, peer, flags)
+            return group.row, seq, flags, group.on_cpu or (tensor is not None and tensor.is_cpu)
+
+        def hook(keyset: Any, *args: Any) -> Any:
+            issued = None
+            if not hooks.stopped:
+                try:
+                    issued = before(args)
+                except Exception as error:
+                    hooks.fail(error)
+            if issued is None or not completes:
+                return redispatch(keyset & after, *args)
+            row, seq, flags, on_host = issued
+            try:
+                result = redispatch(keyset & after, *args)
+            except BaseException:
+                hooks.end(row, seq, flags | _FAILED)
+                raise
+            if on_host:
+                try:
+                    boxed = result[-1] if type(result) is tuple else result
+                    if boxed is None:
+                        writer.complete(row, seq, 0, flags)
+                    else:
+                        completion.hold(unbox_work(boxed), row, seq, flags)
+                except Exception as error:
+                    hooks.fail(error)
+            return result
+
+        hook.__name__ = f"record_{name}"
+        return hook
+
+
+def _find_input(names: list[str]) -> int:
+    """Index of the argument whose bytes members compare: the inputs, or the tensors that are both."""
+    for index, name in enumerate(names):
+        if "input" in name and "split" not in name:
+            return index
+    return next((index for index, name in enumerate(names) if name in ("tensors", "tensor")), -1)

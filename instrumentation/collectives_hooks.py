@@ -1,0 +1,195 @@
+"""Backend for torch >= 2.14: ProcessGroup pre and post hooks, one pair of closures per group.
+
+Runs on whichever thread issues a collective. Hooks never raise: an exception would break the user's collective. They
+are never unregistered either (unregistering while a hook runs or another thread issues crashes the process): to stop,
+a flag is set and they return at once.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import secrets
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+from ..telemetry.vocabulary import EventFlag, Op
+from .groups import RankGroup
+from .operations import NO_SIZE_OPS, ROOTED_OPS, dtype_codes, families_by_number, sum_bytes
+
+if TYPE_CHECKING:
+    from .collectives import CollectiveHooks
+
+_P2P = int(EventFlag.P2P)
+_NO_SIZE = int(EventFlag.NO_SIZE)
+_FAILED = int(EventFlag.FAILED)
+_RECV = int(Op.RECV)
+_ALL_GATHER = int(Op.ALL_GATHER)
+
+#: A random 63-bit id: hooks run in order of id and registering a used id silently replaces the other hook.
+HOOK_ID = secrets.randbits(62) | 1
+
+
+def is_supported() -> bool:
+    """Whether this torch's ProcessGroup has pre and post hooks."""
+    from torch._C._distributed_c10d import ProcessGroup
+
+    return hasattr(ProcessGroup, "register_pre_hook") and hasattr(ProcessGroup, "register_post_hook")
+
+
+class OfficialHooks:
+    """Builds and registers the hook pair of each group."""
+
+    def __init__(self, hooks: CollectiveHooks) -> None:
+        import torch
+        from torch._C._distributed_c10d import HookOpName
+
+        self._hooks = hooks
+        self._dtypes = dtype_codes(torch)
+        # By the enum's number: (family, base flags, takes root).
+        self._operations = {
+            number: (int(op), _base_flags(op), op in ROOTED_OPS)
+            for number, op in families_by_number(HookOpName.__members__).items()
+        }
+
+    def install(self) -> None:
+        """Groups are hooked one by one; globally only ``monitored_barrier``, which fires no hook, is wrapped."""
+        c10d: Any = importlib.import_module("torch.distributed.distributed_c10d")
+        package: Any = importlib.import_module("torch.distributed")
+        original = c10d.monitored_barrier
+        hooks = self._hooks
+
+        @functools.wraps(original)
+        def monitored_barrier(*args: Any, **kwargs: Any) -> Any:
+            issued = hooks.begin_monitored_barrier(args[0] if args else kwargs.get("group"))
+            try:
+                result = original(*args, **kwargs)
+            except Exception:
+                if issued is not None:
+                    hooks.end(*issued, _NO_SIZE | _FAILED)
+                raise
+            if issued is not None:
+                hooks.end(*issued, _NO_SIZE)
+            return result
+
+        c10d.monitored_barrier = package.monitored_barrier = monitored_barrier
+        self._restore = (c10d, package, original)
+
+    def uninstall(self) -> None:
+        """Put ``monitored_barrier`` back."""
+        c10d, package, original = self._restore
+        c10d.monitored_barrier = package.monitored_barrier = original
+
+    def hook_group(self, pg: Any, group: RankGroup) -> None:
+        """Register a hook pair on a group. The closures hold no reference to the group object itself."""
+        pre, post = self._make_pair(group)
+        pg.register_pre_hook(HOOK_ID, pre)
+        if self._hooks.completes:
+            pg.register_post_hook(HOOK_ID, post)
+
+    def _make_pair(self, group: RankGroup) -> tuple[Any, Any]:
+        hooks = self._hooks
+        writer = hooks.writer
+        enqueue = writer.enqueue
+        operations = self._operations.get
+        dtypes = self._dtypes.get
+        completes = hooks.completes
+        completion = hooks.completion
+        held = completion.held
+        #: Between pre and post hook: op_id -> (sequence, flags, thread, may its Work be held).
+        issued: dict[int, tuple[int, int, int, bool]] = {}
+
+        def pre(args: Any) -> None:
+            if hooks.stopped:
+                return
+            try:
+                operation = operations(int(args.name))
+                if operation is None:
+                    return
+                op, flags, rooted = operation
+                if not group.defined:
+                    hooks.registry.define(group)
+                row = group.row
+                if row < 0:
+                    return
+                if not hooks.enabled:
+                    writer.skip(row, flags)
+                    return
+                if held:
+                    completion.poll_oldest()
+                tensors = args.output_tensors if op == _RECV else args.input_tensors
+                if len(tensors) == 1:
+                    tensor = tensors[0]
+                    dtype = dtypes(tensor.dtype, 0)
+                    try:
+                        nbytes = tensor.nbytes
+                    except Exception:
+                        nbytes = 0
+                        flags |= _NO_SIZE
+                elif tensors:
+                    tensor = tensors[0]
+                    dtype = dtypes(tensor.dtype, 0)
+                    try:
+                        nbytes = sum_bytes(tensors)
+                    except Exception:
+                        nbytes = 0
+                        flags |= _NO_SIZE
+                else:
+                    tensor = None
+                    nbytes = dtype = 0
+                if op == _ALL_GATHER and not group.on_cpu and not flags & _NO_SIZE:
+                    flags |= _uneven(args.output_tensors)
+                peer = -1
+                if rooted:
+                    root = args.root
+                    if 0 <= root < len(group.members):
+                        peer = group.members[root]
+                seq = enqueue(row, op, nbytes, dtype, peer, flags)
+                if completes:
+                    on_host = group.on_cpu or (tensor is not None and tensor.is_cpu)
+                    if issued:
+                        _end_raised(writer, row, issued)
+                    issued[args.op_id] = (seq, flags, get_ident(), on_host)
+            except Exception as error:
+                hooks.fail(error)
+
+        def post(args: Any) -> None:
+            if hooks.stopped:
+                return
+            try:
+                entry = issued.pop(args.op_id, None)
+                if entry is None:
+                    return
+                seq, flags, _, on_host = entry
+                if not on_host:
+                    return
+                work = args.work
+                if work is None:
+                    writer.complete(group.row, seq, 0, flags)
+                else:
+                    completion.hold(work, group.row, seq, flags)
+            except Exception as error:
+                hooks.fail(error)
+
+        return pre, post
+
+
+def _end_raised(writer: Any, row: int, issued: dict[int, tuple[int, int, int, bool]]) -> None:
+    """An operation of this very thread without its post hook raised while it was issued: it will never end."""
+    thread = get_ident()
+    for op_id, (seq, flags, issuer, _) in list(issued.items()):
+        if issuer == thread and issued.pop(op_id, None) is not None:
+            writer.complete(row, seq, 0, flags | _FAILED)
+
+
+def _uneven(outputs: list[Any]) -> int:
+    """NO_SIZE where the parts gathered from the members differ in size, which device backends allow."""
+    if len(outputs) < 2:
+        return 0
+    first = outputs[0].nbytes
+    return 0 if all(tensor.nbytes == first for tensor in outputs) else _NO_SIZE
+
+
+def _base_flags(op: Op) -> int:
+    flags = _NO_SIZE if op in NO_SIZE_OPS or op == Op.UNKNOWN else 0
+    return flags | (_P2P if op in (Op.SEND, Op.RECV) else 0)

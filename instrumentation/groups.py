@@ -1,0 +1,240 @@
+"""Process groups of this rank: finds every existing and future one, and gives each a row of the ring.
+
+All ways of creating a group (init_process_group, new_group, DeviceMesh, split_group, torch 2.6 to 2.15) end in
+``distributed_c10d._register_process_group``, which is therefore the one place that is wrapped. Torch fills in the
+member list only after that call, so a group is hooked at once and defined as soon as its members are known: at its
+first operation or at the next heartbeat. Holds no strong reference to a group: that would keep its threads alive.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from ..telemetry.ring_layout import format_ranks
+from .ring_writer import RankRecorder
+
+
+class RankGroup:
+    """One process group that this rank belongs to. ``row`` is -1 until defined, and for ever if no row is left."""
+
+    __slots__ = ("__weakref__", "backend", "blind", "defined", "device_order", "gone", "members", "name", "pg", "row")
+
+    def __init__(self, pg: Any, name: str) -> None:
+        self.pg = weakref.ref(pg)
+        self.name = name
+        self.row = -1
+        self.defined = False
+        self.blind = False
+        self.gone = False
+        self.members: tuple[int, ...] = ()
+        self.backend = ""
+        #: Number of groups of this process registered before this one: flight recorder ids count the same way.
+        self.device_order = 0
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether every backend of the group ends its operations on the host (their Work can be polled and held)."""
+        return self.backend in ("gloo", "mpi")
+
+
+class GroupRegistry:
+    """Keeps the groups by identity of the ProcessGroup object; ``on_new`` is called once for each to hook it."""
+
+    def __init__(self, writer: RankRecorder, on_new: Callable[[Any, RankGroup], None]) -> None:
+        self._writer = writer
+        self._on_new = on_new
+        self._lock = threading.RLock()
+        self._by_id: dict[int, RankGroup] = {}
+        self._undefined: list[RankGroup] = []
+        self._seen: dict[tuple[str, tuple[int, ...]], int] = {}
+        self._registered = 0
+        self._c10d: Any = None
+        self.errors = 0
+
+    # --- installation -----------------------------------------------------------------------------------------------
+    def install(self) -> None:
+        """Wrap the registration functions of distributed_c10d and take in the groups that exist already."""
+        c10d: Any = importlib.import_module("torch.distributed.distributed_c10d")
+        self._c10d = c10d
+        registry = self
+        register = c10d._register_process_group
+        unregister = c10d._unregister_process_group
+        unregister_all = c10d._unregister_all_process_groups
+
+        def _register_process_group(name: str, pg: Any) -> Any:
+            result = register(name, pg)
+            registry.add(pg, name)
+            return result
+
+        def _unregister_process_group(name: str) -> Any:
+            registry.drop(name)
+            return unregister(name)
+
+        def _unregister_all_process_groups() -> Any:
+            registry.drop_all()
+            return unregister_all()
+
+        c10d._register_process_group = _register_process_group
+        c10d._unregister_process_group = _unregister_process_group
+        c10d._unregister_all_process_groups = _unregister_all_process_groups
+        self._originals = (register, unregister, unregister_all)
+        for pg in list(c10d._world.pg_map):
+            self.add(pg, c10d._world.pg_names.get(pg, ""))
+        self.define_waiting()
+
+    def uninstall(self) -> None:
+        """Take the wrappers out again (tests). Hooks on groups stay: unregistering them is not safe."""
+        if self._c10d is not None:
+            (
+                self._c10d._register_process_group,
+                self._c10d._unregister_process_group,
+                self._c10d._unregister_all_process_groups,
+            ) = self._originals
+            self._c10d = None
+
+    # --- life of a group --------------------------------------------------------------------------------------------
+    def add(self, pg: Any, name: str) -> None:
+        """Take in a group; never raises (edge towards the user's call that created it)."""
+        try:
+            with self._lock:
+                known = self._by_id.get(id(pg))
+                if known is not None and known.pg() is pg and not known.gone:
+                    return
+                group = RankGroup(pg, str(name))
+                group.device_order = self._registered
+                self._registered += 1
+                self._by_id[id(pg)] = group
+                if pg.size() < 2 and str(getattr(pg, "group_desc", "")) != "default_pg" and self._has_default():
+                    # A group of one never waits; mesh dimensions of size 1 would use up the rows.
+                    group.defined = group.blind = True
+                    return
+                self._undefined.append(group)
+            self._on_new(pg, group)
+        except Exception:
+            self.errors += 1
+
+    def drop(self, name: str) -> None:
+        """Mark the group of this name as destroyed."""
+        with self._lock:
+            for group in list(self._by_id.values()):
+                if group.name == name and not group.gone:
+                    self._drop_group(group)
+
+    def drop_all(self) -> None:
+        with self._lock:
+            for group in list(self._by_id.values()):
+                self._drop_group(group)
+
+    def _drop_group(self, group: RankGroup) -> None:
+        group.gone = True
+        if group in self._undefined:
+            self._undefined.remove(group)
+        if group.row >= 0:
+            self._writer.drop_group(group.row)
+
+    def find(self, pg: Any) -> RankGroup | None:
+        """The group of a ProcessGroup object, taken in on the spot if it escaped registration."""
+        group = self._by_id.get(id(pg))
+        if group is None or group.gone or group.pg() is not pg:
+            name = self._c10d._world.pg_names.get(pg) if self._c10d is not None else None
+            if name is None:
+                return None
+            self.add(pg, name)
+            group = self._by_id.get(id(pg))
+        return group
+
+    def find_or_default(self, pg: Any) -> RankGroup | None:
+        """Like :meth:`find`; None stands for the default group."""
+        if pg is None and self._c10d is not None:
+            pg = self._c10d._world.default_pg
+        return None if pg is None else self.find(pg)
+
+    def groups(self) -> list[RankGroup]:
+        """Groups alive with a row."""
+        with self._lock:
+            return [group for group in self._by_id.values() if group.row >= 0 and not group.gone]
+
+    # --- definition -------------------------------------------------------------------------------------------------
+    def define_waiting(self) -> None:
+        """Define every group whose members are known by now; cheap when there is none."""
+        if self._undefined:
+            for group in list(self._undefined):
+                self.define(group)
+
+    def define(self, group: RankGroup) -> bool:
+        """Give the group its row if its members are known. True once it has been decided, also if decided blind."""
+        if group.defined:
+            return True
+        with self._lock:
+            if group.defined:
+                return True
+            pg = group.pg()
+            if pg is None or group.gone or self._c10d is None:
+                return False
+            members = self._members_of(pg)
+            if members is None:
+                return False
+            group.members = members
+            group.backend = _backend_of(self._c10d, pg)
+            key = (group.name, members)
+            ordinal = self._seen.get(key, 0)
+            self._seen[key] = ordinal + 1
+            default = self._is_default(pg)
+            group.row = self._writer.define_group(
+                {
+                    "name": group.name,
+                    "desc": str(getattr(pg, "group_desc", "") or ""),
+                    "ranks": format_ranks(list(members)),
+                    "size": len(members),
+                    "backend": group.backend,
+                    "ordinal": ordinal,
+                    "timeout_s": _timeout_of(pg),
+                    "default": default,
+                }
+            )
+            group.blind = group.row < 0
+            group.defined = True
+            if group in self._undefined:
+                self._undefined.remove(group)
+            return True
+
+    def _members_of(self, pg: Any) -> tuple[int, ...] | None:
+        ranks = self._c10d._world.pg_group_ranks.get(pg)
+        if ranks:
+            return tuple(sorted(ranks, key=ranks.__getitem__))
+        if self._is_default(pg) or not self._has_default():
+            return tuple(range(pg.size()))
+        return None
+
+    def _is_default(self, pg: Any) -> bool:
+        return self._c10d._world.default_pg is pg
+
+    def _has_default(self) -> bool:
+        return self._c10d._world.default_pg is not None
+
+
+def _backend_of(c10d: Any, pg: Any) -> str:
+    """One name ("gloo", "nccl"), or the map ("cpu:gloo,cuda:nccl") where devices have different backends."""
+    configuration = str(c10d._world.pg_backend_config.get(pg, "") or "")
+    backends = {part.rpartition(":")[2] for part in configuration.split(",") if part}
+    if len(backends) == 1:
+        return backends.pop()
+    if backends:
+        return configuration
+    entry = c10d._world.pg_map.get(pg)
+    return str(entry[0]) if entry else ""
+
+
+def _timeout_of(pg: Any) -> float | None:
+    """The group's own time-out in seconds; None where no backend tells."""
+    for device in getattr(pg, "_device_types", ()) or ():
+        try:
+            timeout = pg._get_backend(device).options._timeout
+            return float(timeout.total_seconds())
+        except (RuntimeError, AttributeError, TypeError):
+            continue
+    return None

@@ -1,0 +1,92 @@
+"""Names of torch's operations and dtypes turned into the numbers of the vocabulary.
+
+Pure tables, built once at install. Torch renames and splits variants between releases, so names map to families.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..telemetry.vocabulary import Op
+
+#: Normalised stem of a name (hooks: ``ALLGATHER_BASE``; c10d schemas: ``_allgather_base_``) -> family. Longest first.
+_FAMILIES: tuple[tuple[str, Op], ...] = (
+    ("monitoredbarrier", Op.MONITORED_BARRIER),
+    ("reducescatter", Op.REDUCE_SCATTER),
+    ("allreduce", Op.ALL_REDUCE),
+    ("allgather", Op.ALL_GATHER),
+    ("alltoall", Op.ALL_TO_ALL),
+    ("broadcast", Op.BROADCAST),
+    ("barrier", Op.BARRIER),
+    ("scatter", Op.SCATTER),
+    ("gather", Op.GATHER),
+    ("reduce", Op.REDUCE),
+    ("recv", Op.RECV),
+    ("send", Op.SEND),
+)
+
+#: Sizes of these may differ between members of a correct job: empty lists off the root, uneven splits, two ends.
+NO_SIZE_OPS = frozenset({Op.GATHER, Op.SCATTER, Op.ALL_TO_ALL, Op.SEND, Op.RECV, Op.MONITORED_BARRIER})
+#: Operations whose ``root`` is a rank: the root, or the peer of a point-to-point call.
+ROOTED_OPS = frozenset({Op.BROADCAST, Op.REDUCE, Op.GATHER, Op.SCATTER, Op.SEND, Op.RECV})
+
+#: Order is part of the ring format (``dtype`` of an event is the index + 1; 0 = none or unknown): append only.
+_DTYPES = (
+    "uint8",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "float16",
+    "float32",
+    "float64",
+    "complex32",
+    "complex64",
+    "complex128",
+    "bool",
+    "bfloat16",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float8_e4m3fnuz",
+    "float8_e5m2fnuz",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float8_e8m0fnu",
+    "float4_e2m1fn_x2",
+)
+
+
+def family_of(name: str) -> Op | None:
+    """Family of a c10d operation by any of its names; None for what moves no data between ranks."""
+    stem = name.lower().replace("_", "")
+    for part, family in _FAMILIES:
+        if part in stem:
+            return family
+    return None
+
+
+def families_by_number(members: Mapping[str, Any]) -> dict[int, Op]:
+    """``HookOpName.__members__`` -> family by the enum's number. Names of no family are left out, UNKNOWN is kept."""
+    table: dict[int, Op] = {}
+    for name, member in members.items():
+        family = Op.UNKNOWN if name == "UNKNOWN" else family_of(name)
+        if family is not None:
+            table[int(member)] = family
+    return table
+
+
+def dtype_codes(torch: Any) -> dict[Any, int]:
+    """torch.dtype -> small code, for the dtypes that this torch has."""
+    return {getattr(torch, name): code for code, name in enumerate(_DTYPES, start=1) if hasattr(torch, name)}
+
+
+def dtype_name(code: int) -> str:
+    """Inverse of the code, for readers; ``unknown`` for 0 and for codes of later releases."""
+    return _DTYPES[code - 1] if 0 < code <= len(_DTYPES) else "unknown"
+
+
+def sum_bytes(tensors: Iterable[Any]) -> int:
+    """Bytes of a list of tensors. Raises whatever a tensor without ``nbytes`` (sparse) raises."""
+    return sum(tensor.nbytes for tensor in tensors)

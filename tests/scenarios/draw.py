@@ -24,6 +24,8 @@ def draw_plan(scenario: Scenario, seed: int, repeat: int) -> Plan:
     options = {name: float(_one_of(drawn, values)) for name, values in sorted(scenario.options.items())}
     if workload == "accumulate":
         options["microsteps"] = float(drawn.choice((2, 3, 4)))
+    if workload == "pipeline":
+        options["stages"] = float(world_size)  # they work one after the other: together they fill the step
     guilty = _guilty(drawn, scenario, world_size)
     history_s = drawn.uniform(*HISTORY_S)
     if scenario.clean_s:

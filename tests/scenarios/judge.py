@@ -84,6 +84,7 @@ def judge(scenario: Scenario, outcome: Outcome, printed: Collection[int], slow_s
     if scenario.clean_s >= 90.0 and outcome.ended - outcome.began < 90.0:
         problems.append("shorter than 90 s")
     if truth.bucket in ("", "planned"):
+        problems += _blind_problems(outcome)
         problems += [f"false alarm: {describe(document)}" for document in counted]
         if truth.bucket == "planned" and len(planned) != 1:
             problems.append(f"{len(planned)} planned incidents instead of 1")
@@ -143,6 +144,15 @@ def judge(scenario: Scenario, outcome: Outcome, printed: Collection[int], slow_s
         steps=sum(done <= seen for done in slow_steps_done) if truth.pace is Pace.STEPS and seen else None,
         located=_located(incident, outcome) if truth.leaves_stack else None,
     )
+
+
+def _blind_problems(outcome: Outcome) -> list[str]:
+    """Silence counts only of a watcher that saw the job: all steps, but for one under way at a stop."""
+    captured = outcome.steps_captured
+    if not any(outcome.steps_done.values()):
+        return ["harness: the job did no step"]
+    blind = [rank for rank, done in sorted(outcome.steps_done.items()) if captured.get(rank, 0) < done - 1]
+    return [f"did not see the steps of ranks {blind}: captured {captured}, done {outcome.steps_done}"] if blind else []
 
 
 def _suspect_problems(blame: Blame, named: set[int], guilty: set[int], world_size: int) -> list[str]:

@@ -67,7 +67,8 @@ def load_outcome(document: dict[str, Any], plan: Plan, folder: Path) -> Outcome:
     document["plan"], document["folder"] = plan, folder
     document["onsets"] = tuple(Onset(**{**item, "lines": tuple(item["lines"])}) for item in document["onsets"])
     document["revisions"], document["notes"] = tuple(document["revisions"]), tuple(document["notes"])
-    document["pids"] = {int(rank): pid for rank, pid in document["pids"].items()}
+    for name in ("pids", "steps_captured", "steps_done"):
+        document[name] = {int(rank): number for rank, number in document[name].items()}
     return Outcome(**document)
 
 

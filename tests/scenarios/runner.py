@@ -22,6 +22,7 @@ from typing import Any
 import psutil
 
 from .plan import Ending, Plan, Scenario
+from .witness import steps_captured, steps_done
 
 WORKLOADS = Path(__file__).parent / "workloads"
 POLL_S = 0.01
@@ -50,6 +51,7 @@ class Outcome:
     """What one run left behind; times are Unix seconds.
 
     revisions: lines of incidents.jsonl; seen: when each incident id first stood there, by this process's clock.
+    steps_captured, steps_done: of each rank, by whichrank's capture and by the rank's own record.
     exit_code: of ``whichrank run``; None: it had to be killed.
     """
 
@@ -63,6 +65,8 @@ class Outcome:
     revisions: tuple[dict[str, Any], ...]
     seen: dict[str, float]
     pids: dict[int, int]
+    steps_captured: dict[int, int]
+    steps_done: dict[int, int]
     harness_error: str = ""
     notes: tuple[str, ...] = field(default=())
 
@@ -291,6 +295,8 @@ def run_plan(scenario: Scenario, plan: Plan, folder: Path) -> Outcome:
         revisions=tuple(job.tail.revisions),
         seen=job.tail.seen,
         pids=pids,
+        steps_captured=steps_captured(job.out),
+        steps_done=steps_done(job.truth),
         harness_error=error,
         notes=tuple(notes),
     )

@@ -47,6 +47,8 @@ def outcome(*revisions: dict[str, Any], plan: Plan = PLAN, seen_after_s: float =
         revisions=revisions,
         seen={item["id"]: 100.0 + seen_after_s for item in revisions},
         pids={2: 4711},
+        steps_captured=dict.fromkeys(range(4), 20),
+        steps_done=dict.fromkeys(range(4), 20),
     )
     return replace(right, **changes)
 
@@ -114,6 +116,7 @@ def test_clean_runs_and_planned_stops() -> None:
     assert judge(clean, quiet, (), ()).right
     assert not judge(clean, replace(quiet, exit_code=1), (), ()).right
     assert not judge(clean, replace(quiet, ended=50.0), (), ()).right
+    assert not judge(clean, replace(quiet, steps_captured={0: 20, 1: 20, 2: 20}), (), ()).right
     assert not judge(clean, outcome(document(), exit_code=0), (), ()).right
     stop = document(bucket="planned", kind="planned_stop", suspects=[])
     assert judge(planned, outcome(stop), (), ()).right

@@ -13,7 +13,7 @@ from .catalogue import REPRESENTATIVE
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Another draw for each day would make failures hard to repeat; other seeds are for ``make scenarios``.
-SEED = 3
+SEED = 4
 
 
 @pytest.mark.parametrize("name", REPRESENTATIVE)

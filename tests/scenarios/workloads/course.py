@@ -90,7 +90,7 @@ class Course:
     def _budget_s(self, name: str, step: int) -> float:
         common = random.Random(f"{self.plan['jitter_seed']}/{step}")
         own = random.Random(f"{self.plan['jitter_seed']}/{step}/{self.rank}/{name}")
-        step_s: float = self.plan["step_s"] / self._microsteps
+        step_s: float = self.plan["step_s"] / self._microsteps / self.options.get("stages", 1.0)
         if spread := self.options.get("vary_together"):
             step_s *= common.uniform(1.0, spread)
         seconds = step_s * SHARES[name] * max(0.5, own.gauss(1.0, self.plan["jitter"]))

@@ -306,7 +306,7 @@ class _Cursor:
     def __init__(self, directory: Path, report: Callable[[str, int, str], None]) -> None:
         self._directory = directory
         self._report = report
-        self._ordinal = 0
+        self._ordinal = -1
         self._reader: SegmentReader | None = None
         self._ahead: list[Message] = []  # read from the file, not yet asked for
         #: Position of the last message handed out.

@@ -87,8 +87,9 @@ class JobStatus:
 
     @property
     def step(self) -> int:
-        """The step the slowest living rank is in."""
-        return min((r.step for r in self.ranks.values() if not r.ended), default=0)
+        """The step the slowest living rank is in; once none lives, how far the first had come."""
+        living = [rank.step for rank in self.ranks.values() if not rank.ended]
+        return min(living) if living else max((rank.step for rank in self.ranks.values()), default=0)
 
     @property
     def seconds_per_step(self) -> float | None:

@@ -60,8 +60,7 @@ def watch(
         export.incident(incident.document)
 
     def on_published(topic: str, key: str, value: bytes) -> None:
-        # Whole collectives are most of the bytes and say nothing to the eye.
-        if topic == TOPIC_BLOCKS and EventName.BLOCK_COLLECTIVES.value.encode() not in value:
+        if topic == TOPIC_BLOCKS:
             for payload in decode_logs(topic, value):
                 status.update(payload)
                 if isinstance(payload, Block) and payload.name is EventName.BLOCK_STEPS:

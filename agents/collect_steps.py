@@ -75,19 +75,35 @@ class StepCollector:
         last = np.zeros(len(unique), np.intp)
         # Rows of a ring come in the order of their enqueue, so the last one written wins.
         last[inverse] = np.arange(len(rows))
-        for place, (count, ns) in enumerate(zip(counts.tolist(), sums_ns.tolist(), strict=True)):
-            row = rows[last[place]]
-            slot, step, group = int(unique[place] >> np.uint64(52)), int(row["step"]), int(row["group"])
+        newest = rows[last]
+        columns = (
+            (unique >> np.uint64(52)).tolist(),
+            newest["step"].tolist(),
+            newest["group"].tolist(),
+            newest["seq"].tolist(),
+            newest["op"].tolist(),
+            newest["bytes"].tolist(),
+            counts.astype(np.int64).tolist(),
+            sums_ns.astype(np.int64).tolist(),
+        )
+        for slot, step, group, seq, op, nbytes, count, ns in zip(*columns, strict=True):
             if step <= self._ended.get(slot, -1):
                 continue  # a late completion; its step row has gone out
-            steps = self._sums.setdefault(slot, {})
-            if step not in steps and len(steps) >= _MAX_OPEN_STEPS:
-                del steps[next(iter(steps))]
-            sums = steps.setdefault(step, {}).setdefault(group, _GroupSums())
-            sums.count += int(count)
-            sums.collective_ns += int(ns)
-            if int(row["seq"]) >= sums.last_seq:
-                sums.last_seq, sums.last_op, sums.last_bytes = int(row["seq"]), int(row["op"]), int(row["bytes"])
+            steps = self._sums.get(slot)
+            if steps is None:
+                steps = self._sums[slot] = {}
+            groups = steps.get(step)
+            if groups is None:
+                if len(steps) >= _MAX_OPEN_STEPS:
+                    del steps[next(iter(steps))]
+                groups = steps[step] = {}
+            sums = groups.get(group)
+            if sums is None:
+                sums = groups[group] = _GroupSums()
+            sums.count += count
+            sums.collective_ns += ns
+            if seq >= sums.last_seq:
+                sums.last_seq, sums.last_op, sums.last_bytes = seq, op, nbytes
 
     def collect(
         self, events: NDArray[np.void], ring: NDArray[np.uint16], rank_of: NDArray[np.uint32]
@@ -151,14 +167,17 @@ class StepCollector:
         rows["grad_norm"] = _as_floats(ends["extra"])
         groups: list[tuple[int, ...]] = []
         groups_ring: list[int] = []
-        for place, (slot, step) in enumerate(zip(ring.tolist(), rows["step"].tolist(), strict=True)):
-            steps = self._sums.get(slot, {})
-            for number, sums in steps.pop(step, {}).items():
-                rows["collectives"][place] += sums.count
-                rows["collective_ns"][place] += sums.collective_ns
+        counts: list[int] = []
+        lengths_ns: list[int] = []
+        for slot, rank, step in zip(ring.tolist(), rows["rank"].tolist(), rows["step"].tolist(), strict=True):
+            count = length_ns = 0
+            sums_of = self._sums.get(slot)
+            for number, sums in (sums_of.pop(step, None) or {}).items() if sums_of else ():
+                count += sums.count
+                length_ns += sums.collective_ns
                 groups.append(
                     (
-                        int(rows["rank"][place]),
+                        rank,
                         number,
                         0,
                         step,
@@ -170,7 +189,11 @@ class StepCollector:
                     )
                 )
                 groups_ring.append(slot)
+            counts.append(count)
+            lengths_ns.append(length_ns)
             self._ended[slot] = max(step, self._ended.get(slot, -1))
+        rows["collectives"] = counts
+        rows["collective_ns"] = lengths_ns
         return CollectedSteps(
             steps=rows,
             steps_ring=ring,

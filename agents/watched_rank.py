@@ -23,6 +23,8 @@ from .progress_page import (
 )
 from .ring_file import HotWords, RingFile
 
+#: Plain numbers: operators of enum flags cost ten times as much, and these are asked at every look.
+_COMPLETION_HOOKED = int(HookState.COMPLETION_HOOKED)
 _NOTHING_HOT = HotWords(event_head=0, definitions_used=0, events_dropped=0)
 
 
@@ -106,6 +108,10 @@ class WatchedRank:
             self.moved_ns = now_ns
         return moved
 
+    def read_page_again(self) -> None:
+        """After the page grew by newly defined groups: their rows are wanted now, not at the next look."""
+        self.page = self.ring.read_page()
+
     def groups_unmoved(self) -> bool:
         """True if the group rows are byte for byte those of the previous call; remembers them."""
         part = self.page[1][L.FIRST_GROUP_ROW * L.ROW_BYTES :]
@@ -143,7 +149,7 @@ class WatchedRank:
         return (step if 0 <= step < 1 << 62 else -1), (phase if phase < len(Phase) else int(Phase.OTHER))
 
     def completion_seen(self) -> bool:
-        return self.rank_row is None or bool(self.rank_row.hook_state & HookState.COMPLETION_HOOKED)
+        return self.rank_row is None or bool(self.rank_row.hook_state & _COMPLETION_HOOKED)
 
     def leaving(self) -> bool:
         """The rank said that it leaves: no heartbeat or progress is owed any more."""
@@ -169,7 +175,8 @@ class WatchedRank:
             self.process = stat
             if stat.state in (ProcessState.ZOMBIE, ProcessState.DEAD):
                 self.alive = False
-        elif self.pid:
+        elif self.pid or processes.lock_holder(self.ring.fd) is None:
+            # Without a pid (another PID namespace) only the lock on the ring tells that its process lives.
             self.alive = False
 
     def remember(self, now_ns: int, first_index: int, raw: bytes, keep_ns: int, keep_bytes: int) -> None:

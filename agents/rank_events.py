@@ -1,0 +1,90 @@
+"""What the events about a rank say: attributes of RANK_STARTED, RANK_EXCEPTION, RANK_EXIT, RANK_STACK. Pure.
+
+``records.Event`` lists the attributes; here is where each comes from.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..telemetry import ring_layout as L
+from ..telemetry.vocabulary import ExitState, Phase
+from .crash_area import FatalSignal, RingException
+from .processes import ExitStatus
+from .ring_directory import identity_int
+from .user_frames import Frame, format_stack, innermost_user_frame
+from .victims import is_communication_error
+from .watched_rank import WatchedRank
+
+#: Words of a ring's identity that are passed on with RANK_STARTED.
+_STARTED_WORDS = ("host", "torch", "python", "backend", "script")
+
+Attributes = dict[str, Any]
+
+
+def where_attributes(rank: WatchedRank) -> Attributes:
+    """Step, phase and pid at this look."""
+    step, phase = rank.step_and_phase()
+    return {"step": step, "phase": Phase(phase).name.lower(), "pid": rank.pid}
+
+
+def frame_attributes(frames: tuple[Frame, ...]) -> Attributes:
+    """File, line and function of the innermost frame of user code; nothing if there is none."""
+    frame = innermost_user_frame(frames)
+    return {} if frame is None else {"file": frame.file, "line": frame.line, "function": frame.function}
+
+
+def started_attributes(rank: WatchedRank) -> Attributes:
+    header = rank.ring.header
+    claims = header.identity
+    attributes: Attributes = {
+        "pid": rank.pid or header.pid,
+        "local_rank": header.local_rank,
+        "world_size": header.world_size,
+        "writer": "c" if header.writer == L.WRITER_C else "python",
+        "launcher_pid": identity_int(claims, "launcher_pid"),
+        "restart_count": identity_int(claims, "restart_count"),
+        "uid": rank.ring.uid,
+    }
+    for word in _STARTED_WORDS:
+        if isinstance(claims.get(word), str):
+            attributes[word] = claims[word][:256]
+    return attributes
+
+
+def exception_attributes(rank: WatchedRank, found: RingException) -> Attributes:
+    attributes: Attributes = {
+        **where_attributes(rank),
+        "type": found.type_name,
+        "message": found.message,
+        "stack": format_stack(found.frames),
+        "communication": is_communication_error(found.type_name, found.message),
+        "in_main": found.in_main,
+        **frame_attributes(found.frames),
+    }
+    if found.step >= 0:
+        attributes["step"] = found.step
+    return attributes
+
+
+def exit_state_of(rank: WatchedRank) -> ExitState:
+    row = rank.rank_row
+    return ExitState(row.exit_state) if row is not None and row.exit_state <= max(ExitState) else ExitState.RUNNING
+
+
+def exit_attributes(rank: WatchedRank, status: ExitStatus, told: FatalSignal | None) -> Attributes:
+    """The kernel's word first; what the dying rank wrote itself where the kernel says nothing."""
+    attributes: Attributes = {
+        **where_attributes(rank),
+        "signal": status.signal or (told.number if told is not None and status.exit_code is None else 0),
+        "exit_state": int(exit_state_of(rank)),
+        "exception": rank.had_exception,
+        "core": status.core,
+    }
+    if status.exit_code is not None:
+        attributes["exit_code"] = status.exit_code
+    if told is not None:
+        attributes["sender_pid"] = told.sender_pid
+    if rank.left_behind:
+        attributes["left_behind"] = True
+    return attributes

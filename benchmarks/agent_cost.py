@@ -1,0 +1,122 @@
+"""What the agent costs: CPU of one core for 8 ranks at 200 collectives a second each, children included.
+
+The writers are real (``ring_load``), the agent runs as ``whichrank run`` drives it, publishing into a real embedded
+bus; counted is the CPU time of the agent's process and of every child it started. The figure holds only if the agent
+really read and shipped everything, so that is checked in the same run.
+Run: ``python -m benchmarks.agent_cost [--seconds 300] [--quick]``. Exit status 1 on SHORT.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import json
+import os
+import pstats
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+if not __package__:
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.ring_load import Load, RingLoad
+
+ASKED_PERCENT = 2.0
+#: The agent's start (imports, first scan) is not its running cost.
+_WARM_UP_S = 3.0
+
+
+def _cpu_s() -> float:
+    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+
+
+def run_agent(directory: Path, out: Path, seconds: float, profile: bool) -> dict[str, float]:
+    """The agent's process: poll for ``seconds``, return what it used and what it read."""
+    from whichrank.agents.agent import Agent
+    from whichrank.telemetry.records import Identity
+    from whichrank.transport.embedded import EmbeddedBus
+
+    bus = EmbeddedBus(out)
+
+    def publish(topic: str, key: str, value: bytes) -> None:
+        bus.append(topic, key, value)
+
+    agent = Agent(ring_directory=directory, publish=publish, identity=Identity(job="load", run="load"))
+
+    def drive(for_s: float) -> None:
+        end_s = time.monotonic() + for_s
+        while time.monotonic() < end_s:
+            agent.wait(agent.settings.look_period_s)
+            agent.poll()
+
+    drive(_WARM_UP_S)
+    begin_s, begin_cpu_s, begin_events = time.monotonic(), _cpu_s(), agent.health.events_read
+    profiler = cProfile.Profile() if profile else None
+    if profiler is not None:
+        profiler.runcall(drive, seconds)
+        pstats.Stats(profiler, stream=sys.stderr).sort_stats("tottime").print_stats(35)
+    else:
+        drive(seconds)
+    used = {
+        "seconds": time.monotonic() - begin_s,
+        "cpu_s": _cpu_s() - begin_cpu_s,
+        "events": agent.health.events_read - begin_events,
+        "lost": agent.health.events_lost + agent.health.events_torn + sum(agent.health.drops.values()),
+        "records": agent.health.records_sent,
+        "bytes": agent.health.bytes_sent,
+        "polls": agent.health.polls,
+        "poll_max_ms": agent.health.poll_max_ns / 1e6,
+        "rank_problems": len(agent.health.problems),
+    }
+    agent.close()
+    bus.close()
+    return used
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--quick", action="store_true", help="30 seconds")
+    parser.add_argument("--profile", action="store_true", help="where the time goes, on stderr (the figure is void)")
+    parser.add_argument("--agent", nargs=2, metavar=("RINGS", "OUT"), help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    seconds = 30.0 if options.quick else options.seconds
+    if options.agent:
+        rings, out = map(Path, options.agent)
+        print(json.dumps(run_agent(rings, out, seconds, options.profile)))
+        return 0
+    from benchmarks.report import Report
+
+    load = Load()
+    work = Path(tempfile.mkdtemp(prefix="whichrank-agent-cost-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
+    rings = work / "rings"
+    rings.mkdir(mode=0o700)
+    writers = RingLoad(rings, load)
+    try:
+        writers.wait_for_rings(rings)
+        command = [sys.executable, __file__, "--seconds", str(seconds), "--agent", str(rings), str(work / "bus")]
+        if options.profile:
+            command.append("--profile")
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=seconds + 120)
+    finally:
+        writers.stop()
+        shutil.rmtree(work, ignore_errors=True)
+    used: dict[str, float] = json.loads(done.stdout)
+    events_per_s = load.ranks * load.collectives_per_s * 2
+    report = Report("agent cost, 8 ranks at 200 collectives/s each")
+    print(f"details: {json.dumps({key: round(value, 3) for key, value in used.items()})}")
+    percent = 100 * used["cpu_s"] / used["seconds"]
+    report.at_most("CPU of one core, children included, %", ASKED_PERCENT, percent)
+    report.at_least("events read a second", 0.98 * events_per_s, used["events"] / used["seconds"])
+    report.at_most("events lost, torn or dropped", 0, used["lost"])
+    return report.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

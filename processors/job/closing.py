@@ -1,0 +1,235 @@
+"""Closes steps: when every rank's step row is in, the step's collectives are joined once, measured and let go.
+
+What remains of a closed step: a few numbers per rank (self time, waits, by phase), the pattern of signatures, the
+longest time each phase has taken, and how many collectives each group has per step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...telemetry.tables import NO_GROUP, STEP_GROUPS, STEPS
+from ...telemetry.vocabulary import EventFlag, Phase, StepFlag
+from .matching import Joined, Mismatch, find_mismatch, join_instances, short_steps
+from .state import JobState, joined
+from .straggler import WARM_UP_STEPS, StepTimes, excess_over_others
+from .waits import measure_waits, release_times
+
+#: A rank this far behind the newest step row does not hold up the others' steps any longer.
+FURTHEST_BEHIND = 64
+#: Jobs without steps: keep at most this many rows waiting for a step to close.
+MOST_PENDING_ROWS = 65_536
+#: Steps of which the pattern of signatures is kept.
+PATTERN_STEPS = 3
+#: A step is not plain when one of these phases takes more than a fiftieth of it.
+_SPECIAL = [int(Phase.INIT), int(Phase.COMPILE), int(Phase.CHECKPOINT), int(Phase.RESTORE), int(Phase.EVAL)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortStep:
+    """Members of a group that called different numbers of collectives in one step. guilty: who left the pattern."""
+
+    group: int
+    step: int
+    counts: dict[int, int]
+    guilty: tuple[int, ...]
+    onset_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Closed:
+    """What closing showed. rows: STEPS of the closed steps; mismatch, short: the first desync, if any."""
+
+    rows: np.ndarray
+    mismatch: Mismatch | None
+    short: ShortStep | None
+
+
+def horizon_of(job: JobState) -> int:
+    """The newest step whose rows are in from every rank that is expected to send one; -1 none."""
+    if not job.newest_step:
+        return -1
+    newest = max(job.newest_step.values())
+    expected = [rank for rank in job.alive() if rank not in job.blind_ranks]
+    steps = [job.newest_step.get(rank, -1) for rank in expected]
+    within = [step for step in steps if step > newest - FURTHEST_BEHIND]
+    if job.world_size > len(job.ranks):
+        within.append(-1 if newest < FURTHEST_BEHIND else newest - FURTHEST_BEHIND)
+    return min(within, default=newest)
+
+
+def close_steps(job: JobState, horizon: int) -> Closed:
+    """Closes every step up to ``horizon``."""
+    step_rows = joined(job.step_rows, STEPS)
+    done = step_rows["step"] <= horizon
+    closing = step_rows[done]
+    job.step_rows = [step_rows[~done]] if not done.all() else []
+    pending = job.all_pending()
+    instances = join_instances(pending)
+    blind = job.blind()
+    mismatch = find_mismatch(instances, blind)
+    ready = _select_closed(instances, horizon)
+    p2p_rows = pending[(pending["flags"] & int(EventFlag.P2P)) != 0]
+    p2p_done = p2p_rows["step"] <= horizon
+    left = instances.rows[_instance_steps(instances) > horizon]
+    job.keep_pending(np.concatenate([left, p2p_rows[~p2p_done]]) if p2p_rows.size else left)
+    short = _check_counts(job, horizon, blind)
+    if mismatch is None:
+        _remember_pattern(job, ready, horizon)
+    _measure(job, closing, ready, p2p_rows[p2p_done])
+    job.closed_step = max(job.closed_step, horizon)
+    job.steps_changed = True
+    return Closed(rows=closing, mismatch=mismatch, short=short)
+
+
+def prune_pending(job: JobState) -> Mismatch | None:
+    """For jobs without steps: checks what has piled up and drops every instance that all members have finished."""
+    instances = join_instances(job.all_pending())
+    mismatch = find_mismatch(instances, job.blind())
+    rows = instances.rows
+    if rows.size:
+        open_rows = np.add.reduceat((rows["done_ns"] == 0).astype(np.int64), instances.first)
+        complete = instances.count == job.shape().sizes[rows["group"][instances.first]]
+        keep = ~(complete & (open_rows == 0))[instances.instance]
+        rows = rows[keep]
+    job.keep_pending(rows[-MOST_PENDING_ROWS // 2 :])
+    return mismatch
+
+
+def _instance_steps(instances: Joined) -> np.ndarray:
+    """The newest step label among the rows of each row's instance (labels differ once a rank is out of step)."""
+    if not instances.first.size:
+        return np.zeros(0, np.int64)
+    return np.asarray(np.maximum.reduceat(instances.rows["step"], instances.first)[instances.instance])
+
+
+def _select_closed(instances: Joined, horizon: int) -> Joined:
+    if not instances.first.size:
+        return instances
+    newest = np.maximum.reduceat(instances.rows["step"], instances.first)
+    ready = newest <= horizon
+    if ready.all():
+        return instances
+    count = instances.count[ready]
+    return Joined(
+        rows=instances.rows[ready[instances.instance]],
+        first=np.concatenate([[0], np.cumsum(count)[:-1]]).astype(np.int64) if count.size else count,
+        count=count,
+        instance=np.repeat(np.arange(count.size), count),
+    )
+
+
+def _remember_pattern(job: JobState, ready: Joined, horizon: int) -> None:
+    fresh = ready.rows[ready.first]
+    kept = np.concatenate([job.recent, fresh]) if job.recent.size else fresh
+    job.recent = kept[kept["step"] > horizon - PATTERN_STEPS]
+
+
+def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarray) -> None:
+    """Self times of the closed steps, for those steps that every rank of the window reported."""
+    if not step_rows.size:
+        return
+    order = np.lexsort((step_rows["rank"], step_rows["step"]))
+    step_rows = step_rows[order]
+    repeated = (step_rows["step"][1:] == step_rows["step"][:-1]) & (step_rows["rank"][1:] == step_rows["rank"][:-1])
+    if repeated.any():
+        step_rows = step_rows[np.concatenate([~repeated, [True]])]
+    ranks = np.unique(step_rows["rank"]).astype(np.int64)
+    steps, counts = np.unique(step_rows["step"], return_counts=True)
+    full = steps[counts == ranks.size]
+    if not full.size or (job.times.ranks.size and ranks.size < job.times.ranks.size):
+        return
+    chosen = step_rows[np.isin(step_rows["step"], full)].reshape(full.size, ranks.size)
+    length = chosen["end_ns"] - chosen["begin_ns"]
+    phases = chosen["phase_ns"].astype(np.int64)
+    if ready.rows.size:
+        waits = measure_waits(ready, release_times(ready, job.shape()), p2p)
+        blocked = _align(waits.ranks, waits.steps, waits.blocked_ns, ranks, full)
+    else:
+        blocked = np.zeros(phases.shape, np.int64)
+    own = np.maximum(0, length - blocked.sum(axis=2))
+    own_phases = np.maximum(0, phases - blocked)
+    later = full > 0
+    if later.any():
+        job.longest_ns = np.maximum(job.longest_ns, own_phases[later].max(axis=(0, 1)))
+    duration = np.median(length, axis=1).astype(np.int64)
+    special = (own_phases[:, :, _SPECIAL].sum(axis=2) * 50 > length).any(axis=1)
+    plain = ~special & (full >= WARM_UP_STEPS)
+    if not plain.any():
+        return
+    times = StepTimes(
+        ranks=ranks,
+        steps=full[plain],
+        begin_ns=chosen["begin_ns"].min(axis=1)[plain],
+        duration_ns=duration[plain],
+        self_ns=own[plain],
+        phase_self_ns=own_phases[plain],
+    )
+    worst = np.maximum(excess_over_others(own[plain]), 0).max(axis=1) if ranks.size > 1 else 0
+    job.add_steps(times, (duration[plain] - worst).astype(np.int64))
+    norm_known = (chosen["flags"] & int(StepFlag.HAS_GRAD_NORM)) != 0
+    if norm_known[plain].all() and job.norms.shape[1] == ranks.size:
+        job.norms = np.concatenate([job.norms, chosen["grad_norm"][plain]])[-64:]
+        ends = np.stack([full[plain], chosen["end_ns"].max(axis=1)[plain]], axis=1)
+        job.norm_steps = np.concatenate([job.norm_steps, ends])[-64:]
+
+
+def _align(
+    from_ranks: np.ndarray, from_steps: np.ndarray, values: np.ndarray, ranks: np.ndarray, steps: np.ndarray
+) -> np.ndarray:
+    """Picks (step, rank, phase) out of (rank, step, phase); what is absent is zero."""
+    out = np.zeros((steps.size, ranks.size, values.shape[2]), np.int64)
+    row = np.searchsorted(from_ranks, ranks)
+    row_known = (row < from_ranks.size) & (from_ranks[np.minimum(row, from_ranks.size - 1)] == ranks)
+    column = steps - from_steps[0]
+    column_known = (column >= 0) & (column < from_steps.size)
+    picked = values[np.ix_(row[row_known], column[column_known])].transpose(1, 0, 2)
+    out[np.ix_(column_known, row_known)] = picked
+    return out
+
+
+def _check_counts(job: JobState, horizon: int, blind: Collection[tuple[int, int]]) -> ShortStep | None:
+    """Compares how far each member's sequence numbers came in each closed step of a group."""
+    rows = joined(job.step_groups, STEP_GROUPS)
+    done = rows["step"] <= horizon
+    job.step_groups = [rows[~done]] if not done.all() else []
+    rows = rows[done & (rows["group"] != NO_GROUP)]
+    if not rows.size:
+        return None
+    rows = rows[np.lexsort((rows["rank"], rows["group"], rows["step"]))]
+    found: ShortStep | None = None
+    same = (rows["group"][1:] == rows["group"][:-1]) & (rows["step"][1:] == rows["step"][:-1])
+    first = np.flatnonzero(np.concatenate([[True], ~same]))
+    low = np.minimum.reduceat(rows["last_seq"], first)
+    high = np.maximum.reduceat(rows["last_seq"], first)
+    even = low == high
+    for start, end, equal in zip(first, np.append(first[1:], rows.size), even, strict=True):
+        members = rows[start:end]
+        group, step = int(members["group"][0]), int(members["step"][0])
+        if equal:
+            job.even_steps[group] = job.even_steps.get(group, 0) + 1
+            last = int(members["last_seq"][0])
+            job.usual_counts[group] = last - job.last_seqs.get((group, -1), last)
+            job.last_seqs[(group, -1)] = last
+        elif found is None and job.even_steps.get(group, 0) >= 3:
+            found = _judge_counts(job, group, step, members, blind)
+        else:
+            job.even_steps[group] = 0
+    return found
+
+
+def _judge_counts(
+    job: JobState, group: int, step: int, members: np.ndarray, blind: Collection[tuple[int, int]]
+) -> ShortStep | None:
+    before = job.last_seqs.get((group, -1), 0)
+    counts = {
+        int(row["rank"]): int(row["last_seq"]) - before for row in members if (group, int(row["rank"])) not in blind
+    }
+    guilty = short_steps(counts, job.usual_counts.get(group))
+    job.even_steps[group] = 0
+    if not guilty:
+        return None
+    return ShortStep(group=group, step=step, counts=counts, guilty=guilty, onset_ns=0)

@@ -1,0 +1,197 @@
+"""The register of what has been said: emits findings and their revisions, asks for stacks, ends what is over.
+
+A finding keeps the key it was opened with. A revision is emitted when its body changes in substance (a line of code,
+more innocents to rule out, a better suspect), at most twice a second except for a line of code, which people wait for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ...telemetry.records import Event, Finding, Identity, Record
+from ...telemetry.ring_layout import format_ranks, parse_ranks
+from ...telemetry.topics import TOPIC_FINDINGS, TOPIC_REQUESTS
+from ...telemetry.vocabulary import EventName, Kind
+from ..operator import Context
+from .crash_order import role_hint
+from .narration import consequence, ending_words, evidence, source_of
+from .state import JobState, OpenFinding
+from .words import seconds
+
+REVISION_GAP_NS = 500_000_000
+#: A stack older than the fault says nothing about it; allow for the time the fault took to be noticed.
+STACK_LEAD_NS = 500_000_000
+MOST_REQUESTS = 4
+#: Kinds whose suspect stands still, so that its stack shows where.
+_STACK_KINDS = frozenset({Kind.RANK_NOT_ENTERED.value, Kind.RANK_STOPPED.value, Kind.DESYNC.value})
+_MOST_CONSEQUENCES = 64
+
+
+def open_finding(
+    job: JobState,
+    ctx: Context,
+    now: int,
+    *,
+    kind: Kind,
+    place: str,
+    body: dict[str, Any],
+    group: int = -1,
+    seq: int = -1,
+    detail: dict[str, Any] | None = None,
+) -> OpenFinding:
+    """Publishes a new finding. place: the first bad place, which with kind and attempt makes the key."""
+    finding = OpenFinding(
+        key="/".join([job.attempt or "-", kind.value, place]),
+        kind=kind.value,
+        attempt=job.attempt,
+        found_ns=now,
+        onset_ns=int(body["times"]["onset"] * 1e9),
+        step=body["first_bad"]["step"] if body["first_bad"]["step"] is not None else -1,
+        group=group,
+        seq=seq,
+        suspects=[item["rank"] for item in body["suspects"]],
+        body=body,
+        detail=detail or {},
+    )
+    job.findings[finding.key] = finding
+    job.facts_changed = True
+    revise(job, ctx, now, finding)
+    if kind.value in _STACK_KINDS:
+        _request_stacks(job, ctx, now, finding)
+    return finding
+
+
+def replace_finding(
+    job: JobState, ctx: Context, now: int, finding: OpenFinding, *, kind: Kind, body: dict[str, Any]
+) -> None:
+    """A better explanation of the same stop: the key, and so the incident, stays; what is said changes."""
+    body["times"]["detected"] = finding.body["times"]["detected"]
+    finding.kind, finding.body = kind.value, body
+    finding.suspects = [item["rank"] for item in body["suspects"]]
+    finding.onset_ns = int(body["times"]["onset"] * 1e9)
+    finding.shown_ns = 0
+    job.facts_changed = True
+    revise(job, ctx, now, finding)
+    if kind.value in _STACK_KINDS:
+        _request_stacks(job, ctx, now, finding)
+
+
+def revise(job: JobState, ctx: Context, now: int, finding: OpenFinding) -> None:
+    """Emits the finding again if what is known by now changes it."""
+    shown = _complete(job, finding)
+    if shown == finding.shown:
+        return
+    if finding.shown and _places(shown) == _places(finding.shown) and now - finding.shown_ns < REVISION_GAP_NS:
+        job.schedule(finding.shown_ns + REVISION_GAP_NS)
+        return
+    finding.shown, finding.shown_ns = shown, now
+    job.facts_changed = True
+    _emit(job, ctx, now, finding, cleared=False)
+
+
+def revise_all(job: JobState, ctx: Context, now: int) -> None:
+    for finding in list(job.findings.values()):
+        if finding.attempt == job.attempt:
+            revise(job, ctx, now, finding)
+
+
+def clear_finding(job: JobState, ctx: Context, now: int, finding: OpenFinding, why: str) -> None:
+    """Ends a finding; ``why`` is its last piece of evidence."""
+    finding.shown = finding.shown or _complete(job, finding)
+    finding.shown = {
+        **finding.shown,
+        "evidence": [*finding.shown["evidence"], evidence("resolved", f"job {job.job}", now, why)],
+        "times": {**finding.shown["times"], "resolved": seconds(now)},
+    }
+    _emit(job, ctx, now, finding, cleared=True)
+    del job.findings[finding.key]
+    job.facts_changed = True
+
+
+def _emit(job: JobState, ctx: Context, now: int, finding: OpenFinding, *, cleared: bool) -> None:
+    identity = Identity(cluster=job.cluster, run=job.run, job=job.job, attempt=finding.attempt)
+    payload = Finding(identity=identity, key=finding.key, cleared=cleared, time_ns=now, body=finding.shown)
+    ctx.emit(Record(topic=TOPIC_FINDINGS, key=job.cluster, stamp_ns=now, payload=payload))
+
+
+def _complete(job: JobState, finding: OpenFinding) -> dict[str, Any]:
+    """The body as found, with what came later: stacks, pids, the suspects' ends, the innocents' errors."""
+    body: dict[str, Any] = json.loads(json.dumps(finding.body))
+    if finding.attempt != job.attempt:
+        return finding.shown or body
+    body["job"]["now"] = "stopped" if job.finished_ns else "running"
+    for item in body["suspects"]:
+        _add_stack(job, finding, body, item)
+    if finding.kind == Kind.RANK_SLOW.value or finding.kind == Kind.SLOW_TOGETHER.value:
+        return body
+    _add_endings(job, finding, body)
+    return body
+
+
+def _add_stack(job: JobState, finding: OpenFinding, body: dict[str, Any], item: dict[str, Any]) -> None:
+    rank = item["rank"]
+    raised = next(
+        (e for e in job.endings if e.rank == rank and e.sort == "exception" and e.file and role_hint(e) == "error"),
+        None,
+    )
+    stack = job.facts(rank).stack
+    phase = (item["where"] or {}).get("phase")
+    if raised is not None:
+        item["where"] = {"file": raised.file, "line": raised.line, "phase": raised.phase or phase}
+    elif stack and stack["time_ns"] >= finding.onset_ns - STACK_LEAD_NS and finding.kind in _STACK_KINDS:
+        item["where"] = {"file": stack["file"], "line": stack["line"], "phase": phase or stack["phase"] or None}
+        place = f"{stack['file']}:{stack['line']}"
+        shows = f"rank {rank} stands at {place} in {stack['function']}, says its stack (by {stack['method']})"
+        body["evidence"].append(evidence("rank.stack", source_of(job, rank), stack["time_ns"], shows, place))
+
+
+def _add_endings(job: JobState, finding: OpenFinding, body: dict[str, Any]) -> None:
+    """Suspects' ends are evidence; everybody else's errors are ruled out, one entry per rank."""
+    cleared: dict[int, dict[str, Any]] = {}
+    said = {item["shows"] for item in body["evidence"]}
+    for ending in sorted(job.endings, key=lambda e: (e.time_ns, e.rank, e.sort)):
+        if role_hint(ending) == "none":
+            continue
+        if ending.rank in finding.suspects:
+            words = ending_words(ending)
+            if not any(shows.startswith(words) for shows in said):
+                body["evidence"].append(
+                    evidence(f"rank.{ending.sort}", source_of(job, ending.rank), ending.time_ns, words)
+                )
+        elif ending.rank not in cleared or (ending.sort == "exception" and role_hint(ending) != "stop"):
+            cleared.setdefault(ending.rank, consequence(ending, finding.kind, finding.suspects))
+    if len(cleared) <= _MOST_CONSEQUENCES:
+        entries = [cleared[rank] for rank in sorted(cleared)]
+    else:
+        first = cleared[min(cleared)]
+        entries = [{**first, **_who(sorted(cleared))}]
+    known = set(cleared)
+    body["ruled_out"] = [
+        item for item in body["ruled_out"] if not set(parse_ranks(item.get("ranks", ""))) <= known
+    ] + entries
+
+
+def _who(ranks: list[int]) -> Mapping[str, str]:
+    return {"who": f"ranks {format_ranks(ranks)}", "ranks": format_ranks(ranks)}
+
+
+def _places(body: Mapping[str, Any]) -> list[Any]:
+    return [(item["rank"], (item["where"] or {}).get("line")) for item in body["suspects"]]
+
+
+def _request_stacks(job: JobState, ctx: Context, now: int, finding: OpenFinding) -> None:
+    """Best effort: the finding stands without an answer. The id is stable, so that repeats coincide."""
+    for rank in finding.suspects[:MOST_REQUESTS]:
+        node = job.node_of(rank)
+        identity = Identity(
+            cluster=job.cluster, run=job.run, job=job.job, attempt=finding.attempt, node=node, rank=rank
+        )
+        request = Event(
+            name=EventName.EVIDENCE_REQUEST,
+            identity=identity,
+            time_ns=now,
+            attributes={"id": f"{finding.key}/stack/{rank}", "action": "stack", "rank": rank, "node": node},
+        )
+        ctx.emit(Record(topic=TOPIC_REQUESTS, key=node, stamp_ns=now, payload=request))

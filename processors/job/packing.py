@@ -1,0 +1,51 @@
+"""One byte format for the state rows of this operator: a JSON head line, then raw numpy arrays.
+
+No pickle: a state file may be read by another release, or by someone who does not trust it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+
+def pack(values: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> bytes:
+    """Values must survive JSON; arrays keep their dtype (structured ones too) and shape."""
+    arrays = arrays or {}
+    head = json.dumps(
+        {
+            "values": values,
+            "arrays": [[name, _describe(array.dtype), list(array.shape)] for name, array in arrays.items()],
+        },
+        separators=(",", ":"),
+    )
+    return b"\n".join([head.encode(), b"".join(array.tobytes() for array in arrays.values())])
+
+
+def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Inverse of ``pack``. Raises ValueError on anything else; the arrays are writable copies."""
+    head_bytes, separator, body = data.partition(b"\n")
+    if not separator:
+        raise ValueError("state row without a head line")
+    head = json.loads(head_bytes)
+    arrays: dict[str, np.ndarray] = {}
+    position = 0
+    for name, description, shape in head["arrays"]:
+        dtype = _dtype(description)
+        count = int(np.prod(shape, dtype=np.int64))
+        arrays[name] = np.frombuffer(body, dtype, count, position).reshape(shape).copy()
+        position += count * dtype.itemsize
+    return head["values"], arrays
+
+
+def _describe(dtype: np.dtype) -> Any:
+    return dtype.descr if dtype.names else dtype.str
+
+
+def _dtype(description: Any) -> np.dtype:
+    if isinstance(description, str):
+        return np.dtype(description)
+    return np.dtype([(item[0], item[1], *([tuple(item[2])] if len(item) > 2 else [])) for item in description])

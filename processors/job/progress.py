@@ -1,0 +1,167 @@
+"""Progress rows into the job's state, and out of them the list of open operations: who waits, for whom, since when.
+
+Only ages that the agent measured are used, never the arrival of records: a slow pipeline makes no rank late.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...telemetry.tables import NO_GROUP
+from ...telemetry.vocabulary import EventFlag, HookState, Op, ProcessState
+from .state import FRESH_NS, MOST_RANKS, JobState
+from .waiting import Wait
+
+_STOPPED = int(ProcessState.STOPPED)
+
+
+def take_progress(job: JobState, rows: np.ndarray, node: str, stamp_ns: int) -> None:
+    """rows: PROGRESS with times already in job time. Only the newest row of a rank is kept."""
+    for row in rows:  # one row per rank and second: few
+        rank = int(row["rank"])
+        if rank >= MOST_RANKS:
+            continue
+        job.grow_progress(rank)
+        facts = job.facts(rank)
+        job.set_node(rank, node)
+        if not facts.pid and row["pid"]:
+            facts.pid = int(row["pid"])
+            job.facts_changed = True
+        stopped = int(row["process_state"]) == _STOPPED
+        was = job.progress_row(rank)
+        if stopped and not facts.stopped_ns and was is not None and int(was["process_state"]) == _STOPPED:
+            facts.stopped_ns = int(was["read_ns"])  # two equal looks, in case the event itself was lost
+            job.facts_changed = True
+        job.progress[rank] = row
+        job.progress_stamps[rank] = stamp_ns
+    disabled = (rows["hook_state"] & int(HookState.DISABLED)) != 0
+    job.note_blind(rows["rank"], rows["level"], disabled)
+    job.progress_changed = True
+
+
+def take_group_progress(job: JobState, rows: np.ndarray, stamp_ns: int) -> None:
+    """rows: GROUP_PROGRESS with the job's own group indices."""
+    for index in np.unique(rows["group"]):
+        if index == NO_GROUP or index >= len(job.members):
+            continue
+        mine = rows[rows["group"] == index]
+        members = job.members[index]
+        place = np.searchsorted(members, mine["rank"])
+        known = (place < members.size) & (members[np.minimum(place, members.size - 1)] == mine["rank"])
+        progress = job.group_progress[index]
+        progress.rows[place[known]] = mine[known]
+        progress.stamps[place[known]] = stamp_ns
+    job.progress_changed = True
+
+
+def oldest_open_ns(job: JobState) -> int:
+    """Age of the oldest operation that any living rank has open."""
+    oldest = 0
+    for progress in job.group_progress:
+        seen = (progress.stamps > 0) & (progress.rows["open"] > 0)
+        if seen.any():
+            oldest = max(oldest, int(progress.rows["open_age_ns"][seen].max()))
+    return oldest
+
+
+def find_waits(job: JobState) -> list[Wait]:
+    """Every open operation with the members that have not entered it, or cannot be seen."""
+    newest = max((int(progress.stamps.max()) for progress in job.group_progress if progress.stamps.size), default=0)
+    fresh_since = newest - FRESH_NS
+    blind = job.blind()
+    waits: list[Wait] = []
+    for index, progress in enumerate(job.group_progress):
+        members = job.members[index]
+        rows = progress.rows
+        gone = np.array([bool(job.facts(int(rank)).exited_ns) for rank in members], bool)
+        seen = progress.stamps > 0
+        fresh = seen & (progress.stamps >= fresh_since)
+        hidden = np.array([(index, int(rank)) in blind for rank in members], bool)
+        for place in np.flatnonzero(fresh & ~gone & (rows["open"] > 0)):
+            wait = _read_wait(job, index, int(place), seen, fresh, gone, hidden)
+            if wait is not None:
+                waits.append(wait)
+    waits.extend(_p2p_waits(job, fresh_since))
+    return waits
+
+
+def _read_wait(
+    job: JobState, index: int, place: int, seen: np.ndarray, fresh: np.ndarray, gone: np.ndarray, hidden: np.ndarray
+) -> Wait | None:
+    members, rows = job.members[index], job.group_progress[index].rows
+    row = rows[place]
+    enqueued, completed = int(row["enqueued"]), int(row["completed"])
+    seq = completed + 1 if completed >= 0 else enqueued - int(row["open"]) + 1
+    if seq > enqueued or seq < 1:
+        return None  # what is open is P2P
+    lacks = np.where(seen, rows["enqueued"] < seq, True)
+    lacks[place] = False
+    # A rank that left stays where its last row saw it; one that is merely unseen may have moved on.
+    visible = (fresh | gone | (~seen & _has_fresh_progress(job, members))) & ~hidden
+    missing = tuple(int(rank) for rank in members[lacks & visible])
+    unknown = tuple(int(rank) for rank in members[lacks & ~visible])
+    return Wait(
+        rank=int(members[place]),
+        group=index,
+        seq=seq,
+        op=int(row["op"]),
+        p2p=False,
+        age_ns=int(row["open_age_ns"]),
+        asynchronous=bool(int(row["flags"]) & int(EventFlag.ASYNC)),
+        missing=missing,
+        unknown=unknown,
+    )
+
+
+def _has_fresh_progress(job: JobState, members: np.ndarray) -> np.ndarray:
+    newest = int(job.progress_stamps.max()) if job.progress_stamps.size else 0
+    return np.array(
+        [
+            rank < job.progress_stamps.size and job.progress_stamps[rank] >= max(1, newest - FRESH_NS)
+            for rank in members
+        ],
+        bool,
+    )
+
+
+def _p2p_waits(job: JobState, fresh_since: int) -> list[Wait]:
+    """Open sends and receives whose other end has no matching call open: edges to the peer."""
+    rows = job.all_pending()
+    rows = rows[(rows["flags"] & int(EventFlag.P2P)) != 0]
+    if not rows.size:
+        return []
+    newest: dict[tuple[int, int, int], np.void] = {}
+    for row in rows:
+        newest[(int(row["group"]), int(row["rank"]), int(row["seq"]))] = row
+    opened = {place: row for place, row in newest.items() if row["done_ns"] == 0 and place[0] < len(job.members)}
+    ends = {(group, rank, _peer(job, group, row), int(row["op"])) for (group, rank, _), row in opened.items()}
+    waits = []
+    for (group, rank, seq), row in sorted(opened.items(), key=lambda item: item[0]):
+        peer = _peer(job, group, row)
+        facts = job.ranks.get(rank)
+        progress = job.progress_row(rank)
+        if peer < 0 or facts is None or facts.exited_ns or progress is None:
+            continue
+        if job.progress_stamps[rank] < fresh_since:
+            continue
+        other = int(Op.SEND) if int(row["op"]) == int(Op.RECV) else int(Op.RECV)
+        met = (group, peer, rank, other) in ends
+        waits.append(
+            Wait(
+                rank=rank,
+                group=group,
+                seq=seq,
+                op=int(row["op"]),
+                p2p=True,
+                age_ns=max(0, int(progress["read_ns"]) - int(row["enqueued_ns"])),
+                asynchronous=bool(int(row["flags"]) & int(EventFlag.ASYNC)),
+                missing=() if met else (peer,),
+            )
+        )
+    return waits
+
+
+def _peer(job: JobState, group: int, row: np.void) -> int:
+    """Global rank of the peer, -1 unknown."""
+    place, members = int(row["peer"]), job.members[group]
+    return int(members[place]) if 0 <= place < members.size else -1

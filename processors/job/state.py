@@ -1,0 +1,437 @@
+"""What the operator remembers of one job: a working copy in arrays, and the rows it is rebuilt from.
+
+Rows (table "job"): ``facts`` slow-changing JSON, ``progress`` newest progress rows, ``steps`` the window of closed
+steps, ``pending/N`` collectives of open steps as received, ``pending.steps`` their step rows. No pickle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ...telemetry.records import Group
+from ...telemetry.ring_layout import parse_ranks
+from ...telemetry.tables import COLLECTIVES, GROUP_PROGRESS, PROGRESS, STEP_GROUPS, STEPS
+from ...telemetry.vocabulary import Level, Phase
+from ..operator import Table
+from .crash_order import Ending
+from .pace import LONGEST_HISTORY
+from .packing import pack, unpack
+from .straggler import LONGEST_BASELINE, WINDOWS, StepTimes
+from .waits import GroupShape
+
+#: Kinds after which the attempt does not go on: only one of them is ever open per attempt, the rest follows from it.
+STOPPING_KINDS = frozenset(
+    {"rank_died", "rank_raised", "rank_stopped", "rank_not_entered", "rank_never_joined", "desync", "deadlock"}
+)
+MOST_RANKS = 1 << 16
+#: A rank without this much of recent progress rows is not seen, whatever its last row said.
+FRESH_NS = 3_000_000_000
+_KEPT_STEPS = LONGEST_BASELINE + max(WINDOWS)
+
+
+@dataclass(slots=True)
+class RankFacts:
+    """What single events said of a rank. Times are Unix nanoseconds, 0 = never."""
+
+    node: str = ""
+    pid: int = 0
+    local_rank: int = -1
+    started_ns: int = 0
+    stopped_ns: int = 0
+    stopped_stamp_ns: int = 0
+    exited_ns: int = 0
+    stack: dict[str, Any] = field(default_factory=dict)
+    stale_ns: int = 0
+
+
+@dataclass(slots=True)
+class OpenFinding:
+    """A finding that has been published and not cleared. body: as built when found; shown: as last emitted."""
+
+    key: str
+    kind: str
+    attempt: str
+    found_ns: int
+    onset_ns: int
+    step: int
+    group: int
+    seq: int
+    suspects: list[int]
+    body: dict[str, Any]
+    shown: dict[str, Any] = field(default_factory=dict)
+    shown_ns: int = 0
+    detail: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class GroupProgress:
+    """Newest progress rows of one group's members, in order of their ranks. stamps: arrival, 0 = never seen."""
+
+    rows: np.ndarray
+    stamps: np.ndarray
+
+
+class JobState:
+    """One job's working copy. Mutable; owned by the operator's thread."""
+
+    def __init__(self, *, cluster: str = "", run: str = "", job: str = "") -> None:
+        self.cluster, self.run, self.job = cluster, run, job
+        self.begin_attempt("")
+        self.past_attempts: list[str] = []
+        self.findings: dict[str, OpenFinding] = {}
+        self.due_ns = 0
+        self.revision = 0
+        self.signalled_ns = 0
+        self.finished_ns = 0
+        self.exit_code = 0
+
+    def begin_attempt(self, attempt: str) -> None:
+        """Forgets everything that belongs to a set of processes; findings stay."""
+        self.attempt = attempt
+        self.world_size = 0
+        self.offsets: dict[str, int] = {}
+        self.groups: list[Group] = []
+        self.members: list[np.ndarray] = []
+        self._group_index: dict[str, int] = {}
+        self._lookups: dict[tuple[str, ...], np.ndarray] = {}
+        self.ranks: dict[int, RankFacts] = {}
+        self.endings: list[Ending] = []
+        self.blind_ranks: set[int] = set()
+        self.progress = np.zeros(0, PROGRESS)
+        self.progress_stamps = np.zeros(0, np.int64)
+        self.group_progress: list[GroupProgress] = []
+        self.pending: list[np.ndarray] = []
+        self.pending_rows = 0
+        self.chunks_written = 0
+        self.step_rows: list[np.ndarray] = []
+        self.step_groups: list[np.ndarray] = []
+        self.newest_step: dict[int, int] = {}
+        self.closed_step = -1
+        self.recent = np.zeros(0, COLLECTIVES)
+        self.last_seqs: dict[tuple[int, int], int] = {}
+        self.usual_counts: dict[int, int] = {}
+        self.even_steps: dict[int, int] = {}
+        self.longest_ns = np.zeros(len(Phase), np.int64)
+        self.number_due_ns = 0
+        self.pace_checked_step = 0
+        self.times = _empty_times(np.zeros(0, np.int64))
+        self.pace = np.zeros((0, 3), np.int64)
+        self.norms = np.zeros((0, 0))
+        self.norm_steps = np.zeros((0, 2), np.int64)
+        self._shape: GroupShape | None = None
+        self.facts_changed = self.progress_changed = self.steps_changed = self.pending_changed = True
+
+    # --- groups -----------------------------------------------------------------------------------------------------
+    def group_lookup(self, groups: tuple[Group, ...]) -> np.ndarray:
+        """Maps a block's own group indices to this job's; groups never seen before are added."""
+        uids = tuple(group.uid for group in groups)
+        found = self._lookups.get(uids)
+        if found is None:
+            found = np.array([self.add_group(group) for group in groups], np.uint16)
+            if len(self._lookups) > 1024:
+                self._lookups.clear()
+            self._lookups[uids] = found
+        return found
+
+    def add_group(self, group: Group) -> int:
+        index = self._group_index.get(group.uid)
+        if index is not None:
+            return index
+        try:
+            members = parse_ranks(group.ranks)
+        except ValueError:
+            members = []
+        if not members or max(members) >= MOST_RANKS:
+            members = []
+        index = len(self.groups)
+        self.groups.append(group)
+        self.members.append(np.array(members, np.int64))
+        self.group_progress.append(
+            GroupProgress(rows=np.zeros(len(members), GROUP_PROGRESS), stamps=np.zeros(len(members), np.int64))
+        )
+        self._group_index[group.uid] = index
+        self._shape = None
+        self.facts_changed = True
+        return index
+
+    def group_name(self, index: int) -> str:
+        if not 0 <= index < len(self.groups):
+            return "?"
+        group = self.groups[index]
+        return group.desc or ("world" if group.is_default else group.name)
+
+    def shape(self) -> GroupShape:
+        """Sizes and clocks of all groups, for the wait arithmetic; rebuilt when a group or a rank's node is new."""
+        if self._shape is None:
+            highest = max((int(members.max()) for members in self.members if members.size), default=0)
+            positions = np.full((max(1, len(self.members)), max(highest, *self.ranks, 0) + 1), -1, np.int64)
+            one_clock = np.ones(max(1, len(self.members)), bool)
+            for index, members in enumerate(self.members):
+                positions[index, members] = np.arange(members.size)
+                one_clock[index] = len({self.node_of(int(rank)) for rank in members}) <= 1
+            sizes = np.array([members.size for members in self.members] or [0], np.int64)
+            self._shape = GroupShape(sizes=sizes, one_clock=one_clock, positions=positions)
+        return self._shape
+
+    # --- ranks ------------------------------------------------------------------------------------------------------
+    def facts(self, rank: int) -> RankFacts:
+        facts = self.ranks.get(rank)
+        if facts is None:
+            facts = self.ranks[rank] = RankFacts()
+            self._shape = None
+            self.facts_changed = True
+        return facts
+
+    def set_node(self, rank: int, node: str) -> None:
+        facts = self.facts(rank)
+        if node and facts.node != node:
+            facts.node = node
+            self._shape = None
+            self.facts_changed = True
+
+    def node_of(self, rank: int) -> str:
+        facts = self.ranks.get(rank)
+        return facts.node if facts else ""
+
+    def progress_row(self, rank: int) -> np.void | None:
+        if 0 <= rank < self.progress.size and self.progress_stamps[rank]:
+            return self.progress[rank]  # type: ignore[no-any-return]
+        return None
+
+    def alive(self) -> list[int]:
+        """Ranks that started or were seen, and have not left."""
+        return [rank for rank, facts in sorted(self.ranks.items()) if not facts.exited_ns]
+
+    def blind(self) -> set[tuple[int, int]]:
+        """(group, rank) pairs that must neither vote nor be missed."""
+        pairs = {(group, rank) for rank in self.blind_ranks for group in range(len(self.groups))}
+        for index, progress in enumerate(self.group_progress):
+            if progress.rows["blind"].any():
+                pairs |= {(index, int(rank)) for rank in self.members[index][progress.rows["blind"] != 0]}
+        return pairs
+
+    def grow_progress(self, rank: int) -> None:
+        if rank >= self.progress.size:
+            size = min(MOST_RANKS, max(rank + 1, 2 * self.progress.size))
+            self.progress = np.concatenate([self.progress, np.zeros(size - self.progress.size, PROGRESS)])
+            self.progress_stamps = np.concatenate(
+                [self.progress_stamps, np.zeros(size - self.progress_stamps.size, np.int64)]
+            )
+
+    def note_blind(self, ranks: np.ndarray, levels: np.ndarray, disabled: np.ndarray) -> None:
+        """A rank that stopped counting has sequence numbers that mean nothing to its peers any more."""
+        for rank in ranks[(levels == int(Level.OFF)) | disabled]:
+            self.blind_ranks.add(int(rank))
+            self.facts_changed = True
+
+    # --- steps ------------------------------------------------------------------------------------------------------
+    def add_steps(self, times: StepTimes, pace_ns: np.ndarray) -> None:
+        """Appends closed plain steps to the window; another set of ranks begins a new window."""
+        if not np.array_equal(times.ranks, self.times.ranks):
+            self._forget_window(times.ranks)
+        old = self.times
+        keep = -_KEPT_STEPS
+        self.times = StepTimes(
+            ranks=times.ranks,
+            steps=np.concatenate([old.steps, times.steps])[keep:],
+            begin_ns=np.concatenate([old.begin_ns, times.begin_ns])[keep:],
+            duration_ns=np.concatenate([old.duration_ns, times.duration_ns])[keep:],
+            self_ns=np.concatenate([old.self_ns, times.self_ns])[keep:],
+            phase_self_ns=np.concatenate([old.phase_self_ns, times.phase_self_ns])[keep:],
+        )
+        self.pace = np.concatenate([self.pace, np.stack([times.steps, times.begin_ns, pace_ns], axis=1)])
+        self.pace = self.pace[-LONGEST_HISTORY:]
+        self.steps_changed = True
+
+    def median_step_ns(self) -> int:
+        recent = self.times.duration_ns[-32:]
+        return int(np.median(recent)) if recent.size else 0
+
+    def drop_steps(self, first: int, last: int) -> None:
+        """Takes the steps of a fault that is over out of the window, so that they never count as usual."""
+        old = self.times
+        keep = (old.steps < first) | (old.steps > last)
+        self.times = StepTimes(
+            ranks=old.ranks,
+            steps=old.steps[keep],
+            begin_ns=old.begin_ns[keep],
+            duration_ns=old.duration_ns[keep],
+            self_ns=old.self_ns[keep],
+            phase_self_ns=old.phase_self_ns[keep],
+        )
+        self.steps_changed = True
+
+    def _forget_window(self, ranks: np.ndarray) -> None:
+        self.times = _empty_times(ranks)
+        self.pace = np.zeros((0, 3), np.int64)
+        self.norms = np.zeros((0, ranks.size))
+        self.norm_steps = np.zeros((0, 2), np.int64)
+
+    # --- pending rows -----------------------------------------------------------------------------------------------
+    def add_pending(self, rows: np.ndarray) -> None:
+        self.pending.append(rows)
+        self.pending_rows += rows.size
+        self.pending_changed = True
+
+    def all_pending(self) -> np.ndarray:
+        """Every pending collective in one array (and from now on kept as one)."""
+        if len(self.pending) != 1:
+            self.pending = [np.concatenate(self.pending)] if self.pending else [np.zeros(0, COLLECTIVES)]
+        return self.pending[0]
+
+    def keep_pending(self, rows: np.ndarray) -> None:
+        self.pending = [rows] if rows.size else []
+        self.pending_rows = rows.size
+        self.pending_changed = True
+
+    # --- findings ---------------------------------------------------------------------------------------------------
+    def stopping_finding(self) -> OpenFinding | None:
+        """The one finding of this attempt after which it cannot go on."""
+        return next((f for f in self.findings.values() if f.attempt == self.attempt and f.kind in STOPPING_KINDS), None)
+
+    def schedule(self, due_ns: int) -> None:
+        """Asks for a look at this stamp, or earlier if one is already wanted earlier."""
+        if due_ns and (not self.due_ns or due_ns < self.due_ns):
+            self.due_ns = due_ns
+
+    # --- rows -------------------------------------------------------------------------------------------------------
+    def save(self, table: Table) -> None:
+        """Writes the rows that changed since the last call."""
+        if self.facts_changed:
+            table.put("facts", pack(self._facts_values()))
+        if self.progress_changed:
+            arrays = {"progress": self.progress, "stamps": self.progress_stamps}
+            for index, progress in enumerate(self.group_progress):
+                arrays[f"rows{index}"] = progress.rows
+                arrays[f"stamps{index}"] = progress.stamps
+            table.put("progress", pack({}, arrays))
+        if self.steps_changed:
+            table.put("steps", pack(self._steps_values(), self._steps_arrays()))
+        if self.pending_changed:
+            table.put("pending", pack({}, {"rows": self.all_pending()}))
+            table.put("pending.steps", pack({}, {"steps": joined(self.step_rows, STEPS), "groups": self._groups()}))
+        self.facts_changed = self.progress_changed = self.steps_changed = self.pending_changed = False
+        self.revision += 1
+        table.put("revision", b"%d" % self.revision)
+
+    def is_current(self, table: Table) -> bool:
+        """Whether this working copy is what the rows say (it is not after the runner rolled back)."""
+        return table.get("revision") == b"%d" % self.revision
+
+    @classmethod
+    def load(cls, table: Table) -> JobState | None:
+        """The state as last saved; None if there is none. Raises ValueError for rows that cannot be read."""
+        facts = table.get("facts")
+        if facts is None:
+            return None
+        values, _ = unpack(facts)
+        job = cls(cluster=values["cluster"], run=values["run"], job=values["job"])
+        job._read_facts(values)
+        job.revision = int(table.get("revision") or b"0")
+        _, arrays = unpack(table.get("progress") or pack({}))
+        job.progress = arrays.get("progress", job.progress)
+        job.progress_stamps = arrays.get("stamps", job.progress_stamps)
+        for index, progress in enumerate(job.group_progress):
+            progress.rows = arrays.get(f"rows{index}", progress.rows)
+            progress.stamps = arrays.get(f"stamps{index}", progress.stamps)
+        job._read_steps(*unpack(table.get("steps") or pack({})))
+        _, arrays = unpack(table.get("pending") or pack({}))
+        job.keep_pending(arrays.get("rows", np.zeros(0, COLLECTIVES)))
+        _, arrays = unpack(table.get("pending.steps") or pack({}))
+        job.step_rows = [arrays[name] for name in ("steps",) if name in arrays and arrays[name].size]
+        job.step_groups = [arrays[name] for name in ("groups",) if name in arrays and arrays[name].size]
+        job.facts_changed = job.progress_changed = job.steps_changed = job.pending_changed = False
+        return job
+
+    def _groups(self) -> np.ndarray:
+        return joined(self.step_groups, STEP_GROUPS)
+
+    def _facts_values(self) -> dict[str, Any]:
+        return {
+            **{name: getattr(self, name) for name in _PLAIN_FACTS},
+            "groups": [asdict(group) for group in self.groups],
+            "ranks": {str(rank): asdict(facts) for rank, facts in self.ranks.items()},
+            "endings": [asdict(ending) for ending in self.endings],
+            "blind_ranks": sorted(self.blind_ranks),
+            "findings": [asdict(finding) for finding in self.findings.values()],
+        }
+
+    def _read_facts(self, values: dict[str, Any]) -> None:
+        for name in _PLAIN_FACTS:
+            setattr(self, name, values[name])
+        for group in values["groups"]:
+            self.add_group(Group(**group))
+        self.ranks = {int(rank): RankFacts(**facts) for rank, facts in values["ranks"].items()}
+        self.endings = [Ending(**ending) for ending in values["endings"]]
+        self.blind_ranks = set(values["blind_ranks"])
+        self.findings = {item["key"]: OpenFinding(**item) for item in values["findings"]}
+
+    def _steps_values(self) -> dict[str, Any]:
+        return {
+            "newest_step": list(self.newest_step.items()),
+            "closed_step": self.closed_step,
+            "last_seqs": [[*place, seq] for place, seq in self.last_seqs.items()],
+            "usual_counts": list(self.usual_counts.items()),
+            "even_steps": list(self.even_steps.items()),
+            "longest_ns": self.longest_ns.tolist(),
+            "pace_checked_step": self.pace_checked_step,
+        }
+
+    def _steps_arrays(self) -> dict[str, np.ndarray]:
+        arrays = {name: getattr(self.times, name) for name in StepTimes.__slots__}
+        return {
+            **arrays,
+            "recent": self.recent,
+            "pace": self.pace,
+            "norms": self.norms,
+            "norm_steps": self.norm_steps,
+        }
+
+    def _read_steps(self, values: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        if not values:
+            return
+        self.newest_step = {rank: step for rank, step in values["newest_step"]}
+        self.closed_step = values["closed_step"]
+        self.last_seqs = {(group, rank): seq for group, rank, seq in values["last_seqs"]}
+        self.usual_counts = {group: count for group, count in values["usual_counts"]}
+        self.even_steps = {group: count for group, count in values["even_steps"]}
+        self.longest_ns = np.array(values["longest_ns"], np.int64)
+        self.pace_checked_step = values["pace_checked_step"]
+        self.times = StepTimes(**{name: arrays[name] for name in StepTimes.__slots__})
+        self.recent, self.pace = arrays["recent"], arrays["pace"]
+        self.norms, self.norm_steps = arrays["norms"], arrays["norm_steps"]
+
+
+def _empty_times(ranks: np.ndarray) -> StepTimes:
+    return StepTimes(
+        ranks=ranks,
+        steps=np.zeros(0, np.int64),
+        begin_ns=np.zeros(0, np.int64),
+        duration_ns=np.zeros(0, np.int64),
+        self_ns=np.zeros((0, ranks.size), np.int64),
+        phase_self_ns=np.zeros((0, ranks.size, len(Phase)), np.int64),
+    )
+
+
+def joined(chunks: Iterable[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    parts = list(chunks)
+    if not parts:
+        return np.zeros(0, dtype)
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+_PLAIN_FACTS = (
+    "attempt",
+    "world_size",
+    "offsets",
+    "past_attempts",
+    "due_ns",
+    "signalled_ns",
+    "finished_ns",
+    "exit_code",
+    "number_due_ns",
+)

@@ -1,0 +1,33 @@
+"""How long a wait has to last before it is worth a word: what this phase of this job has taken before, and a little.
+
+A phase that was never completed may take long for good reasons (start-up, compilation, the first save): there only the
+group's own time-out is a measure. People mute a tool that pages on a start-up.
+"""
+
+from __future__ import annotations
+
+from ...telemetry.vocabulary import Phase
+from .state import JobState
+
+FLOOR_NS = 3_000_000_000
+STEPS_OF_PATIENCE = 2
+TIMES_LONGEST = 1.3
+SHARE_OF_TIMEOUT = 0.8
+DEFAULT_TIMEOUT_S = 1800.0
+#: Phases that need not occur in every step, so that the first one has no precedent.
+RARE_PHASES = frozenset({Phase.INIT, Phase.COMPILE, Phase.CHECKPOINT, Phase.RESTORE, Phase.EVAL})
+#: Shorter than this, a phase is not taken as seen: entering and leaving at once is no precedent.
+_SEEN_NS = 1_000_000
+
+
+def waiting_threshold_ns(job: JobState, rank: int, group: int) -> int:
+    """For a wait in ``group`` that ``rank`` could end."""
+    row = job.progress_row(rank)
+    phase = int(row["phase"]) if row is not None else int(Phase.OTHER)
+    longest = int(job.longest_ns[phase]) if phase < job.longest_ns.size else 0
+    first_step = row is not None and int(row["step"]) < 1
+    unseen = phase in RARE_PHASES and longest < _SEEN_NS
+    if (first_step or unseen) and not job.facts(rank).exited_ns:
+        timeout = job.groups[group].timeout_s or DEFAULT_TIMEOUT_S
+        return int(SHARE_OF_TIMEOUT * timeout * 1e9)
+    return int(max(FLOOR_NS, STEPS_OF_PATIENCE * job.median_step_ns(), TIMES_LONGEST * longest))

@@ -1,0 +1,118 @@
+"""Who waits for whom, over all groups and P2P edges, and who waits for nobody: the root of a hang.
+
+A rank that is late in one group because it waits in another is a victim; the sink of the wait-for graph is not.
+A cycle without a way out is a deadlock: the order of calls is wrong, no rank is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """An open operation of ``rank``: the oldest of its group, sequence ``seq``.
+
+    missing: members that have not entered it; unknown: members that cannot be seen (blind, silent).
+    Both empty: everyone is in, and the operation still does not end.
+    """
+
+    rank: int
+    group: int
+    seq: int
+    op: int
+    p2p: bool
+    age_ns: int
+    asynchronous: bool
+    missing: tuple[int, ...]
+    unknown: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blockage:
+    """What a set of waits comes down to.
+
+    sort: "missing" (suspects wait for nobody), "deadlock" (cycle), "unknown" (only unseen ranks could be guilty),
+          "inside" (everyone is in and it does not end).
+    wait: the oldest wait for a suspect, or the oldest of all; waiting: every rank that stands still.
+    """
+
+    sort: str
+    suspects: tuple[int, ...]
+    wait: Wait
+    waiting: tuple[int, ...]
+    cycle: tuple[int, ...] = ()
+
+
+def find_blockage(waits: Sequence[Wait], old_ns: int) -> Blockage | None:
+    """waits: every open operation, young ones too (a rank that waits since 1 s is no root). None: nobody waits long."""
+    old = [wait for wait in waits if wait.age_ns >= old_ns]
+    if not old:
+        return None
+    edges: dict[int, set[int]] = {}
+    for wait in waits:
+        if wait.missing:
+            edges.setdefault(wait.rank, set()).update(wait.missing)
+    reached = _reachable(edges, {wait.rank for wait in old if wait.missing})
+    everyone = tuple(sorted({wait.rank for wait in waits}))
+    sinks = tuple(sorted(rank for rank in reached if rank not in edges))
+    if sinks:
+        return _blockage("missing", sinks, old, everyone)
+    if reached:
+        return _judge_cycle(waits, old, edges, reached, everyone)
+    unseen = tuple(sorted({rank for wait in old for rank in wait.unknown}))
+    if unseen:
+        return _blockage("unknown", unseen, old, everyone)
+    return Blockage(sort="inside", suspects=(), wait=max(old, key=_age), waiting=everyone)
+
+
+def longest_wait_for(waits: Sequence[Wait], rank: int) -> Wait | None:
+    """The oldest wait that this rank could end by entering."""
+    return max((wait for wait in waits if rank in wait.missing or rank in wait.unknown), key=_age, default=None)
+
+
+def _judge_cycle(
+    waits: Sequence[Wait],
+    old: Sequence[Wait],
+    edges: Mapping[int, set[int]],
+    reached: set[int],
+    everyone: tuple[int, ...],
+) -> Blockage:
+    """A rank whose only open calls are asynchronous is not held up by them: it may be elsewhere, and the root."""
+    held = {wait.rank for wait in waits if wait.missing and not wait.asynchronous}
+    free = {rank for rank in reached if rank not in held}
+    if free and held:
+        strict = {rank: targets for rank, targets in edges.items() if rank in held}
+        sinks = tuple(sorted(_reachable(strict, {wait.rank for wait in old if wait.rank in held}) & free))
+        if sinks:
+            return _blockage("missing", sinks, old, tuple(rank for rank in everyone if rank not in sinks))
+    cycle = tuple(sorted(rank for rank in reached if rank in _reachable(edges, set(edges[rank]))))
+    oldest = max((wait for wait in old if wait.rank in cycle), key=_age, default=max(old, key=_age))
+    return Blockage(sort="deadlock", suspects=(), wait=oldest, waiting=everyone, cycle=cycle)
+
+
+def _blockage(sort: str, suspects: tuple[int, ...], old: Sequence[Wait], everyone: tuple[int, ...]) -> Blockage:
+    direct = [wait for wait in old if _names_any(wait, suspects)]
+    waiting = tuple(rank for rank in everyone if rank not in suspects)
+    return Blockage(sort=sort, suspects=suspects, wait=max(direct or old, key=_age), waiting=waiting)
+
+
+def _names_any(wait: Wait, ranks: Collection[int]) -> bool:
+    return any(rank in ranks for rank in (*wait.missing, *wait.unknown))
+
+
+def _reachable(edges: Mapping[int, set[int]], starts: set[int]) -> set[int]:
+    seen: set[int] = set()
+    frontier = list(starts)
+    while frontier:
+        rank = frontier.pop()
+        if rank not in seen:
+            seen.add(rank)
+            frontier.extend(edges.get(rank, ()))
+    return seen
+
+
+def _age(wait: Wait) -> tuple[int, int]:
+    """Oldest first; of equals, the lowest rank, so that the order of rows changes nothing."""
+    return (wait.age_ns, -wait.rank)

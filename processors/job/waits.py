@@ -1,0 +1,139 @@
+"""How long each rank's host stood still for others: the waits that turn step time into self time.
+
+Arrivals (enqueue times) on a shared clock are exact, completions seen by polling are not, so a wait lasts from a rank's
+own arrival to the last arrival, never beyond its own completion. Between nodes only durations compare.
+Overlapping waits count once; an asynchronous call is no wait until its rank has nothing else left to enqueue.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...telemetry.vocabulary import EventFlag, Op, Phase
+from .matching import Joined
+
+_TIME_BITS = 48  # 78 hours from the first row: more than a step lasts
+_FROM_ROOT = np.zeros(256, bool)
+_FROM_ROOT[[int(Op.BROADCAST), int(Op.SCATTER)]] = True
+_TO_ROOT = np.zeros(256, bool)
+_TO_ROOT[[int(Op.REDUCE), int(Op.GATHER)]] = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GroupShape:
+    """Per group index: how many members it has, and whether one clock serves all of them."""
+
+    sizes: np.ndarray
+    one_clock: np.ndarray
+    #: ``positions[group, rank]`` = place of the rank within the group, -1 none; None where no rooted call needs it.
+    positions: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Waits:
+    """blocked_ns[rank index, step index, phase]; ranks and steps name the indices (both ascending)."""
+
+    ranks: np.ndarray
+    steps: np.ndarray
+    blocked_ns: np.ndarray
+
+
+def release_times(joined: Joined, shape: GroupShape) -> np.ndarray:
+    """When the last member that a row waits for arrived; its own arrival where it waited for nobody, or none knows."""
+    rows = joined.rows
+    arrived = rows["enqueued_ns"]
+    done = rows["done_ns"]
+    group = rows["group"]
+    last = np.maximum.reduceat(arrived, joined.first)[joined.instance]
+    op = rows["op"]
+    rooted = _FROM_ROOT[op] | _TO_ROOT[op]
+    if rooted.any():
+        place = shape.positions[group, rows["rank"]]
+        is_root = place == rows["peer"]
+        known = rooted & (rows["peer"] >= 0)
+        root_arrival = np.maximum.reduceat(np.where(known & is_root, arrived, 0), joined.first)[joined.instance]
+        last = np.where(known & _FROM_ROOT[op], np.maximum(root_arrival, arrived), last)
+        last = np.where(known & _TO_ROOT[op] & ~is_root, arrived, last)
+    one_clock = shape.one_clock[group]
+    if not one_clock.all():
+        length = np.where(done > 0, done - arrived, np.iinfo(np.int64).max)
+        transfer = np.minimum.reduceat(length, joined.first)[joined.instance]
+        last = np.where(one_clock, last, np.where(done > 0, arrived + length - transfer, arrived))
+    last = np.where(done > 0, np.minimum(last, done), last)
+    complete = joined.count[joined.instance] == shape.sizes[group]
+    return np.where(complete, np.maximum(last, arrived), arrived)
+
+
+def measure_waits(joined: Joined, release: np.ndarray, p2p: np.ndarray) -> Waits:
+    """Adds up the waits of joined collectives and of P2P rows (COLLECTIVES with EventFlag.P2P)."""
+    rows = joined.rows
+    if p2p.size:
+        exact = (p2p["done_ns"] > 0) & ((p2p["flags"] & int(EventFlag.POLLED)) == 0)
+        waits = exact & (p2p["op"] == int(Op.RECV))
+        release = np.concatenate([release, np.where(waits, p2p["done_ns"], p2p["enqueued_ns"])])
+        rows = np.concatenate([rows, p2p])
+    rank = rows["rank"].astype(np.int64)
+    arrived = rows["enqueued_ns"]
+    if not rows.size:
+        return Waits(
+            ranks=np.zeros(0, np.int64), steps=np.zeros(0, np.int64), blocked_ns=np.zeros((0, 0, len(Phase)), np.int64)
+        )
+    base = int(arrived.min())
+    clock = (rank << _TIME_BITS) + (arrived - base)
+    order = np.argsort(clock, kind="stable")
+    clock, rank, rows, release = clock[order], rank[order], rows[order], release[order]
+    arrived = rows["enqueued_ns"]
+    offset = (rank << _TIME_BITS) - base  # turns a time into the clock of its rank
+    asynchronous = (rows["flags"] & int(EventFlag.ASYNC)) != 0
+    ends = np.where(asynchronous, arrived, release)
+    if asynchronous.any():
+        _add_asynchronous_waits(ends, clock, offset, rows, release, asynchronous)
+    reach = np.maximum.accumulate(ends + offset)
+    begins = clock.copy()
+    begins[1:] = np.maximum(clock[1:], reach[:-1])  # a lower rank's reach lies below every time of the next rank
+    blocked = np.maximum(0, ends + offset - begins)
+    return _sum_by_rank_and_step(rank, rows["step"], rows["phase"], blocked)
+
+
+def _add_asynchronous_waits(
+    ends: np.ndarray,
+    clock: np.ndarray,
+    offset: np.ndarray,
+    rows: np.ndarray,
+    release: np.ndarray,
+    asynchronous: np.ndarray,
+) -> None:
+    """Lets ``ends`` of the call after which the host stood still reach to the release of what it waited for.
+
+    A wait whose end was seen exactly stood still since the rank's last call before that end. Where the end is only a
+    polled bound (DDP waits in C++), the host is taken to wait after the last call of its kind in this step and phase.
+    """
+    done = rows["done_ns"]
+    exact = asynchronous & (done > 0) & ((rows["flags"] & int(EventFlag.POLLED)) == 0)
+    which = np.flatnonzero(exact)
+    if which.size:
+        since = np.searchsorted(clock, done[which] + offset[which]) - 1
+        np.maximum.at(ends, since, release[which])
+    loose = asynchronous & ~exact
+    if loose.any():
+        rank, step, phase = rows["rank"], rows["step"], rows["phase"]
+        new_run = np.concatenate(
+            [[True], (rank[1:] != rank[:-1]) | (step[1:] != step[:-1]) | (phase[1:] != phase[:-1])]
+        )
+        starts = np.flatnonzero(new_run)
+        last = np.append(starts[1:], rows.size) - 1
+        reached = np.maximum.reduceat(np.where(loose, release, 0), starts)
+        ends[last] = np.maximum(ends[last], reached)
+
+
+def _sum_by_rank_and_step(rank: np.ndarray, step: np.ndarray, phase: np.ndarray, blocked: np.ndarray) -> Waits:
+    ranks = np.unique(rank)
+    lowest, highest = int(step.min()), int(step.max())
+    steps = np.arange(lowest, highest + 1)
+    phases = len(Phase)
+    row = np.searchsorted(ranks, rank)
+    place = (row * steps.size + (step - lowest)) * phases + np.minimum(phase, phases - 1)
+    total = np.bincount(place, weights=blocked, minlength=ranks.size * steps.size * phases)
+    return Waits(ranks=ranks, steps=steps, blocked_ns=total.reshape(ranks.size, steps.size, phases).astype(np.int64))

@@ -1,0 +1,80 @@
+"""How ranks, operations and times are spelled in evidence: words that a person reads at three in the morning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ...telemetry.ring_layout import format_ranks
+from ...telemetry.vocabulary import Op, Phase, ProcessState
+
+PROCESS_WORDS = {
+    ProcessState.UNKNOWN: "process state unknown",
+    ProcessState.RUNNING: "process running (R)",
+    ProcessState.SLEEPING: "process sleeping (S)",
+    ProcessState.DISK_WAIT: "process in uninterruptible disk wait (D)",
+    ProcessState.STOPPED: "process stopped (T)",
+    ProcessState.ZOMBIE: "process dead, not yet reaped (Z)",
+    ProcessState.DEAD: "process gone",
+}
+SIGNAL_NAMES = {
+    1: "SIGHUP",
+    2: "SIGINT",
+    3: "SIGQUIT",
+    4: "SIGILL",
+    6: "SIGABRT",
+    7: "SIGBUS",
+    8: "SIGFPE",
+    9: "SIGKILL",
+    11: "SIGSEGV",
+    15: "SIGTERM",
+}
+
+
+def ranks_words(ranks: Iterable[int]) -> str:
+    """``[2] -> "rank 2"``, ``[0, 1, 3] -> "ranks 0-1,3"``, ``[] -> "no rank"``."""
+    members = sorted(set(ranks))
+    if not members:
+        return "no rank"
+    return f"rank{'s' if len(members) > 1 else ''} {format_ranks(members)}"
+
+
+def op_word(op: int) -> str:
+    try:
+        return Op(op).name.lower()
+    except ValueError:
+        return f"operation {op}"
+
+
+def phase_word(phase: int) -> str:
+    try:
+        return Phase(phase).name.lower()
+    except ValueError:
+        return "unknown"
+
+
+def process_words(state: int) -> str:
+    try:
+        return PROCESS_WORDS[ProcessState(state)]
+    except ValueError:
+        return PROCESS_WORDS[ProcessState.UNKNOWN]
+
+
+def signal_word(signal: int) -> str:
+    return SIGNAL_NAMES.get(signal, f"signal {signal}")
+
+
+def duration_words(duration_ns: int | float) -> str:
+    """Two or three figures, in the unit that suits: ``"180 ms"``, ``"4.2 s"``, ``"26 min"``."""
+    seconds = max(0.0, float(duration_ns) / 1e9)
+    if seconds < 1.0:
+        return f"{seconds * 1e3:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 120.0 else f"{seconds / 60:.0f} min"
+
+
+def bytes_words(count: int) -> str:
+    return f"{count:,} bytes"
+
+
+def seconds(time_ns: int | float) -> float:
+    """Unix seconds as incidents carry them; microseconds are all that a float of this size holds."""
+    return round(float(time_ns) / 1e9, 6)

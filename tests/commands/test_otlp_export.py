@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from whichrank.commands.otlp_export import (
     CLOSE_TIMEOUT_S,
     OtlpExport,

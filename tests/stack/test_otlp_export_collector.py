@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+
 from whichrank.commands.otlp_export import OtlpExport
 from whichrank.telemetry.records import Block, Identity
 from whichrank.telemetry.tables import STEPS

@@ -119,10 +119,12 @@ class EmbeddedRunner:
         self._contexts: dict[tuple[int, str], _Context] = {}
         self._records: dict[int, Record] = {}  # of outbox entries made by this process
         self._shown: set[int] = set()  # outbox entries already given to on_output
-        # Outputs of an earlier life may lie on the bus beyond our position: until that stretch is read, nothing new is
+        # Outputs of an earlier life may lie on the bus already: until all that it holds now is read, nothing is
         # appended, and what is found there is not appended again.
         self._catch_up_to = bus.last_position if live else 0
         self._found_outputs: Counter[tuple[str, str, bytes]] = Counter()
+        if live and self._state.outbox:
+            self._find_outputs(self._state.outbox[0].after, self._state.position.after)
         self._committed_at = time.monotonic()
         self._uncommitted = False
         #: Records that could not be read.
@@ -333,6 +335,14 @@ class EmbeddedRunner:
             self._report(str(error))
 
     # --- output ---
+    def _find_outputs(self, after: int, until: int) -> None:
+        """Note the outputs on the bus between two positions."""
+        while after < until and (messages := self._bus.read(after, READ_LIMIT)):
+            for message in messages:
+                if message.position <= until and message.topic in OUTPUT_TOPICS:
+                    self._found_outputs[(message.topic, message.key, message.value)] += 1
+            after = messages[-1].position
+
     def _commit(self) -> None:
         self._state.commit()
         self._committed_at = time.monotonic()

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable
 
+from ..telemetry.otlp import encode_payloads
 from ..telemetry.records import Event, Finding, Incident, Record
 from ..telemetry.vocabulary import EventName
 
+#: Outputs remembered. Repeats come right after a restart, so that forgetting the oldest costs nothing.
+MAX_REMEMBERED = 100_000
 
-def output_key(record: Record) -> tuple[str, str, int] | None:
+OutputKey = tuple[str, str | bytes, int]
+
+
+def output_key(record: Record) -> OutputKey | None:
     """What makes two deliveries the same output; None for what may be repeated."""
     payload = record.payload
     if isinstance(payload, Incident):
@@ -16,7 +23,7 @@ def output_key(record: Record) -> tuple[str, str, int] | None:
     if isinstance(payload, Event) and payload.name is EventName.EVIDENCE_REQUEST:
         return "request", str(payload.attributes.get("id", "")), 0
     if isinstance(payload, Finding):
-        return "finding", f"{payload.identity.job} {payload.identity.attempt} {payload.key}", payload.time_ns
+        return "finding", hashlib.blake2b(encode_payloads([payload]), digest_size=16).digest(), record.stamp_ns
     return None
 
 
@@ -29,7 +36,7 @@ class OncePerRevision:
 
     def __init__(self, deliver: Callable[[Record], None], seen: Iterable[tuple[str, int]] = ()) -> None:
         self._deliver = deliver
-        self._seen: set[tuple[str, str, int]] = {("incident", id_, revision) for id_, revision in seen}
+        self._seen: dict[OutputKey, None] = {("incident", id_, revision): None for id_, revision in seen}
         #: Repeats that were held back.
         self.repeats = 0
 
@@ -40,4 +47,6 @@ class OncePerRevision:
             return
         self._deliver(record)
         if key is not None:
-            self._seen.add(key)
+            self._seen[key] = None
+            if len(self._seen) > MAX_REMEMBERED:
+                del self._seen[next(iter(self._seen))]

@@ -27,7 +27,7 @@ _SCHEMA = (
     " set_ns INTEGER NOT NULL, PRIMARY KEY (operator, key, name)) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS position (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS outbox (id INTEGER PRIMARY KEY, topic TEXT NOT NULL, key TEXT NOT NULL,"
-    " stamp_ns INTEGER NOT NULL, value BLOB NOT NULL, reason TEXT NOT NULL)",
+    " stamp_ns INTEGER NOT NULL, value BLOB NOT NULL, reason TEXT NOT NULL, after INTEGER NOT NULL)",
 )
 _HEADER_MAGIC = b"SQLite format 3\x00"
 
@@ -54,6 +54,7 @@ class OutboxEntry:
     stamp_ns: int
     value: bytes
     reason: str  # for what goes to the dead-letter queue
+    after: int  # input position at which it was emitted: on the bus it can only lie beyond
 
 
 class RowTable:
@@ -117,7 +118,6 @@ class RunnerState:
         self._dirty_timers: set[tuple[str, str, str]] = set()
         self._new_outbox: list[OutboxEntry] = []
         self._done_outbox: list[int] = []
-        self._saved_position: Position | None = None
         self._retry_at = 0.0
         self._database: sqlite3.Connection | None = None
         if path is not None:
@@ -162,7 +162,13 @@ class RunnerState:
     def add_output(self, topic: str, key: str, stamp_ns: int, value: bytes, reason: str = "") -> OutboxEntry:
         self.position.outbox_id += 1
         entry = OutboxEntry(
-            id=self.position.outbox_id, topic=topic, key=key, stamp_ns=stamp_ns, value=value, reason=reason
+            id=self.position.outbox_id,
+            topic=topic,
+            key=key,
+            stamp_ns=stamp_ns,
+            value=value,
+            reason=reason,
+            after=self.position.after,
         )
         self.outbox.append(entry)
         self._new_outbox.append(entry)
@@ -234,8 +240,8 @@ class RunnerState:
                 database.execute("INSERT OR REPLACE INTO timers VALUES (?, ?, ?, ?, ?)", (*timer, *times))
         for entry in self._new_outbox:
             database.execute(
-                "INSERT OR REPLACE INTO outbox VALUES (?, ?, ?, ?, ?, ?)",
-                (entry.id, entry.topic, entry.key, entry.stamp_ns, entry.value, entry.reason),
+                "INSERT OR REPLACE INTO outbox VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (entry.id, entry.topic, entry.key, entry.stamp_ns, entry.value, entry.reason, entry.after),
             )
         if self._done_outbox:
             database.executemany("DELETE FROM outbox WHERE id = ?", [(done,) for done in self._done_outbox])
@@ -307,10 +313,9 @@ class RunnerState:
                 self._timers[(operator, key, name)] = (due_ns, set_ns)
                 self._heap.append((due_ns, key, name, operator))
             heapq.heapify(self._heap)
-            for number, topic, key, stamp_ns, value, reason in database.execute("SELECT * FROM outbox ORDER BY id"):
-                self.outbox.append(
-                    OutboxEntry(id=number, topic=topic, key=key, stamp_ns=stamp_ns, value=value, reason=reason)
-                )
+            columns = ", ".join(OutboxEntry.__dataclass_fields__)
+            for entry in database.execute(f"SELECT {columns} FROM outbox ORDER BY id"):
+                self.outbox.append(OutboxEntry(**dict(zip(OutboxEntry.__dataclass_fields__, entry, strict=True))))
         except sqlite3.OperationalError as error:
             self.close()
             if "locked" in str(error):

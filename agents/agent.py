@@ -221,7 +221,8 @@ class Agent:
         for rank in self._ranks:
             if not rank.alive:  # after the drain: the last event is the best witness of when it ended
                 self._tell_exit(rank, now_ns)
-        self._tail_events.sort(key=lambda event: event.mono_ns)
+        # The end of a writer nobody watched is only known to lie after its last sign of life: exits come last.
+        self._tail_events.sort(key=lambda event: (event.name is EventName.RANK_EXIT, event.mono_ns))
         self._ship(drained, now_ns, with_progress=True)
         self._close_ended()
 

@@ -58,11 +58,9 @@ def _read_ring(rank: WatchedRank, health: AgentHealth, final: bool) -> tuple[int
     if rank.head_damaged or head < rank.tail or head >= 1 << 62:
         return _salvage(rank, health, f"event head is {head}, {rank.tail} were already read")
     behind = head - rank.tail
-    if behind > slots:
-        health.events_lost += behind - slots
-        rank.tail = head - slots
-        behind = slots
-    first = rank.tail
+    lapped = max(behind - slots, 0)
+    behind -= lapped
+    first = rank.tail + lapped
     raw = ring.read_events(first, behind) if behind else b""
     if len(raw) < behind * EVENT_BYTES:
         health.report(
@@ -71,11 +69,11 @@ def _read_ring(rank: WatchedRank, health: AgentHealth, final: bool) -> tuple[int
         raw = raw[: len(raw) // EVENT_BYTES * EVENT_BYTES]
     events = decode_slots(raw)
     ok = valid_events(events, first)
+    if behind == slots and not ok.any():
+        return _salvage(rank, health, f"no event of the last lap before head {head} is in its slot")
+    health.events_lost += lapped
     rank.tail = first + behind
     if not ok.all():
-        if behind == slots and not ok.any():
-            rank.tail = first
-            return _salvage(rank, health, f"no event of the last lap before head {head} is in its slot")
         first, raw = _skip_broken(rank, health, events, ok, first, final)
     if final:
         raw += _probe_past_head(rank)

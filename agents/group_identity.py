@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,7 @@ from ..telemetry.tables import NO_GROUP
 
 _MAX_TEXT = 256
 _MAX_MEMBERS = 1 << 20
+_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
 def _digest(*parts: object) -> str:
@@ -44,8 +46,8 @@ def group_from_definition(attempt: str, payload: Mapping[str, Any]) -> Group:
     if not isinstance(ranks_text, str) or len(ranks_text) > 1 << 16:
         raise ValueError("group definition without a member list")
     for part in filter(None, ranks_text.split(",")):
-        low, _, high = part.partition("-")
-        if not low.isdigit() or (high and not high.isdigit()) or int(high or low) - int(low) > _MAX_MEMBERS:
+        match = _RANGE.fullmatch(part)
+        if match is None or int(match[2] or match[1]) - int(match[1]) > _MAX_MEMBERS:
             raise ValueError(f"group members {ranks_text[:60]!r} are not ranges of ranks")
     members = parse_ranks(ranks_text)
     ranks = format_ranks(members)

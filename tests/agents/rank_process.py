@@ -1,0 +1,104 @@
+"""A rank for tests: a real process with a real ring that does what its standard input says, one line at a time.
+
+Not a test module. Answers every line with ``ok VALUE`` once it is done, so tests need no sleeps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from whichrank.instrumentation.ring_writer import RingWriter
+from whichrank.telemetry.vocabulary import HookState, Level
+
+
+def stand_still() -> None:
+    while True:  # the line that stacks must name
+        time.sleep(0.05)  # MARK: stands still here
+
+
+def main() -> None:
+    directory, rank, world, options = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4])
+    writer = RingWriter.create(
+        directory,
+        rank=rank,
+        local_rank=rank,
+        world_size=world,
+        identity={
+            "launcher_pid": os.getppid(),
+            "launcher_start_ticks": 7,
+            "restart_count": options.get("restart_count", 0),
+            "host": "here",
+            "torch": "2.15.0",
+        },
+        slots=options.get("slots"),
+    )
+    group = writer.define_group(
+        {
+            "name": "default_pg",
+            "ranks": f"0-{world - 1}",
+            "size": world,
+            "backend": "gloo",
+            "ordinal": 0,
+            "timeout_s": 1800,
+            "default": True,
+        }
+    )
+    writer.track_completion(True)
+    writer.set_level(Level.EVENTS, HookState.COLLECTIVES_HOOKED | HookState.COMPLETION_HOOKED)
+    beating = threading.Event()
+    beating.set()
+
+    def beat() -> None:
+        while True:
+            if beating.is_set():
+                writer.beat()
+            time.sleep(0.02)
+
+    writer.beat()
+    threading.Thread(target=beat, daemon=True).start()
+    print("ok started", flush=True)
+    for line in sys.stdin:
+        word, *rest = line.split()
+        answer: object = ""
+        if word == "collectives":
+            for _ in range(int(rest[0])):
+                writer.complete(group, writer.enqueue(group, 1, 4096, 6, -1, 0), 0, 0)
+        elif word == "enter":
+            answer = writer.enqueue(group, 1, 4096, 6, -1, 0)
+        elif word == "leave":
+            writer.complete(group, int(rest[0]), 0, 0)
+        elif word == "phase":
+            answer = writer.set_phase(int(rest[0]))
+        elif word == "step":
+            answer = writer.end_step(float(rest[0]), None, 0)
+        elif word == "raise":
+            writer.record_exception(
+                "builtins." + " ".join(rest).replace("|", ":"),
+                [("/home/me/train.py", 88, "train"), ("/x/site-packages/torch/nn/modules/module.py", 7, "forward")],
+                True,
+            )
+        elif word == "silence":
+            beating.clear()
+        elif word == "stand":
+            print("ok", flush=True)
+            stand_still()
+        elif word == "stop":
+            print("ok", flush=True)
+            os.kill(os.getpid(), signal.SIGSTOP)
+            continue
+        elif word == "exit":
+            writer.record_exit(int(rest[1]))
+            os._exit(int(rest[0]))
+        with contextlib.suppress(BrokenPipeError):
+            print("ok", answer, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,373 @@
+"""The whole agent against real processes and real rings: what is told, in which order, and that nothing breaks it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from whichrank.agents.agent import Agent
+from whichrank.telemetry import ring_layout as L
+from whichrank.telemetry.records import Block, Event, Identity
+from whichrank.telemetry.vocabulary import EventName, Phase, ProcessState
+
+Start = Callable[..., Any]
+Watch = Callable[..., Any]
+
+
+def _rows(watched: Any, name: EventName) -> list[Any]:
+    return [row for block in watched.blocks(name) for row in block.rows]
+
+
+def _request(rank: int, request_id: str = "r1") -> Event:
+    return Event(
+        name=EventName.EVIDENCE_REQUEST,
+        identity=Identity(job="job"),
+        time_ns=0,
+        attributes={"id": request_id, "action": "stack", "rank": rank, "node": "node-a"},
+    )
+
+
+def test_everything_a_rank_did_arrives_in_order(start_rank: Start, watch: Watch) -> None:
+    ranks = [start_rank(0), start_rank(1)]
+    watched = watch()
+    watched.run_until(lambda: len(watched.events(EventName.RANK_STARTED)) == 2)
+    for rank in ranks:
+        rank.say(f"phase {int(Phase.FORWARD)}")
+        rank.say("collectives 50")
+        rank.say("step 2.5")
+    for rank in ranks:
+        rank.say("exit 0 1", answers=False)
+    watched.run_until(lambda: len(watched.events(EventName.RANK_EXIT)) == 2)
+    collectives = _rows(watched, EventName.BLOCK_COLLECTIVES)
+    done = [row for row in collectives if row["done_ns"]]
+    assert sorted((int(row["rank"]), int(row["seq"])) for row in done) == [(r, s) for r in (0, 1) for s in range(1, 51)]
+    steps = _rows(watched, EventName.BLOCK_STEPS)
+    assert [(int(s["rank"]), int(s["step"]), int(s["collectives"]), float(s["loss"])) for s in steps] == [
+        (0, 0, 50, 2.5),
+        (1, 0, 50, 2.5),
+    ]
+    for step in steps:
+        assert int(step["phase_ns"].sum()) == int(step["end_ns"] - step["begin_ns"])
+    assert sum(int(row["count"]) for row in _rows(watched, EventName.BLOCK_STEP_GROUPS)) == 100
+    # Order: started, group, collectives, steps, exits.
+    names = watched.names()
+    order = [
+        names.index(name.value)
+        for name in (
+            EventName.RANK_STARTED,
+            EventName.GROUP_DEFINED,
+            EventName.BLOCK_COLLECTIVES,
+            EventName.BLOCK_STEPS,
+            EventName.RANK_EXIT,
+        )
+    ]
+    assert order == sorted(order)
+    exits = watched.events(EventName.RANK_EXIT)
+    assert {event.attributes["exit_code"] for event in exits} == {0}
+    assert {event.attributes["exit_state"] for event in exits} == {1}
+    groups = watched.blocks(EventName.BLOCK_COLLECTIVES)[0].groups
+    assert [(group.name, group.ranks, group.is_default) for group in groups] == [("default_pg", "0-1", True)]
+    assert watched.agent.health.events_lost == watched.agent.health.events_torn == 0
+    assert not watched.agent.health.drops
+
+
+def test_death_is_told_at_once_after_everybodys_last_events(start_rank: Start, watch: Watch) -> None:
+    ranks = [start_rank(0), start_rank(1)]
+    watched = watch()
+    watched.run_until(lambda: watched.blocks(EventName.BLOCK_PROGRESS))
+    before = len(watched.payloads)
+    ranks[0].say("collectives 3")
+    ranks[0].say("enter")
+    ranks[1].say("collectives 3")
+    ranks[1].kill(signal.SIGKILL)
+    took_s = watched.run_until(lambda: watched.events(EventName.RANK_EXIT))
+    assert took_s < 1.0
+    (event,) = watched.events(EventName.RANK_EXIT)
+    assert event.identity.rank == 1
+    assert event.attributes["signal"] == signal.SIGKILL
+    assert "exit_code" not in event.attributes
+    assert event.attributes["exception"] is False
+    at = watched.payloads.index(event)
+    seen = [
+        (int(row["rank"]), int(row["seq"]))
+        for payload in watched.payloads[before:at]
+        if isinstance(payload, Block) and payload.name is EventName.BLOCK_COLLECTIVES
+        for row in payload.rows
+    ]
+    assert sorted(set(seen)) == [(0, 1), (0, 2), (0, 3), (0, 4), (1, 1), (1, 2), (1, 3)]
+
+
+def test_exit_code_is_known_even_if_the_parent_reaps_first(start_rank: Start, watch: Watch) -> None:
+    rank = start_rank(0, 1)
+    watched = watch()
+    watched.run_until(lambda: watched.events(EventName.RANK_STARTED))
+    rank.say("exit 3 1", answers=False)
+    rank.process.wait()  # reaped: only the pidfd can still tell (Linux 6.15)
+    watched.run_until(lambda: watched.events(EventName.RANK_EXIT))
+    (event,) = watched.events(EventName.RANK_EXIT)
+    release = tuple(int(part) for part in os.uname().release.split(".")[:2])
+    assert event.attributes.get("exit_code") == (3 if release >= (6, 15) else None)
+
+
+def test_exception_is_told_while_the_process_lives(start_rank: Start, watch: Watch, tmp_path: Path) -> None:
+    ranks = [start_rank(0), start_rank(1)]
+    watched = watch()
+    watched.run_until(lambda: watched.events(EventName.RANK_STARTED))
+    ranks[1].say("collectives 2")
+    ranks[1].say("raise ValueError| bad shape")
+    took_s = watched.run_until(lambda: watched.events(EventName.RANK_EXCEPTION))
+    assert took_s < 1.0
+    ranks[0].say("raise RuntimeError| [gloo/transport/tcp/pair.cc] Connection closed by peer [::1]:80")
+    watched.run_until(lambda: watched.events(EventName.RANK_EXCEPTION, 0))
+    (event,) = watched.events(EventName.RANK_EXCEPTION, 1)
+    assert event.attributes["type"] == "ValueError"
+    assert event.attributes["message"] == "bad shape"
+    assert event.attributes["communication"] is False
+    assert (event.attributes["file"], event.attributes["line"]) == ("/home/me/train.py", 88)
+    assert event.attributes["stack"].endswith("module.py\t7\tforward\n")
+    (victim,) = watched.events(EventName.RANK_EXCEPTION, 0)
+    assert victim.attributes["communication"] is True
+    assert [path.name.split("-", 1)[1] for path in (tmp_path / "evidence").iterdir()] == [
+        f"rank-00001-{ranks[1].pid}-raised.ring"
+    ]
+
+
+def test_stop_and_continue(start_rank: Start, watch: Watch) -> None:
+    rank = start_rank(0, 1)
+    watched = watch()
+    watched.run_until(lambda: watched.events(EventName.RANK_STARTED))
+    rank.say("stop")
+    took_s = watched.run_until(lambda: watched.events(EventName.RANK_STOPPED))
+    assert took_s < 1.0
+    states = {int(row["process_state"]) for row in watched.blocks(EventName.BLOCK_PROGRESS)[-1].rows}
+    assert states == {ProcessState.STOPPED}
+    rank.kill(signal.SIGCONT)
+    watched.run_until(lambda: watched.events(EventName.RANK_CONTINUED))
+    assert not watched.events(EventName.RANK_STALE)
+
+
+def test_a_silent_heartbeat_of_a_living_process_is_told_once(start_rank: Start, watch: Watch) -> None:
+    rank = start_rank(0, 1)
+    watched = watch(stale_heartbeat_s=0.3)
+    watched.run_until(lambda: watched.events(EventName.RANK_STARTED))
+    watched.run_for(0.3)
+    assert not watched.events(EventName.RANK_STALE)
+    rank.say("silence")
+    watched.run_until(lambda: watched.events(EventName.RANK_STALE))
+    watched.run_for(0.3)
+    (event,) = watched.events(EventName.RANK_STALE)
+    assert event.attributes["heartbeat_age_ns"] > 300_000_000
+
+
+def test_a_hang_is_shipped_and_its_stacks_are_taken(start_rank: Start, watch: Watch, tmp_path: Path) -> None:
+    ranks = [start_rank(0), start_rank(1)]
+    watched = watch(stack_operation_s=0.6, slow_operation_s=0.4, no_progress_s=0.4)
+    watched.run_until(lambda: watched.events(EventName.RANK_STARTED))
+    for rank in ranks:
+        rank.say("collectives 3")
+    ranks[1].say("stand")
+    ranks[0].say("enter")
+    watched.run_until(lambda: len(watched.events(EventName.RANK_STACK)) == 2)
+    (guilty,) = watched.events(EventName.RANK_STACK, 1)
+    assert guilty.attributes["why"] == "not entered"
+    assert guilty.attributes["method"] == "py-spy"
+    assert guilty.attributes["function"] == "stand_still"
+    line = Path(guilty.attributes["file"]).read_text().splitlines()[guilty.attributes["line"] - 1]
+    assert "MARK: stands still here" in line
+    (waiter,) = watched.events(EventName.RANK_STACK, 0)
+    assert waiter.attributes["why"] == "waits"
+    group_rows = {int(row["rank"]): row for row in watched.blocks(EventName.BLOCK_GROUP_PROGRESS)[-1].rows}
+    assert (int(group_rows[0]["enqueued"]), int(group_rows[0]["completed"]), int(group_rows[0]["open"])) == (4, 3, 1)
+    assert (int(group_rows[1]["enqueued"]), int(group_rows[1]["open"])) == (3, 0)
+    assert int(group_rows[0]["open_age_ns"]) > 400_000_000
+    kept = {path.name.split("-", 4)[-1] for path in (tmp_path / "evidence").iterdir()}
+    assert kept == {"not_entered.ring", "not_entered.stack.txt", "waits.stack.txt"}
+    watched.run_for(0.5)
+    assert len(watched.events(EventName.RANK_STACK)) == 2  # once per standstill
+
+
+def test_requests_touch_only_what_stands_still_and_only_once(start_rank: Start, watch: Watch) -> None:
+    rank = start_rank(0, 1)
+    watched = watch(no_progress_s=0.3)
+    watched.run_until(lambda: watched.events(EventName.RANK_STARTED))
+    rank.say("collectives 1")
+    watched.agent.request(_request(0))
+    watched.agent.request(_request(0))
+    for _ in range(4):
+        rank.say("collectives 1")
+        watched.run_for(0.1)
+        assert not watched.events(EventName.RANK_STACK)
+    rank.say("stand")
+    watched.run_until(lambda: watched.events(EventName.RANK_STACK))
+    watched.run_for(0.3)
+    (event,) = watched.events(EventName.RANK_STACK)
+    assert event.attributes["request_id"] == "r1"
+    assert event.attributes["function"] == "stand_still"
+    watched.agent.request(_request(7, "r2"))
+    watched.run_for(0.15)
+    assert watched.agent.health.drops["requests_for_nobody"] == 1
+
+
+def test_stack_of_a_stopped_rank(start_rank: Start, watch: Watch) -> None:
+    rank = start_rank(0, 1)
+    watched = watch(no_progress_s=0.3)
+    watched.run_until(lambda: watched.events(EventName.RANK_STARTED))
+    rank.say("stop")
+    watched.run_until(lambda: watched.events(EventName.RANK_STOPPED))
+    watched.agent.request(_request(0))
+    watched.run_until(lambda: watched.events(EventName.RANK_STACK))
+    (event,) = watched.events(EventName.RANK_STACK)
+    assert event.attributes["stopped"] is True
+    assert event.attributes["function"] == "main"
+
+
+def test_a_bus_that_refuses_is_counted_and_recovers(start_rank: Start, watch: Watch) -> None:
+    rank = start_rank(0, 1)
+    watched = watch()
+    watched.run_until(lambda: watched.events(EventName.RANK_STARTED))
+    watched.refuse = True
+    rank.say("collectives 10")
+    watched.run_until(lambda: watched.agent.health.drops["publish_refused"])
+    watched.refuse = False
+    rank.say("collectives 10")
+    watched.run_until(lambda: _rows(watched, EventName.BLOCK_COLLECTIVES))
+    assert watched.agent.health.drops["poll_failed"] == 0
+
+
+def test_a_restarted_rank_is_another_attempt(start_rank: Start, watch: Watch) -> None:
+    first = start_rank(0, 1)
+    watched = watch()
+    watched.run_until(lambda: watched.events(EventName.RANK_STARTED))
+    first.kill()
+    watched.run_until(lambda: watched.events(EventName.RANK_EXIT))
+    second = start_rank(0, 1, restart_count=1)
+    second.say("collectives 2")
+    watched.run_until(lambda: len(watched.events(EventName.RANK_STARTED)) == 2)
+    watched.run_until(lambda: _rows(watched, EventName.BLOCK_COLLECTIVES))
+    one, two = watched.events(EventName.RANK_STARTED)
+    assert one.identity.attempt != two.identity.attempt
+    assert watched.blocks(EventName.BLOCK_COLLECTIVES)[-1].identity.attempt == two.identity.attempt
+    groups = watched.events(EventName.GROUP_DEFINED)
+    assert len({event.attributes["uid"] for event in groups}) == 2
+
+
+def test_damaged_rings_give_one_line_each_and_the_good_one_is_read(
+    start_rank: Start, watch: Watch, ring_directory: Path
+) -> None:
+    rank = start_rank(0, 1)
+    good = next(ring_directory.glob("*.ring")).read_bytes()
+    (ring_directory / "rank-00001.1.1.ring").write_bytes(b"")
+    (ring_directory / "rank-00002.1.1.ring").write_bytes(b"X" * 10_000)
+    (ring_directory / "rank-00003.1.1.ring").write_bytes(good[:8] + struct.pack("<Q", 99) + good[16:])
+    os.mkfifo(ring_directory / "rank-00004.1.1.ring")
+    (ring_directory / "rank-00005.1.1.ring").symlink_to("/etc/passwd")
+    (ring_directory / "rank-00006.1.1.ring").mkdir()
+    watched = watch()
+    rank.say("collectives 5")
+    watched.run_until(lambda: _rows(watched, EventName.BLOCK_COLLECTIVES))
+    watched.run_for(1.2)  # over a rescan
+    problems = list(watched.agent.health.problems)
+    assert watched.agent.health.rings_refused == 6
+    assert len(problems) == 6
+    for number in range(1, 7):
+        (line,) = [line for line in problems if f"rank-0000{number}.1.1.ring" in line]
+        assert "\n" not in line
+    assert sum(watched.agent.health.problems.values()) == 6
+
+
+def test_a_ring_truncated_in_mid_run_leaves_the_agent_and_the_other_ranks_alone(
+    start_rank: Start, watch: Watch, ring_directory: Path
+) -> None:
+    ranks = [start_rank(0), start_rank(1)]
+    watched = watch()
+    watched.run_until(lambda: watched.events(EventName.RANK_STARTED))
+    ranks[1].kill(signal.SIGSTOP)  # its own writes would end in SIGBUS; that is beyond help
+    path = next(ring_directory.glob("rank-00001.*.ring"))
+    for size in (300_000, 5000, 100, 0):
+        os.truncate(path, size)
+        watched.run_for(0.15)
+    ranks[0].say("collectives 7")
+    watched.run_until(lambda: len(_rows(watched, EventName.BLOCK_COLLECTIVES)) >= 7)
+    assert watched.agent.health.drops["poll_failed"] == 0
+
+
+def test_the_ring_directory_may_come_late_and_go_early(tmp_path: Path) -> None:
+    got: list[bytes] = []
+    agent = Agent(
+        ring_directory=tmp_path / "later",
+        publish=lambda _topic, _key, value: got.append(value),
+        identity=Identity(job="job"),
+    )
+    agent.poll()
+    agent.close()
+    agent.close()
+    agent.poll()
+    assert agent.health.drops["poll_failed"] == 0
+
+
+def test_rings_left_behind_are_read_with_ages_of_their_own_time(start_rank: Start, watch: Watch) -> None:
+    ranks = [start_rank(0), start_rank(1)]
+    ranks[0].say("collectives 4")
+    ranks[0].say("enter")
+    ranks[1].say("collectives 4")
+    ranks[1].say("raise KeyError| 'x'")
+    for rank in ranks:
+        rank.kill()
+        rank.process.wait()
+    live = watch()
+    live.run_for(0.2)
+    assert not live.payloads  # rings of the past are no news for a live agent
+    assert live.agent.health.drops["rings_of_the_past"] == 2
+    watched = watch()
+    watched.agent.read_left_behind()
+    watched.agent.close()
+    done = [row for row in _rows(watched, EventName.BLOCK_COLLECTIVES) if row["done_ns"]]
+    assert len(done) == 8
+    assert [event.attributes["left_behind"] for event in watched.events(EventName.RANK_EXIT)] == [True, True]
+    assert all("exit_code" not in event.attributes for event in watched.events(EventName.RANK_EXIT))
+    (raised,) = watched.events(EventName.RANK_EXCEPTION)
+    assert raised.identity.rank == 1
+    (progress,) = watched.blocks(EventName.BLOCK_PROGRESS)
+    assert {int(row["process_state"]) for row in progress.rows} == {ProcessState.DEAD}
+    assert all(0 <= int(row["heartbeat_age_ns"]) < 1_000_000_000 for row in progress.rows)
+    (groups,) = watched.blocks(EventName.BLOCK_GROUP_PROGRESS)
+    waiting = {int(row["rank"]): int(row["open"]) for row in groups.rows}
+    assert waiting == {0: 1, 1: 0}
+    names = watched.names()
+    assert names.index(EventName.BLOCK_PROGRESS.value) < names.index(EventName.RANK_EXCEPTION.value)
+    assert names.index(EventName.RANK_EXCEPTION.value) < names.index(EventName.RANK_EXIT.value)
+
+
+def test_left_behind_attempts_and_groups_are_those_of_the_live_run(start_rank: Start, watch: Watch) -> None:
+    rank = start_rank(0, 1)
+    rank.say("collectives 1")
+    live = watch()
+    live.run_until(lambda: _rows(live, EventName.BLOCK_COLLECTIVES))
+    rank.kill()
+    rank.process.wait()
+    later = watch()
+    later.agent.read_left_behind()
+    assert later.blocks(EventName.BLOCK_COLLECTIVES)[0].groups == live.blocks(EventName.BLOCK_COLLECTIVES)[0].groups
+    one, two = (each.blocks(EventName.BLOCK_COLLECTIVES)[0] for each in (live, later))
+    assert one.identity == two.identity
+    assert _key(one) == _key(two)
+
+
+def _key(block: Block) -> list[tuple[int, ...]]:
+    return [(int(row["rank"]), int(row["seq"]), int(row["enqueued_ns"]), int(row["done_ns"])) for row in block.rows]
+
+
+def test_lapped_rings_count_what_was_lost(start_rank: Start, watch: Watch) -> None:
+    rank = start_rank(0, 1, slots=64)
+    watched = watch()
+    watched.run_until(lambda: watched.events(EventName.RANK_STARTED))
+    read = watched.agent.health.events_read
+    rank.say("collectives 500")
+    watched.run_until(lambda: watched.agent.health.events_lost)
+    health = watched.agent.health
+    assert health.events_read - read + health.events_lost == 1000
+    assert L.DEFAULT_EVENT_SLOTS > 64

@@ -1,0 +1,212 @@
+"""The small deciding parts: local verdicts, whose stack to take, group identity, evidence folder, settings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from whichrank.agents.evidence import EvidenceStore
+from whichrank.agents.group_identity import GroupRegistry, attempt_id, group_from_definition, group_uid
+from whichrank.agents.health import MAX_PROBLEMS, AgentHealth
+from whichrank.agents.local_verdicts import judge_stale, judge_stop, process_look_due, stacks_wanted
+from whichrank.agents.processes import ProcessStat
+from whichrank.agents.progress_page import GroupRow, HeartbeatRow
+from whichrank.agents.ring_file import HotWords, RingFile
+from whichrank.agents.settings import AgentSettings
+from whichrank.agents.watched_rank import WatchedRank
+from whichrank.instrumentation.ring_writer import RingWriter
+from whichrank.telemetry.records import Identity
+from whichrank.telemetry.vocabulary import ProcessState
+
+S = 1_000_000_000
+SETTINGS = AgentSettings()
+ROW = GroupRow(5, 0, 1, 1, 1, -1, 1, 5, 0, 1, -1, 0, 0)
+
+
+def _rank(tmp_path: Path, slot: int = 0) -> WatchedRank:
+    directory = tmp_path / str(slot)
+    directory.mkdir()
+    writer = RingWriter.create(directory, rank=slot, local_rank=0, world_size=9, identity={}, slots=16, group_rows=2)
+    ring = RingFile(writer.path)
+    writer.close()
+    return WatchedRank(ring=ring, slot=slot, identity=Identity(), pid=1, start_ticks=1, moved_ns=1)
+
+
+def _see(rank: WatchedRank, state: ProcessState, now_ns: int, traced: bool = False) -> bool | None:
+    rank.process = ProcessStat(state, traced, 1, 0, 1, 0)
+    rank.process_read_ns = now_ns
+    return judge_stop(rank, now_ns, SETTINGS)
+
+
+def test_a_stop_needs_two_equal_looks(tmp_path: Path) -> None:
+    rank = _rank(tmp_path)
+    assert _see(rank, ProcessState.STOPPED, 1 * S) is None
+    assert judge_stop(rank, 2 * S, SETTINGS) is None  # not looked at again
+    assert _see(rank, ProcessState.SLEEPING, 3 * S) is None
+    assert _see(rank, ProcessState.STOPPED, 4 * S) is None
+    assert _see(rank, ProcessState.STOPPED, 4 * S + 50_000_000) is True
+    assert _see(rank, ProcessState.STOPPED, 5 * S) is None
+    assert _see(rank, ProcessState.RUNNING, 6 * S) is False
+    assert _see(rank, ProcessState.RUNNING, 7 * S) is None
+
+
+def test_a_moments_tracing_is_no_stop(tmp_path: Path) -> None:
+    rank = _rank(tmp_path)
+    assert _see(rank, ProcessState.STOPPED, 1 * S, traced=True) is None
+    assert _see(rank, ProcessState.STOPPED, 1 * S + 100_000_000, traced=True) is None
+    assert _see(rank, ProcessState.STOPPED, 2 * S, traced=True) is True
+
+
+def _beat(rank: WatchedRank, time_ns: int) -> None:
+    rank.heartbeat = HeartbeatRow(2, time_ns, 1, 0, 0, 0, 0, 0, 0)
+
+
+def test_silence_is_told_once_and_again_after_a_beat(tmp_path: Path) -> None:
+    rank = _rank(tmp_path)
+    assert not judge_stale(rank, 99 * S, SETTINGS, True)  # never promised a heartbeat
+    _beat(rank, 10 * S)
+    assert not judge_stale(rank, 11 * S, SETTINGS, True)
+    assert not judge_stale(rank, 12 * S, SETTINGS, False)  # it let go of its ring
+    assert judge_stale(rank, 12 * S, SETTINGS, True)
+    assert not judge_stale(rank, 13 * S, SETTINGS, True)
+    _beat(rank, 14 * S)
+    assert not judge_stale(rank, 14 * S, SETTINGS, True)
+    assert judge_stale(rank, 16 * S, SETTINGS, True)
+    rank.stale = False
+    rank.stopped = True
+    assert not judge_stale(rank, 17 * S, SETTINGS, True)
+
+
+def test_proc_is_read_often_only_when_the_heartbeat_is_late(tmp_path: Path) -> None:
+    rank = _rank(tmp_path)
+    rank.process_read_ns = 10 * S
+    _beat(rank, 10 * S + 290_000_000)
+    assert not process_look_due(rank, 10 * S + 300_000_000, SETTINGS)
+    _beat(rank, 10 * S)
+    assert process_look_due(rank, 10 * S + 300_000_000, SETTINGS)
+    assert not process_look_due(rank, 10 * S + 100_000_000, SETTINGS)
+    rank.stop_first_seen_ns = 10 * S
+    assert process_look_due(rank, 10 * S + 60_000_000, SETTINGS)
+
+
+def _group(rank: WatchedRank, open_since_ns: int = 0, number: int = 0) -> None:
+    opened = 1 if open_since_ns else 0
+    rank.groups[number] = replace(ROW, open=opened, oldest_open_ns=open_since_ns)
+    rank.group_numbers[number] = number
+
+
+def test_stacks_of_those_who_did_not_enter_and_of_one_waiter_per_group(tmp_path: Path) -> None:
+    ranks = [_rank(tmp_path, slot) for slot in range(6)]
+    for slot in (0, 1):
+        _group(ranks[slot], 10 * S, 0)
+    for slot in (2, 3):
+        _group(ranks[slot], 10 * S, 1)
+    for slot in (4, 5):
+        _group(ranks[slot], 0, 0)
+    ranks[5].moved_ns = 12 * S  # moves: not to be touched
+    wanted = stacks_wanted(ranks, {0: 0, 1: 0}, 12 * S, SETTINGS)
+    assert [(want.rank.slot, want.why) for want in wanted] == [(4, "not entered"), (0, "waits"), (2, "waits")]
+    assert stacks_wanted(ranks, {0: S, 1: 2 * S}, 12 * S, SETTINGS) == []  # it has taken that long before
+    ranks[4].hot = HotWords(event_head=9, definitions_used=0, events_dropped=0)
+    ranks[4].stack_taken_at_head = 9
+    assert [want.rank.slot for want in stacks_wanted(ranks, {}, 12 * S, SETTINGS)] == [0, 2]
+    assert stacks_wanted(ranks, {}, 11 * S, SETTINGS) == []
+
+
+def test_the_same_members_twice_are_two_groups() -> None:
+    payload = {"name": "dp", "ranks": "0-3", "ordinal": 0, "timeout_s": 30, "backend": "gloo"}
+    group = group_from_definition("a", payload)
+    assert (group.size, group.ranks, group.timeout_s) == (4, "0-3", 30.0)
+    uids = {
+        group.uid,
+        group_from_definition("b", payload).uid,
+        group_from_definition("a", {**payload, "ordinal": 1}).uid,
+        group_from_definition("a", {**payload, "name": "world"}).uid,
+        group_from_definition("a", {**payload, "ranks": "0-2"}).uid,
+    }
+    assert len(uids) == 5
+    assert group_from_definition("a", {**payload, "ranks": "3,2,0-1"}).uid == group.uid
+    assert group.uid == group_uid("a", "dp", "0-3", 0)
+    assert attempt_id("j", 1, 2, 0) != attempt_id("j", 1, 2, 1)
+
+
+@pytest.mark.parametrize("ranks", [None, 3, "a", "0-99999999999", "-1", "5-", "1-2-3"])
+def test_unreadable_members_are_an_error(ranks: object) -> None:
+    with pytest.raises(ValueError, match="group"):
+        group_from_definition("a", {"name": "x", "ranks": ranks})
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["name", "desc", "ranks", "size", "backend", "ordinal", "timeout_s", "default"]),
+        st.one_of(st.none(), st.text(max_size=9), st.integers(), st.floats(), st.booleans(), st.lists(st.integers())),
+    )
+)
+def test_any_definition_is_a_group_or_a_value_error(payload: dict[str, object]) -> None:
+    try:
+        group = group_from_definition("a", payload)
+    except ValueError:
+        return
+    assert group.timeout_s >= 0
+    assert group.size >= 0
+
+
+def test_a_block_names_only_its_own_groups() -> None:
+    registry = GroupRegistry()
+    groups = [group_from_definition("a", {"name": f"g{number}", "ranks": "0-1"}) for number in range(5)]
+    assert [registry.number(group) for group in groups] == [(number, True) for number in range(5)]
+    assert registry.number(groups[3]) == (3, False)
+    used, column = registry.for_block(np.array([4, 1, 4, 1, 1], np.uint16))
+    assert [group.name for group in used] == ["g1", "g4"]
+    assert column.tolist() == [1, 0, 1, 0, 0]
+    assert registry.for_block(np.zeros(0, np.uint16))[0] == ()
+
+
+def test_the_evidence_folder_never_exceeds_its_bound(tmp_path: Path) -> None:
+    health = AgentHealth()
+    store = EvidenceStore(tmp_path / "evidence", 1000, health)
+    for number in range(20):
+        store.save(f"file {number}/../x", bytes(300))
+        kept = list((tmp_path / "evidence").iterdir())
+        assert sum(path.stat().st_size for path in kept) == store.bytes_kept <= 1000
+    assert {path.name for path in kept} == {f"file_{number}_.._x" for number in (17, 18, 19)}
+    store.save("file_19_.._x", bytes(10))
+    assert store.bytes_kept == 610
+    assert store.save("huge", bytes(2000)) is None
+    assert store.save("empty", b"") is None
+    assert health.drops["evidence_too_large"] == 1
+    again = EvidenceStore(tmp_path / "evidence", 1000, health)
+    assert again.bytes_kept == 610
+
+
+def test_evidence_that_cannot_be_written_is_counted(tmp_path: Path) -> None:
+    health = AgentHealth()
+    (tmp_path / "file").touch()
+    assert EvidenceStore(tmp_path / "file" / "below", 1000, health).save("a", b"x") is None
+    assert health.drops["evidence_not_written"] == 1
+    assert EvidenceStore(None, 1000, health).save("a", b"x") is None
+
+
+def test_problems_are_said_once_and_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    health = AgentHealth()
+    for _ in range(3):
+        health.report("ring x: broken")
+    assert [record.message for record in caplog.records] == ["ring x: broken"]
+    for number in range(2 * MAX_PROBLEMS):
+        health.report(f"problem {number}")
+    assert len(health.problems) == MAX_PROBLEMS
+    health.drop("reason", 2)
+    assert health.attributes()["drops.reason"] == 2
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"look_period_s": 0.0}, {"flush_period_s": 9.0}, {"max_rings": 5000}, {"block_bytes": 10}]
+)
+def test_settings_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="must"):
+        AgentSettings(**wrong)  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -143,29 +144,38 @@ def test_forgetting_a_ring_leaves_the_others() -> None:
     assert out.rows["rank"].tolist() == [11]
 
 
-@st.composite
-def _histories(draw: st.DrawFn) -> list[list[Step]]:
-    """Calls of two rings and two groups with ends in any order after their begins, cut into flushes."""
+#: (end one that is open?, which, slot, group row, flags)
+_CHOICES = st.lists(
+    st.tuples(st.booleans(), st.integers(0, 60), st.integers(0, 1), st.integers(0, 1), st.integers(0, 1)), max_size=60
+)
+
+
+def _history(choices: Sequence[tuple[bool, int, int, int, int]]) -> list[Step]:
+    """Calls of two rings and two groups; ends come in any order after their begins."""
     pending: list[Step] = []
     steps: list[Step] = []
     counts: dict[tuple[int, int, int], int] = {}
-    for clock in range(1, draw(st.integers(1, 60))):
-        if pending and draw(st.booleans()):
-            slot, _, group, seq, flags, _ = pending.pop(draw(st.integers(0, len(pending) - 1)))
-            steps.append((slot, EventKind.COMPLETE, group, seq, flags, clock))
+    for clock, (end, which, slot, group, flags) in enumerate(choices, 1):
+        if end and pending:
+            open_slot, _, open_group, seq, open_flags, _ = pending.pop(which % len(pending))
+            steps.append((open_slot, EventKind.COMPLETE, open_group, seq, open_flags, clock))
         else:
-            slot, group, flags = draw(st.integers(0, 1)), draw(st.integers(0, 1)), draw(st.integers(0, 1))
             seq = counts[slot, group, flags] = counts.get((slot, group, flags), 0) + 1
             step = (slot, EventKind.ENQUEUE, group, seq, flags, clock)
             pending.append(step)
             steps.append(step)
-    cuts = sorted(draw(st.lists(st.integers(0, len(steps)), max_size=6)))
-    return [steps[a:b] for a, b in zip([0, *cuts], [*cuts, len(steps)], strict=True)]
+    return steps
 
 
-@settings(max_examples=120, deadline=None)
-@given(flushes=_histories())
-def test_final_rows_do_not_depend_on_where_flushes_fall(flushes: list[list[Step]]) -> None:
+@settings(max_examples=60, deadline=None)
+@given(choices=_CHOICES, cuts=st.lists(st.integers(0, 60), max_size=6))
+def test_final_rows_do_not_depend_on_where_flushes_fall(
+    choices: list[tuple[bool, int, int, int, int]], cuts: list[int]
+) -> None:
+    steps = _history(choices)
+    bounds = [0, *sorted(min(cut, len(steps)) for cut in cuts), len(steps)]
+    flushes = [steps[begin:end] for begin, end in pairwise(bounds)]
+
     def final(batches: list[list[Step]]) -> dict[tuple[int, ...], tuple[int, int]]:
         joiner, health = _joiner()
         rows: dict[tuple[int, ...], tuple[int, int]] = {}

@@ -72,7 +72,7 @@ def test_a_step_is_split_over_its_phases() -> None:
     assert np.isnan(row["loss"])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_phase_times_add_up_wherever_flushes_fall(data: st.DataObject) -> None:
     writers = [Writer(slot, 1000 + slot) for slot in range(3)]

@@ -18,7 +18,7 @@ from whichrank.agents.ring_file import RingDamaged, RingFile, exception_version
 from whichrank.instrumentation.ring_writer import RingWriter
 from whichrank.telemetry import ring_layout as L
 from whichrank.telemetry.records import Identity
-from whichrank.telemetry.vocabulary import EventKind, Phase
+from whichrank.telemetry.vocabulary import Phase
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +193,7 @@ def _exercise(path: Path) -> Agent:
     return agent
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_bytes_break_the_agent(tmp_path_factory: pytest.TempPathFactory, image: bytes, data: st.DataObject) -> None:
     raw = bytearray(image)
@@ -227,4 +227,3 @@ def test_exception_version_needs_a_whole_crash_area(tmp_path: Path, image: bytes
     raw = bytearray(image)
     struct.pack_into("<Q", raw, L.H_CRASH_BYTES, 64)
     assert exception_version(_open(tmp_path, bytes(raw))) == 0
-    assert EventKind.EXCEPTION == 8

@@ -33,7 +33,7 @@ UNWANTED = {
         r"repo1?\.mav" + r"en",
         r"deb\." + r"debian\.org",
     ],
-    "a path of one machine": [r"(?<![\w./-])/(?:work|root|home/\w+)/", r"/tmp/" + r"(?:brief|env|project)/"],
+    "a path of one machine": [r"(?<![\w./-])/(?:work|root)/", r"/tmp/" + r"(?:brief|env|project)/"],
 }
 
 

@@ -29,7 +29,7 @@ PACKAGE = Path(whichrank.__file__).parent
         ("/opt/venv/lib/python3.11/site-packages/torch/nn/modules/module.py", False),
         ("/usr/lib/python3/dist-packages/numpy/core.py", False),
         ("/usr/lib/python3.12/threading.py", False),
-        ("/root/.pyenv/versions/3.11.7/lib/python3.11/selectors.py", False),
+        ("/home/me/.pyenv/versions/3.11.7/lib/python3.11/selectors.py", False),
         ("/opt/python/lib64/python3.13t/json/decoder.py", False),
         ("/src/pytorch/torch/distributed/distributed_c10d.py", False),
         ("/src/pytorch/torch/_dynamo/eval_frame.py", False),

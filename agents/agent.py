@@ -84,6 +84,7 @@ class Agent:
         self._next_look_ns = self._next_flush_ns = self._next_progress_ns = 0
         self._next_health_ns = now_ns + to_ns(self.settings.health_period_s)
         self._judge_from_ns = now_ns
+        self._stale_ns = to_ns(self.settings.stale_heartbeat_s)
         self._urgent = False
         self._may_touch = True
         self._closed = False
@@ -167,10 +168,10 @@ class Agent:
             self._stacks.ask_for_stacks(self._ranks, self._blocks.longest_ns, now_ns)
 
     def _look(self, rank: WatchedRank, now_ns: int) -> None:
-        rank.look(now_ns)
+        moved = rank.look(now_ns)
         if rank.alive and process_look_due(rank, now_ns, self.settings):
             rank.read_process(now_ns)
-        if not rank.exception_sent and exception_version(rank.ring):
+        if not rank.exception_sent and (moved or not rank.alive) and exception_version(rank.ring):
             self._find_exception(rank, now_ns)
         if not rank.alive:
             self._tell_exit(rank, now_ns)
@@ -182,15 +183,15 @@ class Agent:
 
     def _judge(self, rank: WatchedRank, now_ns: int) -> None:
         """Local verdicts: stopped, continued, silent."""
-        news = judge_stop(rank, now_ns, self.settings)
-        if news is not None:
-            name = EventName.RANK_STOPPED if news else EventName.RANK_CONTINUED
-            self._tell(rank, name, now_ns, where_attributes(rank))
-            if news:
-                self._save_ring(rank, "stopped")
+        if rank.process_read_ns == now_ns:
+            news = judge_stop(rank, now_ns, self.settings)
+            if news is not None:
+                name = EventName.RANK_STOPPED if news else EventName.RANK_CONTINUED
+                self._tell(rank, name, now_ns, where_attributes(rank))
+                if news:
+                    self._save_ring(rank, "stopped")
         age_ns = rank.heartbeat_age_ns(now_ns)
-        late = age_ns > to_ns(self.settings.stale_heartbeat_s)
-        if now_ns < self._judge_from_ns or not (late or rank.stale):
+        if not rank.stale and (age_ns <= self._stale_ns or now_ns < self._judge_from_ns):
             return
         holds = rank.stale or processes.lock_holder(rank.ring.fd) is not None
         if judge_stale(rank, now_ns, self.settings, holds):

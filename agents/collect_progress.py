@@ -34,7 +34,7 @@ def progress_rows(ranks: Sequence[WatchedRank], now_ns: int) -> NDArray[np.void]
     rows: list[tuple[int, ...]] = []
     for rank in ranks:
         read_ns = read_time_ns(rank, now_ns)
-        row, beat = rank.rank_row, rank.heartbeat
+        row = rank.rank_row
         step, phase = rank.step_and_phase()
         rows.append(
             (
@@ -49,7 +49,7 @@ def progress_rows(ranks: Sequence[WatchedRank], now_ns: int) -> NDArray[np.void]
                 read_ns,
                 _age(read_ns, row.phase_since_ns) if row is not None else 0,
                 _age(read_ns, row.step_since_ns) if row is not None else 0,
-                _age(read_ns, beat.time_ns) if beat is not None else 0,
+                _age(read_ns, rank.heartbeat_ns),
                 rank.process.cpu_ns if rank.process is not None else -1,
                 clamp_i64(row.cost_ns) if row is not None else -1,
                 sum(max(group.open, 0) for group in rank.groups.values()) if rank.completion_seen() else -1,

@@ -13,6 +13,7 @@ from ..telemetry import ring_layout as L
 _RANK = struct.Struct("<5Q2d8Q")
 _HEARTBEAT = struct.Struct("<9Q")
 _HALF = struct.Struct("<8Q")
+_WORD = struct.Struct("<Q")
 assert _RANK.size == L.R_SPARE
 assert _HEARTBEAT.size == L.B_FR_COMPLETED + 8
 _I64_MAX = (1 << 63) - 1
@@ -107,6 +108,13 @@ def parse_heartbeat_row(first: bytes, second: bytes) -> HeartbeatRow | None:
         return None
     row = HeartbeatRow(*_HEARTBEAT.unpack_from(second, _HEARTBEAT_OFFSET))
     return row if row.version else None
+
+
+def heartbeat_time_ns(first: bytes, second: bytes) -> int | None:
+    """Only the time of the heartbeat row, for every look; None while the row is being written."""
+    if not _stable(first, second, _HEARTBEAT_OFFSET, 16):
+        return None
+    return int(_WORD.unpack_from(second, _HEARTBEAT_OFFSET + L.B_TIME_NS)[0])
 
 
 def parse_group_row(first: bytes, second: bytes, index: int) -> GroupRow | None:

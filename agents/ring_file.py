@@ -13,7 +13,7 @@ import stat
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..telemetry import ring_layout as L
 
@@ -24,8 +24,9 @@ MAX_EVENT_SLOTS = 1 << 20
 MAX_RANK = 1 << 24
 _HEADER_WORDS = struct.Struct("<20Q")
 _WORD = struct.Struct("<Q")
-_HOT_BYTES = L.HEADER_BYTES - L.H_EVENT_HEAD
-_READ_TRIES = 4
+#: The three hot words, each alone in its cache line.
+_HOT = struct.Struct("<Q56xQ56xQ")
+assert _HOT.size == L.H_EVENTS_DROPPED + 8 - L.H_EVENT_HEAD
 
 
 class RingDamaged(Exception):
@@ -58,13 +59,15 @@ class RingHeader:
     identity_problem: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HotWords:
-    """Words that change with every event."""
+class HotWords(NamedTuple):
+    """Words that change with every event. A tuple, because one is made for every ring at every look."""
 
     event_head: int
     definitions_used: int
     events_dropped: int
+
+
+NOTHING_HOT = HotWords(event_head=0, definitions_used=0, events_dropped=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,14 +197,8 @@ class RingFile:
         self._groups_read = min((L.FIRST_GROUP_ROW + rows) * L.ROW_BYTES, self._page_bytes)
 
     def read_hot(self) -> HotWords:
-        raw = self.read(_HOT_BYTES, L.H_EVENT_HEAD)
-        if len(raw) < _HOT_BYTES:
-            return HotWords(event_head=0, definitions_used=0, events_dropped=0)
-        return HotWords(
-            event_head=_WORD.unpack_from(raw, 0)[0],
-            definitions_used=_WORD.unpack_from(raw, L.H_DEFINITIONS_USED - L.H_EVENT_HEAD)[0],
-            events_dropped=_WORD.unpack_from(raw, L.H_EVENTS_DROPPED - L.H_EVENT_HEAD)[0],
-        )
+        raw = self.read(_HOT.size, L.H_EVENT_HEAD)
+        return HotWords(*_HOT.unpack(raw)) if len(raw) == _HOT.size else NOTHING_HOT
 
     def read_page(self) -> tuple[bytes, bytes]:
         """The progress page twice in a row: a row counts only where both copies agree under an even version.

@@ -15,17 +15,18 @@ from ..telemetry.vocabulary import ExitState, HookState, Phase, ProcessState
 from . import processes
 from .progress_page import (
     GroupRow,
-    HeartbeatRow,
     RankRow,
+    heartbeat_time_ns,
     parse_group_row,
-    parse_heartbeat_row,
     parse_rank_row,
 )
-from .ring_file import HotWords, RingFile
+from .ring_file import NOTHING_HOT, HotWords, RingFile
 
 #: Plain numbers: operators of enum flags cost ten times as much, and these are asked at every look.
 _COMPLETION_HOOKED = int(HookState.COMPLETION_HOOKED)
-_NOTHING_HOT = HotWords(event_head=0, definitions_used=0, events_dropped=0)
+#: Parts of the rank row that change when the rank gets on: step and phase, backward passes. Own cost is none of them.
+_STEP_AND_PHASE = slice(L.R_STEP, L.R_PHASE_SINCE_NS)
+_MICROSTEPS = slice(L.R_MICROSTEPS, L.R_MICROSTEPS + 8)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,10 +44,11 @@ class WatchedRank:
     found_ns: int = 0
     left_behind: bool = False
 
-    hot: HotWords = _NOTHING_HOT
+    hot: HotWords = NOTHING_HOT
     page: tuple[bytes, bytes] = (b"", b"")
-    rank_row: RankRow | None = None
-    heartbeat: HeartbeatRow | None = None
+    heartbeat_ns: int = 0  # time of the last heartbeat
+    _rank_row: RankRow | None = None
+    _rows_parsed: bool = False
     groups: dict[int, GroupRow] = field(default_factory=dict)
     group_numbers: dict[int, int] = field(default_factory=dict)  # row -> agent-wide number
     group_bytes: bytes = b""
@@ -84,29 +86,34 @@ class WatchedRank:
         ring = self.ring
         hot = ring.read_hot()
         first, second = ring.read_page()
-        moved = hot.event_head != self.hot.event_head
+        before = self.page[1]
+        moved = (
+            hot.event_head != self.hot.event_head
+            or second[_STEP_AND_PHASE] != before[_STEP_AND_PHASE]
+            or second[_MICROSTEPS] != before[_MICROSTEPS]
+        )
         self.hot = hot
         self.page = (first, second)
-        row = parse_rank_row(first, second)
-        if row is not None:
-            before = self.rank_row
-            moved = (
-                moved
-                or before is None
-                or (row.step, row.phase, row.microsteps)
-                != (
-                    before.step,
-                    before.phase,
-                    before.microsteps,
-                )
-            )
-            self.rank_row = row
-        beat = parse_heartbeat_row(first, second)
-        if beat is not None:
-            self.heartbeat = beat
+        beat_ns = heartbeat_time_ns(first, second)
+        if beat_ns is not None:
+            self.heartbeat_ns = beat_ns
+        self._rows_parsed = False
         if moved or not self.moved_ns:
             self.moved_ns = now_ns
         return moved
+
+    @property
+    def rank_row(self) -> RankRow | None:
+        """The rank row of the last look, or the last good one before. Parsed when asked for: most looks never ask."""
+        if not self._rows_parsed:
+            self._rows_parsed = True
+            row = parse_rank_row(*self.page)
+            if row is None and self.page[1]:
+                self.page = self.ring.read_page()  # torn by a writer that has long finished
+                row = parse_rank_row(*self.page)
+            if row is not None:
+                self._rank_row = row
+        return self._rank_row
 
     def read_page_again(self) -> None:
         """After the page grew by newly defined groups: their rows are wanted now, not at the next look."""
@@ -130,9 +137,7 @@ class WatchedRank:
 
     def last_sign_of_life_ns(self) -> int:
         """The newest time the ring itself holds: heartbeat, last event, creation. For writers that are gone."""
-        times = [self.ring.header.created_mono_ns]
-        if self.heartbeat is not None:
-            times.append(self.heartbeat.time_ns)
+        times = [self.ring.header.created_mono_ns, self.heartbeat_ns]
         if len(self.last_event) == L.EVENT_BYTES:
             times.append(L.EVENT_STRUCT.unpack(self.last_event)[L.E_TIME_NS])
         return max(time for time in times if time < 1 << 63) if any(time < 1 << 63 for time in times) else 0
@@ -163,9 +168,7 @@ class WatchedRank:
 
     def heartbeat_age_ns(self, now_ns: int) -> int:
         """0 if the rank has no heartbeat at all: nothing was promised."""
-        if self.heartbeat is None or not self.heartbeat.time_ns:
-            return 0
-        return max(now_ns - self.heartbeat.time_ns, 0)
+        return max(now_ns - self.heartbeat_ns, 0) if 0 < self.heartbeat_ns < 1 << 63 else 0
 
     def read_process(self, now_ns: int) -> None:
         """One /proc/PID/stat; a process with another start time is not ours (the pid was reused)."""

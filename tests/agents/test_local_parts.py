@@ -15,7 +15,7 @@ from whichrank.agents.group_identity import GroupRegistry, attempt_id, group_fro
 from whichrank.agents.health import MAX_PROBLEMS, AgentHealth
 from whichrank.agents.local_verdicts import judge_stale, judge_stop, process_look_due, stacks_wanted
 from whichrank.agents.processes import ProcessStat
-from whichrank.agents.progress_page import GroupRow, HeartbeatRow
+from whichrank.agents.progress_page import GroupRow
 from whichrank.agents.ring_file import HotWords, RingFile
 from whichrank.agents.settings import AgentSettings
 from whichrank.agents.watched_rank import WatchedRank
@@ -63,7 +63,7 @@ def test_a_moments_tracing_is_no_stop(tmp_path: Path) -> None:
 
 
 def _beat(rank: WatchedRank, time_ns: int) -> None:
-    rank.heartbeat = HeartbeatRow(2, time_ns, 1, 0, 0, 0, 0, 0, 0)
+    rank.heartbeat_ns = time_ns
 
 
 def test_silence_is_told_once_and_again_after_a_beat(tmp_path: Path) -> None:

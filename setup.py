@@ -9,6 +9,7 @@ setup(
     script_name="setup.py",  # else it would go into the wheel: the repository's root is the package
     ext_modules=[
         Extension("whichrank.instrumentation._fatal", ["instrumentation/_fatal.c"], **STABLE_ABI),
+        Extension("whichrank.instrumentation._recorder", ["instrumentation/_recorder.c"], **STABLE_ABI),
     ],
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )

@@ -18,6 +18,7 @@ from ..telemetry.vocabulary import EventFlag, EventKind, HookState, Level, Op
 from .collectives_status import FlightRecorderStatus
 from .completion import CompletionTracker
 from .groups import GroupRegistry, RankGroup
+from .hook_switch import CROSSING_NS_DISPATCH, CROSSING_NS_OFFICIAL, HookSwitch, Switch, estimate_cost_ns
 from .ring_writer import RankRecorder
 
 _POLLED = int(EventFlag.POLLED)
@@ -29,6 +30,20 @@ class CollectiveBackend(Protocol):
     def install(self) -> None: ...
     def uninstall(self) -> None: ...
     def hook_group(self, pg: Any, group: RankGroup) -> None: ...
+    def forget_group(self, group: RankGroup) -> None: ...
+
+
+class Completion(Protocol):
+    """Keeper of open Work: CompletionTracker, or its twin in C."""
+
+    @property
+    def errors(self) -> int: ...
+    def __len__(self) -> int: ...
+    def hold(self, work: Any, group: int, seq: int, flags: int) -> None: ...
+    def poll(self) -> int: ...
+    def clear(self) -> None: ...
+    def install_wait(self) -> None: ...
+    def uninstall_wait(self) -> None: ...
 
 
 class CollectiveHooks:
@@ -37,23 +52,33 @@ class CollectiveHooks:
     def __init__(self, writer: RankRecorder, *, completes: bool) -> None:
         self.writer = writer
         self.completes = completes
-        self.enabled = False
-        #: Set for good by a hook that raised; every hook returns at once from then on.
-        self.stopped = False
         self.errors = 0
-        self.completion = CompletionTracker(writer)
+        self.native = _is_native(writer)
+        self.switch: Switch
+        self.completion: Completion
+        if self.native:
+            from .collectives_native import NativeCompletion, make_switch
+
+            self.switch = make_switch(self.fail)
+            self.completion = NativeCompletion(writer)
+        else:
+            self.switch = HookSwitch()
+            self.completion = CompletionTracker(writer)
         self.status = FlightRecorderStatus(writer)
-        self.registry = GroupRegistry(writer, self._hook_group)
+        self.registry = GroupRegistry(writer, self._hook_group, self._forget_group)
         self.backend: CollectiveBackend | None = None
         self._polling = threading.Lock()
         self._installed = False
+        self._said_stopped = False
+        self.official = False
 
     # --- installation -----------------------------------------------------------------------------------------------
     def install(self) -> None:
         """Hook every group, existing and future. Raises only what importing torch raises."""
         from . import collectives_hooks
 
-        self.backend = self._choose_backend(collectives_hooks.is_supported())
+        self.official = collectives_hooks.is_supported()
+        self.backend = self._choose_backend(self.official)
         try:
             self.writer.track_completion(self.completes)
             self.backend.install()
@@ -65,6 +90,10 @@ class CollectiveHooks:
             self.fail(error)
 
     def _choose_backend(self, official: bool) -> CollectiveBackend:
+        if self.native:
+            from .collectives_native import NativeDispatchHooks, NativeOfficialHooks
+
+            return NativeOfficialHooks(self) if official else NativeDispatchHooks(self)
         if official:
             from .collectives_hooks import OfficialHooks
 
@@ -73,23 +102,40 @@ class CollectiveHooks:
 
         return DispatchHooks(self)
 
+    def _forget_group(self, group: RankGroup) -> None:
+        if self.backend is not None:
+            self.backend.forget_group(group)
+
     def _hook_group(self, pg: Any, group: RankGroup) -> None:
         if self.backend is not None and not self.stopped:
             self.backend.hook_group(pg, group)
 
     def uninstall(self) -> None:
         """Stop for good and put patched functions back (tests, end of process). Registered hooks stay, idle."""
-        self.stopped = True
+        self._said_stopped = self.switch.stopped = True
         self.registry.uninstall()
         if self.backend is not None:
             self.backend.uninstall()
         self.completion.uninstall_wait()
-        self.completion.held.clear()
+        self.completion.clear()
 
     # --- level ------------------------------------------------------------------------------------------------------
     def set_enabled(self, enabled: bool) -> None:
         """Record operations, or only count them, so that numbers agree between ranks when recording resumes."""
-        self.enabled = bool(enabled)
+        self.switch.enabled = bool(enabled)
+
+    @property
+    def enabled(self) -> bool:
+        return self.switch.enabled
+
+    @property
+    def stopped(self) -> bool:
+        return self.switch.stopped
+
+    @property
+    def cost_ns(self) -> int:
+        """Estimate of what the hooks have cost the job so far, in nanoseconds."""
+        return estimate_cost_ns(self.switch, CROSSING_NS_OFFICIAL if self.official else CROSSING_NS_DISPATCH)
 
     @property
     def state(self) -> HookState:
@@ -169,15 +215,24 @@ class CollectiveHooks:
     def fail(self, error: BaseException) -> None:
         """A hook raised: stop all of them for good, count it, and say so in the ring. Never raises."""
         self.errors += 1
-        if self.stopped:
+        if self._said_stopped:
             return
-        self.stopped = True
+        self._said_stopped = self.switch.stopped = True
         try:
             text = f"collective hooks disabled: {type(error).__name__}: {error}"[:500]
             self.writer.define(layout.DEFINITION_NOTE, 0, {"text": text, "time_ns": monotonic_ns()})
             self.writer.append_event(EventKind.HOOK_OFF, value=int(self.state))
         except Exception:
             self.errors += 1
+
+
+def _is_native(writer: RankRecorder) -> bool:
+    """Whether the ring is written by the C recorder, whose hooks then write to it directly."""
+    try:
+        from . import _recorder
+    except ImportError:
+        return False
+    return isinstance(writer, _recorder.Recorder)
 
 
 def install(

@@ -7,10 +7,13 @@ point-to-point). Runs on the issuing thread, records, and redispatches; ``redisp
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from ..telemetry.vocabulary import EventFlag, Op
 from .groups import RankGroup
+from .hook_switch import SAMPLE_EVERY
 from .operations import NO_SIZE_OPS, ROOTED_OPS, dtype_codes, family_of, sum_bytes
 
 if TYPE_CHECKING:
@@ -24,6 +27,23 @@ _ROOT_NAMES = ("root_rank", "dst", "src")
 _NOT_COLLECTIVES = ("check_for_nan",)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchPlan:
+    """What the hook of one c10d operation needs; indices are positions in its schema, -1 = none."""
+
+    name: str
+    redispatch: Any
+    after: Any
+    unbox_group: Any
+    unbox_work: Any
+    op: int
+    base_flags: int
+    group_index: int
+    root_index: int
+    sized_index: int
+    output_index: int
+
+
 class DispatchHooks:
     """Installs one hook per c10d operation; groups need no hook of their own."""
 
@@ -31,8 +51,8 @@ class DispatchHooks:
         import torch
 
         self._torch: Any = torch
-        self._hooks = hooks
-        self._dtypes = dtype_codes(torch)
+        self.hooks = hooks
+        self.dtypes = dtype_codes(torch)
         self._library: Any = None
 
     def hook_group(self, pg: Any, group: RankGroup) -> None:
@@ -50,10 +70,17 @@ class DispatchHooks:
                 library.impl(name, hook, "BackendSelect", with_keyset=True)
         self._library = library
 
+    def forget_group(self, group: RankGroup) -> None:
+        """Nothing: the registry no longer finds it."""
+
     def uninstall(self) -> None:
         """Nothing: taking implementations out of a live dispatcher is not safe; the stop flag makes them pass on."""
 
     def _make_hook(self, name: str, schema: Any) -> Any:
+        plan = self._plan(name, schema)
+        return None if plan is None else self._build(plan)
+
+    def _plan(self, name: str, schema: Any) -> DispatchPlan | None:
         family = family_of(name)
         names = [argument.name for argument in schema.arguments]
         if family is None or "process_group" not in names:
@@ -61,26 +88,38 @@ class DispatchHooks:
         from torch._C._distributed_c10d import ProcessGroup, Work
 
         torch = self._torch
-        redispatch = getattr(torch.ops.c10d, name).default.redispatch
-        after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
-        unbox_group = ProcessGroup.unbox
-        unbox_work = Work.unbox
-        hooks = self._hooks
+        work_class: Any = Work
+        root_index = next((names.index(root) for root in _ROOT_NAMES if root in names), -1)
+        gathers_list = family == Op.ALL_GATHER and "output_tensors" in names
+        return DispatchPlan(
+            name=name,
+            redispatch=getattr(torch.ops.c10d, name).default.redispatch,
+            after=torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect),
+            unbox_group=ProcessGroup.unbox,
+            unbox_work=work_class.unbox,
+            op=int(family),
+            base_flags=(_NO_SIZE if family in NO_SIZE_OPS else 0) | (_P2P if family in (Op.SEND, Op.RECV) else 0),
+            group_index=names.index("process_group"),
+            root_index=root_index if family in ROOTED_OPS else -1,
+            # A barrier's tensor only carries the device.
+            sized_index=-1 if family in (Op.BARRIER, Op.MONITORED_BARRIER) else _find_input(names),
+            output_index=names.index("output_tensors") if gathers_list else -1,
+        )
+
+    def _build(self, plan: DispatchPlan) -> Any:
+        redispatch, after = plan.redispatch, plan.after
+        unbox_group, unbox_work = plan.unbox_group, plan.unbox_work
+        group_index, root_index = plan.group_index, plan.root_index
+        sized_index, output_index = plan.sized_index, plan.output_index
+        op, base_flags = plan.op, plan.base_flags
+        hooks = self.hooks
+        switch = hooks.switch
         writer = hooks.writer
-        completion = hooks.completion
+        completion: Any = hooks.completion
         held = completion.held
         completes = hooks.completes
         find = hooks.registry.find
-        dtypes = self._dtypes.get
-        op = int(family)
-        base_flags = (_NO_SIZE if family in NO_SIZE_OPS else 0) | (_P2P if family in (Op.SEND, Op.RECV) else 0)
-        group_index = names.index("process_group")
-        root_index = next((names.index(root) for root in _ROOT_NAMES if root in names), -1)
-        rooted = family in ROOTED_OPS and root_index >= 0
-        # A barrier's tensor only carries the device.
-        sized_index = -1 if family in (Op.BARRIER, Op.MONITORED_BARRIER) else _find_input(names)
-        gathers_list = family == Op.ALL_GATHER and "output_tensors" in names
-        output_index = names.index("output_tensors") if gathers_list else -1
+        dtypes = self.dtypes.get
 
         def before(args: tuple[Any, ...]) -> tuple[int, int, int, bool] | None:
             group = find(unbox_group(args[group_index]))
@@ -108,17 +147,17 @@ class DispatchHooks:
                         nbytes = tensor.nbytes if type(tensors) is not list else sum_bytes(tensors)
                     except Exception:
                         flags |= _NO_SIZE
-            if not hooks.enabled:
+            if not switch.enabled:
                 writer.skip(group.row, flags)
                 return None
             if held:
                 completion.poll_oldest()
-            if gathers_list and not group.on_cpu:
+            if output_index >= 0 and not group.on_cpu:
                 parts = [part for output in args[output_index] for part in output]
                 if any(part.numel() != parts[0].numel() for part in parts[1:]):
                     flags |= _NO_SIZE
             peer = -1
-            if rooted:
+            if root_index >= 0:
                 root = args[root_index]
                 if 0 <= root < len(group.members):
                     peer = group.members[root]
@@ -127,9 +166,14 @@ class DispatchHooks:
 
         def hook(keyset: Any, *args: Any) -> Any:
             issued = None
-            if not hooks.stopped:
+            if not switch.stopped:
                 try:
+                    begin_ns = monotonic_ns()
                     issued = before(args)
+                    if issued is not None and issued[1] % SAMPLE_EVERY == 0:
+                        switch.calls += SAMPLE_EVERY
+                        switch.sampled += 1
+                        switch.sampled_ns += monotonic_ns() - begin_ns
                 except Exception as error:
                     hooks.fail(error)
             if issued is None or not completes:
@@ -151,7 +195,7 @@ class DispatchHooks:
                     hooks.fail(error)
             return result
 
-        hook.__name__ = f"record_{name}"
+        hook.__name__ = f"record_{plan.name}"
         return hook
 
 

@@ -11,10 +11,12 @@ import functools
 import importlib
 import secrets
 from threading import get_ident
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from ..telemetry.vocabulary import EventFlag, Op
 from .groups import RankGroup
+from .hook_switch import SAMPLE_EVERY
 from .operations import NO_SIZE_OPS, ROOTED_OPS, dtype_codes, families_by_number, sum_bytes
 
 if TYPE_CHECKING:
@@ -44,10 +46,11 @@ class OfficialHooks:
         import torch
         from torch._C._distributed_c10d import HookOpName
 
-        self._hooks = hooks
-        self._dtypes = dtype_codes(torch)
-        # By the enum's number: (family, base flags, takes root).
-        self._operations = {
+        self._restore: tuple[Any, Any, Any] | None = None
+        self.hooks = hooks
+        self.dtypes = dtype_codes(torch)
+        #: By the enum's number: (family, flags, takes a root).
+        self.operations = {
             number: (int(op), _base_flags(op), op in ROOTED_OPS)
             for number, op in families_by_number(HookOpName.__members__).items()
         }
@@ -57,7 +60,7 @@ class OfficialHooks:
         c10d: Any = importlib.import_module("torch.distributed.distributed_c10d")
         package: Any = importlib.import_module("torch.distributed")
         original = c10d.monitored_barrier
-        hooks = self._hooks
+        hooks = self.hooks
 
         @functools.wraps(original)
         def monitored_barrier(*args: Any, **kwargs: Any) -> Any:
@@ -75,34 +78,41 @@ class OfficialHooks:
         c10d.monitored_barrier = package.monitored_barrier = monitored_barrier
         self._restore = (c10d, package, original)
 
+    def forget_group(self, group: RankGroup) -> None:
+        """Nothing: its hooks go with the group object."""
+
     def uninstall(self) -> None:
         """Put ``monitored_barrier`` back."""
-        c10d, package, original = self._restore
-        c10d.monitored_barrier = package.monitored_barrier = original
+        if self._restore is not None:
+            c10d, package, original = self._restore
+            c10d.monitored_barrier = package.monitored_barrier = original
+            self._restore = None
 
     def hook_group(self, pg: Any, group: RankGroup) -> None:
         """Register a hook pair on a group. The closures hold no reference to the group object itself."""
         pre, post = self._make_pair(group)
         pg.register_pre_hook(HOOK_ID, pre)
-        if self._hooks.completes:
+        if self.hooks.completes:
             pg.register_post_hook(HOOK_ID, post)
 
     def _make_pair(self, group: RankGroup) -> tuple[Any, Any]:
-        hooks = self._hooks
+        hooks = self.hooks
+        switch = hooks.switch
         writer = hooks.writer
         enqueue = writer.enqueue
-        operations = self._operations.get
-        dtypes = self._dtypes.get
+        operations = self.operations.get
+        dtypes = self.dtypes.get
         completes = hooks.completes
-        completion = hooks.completion
+        completion: Any = hooks.completion
         held = completion.held
         #: Between pre and post hook: op_id -> (sequence, flags, thread, may its Work be held).
         issued: dict[int, tuple[int, int, int, bool]] = {}
 
         def pre(args: Any) -> None:
-            if hooks.stopped:
+            if switch.stopped:
                 return
             try:
+                begin_ns = monotonic_ns()
                 operation = operations(int(args.name))
                 if operation is None:
                     return
@@ -112,7 +122,7 @@ class OfficialHooks:
                 row = group.row
                 if row < 0:
                     return
-                if not hooks.enabled:
+                if not switch.enabled:
                     writer.skip(row, flags)
                     return
                 if held:
@@ -150,11 +160,15 @@ class OfficialHooks:
                     if issued:
                         _end_raised(writer, row, issued)
                     issued[args.op_id] = (seq, flags, get_ident(), on_host)
+                if seq % SAMPLE_EVERY == 0:
+                    switch.calls += SAMPLE_EVERY
+                    switch.sampled += 1
+                    switch.sampled_ns += monotonic_ns() - begin_ns
             except Exception as error:
                 hooks.fail(error)
 
         def post(args: Any) -> None:
-            if hooks.stopped:
+            if switch.stopped:
                 return
             try:
                 entry = issued.pop(args.op_id, None)

@@ -42,11 +42,17 @@ class RankGroup:
 
 
 class GroupRegistry:
-    """Keeps the groups by identity of the ProcessGroup object; ``on_new`` is called once for each to hook it."""
+    """Keeps the groups by identity of the ProcessGroup object; ``on_new`` hooks each once, ``on_gone`` forgets it."""
 
-    def __init__(self, writer: RankRecorder, on_new: Callable[[Any, RankGroup], None]) -> None:
+    def __init__(
+        self,
+        writer: RankRecorder,
+        on_new: Callable[[Any, RankGroup], None],
+        on_gone: Callable[[RankGroup], None] = lambda group: None,
+    ) -> None:
         self._writer = writer
         self._on_new = on_new
+        self._on_gone = on_gone
         self._lock = threading.RLock()
         self._by_id: dict[int, RankGroup] = {}
         self._undefined: list[RankGroup] = []
@@ -135,6 +141,7 @@ class GroupRegistry:
             self._undefined.remove(group)
         if group.row >= 0:
             self._writer.drop_group(group.row)
+        self._on_gone(group)
 
     def find(self, pg: Any) -> RankGroup | None:
         """The group of a ProcessGroup object, taken in on the spot if it escaped registration."""

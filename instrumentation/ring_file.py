@@ -93,10 +93,14 @@ class PreparedRing:
 
     def discard(self) -> None:
         """Undo everything; safe to call at any point before publication."""
-        with contextlib.suppress(OSError):
-            os.unlink(self.temporary_path)
+        self.remove_temporary()
         with contextlib.suppress(OSError):
             os.close(self.fd)
+
+    def remove_temporary(self) -> None:
+        """Remove the unpublished file; its descriptor has an owner already."""
+        with contextlib.suppress(OSError):
+            os.unlink(self.temporary_path)
 
 
 def prepare_ring(

@@ -20,10 +20,10 @@ from typing import Any, Protocol
 
 from ..telemetry import ring_layout as layout
 from ..telemetry.vocabulary import EventFlag, EventKind, Level, Op, Phase, StepFlag
-from .ring_file import IdentityValue, PreparedRing, geometry_for, prepare_ring
+from .ring_file import IdentityValue, PreparedRing, RingGeometry, geometry_for, prepare_ring
 from .ring_records import Frame, RingRecords, float_bits
 
-#: Open operations remembered per group and sort. Beyond it the oldest counts as complete: nobody awaits it any more.
+#: Operations remembered per group and sort. One that is still open after so many more is given up: counts as complete.
 MAX_OPEN = 1024
 
 _ENQUEUE = int(EventKind.ENQUEUE)
@@ -46,6 +46,7 @@ class RankRecorder(Protocol):
     """What hooks, phases and the heartbeat write to: RingWriter, or the C recorder's NativeRingWriter."""
 
     path: Path
+    geometry: RingGeometry
     groups_defined: int
     groups_blind: int
 
@@ -82,15 +83,32 @@ class RankRecorder(Protocol):
     def forget_in_child(self) -> None: ...
 
 
-_writers: weakref.WeakSet[RingWriter] = weakref.WeakSet()
+_writers: list[weakref.ref[Any]] = []
+
+
+def register_for_fork(writer: weakref.ref[Any]) -> None:
+    """Have ``forget_in_child`` called on a writer in every forked child."""
+    _writers[:] = [known for known in _writers if known() is not None]
+    _writers.append(writer)
 
 
 def _forget_all_in_child() -> None:
-    for writer in list(_writers):
-        writer.forget_in_child()
+    for reference in _writers:
+        writer = reference()
+        if writer is not None:
+            writer.forget_in_child()
 
 
 os.register_at_fork(after_in_child=_forget_all_in_child)
+
+
+def _make_room(opened: dict[int, tuple[int, int]], seq: int) -> None:
+    """Number ``seq`` has been counted: operations MAX_OPEN older that are still open are given up."""
+    while opened:
+        oldest = next(iter(opened))
+        if seq - oldest < MAX_OPEN:
+            return
+        del opened[oldest]
 
 
 class RingWriter(RingRecords):
@@ -124,7 +142,7 @@ class RingWriter(RingRecords):
         self._words[self._rank_word] = 2
         self._phase_since_ns = now
         self._step_since_ns = now
-        _writers.add(self)
+        register_for_fork(weakref.ref(self))
 
     @classmethod
     def create(
@@ -150,9 +168,14 @@ class RingWriter(RingRecords):
         )
         try:
             writer = cls(prepared)
-            prepared.publish()
         except BaseException:
             prepared.discard()
+            raise
+        try:
+            prepared.publish()
+        except BaseException:
+            prepared.remove_temporary()
+            writer.close()
             raise
         return writer
 
@@ -183,10 +206,11 @@ class RingWriter(RingRecords):
             head = self._head + 1
             self._head = head
             words = self._words
+            slot = self._events_offset + (((head - 1) & self._event_mask) << 6)
             _EVENT.pack_into(
                 self._bytes,
-                self._events_offset + (((head - 1) & self._event_mask) << 6),
-                head,
+                slot,
+                0,
                 _ENQUEUE | op << 8 | self._phase << 16 | flags << 24 | group << 32 | dtype << 48,
                 seq,
                 now,
@@ -195,6 +219,8 @@ class RingWriter(RingRecords):
                 peer + 1,
                 head,
             )
+            # Begin goes last: a reader copies upwards, so begin == end means that all between is whole.
+            words[slot >> 3] = head
             words[_HEAD_WORD] = head
             row = self._first_group_word + (group << 4)
             words[row] = head + head - 1
@@ -210,8 +236,8 @@ class RingWriter(RingRecords):
             words[row] = head + head
             if self._tracks_completion:
                 opened = self._open[p2p][group]
-                if len(opened) >= MAX_OPEN:
-                    del opened[next(iter(opened))]
+                if opened:
+                    _make_room(opened, seq)
                 opened[seq] = (now, self._step)
                 count = len(opened) + len(self._open[1 - p2p][group])
                 if count == 1:
@@ -226,9 +252,11 @@ class RingWriter(RingRecords):
     def skip(self, group: int, flags: int) -> int:
         """Count an operation without recording it (level below events), so that numbers agree again later."""
         with self._lock:
-            counts = self._counts[flags & _P2P]
-            counts[group] += 1
-            return counts[group]
+            p2p = flags & _P2P
+            seq = self._counts[p2p][group] + 1
+            self._counts[p2p][group] = seq
+            _make_room(self._open[p2p][group], seq)
+            return seq
 
     def enqueued(self, group: int, flags: int = 0) -> int:
         """Sequence number of the last operation counted on the group (of P2P if ``flags`` has P2P)."""
@@ -277,10 +305,11 @@ class RingWriter(RingRecords):
     def _write_end(self, kind: int, group: int, seq: int, begin_ns: int, step: int, now: int, flags: int) -> None:
         head = self._head + 1
         self._head = head
+        slot = self._events_offset + (((head - 1) & self._event_mask) << 6)
         _EVENT.pack_into(
             self._bytes,
-            self._events_offset + (((head - 1) & self._event_mask) << 6),
-            head,
+            slot,
+            0,
             kind | self._phase << 16 | flags << 24 | group << 32,
             seq,
             now,
@@ -289,6 +318,7 @@ class RingWriter(RingRecords):
             0,
             head,
         )
+        self._words[slot >> 3] = head
         self._words[_HEAD_WORD] = head
 
     def _write_done_half(self, group: int, p2p: int, now: int) -> None:
@@ -322,10 +352,11 @@ class RingWriter(RingRecords):
     def _append(self, kind: int, group: int, seq: int, now: int, value: int, step: int, extra: int, flags: int) -> None:
         head = self._head + 1
         self._head = head
+        slot = self._events_offset + (((head - 1) & self._event_mask) << 6)
         _EVENT.pack_into(
             self._bytes,
-            self._events_offset + (((head - 1) & self._event_mask) << 6),
-            head,
+            slot,
+            0,
             kind | self._phase << 16 | flags << 24 | group << 32,
             seq,
             now,
@@ -334,6 +365,7 @@ class RingWriter(RingRecords):
             extra,
             head,
         )
+        self._words[slot >> 3] = head
         self._words[_HEAD_WORD] = head
 
     # --- phase, step, loss ------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ SCENARIOS: dict[str, Kind] = {
     "wrong_size": Kind.DESYNC,
     "skipped_collective": Kind.DESYNC,
 }
+BLOCKING_BUCKETS = frozenset({Bucket.IMMEDIATE_CRASH.value, Bucket.COMMUNICATION_HANG.value})
 #: A killed process leaves no stack.
 WITHOUT_LINE = frozenset({"sigkill"})
 LIMIT_S = 120.0
@@ -52,7 +54,8 @@ LIMIT_S = 120.0
 LINE_PATIENCE_S = 6.0
 #: A job that crashes ends by itself within this time.
 SELF_END_S = 1.5
-END_PATIENCE_S = 10.0
+END_PATIENCE_S = 5.0
+JOB_LOG = "job.log"
 EXIT_WRONG = 1
 EXIT_USAGE = 2
 
@@ -83,6 +86,7 @@ def demo(scenario: str | None, *, as_json: bool, seed: int | None, out: Path | N
         truth = Path(private) / "truth.json"
         plan_file = Path(private) / "plan.json"
         plan_file.write_text(json.dumps({**plan, "truth": str(truth)}))
+        run.mkdir(parents=True, exist_ok=True)
         began = time.monotonic()
         _run_job(run, plan_file, truth, quiet=as_json)
         outcome = judge(str(plan["kind"]), truth, run / INCIDENTS_FILE, time.monotonic() - began)
@@ -138,8 +142,10 @@ def _run_job(run: Path, plan: Path, truth: Path, *, quiet: bool) -> None:
     """Start ``whichrank run`` and, when a job that cannot end by itself has been judged, end it."""
     program = [sys.executable, "-m", "whichrank.commands.main"]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
+    # The job's own output goes to a file, so that the demo's reader sees what whichrank has to say.
+    to_log = ["sh", "-c", 'exec "$@" >"$0" 2>&1', str(run / JOB_LOG)]
     child = subprocess.Popen(
-        [*program, "run", "--out", str(run), "--", *torchrun, str(TRAINING), "--plan", str(plan)],
+        [*program, "run", "--out", str(run), "--", *to_log, *torchrun, str(TRAINING), "--plan", str(plan)],
         env={**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")},
         stdout=sys.stderr if quiet else None,
     )
@@ -148,7 +154,10 @@ def _run_job(run: Path, plan: Path, truth: Path, *, quiet: bool) -> None:
     try:
         while child.poll() is None and time.monotonic() < deadline:
             time.sleep(0.2)
-            suspects = [s for d in last_revisions(run / INCIDENTS_FILE).values() for s in d["suspects"]]
+            if not truth.exists():
+                continue
+            blocked = [d for d in last_revisions(run / INCIDENTS_FILE).values() if d["bucket"] in BLOCKING_BUCKETS]
+            suspects = [s for d in blocked for s in d["suspects"]]
             if suspects and named_at is None:
                 named_at = time.monotonic()
             has_line = any((s.get("where") or {}).get("line") is not None for s in suspects)
@@ -162,18 +171,26 @@ def _run_job(run: Path, plan: Path, truth: Path, *, quiet: bool) -> None:
 
 def _end(child: subprocess.Popen[bytes], truth: Path) -> None:
     """End the job in bounded time, also when its guilty rank is stopped and heeds no SIGTERM."""
-    for number, patience_s in ((signal.SIGTERM, SELF_END_S), (signal.SIGTERM, END_PATIENCE_S), (signal.SIGKILL, 30.0)):
+    ways: list[tuple[float, Callable[[], None]]] = [
+        (SELF_END_S, child.terminate),
+        (END_PATIENCE_S, lambda: _kill_guilty(truth)),
+        (END_PATIENCE_S, child.terminate),
+        (END_PATIENCE_S, child.kill),
+    ]
+    for patience_s, way in ways:
         try:
             child.wait(timeout=patience_s)
             return
         except subprocess.TimeoutExpired:
-            pass
-        child.send_signal(number)
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            guilty = int(json.loads(truth.read_text())["pid"])
-            if TRAINING.name.encode() in Path(f"/proc/{guilty}/cmdline").read_bytes():
-                os.kill(guilty, signal.SIGKILL)
+            way()
     child.wait()
+
+
+def _kill_guilty(truth: Path) -> None:
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        guilty = int(json.loads(truth.read_text())["pid"])
+        if TRAINING.name.encode() in Path(f"/proc/{guilty}/cmdline").read_bytes():
+            os.kill(guilty, signal.SIGKILL)
 
 
 def _print(outcome: Outcome, seed: int, run: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -58,8 +59,11 @@ def headline(document: Mapping[str, Any]) -> str:
     """One line: who and what."""
     sentence = SENTENCES.get(str(document.get("kind")), str(document.get("kind")))
     suspects = describe_suspects(document)
-    place = next(filter(None, map(describe_where, document.get("suspects") or ())), "")
-    return " ".join(filter(None, (suspects, sentence, f"at {place}" if ":" in place else place)))
+    where = next((s.get("where") for s in document.get("suspects") or () if s.get("where")), None) or {}
+    place = f"{Path(where['file']).name}:{where.get('line')}" if where.get("file") else ""
+    phase = f"in {where['phase']}" if where.get("phase") else ""
+    at = " ".join(filter(None, (place, phase)))
+    return " ".join(filter(None, (suspects, sentence))) + (f"; it is {'at ' if place else ''}{at}" if at else "")
 
 
 def incident_line(document: Mapping[str, Any]) -> str:

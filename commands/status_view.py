@@ -83,7 +83,7 @@ class LineView:
                 self._say(describe_waiting(wait, status))
         if self._now() >= self._next_progress:
             self._next_progress = self._now() + PROGRESS_LINE_S
-            if status.ranks:
+            if any(not rank.ended for rank in status.ranks.values()):
                 self._say(describe_progress(status))
 
     def close(self) -> None: ...

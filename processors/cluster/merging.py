@@ -55,7 +55,10 @@ def merge_ruled_out(bodies: Sequence[Body], consequences: Sequence[Body], earlie
     own = list(bodies[0].get("ruled_out") or ())
     others = [row for body in [*bodies[1:], *consequences] for row in body.get("ruled_out") or ()]
     followers = [row for body in consequences for row in _explain_away(body, bodies[0])]
-    for row in [*own, *others, *followers, *earlier]:
+    named = frozenset(rank for row in [*own, *others, *followers] for rank in ranks_in(str(row.get("who"))))
+    # "ranks 0-2" of an older revision has nothing to add once each of them has its own words.
+    kept = [row for row in earlier if not (ranks_in(str(row.get("who"))) and ranks_in(str(row.get("who"))) <= named)]
+    for row in [*own, *others, *followers, *kept]:
         who = str(row.get("who"))
         if who not in chosen and not (ranks_in(who) & guilty) and len(chosen) < MAX_RULED_OUT:
             chosen[who] = row

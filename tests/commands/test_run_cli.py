@@ -1,0 +1,181 @@
+"""``whichrank run`` as a person types it: whatever of ours fails, the command's streams and exit status are its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from whichrank.commands.incident_log import read_lines
+
+RAISING_JOB = """
+import time
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+value = torch.ones(4)
+for step in range(20):
+    dist.all_reduce(value)
+    time.sleep(0.02)
+if dist.get_rank() == 1:
+    raise KeyError("no such sample")
+dist.all_reduce(value)
+dist.barrier()
+"""
+
+
+def whichrank(*words: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("WHICHRANK_", "OTEL_"))}
+    environ.update(OMP_NUM_THREADS="1", **options.pop("environ", {}))
+    argv = [sys.executable, "-m", "whichrank.commands.main", *words]
+    return subprocess.run(argv, capture_output=True, env=environ, timeout=120, **options)
+
+
+def ring_folders(job: str) -> list[Path]:
+    return list(Path(f"/dev/shm/whichrank-{os.getuid()}").glob(f"{job}*"))
+
+
+@pytest.fixture(scope="module")
+def raised(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[bytes]]:
+    """One real two-rank job in which rank 1 raises, watched to its end with ``--json``."""
+    folder = tmp_path_factory.mktemp("raised")
+    script = folder / "job_that_raises.py"
+    script.write_text(RAISING_JOB)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
+    return folder / "run", whichrank("run", "--json", "--out", str(folder / "run"), "--", *torchrun)
+
+
+def test_a_real_job_ends_in_one_incident_that_names_rank_and_line(raised: Any) -> None:
+    run, done = raised
+    assert done.returncode == 1, done.stderr.decode()
+    documents = [document for _, _, document in read_lines(run / "incidents.jsonl") if document is not None]
+    last = {document["id"]: document for document in documents}
+    assert len(last) == 1, [(d["kind"], d["change"]) for d in documents]
+    (incident,) = last.values()
+    assert incident["kind"] == "rank_raised"
+    (suspect,) = incident["suspects"]
+    assert suspect["rank"] == 1
+    assert RAISING_JOB.splitlines()[suspect["where"]["line"] - 1].strip().startswith("raise KeyError")
+
+
+def test_json_lines_on_stderr_are_the_file(raised: Any) -> None:
+    run, done = raised
+    lines = [line + b"\n" for line in done.stderr.splitlines() if line.startswith(b'{"schema"')]
+    assert b"".join(lines) == (run / "incidents.jsonl").read_bytes()
+    assert done.stdout == b"", "stdout belongs to the command"
+
+
+def test_rings_are_gone_after_a_normal_end_and_run_json_tells_of_it(raised: Any) -> None:
+    run, _ = raised
+    description = json.loads((run / "run.json").read_text())
+    assert description["exit_code"] == 1
+    assert description["ended"] > description["started"]
+    assert not Path(description["ring_directory"]).exists()
+
+
+def test_replay_is_equal_byte_for_byte_and_overwrites_nothing(raised: Any) -> None:
+    run, _ = raised
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and "replay-" not in str(path)}
+    for number in (1, 2):
+        done = whichrank("replay", str(run), "--json")
+        assert done.returncode == 0, done.stderr.decode()
+        report = json.loads(done.stdout)
+        assert (report["compared"], report["problems"]) == ("equal", [])
+        assert (run / f"replay-{number}" / "incidents.jsonl").read_bytes() == (run / "incidents.jsonl").read_bytes()
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_replay_of_a_tampered_run_says_where_it_differs(raised: Any, tmp_path: Path) -> None:
+    run, _ = raised
+    copy = tmp_path / "copy"
+    subprocess.run(["cp", "-r", str(run), str(copy)], check=True)
+    lines = (copy / "incidents.jsonl").read_bytes().splitlines(keepends=True)
+    lines[0] = lines[0].replace(b'"rank":1', b'"rank":0')
+    (copy / "incidents.jsonl").write_bytes(b"".join(lines))
+    done = whichrank("replay", str(copy))
+    assert done.returncode == 1
+    assert b"DIFFERS from incidents.jsonl at line 1" in done.stdout
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_exit_status_and_output_are_the_commands_own(tmp_path: Path, code: int) -> None:
+    done = whichrank("run", "--out", str(tmp_path / "out"), "--", "sh", "-c", f"echo out; echo err >&2; exit {code}")
+    assert (done.returncode, done.stdout) == (code, b"out\n")
+    assert b"err\n" in done.stderr
+    assert b"no incident; no rank was seen" in done.stderr
+
+
+def test_a_terminated_run_ends_by_the_signal_and_tells_the_bus(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "whichrank.commands.main", "run", "--out", str(tmp_path / "out"), "--", "sleep", "60"]
+    child = subprocess.Popen(argv, stderr=subprocess.DEVNULL)
+    _until(lambda: (tmp_path / "out" / "state.sqlite").exists())
+    child.send_signal(signal.SIGTERM)
+    assert child.wait(timeout=30) == -signal.SIGTERM
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["exit_code"] == 128 + signal.SIGTERM
+    captured = b"".join(path.read_bytes() for path in (tmp_path / "out" / "capture").iterdir())
+    assert b"whichrank.job.signalled" in captured
+
+
+@pytest.mark.parametrize("place", ["/proc/nowhere/run", "/etc/hostname/run"])
+def test_an_out_that_cannot_be_written_costs_one_line(place: str) -> None:
+    done = whichrank("run", "--out", place, "--", "sh", "-c", "echo out; exit 5")
+    assert (done.returncode, done.stdout) == (5, b"out\n")
+    (line,) = [line for line in done.stderr.decode().splitlines() if place in line]
+    assert "this run is kept in" in line
+
+
+def test_a_used_out_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "incidents.jsonl").write_text("precious\n")
+    done = whichrank("run", "--out", str(tmp_path), "--", "true")
+    assert done.returncode == 0
+    assert b"holds another run already" in done.stderr
+    assert (tmp_path / "incidents.jsonl").read_text() == "precious\n"
+
+
+def test_without_a_place_for_rings_the_command_runs_unwatched(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    words = ["run", "--ring-root", str(tmp_path / "file" / "rings"), "--out", str(tmp_path / "out")]
+    done = whichrank(*words, "--", "sh", "-c", "echo ${WHICHRANK_AUTO-none}; exit 4")
+    assert (done.returncode, done.stdout) == (4, b"none\n")
+    assert done.stderr.decode().count("unwatched") == 1
+
+
+def test_no_command_is_a_usage_error() -> None:
+    done = whichrank("run", "--json")
+    assert done.returncode == 2
+    assert b"no command to watch" in done.stderr
+
+
+def test_the_environment_of_the_command_is_ours_plus_what_makes_ranks_record(tmp_path: Path) -> None:
+    script = "import os, json; print(json.dumps(dict(os.environ)))"
+    words = ["run", "--out", str(tmp_path / "out"), "--", sys.executable, "-S", "-c", script]
+    environ = json.loads(whichrank(*words, environ={"PYTHONPATH": "/a:/b", "MINE": "x"}).stdout)
+    assert environ["MINE"] == "x"
+    bootstrap, _, rest = environ["PYTHONPATH"].partition(":")
+    assert bootstrap.endswith("instrumentation/bootstrap")
+    assert rest == "/a:/b"
+    assert environ["WHICHRANK_AUTO"] == "1"
+
+
+def test_an_unknown_scenario_and_a_folder_that_is_no_run_are_said_in_one_line(tmp_path: Path) -> None:
+    done = whichrank("demo", "--scenario", "earthquake")
+    assert done.returncode == 2
+    assert b"sleep_in_forward" in done.stderr
+    done = whichrank("replay", str(tmp_path / "nothing"))
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+
+
+def _until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -17,6 +17,7 @@ import pytest
 from whichrank.commands.incident_log import read_lines
 
 RAISING_JOB = """
+import os
 import time
 import torch
 import torch.distributed as dist
@@ -25,6 +26,14 @@ value = torch.ones(4)
 for step in range(20):
     dist.all_reduce(value)
     time.sleep(0.02)
+waits_for = os.environ.get("JOB_WAITS_FOR")
+while waits_for and not os.path.exists(waits_for):
+    dist.all_reduce(value)
+    time.sleep(0.02)
+    flag = torch.tensor([float(os.path.exists(waits_for))])
+    dist.all_reduce(flag, dist.ReduceOp.MIN)
+    if flag.item():
+        break
 if dist.get_rank() == 1:
     raise KeyError("no such sample")
 dist.all_reduce(value)
@@ -91,6 +100,33 @@ def test_replay_is_equal_byte_for_byte_and_overwrites_nothing(raised: Any) -> No
         assert (report["compared"], report["problems"]) == ("equal", [])
         assert (run / f"replay-{number}" / "incidents.jsonl").read_bytes() == (run / "incidents.jsonl").read_bytes()
     assert {path: path.read_bytes() for path in before} == before
+
+
+def test_a_killed_run_is_concluded_from_its_capture_and_the_rings_left_behind(tmp_path: Path) -> None:
+    script, go, run = tmp_path / "job_that_raises.py", tmp_path / "go", tmp_path / "run"
+    script.write_text(RAISING_JOB)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
+    argv = [sys.executable, "-m", "whichrank.commands.main", "run", "--out", str(run), "--", *torchrun]
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "JOB_WAITS_FOR": str(go)}
+    with (tmp_path / "err").open("wb") as errors:
+        watcher = subprocess.Popen(argv, env=environ, stderr=errors)
+    _until(lambda: (run / "run.json").exists())
+    description = json.loads((run / "run.json").read_text())
+    rings = Path(description["ring_directory"])
+    _until(lambda: len(list(rings.glob("*.ring"))) == 2)
+    _until(lambda: b"whichrank.collectives" in b"".join(p.read_bytes() for p in (run / "capture").glob("segment*")))
+    watcher.kill()
+    watcher.wait()
+    go.touch()
+    _until(lambda: not Path(f"/proc/{description['pid']}").exists())
+    assert (run / "incidents.jsonl").read_bytes() == b""
+    report = json.loads(whichrank("replay", str(run), "--json").stdout)
+    assert (report["compared"], report["rings_left"]) == ("continued", 2), report["problems"]
+    (incident,) = report["incidents"]
+    assert (incident["kind"], [s["rank"] for s in incident["suspects"]]) == ("rank_raised", [1])
+    again = json.loads(whichrank("replay", str(run), "--json").stdout)
+    assert again["incidents"] == report["incidents"]
+    subprocess.run(["rm", "-r", str(rings)], check=True)
 
 
 def test_replay_of_a_tampered_run_says_where_it_differs(raised: Any, tmp_path: Path) -> None:

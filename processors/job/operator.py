@@ -25,12 +25,10 @@ from .pace import find_pace_change, is_back_to_pace
 from .progress import find_waits, oldest_open_ns, take_group_progress, take_progress
 from .state import JobState, OpenFinding, joined
 from .straggler import find_straggler, is_still_slow
-from .thresholds import FLOOR_NS, waiting_threshold_ns
+from .thresholds import FLOOR_NS, waited_ns, waiting_threshold_ns
 from .waiting import Blockage, Wait, find_blockage, longest_wait_for
 from .words import phase_word
 
-#: An open operation of this age means that somebody may never come: compare signatures at once.
-OPEN_MATTERS_NS = 150_000_000
 #: All ranks of a job that is suspended stop within this time of each other.
 STOP_HOLD_NS = 250_000_000
 NUMBER_HOLD_NS = 1_000_000_000
@@ -129,6 +127,8 @@ class JobOperator:
         while job.due_ns and job.due_ns <= stamp_ns:
             now, job.due_ns = job.due_ns, 0
             job.facts_changed = True
+            if job.finished_ns:
+                continue  # the last word has been said
             self._judge_stops(job, now, ctx)
             self._judge_crash(job, now, ctx)
             self._judge_late_numbers(job, now, ctx)
@@ -168,7 +168,7 @@ class JobOperator:
             lookup = np.append(job.group_lookup(block.groups), np.uint16(NO_GROUP))
             rows["group"] = lookup[np.minimum(rows["group"], len(block.groups))]
         if block.name is EventName.BLOCK_COLLECTIVES:
-            self._take_collectives(job, rows, block.time_ns, stamp_ns, ctx)
+            self._take_collectives(job, rows, stamp_ns, ctx)
         elif block.name is EventName.BLOCK_STEPS:
             self._take_steps(job, rows, block.identity.node, stamp_ns, ctx)
         elif block.name is EventName.BLOCK_STEP_GROUPS:
@@ -178,14 +178,14 @@ class JobOperator:
             take_progress(job, rows, block.identity.node, stamp_ns)
             self._judge_stops(job, stamp_ns, ctx)
             self._judge_joining(job, stamp_ns, ctx)
+            self._judge_waits(job, stamp_ns, ctx)  # agents send the groups' rows before the ranks'
         elif block.name is EventName.BLOCK_GROUP_PROGRESS:
             take_group_progress(job, rows, stamp_ns)
-            self._judge_waits(job, stamp_ns, ctx)
 
-    def _take_collectives(self, job: JobState, rows: np.ndarray, closed_ns: int, stamp_ns: int, ctx: Context) -> None:
+    def _take_collectives(self, job: JobState, rows: np.ndarray, stamp_ns: int, ctx: Context) -> None:
         job.add_pending(rows)
-        still_open = rows["done_ns"] == 0
-        if still_open.any() and closed_ns - int(rows["enqueued_ns"][still_open].min()) >= OPEN_MATTERS_NS:
+        if (rows["done_ns"] == 0).any():
+            # A call that does not match never ends, so what is complete can wait until its step closes.
             self._judge_signatures(job, stamp_ns, ctx)
         if job.pending_rows > MOST_PENDING_ROWS:
             mismatch = prune_pending(job)
@@ -236,11 +236,10 @@ class JobOperator:
         self._judge_crash(job, stamp_ns, ctx, finished=True)
         self._judge_late_numbers(job, stamp_ns, ctx, finished=True)
         asked = bool(job.signalled_ns) or job.exit_code == 0
-        lasting = () if asked else (Kind.RANK_DIED, Kind.RANK_RAISED, Kind.DESYNC)
         for finding in list(job.findings.values()):
             finding.shown_ns = 0  # the last word must not wait for the revision gap
             revise(job, ctx, stamp_ns, finding)
-            if finding.kind not in [kind.value for kind in lasting]:
+            if asked or finding.kind in (Kind.RANK_SLOW.value, Kind.SLOW_TOGETHER.value):
                 clear_finding(job, ctx, stamp_ns, finding, "the job ended")
 
     def _take_group(self, job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
@@ -290,6 +289,7 @@ class JobOperator:
         rank = event.identity.rank
         facts = job.facts(rank)
         facts.stopped_ns = facts.stopped_stamp_ns = 0
+        facts.continued_ns = _time_of(job, event)
         row = job.progress_row(rank)
         if row is not None:
             job.progress[rank]["process_state"] = 0  # until the next row says
@@ -342,7 +342,7 @@ class JobOperator:
         open_finding(job, ctx, now, kind=Kind.DESYNC, place=place, body=body, group=mismatch.group, seq=mismatch.seq)
 
     def _judge_crash(self, job: JobState, now: int, ctx: Context, *, finished: bool = False) -> None:
-        if not any(role_hint(ending) != "none" for ending in job.endings):
+        if (job.finished_ns and not finished) or not any(role_hint(ending) != "none" for ending in job.endings):
             return
         self._judge_signatures(job, now, ctx)
         finding = job.stopping_finding()
@@ -413,7 +413,8 @@ class JobOperator:
         if blockage is None:
             return
         if blockage.sort == "deadlock":
-            if blockage.wait.age_ns >= max(FLOOR_NS, 2 * job.median_step_ns()):
+            age_ns = min(waited_ns(job, blockage.wait.age_ns, rank) for rank in blockage.cycle)
+            if age_ns >= max(FLOOR_NS, 2 * job.median_step_ns()):
                 body = narration.deadlock_body(job, blockage, waits, now)
                 self._open_blockage(job, ctx, now, Kind.DEADLOCK, blockage.wait, body)
             return
@@ -431,12 +432,12 @@ class JobOperator:
             limit = waiting_threshold_ns(job, rank, wait.group)
             if blockage.sort == "unknown":
                 limit *= UNSEEN_FACTOR
-            if wait.age_ns >= limit:
+            if waited_ns(job, wait.age_ns, rank) >= limit:
                 late.append(rank)
                 threshold = max(threshold, limit)
         if not late:
             return
-        gone = [rank for rank in late if job.facts(rank).exited_ns]
+        gone = [rank for rank in late if job.has_left(rank)]
         late = gone or late
         kind = Kind.RANK_NOT_ENTERED
         if gone:
@@ -457,10 +458,11 @@ class JobOperator:
     def _is_lifeless(self, job: JobState, rank: int) -> bool:
         row = job.progress_row(rank)
         silent = row is not None and int(row["heartbeat_age_ns"]) > narration.STALE_NS
-        return silent or self._is_stopped(job, rank) or bool(job.facts(rank).exited_ns)
+        return silent or self._is_stopped(job, rank) or job.has_left(rank)
 
     def _is_stopped(self, job: JobState, rank: int) -> bool:
-        return bool(job.facts(rank).stopped_ns)
+        facts = job.ranks.get(rank)
+        return facts is not None and bool(facts.stopped_ns)
 
     def _end_if_moved_on(self, job: JobState, finding: OpenFinding, now: int, ctx: Context) -> None:
         """A hang that was none, or is over: the operation that was waited in has completed."""
@@ -564,9 +566,10 @@ class JobOperator:
 
 def _conform(rows: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """A private copy with exactly this release's columns: unknown ones are skipped, missing ones are zero."""
-    if rows.dtype == dtype:
-        return rows.copy()
     out = np.zeros(rows.shape, dtype)
+    if rows.dtype == dtype:
+        out[:] = rows
+        return out
     for column in set(dtype.names or ()) & set(rows.dtype.names or ()):
         out[column] = rows[column]
     if dtype is COLLECTIVES and "peer" not in (rows.dtype.names or ()):

@@ -8,8 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from ...telemetry.tables import NO_GROUP
-from ...telemetry.vocabulary import EventFlag, HookState, Op, ProcessState
+from ...telemetry.vocabulary import EventFlag, Op, ProcessState
 from .state import FRESH_NS, MOST_RANKS, JobState
+from .thresholds import is_rare
 from .waiting import Wait
 
 _STOPPED = int(ProcessState.STOPPED)
@@ -32,11 +33,20 @@ def take_progress(job: JobState, rows: np.ndarray, node: str, stamp_ns: int) -> 
         if stopped and not facts.stopped_ns and was is not None and int(was["process_state"]) == _STOPPED:
             facts.stopped_ns = int(was["read_ns"])  # two equal looks, in case the event itself was lost
             job.facts_changed = True
+        job.rare_until_ns[rank] = _rare_until(job, rank, row, was)
         job.progress[rank] = row
         job.progress_stamps[rank] = stamp_ns
-    disabled = (rows["hook_state"] & int(HookState.DISABLED)) != 0
-    job.note_blind(rows["rank"], rows["level"], disabled)
+    job.note_blind(rows["rank"], rows["level"], rows["hook_state"])
     job.progress_changed = True
+
+
+def _rare_until(job: JobState, rank: int, row: np.void, was: np.void | None) -> int:
+    """When the rank was last in a phase that has no usual length, its first step included; 0 never."""
+    if is_rare(row):
+        return int(row["read_ns"])
+    if was is not None and is_rare(was):
+        return int(row["read_ns"]) - int(row["phase_age_ns"])
+    return int(job.rare_until_ns[rank])
 
 
 def take_group_progress(job: JobState, rows: np.ndarray, stamp_ns: int) -> None:
@@ -58,9 +68,10 @@ def oldest_open_ns(job: JobState) -> int:
     """Age of the oldest operation that any living rank has open."""
     oldest = 0
     for progress in job.group_progress:
-        seen = (progress.stamps > 0) & (progress.rows["open"] > 0)
-        if seen.any():
-            oldest = max(oldest, int(progress.rows["open_age_ns"][seen].max()))
+        rows = progress.rows
+        ages = np.where(rows["open"] < 0, rows["moved_age_ns"], rows["open_age_ns"] * (rows["open"] > 0))
+        if (progress.stamps > 0).any():
+            oldest = max(oldest, int(ages[progress.stamps > 0].max()))
     return oldest
 
 
@@ -73,11 +84,11 @@ def find_waits(job: JobState) -> list[Wait]:
     for index, progress in enumerate(job.group_progress):
         members = job.members[index]
         rows = progress.rows
-        gone = np.array([bool(job.facts(int(rank)).exited_ns) for rank in members], bool)
+        gone = np.array([job.has_left(int(rank)) for rank in members], bool)
         seen = progress.stamps > 0
         fresh = seen & (progress.stamps >= fresh_since)
         hidden = np.array([(index, int(rank)) in blind for rank in members], bool)
-        for place in np.flatnonzero(fresh & ~gone & (rows["open"] > 0)):
+        for place in np.flatnonzero(fresh & ~gone & ~hidden & (rows["open"] != 0)):
             wait = _read_wait(job, index, int(place), seen, fresh, gone, hidden)
             if wait is not None:
                 waits.append(wait)
@@ -91,7 +102,9 @@ def _read_wait(
     members, rows = job.members[index], job.group_progress[index].rows
     row = rows[place]
     enqueued, completed = int(row["enqueued"]), int(row["completed"])
-    seq = completed + 1 if completed >= 0 else enqueued - int(row["open"]) + 1
+    # Where no completion is seen, the newest call may be open: it is if somebody has not come and nothing moves.
+    blurred = completed < 0 or int(row["open"]) < 0
+    seq = enqueued if blurred else completed + 1
     if seq > enqueued or seq < 1:
         return None  # what is open is P2P
     lacks = np.where(seen, rows["enqueued"] < seq, True)
@@ -100,17 +113,26 @@ def _read_wait(
     visible = (fresh | gone | (~seen & _has_fresh_progress(job, members))) & ~hidden
     missing = tuple(int(rank) for rank in members[lacks & visible])
     unknown = tuple(int(rank) for rank in members[lacks & ~visible])
+    if blurred and not missing:
+        return None
+    age_ns = int(row["moved_age_ns"] if blurred else row["open_age_ns"])
     return Wait(
         rank=int(members[place]),
         group=index,
         seq=seq,
         op=int(row["op"]),
         p2p=False,
-        age_ns=int(row["open_age_ns"]),
-        asynchronous=bool(int(row["flags"]) & int(EventFlag.ASYNC)),
+        age_ns=age_ns,
+        passed=_went_on(job, int(members[place]), int(row["flags"]), age_ns),
         missing=missing,
         unknown=unknown,
     )
+
+
+def _went_on(job: JobState, rank: int, flags: int, age_ns: int) -> bool:
+    """An asynchronous call that is older than the rank's present phase did return."""
+    row = job.progress_row(rank)
+    return bool(flags & int(EventFlag.ASYNC)) and row is not None and int(row["phase_age_ns"]) < age_ns
 
 
 def _has_fresh_progress(job: JobState, members: np.ndarray) -> np.ndarray:
@@ -146,6 +168,7 @@ def _p2p_waits(job: JobState, fresh_since: int) -> list[Wait]:
             continue
         other = int(Op.SEND) if int(row["op"]) == int(Op.RECV) else int(Op.RECV)
         met = (group, peer, rank, other) in ends
+        age_ns = max(0, int(progress["read_ns"]) - int(row["enqueued_ns"]))
         waits.append(
             Wait(
                 rank=rank,
@@ -153,8 +176,8 @@ def _p2p_waits(job: JobState, fresh_since: int) -> list[Wait]:
                 seq=seq,
                 op=int(row["op"]),
                 p2p=True,
-                age_ns=max(0, int(progress["read_ns"]) - int(row["enqueued_ns"])),
-                asynchronous=bool(int(row["flags"]) & int(EventFlag.ASYNC)),
+                age_ns=age_ns,
+                passed=_went_on(job, rank, int(row["flags"]), age_ns),
                 missing=() if met else (peer,),
             )
         )

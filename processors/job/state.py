@@ -15,7 +15,7 @@ import numpy as np
 from ...telemetry.records import Group
 from ...telemetry.ring_layout import parse_ranks
 from ...telemetry.tables import COLLECTIVES, GROUP_PROGRESS, PROGRESS, STEP_GROUPS, STEPS
-from ...telemetry.vocabulary import Level, Phase
+from ...telemetry.vocabulary import HookState, Level, Phase
 from ..operator import Table
 from .crash_order import Ending
 from .pace import LONGEST_HISTORY
@@ -43,6 +43,7 @@ class RankFacts:
     started_ns: int = 0
     stopped_ns: int = 0
     stopped_stamp_ns: int = 0
+    continued_ns: int = 0
     exited_ns: int = 0
     stack: dict[str, Any] = field(default_factory=dict)
     stale_ns: int = 0
@@ -103,6 +104,7 @@ class JobState:
         self.blind_ranks: set[int] = set()
         self.progress = np.zeros(0, PROGRESS)
         self.progress_stamps = np.zeros(0, np.int64)
+        self.rare_until_ns = np.zeros(0, np.int64)
         self.group_progress: list[GroupProgress] = []
         self.pending: list[np.ndarray] = []
         self.pending_rows = 0
@@ -202,6 +204,10 @@ class JobState:
             return self.progress[rank]  # type: ignore[no-any-return]
         return None
 
+    def has_left(self, rank: int) -> bool:
+        facts = self.ranks.get(rank)
+        return facts is not None and bool(facts.exited_ns)
+
     def alive(self) -> list[int]:
         """Ranks that started or were seen, and have not left."""
         return [rank for rank, facts in sorted(self.ranks.items()) if not facts.exited_ns]
@@ -218,15 +224,22 @@ class JobState:
         if rank >= self.progress.size:
             size = min(MOST_RANKS, max(rank + 1, 2 * self.progress.size))
             self.progress = np.concatenate([self.progress, np.zeros(size - self.progress.size, PROGRESS)])
-            self.progress_stamps = np.concatenate(
-                [self.progress_stamps, np.zeros(size - self.progress_stamps.size, np.int64)]
-            )
+            more = np.zeros(size - self.progress_stamps.size, np.int64)
+            self.progress_stamps = np.concatenate([self.progress_stamps, more])
+            self.rare_until_ns = np.concatenate([self.rare_until_ns, more])
 
-    def note_blind(self, ranks: np.ndarray, levels: np.ndarray, disabled: np.ndarray) -> None:
-        """A rank that stopped counting has sequence numbers that mean nothing to its peers any more."""
-        for rank in ranks[(levels == int(Level.OFF)) | disabled]:
-            self.blind_ranks.add(int(rank))
-            self.facts_changed = True
+    def note_blind(self, ranks: np.ndarray, levels: np.ndarray, hook_states: np.ndarray) -> None:
+        """Who cannot be seen now. Hooks count calls at every level, so numbers agree again once the level is back.
+
+        A rank whose hooks are not in yet (no hook state, level still off) has not begun: nothing is hidden.
+        """
+        off = (levels == int(Level.OFF)) & (hook_states != 0)
+        disabled = (hook_states & int(HookState.DISABLED)) != 0
+        hidden = {int(rank) for rank in ranks[off | disabled]}
+        before = set(self.blind_ranks)
+        self.blind_ranks -= {int(rank) for rank in ranks}
+        self.blind_ranks |= hidden
+        self.facts_changed |= self.blind_ranks != before
 
     # --- steps ------------------------------------------------------------------------------------------------------
     def add_steps(self, times: StepTimes, pace_ns: np.ndarray) -> None:
@@ -304,7 +317,7 @@ class JobState:
         if self.facts_changed:
             table.put("facts", pack(self._facts_values()))
         if self.progress_changed:
-            arrays = {"progress": self.progress, "stamps": self.progress_stamps}
+            arrays = {"progress": self.progress, "stamps": self.progress_stamps, "rare": self.rare_until_ns}
             for index, progress in enumerate(self.group_progress):
                 arrays[f"rows{index}"] = progress.rows
                 arrays[f"stamps{index}"] = progress.stamps
@@ -335,6 +348,7 @@ class JobState:
         _, arrays = unpack(table.get("progress") or pack({}))
         job.progress = arrays.get("progress", job.progress)
         job.progress_stamps = arrays.get("stamps", job.progress_stamps)
+        job.rare_until_ns = arrays.get("rare", np.zeros(job.progress_stamps.size, np.int64))
         for index, progress in enumerate(job.group_progress):
             progress.rows = arrays.get(f"rows{index}", progress.rows)
             progress.stamps = arrays.get(f"stamps{index}", progress.stamps)
@@ -425,6 +439,9 @@ def joined(chunks: Iterable[np.ndarray], dtype: np.dtype) -> np.ndarray:
 
 
 _PLAIN_FACTS = (
+    "cluster",
+    "run",
+    "job",
     "attempt",
     "world_size",
     "offsets",

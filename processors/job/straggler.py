@@ -121,8 +121,10 @@ def _look_through_window(times: StepTimes, excess: np.ndarray, excess_ns: np.nda
     if not based and (window < UNBASED_STEPS or int(times.duration_ns[-window:].sum()) < UNBASED_NS):
         return None
     slow = recent[:, candidate] - max(usual[candidate], 0.0) > gain[candidate] / 2.0
-    typical_ns = float(np.median(excess_ns[-window:, candidate]))
-    if slow.mean() < PERSISTENT_SHARE or typical_ns < SMALLEST_EXCESS_NS:
+    if slow.mean() < PERSISTENT_SHARE:
+        return None
+    typical_ns = float(np.median(excess_ns[-window:, candidate][slow]))
+    if typical_ns < SMALLEST_EXCESS_NS:
         return None
     onset = _first_slow_step(excess[:, candidate], float(max(usual[candidate], 0.0) + gain[candidate] / 2.0))
     chosen = times.self_ns[-window:][slow]
@@ -132,7 +134,7 @@ def _look_through_window(times: StepTimes, excess: np.ndarray, excess_ns: np.nda
         rank=int(times.ranks[candidate]),
         onset_step=int(times.steps[offset + onset]),
         onset_ns=int(times.begin_ns[offset + onset]),
-        excess=float(gain[candidate]),
+        excess=float(np.median(recent[slow, candidate])) - float(max(usual[candidate], 0.0)),
         excess_ns=int(typical_ns),
         usual=float(max(usual[candidate], 0.0)),
         phase=_slow_phase(times, candidate, window, slow),
@@ -157,17 +159,8 @@ def _noise_of_mean(residuals: np.ndarray, window: int) -> float:
 
 
 def _first_slow_step(excess: np.ndarray, level: float) -> int:
-    """Index at which the present run of slow steps began; two quick steps in between do not end it."""
-    first = excess.size - 1
-    misses = 0
-    for index in range(excess.size - 1, -1, -1):
-        if excess[index] >= level:
-            first, misses = index, 0
-        else:
-            misses += 1
-            if misses > 2:
-                break
-    return int(first)
+    """Index at which the slow steps most likely began: where all that follows lies furthest above ``level``."""
+    return int(np.argmax(np.cumsum((excess - level)[::-1])[::-1]))
 
 
 def _slow_phase(times: StepTimes, candidate: int, window: int, slow: np.ndarray) -> int:

@@ -6,6 +6,8 @@ group's own time-out is a measure. People mute a tool that pages on a start-up.
 
 from __future__ import annotations
 
+import numpy as np
+
 from ...telemetry.vocabulary import Phase
 from .state import JobState
 
@@ -20,14 +22,32 @@ RARE_PHASES = frozenset({Phase.INIT, Phase.COMPILE, Phase.CHECKPOINT, Phase.REST
 _SEEN_NS = 1_000_000
 
 
+def is_rare(row: np.void) -> bool:
+    """Whether a PROGRESS row shows its rank where there is no usual length: a rare phase, or its first step."""
+    return int(row["step"]) < 1 or int(row["phase"]) in RARE_PHASES
+
+
 def waiting_threshold_ns(job: JobState, rank: int, group: int) -> int:
     """For a wait in ``group`` that ``rank`` could end."""
     row = job.progress_row(rank)
     phase = int(row["phase"]) if row is not None else int(Phase.OTHER)
     longest = int(job.longest_ns[phase]) if phase < job.longest_ns.size else 0
-    first_step = row is not None and int(row["step"]) < 1
+    first_step = row is None or int(row["step"]) < 1
     unseen = phase in RARE_PHASES and longest < _SEEN_NS
-    if (first_step or unseen) and not job.facts(rank).exited_ns:
+    if (first_step or unseen) and not job.has_left(rank):
         timeout = job.groups[group].timeout_s or DEFAULT_TIMEOUT_S
         return int(SHARE_OF_TIMEOUT * timeout * 1e9)
     return int(max(FLOOR_NS, STEPS_OF_PATIENCE * job.median_step_ns(), TIMES_LONGEST * longest))
+
+
+def waited_ns(job: JobState, age_ns: int, rank: int) -> int:
+    """How much of a wait for ``rank`` counts: what it spent in a rare phase just left, or stopped, does not."""
+    facts, row = job.ranks.get(rank), job.progress_row(rank)
+    if facts is None or row is None or facts.exited_ns:
+        return age_ns
+    since = facts.continued_ns
+    if not is_rare(row):
+        since = max(since, int(job.rare_until_ns[rank]))
+    elif int(row["step"]) >= 1:
+        since = max(since, int(row["read_ns"]) - int(row["phase_age_ns"]))
+    return min(age_ns, max(0, int(row["read_ns"]) - since)) if since else age_ns

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 class Wait:
     """An open operation of ``rank``: the oldest of its group, sequence ``seq``.
 
+    passed: the call returned and the host went on since, so it is not this that holds the rank.
+
     missing: members that have not entered it; unknown: members that cannot be seen (blind, silent).
     Both empty: everyone is in, and the operation still does not end.
     """
@@ -24,7 +26,7 @@ class Wait:
     op: int
     p2p: bool
     age_ns: int
-    asynchronous: bool
+    passed: bool
     missing: tuple[int, ...]
     unknown: tuple[int, ...] = ()
 
@@ -79,8 +81,8 @@ def _judge_cycle(
     reached: set[int],
     everyone: tuple[int, ...],
 ) -> Blockage:
-    """A rank whose only open calls are asynchronous is not held up by them: it may be elsewhere, and the root."""
-    held = {wait.rank for wait in waits if wait.missing and not wait.asynchronous}
+    """A rank that went on after each of its open calls is not held up by them: it may be elsewhere, and the root."""
+    held = {wait.rank for wait in waits if wait.missing and not wait.passed}
     free = {rank for rank in reached if rank not in held}
     if free and held:
         strict = {rank: targets for rank, targets in edges.items() if rank in held}

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
 from whichrank.processors.job.operator import JobOperator
 from whichrank.processors.operator import Timer
 from whichrank.telemetry.records import Block, Event, Finding, Group, Identity, Record
@@ -153,6 +154,7 @@ class SyntheticJob:
     node_of: Callable[[int], str] = lambda rank: "node-0"
     clock_skew_ns: Callable[[str], int] = lambda node: 0
     people: list[_Rank] = field(default_factory=list)
+    first_unsent: dict[int, int] = field(default_factory=dict)
     finished: list[Finished] = field(default_factory=list)
 
     # --- the ranks ----------------------------------------------------------------------------------------------------
@@ -307,14 +309,14 @@ class SyntheticJob:
                 ready = [item for item in steps if item[2] <= now and self.node_of(item[0]) == node]
                 if ready:
                     rows, groups = self._steps(ready)
-                    records.append(self._block(now, EventName.BLOCK_STEPS, node, rows))
                     records.append(self._block(now, EventName.BLOCK_STEP_GROUPS, node, groups))
+                    records.append(self._block(now, EventName.BLOCK_STEPS, node, rows))
                     steps = [item for item in steps if item not in ready]
                 if (now - start) // FLUSH_NS % 4 == 0 or any(item[0] == now for item in happenings):
                     rows, groups = self._progress(here, now)
                     if rows.size:
-                        records.append(self._block(now, EventName.BLOCK_PROGRESS, node, rows))
                         records.append(self._block(now, EventName.BLOCK_GROUP_PROGRESS, node, groups))
+                        records.append(self._block(now, EventName.BLOCK_PROGRESS, node, rows))
             for at, name, rank, values in happenings:
                 if at == now:
                     records.append(self._event(at, name, rank, values))
@@ -365,12 +367,18 @@ class SyntheticJob:
         names = list(self.groups)
         out = []
         for person in people:
-            for index, row in enumerate(person.rows):
-                place = (person.rank, index)
-                if row.enqueued_ns > min(now, person.ended_ns - 1) or place in sent_done:
+            first = self.first_unsent.get(person.rank, 0)
+            while first < len(person.rows) and (person.rank, first) in sent_done:
+                first += 1
+            self.first_unsent[person.rank] = first
+            for index in range(first, len(person.rows)):
+                row, place = person.rows[index], (person.rank, index)
+                if row.enqueued_ns > min(now, person.ended_ns - 1):
+                    break
+                if place in sent_done:
                     continue
                 done = 0 < row.done_ns <= now
-                if not done and (place in sent_open or now - row.enqueued_ns < FLUSH_NS):
+                if not done and place in sent_open:
                     continue
                 (sent_done if done else sent_open).add(place)
                 flags = EventFlag.P2P if row.call.op in (Op.SEND, Op.RECV) else EventFlag.NONE

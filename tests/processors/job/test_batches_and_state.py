@@ -1,0 +1,84 @@
+"""The answer does not depend on where batches end, on restarts of the process, or on who replays it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from synthetic_job import FOREVER, Action, Call, MemoryContext, SyntheticJob, drive
+
+from whichrank.telemetry.records import Finding, Record
+from whichrank.telemetry.vocabulary import EventName, ExitState, Phase
+
+
+def skip(rank: int, step: int, actions: list[Action]) -> list[Action]:
+    if (rank, step) != (1, 20):
+        return actions
+    return [action for action in actions if not (isinstance(action, Call) and action.bytes == 8000)]
+
+
+VICTIM = {"type": "RuntimeError", "message": "Connection closed by peer", "communication": True}
+DEAD = {"signal": 9, "exit_state": int(ExitState.RUNNING)}
+JOBS: dict[str, Callable[[], SyntheticJob]] = {
+    "hang": lambda: SyntheticJob(
+        steps=30, delays=[lambda rank, step, phase: FOREVER if (rank, step, phase) == (2, 20, Phase.FORWARD) else 0]
+    ),
+    "skip": lambda: SyntheticJob(steps=30, edit=skip),
+    "straggler": lambda: SyntheticJob(steps=80, slow=lambda r, s: 1.4 if r == 1 and 30 <= s < 50 else 1.0),
+    "crash": lambda: SyntheticJob(
+        steps=40,
+        ends={2: 4.4},
+        events=[
+            (4.39, EventName.RANK_EXCEPTION, 0, VICTIM),
+            (4.4, EventName.RANK_EXIT, 2, DEAD),
+            (4.6, EventName.RANK_EXCEPTION, 1, VICTIM),
+            (4.7, EventName.RANK_EXCEPTION, 3, VICTIM),
+        ],
+    ),
+}
+RECORDS: dict[str, list[Record]] = {}
+
+
+def records_of(name: str) -> list[Record]:
+    if name not in RECORDS:
+        RECORDS[name] = JOBS[name]().records()
+    return RECORDS[name]
+
+
+def said(context: MemoryContext) -> list[Any]:
+    return [
+        (
+            record.stamp_ns,
+            record.topic,
+            record.payload.key if isinstance(record.payload, Finding) else "",
+            json.dumps(record.payload.body if isinstance(record.payload, Finding) else dict(record.payload.attributes)),  # type: ignore[union-attr]
+        )
+        for record in context.emitted
+    ]
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_replay_and_restarts_change_nothing(name: str) -> None:
+    """A new operator for every batch must rebuild its working copy from the rows."""
+    records = records_of(name)
+    once = said(drive(records))
+    assert once
+    assert said(drive(records)) == once
+    assert said(drive(records, fresh_each_time=True)) == once
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(name=st.sampled_from(sorted(JOBS)), sizes=st.lists(st.integers(1, 60), min_size=1, max_size=8))
+def test_findings_do_not_depend_on_where_batches_end(name: str, sizes: list[int]) -> None:
+    records = records_of(name)
+    assert said(drive(records, batches=sizes)) == said(drive(records))
+
+
+def test_records_of_an_attempt_that_is_over_change_nothing() -> None:
+    first, second = SyntheticJob(steps=10), SyntheticJob(steps=10, attempt="a2", start_s=130.0)
+    late = SyntheticJob(steps=10, start_s=150.0).records()
+    assert drive([*first.records(), *second.records(), *late]).findings() == []

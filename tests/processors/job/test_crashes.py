@@ -1,0 +1,173 @@
+"""Who died first: causes, consequences and clearing up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from synthetic_job import MemoryContext, SyntheticJob, drive
+
+from whichrank.telemetry.records import Finding
+from whichrank.telemetry.vocabulary import EventName, ExitState
+
+EXC, EXIT = EventName.RANK_EXCEPTION, EventName.RANK_EXIT
+Happening = tuple[float, EventName, int, dict[str, Any]]
+
+
+def victim(at: float, rank: int) -> Happening:
+    text = "[../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1234"
+    return (at, EXC, rank, {"type": "RuntimeError", "message": text, "communication": True, "step": 20})
+
+
+def raised(at: float, rank: int, kind: str = "ValueError", message: str = "bad batch") -> Happening:
+    place = {"file": "train.py", "line": 41, "function": "load", "phase": "data"}
+    return (at, EXC, rank, {"type": kind, "message": message, "communication": False, "step": 20, **place})
+
+
+def killed(at: float, rank: int, signal: int) -> Happening:
+    return (at, EXIT, rank, {"signal": signal, "exit_state": int(ExitState.RUNNING), "step": 20, "phase": "forward"})
+
+
+def exited(at: float, rank: int, code: int, state: ExitState, *, exception: bool = False) -> Happening:
+    values = {"signal": 0, "exit_code": code, "exit_state": int(state), "exception": exception, "step": 20}
+    return (at, EXIT, rank, {**values, "phase": "exit" if state is ExitState.NORMAL else "forward"})
+
+
+def finished(at: float, code: int) -> Happening:
+    return (at, EventName.JOB_FINISHED, -1, {"exit_code": code})
+
+
+def run(*events: Happening, gone: dict[int, float] | None = None, **settings: Any) -> MemoryContext:
+    ends = {rank: at for at, name, rank, _ in events if name is EXIT}
+    job = SyntheticJob(steps=60, events=list(events), ends={**ends, **(gone or {})}, after_s=3.0, **settings)
+    return drive(job.records())
+
+
+def only(context: MemoryContext) -> Finding:
+    found = list(context.final().values())
+    assert len(found) == 1, [finding.key for finding in found]
+    return found[0]
+
+
+def verdict(context: MemoryContext) -> tuple[str, str, list[int]]:
+    body = only(context).body
+    return body["bucket"], body["kind"], [item["rank"] for item in body["suspects"]]
+
+
+def first_seen_s(context: MemoryContext) -> float:
+    """Seconds of the job at which the first finding was emitted."""
+    return context.findings()[0].time_ns / 1e9 - 1_790_000_000 - 100
+
+
+@pytest.mark.parametrize("signal", [9, 11, 7])
+def test_a_killed_rank_is_the_cause_although_a_victims_error_came_first(signal: int) -> None:
+    context = run(
+        victim(4.41, 0),
+        killed(4.43, 2, signal),
+        victim(4.45, 1),
+        victim(4.47, 3),
+        exited(4.6, 0, 1, ExitState.EXCEPTION, exception=True),
+        killed(4.7, 1, 15),
+        finished(5.5, 1),
+    )
+    assert verdict(context) == ("immediate_crash", "rank_died", [2])
+    assert first_seen_s(context) < 5.1
+    assert {item["who"] for item in only(context).body["ruled_out"]} == {"rank 0", "rank 1", "rank 3"}
+
+
+def test_an_error_of_its_own_is_the_cause_and_leaves_its_line() -> None:
+    context = run(
+        raised(4.4, 1),
+        victim(4.5, 0),
+        exited(4.6, 1, 1, ExitState.EXCEPTION, exception=True),
+        killed(4.8, 2, 15),
+        finished(5.5, 1),
+    )
+    assert verdict(context) == ("immediate_crash", "rank_raised", [1])
+    assert first_seen_s(context) < 4.7
+    assert only(context).body["suspects"][0]["where"] == {"file": "train.py", "line": 41, "phase": "data"}
+    assert "ValueError: bad batch" in only(context).body["evidence"][0]["shows"]
+
+
+def test_the_same_error_on_all_ranks_is_one_cause_of_the_application() -> None:
+    context = run(*[raised(4.4 + 0.02 * rank, rank) for rank in (3, 0, 1, 2)], finished(6.0, 1))
+    assert verdict(context) == ("immediate_crash", "rank_raised", [0])
+    assert only(context).body["scope"] == "application"
+
+
+def test_only_aborts_and_victims_end_on_the_first_abort_after_a_hold() -> None:
+    context = run(victim(4.4, 0), killed(4.45, 3, 6), victim(4.5, 1))
+    assert verdict(context) == ("immediate_crash", "rank_died", [3])
+    assert 4.9 <= first_seen_s(context) < 5.2
+
+
+def test_leaving_with_code_0_in_mid_run_without_a_word_is_a_crash() -> None:
+    context = run(exited(4.4, 2, 0, ExitState.RUNNING), victim(4.45, 0), victim(4.5, 1))
+    assert verdict(context) == ("immediate_crash", "rank_died", [2])
+
+
+def test_a_rank_whose_script_ends_early_had_fewer_batches() -> None:
+    context = run(exited(4.4, 2, 0, ExitState.NORMAL), victim(4.45, 0), victim(4.5, 1))
+    assert verdict(context) == ("communication_hang", "desync", [2])
+
+
+def test_a_rank_whose_script_ends_early_while_the_others_wait_silently() -> None:
+    job = SyntheticJob(steps=60, events=[exited(4.4, 2, 0, ExitState.NORMAL)], ends={2: 4.4})
+    assert verdict(drive(job.records())) == ("communication_hang", "desync", [2])
+
+
+def test_a_normal_end_is_nothing() -> None:
+    job = SyntheticJob(steps=20, after_s=3.0)
+    job.run()
+    end = max(person.clock for person in job.people) / 1e9 - 100
+    job.events += [exited(end + 0.1 * rank, rank, 0, ExitState.NORMAL) for rank in range(4)]
+    job.events.append(finished(end + 1.0, 0))
+    assert drive(job.records()).findings() == []
+
+
+def test_a_stop_asked_for_is_planned_and_what_follows_is_not_a_crash() -> None:
+    context = run(
+        (4.4, EventName.JOB_SIGNALLED, -1, {"signal": 15, "origin": "user"}),
+        killed(4.45, 1, 15),
+        victim(4.46, 0),
+        killed(4.5, 2, 15),
+        killed(4.5, 3, 9),
+        finished(5.0, 143),
+    )
+    assert verdict(context) == ("planned", "planned_stop", [])
+
+
+def test_sigterm_to_all_ranks_at_once_is_planned_even_if_nobody_saw_the_request() -> None:
+    context = run(*[killed(4.4 + 0.01 * rank, rank, 15) for rank in range(4)], finished(5.0, 1))
+    assert verdict(context) == ("planned", "planned_stop", [])
+
+
+def test_sigterm_to_one_rank_is_a_death() -> None:
+    context = run(killed(4.4, 2, 15), victim(4.5, 0), victim(4.5, 1), victim(4.52, 3), killed(5.2, 0, 15))
+    assert verdict(context) == ("immediate_crash", "rank_died", [2])
+
+
+def test_ctrl_c_is_planned() -> None:
+    context = run(*[raised(4.4 + 0.01 * rank, rank, "KeyboardInterrupt", "") for rank in range(4)], finished(5.0, 130))
+    assert verdict(context) == ("planned", "planned_stop", [])
+
+
+def test_all_ranks_killed_at_once_is_nobodys_own_fault() -> None:
+    context = run(*[killed(4.4 + 0.01 * rank, rank, 9) for rank in range(4)], finished(5.0, 1))
+    assert verdict(context) == ("immediate_crash", "rank_died", [])
+
+
+def test_a_restarted_job_resolves_the_crash_by_passing_its_step() -> None:
+    first = SyntheticJob(steps=60, events=[killed(4.4, 2, 9), victim(4.5, 0)], ends={2: 4.4}, after_s=2.0)
+    second = SyntheticJob(steps=40, attempt="a2", start_s=120.0, after_s=1.0)
+    context = drive([*first.records(), *second.records()])
+    states = [(finding.body["kind"], finding.cleared) for finding in context.findings()]
+    assert states[0] == ("rank_died", False)
+    assert states[-1] == ("rank_died", True)
+    assert len(context.final()) == 1
+
+
+def test_what_is_held_is_decided_when_the_job_is_finished() -> None:
+    context = run(killed(4.4, 3, 6), finished(4.5, 1))
+    assert verdict(context) == ("immediate_crash", "rank_died", [3])
+    assert first_seen_s(context) < 4.6

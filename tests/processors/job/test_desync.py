@@ -1,0 +1,112 @@
+"""Ranks that did not do the same thing: the guilty one is named, not the many who wait for it or fail because of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from synthetic_job import Action, Call, MemoryContext, SyntheticJob, drive
+
+from whichrank.telemetry.records import Finding
+from whichrank.telemetry.vocabulary import EventName, ExitState, Op
+
+
+def only(context: MemoryContext) -> Finding:
+    found = list(context.final().values())
+    assert len(found) == 1, [finding.key for finding in found]
+    return found[0]
+
+
+def changed(guilty: int, step: int, index: int, **new: object):  # type: ignore[no-untyped-def]
+    """Edit the index-th call of this rank's step; ``drop=True`` leaves it out, ``extra`` puts one more before it."""
+
+    def edit(rank: int, now: int, actions: list[Action]) -> list[Action]:
+        if (rank, now) != (guilty, step):
+            return actions
+        calls = [place for place, action in enumerate(actions) if isinstance(action, Call)]
+        place = calls[index]
+        if new.get("drop"):
+            return actions[:place] + actions[place + 1 :]
+        if new.get("extra"):
+            return [*actions[:place], new["extra"], *actions[place:]]  # type: ignore[list-item]
+        return [*actions[:place], replace(actions[place], **new), *actions[place + 1 :]]  # type: ignore[type-var]
+
+    return edit
+
+
+FAULTS = {
+    "wrong op": {"index": 3, "op": Op.BROADCAST, "peer": 0},
+    "wrong size": {"index": 3, "bytes": 4000},
+    "wrong size of a bucket": {"index": 1, "bytes": 77},
+    "wrong dtype": {"index": 3, "dtype": 1},
+    "skipped loss": {"index": 3, "drop": True},
+    "skipped bucket": {"index": 0, "drop": True},
+    "extra": {"index": 2, "extra": Call("world", Op.BARRIER, 0)},
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("ranks", [2, 3, 4, 6])
+def test_the_diverging_rank_is_named_at_once(fault: str, ranks: int) -> None:
+    guilty = 1
+    job = SyntheticJob(ranks=ranks, steps=40, edit=changed(guilty, 20, **FAULTS[fault]))
+    if fault == "wrong dtype":
+        job.steps = 24  # our ranks do not notice: the job goes on
+    context = drive(job.records())
+    finding = only(context)
+    body = finding.body
+    assert (body["kind"], body["bucket"], body["scope"]) == ("desync", "communication_hang", "application")
+    assert [item["rank"] for item in body["suspects"]] == [guilty]
+    assert context.findings()[0].time_ns / 1e9 - body["times"]["onset"] < 0.8
+    assert f"rank {guilty}" in body["evidence"][0]["source"]
+
+
+def test_two_ranks_without_history_are_both_suspected() -> None:
+    job = SyntheticJob(ranks=2, steps=3, edit=changed(1, 0, 3, bytes=4000))
+    finding = only(drive(job.records()))
+    assert [item["rank"] for item in finding.body["suspects"]] == [0, 1]
+    assert [item["probability"] for item in finding.body["suspects"]] == [0.5, 0.5]
+
+
+def same_calls(job: SyntheticJob, rank: int, step: int) -> list[Action]:
+    from synthetic_job import Enter, Phase, Work
+
+    return [Enter(Phase.FORWARD), Work(0.05), *[Call("world", bytes=8)] * 3, Enter(Phase.OPTIMIZER), Work(0.02)]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_skip_among_identical_calls_is_found_by_counting(ranks: int) -> None:
+    job = SyntheticJob(ranks=ranks, steps=40, program=same_calls, edit=changed(1, 20, 1, drop=True))
+    finding = only(drive(job.records()))
+    assert finding.body["kind"] == "desync"
+    assert [item["rank"] for item in finding.body["suspects"]] == [1]
+    assert finding.body["first_bad"]["step"] == 20
+
+
+def test_an_innocent_that_is_aborted_by_a_wrong_size_is_ruled_out() -> None:
+    dead = {"signal": 6, "exit_state": int(ExitState.RUNNING), "step": 20, "phase": "other"}
+    text = {"type": "RuntimeError", "message": "Connection closed by peer", "communication": True, "step": 20}
+    job = SyntheticJob(
+        steps=40,
+        edit=changed(2, 20, 3, bytes=4000),
+        ends={1: 4.45},
+        events=[
+            (4.46, EventName.RANK_EXIT, 1, dead),
+            (4.5, EventName.RANK_EXCEPTION, 0, text),
+            (4.6, EventName.RANK_EXIT, 3, {**dead, "signal": 15}),
+            (5.5, EventName.JOB_FINISHED, -1, {"exit_code": 1}),
+        ],
+    )
+    context = drive(job.records())
+    finding = only(context)
+    assert [item["rank"] for item in finding.body["suspects"]] == [2]
+    assert finding.body["kind"] == "desync"
+    assert {item["who"] for item in finding.body["ruled_out"]} >= {"rank 0", "rank 1", "rank 3"}
+
+
+def test_uneven_sizes_that_are_meant_are_no_mismatch() -> None:
+    def edit(rank: int, step: int, actions: list[Action]) -> list[Action]:
+        return [*actions, Call("world", Op.ALL_TO_ALL, bytes=100 * rank), Call("world", Op.GATHER, bytes=rank, peer=0)]
+
+    job = SyntheticJob(steps=30, edit=edit)
+    assert drive(job.records()).findings() == []

@@ -1,0 +1,262 @@
+"""Who stands still, and who only waits: every kind of hang and its negative twin."""
+
+from __future__ import annotations
+
+import pytest
+from synthetic_job import (
+    FOREVER,
+    Action,
+    Call,
+    Enter,
+    MemoryContext,
+    SyntheticJob,
+    WaitAll,
+    Work,
+    ddp_step,
+    drive,
+)
+
+from whichrank.telemetry.records import Event, Finding
+from whichrank.telemetry.vocabulary import EventName, Op, Phase, ProcessState
+
+
+def only(context: MemoryContext) -> Finding:
+    """The one finding of this run, in its last revision."""
+    found = list(context.final().values())
+    assert len(found) == 1, [finding.key for finding in found]
+    return found[0]
+
+
+def suspects(finding: Finding) -> list[int]:
+    return [item["rank"] for item in finding.body["suspects"]]
+
+
+def delay_of(finding: Finding, context: MemoryContext) -> float:
+    """Seconds from onset to the first emission of this finding."""
+    first = next(item for item in context.findings() if item.key == finding.key)
+    return first.time_ns / 1e9 - finding.body["times"]["onset"]
+
+
+@pytest.mark.parametrize("phase", [Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.OTHER])
+@pytest.mark.parametrize("ranks", [2, 3, 4, 6])
+def test_a_rank_that_sleeps_is_named_and_those_who_wait_are_not(phase: Phase, ranks: int) -> None:
+    guilty = ranks - 1
+    job = SyntheticJob(
+        ranks=ranks,
+        steps=30,
+        delays=[lambda rank, step, now: FOREVER if (rank, step, now) == (guilty, 20, phase) else 0],
+    )
+    context = drive(job.records())
+    finding = only(context)
+    assert finding.body["kind"] == "rank_not_entered"
+    assert finding.body["bucket"] == "communication_hang"
+    assert suspects(finding) == [guilty]
+    assert finding.body["suspects"][0]["where"]["phase"] == phase.name.lower()
+    assert finding.body["first_bad"]["step"] == 20
+    assert delay_of(finding, context) < 5.0
+    assert f"rank {guilty} has not entered" in finding.body["evidence"][0]["shows"]
+
+
+def test_a_stack_is_asked_for_and_its_line_becomes_a_revision() -> None:
+    stack = {"file": "train.py", "line": 88, "function": "compute", "method": "py-spy", "phase": "forward"}
+    job = SyntheticJob(
+        steps=30,
+        delays=[lambda rank, step, phase: FOREVER if (rank, step, phase) == (2, 20, Phase.FORWARD) else 0],
+        events=[(8.6, EventName.RANK_STACK, 2, stack)],
+    )
+    context = drive(job.records())
+    requests = [record.payload for record in context.emitted if isinstance(record.payload, Event)]
+    assert [(request.attributes["rank"], request.attributes["action"]) for request in requests] == [(2, "stack")]
+    finding = only(context)
+    assert finding.body["suspects"][0]["where"] == {"file": "train.py", "line": 88, "phase": "forward"}
+    assert [len(item.body["evidence"]) for item in context.findings()] == [2, 3]
+
+
+def mesh_step(job: SyntheticJob, rank: int, step: int) -> list[Action]:
+    """TP inside, DP outside: ranks 0,1 and 2,3 are TP pairs; 0,2 and 1,3 are DP pairs."""
+    tensor, data = f"tp{rank // 2}", f"dp{rank % 2}"
+    return [
+        Enter(Phase.FORWARD),
+        Work(0.05),
+        Call(tensor, bytes=100),
+        Enter(Phase.BACKWARD),
+        Work(0.05),
+        Call(tensor, bytes=100),
+        Call(data, bytes=5000),
+        Enter(Phase.OPTIMIZER),
+        Work(0.02),
+    ]
+
+
+MESH = {"tp0": [0, 1], "tp1": [2, 3], "dp0": [0, 2], "dp1": [1, 3]}
+
+
+def test_in_a_mesh_the_rank_that_waits_in_one_group_is_not_blamed_by_the_other() -> None:
+    job = SyntheticJob(
+        program=mesh_step,
+        groups=MESH,
+        steps=40,
+        delays=[lambda rank, step, phase: FOREVER if (rank, step, phase) == (3, 25, Phase.FORWARD) else 0],
+    )
+    finding = only(drive(job.records()))
+    assert (finding.body["kind"], suspects(finding)) == ("rank_not_entered", [3])
+    assert finding.body["first_bad"]["group"] == "tp1"
+    assert "ranks 0-2" in finding.body["ruled_out"][0]["who"]
+
+
+def test_groups_in_opposite_order_are_a_deadlock_and_nobody_is_blamed() -> None:
+    def edit(rank: int, step: int, actions: list[Action]) -> list[Action]:
+        calls = [Call("world", bytes=4), Call("all", bytes=4)]
+        return [*actions, *(reversed(calls) if (rank, step) == (1, 20) else calls)]
+
+    job = SyntheticJob(ranks=4, steps=40, groups={"all": [0, 1, 2, 3]}, edit=edit)
+    context = drive(job.records())
+    finding = only(context)
+    assert (finding.body["kind"], suspects(finding)) == ("deadlock", [])
+    assert finding.body["scope"] == "application"
+    assert delay_of(finding, context) < 5.0
+
+
+def test_a_held_interpreter_lock_shows_as_a_silent_heartbeat() -> None:
+    job = SyntheticJob(
+        steps=30,
+        delays=[lambda rank, step, phase: FOREVER if (rank, step, phase) == (0, 20, Phase.FORWARD) else 0],
+        heartbeat_s=lambda rank, at: max(0.05, at - 4.2) if rank == 0 else 0.05,
+    )
+    finding = only(drive(job.records()))
+    assert (finding.body["kind"], suspects(finding)) == ("rank_not_entered", [0])
+    assert "interpreter lock" in finding.body["evidence"][0]["shows"]
+
+
+def stopped_job(stopped: list[int], length_s: float = FOREVER) -> SyntheticJob:
+    return SyntheticJob(
+        steps=30,
+        delays=[lambda rank, step, phase: length_s if rank in stopped and (step, phase) == (20, Phase.FORWARD) else 0],
+        states=lambda rank, at: ProcessState.STOPPED if rank in stopped and at > 4.4 else ProcessState.RUNNING,
+        events=[
+            (4.4 + 0.01 * rank, EventName.RANK_STOPPED, rank, {"step": 20, "phase": "forward"}) for rank in stopped
+        ],
+    )
+
+
+def test_a_stopped_process_is_named_within_a_second() -> None:
+    context = drive(stopped_job([1]).records())
+    finding = only(context)
+    assert (finding.body["kind"], suspects(finding)) == ("rank_stopped", [1])
+    assert delay_of(finding, context) < 0.7
+
+
+def test_a_job_that_is_suspended_as_a_whole_is_nobodys_fault() -> None:
+    assert drive(stopped_job([0, 1, 2, 3]).records()).findings() == []
+
+
+def test_a_stopped_process_that_goes_on_ends_the_finding() -> None:
+    job = stopped_job([1], length_s=5.4)
+    job.states = lambda rank, at: ProcessState.STOPPED if rank == 1 and 4.4 < at < 9.3 else ProcessState.RUNNING
+    job.events.append((9.3, EventName.RANK_CONTINUED, 1, {}))
+    assert only(drive(job.records())).cleared
+
+
+def test_a_long_first_step_is_not_worth_a_word() -> None:
+    slow = SyntheticJob(
+        steps=20, delays=[lambda rank, step, now: 25 if (rank, step, now) == (1, 0, Phase.FORWARD) else 0]
+    )
+    assert drive(slow.records()).findings() == []
+    never = SyntheticJob(
+        steps=20,
+        timeout_s=10.0,
+        after_s=14.0,
+        delays=[lambda rank, step, now: FOREVER if (rank, step, now) == (1, 0, Phase.FORWARD) else 0],
+    )
+    context = drive(never.records())
+    assert suspects(only(context)) == [1]
+    assert delay_of(only(context), context) > 7.0
+
+
+def evaluating(lengths: dict[int, float]) -> SyntheticJob:
+    """Rank 0 evaluates after these steps while the others wait for it."""
+
+    def edit(rank: int, step: int, actions: list[Action]) -> list[Action]:
+        if rank or step not in lengths:
+            return actions
+        return [Enter(Phase.EVAL), Work(lengths[step]), *actions]
+
+    return SyntheticJob(steps=60, edit=edit, after_s=2.0)
+
+
+def test_evaluations_on_rank_0_that_take_what_they_took_before_are_no_hang() -> None:
+    assert drive(evaluating({10: 8.0, 25: 8.0, 40: 9.0}).records()).findings() == []
+
+
+def test_a_much_longer_evaluation_is_told_and_is_over_when_the_job_goes_on() -> None:
+    context = drive(evaluating({10: 4.0, 30: 14.0}).records())
+    finding = only(context)
+    assert (finding.body["kind"], suspects(finding)) == ("rank_not_entered", [0])
+    assert finding.body["scope"] == "application"
+    assert finding.cleared
+
+
+def test_loader_hiccups_of_two_seconds_are_no_hang() -> None:
+    job = SyntheticJob(
+        steps=60,
+        delays=[lambda rank, step, phase: 2.0 if phase is Phase.DATA and step in (12, 30, 44) and rank == 1 else 0],
+    )
+    assert drive(job.records()).findings() == []
+
+
+def pipeline_step(job: SyntheticJob, rank: int, step: int) -> list[Action]:
+    """Three stages, activations forward, gradients back, all by send and receive."""
+    actions: list[Action] = [Enter(Phase.FORWARD)]
+    if rank > 0:
+        actions.append(Call("world", Op.RECV, 64, peer=rank - 1))
+    actions.append(Work(0.04))
+    if rank < job.ranks - 1:
+        actions += [Call("world", Op.SEND, 64, peer=rank + 1), Call("world", Op.RECV, 64, peer=rank + 1)]
+    actions += [Enter(Phase.BACKWARD), Work(0.05)]
+    if rank > 0:
+        actions.append(Call("world", Op.SEND, 64, peer=rank - 1))
+    return [*actions, Enter(Phase.OPTIMIZER), Work(0.01), Call("world", bytes=4)]
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_a_stalled_pipeline_stage_is_found_through_its_neighbours(stage: int) -> None:
+    job = SyntheticJob(
+        ranks=3,
+        steps=40,
+        program=pipeline_step,
+        delays=[lambda rank, step, phase: FOREVER if (rank, step, phase) == (stage, 25, Phase.BACKWARD) else 0],
+    )
+    finding = only(drive(job.records()))
+    assert (finding.body["kind"], suspects(finding)) == ("rank_not_entered", [stage])
+
+
+def test_ranks_that_never_come_are_told_after_twenty_five_seconds() -> None:
+    def program(job: SyntheticJob, rank: int, step: int) -> list[Action]:
+        return [Work(0.01), Call("world", Op.BARRIER), *ddp_step(job, rank, step)]
+
+    job = SyntheticJob(ranks=4, absent=(2,), program=program, after_s=32.0)
+    context = drive(job.records())
+    finding = only(context)
+    assert (finding.body["kind"], suspects(finding)) == ("rank_never_joined", [2])
+    assert finding.body["severity"] == "info"
+    assert 25.0 <= delay_of(finding, context) <= 30.0
+
+
+def test_asynchronous_calls_open_on_the_guilty_rank_do_not_make_a_deadlock() -> None:
+    """Rank 1 has issued a call on its own group that rank 0 will never reach, and sleeps."""
+
+    def edit(rank: int, step: int, actions: list[Action]) -> list[Action]:
+        if step != 20:
+            return actions
+        side = Call("side", bytes=4, asynchronous=True)
+        return [side, *actions] if rank == 1 else [*actions, side, WaitAll()]
+
+    job = SyntheticJob(
+        ranks=3,
+        steps=30,
+        groups={"side": [0, 1]},
+        edit=edit,
+        delays=[lambda rank, step, phase: FOREVER if (rank, step, phase) == (1, 20, Phase.FORWARD) else 0],
+    )
+    finding = only(drive(job.records()))
+    assert (finding.body["kind"], suspects(finding)) == ("rank_not_entered", [1])

@@ -1,0 +1,157 @@
+"""Who is slow, who only waits; which number went bad first. With the noise of real jobs and without false alarms."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from synthetic_job import Action, Enter, MemoryContext, SyntheticJob, Work, drive
+
+from whichrank.telemetry.records import Finding
+from whichrank.telemetry.vocabulary import Phase
+
+
+def only(context: MemoryContext) -> Finding:
+    found = list(context.final().values())
+    assert len(found) == 1, [finding.key for finding in found]
+    return found[0]
+
+
+def steps_needed(job: SyntheticJob, context: MemoryContext, onset: int, guilty: int) -> int:
+    """Slow steps that the guilty rank had finished when the finding came."""
+    told = context.findings()[0].time_ns
+    wall = 1_790_000_000 * 1_000_000_000
+    return sum(1 for rank, step, end, *_ in job.finished if rank == guilty and step >= onset and end + wall <= told)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 6])
+@pytest.mark.parametrize(("share", "step_s"), [(1.3, 0.1), (1.3, 1.0), (2.0, 0.3)])
+def test_a_straggler_is_found_within_ten_steps(ranks: int, share: float, step_s: float) -> None:
+    for seed in range(3):
+        guilty = (seed + 1) % ranks
+        job = SyntheticJob(
+            ranks=ranks,
+            steps=60,
+            step_s=step_s,
+            seed=seed,
+            slow=lambda rank, step, guilty=guilty: share if rank == guilty and step >= 30 else 1.0,
+        )
+        context = drive(job.records())
+        finding = only(context)
+        assert (finding.body["kind"], [s["rank"] for s in finding.body["suspects"]]) == ("rank_slow", [guilty])
+        assert abs(finding.body["first_bad"]["step"] - 30) <= 1
+        assert steps_needed(job, context, 30, guilty) <= 10
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ten_percent_are_found_too(ranks: int) -> None:
+    for seed in range(4):
+        job = SyntheticJob(
+            ranks=ranks, steps=90, seed=seed, slow=lambda rank, step: 1.12 if rank == 1 and step >= 50 else 1.0
+        )
+        finding = only(drive(job.records()))
+        assert (finding.body["kind"], [s["rank"] for s in finding.body["suspects"]]) == ("rank_slow", [1])
+
+
+@pytest.mark.parametrize("phase", [Phase.DATA, Phase.FORWARD, Phase.OPTIMIZER])
+def test_the_slow_phase_is_told(phase: Phase) -> None:
+    job = SyntheticJob(
+        steps=60, delays=[lambda rank, step, now: 0.06 if now is phase and rank == 2 and step >= 30 else 0]
+    )
+    finding = only(drive(job.records()))
+    assert finding.body["suspects"][0]["rank"] == 2
+    assert finding.body["suspects"][0]["where"]["phase"] == phase.name.lower()
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_noise_alone_is_no_straggler(seed: int, ranks: int) -> None:
+    job = SyntheticJob(ranks=ranks, steps=250, seed=seed, jitter=0.06)
+    assert drive(job.records()).findings() == []
+
+
+def test_step_times_that_vary_one_to_four_together_are_no_straggler_and_no_change() -> None:
+    lengths = [random.Random(5).uniform(1.0, 4.0) for _ in range(1)] + [
+        random.Random(step).uniform(1.0, 4.0) for step in range(200)
+    ]
+    job = SyntheticJob(ranks=3, steps=200, slow=lambda rank, step: lengths[step])
+    assert drive(job.records()).findings() == []
+
+
+def test_rank_0_that_evaluates_or_saves_now_and_then_is_no_straggler() -> None:
+    def edit(rank: int, step: int, actions: list[Action]) -> list[Action]:
+        if rank == 0 and step % 7 == 6:
+            return [*actions, Enter(Phase.CHECKPOINT), Work(0.5)]
+        if rank == 0 and step % 10 == 9:
+            return [*actions, Enter(Phase.OTHER), Work(0.3)]
+        return actions
+
+    assert drive(SyntheticJob(steps=150, edit=edit).records()).findings() == []
+
+
+def test_a_straggler_that_recovers_is_cleared_and_may_be_found_again() -> None:
+    job = SyntheticJob(
+        steps=150, slow=lambda rank, step: 1.4 if rank == 1 and (30 <= step < 60 or step >= 100) else 1.0
+    )
+    found = drive(job.records()).findings()
+    assert [(finding.body["first_bad"]["step"], finding.cleared) for finding in found] == [
+        (30, False),
+        (30, True),
+        (100, False),
+    ]
+
+
+def test_between_nodes_durations_tell_who_is_slow() -> None:
+    """Two nodes whose clocks differ by seconds: arrivals cannot be compared, durations can."""
+    job = SyntheticJob(
+        steps=60,
+        slow=lambda rank, step: 1.4 if rank == 3 and step >= 30 else 1.0,
+        node_of=lambda rank: f"node-{rank // 2}",
+        clock_skew_ns=lambda node: 7_000_000_000 if node == "node-1" else 0,
+    )
+    finding = only(drive(job.records()))
+    assert [item["rank"] for item in finding.body["suspects"]] == [3]
+
+
+def test_all_slower_together_names_nobody() -> None:
+    job = SyntheticJob(ranks=2, steps=330, step_s=0.4, slow=lambda rank, step: 1.5 if step >= 180 else 1.0)
+    finding = only(drive(job.records()))
+    assert (finding.body["kind"], finding.body["suspects"]) == ("slow_together", [])
+    assert abs(finding.body["first_bad"]["step"] - 180) <= 1
+
+
+def numbers(bad: dict[int, list[int]], value: float = math.nan):  # type: ignore[no-untyped-def]
+    """step -> ranks whose loss is bad from there on."""
+
+    def give(rank: int, step: int) -> tuple[float, float]:
+        is_bad = any(step >= first and rank in ranks for first, ranks in bad.items())
+        return (value if is_bad else 1.0, value if bad and step >= min(bad) else 2.0)
+
+    return give
+
+
+def test_the_first_rank_with_nan_is_named_although_all_have_it_a_step_later() -> None:
+    job = SyntheticJob(steps=40, numbers=numbers({20: [2], 21: [0, 1, 2, 3]}))
+    context = drive(job.records())
+    finding = only(context)
+    body = finding.body
+    assert (body["bucket"], body["kind"]) == ("numeric", "numeric_first_rank")
+    assert [item["rank"] for item in body["suspects"]] == [2]
+    assert body["first_bad"]["step"] == 20
+    assert context.findings()[0].time_ns / 1e9 - body["times"]["onset"] < 1.0
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_numbers_that_go_bad_everywhere_at_once_name_nobody(value: float) -> None:
+    finding = only(drive(SyntheticJob(steps=40, numbers=numbers({20: [0, 1, 2, 3]}, value)).records()))
+    assert (finding.body["kind"], finding.body["suspects"]) == ("numeric_all", [])
+
+
+def test_an_exploding_gradient_norm() -> None:
+    def give(rank: int, step: int) -> tuple[float, float]:
+        return 1.0, 2.0 * random.Random(step).uniform(0.8, 1.2) * (40.0 if step >= 60 else 1.0)
+
+    finding = only(drive(SyntheticJob(steps=80, numbers=give).records()))
+    assert finding.body["kind"] == "numeric_all"
+    assert finding.body["first_bad"]["step"] == 60

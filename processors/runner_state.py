@@ -19,6 +19,7 @@ from pathlib import Path
 APPLICATION_ID = 0x7768726B
 SCHEMA_VERSION = 1
 RETRY_S = 10.0
+_LAST_NS = (1 << 63) - 1
 
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS rows (operator TEXT, key TEXT, tbl TEXT, row TEXT, value BLOB NOT NULL,"
@@ -129,6 +130,7 @@ class RunnerState:
 
     # --- timers ---
     def set_timer(self, operator: str, key: str, name: str, due_ns: int, set_ns: int) -> None:
+        due_ns = min(due_ns, _LAST_NS)  # "never" is a time that the file can hold
         self._timers[(operator, key, name)] = (due_ns, set_ns)
         heapq.heappush(self._heap, (due_ns, key, name, operator))
         self._dirty_timers.add((operator, key, name))
@@ -196,7 +198,7 @@ class RunnerState:
             database.execute("BEGIN IMMEDIATE")
             self._write(database)
             database.execute("COMMIT")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OverflowError, UnicodeError) as error:  # the latter: a value no column can hold
             self._refused(database, error)
             return False
         if self._retry_at:
@@ -250,7 +252,7 @@ class RunnerState:
             [(field, getattr(self.position, field)) for field in Position.__dataclass_fields__],
         )
 
-    def _refused(self, database: sqlite3.Connection, error: sqlite3.Error) -> None:
+    def _refused(self, database: sqlite3.Connection, error: Exception) -> None:
         try:
             if database.in_transaction:
                 database.execute("ROLLBACK")

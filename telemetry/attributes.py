@@ -165,6 +165,7 @@ EVENT_ATTRIBUTE_TYPES: dict[str, type | tuple[type, ...]] = {
     "process_state": int,
     "python": str,
     "rank": int,
+    "ranks": str,
     "request_id": str,
     "restart_count": int,
     "script": str,
@@ -179,6 +180,18 @@ EVENT_ATTRIBUTE_TYPES: dict[str, type | tuple[type, ...]] = {
     "uid": str,
     "world_size": int,
     "writer": str,
+}
+
+
+#: Bounds of attributes by which operators size what they keep; a value outside is left out too.
+_MAX_RANKS = 1 << 22
+EVENT_ATTRIBUTE_BOUNDS: dict[str, tuple[int, int]] = {
+    "rank": (0, _MAX_RANKS),
+    "local_rank": (0, _MAX_RANKS),
+    "world_size": (0, _MAX_RANKS),
+    "size": (0, _MAX_RANKS),
+    "pid": (0, 1 << 32),
+    "launcher_pid": (0, 1 << 32),
 }
 
 
@@ -205,11 +218,14 @@ def short_name(wire: str) -> str:
     return wire
 
 
-def has_expected_type(short: str, value: object) -> bool:
-    """Whether ``value`` is of the type that operators rely on for this event attribute."""
+def is_usable(short: str, value: object) -> bool:
+    """Whether ``value`` is of the type, and within the bounds, that operators rely on for this event attribute."""
     expected = EVENT_ATTRIBUTE_TYPES.get(short)
     if expected is None:
         return True
     if isinstance(value, bool):  # a bool is an int to isinstance
         return expected is bool
-    return isinstance(value, expected)
+    if not isinstance(value, expected):
+        return False
+    bounds = EVENT_ATTRIBUTE_BOUNDS.get(short)
+    return bounds is None or (isinstance(value, int) and bounds[0] <= value <= bounds[1])

@@ -9,6 +9,8 @@ and event names of a newer release or of other software are passed over. Pure fu
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -19,7 +21,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeL
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from . import attributes as names
-from .block import BLOCK_SCHEMA_VERSION, DESCRIPTORS, BlockError, read_rows, split_block, write_rows
+from .block import BLOCK_SCHEMA_VERSION, DESCRIPTORS, MAX_RANK, BlockError, read_rows, split_block, write_rows
 from .records import Block, Broken, Event, Finding, Group, Identity, Incident, Payload
 from .tables import TABLES
 from .vocabulary import EventName, Severity
@@ -27,8 +29,10 @@ from .vocabulary import EventName, Severity
 #: A broker's usual limit is 1 MB per message; encode_batches stays below it.
 MAX_MESSAGE_BYTES = 900_000
 MAX_GROUPS = 0xFFFF
-#: What one message may hold before it is called broken: attributes of one record.
+#: More attributes than this on one record are damage or abuse.
 MAX_ATTRIBUTES = 256
+MAX_RANKS_TEXT = 1 << 16
+_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 Encodable = Block | Event | Finding | Incident
 
@@ -394,8 +398,11 @@ def _decode_event(record: LogRecord, name: EventName, identity: Identity) -> Eve
             continue
         value = _value(pair.value)
         short = names.short_name(pair.key)
-        if value is not None and names.has_expected_type(short, value):
+        if value is not None and names.is_usable(short, value):
             found[short] = value
+    ranks = found.get("ranks")
+    if isinstance(ranks, str):
+        _check_ranks(ranks)
     for short in _REQUIRED.get(name, ()):
         if short not in found:
             raise ValueError(f"attribute {names.wire_name(short)} is missing or of a wrong type")
@@ -469,8 +476,27 @@ def read_identity(pairs: Sequence[KeyValue]) -> Identity:
         attempt=text(names.JOB_ATTEMPT),
         world=text(names.WORLD),
         node=text(names.NODE_ID) or text(names.HOST_NAME),
-        rank=rank.int_value if rank is not None and rank.HasField("int_value") else -1,
+        rank=rank.int_value if rank is not None and _is_rank(rank) else -1,
     )
+
+
+def _is_rank(value: AnyValue) -> bool:
+    return value.HasField("int_value") and 0 <= value.int_value < MAX_RANK
+
+
+def _check_ranks(text: str) -> None:
+    """Refuse ranges that are none, or whose members would exhaust memory when somebody lists them."""
+    if len(text) > MAX_RANKS_TEXT:
+        raise ValueError(f"a list of ranks of {len(text)} characters")
+    members = 0
+    for part in filter(None, text.split(",")):
+        match = _RANGE.fullmatch(part)
+        if match is None:
+            raise ValueError(f"{part[:40]!r} is not a range of ranks")
+        low, high = int(match[1]), int(match[2] or match[1])
+        members += high - low + 1
+        if not low <= high < MAX_RANK or members > MAX_RANK:
+            raise ValueError(f"{part[:40]!r} is not a range of ranks of any job")
 
 
 def _groups(text: str) -> tuple[Group, ...]:
@@ -488,13 +514,17 @@ def _group(entry: Any) -> Group:
     if not isinstance(entry, dict) or not isinstance(entry.get("uid"), str):
         raise ValueError("a group has no uid")
     ranks = str(entry.get("ranks", ""))
+    _check_ranks(ranks)
+    size, timeout_s = int(entry.get("size", 0)), float(entry.get("timeout_s", 0.0))
+    if not 0 <= size <= MAX_RANK:
+        raise ValueError(f"a group of {size} ranks")
     return Group(
         uid=entry["uid"],
         name=str(entry.get("name", "")),
         desc=str(entry.get("desc", "")),
         ranks=ranks,
-        size=int(entry.get("size", 0)),
+        size=size,
         backend=str(entry.get("backend", "")),
-        timeout_s=float(entry.get("timeout_s", 0.0)),
+        timeout_s=timeout_s if math.isfinite(timeout_s) else 0.0,
         is_default=bool(entry.get("default", False)),
     )

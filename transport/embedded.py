@@ -291,7 +291,7 @@ class EmbeddedBus:
         if self._cursor is None or self._cursor.position > after:
             if self._cursor is not None:
                 self._cursor.close()
-            self._cursor = _Cursor(self.directory, self._report)
+            self._cursor = _Cursor(self.directory, self._report, after)
         return self._cursor.read(after, limit)
 
     def _report(self, path: str, offset: int, line: str) -> None:
@@ -301,12 +301,12 @@ class EmbeddedBus:
 
 
 class _Cursor:
-    """Reads the segments of a directory in order, from the first on."""
+    """Reads the segments of a directory in order, from the one that holds what follows a position."""
 
-    def __init__(self, directory: Path, report: Callable[[str, int, str], None]) -> None:
+    def __init__(self, directory: Path, report: Callable[[str, int, str], None], after: int) -> None:
         self._directory = directory
         self._report = report
-        self._ordinal = -1
+        self._ordinal = self._segment_before(after)
         self._reader: SegmentReader | None = None
         self._ahead: list[Message] = []  # read from the file, not yet asked for
         #: Position of the last message handed out.
@@ -330,6 +330,21 @@ class _Cursor:
         if self._reader is not None:
             self._reader.close()
             self._reader = None
+
+    def _segment_before(self, after: int) -> int:
+        """Ordinal below that of the last segment that begins at or before ``after + 1``; from 0 on all are read."""
+        if after <= 0:
+            return -1
+        for ordinal, path in reversed(list_segments(self._directory)):
+            try:
+                reader = SegmentReader(path, self._report)
+            except OSError:
+                continue
+            first = reader.read(1, is_last=True)
+            reader.close()
+            if first and first[0].position <= after + 1:
+                return ordinal - 1
+        return -1
 
     def _read_more(self, limit: int) -> list[Message]:
         while True:

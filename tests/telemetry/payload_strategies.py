@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
+
 from whichrank.telemetry.block import MAX_RANK
 from whichrank.telemetry.records import Block, Event, Finding, Group, Identity, Incident
 from whichrank.telemetry.tables import TABLES
@@ -24,7 +25,7 @@ identities = st.builds(
     attempt=TEXT,
     world=TEXT,
     node=TEXT,
-    rank=st.integers(-1, MAX_RANK),
+    rank=st.integers(-1, MAX_RANK - 1),
 )
 groups = st.builds(
     Group,
@@ -65,7 +66,13 @@ def events(draw: st.DrawFn) -> Event:
         draw(
             st.fixed_dictionaries(
                 {},
-                optional={"pid": INT64, "exit_code": INT64, "file": TEXT, "core": st.booleans(), "stack": TEXT},
+                optional={
+                    "pid": st.integers(0, 1 << 32),
+                    "exit_code": INT64,
+                    "file": TEXT,
+                    "core": st.booleans(),
+                    "stack": TEXT,
+                },
             )
         )
     )

@@ -7,6 +7,7 @@ import pkgutil
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from whichrank.telemetry import attributes as names
 
 

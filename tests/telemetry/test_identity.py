@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from whichrank.telemetry.identity import explain_identity, read_pod_labels, resolve_identity
 
 JOBSET = {

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+
 from whichrank.telemetry.incident import (
     FIELDS,
     NESTED,

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, Metric
+
 from whichrank.telemetry import attributes as names
 from whichrank.telemetry import metrics
 from whichrank.telemetry.metrics import DURATION_BOUNDS_S, DurationHistogram, JobMetrics

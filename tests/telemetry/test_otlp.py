@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+
+from tests.telemetry.payload_strategies import blocks, events, findings, incidents
 from whichrank.telemetry import attributes as names
 from whichrank.telemetry.block import MAX_BLOCK_BYTES
 from whichrank.telemetry.otlp import Encodable, decode_logs, encode_batches, encode_payloads
 from whichrank.telemetry.records import Block, Broken, Event, Group, Identity, Incident, Payload
 from whichrank.telemetry.tables import COLLECTIVES, STEPS
 from whichrank.telemetry.vocabulary import EventName
-
-from tests.telemetry.payload_strategies import blocks, events, findings, incidents
 
 IDENTITY = Identity(cluster="c", run="r", job="j", attempt="a", node="n")
 GROUP = Group(uid="u", name="dp", ranks="0-3", size=4, backend="gloo", timeout_s=30.0)
@@ -104,6 +104,9 @@ def test_a_broken_record_does_not_take_its_neighbours_along() -> None:
         (names.BLOCK_GROUPS, "{}", "groups are not a list"),
         (names.BLOCK_GROUPS, "[1]", "no uid"),
         (names.BLOCK_GROUPS, "[[[", "record"),
+        (names.BLOCK_GROUPS, '[{"uid": "u", "ranks": "0-4000000000"}]', "not a range of ranks"),
+        (names.BLOCK_GROUPS, '[{"uid": "u", "ranks": "0-4000000"}, {"uid": "v", "ranks": "7-3"}]', "'7-3'"),
+        (names.BLOCK_GROUPS, '[{"uid": "u", "size": 1e12}]', "a group of 1000000000000 ranks"),
     ],
 )
 def test_a_block_head_that_lies_is_broken(attribute: str, value: str | int, reason: str) -> None:
@@ -227,6 +230,22 @@ def test_an_attribute_of_another_type_is_absent_and_a_required_one_breaks_the_re
     (broken,) = decode_logs("t", encode_payloads([bad]))
     assert isinstance(broken, Broken)
     assert "exception.message" in broken.reason
+
+
+def test_numbers_that_would_size_somebodys_memory_are_bounded() -> None:
+    event = Event(
+        name=EventName.JOB_STARTED,
+        identity=replace(IDENTITY, rank=1 << 40),
+        time_ns=1,
+        attributes={"world_size": 1 << 40, "rank": -5, "pid": 7},
+    )
+    (decoded,) = decode_logs("t", encode_payloads([event]))
+    assert isinstance(decoded, Event)
+    assert decoded.identity.rank == -1
+    assert dict(decoded.attributes) == {"pid": 7}
+    group = replace(event, name=EventName.GROUP_DEFINED, attributes={"uid": "u", "ranks": "0-99999999"})
+    (broken,) = decode_logs("t", encode_payloads([group]))
+    assert isinstance(broken, Broken)
 
 
 def test_text_that_utf8_cannot_hold_is_replaced_not_refused() -> None:

@@ -10,6 +10,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as WireSpan
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
+
 from whichrank.telemetry import attributes as names
 from whichrank.telemetry.records import Block, Group, Identity
 from whichrank.telemetry.spans import Span, collective_spans, encode_spans, span_id_of, step_spans, trace_id_of

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from whichrank.transport.bus import TOPIC_BLOCKS, TOPIC_LOGS, Bus, Message
 from whichrank.transport.embedded import EmbeddedBus
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from whichrank.transport.bus import TOPIC_BLOCKS, Message
 from whichrank.transport.embedded import RETRY_NS, EmbeddedBus
 from whichrank.transport.segments import HEADER, SYNC, list_segments
@@ -162,6 +163,19 @@ def test_segments_roll_over_and_read_back_as_one(tmp_path: Path) -> None:
     found, said = read_capture(tmp_path)
     assert found == [b"%d" % number for number in range(200)]
     assert said == []
+
+
+def test_a_late_position_is_found_without_reading_the_whole_capture(tmp_path: Path) -> None:
+    write_capture(tmp_path, 300, segment_bytes=1000)
+    segments = list_segments(tmp_path)
+    # Were an early segment read, its damage would be said.
+    segments[2][1].write_bytes(b"\0" * 500)
+    said: list[str] = []
+    bus = EmbeddedBus(tmp_path, read_only=True, report=said.append)
+    for after in (298, 250, 200, 299):
+        assert values(list(bus.read(after, 3))) == [b"%d" % n for n in range(after, min(after + 3, 300))]
+    assert said == []
+    bus.close()
 
 
 def test_old_segments_go_when_a_bound_is_given(tmp_path: Path) -> None:

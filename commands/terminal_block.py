@@ -11,6 +11,8 @@ import os
 from collections.abc import Sequence
 
 SAVE, RESTORE = "\x1b7", "\x1b8"
+#: One line down without the carriage return that the terminal driver adds to a newline: a line may be half written.
+INDEX = "\x1bD"
 #: The block never takes more than this part of the terminal.
 MAX_SHARE = 0.5
 MIN_TERMINAL_ROWS = 12
@@ -43,7 +45,8 @@ class TerminalBlock:
             return
         out = ""
         if rows != self._rows or len(lines) > self._height:
-            out += self._release() + self._reserve(rows, max(len(lines), min(self._height, self.max_height)))
+            height = max(len(lines), min(self._height, self.max_height))
+            out += self._release(resized=rows != self._rows) + self._reserve(rows, height)
         top = rows - self._height + 1
         out += SAVE + "\x1b[?25l"
         for index in range(self._height):
@@ -60,14 +63,18 @@ class TerminalBlock:
     def _reserve(self, rows: int, height: int) -> str:
         """Scroll up what stands where the block will be, then keep scrolling out of it."""
         self._rows, self._height = rows, height
-        return "\n" * height + SAVE + f"\x1b[1;{rows - height}r" + RESTORE + f"\x1b[{height}A"
+        return INDEX * height + SAVE + f"\x1b[1;{rows - height}r" + RESTORE + f"\x1b[{height}A"
 
-    def _release(self) -> str:
+    def _release(self, resized: bool = False) -> str:
         if not self._height:
             return ""
+        top = self._rows - self._height
+        erase = "".join(f"\x1b[{top + line};1H\x1b[2K" for line in range(1, self._height + 1))
         self._height = 0
-        # Setting the region moves the cursor home, hence the save around it; then everything below goes.
-        return SAVE + "\x1b[r" + RESTORE + "\x1b[J"
+        if resized:  # where our lines went depends on the terminal, but they are below the cursor
+            return SAVE + "\x1b[r" + RESTORE + "\x1b[J"
+        # Setting the region moves the cursor home, hence the save around it.
+        return SAVE + "\x1b[r" + erase + RESTORE
 
     def _write(self, text: str) -> None:
         # One write: the terminal driver does not let the command's output in between.

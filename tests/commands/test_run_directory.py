@@ -1,0 +1,118 @@
+"""What a run leaves on disk, and the log of incidents after a crash."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from whichrank.commands.incident_log import IncidentLog, read_lines
+from whichrank.commands.run_directory import (
+    RunDirectory,
+    Unusable,
+    make_ring_directory,
+    make_run_directory,
+    name_job,
+    remove_ring_directory,
+)
+from whichrank.telemetry.incident import canonical_line, complete_document
+
+
+def document(identity: str, revision: int) -> dict[str, Any]:
+    return complete_document(
+        {
+            "id": identity,
+            "revision": revision,
+            "change": "opened",
+            "state": "open",
+            "severity": "page",
+            "bucket": "immediate_crash",
+            "kind": "rank_died",
+            "times": {"onset": 1.5},
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["torchrun", "--nproc-per-node=4", "train/gpt.py", "--lr", "1"], "gpt"),
+        (["python", "-m", "torch.distributed.run", "my job.py"], "my-job"),
+        (["python", "-m", "package.train"], "train"),
+        (["/usr/bin/sleep", "3"], "sleep"),
+        (["..."], "job"),
+    ],
+)
+def test_jobs_are_named_after_their_script(command: list[str], name: str) -> None:
+    assert name_job(command) == name
+
+
+def test_revisions_are_written_once_also_after_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "incidents.jsonl"
+    log = IncidentLog(path)
+    assert log.append(document("a", 1))
+    assert not log.append(document("a", 1))
+    log.close()
+    log = IncidentLog(path)
+    assert not log.append(document("a", 1))
+    assert log.append(document("a", 2))
+    log.close()
+    assert path.read_bytes() == canonical_line(document("a", 1)) + canonical_line(document("a", 2))
+
+
+@pytest.mark.parametrize("torn", [b'{"schema":1,"id"', b"\xff\xfe", b"{}"])
+def test_a_torn_line_stays_and_the_next_begins_anew(tmp_path: Path, torn: bytes) -> None:
+    path = tmp_path / "incidents.jsonl"
+    path.write_bytes(canonical_line(document("a", 1)) + torn)
+    log = IncidentLog(path)
+    assert not log.append(document("a", 1))
+    assert log.append(document("b", 1))
+    log.close()
+    assert path.read_bytes() == canonical_line(document("a", 1)) + torn + b"\n" + canonical_line(document("b", 1))
+    assert [found["id"] if found else None for _, _, found in read_lines(path)] == ["a", None, "b"]
+
+
+def test_rings_are_for_this_user_alone_and_go_without_those_of_others(tmp_path: Path) -> None:
+    root = tmp_path / "rings"
+    first, second = make_ring_directory(root, "a"), make_ring_directory(root, "b")
+    assert stat.S_IMODE(first.stat().st_mode) == 0o700
+    assert stat.S_IMODE(root.stat().st_mode) == 0o700
+    (first / "rank-00000.1.1.ring").touch()
+    remove_ring_directory(first)
+    assert not first.exists()
+    assert second.exists()
+    remove_ring_directory(second)
+    assert not root.exists()
+
+
+def test_two_jobs_of_one_name_do_not_share_rings(tmp_path: Path) -> None:
+    make_ring_directory(tmp_path, "a")
+    with pytest.raises(Unusable, match="no folder for rings"):
+        make_ring_directory(tmp_path, "a")
+
+
+def test_a_default_directory_is_named_by_time_and_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    directory, why = make_run_directory(None, "gpt-1")
+    assert why is None
+    assert directory.path.parent == tmp_path / "whichrank-out"
+    assert directory.path.name.endswith("-gpt-1")
+    assert list(directory.path.iterdir()) == []
+
+
+def test_run_json_is_read_back_or_named_in_one_line(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    with pytest.raises(Unusable, match=r"run\.json: not there"):
+        directory.read_run()
+    directory.write_run({"job": "a"})
+    assert directory.read_run() == {"schema": 1, "job": "a"}
+    (tmp_path / "run.json").write_text("[1]")
+    with pytest.raises(Unusable, match="holds list"):
+        directory.read_run()
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(Unusable, match="cannot be read"):
+        directory.read_run()
+    assert json.loads((tmp_path / "run.json").read_text() + "}") == {}

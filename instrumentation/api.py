@@ -35,6 +35,7 @@ _log = logging.getLogger("whichrank")
 _lock = threading.RLock()
 _session: Session | None = None
 _said: set[str] = set()
+_fork_watched = False
 
 
 def init(*, level: str | None = None, directory: str | os.PathLike[str] | None = None) -> bool:
@@ -129,7 +130,7 @@ def stop() -> None:
 
 
 def _start(*, level: str | None, directory: Path | None) -> bool:
-    global _session
+    global _session, _fork_watched
     with _lock:
         if _session is not None:
             return _session.owns_rank()
@@ -147,13 +148,12 @@ def _start(*, level: str | None, directory: Path | None) -> bool:
         if chosen is None:
             _say_once(f"unknown level {level!r}, using events")
             chosen = Level.EVENTS
-        import torch  # here, so that programs that are no ranks never import it for us
-
-        from .ring_writer import open_ring_writer
-        from .session import Session
-
         try:
             make_ring_directory(folder)
+            import torch  # here, so that programs that are no ranks never import it for us
+
+            from .ring_writer import open_ring_writer
+
             writer = open_ring_writer(
                 folder,
                 rank=place.rank,
@@ -164,11 +164,22 @@ def _start(*, level: str | None, directory: Path | None) -> bool:
         except (OSError, ValueError) as error:
             _say_once(f"not recording: no ring in {folder}: {error}")
             return False
+        from .session import Session
+
         session = Session(writer, place, folder, chosen, levels.cost_limit_of_environment(os.environ))
         session.start()
+        if not _fork_watched:
+            os.register_at_fork(after_in_child=_forget_in_child)
+            _fork_watched = True
         os.environ[OWNER_VARIABLE] = owner_mark(place.rank)
         _session = session
         return True
+
+
+def _forget_in_child() -> None:
+    session = _session
+    if session is not None:
+        session.forget_in_child()
 
 
 def _place_of_process_group() -> RankPlace | None:
@@ -185,7 +196,7 @@ def _place_of_process_group() -> RankPlace | None:
 
 
 def _backend_of(torch: Any) -> str:
-    group = getattr(getattr(torch._C, "_distributed_c10d", None), "ProcessGroup", None)  # noqa: SLF001
+    group = getattr(getattr(torch._C, "_distributed_c10d", None), "ProcessGroup", None)
     if group is None:
         return "status"
     return "hooks" if hasattr(group, "register_pre_hook") else "backend_select"

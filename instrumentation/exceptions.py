@@ -138,7 +138,7 @@ def frames_of(trace: TracebackType | None) -> list[Frame]:
 
 def frames_of_thread(thread_id: int) -> list[Frame]:
     """Current stack of a thread, innermost last. Costs a few microseconds and holds the GIL for them."""
-    frame = sys._current_frames().get(thread_id)  # noqa: SLF001 - documented in spite of its name
+    frame = sys._current_frames().get(thread_id)
     frames: list[Frame] = []
     while frame is not None and len(frames) < MAX_FRAMES:
         code = frame.f_code

@@ -22,7 +22,7 @@ from .guard import Guard
 MAX_PENDING = 16
 
 #: Under a dispatch mode (fake tensors, counters of operations) reading a value would be one more operation it sees.
-_dispatch_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)  # noqa: SLF001
+_dispatch_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 
 
 class ScalarReader:

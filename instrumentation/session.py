@@ -87,7 +87,6 @@ class Session:
         if file_level is not None:
             self._wanted = file_level
         self._apply_level()
-        os.register_at_fork(after_in_child=self._forget_in_child)
         try:
             self.heartbeat.start()
         except RuntimeError as error:  # no more threads
@@ -190,8 +189,8 @@ class Session:
             self._write_cost()
             self.exceptions.mark_exit()
 
-    def _forget_in_child(self) -> None:
-        # Data-loader workers: the heartbeat thread does not exist here, the ring is the parent's.
+    def forget_in_child(self) -> None:
+        """In a forked child (data-loader workers): no heartbeat thread exists here and the ring is the parent's."""
         self.tracker.enabled = self.steps.enabled = False
         self.writer.forget_in_child()
 
@@ -273,12 +272,12 @@ class Session:
         c10d = sys.modules.get("torch.distributed.distributed_c10d")
         if c10d is None:
             return
-        group = c10d._world.default_pg  # noqa: SLF001 - torch has no public way to see that groups were made anew
+        group = c10d._world.default_pg
         if group is None or group is self._token_group:
             return
         self._token_group = group
         try:
-            store = c10d._get_default_store()  # noqa: SLF001 - as above
+            store = c10d._get_default_store()
             attempt_token.exchange_token(store, c10d.get_rank(), self._keep_token)
         except Exception as error:  # edge: the store is torch's affair
             self.health.report("attempt_token", error)

@@ -28,9 +28,11 @@ def install(context: HookContext) -> None:
             if is_dynamo_compiling():
                 return original(tensors, *args, **kwargs)
             if tracker.base == _EVAL:
-                tracker.set_base(_OTHER)  # a model in eval mode that learns is training (frozen batch norms)
+                tracker.base = _OTHER  # a model in eval mode that learns is training (frozen batch norms)
             entered = enter(_BACKWARD)
-            if entered:
+            # Not ``entered``: losses and steps go on where the phases have switched themselves off.
+            counts = tracker.enabled and tracker.in_main_thread()
+            if counts:
                 losses.collect()
                 grad_norms.collect()
                 # A gradient of its own means that this is not the loss (pipeline stages, custom graphs).
@@ -43,10 +45,10 @@ def install(context: HookContext) -> None:
             except BaseException as error:
                 unwind(entered, error)
                 raise
-            if entered:
+            if counts:
                 poll_completions()
                 steps.on_backward()
-                leave(entered)
+            leave(entered)
             return result
 
         return backward

@@ -11,7 +11,7 @@ from .context import HookContext, phase_wrapper
 
 def install(context: HookContext) -> None:
     """Patch DataLoader iterators. Custom batch iterators are not seen: their time shows as ``other``."""
-    iterator = dataloader._BaseDataLoaderIter  # noqa: SLF001 - the only place that all loaders share
+    iterator = dataloader._BaseDataLoaderIter
     context.patches.install(
         Patch(
             "data",

@@ -22,7 +22,7 @@ def install(context: HookContext) -> None:
     guard = context.guard("optimizer")
 
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if is_dynamo_compiling() or not guard.enabled:
+        if is_dynamo_compiling() or not (guard.enabled and tracker.enabled and tracker.in_main_thread()):
             return
         try:
             poll_completions()
@@ -33,18 +33,16 @@ def install(context: HookContext) -> None:
                     break
             if len(entered) >= MAX_NESTED:
                 entered.clear()
-            entry = tracker.enter(_OPTIMIZER, left_open=True)
-            if entry:
-                entered.append((id(optimizer), entry))
+            entered.append((id(optimizer), tracker.enter(_OPTIMIZER, left_open=True)))
         except Exception as error:  # edge: hook
             guard.fail(error)
 
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if is_dynamo_compiling() or not guard.enabled:
+        if is_dynamo_compiling() or not (guard.enabled and tracker.in_main_thread()):
             return
         try:
             for index, (identity, entry) in enumerate(entered):
-                if identity == id(optimizer) and tracker.in_main_thread():
+                if identity == id(optimizer):
                     del entered[index:]
                     # The step ends before the phase does, so that what follows belongs to the next step.
                     steps.on_optimizer_step(optimizer)

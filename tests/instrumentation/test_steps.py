@@ -1,0 +1,168 @@
+"""One step per iteration, whatever the script does around its optimizer."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from whichrank.instrumentation.guard import Guard, HookHealth
+from whichrank.instrumentation.steps import StepCounter
+from whichrank.telemetry.vocabulary import StepFlag
+
+
+class Recorder:
+    """Stands where the ring writer stands."""
+
+    def __init__(self) -> None:
+        self.ended: list[tuple[float | None, float | None, int]] = []
+        self.microsteps = 0
+        self.live_loss: float | None = None
+
+    def end_step(self, loss: float | None, grad_norm: float | None, flags: int) -> int:
+        self.ended.append((loss, grad_norm, flags))
+        return len(self.ended)
+
+    def add_microstep(self) -> None:
+        self.microsteps += 1
+
+    def set_loss(self, loss: float) -> None:
+        self.live_loss = loss
+
+
+class Loop:
+    """A training loop's calls as the hooks make them."""
+
+    def __init__(self) -> None:
+        self.recorder = Recorder()
+        self.steps = StepCounter(self.recorder, Guard("steps", HookHealth()))
+
+    def backward(self, loss: float = 1.0) -> None:
+        self.steps.on_loss(loss)
+        self.steps.on_backward()
+
+    def optimizer(self, which: object, *, skipped: bool = False) -> None:
+        self.steps.on_optimizer_step(which, skipped=skipped)
+
+    @property
+    def flags(self) -> list[int]:
+        return [flags for _, _, flags in self.recorder.ended]
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()
+
+
+def test_one_optimizer(loop: Loop) -> None:
+    optimizer = object()
+    for _ in range(3):
+        loop.backward()
+        loop.optimizer(optimizer)
+    assert len(loop.recorder.ended) == loop.steps.step == 3
+
+
+def test_gradient_accumulation_counts_once(loop: Loop) -> None:
+    optimizer = object()
+    for _ in range(2):
+        for _ in range(4):
+            loop.backward()
+        loop.optimizer(optimizer)
+    assert len(loop.recorder.ended) == 2
+    assert loop.recorder.microsteps == 8
+
+
+def test_two_optimizers_after_one_backward_are_one_step(loop: Loop) -> None:
+    first, second = object(), object()
+    for _ in range(3):
+        loop.backward()
+        loop.optimizer(first)
+        loop.optimizer(second)
+    assert len(loop.recorder.ended) == 3
+
+
+def test_two_backwards_with_an_optimizer_each_are_two_steps(loop: Loop) -> None:
+    generator, discriminator = object(), object()
+    for _ in range(2):
+        loop.backward()
+        loop.optimizer(discriminator)
+        loop.backward()
+        loop.optimizer(generator)
+    assert len(loop.recorder.ended) == 4
+
+
+def test_an_optimizer_without_any_backward_counts_from_its_second_step(loop: Loop) -> None:
+    optimizer = object()
+    for _ in range(4):
+        loop.optimizer(optimizer)
+    assert len(loop.recorder.ended) == 3
+
+
+def test_a_skipped_update_is_a_step_and_says_so(loop: Loop) -> None:
+    optimizer = object()
+    loop.backward()
+    loop.optimizer(optimizer, skipped=True)
+    loop.backward()
+    loop.optimizer(optimizer)
+    assert [flags & StepFlag.SKIPPED for flags in loop.flags] == [StepFlag.SKIPPED, 0]
+    assert loop.steps.optimizer_calls == 1
+
+
+def test_optimizers_that_step_inside_backward_count_once_per_iteration(loop: Loop) -> None:
+    per_parameter = [object(), object(), object()]
+    for _ in range(4):
+        for optimizer in per_parameter:
+            loop.optimizer(optimizer)
+        loop.backward()
+    assert len(loop.recorder.ended) == 3  # the first iteration's end is seen in the second
+
+
+def test_by_hand_takes_over(loop: Loop) -> None:
+    optimizer = object()
+    for index in range(4):
+        loop.backward()
+        loop.optimizer(optimizer)
+        loop.steps.end_by_hand(float(index), 2.0)
+    # The first iteration was counted by the hook before the script spoke up, and is not counted again.
+    assert len(loop.recorder.ended) == 4
+    assert [flags & StepFlag.BY_HAND for flags in loop.flags] == [0] + [StepFlag.BY_HAND] * 3
+    assert [loss for loss, _, _ in loop.recorder.ended] == [1.0, 1.0, 2.0, 3.0]
+    assert loop.recorder.ended[-1][1] == 2.0
+
+
+def test_by_hand_alone(loop: Loop) -> None:
+    for _ in range(3):
+        loop.steps.end_by_hand(None, None)
+    assert loop.flags == [StepFlag.BY_HAND] * 3
+
+
+def test_the_last_loss_of_a_step_counts_but_a_bad_one_sticks(loop: Loop) -> None:
+    optimizer = object()
+    for losses in ((1.0, 2.0), (math.nan, 3.0), (4.0, math.inf), (5.0, 6.0)):
+        for loss in losses:
+            loop.backward(loss)
+        loop.optimizer(optimizer)
+    found = [loss for loss, _, _ in loop.recorder.ended]
+    assert found[0] == 2.0
+    assert math.isnan(found[1] or 0.0)
+    assert found[2] == math.inf
+    assert found[3] == 6.0
+
+
+def test_a_step_without_loss_says_so(loop: Loop) -> None:
+    loop.steps.on_backward()
+    loop.optimizer(object())
+    assert loop.recorder.ended == [(None, None, 0)]
+
+
+def test_a_writer_that_raises_switches_counting_off_and_nothing_else() -> None:
+    class Broken(Recorder):
+        def end_step(self, loss: float | None, grad_norm: float | None, flags: int) -> int:
+            raise OSError("gone")
+
+    health = HookHealth()
+    steps = StepCounter(Broken(), Guard("steps", health))
+    for _ in range(3):
+        steps.on_backward()
+        steps.on_optimizer_step(object())
+    assert health.errors == 1

@@ -116,6 +116,10 @@ class EmbeddedRunner:
         self._commit_interval_s = commit_interval_s
         self._report = report if report is not None else _log.warning
         self._state = RunnerState(state_path, bus=bus.identity, start_after=start_after, report=self._report)
+        if live and self._state.position.after > bus.last_position:
+            # The disk refused the end of the capture, but not the state: those messages were processed, and their
+            # positions are given out again.
+            self._state.position.after = bus.last_position
         self._contexts: dict[tuple[int, str], _Context] = {}
         self._records: dict[int, Record] = {}  # of outbox entries made by this process
         self._shown: set[int] = set()  # outbox entries already given to on_output
@@ -390,7 +394,7 @@ class EmbeddedRunner:
 
 
 def _destination(record: Record) -> tuple[str, str]:
-    """Topic and key of what an operator emitted (design §4)."""
+    """Topic and key of what an operator emitted (``transport.bus`` names the topics)."""
     payload = record.payload
     if isinstance(payload, Finding):
         return TOPIC_FINDINGS, payload.identity.cluster

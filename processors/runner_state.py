@@ -131,8 +131,15 @@ class RunnerState:
     # --- timers ---
     def set_timer(self, operator: str, key: str, name: str, due_ns: int, set_ns: int) -> None:
         due_ns = min(due_ns, _LAST_NS)  # "never" is a time that the file can hold
+        current = self._timers.get((operator, key, name))
+        if current is not None and current[0] == due_ns:
+            return
         self._timers[(operator, key, name)] = (due_ns, set_ns)
-        heapq.heappush(self._heap, (due_ns, key, name, operator))
+        if len(self._heap) > 2 * len(self._timers) + 64:  # mostly stale: operators that move a timer at every message
+            self._heap = [(due, k, n, o) for (o, k, n), (due, _) in self._timers.items()]
+            heapq.heapify(self._heap)
+        else:
+            heapq.heappush(self._heap, (due_ns, key, name, operator))
         self._dirty_timers.add((operator, key, name))
 
     def clear_timer(self, operator: str, key: str, name: str) -> None:

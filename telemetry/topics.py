@@ -1,6 +1,14 @@
-"""Topic names that operators emit to: the words alone, so that processors need not know the transport."""
+"""Topic names: the words alone, so that operators can name a topic without knowing the transport."""
 
 from __future__ import annotations
 
+TOPIC_SPANS = "otlp_spans"
+TOPIC_METRICS = "otlp_metrics"
+TOPIC_LOGS = "otlp_logs"
+TOPIC_BLOCKS = "whichrank.blocks"
 TOPIC_FINDINGS = "whichrank.findings"
+TOPIC_INCIDENTS = "whichrank.incidents"
 TOPIC_REQUESTS = "whichrank.requests"
+TOPIC_DLQ = "whichrank.dlq"
+#: Only in the embedded log: ticks and input_silent marks, so that a replay sees the same time.
+TOPIC_CLOCK = "whichrank.clock"

@@ -9,16 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-TOPIC_SPANS = "otlp_spans"
-TOPIC_METRICS = "otlp_metrics"
-TOPIC_LOGS = "otlp_logs"
-TOPIC_BLOCKS = "whichrank.blocks"
-TOPIC_FINDINGS = "whichrank.findings"
-TOPIC_INCIDENTS = "whichrank.incidents"
-TOPIC_REQUESTS = "whichrank.requests"
-TOPIC_DLQ = "whichrank.dlq"
-#: Only in the embedded log: ticks and input_silent marks, so that a replay sees the same time.
-TOPIC_CLOCK = "whichrank.clock"
+from ..telemetry.topics import TOPIC_BLOCKS as TOPIC_BLOCKS
+from ..telemetry.topics import TOPIC_CLOCK as TOPIC_CLOCK
+from ..telemetry.topics import TOPIC_DLQ as TOPIC_DLQ
+from ..telemetry.topics import TOPIC_FINDINGS as TOPIC_FINDINGS
+from ..telemetry.topics import TOPIC_INCIDENTS as TOPIC_INCIDENTS
+from ..telemetry.topics import TOPIC_LOGS as TOPIC_LOGS
+from ..telemetry.topics import TOPIC_METRICS as TOPIC_METRICS
+from ..telemetry.topics import TOPIC_REQUESTS as TOPIC_REQUESTS
+from ..telemetry.topics import TOPIC_SPANS as TOPIC_SPANS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

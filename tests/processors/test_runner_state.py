@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from whichrank.transport.bus import TOPIC_BLOCKS
 ROOT = Path(__file__).parents[2]
 
 
-def run_once(directory: Path) -> tuple[list[bytes], list[str]]:
+def run_once(directory: Path, at_s: float = 0.0) -> tuple[list[bytes], list[str]]:
     """One life of whichrank in ``directory``: hear rank 2 leave, then stop. Outputs and what was said."""
     clock = Clock()
     said: list[str] = []
@@ -33,6 +34,7 @@ def run_once(directory: Path) -> tuple[list[bytes], list[str]]:
         live=True,
         report=said.append,
     )
+    clock.advance(at_s)
     bus.append(TOPIC_BLOCKS, "j", encode_events(rank_event(0), rank_event(2, EventName.RANK_EXIT)))
     runner.drain()
     runner.close()
@@ -77,6 +79,35 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     assert state.next_due_ns() == 20
     state.close()
     assert said == []
+
+
+def test_a_timer_moved_at_every_message_costs_no_memory_and_fires_once(tmp_path: Path) -> None:
+    state = open_state(tmp_path / "s", [])
+    state.set_timer("job", "k", "other", 10**9, 0)
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for now in range(10_000):
+        state.set_timer("job", "k", "moved", now + 500, now)
+        state.set_timer("job", "k", "other", 10**9, now)
+    assert tracemalloc.get_traced_memory()[0] - before < 50_000
+    tracemalloc.stop()
+    assert state.next_due_ns() == 10_499
+    assert state.pop_timer() == (10_499, "k", "moved", "job")
+    assert state.next_due_ns() == 10**9
+    assert state.pop_timer() == (10**9, "k", "other", "job")
+    assert state.next_due_ns() is None
+    state.close()
+
+
+def test_timers_run_their_full_time_again_from_when_they_were_set(tmp_path: Path) -> None:
+    state = open_state(tmp_path / "s", [])
+    state.set_timer("job", "k", "a", 130, 100)
+    state.set_timer("job", "k", "a", 130, 120)  # said again, not moved
+    state.restart_timers(1_000)
+    assert state.next_due_ns() == 1_030
+    state.set_timer("job", "k", "never", 1 << 70, 0)
+    assert state.commit()
+    state.close()
 
 
 def damage_header(path: Path) -> None:
@@ -174,6 +205,18 @@ def test_a_folder_that_cannot_be_written_means_memory_only(tmp_path: Path) -> No
     assert len(said) == 1
     assert "going on in memory" in said[0]
     state.close()
+
+
+def test_a_capture_that_lost_its_end_does_not_hide_what_comes_next(tmp_path: Path) -> None:
+    for number in range(3):
+        run_once(tmp_path, at_s=number)
+    (segment, *_) = sorted((tmp_path / "capture").glob("segment-*.log"))
+    for later in sorted((tmp_path / "capture").glob("segment-*.log"))[1:]:
+        later.unlink()  # as if the disk had refused them
+    assert segment.exists()
+    lines, said = run_once(tmp_path, at_s=3)
+    assert said == []
+    assert b'"revision":4' in b"".join(lines), "the state knows three, and the new message was heard"
 
 
 def test_an_empty_file_is_a_new_state(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ from .shipper import Shipper
 from .stack_desk import StackDesk
 from .watched_rank import WatchedRank
 
+_ENDED = select.POLLIN | select.POLLHUP
 _CLOCK_STEP_NS = 10_000_000
 #: A pause of the agent itself (stopped, starved) makes every heartbeat look old; wait this long before judging.
 _GRACE_NS = 1_000_000_000
@@ -98,10 +99,10 @@ class Agent:
     def poll(self) -> None:
         """Do what is due. Never raises for anything a ring, a process, the bus or the disk can do."""
         now_ns = self._monotonic_ns()
-        ended = self._poller.poll(0) if self._by_pidfd else []
+        ended = [fd for fd, flags in self._poller.poll(0) if flags & _ENDED] if self._by_pidfd else []
         if self._closed or (not ended and now_ns < self._next_look_ns):
             return
-        self._guarded(lambda: self._poll(now_ns, [fd for fd, _ in ended]))
+        self._guarded(lambda: self._poll(now_ns, ended))
         took_ns = self._monotonic_ns() - now_ns
         self.health.polls += 1
         self.health.poll_ns += took_ns
@@ -124,7 +125,8 @@ class Agent:
         if self._closed:
             return
         self._next_look_ns = 0
-        self.poll()
+        if self._may_touch:  # what was left behind has been read once; a second look would only repeat it, older
+            self.poll()
         self._stacks.close()
         self._guarded(self._last_words)
         self._closed = True
@@ -153,7 +155,8 @@ class Agent:
         self._last_poll_ns = now_ns
         self._next_look_ns = now_ns + to_ns(settings.look_period_s) - 2_000_000
         for fd in ended:
-            self._by_pidfd[fd].alive = False
+            self._by_pidfd.pop(fd).alive = False
+            self._poller.unregister(fd)  # at once: it stays readable, and a loop that fails below must not spin
         self._find_rings(now_ns, left_behind=False)
         for rank in self._ranks:
             self._look(rank, now_ns)

@@ -23,7 +23,7 @@ from .group_identity import GroupRegistry
 from .health import AgentHealth
 from .watched_rank import WatchedRank
 
-#: Up to this many ranks every step's collectives are shipped whole; beyond, every k-th step (design §3).
+#: Up to this many ranks every step's collectives are shipped whole; beyond, every k-th step.
 WHOLE_UP_TO_RANKS = 64
 _FIRST_SLOTS = 16
 _FIRST_GROUP_ROWS = 64
@@ -58,6 +58,8 @@ class BlockBuilder:
             return False
         self._group_of[rank.slot, row] = number
         rank.group_numbers[row] = number
+        if group.is_default:
+            rank.default_group = number
         if number >= len(self._longest_ns):
             more = number + _FIRST_GROUP_ROWS - len(self._longest_ns)
             self._longest_ns = np.concatenate((self._longest_ns, np.zeros(more, np.int64)))

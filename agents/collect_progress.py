@@ -11,12 +11,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ..telemetry import ring_layout as L
 from ..telemetry.tables import GROUP_PROGRESS, PROGRESS
 from ..telemetry.vocabulary import HookState, Level
-from .progress_page import clamp_i64
+from .progress_page import HeartbeatRow, clamp_i64, parse_heartbeat_row
 from .watched_rank import WatchedRank
 
 _U32 = 0xFFFF_FFFF
+_DISABLED = int(HookState.DISABLED)
 
 
 def _age(now_ns: int, since_ns: int) -> int:
@@ -62,6 +64,7 @@ def group_progress_rows(ranks: Sequence[WatchedRank], now_ns: int) -> tuple[NDAr
     """One row per rank and live group (``group`` = agent-wide number), and the slot of each row's ring."""
     rows: list[tuple[int, ...]] = []
     slots: list[int] = []
+    by_recorder = _seen_by_flight_recorder(ranks)
     for rank in ranks:
         read_ns = read_time_ns(rank, now_ns)
         seen = rank.completion_seen()
@@ -69,6 +72,10 @@ def group_progress_rows(ranks: Sequence[WatchedRank], now_ns: int) -> tuple[NDAr
         for index, group in rank.groups.items():
             number = rank.group_numbers.get(index)
             if number is None or group.in_use != 1:
+                continue
+            if rank.slot in by_recorder and number == rank.default_group:
+                rows.append(_recorder_row(rank, number, by_recorder[rank.slot], read_ns))
+                slots.append(rank.slot)
                 continue
             moved_ns = max(group.enqueue_ns, group.complete_ns)
             rows.append(
@@ -97,8 +104,45 @@ def group_progress_rows(ranks: Sequence[WatchedRank], now_ns: int) -> tuple[NDAr
 
 
 def is_blind(rank: WatchedRank) -> bool:
-    """Nothing that this rank's groups say about sequence numbers may be used."""
+    """Nothing that this rank's group rows say about sequence numbers may be used.
+
+    A rank whose hooks are not in yet has not begun: nothing of it is hidden.
+    """
     row = rank.rank_row
     if row is None:  # its writer died inside the row: the events still speak for it
-        return not rank.last_event
-    return row.level < Level.EVENTS or bool(row.hook_state & HookState.DISABLED)
+        return False
+    return bool(row.hook_state & _DISABLED) or (row.level < Level.EVENTS and row.hook_state != 0)
+
+
+def _seen_by_flight_recorder(ranks: Sequence[WatchedRank]) -> dict[int, HeartbeatRow]:
+    """Heartbeats with flight-recorder numbers, by slot, of attempts whose ranks are all at the status level.
+
+    The recorder counts differently from the hooks, so its numbers may only be compared among themselves.
+    """
+    mixed: set[str] = set()
+    found: dict[int, HeartbeatRow] = {}
+    for rank in ranks:
+        row = rank.rank_row
+        if row is None or row.level != Level.STATUS or row.hook_state & _DISABLED:
+            mixed.add(rank.identity.attempt)
+            continue
+        beat = parse_heartbeat_row(*rank.page)
+        if beat is None or L.UNKNOWN_U64 in (beat.fr_enqueued, beat.fr_completed):
+            mixed.add(rank.identity.attempt)
+        else:
+            found[rank.slot] = beat
+    if not mixed:
+        return found
+    return {rank.slot: found[rank.slot] for rank in ranks if rank.slot in found and rank.identity.attempt not in mixed}
+
+
+def _recorder_row(rank: WatchedRank, number: int, beat: HeartbeatRow, read_ns: int) -> tuple[int, ...]:
+    """The default group's row from flight-recorder status: no operation, no sizes, ages as the agent saw them move."""
+    numbers = (clamp_i64(beat.fr_enqueued), clamp_i64(beat.fr_completed))
+    if numbers != rank.recorder_numbers:
+        rank.recorder_numbers, rank.recorder_moved_ns = numbers, read_ns
+    enqueued, completed = numbers
+    is_open = max(min(enqueued - completed, 1 << 30), 0)
+    age_ns = _age(read_ns, rank.recorder_moved_ns)
+    open_age_ns = age_ns if is_open else 0
+    return rank.rank, number, 0, 0, 0, 0, 0, -1, -1, enqueued, -1, completed, -1, -1, is_open, open_age_ns, age_ns

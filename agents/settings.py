@@ -37,7 +37,7 @@ class AgentSettings:
     stack_repeat_s: float = 10.0
     stacks_per_minute: int = 30
     take_stacks: bool = True
-    #: Evidence requests are answered within this time or dropped (design §3).
+    #: Evidence requests are answered within this time or dropped.
     request_lifetime_s: float = 60.0
     #: Raw events kept per ring, so that the steps before an incident can still be told.
     history_s: float = 180.0

@@ -51,7 +51,10 @@ class WatchedRank:
     _rows_parsed: bool = False
     groups: dict[int, GroupRow] = field(default_factory=dict)
     group_numbers: dict[int, int] = field(default_factory=dict)  # row -> agent-wide number
+    default_group: int = -1  # agent-wide number of the default group, -1 not known yet
     group_bytes: bytes = b""
+    recorder_numbers: tuple[int, int] = (-1, -1)  # flight recorder: enqueued, completed of the default group
+    recorder_moved_ns: int = 0
 
     tail: int = 0  # index of the next event to read
     stuck_index: int = -1  # an event whose writer has not finished it, and how often we saw that

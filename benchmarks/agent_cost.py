@@ -109,7 +109,7 @@ def main(arguments: list[str] | None = None) -> int:
         shutil.rmtree(work, ignore_errors=True)
     used: dict[str, float] = json.loads(done.stdout)
     events_per_s = load.ranks * load.collectives_per_s * 2
-    report = Report("agent cost, 8 ranks at 200 collectives/s each")
+    report = Report(f"agent cost over {seconds:.0f} s: 8 ranks at 200 collectives/s each")
     print(f"details: {json.dumps({key: round(value, 3) for key, value in used.items()})}")
     percent = 100 * used["cpu_s"] / used["seconds"]
     report.at_most("CPU of one core, children included, %", ASKED_PERCENT, percent)

@@ -66,6 +66,7 @@ class Watched:
     def __init__(self, directory: Path, evidence: Path | None = None, **settings: object) -> None:
         self.payloads: list[Block | Event] = []
         self.refuse = False
+        self.fail: Exception | None = None
         self.agent = Agent(
             ring_directory=directory,
             publish=self._publish,
@@ -75,6 +76,8 @@ class Watched:
         )
 
     def _publish(self, topic: str, key: str, value: bytes) -> None:
+        if self.fail is not None:
+            raise self.fail
         if self.refuse:
             raise OSError(28, "No space left on device")
         assert key == "job"

@@ -371,3 +371,39 @@ def test_lapped_rings_count_what_was_lost(start_rank: Start, watch: Watch) -> No
     health = watched.agent.health
     assert health.events_read - read + health.events_lost == 1000
     assert L.DEFAULT_EVENT_SLOTS > 64
+
+
+def test_a_living_hang_left_behind_is_aged_by_now_and_not_touched(start_rank: Start, watch: Watch) -> None:
+    ranks = [start_rank(0), start_rank(1)]
+    for rank in ranks:
+        rank.say("collectives 4")
+    ranks[0].say("enter")
+    ranks[1].say("stand")
+    watched = watch(stack_operation_s=0.01, no_progress_s=0.01, slow_operation_s=0.01)
+    watched.run_for(0.01)
+    again = watch(stack_operation_s=0.01, no_progress_s=0.01, slow_operation_s=0.01)
+    again.agent.read_left_behind()
+    again.agent.close()
+    (progress,) = again.blocks(EventName.BLOCK_PROGRESS)
+    assert {int(row["process_state"]) for row in progress.rows} <= {ProcessState.SLEEPING, ProcessState.RUNNING}
+    groups = {int(row["rank"]): row for row in again.blocks(EventName.BLOCK_GROUP_PROGRESS)[0].rows}
+    assert int(groups[0]["open"]) == 1
+    assert int(groups[0]["open_age_ns"]) > 0
+    assert not again.events(EventName.RANK_STACK)
+    assert not again.events(EventName.RANK_EXIT)
+    assert again.agent.health.stacks_taken == again.agent.health.stacks_failed == 0
+
+
+def test_a_poll_that_fails_inside_is_counted_and_does_not_spin(start_rank: Start, watch: Watch) -> None:
+    rank = start_rank(0, 1)
+    watched = watch()
+    watched.run_until(lambda: watched.events(EventName.RANK_STARTED))
+    watched.fail = ZeroDivisionError("a bug")
+    rank.say("collectives 1")
+    watched.run_until(lambda: watched.agent.health.drops["poll_failed"])
+    rank.kill()
+    polls = watched.agent.health.polls
+    watched.run_for(0.5)
+    assert watched.agent.health.polls - polls < 30
+    watched.fail = None
+    assert any("a bug" in problem for problem in watched.agent.health.problems)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from whichrank.agents.collect_progress import group_progress_rows
 from whichrank.agents.evidence import EvidenceStore
 from whichrank.agents.group_identity import GroupRegistry, attempt_id, group_from_definition, group_uid
 from whichrank.agents.health import MAX_PROBLEMS, AgentHealth
@@ -20,8 +21,9 @@ from whichrank.agents.ring_file import HotWords, RingFile
 from whichrank.agents.settings import AgentSettings
 from whichrank.agents.watched_rank import WatchedRank
 from whichrank.instrumentation.ring_writer import RingWriter
+from whichrank.telemetry import ring_layout as L
 from whichrank.telemetry.records import Identity
-from whichrank.telemetry.vocabulary import ProcessState
+from whichrank.telemetry.vocabulary import HookState, Level, ProcessState
 
 S = 1_000_000_000
 SETTINGS = AgentSettings()
@@ -210,3 +212,40 @@ def test_problems_are_said_once_and_bounded(caplog: pytest.LogCaptureFixture) ->
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must"):
         AgentSettings(**wrong)  # type: ignore[arg-type]
+
+
+def _status_rank(tmp_path: Path, slot: int, level: Level, enqueued: int, completed: int) -> WatchedRank:
+    directory = tmp_path / str(slot)
+    directory.mkdir()
+    writer = RingWriter.create(directory, rank=slot, local_rank=0, world_size=9, identity={}, slots=16, group_rows=2)
+    writer.define_group({"name": "0", "ranks": "0-1"})
+    writer.set_level(level, HookState.COLLECTIVES_HOOKED | HookState.COMPLETION_HOOKED)
+    writer.beat(fr_enqueued=enqueued, fr_completed=completed)
+    rank = WatchedRank(ring=RingFile(writer.path), slot=slot, identity=Identity(), pid=1, start_ticks=1)
+    rank.ring.expect_groups(1)
+    rank.group_numbers[0] = rank.default_group = 0
+    rank.look(1 * S)
+    rank.parse_groups()
+    return rank
+
+
+def test_at_the_status_level_the_flight_recorder_speaks_for_the_default_group(tmp_path: Path) -> None:
+    ranks = [_status_rank(tmp_path, 0, Level.STATUS, 17, 16), _status_rank(tmp_path, 1, Level.STATUS, 16, 16)]
+    group_progress_rows(ranks, 1 * S)
+    rows, slots = group_progress_rows(ranks, 5 * S)
+    assert slots == [0, 1]
+    assert [(int(row["enqueued"]), int(row["completed"]), int(row["open"]), int(row["blind"])) for row in rows] == [
+        (17, 16, 1, 0),
+        (16, 16, 0, 0),
+    ]
+    assert [int(row["open_age_ns"]) for row in rows] == [4 * S, 0]
+
+
+def test_flight_recorder_numbers_are_never_mixed_with_hook_numbers(tmp_path: Path) -> None:
+    ranks = [_status_rank(tmp_path, 0, Level.STATUS, 17, 16), _status_rank(tmp_path, 1, Level.EVENTS, 16, 16)]
+    rows, _ = group_progress_rows(ranks, 5 * S)
+    assert [(int(row["enqueued"]), int(row["blind"])) for row in rows] == [(0, 1), (0, 0)]
+    unknown = [_status_rank(tmp_path, 2, Level.STATUS, L.UNKNOWN_U64, L.UNKNOWN_U64)]
+    assert int(group_progress_rows(unknown, 5 * S)[0]["blind"][0]) == 1
+    off = [_status_rank(tmp_path, 3, Level.OFF, 1, 1)]
+    assert int(group_progress_rows(off, 5 * S)[0]["blind"][0]) == 1

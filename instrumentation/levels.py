@@ -16,7 +16,7 @@ LEVELS = {"off": Level.OFF, "status": Level.STATUS, "events": Level.EVENTS}
 #: The level file is one word; anything longer is not ours.
 MAX_LEVEL_FILE_BYTES = 64
 
-#: Own cost allowed, as a fraction of the time of the steps it is part of (design §2).
+#: Own cost allowed, as a fraction of the time of the steps it is part of.
 COST_LIMIT = 0.01
 #: A verdict on our own cost needs this much time and this many steps: shorter windows measure the scheduler.
 COST_WINDOW_NS = 20_000_000_000

@@ -1,4 +1,4 @@
-"""The operator contract (design §5): pure keyed functions of records and timers.
+"""The operator contract (docs/decisions/0005-pure-operators.md): pure keyed functions of records and timers.
 
 An operator does no I/O, reads no clock, starts no thread. Runners (embedded now, Flink later) give it records of one
 key in arrival order, persist the rows it changed, and deliver what it emitted after the state is durable.

@@ -1,4 +1,4 @@
-"""The incident document (design §7): its fields, its one canonical line, and a light check.
+"""The incident document (docs/incident.md): its fields, its one canonical line, and a light check.
 
 A document is plain JSON data. ``complete_document`` puts every field of the schema in place (null where unknown, in the
 schema's order) and ``canonical_line`` writes the one byte form: fixed key order, floats to a microsecond, NaN as null,

@@ -16,7 +16,7 @@ from .vocabulary import EventName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who a record speaks of (design §3.1). Strings are empty and numbers -1 where unknown."""
+    """Who a record speaks of (``identity`` resolves it). Strings are empty and numbers -1 where unknown."""
 
     cluster: str = ""
     run: str = ""
@@ -107,7 +107,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
-    """One revision of an incident document (design §7), ready for JSON."""
+    """One revision of an incident document (docs/incident.md), ready for JSON."""
 
     document: Mapping[str, Any]
 

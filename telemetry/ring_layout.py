@@ -9,7 +9,7 @@ little-endian 64-bit words unless said otherwise; all times are nanoseconds of C
     definitions                append-only area of JSON entries (groups, attempt token)
     crash area                 exception, fatal signal, main-thread stack of a stuck phase
 
-Rules for the writer (measured in facts/torch-observation.md §4): ``struct.pack_into`` zeroes its target before it
+Rules for the writer (docs/decisions/0001-ring.md): ``struct.pack_into`` zeroes its target before it
 writes, so words that a reader polls are stored as 8-byte items of a ``memoryview.cast("Q")``; a row's version word is
 odd while the row is written; the file is reserved with ``posix_fallocate`` and published by rename; a POSIX write lock
 on byte 0 lives as long as the process; a forked child never writes.

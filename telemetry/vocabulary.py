@@ -143,7 +143,7 @@ class ProcessState(IntEnum):
 
 
 class Bucket(str, Enum):
-    """NVIDIA's three buckets, and what lies beside them (design §7)."""
+    """NVIDIA's three buckets, and what lies beside them (docs/incident.md)."""
 
     IMMEDIATE_CRASH = "immediate_crash"
     COMMUNICATION_HANG = "communication_hang"
@@ -155,7 +155,7 @@ class Bucket(str, Enum):
 
 
 class Kind(str, Enum):
-    """What happened; one per row of the truth table (design §6). Later work appends."""
+    """What happened; one per row of the table in docs/verdicts.md. Later work appends."""
 
     RANK_DIED = "rank_died"
     RANK_RAISED = "rank_raised"
@@ -209,7 +209,7 @@ class Change(str, Enum):
 
 
 class CausalRole(str, Enum):
-    """Place of an event in a crash: only initiating events name a suspect (facts A10)."""
+    """Place of an event in a crash: only initiating events name a suspect."""
 
     INITIATING = "initiating"
     CASCADE = "cascade"

@@ -33,6 +33,7 @@ UNWANTED = {
         r"repo1?\.mav" + r"en",
         r"deb\." + r"debian\.org",
     ],
+    "a document that is not in the repository": [r"\bdesign" + r" §", r"\bfacts" + r"(?:/| §)"],
     "a path of one machine": [r"(?<![\w./-])/(?:work|root)/", r"/tmp/" + r"(?:brief|env|project)/"],
 }
 

@@ -7,6 +7,7 @@ in which it is not is one line of ``problems``. A missing incident is wrong like
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,8 +71,19 @@ def printed_errors(logs: Path) -> set[int]:
     }
 
 
-def judge(scenario: Scenario, outcome: Outcome, printed: Collection[int], slow_steps_done: Sequence[float]) -> Verdict:
-    """printed: ranks that printed an error. slow_steps_done: Unix times at which the guilty rank ended slow steps."""
+def hang_limit_s(step_s: float, ends: Sequence[float]) -> float:
+    """What is asked of a hang: 5 s or 3 steps, or what the job's own longest step makes reasonable.
+
+    ends: Unix times at which the steps before the fault ended. The first step is left out: nothing says when it began.
+    """
+    lengths = [late - early for early, late in zip(ends[:-1], ends[1:], strict=True)]
+    if not lengths:
+        return max(5.0, 3.0 * step_s)
+    return max(5.0, 3.0 * max(step_s, statistics.median(lengths)), 1.3 * max(lengths) + 1.0)
+
+
+def judge(scenario: Scenario, outcome: Outcome, printed: Collection[int], step_ends: Mapping[int, float]) -> Verdict:
+    """printed: ranks that printed an error. step_ends: Unix times at which the guilty rank ended its steps, by step."""
     truth, plan = scenario.truth, outcome.plan
     documents = latest_by_id(outcome.revisions)
     counted = [document for document in documents if document["bucket"] not in APART]
@@ -129,6 +141,8 @@ def judge(scenario: Scenario, outcome: Outcome, printed: Collection[int], slow_s
         problems.append(f"printed an error and not ruled out: {sorted(innocents - cleared)}")
     if cleared & guilty and truth.blame is not Blame.NOBODY:
         problems.append(f"rules out the guilty rank {sorted(cleared & guilty)}")
+    history = [end for step, end in sorted(step_ends.items()) if step < plan.onset_step]
+    slow = [end for step, end in step_ends.items() if step >= plan.onset_step]
     onset = max((item.realtime for item in outcome.onsets), default=None)
     seen = outcome.seen.get(str(incident["id"]))
     delay = seen - onset if onset is not None and seen is not None else None
@@ -140,8 +154,8 @@ def judge(scenario: Scenario, outcome: Outcome, printed: Collection[int], slow_s
         apart=len(documents) - len(counted),
         blamed=bool(named),
         delay_s=delay,
-        limit_s={Pace.INSTANT: 1.0, Pace.HANG: max(5.0, 3.0 * plan.step_s)}.get(truth.pace),
-        steps=sum(done <= seen for done in slow_steps_done) if truth.pace is Pace.STEPS and seen else None,
+        limit_s={Pace.INSTANT: 1.0, Pace.HANG: hang_limit_s(plan.step_s, history)}.get(truth.pace),
+        steps=sum(end <= seen for end in slow) if truth.pace is Pace.STEPS and seen else None,
         located=_located(incident, outcome) if truth.leaves_stack else None,
     )
 
@@ -202,11 +216,10 @@ def describe(document: Mapping[str, Any]) -> str:
 
 def judge_folder(scenario: Scenario, outcome: Outcome) -> Verdict:
     """The shell of ``judge``: reads the ranks' logs and step times beside the outcome."""
-    done: list[float] = []
-    if scenario.truth.pace is Pace.STEPS and outcome.plan.guilty:
+    ends: dict[int, float] = {}
+    if outcome.plan.guilty:
         path = outcome.folder / "truth" / f"steps-{outcome.plan.guilty[0]}.txt"
         for line in path.read_text().splitlines() if path.exists() else ():
             step, when = line.split()
-            if int(step) >= outcome.plan.onset_step:
-                done.append(float(when))
-    return judge(scenario, outcome, printed_errors(outcome.folder / "logs"), done)
+            ends[int(step)] = float(when)
+    return judge(scenario, outcome, printed_errors(outcome.folder / "logs"), ends)

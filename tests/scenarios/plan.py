@@ -36,7 +36,7 @@ class Ending(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truth:
-    """What happened, by the truth table (design §6). ``kind`` empty: nothing did, and no incident is right.
+    """What happened, by the table in docs/verdicts.md. ``kind`` empty: nothing did, and no incident is right.
 
     phases: where a slow rank loses its time; empty: not judged.
     leaves_stack: whether the guilty rank can still be asked where it is.

@@ -1,4 +1,4 @@
-"""The table of design §3.1, row by row."""
+"""Who is who, row by row of the table."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ def test_a_capture_that_lost_its_end_does_not_hide_what_comes_next(tmp_path: Pat
     for later in sorted((tmp_path / "capture").glob("segment-*.log"))[1:]:
         later.unlink()  # as if the disk had refused them
     assert segment.exists()
-    lines, said = run_once(tmp_path, at_s=3)
+    lines, said = run_once(tmp_path, at_s=5)
     assert said == []
     assert b'"revision":4' in b"".join(lines), "the state knows three, and the new message was heard"
 

@@ -6,6 +6,7 @@ in which it is not is one line of ``problems``. A missing incident is wrong like
 
 from __future__ import annotations
 
+import itertools
 import re
 import statistics
 from collections.abc import Collection, Mapping, Sequence
@@ -76,7 +77,7 @@ def hang_limit_s(step_s: float, ends: Sequence[float]) -> float:
 
     ends: Unix times at which the steps before the fault ended. The first step is left out: nothing says when it began.
     """
-    lengths = [late - early for early, late in zip(ends[:-1], ends[1:], strict=True)]
+    lengths = [late - early for early, late in itertools.pairwise(ends)]
     if not lengths:
         return max(5.0, 3.0 * step_s)
     return max(5.0, 3.0 * max(step_s, statistics.median(lengths)), 1.3 * max(lengths) + 1.0)

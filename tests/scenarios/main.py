@@ -204,6 +204,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     lines = report.must_show(batch.judged)
     if options.parent or not (options.no_parent or options.only or options.quick or options.part or options.judge_only):
         lines += parent_lines(options, seed, fingerprint, console)
+    if code_fingerprint() != fingerprint:
+        console.print("the code changed during these runs: another call does them again")
     report.print_scenarios(console, batch.judged)
     good = report.print_lines(console, f"scenarios, seed {seed}", lines)
     return 0 if good else 1

@@ -10,7 +10,7 @@ import pytest
 
 from .catalogue import REPRESENTATIVE, SCENARIOS
 from .draw import draw_plan
-from .judge import judge, printed_errors, ranks_in
+from .judge import hang_limit_s, judge, printed_errors, ranks_in
 from .plan import Blame, Plan, Scenario
 from .report import must_show, percentile
 from .runner import Onset, Outcome
@@ -54,7 +54,7 @@ def outcome(*revisions: dict[str, Any], plan: Plan = PLAN, seen_after_s: float =
 
 
 def test_a_right_incident_has_no_problems() -> None:
-    verdict = judge(KILL, outcome(document()), {0, 1, 3}, ())
+    verdict = judge(KILL, outcome(document()), {0, 1, 3}, {})
     assert verdict.right
     assert verdict.delay_s == pytest.approx(0.4)
     assert verdict.limit_s == 1.0
@@ -76,16 +76,16 @@ def test_a_right_incident_has_no_problems() -> None:
     ],
 )
 def test_each_wrong_field_is_found(changes: dict[str, Any], problem: str) -> None:
-    verdict = judge(KILL, outcome(document(**changes)), {0, 1, 3}, ())
+    verdict = judge(KILL, outcome(document(**changes)), {0, 1, 3}, {})
     assert [text for text in verdict.problems if problem in text] == list(verdict.problems) != []
 
 
 def test_no_incident_two_incidents_and_an_early_one_are_wrong() -> None:
-    assert judge(KILL, outcome(), (), ()).problems == ("no incident",)
-    assert not judge(KILL, outcome(document(), document(id="b")), (), ()).right
-    assert not judge(KILL, outcome(document(), seen_after_s=-2.0), (), ()).right
-    assert judge(KILL, outcome(document(), document(id="b", state="merged")), (), ()).right
-    assert judge(KILL, outcome(document(), document(id="b", bucket="telemetry")), (), ()).right
+    assert judge(KILL, outcome(), (), {}).problems == ("no incident",)
+    assert not judge(KILL, outcome(document(), document(id="b")), (), {}).right
+    assert not judge(KILL, outcome(document(), seen_after_s=-2.0), (), {}).right
+    assert judge(KILL, outcome(document(), document(id="b", state="merged")), (), {}).right
+    assert judge(KILL, outcome(document(), document(id="b", bucket="telemetry")), (), {}).right
 
 
 def test_two_ranks_without_majority_may_both_be_suspects() -> None:
@@ -99,38 +99,50 @@ def test_two_ranks_without_majority_may_both_be_suspects() -> None:
     )
     both["evidence"] = [{"source": "rank 1", "shows": "4000 bytes"}]
     plan = replace(PLAN, world_size=2, guilty=(1,))
-    assert judge(scenario, outcome(both, plan=plan), {0, 1}, ()).right
-    assert not judge(scenario, outcome(both, plan=replace(plan, world_size=3)), {0, 1}, ()).right
+    assert judge(scenario, outcome(both, plan=plan), {0, 1}, {}).right
+    assert not judge(scenario, outcome(both, plan=replace(plan, world_size=3)), {0, 1}, {}).right
 
 
 def test_nobody_to_blame_means_no_suspect() -> None:
     scenario = NAMED["groups in opposite order"]
     deadlock = document(bucket="communication_hang", kind="deadlock", scope="application", suspects=[], evidence=[])
-    assert judge(scenario, outcome(deadlock), (), ()).right
-    assert judge(scenario, outcome({**deadlock, "suspects": [{"rank": 1}]}), (), ()).blamed
+    assert judge(scenario, outcome(deadlock), (), {}).right
+    assert judge(scenario, outcome({**deadlock, "suspects": [{"rank": 1}]}), (), {}).blamed
 
 
 def test_clean_runs_and_planned_stops() -> None:
     clean, planned = NAMED["clean: perceptron"], NAMED["SIGTERM to torchrun"]
     quiet = outcome(exit_code=0, onsets=())
-    assert judge(clean, quiet, (), ()).right
-    assert not judge(clean, replace(quiet, exit_code=1), (), ()).right
-    assert not judge(clean, replace(quiet, ended=50.0), (), ()).right
-    assert not judge(clean, replace(quiet, steps_captured={0: 20, 1: 20, 2: 20}), (), ()).right
-    assert not judge(clean, outcome(document(), exit_code=0), (), ()).right
+    assert judge(clean, quiet, (), {}).right
+    assert not judge(clean, replace(quiet, exit_code=1), (), {}).right
+    assert not judge(clean, replace(quiet, ended=50.0), (), {}).right
+    assert not judge(clean, replace(quiet, steps_captured={0: 20, 1: 20, 2: 20}), (), {}).right
+    assert not judge(clean, outcome(document(), exit_code=0), (), {}).right
     stop = document(bucket="planned", kind="planned_stop", suspects=[])
-    assert judge(planned, outcome(stop), (), ()).right
-    assert not judge(planned, outcome(), (), ()).right
-    assert not judge(planned, outcome(stop, document(id="b")), (), ()).right
-    assert not judge(clean, outcome(stop, exit_code=0), (), ()).right
+    assert judge(planned, outcome(stop), (), {}).right
+    assert not judge(planned, outcome(), (), {}).right
+    assert not judge(planned, outcome(stop, document(id="b")), (), {}).right
+    assert not judge(clean, outcome(stop, exit_code=0), (), {}).right
 
 
 def test_slow_steps_until_the_incident_are_counted() -> None:
     scenario = NAMED["data straggler"]
     slow = document(bucket="speed_regression", kind="rank_slow", suspects=[{"rank": 2, "where": {"phase": "data"}}])
-    verdict = judge(scenario, outcome(slow, seen_after_s=5.0), (), [101.0, 102.0, 103.0, 106.0])
+    verdict = judge(
+        scenario,
+        outcome(slow, seen_after_s=5.0),
+        (),
+        {PLAN.onset_step + i: end for i, end in enumerate((101.0, 102.0, 103.0, 106.0))},
+    )
     assert (verdict.right, verdict.steps) == (True, 3)
-    assert not judge(NAMED["compute straggler"], outcome(slow), (), ()).right
+    assert not judge(NAMED["compute straggler"], outcome(slow), (), {}).right
+
+
+def test_what_is_asked_of_a_hang() -> None:
+    assert hang_limit_s(0.1, []) == 5.0
+    assert hang_limit_s(3.0, [0.0]) == 9.0
+    assert hang_limit_s(1.0, [0.0, 2.0, 4.0, 6.0]) == 6.0
+    assert hang_limit_s(0.1, [0.0, 0.1, 10.1, 10.2]) == pytest.approx(14.0)
 
 
 def test_the_line_is_judged_by_the_faults_own_function() -> None:
@@ -138,12 +150,12 @@ def test_the_line_is_judged_by_the_faults_own_function() -> None:
 
     def located(file: str, line: int) -> bool | None:
         where = {"file": file, "line": line, "phase": "forward"}
-        return judge(hang, outcome(document(suspects=[{"rank": 2, "where": where}])), (), ()).located
+        return judge(hang, outcome(document(suspects=[{"rank": 2, "where": where}])), (), {}).located
 
     assert located("/somewhere/faults.py", 15)
     assert not located("/somewhere/faults.py", 30)
     assert not located("/somewhere/train.py", 15)
-    assert judge(KILL, outcome(document()), (), ()).located is None
+    assert judge(KILL, outcome(document()), (), {}).located is None
 
 
 @pytest.mark.parametrize(
@@ -169,9 +181,9 @@ def test_errors_are_read_from_the_ranks_own_logs(tmp_path: Path) -> None:
 
 
 def test_the_report_is_short_when_a_run_is_wrong_late_or_missing() -> None:
-    right = judge(KILL, outcome(document()), (), ())
-    late = judge(KILL, outcome(document(), seen_after_s=1.5), (), ())
-    wrong = judge(KILL, outcome(), (), ())
+    right = judge(KILL, outcome(document()), (), {})
+    late = judge(KILL, outcome(document(), seen_after_s=1.5), (), {})
+    wrong = judge(KILL, outcome(), (), {})
     assert [line.ok for line in must_show([(KILL, right)]) if "fault" in line.name or "death" in line.name] == [
         True
     ] * 2

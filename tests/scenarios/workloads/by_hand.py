@@ -5,8 +5,9 @@ import time
 
 import torch
 import torch.distributed as dist
-import whichrank
 from course import BATCH, FEATURES, Course
+
+import whichrank
 
 course = Course()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -242,32 +241,3 @@ WRAPPER = """
 def test_a_trainer_started_by_a_wrapper_script_is_found_when_it_joins(tmp_path: Path) -> None:
     done = run_bootstrap(WRAPPER, tmp_path)
     assert done.output.splitlines() == ["0", "1 init_process_group"]
-
-
-@pytest.mark.parametrize(
-    ("source", "exit_code", "exit_state", "text"),
-    [
-        ("raise ValueError('boom')", 1, 2, "ValueError: boom"),
-        ("import sys; sys.exit(7)", 7, 1, ""),
-        ("raise SystemExit('bye')", 1, 1, ""),
-        ("import os; os._exit(5)", 5, 0, ""),
-        ("raise KeyboardInterrupt", -signal.SIGINT, 2, "KeyboardInterrupt"),
-        ("import sys; sys.excepthook = sys.__excepthook__; raise ValueError('boom')", 1, 2, "ValueError: boom"),
-        (
-            "import threading; t = threading.Thread(target=lambda: 1 / 0); t.start(); t.join()",
-            0,
-            1,
-            "ZeroDivisionError: division by zero",
-        ),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, 0, ""),
-    ],
-)
-def test_how_a_process_leaves(tmp_path: Path, source: str, exit_code: int, exit_state: int, text: str) -> None:
-    done = run_python(f"import torch\n{source}\n", tmp_path, environment=AUTO)
-    without = run_python(f"import abc\n{source}\n", tmp_path)
-    assert done.exit_code == without.exit_code == exit_code
-    assert done.output == without.output  # tracebacks too
-    (ring,) = done.rings
-    assert ring.words["exit_state"] == exit_state
-    assert ring.exception == text
-    assert ring.exception_in_main == (exit_state == 2)

@@ -75,9 +75,10 @@ demo: setup ## a real 4-rank job with a fault drawn at random; checks that which
 
 # torch 2.6 has no build for Python 3.14 and later.
 HAS_OLDEST := $(shell $(PYTHON) -c 'import sys; print(int(sys.version_info < (3, 14)))' 2>/dev/null)
+SETUP_OLDEST := $(if $(filter 1,$(HAS_OLDEST)),setup-oldest)
 
 .PHONY: test
-test: setup $(if $(filter 1,$(HAS_OLDEST)),setup-oldest) ## the tests, and those of the instrumentation on the oldest torch
+test: setup $(SETUP_OLDEST) ## the tests, and those of the instrumentation on the oldest torch
 	@$(BIN)/python -m pytest tests --durations=15
 ifeq ($(HAS_OLDEST),1)
 	@echo "the instrumentation on the oldest supported torch:"
@@ -103,8 +104,8 @@ scenarios: setup ## every scenario, 3 repeats each, resumable (SEED=7 for other 
 	@$(BIN)/python tests/scenarios/run.py $(if $(SEED),--seed $(SEED)) $(if $(PART),--part $(PART))
 
 .PHONY: bench
-bench: setup ## each headline number of the README, measured here
-	@$(BIN)/python -m benchmarks
+bench: setup $(SETUP_OLDEST) ## each headline number of the README, measured here (QUICK=1: a look, not a result)
+	@$(BIN)/python -m benchmarks $(if $(QUICK),--quick)
 
 .PHONY: pins
 pins: setup ## requirements/*.txt anew from pyproject.toml and requirements/*.in (UPGRADE=1: newest versions too)

@@ -104,7 +104,10 @@ def judge(scenario: str, truth_file: Path, incidents: Path, seconds: float = 0.0
     except (OSError, ValueError):
         return Outcome(scenario, {}, None, seconds, ["the fault was never injected: the job did not get that far"])
     named = [d for d in last_revisions(incidents).values() if d["bucket"] not in (Bucket.PLANNED, Bucket.TELEMETRY)]
-    named = [document for document in named if document["state"] != "merged"]
+    named = sorted(
+        (document for document in named if document["state"] != "merged"),
+        key=lambda document: document["bucket"] not in BLOCKING_BUCKETS,
+    )
     outcome = Outcome(scenario, truth, named[0] if named else None, seconds)
     if len(named) != 1:
         outcome.wrong.append(f"{len(named)} incidents instead of one")

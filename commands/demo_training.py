@@ -25,6 +25,8 @@ from torch.utils.data import DataLoader, Dataset
 STEPS = 4000
 BATCH = 16
 FEATURES = 64
+#: Reading one sample takes this long, so that a step is paced by its data and not by how busy the machine is.
+READ_S = 0.003
 
 
 class Fault:
@@ -61,6 +63,7 @@ class Samples(Dataset[tuple[torch.Tensor, torch.Tensor]]):
         if self._fault.strikes("loader_blocked"):
             storage, _ = os.pipe()
             os.read(storage, 1)  # fault: loader_blocked
+        time.sleep(READ_S)
         generator = torch.Generator().manual_seed(index)
         sample = torch.randn(FEATURES, generator=generator)
         return sample, sample.sum().unsqueeze(0)

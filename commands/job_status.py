@@ -100,11 +100,12 @@ class JobStatus:
         """Who waits for whom, by group; longest wait first."""
         found = []
         for uid, members in self._members.items():
+            gone = {rank for rank, status in self.ranks.items() if status.ended}
             sighted = {rank: m for rank, m in members.items() if not m.blind}
             if not sighted:
                 continue
             front = max(m.enqueued for m in sighted.values())
-            waiters = [rank for rank, m in sighted.items() if m.enqueued == front and m.open > 0]
+            waiters = [rank for rank, m in sighted.items() if m.enqueued == front and m.open > 0 and rank not in gone]
             late = [rank for rank, m in sighted.items() if m.enqueued < front]
             if waiters and late:
                 group = self._groups[uid]

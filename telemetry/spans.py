@@ -1,4 +1,4 @@
-"""Spans of steps and collectives, written as OTLP protobuf straight from rows: a few microseconds each.
+"""Spans of steps and collectives, written as OTLP protobuf straight from rows: some microseconds each.
 
 Ids are hashes of what a span is about, trace id = hash(job, attempt, step) and span id = hash(trace, rank, group,
 sequence), so that whoever writes a span of the same thing writes the same span. Pure functions; the wire bytes are
@@ -23,6 +23,7 @@ STEP_SPAN = "whichrank.step"
 AttributeValue = str | bool | int | float
 Attributes = tuple[tuple[str, AttributeValue], ...]
 
+_P2P, _FAILED = int(EventFlag.P2P), int(EventFlag.FAILED)  # arithmetic on enum members is slow
 _INTERNAL = 1  # SpanKind.SPAN_KIND_INTERNAL
 _ERROR = 2  # Status.STATUS_CODE_ERROR
 
@@ -121,7 +122,7 @@ def collective_spans(block: Block) -> list[Span]:
         trace = trace_id_of(job, attempt, step)
         uid, group_name = block.groups[group].uid, block.groups[group].name
         # Point-to-point operations are counted apart from collectives.
-        key = f"{uid} p2p" if flags & EventFlag.P2P else uid
+        key = f"{uid} p2p" if flags & _P2P else uid
         spans.append(
             Span(
                 trace_id=trace,
@@ -139,7 +140,7 @@ def collective_spans(block: Block) -> list[Span]:
                     (names.COLLECTIVE_SEQ, seq),
                     (names.COLLECTIVE_BYTES, nbytes),
                 ),
-                failed=bool(flags & EventFlag.FAILED),
+                failed=bool(flags & _FAILED),
             )
         )
     return spans
@@ -169,20 +170,20 @@ def _encode_span(span: Span) -> bytes:
 
 
 def _encode_attribute(name: str, value: AttributeValue) -> bytes:
+    if isinstance(value, float):
+        return _delimited(_TAG_ATTRIBUTES, _key(name) + _delimited(b"\x12", _DOUBLE.pack(4 << 3 | 1, value)))
+    return _encode_discrete_attribute(name, value)
+
+
+# Steps, ranks, groups and sizes repeat from span to span; typed, because True == 1.
+@lru_cache(maxsize=8192, typed=True)
+def _encode_discrete_attribute(name: str, value: str | bool | int) -> bytes:
     if isinstance(value, str):
-        return _encode_text_attribute(name, value)
-    if isinstance(value, bool):
+        any_value = _delimited(b"\x0a", value.encode("utf-8", "replace"))
+    elif isinstance(value, bool):
         any_value = b"\x10\x01" if value else b"\x10\x00"
-    elif isinstance(value, int):
-        any_value = b"\x18" + _varint(value)
     else:
-        any_value = _DOUBLE.pack(4 << 3 | 1, value)
-    return _delimited(_TAG_ATTRIBUTES, _key(name) + _delimited(b"\x12", any_value))
-
-
-@lru_cache(maxsize=4096)
-def _encode_text_attribute(name: str, value: str) -> bytes:
-    any_value = _delimited(b"\x0a", value.encode("utf-8", "replace"))
+        any_value = b"\x18" + _varint(value)
     return _delimited(_TAG_ATTRIBUTES, _key(name) + _delimited(b"\x12", any_value))
 
 

@@ -113,8 +113,7 @@ class BlockBuilder:
                     continue
                 groups_of: tuple[Group, ...] = ()
                 if "group" in (part.dtype.names or ()):
-                    part = part.copy()
-                    groups_of, part["group"] = self._registry.for_block(part["group"])
+                    groups_of, part["group"] = self._registry.for_block(part["group"])  # rows are ours alone
                 blocks.append(
                     Block(
                         name=name,
@@ -128,10 +127,9 @@ class BlockBuilder:
         return blocks
 
     def _note_longest(self, rows: NDArray[np.void]) -> None:
-        done = rows["done_ns"] > 0
-        if done.any():
-            rows = rows[done]
-            np.maximum.at(self._longest_ns, rows["group"], rows["done_ns"] - rows["enqueued_ns"])
+        if len(rows):
+            done_ns = rows["done_ns"]
+            np.maximum.at(self._longest_ns, rows["group"], np.where(done_ns > 0, done_ns - rows["enqueued_ns"], 0))
 
     def _grow(self, slots: int, group_rows: int) -> None:
         have_slots, have_rows = self._group_of.shape

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,50 +33,80 @@ class Drained:
     ring: NDArray[np.uint16]
 
 
+_NOTHING = Drained(events=np.zeros(0, EVENT), ring=np.zeros(0, np.uint16))
+
+
 def drain_rings(ranks: Sequence[WatchedRank], now_ns: int, settings: AgentSettings, health: AgentHealth) -> Drained:
     """Read what is new in each ring since its last drain (by the hot words of its last look)."""
-    parts: list[bytes] = []
-    slots: list[int] = []
-    counts: list[int] = []
-    for rank in ranks:
-        final = not rank.alive
-        if rank.hot.event_head == rank.tail and not final:
-            continue
-        first, raw = _read_ring(rank, health, final)
-        if raw:
-            parts.append(raw)
-            slots.append(rank.slot)
-            counts.append(len(raw) // EVENT_BYTES)
-            rank.remember(now_ns, first, raw, int(settings.history_s * 1e9), settings.history_bytes_per_ring)
-    events = decode_slots(b"".join(parts)) if parts else np.zeros(0, EVENT)
+    reads = [_read_slots(rank, health) for rank in ranks if rank.hot.event_head != rank.tail or not rank.alive]
+    if not reads:
+        return _NOTHING
+    slots = decode_slots(b"".join([read.raw for read in reads]))
+    counts = [len(read.raw) // EVENT_BYTES for read in reads]
+    ring = np.repeat(np.array([read.rank.slot for read in reads], np.uint16), counts)
+    ends = list(accumulate(counts))
+    # Slot k of the whole array must hold event (first index of its ring) + (k - where its ring begins), plus one.
+    begins = [read.first - (end - count) + 1 for read, end, count in zip(reads, ends, counts, strict=True)]
+    expected = np.arange(len(slots), dtype=np.uint64) + np.repeat(np.array(begins, np.int64).astype(np.uint64), counts)
+    ok = (slots["begin"] == expected) & (slots["end"] == expected)
+    keep_ns, keep_bytes = int(settings.history_s * 1e9), settings.history_bytes_per_ring
+    if bool(ok.all()) and all(read.rank.alive and read.behind >= 0 for read in reads):
+        for read, count in zip(reads, counts, strict=True):
+            read.rank.tail = read.first + count
+            read.rank.remember(now_ns, read.first, read.raw, keep_ns, keep_bytes)
+            health.events_lost += read.lapped
+        health.events_read += len(slots)
+        return Drained(events=slots, ring=ring)
+    raws: list[bytes] = []
+    for read, end, count in zip(reads, ends, counts, strict=True):
+        first, raw = _settle(read, ok[end - count : end], health)
+        read.rank.remember(now_ns, first, raw, keep_ns, keep_bytes)
+        raws.append(raw)
+    events = decode_slots(b"".join(raws))
     health.events_read += len(events)
-    return Drained(events=events, ring=np.repeat(np.array(slots, np.uint16), counts))
+    counts = [len(raw) // EVENT_BYTES for raw in raws]
+    return Drained(events=events, ring=np.repeat(np.array([read.rank.slot for read in reads], np.uint16), counts))
 
 
-def _read_ring(rank: WatchedRank, health: AgentHealth, final: bool) -> tuple[int, bytes]:
-    """(index of the first event, raw complete events) of one ring; moves its tail."""
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """Slots of one ring as they were found. ``first`` is the index that the first of them should hold."""
+
+    rank: WatchedRank
+    first: int
+    raw: bytes
+    behind: int  # slots asked for
+    lapped: int  # events already overwritten when we came
+
+
+def _read_slots(rank: WatchedRank, health: AgentHealth) -> _Read:
     ring, slots, head = rank.ring, rank.ring.header.event_slots, rank.hot.event_head
     if rank.head_damaged or head < rank.tail or head >= 1 << 62:
-        return _salvage(rank, health, f"event head is {head}, {rank.tail} were already read")
+        return _Read(rank, rank.tail, b"", -1, 0)
     behind = head - rank.tail
     lapped = max(behind - slots, 0)
     behind -= lapped
     first = rank.tail + lapped
     raw = ring.read_events(first, behind) if behind else b""
     if len(raw) < behind * EVENT_BYTES:
-        health.report(
-            f"ring {ring.path}: file ends inside the events; {len(raw) // EVENT_BYTES} of {behind} could be read"
-        )
-        raw = raw[: len(raw) // EVENT_BYTES * EVENT_BYTES]
-    events = decode_slots(raw)
-    ok = valid_events(events, first)
-    if behind == slots and not ok.any():
-        return _salvage(rank, health, f"no event of the last lap before head {head} is in its slot")
-    health.events_lost += lapped
-    rank.tail = first + behind
+        whole = len(raw) // EVENT_BYTES
+        health.report(f"ring {ring.path}: file ends inside the events; {whole} of {behind} could be read")
+        raw = raw[: whole * EVENT_BYTES]
+    return _Read(rank, first, raw, behind, lapped)
+
+
+def _settle(read: _Read, ok: NDArray[np.bool_], health: AgentHealth) -> tuple[int, bytes]:
+    """(index of the first event, raw complete events) of a ring where not all is well; moves its tail."""
+    rank, first, raw = read.rank, read.first, read.raw
+    if read.behind < 0:
+        return _salvage(rank, health, f"event head is {rank.hot.event_head}, {rank.tail} were already read")
+    if read.behind == rank.ring.header.event_slots and not ok.any():
+        return _salvage(rank, health, f"no event of the last lap before head {rank.hot.event_head} is in its slot")
+    health.events_lost += read.lapped
+    rank.tail = first + read.behind
     if not ok.all():
-        first, raw = _skip_broken(rank, health, events, ok, first, final)
-    if final:
+        first, raw = _skip_broken(rank, health, decode_slots(raw), ok, first, not rank.alive)
+    if not rank.alive:
         raw += _probe_past_head(rank)
     return first, raw
 

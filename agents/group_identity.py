@@ -90,9 +90,11 @@ class GroupRegistry:
         """(groups of a block, the column as indexes into them) for a column of agent-wide numbers."""
         if not len(numbers):
             return (), numbers
-        used = np.zeros(NO_GROUP + 1, dtype=bool) if len(self.groups) > 64 else np.zeros(len(self.groups), dtype=bool)
+        used = np.zeros(len(self.groups), dtype=bool)
         used[numbers] = True
-        where = np.flatnonzero(used)
+        where = used.nonzero()[0].tolist()
+        if len(where) == len(used):  # the usual case: every group of the node is in the block
+            return tuple(self.groups), numbers
         index_of = np.zeros(len(used), dtype=np.uint16)
-        index_of[where] = np.arange(len(where), dtype=np.uint16)
-        return tuple(self.groups[int(number)] for number in where), index_of[numbers]
+        index_of[where] = range(len(where))
+        return tuple(self.groups[number] for number in where), index_of[numbers]

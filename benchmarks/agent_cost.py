@@ -60,7 +60,7 @@ def run_agent(directory: Path, out: Path, seconds: float, profile: bool) -> dict
     profiler = cProfile.Profile() if profile else None
     if profiler is not None:
         profiler.runcall(drive, seconds)
-        pstats.Stats(profiler, stream=sys.stderr).sort_stats("tottime").print_stats(35)
+        pstats.Stats(profiler, stream=sys.stderr).sort_stats("tottime").print_stats(60)
     else:
         drive(seconds)
     used = {

@@ -83,7 +83,8 @@ enum {
     MAX_HOOK_NAMES = 64, /* numbers of HookOpName */
     ROW_UNDEFINED = -2,
     ROW_BLIND = -1,
-    SAMPLE_EVERY = 64, /* own cost is measured on every 64th call */
+    SAMPLE_EVERY = 64,     /* own cost is measured on every 64th call */
+    MAX_SAMPLE_NS = 50000, /* longer means that we were descheduled, not slow */
 };
 
 static inline uint64_t now_ns(void) {
@@ -687,6 +688,15 @@ static PyType_Spec Switch_spec = {"whichrank.instrumentation._recorder.HookSwitc
                                   Py_TPFLAGS_DEFAULT, Switch_slots};
 static PyTypeObject *Switch_type;
 
+/* Own cost: one call in SAMPLE_EVERY is timed, never the first, which also defines the group. */
+static inline void count_call(Switch *gate, uint64_t begin) {
+    if (++gate->calls % SAMPLE_EVERY == 0) {
+        uint64_t spent = now_ns() - begin;
+        gate->sampled++;
+        gate->sampled_ns += spent < MAX_SAMPLE_NS ? spent : MAX_SAMPLE_NS;
+    }
+}
+
 /* Hand the set exception to on_error, which stops the hooks; afterwards none is set. Signals' exceptions
  * (KeyboardInterrupt) are not ours to swallow: returns -1 with it set again. */
 static int report_error(Switch *gate) {
@@ -1236,10 +1246,7 @@ static PyObject *PreHook_call(Hook *self, PyObject *args, PyObject *kwargs) {
         PyObject *given = PyTuple_GetItem(args, 0);
         uint64_t now = now_ns();
         if ((given == NULL || before_operation(group, given, now)) && report_error(gate)) return NULL;
-        if (gate->calls++ % SAMPLE_EVERY == 0) {
-            gate->sampled++;
-            gate->sampled_ns += now_ns() - now;
-        }
+        count_call(gate, now);
     }
     Py_RETURN_NONE;
 }
@@ -1455,10 +1462,7 @@ static PyObject *DispatchHook_call(DispatchHook *self, PyObject *args, PyObject 
     if (!gate->stopped && n > 0) {
         uint64_t now = now_ns();
         if (before_dispatch(self, args, now, &recorded) && report_error(gate)) return NULL;
-        if (gate->calls++ % SAMPLE_EVERY == 0) {
-            gate->sampled++;
-            gate->sampled_ns += now_ns() - now;
-        }
+        count_call(gate, now);
     }
     PyObject *below = PyTuple_New(n), *keyset, *result = NULL;
     if (below == NULL || n == 0) goto done;

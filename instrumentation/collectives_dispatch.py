@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..telemetry.vocabulary import EventFlag, Op
 from .groups import RankGroup
-from .hook_switch import SAMPLE_EVERY
+from .hook_switch import MAX_SAMPLE_NS, SAMPLE_EVERY
 from .operations import NO_SIZE_OPS, ROOTED_OPS, dtype_codes, family_of, sum_bytes
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class DispatchHooks:
                     if issued is not None and issued[1] % SAMPLE_EVERY == 0:
                         switch.calls += SAMPLE_EVERY
                         switch.sampled += 1
-                        switch.sampled_ns += monotonic_ns() - begin_ns
+                        switch.sampled_ns += min(monotonic_ns() - begin_ns, MAX_SAMPLE_NS)
                 except Exception as error:
                     hooks.fail(error)
             if issued is None or not completes:

@@ -31,6 +31,8 @@ class HookSwitch:
 
 #: Own cost is timed on every 64th operation; timing all of them would itself cost.
 SAMPLE_EVERY = 64
+#: A longer sample means that the thread was descheduled, not that the hook was slow.
+MAX_SAMPLE_NS = 50_000
 #: What a hook costs outside its body, per operation: crossing from C++, the post hook, the wrapped wait (measured,
 #: benchmarks/overhead.py). Together with the sampled body this estimates the own cost.
 CROSSING_NS_OFFICIAL = 3_000

@@ -49,7 +49,12 @@ SCENARIOS: dict[str, Kind] = {
 BLOCKING_BUCKETS = frozenset({Bucket.IMMEDIATE_CRASH.value, Bucket.COMMUNICATION_HANG.value})
 #: A killed process leaves no stack.
 WITHOUT_LINE = frozenset({"sigkill"})
-LIMIT_S = 120.0
+#: A busy machine takes minutes to import torch four times; the fault itself must be seen within LIMIT_S.
+START_LIMIT_S = 300.0
+LIMIT_S = 90.0
+#: torchrun looks after its ranks this often. By default it ends the guilty rank 0.1 s after an innocent one aborted
+#: (wrong size, skipped collective), before anybody could ask it where it stands.
+MONITOR_S = 5
 #: After the rank is named: how long its line may still take before the demo ends the job.
 LINE_PATIENCE_S = 6.0
 #: A job that crashes ends by itself within this time.
@@ -145,6 +150,7 @@ def _run_job(run: Path, plan: Path, truth: Path, *, quiet: bool) -> None:
     """Start ``whichrank run`` and, when a job that cannot end by itself has been judged, end it."""
     program = [sys.executable, "-m", "whichrank.commands.main"]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
+    torchrun.append(f"--monitor-interval={MONITOR_S}")
     # The job's own output goes to a file, so that the demo's reader sees what whichrank has to say.
     to_log = ["sh", "-c", 'exec "$@" >"$0" 2>&1', str(run / JOB_LOG)]
     child = subprocess.Popen(
@@ -152,13 +158,16 @@ def _run_job(run: Path, plan: Path, truth: Path, *, quiet: bool) -> None:
         env={**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")},
         stdout=sys.stderr if quiet else None,
     )
-    deadline = time.monotonic() + LIMIT_S
+    deadline = time.monotonic() + START_LIMIT_S
+    struck = False
     named_at: float | None = None
     try:
         while child.poll() is None and time.monotonic() < deadline:
             time.sleep(0.2)
             if not truth.exists():
                 continue
+            if not struck:
+                struck, deadline = True, time.monotonic() + LIMIT_S
             blocked = [d for d in last_revisions(run / INCIDENTS_FILE).values() if d["bucket"] in BLOCKING_BUCKETS]
             suspects = [s for d in blocked for s in d["suspects"]]
             if suspects and named_at is None:

@@ -81,14 +81,14 @@ def incident_panel(document: Mapping[str, Any]) -> RenderableType:
     suspects: Sequence[Mapping[str, Any]] = document.get("suspects") or ()
     table.add_row("who", Text(describe_suspects(document) or "nobody in particular", style="bold"))
     kind = str(document.get("kind"))
-    table.add_row("what", f"{SENTENCES.get(kind, kind)}  [{document.get('bucket')} / {kind}]".replace("[", "\\["))
+    table.add_row("what", Text(f"{SENTENCES.get(kind, kind)}  [{document.get('bucket')} / {kind}]"))
     for suspect in suspects:
         place = describe_where(suspect)
         if place:
-            table.add_row("where", place if len(suspects) == 1 else f"{suspect.get('id')}: {place}")
+            table.add_row("where", Text(place if len(suspects) == 1 else f"{suspect.get('id')}: {place}"))
     first = document.get("first_bad") or {}
     if first.get("step") is not None or first.get("operation"):
-        table.add_row("first bad", _first_bad(first))
+        table.add_row("first bad", Text(_first_bad(first)))
     table.add_row("since", _times(document.get("times") or {}))
     victims = document.get("victims") or {}
     if victims.get("count"):
@@ -100,7 +100,7 @@ def incident_panel(document: Mapping[str, Any]) -> RenderableType:
         text = f"{item.get('who')}: {item.get('looks_guilty')}, but {item.get('because')}"
         table.add_row("not guilty" if index == 0 else "", Text(text))
     coverage = document.get("coverage") or {}
-    if coverage:
+    if coverage.get("ranks_seen") is not None:
         table.add_row("seen", f"{coverage.get('ranks_seen')} of {coverage.get('ranks_expected')} ranks")
     if document.get("confidence") is not None:
         table.add_row("confidence", f"{float(document['confidence']):.2f}")

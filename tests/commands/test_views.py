@@ -1,0 +1,208 @@
+"""What people see: the picture of a job from its blocks, the live and plain views, and the incident in words."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from whichrank.commands import status_view
+from whichrank.commands.incident_panel import headline, incident_line, incident_panel
+from whichrank.commands.job_status import JobStatus, describe_ranks
+from whichrank.commands.status_view import LineView, describe_waiting, render_lines, render_status
+from whichrank.telemetry.incident import complete_document
+from whichrank.telemetry.records import Block, Event, Group, Identity
+from whichrank.telemetry.tables import GROUP_PROGRESS, PROGRESS, STEPS
+from whichrank.telemetry.vocabulary import EventName, Op, Phase, ProcessState
+
+IDENTITY = Identity(cluster="local", job="j", attempt="a1")
+GROUP = Group(uid="u", name="0", desc="default_pg", ranks="0-2", size=3)
+
+
+def progress(ranks: int, phase: Phase = Phase.FORWARD, step: int = 7, **columns: int) -> Block:
+    rows = np.zeros(ranks, PROGRESS)
+    rows["rank"], rows["phase"], rows["step"] = np.arange(ranks), phase, step
+    rows["read_ns"], rows["phase_age_ns"] = time.monotonic_ns(), 2_000_000_000
+    rows["process_state"] = ProcessState.SLEEPING
+    for name, value in columns.items():
+        rows[name] = value
+    return Block(name=EventName.BLOCK_PROGRESS, identity=IDENTITY, rows=rows)
+
+
+def group_progress(enqueued: list[int], open_age_s: float = 4.0) -> Block:
+    rows = np.zeros(len(enqueued), GROUP_PROGRESS)
+    rows["rank"], rows["enqueued"], rows["op"] = np.arange(len(enqueued)), enqueued, Op.ALL_REDUCE
+    front = rows["enqueued"] == max(enqueued)
+    rows["open"], rows["open_age_ns"] = front, front * int(open_age_s * 1e9)
+    return Block(name=EventName.BLOCK_GROUP_PROGRESS, identity=IDENTITY, rows=rows, groups=(GROUP,))
+
+
+def event(name: EventName, rank: int, **attributes: Any) -> Event:
+    identity = Identity(cluster="local", job="j", attempt="a1", rank=rank)
+    return Event(name=name, identity=identity, time_ns=0, attributes=attributes)
+
+
+@pytest.fixture
+def waiting() -> JobStatus:
+    status = JobStatus()
+    status.update(event(EventName.RANK_STARTED, 0, world_size=3, pid=11))
+    status.update(progress(3))
+    status.update(group_progress([97, 96, 97]))
+    return status
+
+
+def text_of(renderable: Any, width: int = 100) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    with console.capture() as capture:
+        console.print(renderable)
+    return capture.get()
+
+
+def test_the_picture_shows_who_waits_for_whom(waiting: JobStatus) -> None:
+    (wait,) = waiting.waiting()
+    assert (wait.waiters, wait.waited_for, wait.sequence) == ((0, 2), (1,), 97)
+    line = describe_waiting(wait, waiting)
+    assert line.startswith("ranks 0,2 wait since 4.")
+    assert line.endswith("in all_reduce 97 of default_pg for rank 1 (forward)")
+    shown = "\n".join(render_lines(render_status("j", waiting, {}, 83.0), 100))
+    assert "3 of 3 ranks" in shown
+    assert "step 7" in shown
+    assert "1:23" in shown
+    assert shown.count("waits for rank 1") == 2
+
+
+def test_a_blind_rank_is_neither_late_nor_waited_for(waiting: JobStatus) -> None:
+    block = group_progress([97, 3, 97])
+    block.rows["blind"][1] = 1
+    waiting.update(block)
+    assert waiting.waiting() == []
+
+
+def test_dead_ranks_wait_for_nobody(waiting: JobStatus) -> None:
+    waiting.update(event(EventName.RANK_EXIT, 0, signal=6))
+    waiting.update(event(EventName.RANK_EXIT, 2, exit_code=1))
+    assert waiting.waiting() == []
+    assert [waiting.ranks[rank].ended for rank in (0, 1, 2)] == ["signal 6", "", "exit 1"]
+
+
+def test_a_new_attempt_begins_a_new_picture(waiting: JobStatus) -> None:
+    rows = progress(2).rows
+    waiting.update(Block(name=EventName.BLOCK_PROGRESS, identity=Identity(job="j", attempt="a2"), rows=rows))
+    assert (sorted(waiting.ranks), waiting.attempts, waiting.waiting()) == ([0, 1], 2, [])
+
+
+def test_the_pace_is_the_median_of_one_ranks_steps() -> None:
+    status = JobStatus()
+    rows = np.zeros(9, STEPS)
+    rows["rank"], rows["end_ns"] = np.repeat([0, 1, 2], 3), [100_000_000, 200_000_000, 900_000_000] * 3
+    status.update(Block(name=EventName.BLOCK_STEPS, identity=IDENTITY, rows=rows))
+    assert status.seconds_per_step == pytest.approx(0.2)
+    status.update(Block(name=EventName.BLOCK_STEPS, identity=IDENTITY, rows=rows[:0]))
+
+
+def test_numbers_of_a_later_release_do_not_stop_the_view() -> None:
+    status = JobStatus()
+    status.update(progress(1, phase=200, process_state=99))  # type: ignore[arg-type]
+    assert status.ranks[0].phase is Phase.OTHER
+
+
+def test_many_ranks_are_put_together_by_what_they_do() -> None:
+    status = JobStatus()
+    block = progress(512)
+    block.rows["phase"][37] = Phase.DATA
+    status.update(block)
+    lines = render_lines(render_status("j", status, {}, 0.0), 100)
+    assert len(lines) < 10
+    assert any("rank 37" in line and "data" in line for line in lines)
+    assert any("ranks 0-36,38-511" in line for line in lines)
+
+
+@pytest.mark.parametrize("width", [20, 40, 80])
+def test_no_line_is_wider_than_the_terminal(waiting: JobStatus, width: int) -> None:
+    for line in render_lines(render_status("a-job-with-a-long-name" * 3, waiting, {"x": incident()}, 1.0), width):
+        assert len(_without_colours(line)) <= width
+
+
+def test_the_plain_view_says_each_thing_once(waiting: JobStatus, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    clock = [0.0]
+    view = LineView(said.append, now=lambda: clock[0])
+    for _ in range(3):
+        view.update(waiting)
+        view.incident(incident())
+    assert len(said) == 2, said
+    clock[0] = status_view.PROGRESS_LINE_S + 1
+    view.update(waiting)
+    assert said[-1].startswith("step 7, 3 ranks alive in forward")
+
+
+def incident(**fields: Any) -> dict[str, Any]:
+    where = {"file": "/x/train.py", "line": 88, "phase": "forward"}
+    return complete_document(
+        {
+            "id": "abc",
+            "revision": 1,
+            "change": "opened",
+            "state": "open",
+            "severity": "page",
+            "bucket": "communication_hang",
+            "kind": "rank_not_entered",
+            "suspects": [{"scope": "rank", "id": "2", "rank": 2, "node": "n1", "pid": 4711, "where": where}],
+            "victims": {"count": 3, "ranks": "0-1,3"},
+            "coverage": {"ranks_seen": 4, "ranks_expected": 4},
+            "first_bad": {"step": 41, "group": "dp", "sequence": 97, "operation": "all_reduce"},
+            "times": {"onset": 1000.0, "detected": 1003.5},
+            "evidence": [{"signal": "progress", "source": "rank 2", "shows": "has not entered [bold]all_reduce[/] 97"}],
+            "ruled_out": [{"who": "rank 0", "looks_guilty": "printed a timeout", "because": "it waits"}],
+            "confidence": 0.95,
+            **fields,
+        }
+    )
+
+
+def test_the_panel_tells_who_what_where_since_why_and_who_is_innocent() -> None:
+    text = text_of(incident_panel(incident()))
+    for words in (
+        "rank 2 (pid 4711, n1)",
+        "[communication_hang / rank_not_entered]",
+        "/x/train.py:88 in forward",
+        "step 41, all_reduce 97 of group dp",
+        "seen after 3.5 s",
+        "ranks 0-1,3",
+        "has not entered [bold]all_reduce[/] 97",
+        "rank 0: printed a timeout, but it waits",
+        "4 of 4 ranks",
+        "0.95",
+    ):
+        assert words in text
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"suspects": [], "kind": "planned_stop", "bucket": "planned", "severity": "info"},
+        {"suspects": [], "evidence": [], "ruled_out": [], "victims": None, "coverage": None, "first_bad": None},
+        {"times": {"onset": 1.0}, "confidence": None, "kind": "a_kind_of_a_later_release"},
+        {"suspects": [{"scope": "rank", "id": "1", "rank": 1}, {"scope": "rank", "id": "2", "rank": 2}]},
+    ],
+)
+def test_whatever_is_unknown_is_left_out(fields: dict[str, Any]) -> None:
+    document = json.loads(json.dumps(incident(**fields)))
+    assert "None" not in text_of(incident_panel(document)).replace("None:", "")
+    assert "None" not in incident_line(document)
+
+
+def test_one_line_for_logs() -> None:
+    assert headline(incident()).endswith("; it is at train.py:88 in forward")
+    assert incident_line(incident()).startswith("[page] opened rank_not_entered: rank 2 (pid 4711, n1)")
+    assert describe_ranks([3]) == "rank 3"
+
+
+def _without_colours(line: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", line)

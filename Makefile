@@ -33,11 +33,12 @@ define environment
 endef
 
 # $(call install,FOLDER,ARGUMENTS): uv installs about five times faster than pip; where it has no build, pip does it.
+# Bytecode is made here, as pip does, else the four ranks of the first job would all make it at once.
 define install
 	@[ -x $(1)/bin/uv ] || { $(1)/bin/python -m pip --version >/dev/null 2>&1 || $(1)/bin/python -m ensurepip >/dev/null; \
 	  $(1)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bootstrap.txt \
 	  || echo "uv cannot be installed here; pip does the rest, more slowly"; }
-	@if [ -x $(1)/bin/uv ]; then $(1)/bin/uv pip install --quiet --python $(1)/bin/python $(2); \
+	@if [ -x $(1)/bin/uv ]; then $(1)/bin/uv pip install --quiet --compile-bytecode --python $(1)/bin/python $(2); \
 	  else $(1)/bin/python -m pip install --quiet --disable-pip-version-check $(2); fi
 endef
 

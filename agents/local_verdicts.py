@@ -52,12 +52,17 @@ def judge_stop(rank: WatchedRank, now_ns: int, settings: AgentSettings) -> bool 
 
 
 def judge_stale(rank: WatchedRank, now_ns: int, settings: AgentSettings, holds_ring: bool) -> bool:
-    """True once per silence: the heartbeat is older than the limit while the process lives, runs and holds its ring."""
-    age_ns = rank.heartbeat_age_ns(now_ns)
-    if age_ns <= to_ns(settings.stale_heartbeat_s):
+    """True once per silence: the heartbeat is older than the limit while the process lives, runs and holds its ring.
+
+    A rank that still moves has only a late thread, and one that gets no CPU is starved; neither is silent by itself.
+    """
+    limit_ns = to_ns(settings.stale_heartbeat_s)
+    if rank.heartbeat_age_ns(now_ns) <= limit_ns:
         rank.stale = False
         return False
     if rank.stale or rank.stopped or rank.stop_first_seen_ns or rank.leaving() or not rank.alive or not holds_ring:
+        return False
+    if now_ns - rank.moved_ns < limit_ns or rank.is_starved():
         return False
     rank.stale = True
     return True

@@ -23,6 +23,8 @@ from .progress_page import (
 from .ring_file import NOTHING_HOT, HotWords, RingFile
 
 #: Plain numbers: operators of enum flags cost ten times as much, and these are asked at every look.
+#: A thread that holds the GIL and computes gets at least this share of a core, unless the machine is overloaded.
+_STARVED_SHARE = 0.5
 _COMPLETION_HOOKED = int(HookState.COMPLETION_HOOKED)
 #: Parts of the rank row that change when the rank gets on: step and phase, backward passes. Own cost is none of them.
 _STEP_AND_PHASE = slice(L.R_STEP, L.R_PHASE_SINCE_NS)
@@ -68,6 +70,7 @@ class WatchedRank:
     moved_ns: int = 0  # when the head or the rank row was last seen to change
     process: processes.ProcessStat | None = None
     process_read_ns: int = 0
+    cpu_samples: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=8))  # (read_ns, cpu_ns)
     stop_first_seen_ns: int = 0
     stopped: bool = False
     stale: bool = False
@@ -169,6 +172,13 @@ class WatchedRank:
             return ProcessState.DEAD
         return self.process.state if self.process is not None else ProcessState.UNKNOWN
 
+    def is_starved(self) -> bool:
+        """Runnable, but the kernel gave it hardly any CPU lately: silent for want of a core, not by itself."""
+        if self.process is None or self.process.state is not ProcessState.RUNNING or len(self.cpu_samples) < 2:
+            return False
+        (begin_ns, begin_cpu_ns), (end_ns, end_cpu_ns) = self.cpu_samples[0], self.cpu_samples[-1]
+        return end_cpu_ns - begin_cpu_ns < _STARVED_SHARE * (end_ns - begin_ns)
+
     def heartbeat_age_ns(self, now_ns: int) -> int:
         """0 if the rank has no heartbeat at all: nothing was promised."""
         return max(now_ns - self.heartbeat_ns, 0) if 0 < self.heartbeat_ns < 1 << 63 else 0
@@ -179,6 +189,7 @@ class WatchedRank:
         stat = processes.read_stat(self.pid) if self.pid else None
         if stat is not None and stat.start_ticks == self.start_ticks:
             self.process = stat
+            self.cpu_samples.append((now_ns, stat.cpu_ns))
             if stat.state in (ProcessState.ZOMBIE, ProcessState.DEAD):
                 self.alive = False
         elif self.pid or processes.lock_holder(self.ring.fd) is None:

@@ -66,18 +66,20 @@ class Event:
       JOB_STARTED      command, world_size, pid
       JOB_SIGNALLED    signal* (number), origin ("user" | "scheduler"): someone asked the job to stop
       JOB_FINISHED     exit_code*, signal (of the launcher, 0 none)
-      GROUP_DEFINED    the fields of Group
+      GROUP_DEFINED    the fields of Group, attempt_token (what rank 0 published in the store, once known)
       RANK_STARTED     pid*, local_rank, world_size, host, torch, python, backend ("hooks"|"backend_select"|"status"),
-                       writer ("c"|"python"), script, launcher_pid, restart_count
+                       writer ("c"|"python"), script, launcher_pid, restart_count, uid (owner of the ring's file)
       RANK_EXCEPTION   type*, message*, stack (frames "file\\tline\\tfunction\\n"), file, line, function, step, phase,
-                       communication (bool: text matches a victim's message)
+                       communication (bool: text matches a victim's message), in_main (raised in the main thread)
       RANK_EXIT        exit_code (int, absent unknown), signal (int, 0 none), exit_state (ExitState int), step, phase,
-                       exception (bool: an exception record came before), sender_pid (who sent the signal), core
+                       exception (bool: an exception record came before), sender_pid (who sent the signal), core,
+                       left_behind (true: nobody watched it end; the time is its last sign of life)
       RANK_STOPPED     phase, step   (process state T);  RANK_CONTINUED
       RANK_STALE       heartbeat_age_ns*, process_state
       RANK_STACK       method ("py-spy"|"signal"|"ring"), stack (as above, innermost last), file, line, function
-                       (innermost frame of user code), phase, step, request_id
-      RANK_LEVEL       level*, hook_state*
+                       (innermost frame of user code), phase, step, request_id,
+                       why ("not entered"|"waits"|"request"), stopped (bool: process state T)
+      RANK_LEVEL       level*, hook_state*, note (the rank's last note: why a hook is off)
       AGENT_HEALTH     counters by name
       EVIDENCE_REQUEST id*, action ("stack"), rank*, node
     """

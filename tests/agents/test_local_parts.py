@@ -84,6 +84,23 @@ def test_silence_is_told_once_and_again_after_a_beat(tmp_path: Path) -> None:
     assert not judge_stale(rank, 17 * S, SETTINGS, True)
 
 
+def test_a_rank_that_moves_or_gets_no_core_is_not_silent(tmp_path: Path) -> None:
+    rank = _rank(tmp_path)
+    _beat(rank, 10 * S)
+    rank.moved_ns = 12 * S
+    assert not judge_stale(rank, 12 * S + S // 2, SETTINGS, True)  # only its heartbeat thread is late
+    rank.process = ProcessStat(ProcessState.RUNNING, False, 1, 0, 1, 0)
+    rank.cpu_samples.extend([(12 * S, 0), (14 * S, S // 10)])
+    assert not judge_stale(rank, 14 * S, SETTINGS, True)  # runnable, but not run
+    rank.cpu_samples.append((15 * S, 3 * S))
+    assert judge_stale(rank, 15 * S, SETTINGS, True)  # computes with the GIL held
+    other = _rank(tmp_path, 1)
+    _beat(other, 10 * S)
+    other.process = ProcessStat(ProcessState.SLEEPING, False, 1, 0, 1, 0)
+    other.cpu_samples.extend([(12 * S, 0), (14 * S, 0)])
+    assert judge_stale(other, 14 * S, SETTINGS, True)  # sleeps with the GIL held
+
+
 def test_proc_is_read_often_only_when_the_heartbeat_is_late(tmp_path: Path) -> None:
     rank = _rank(tmp_path)
     rank.process_read_ns = 10 * S

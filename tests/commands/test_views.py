@@ -108,7 +108,9 @@ def test_the_pace_is_the_median_of_one_ranks_steps() -> None:
 
 def test_numbers_of_a_later_release_do_not_stop_the_view() -> None:
     status = JobStatus()
-    status.update(progress(1, phase=200, process_state=99))  # type: ignore[arg-type]
+    block = progress(1)
+    block.rows["phase"], block.rows["process_state"] = 200, 99
+    status.update(block)
     assert status.ranks[0].phase is Phase.OTHER
 
 
@@ -167,7 +169,7 @@ def incident(**fields: Any) -> dict[str, Any]:
 
 
 def test_the_panel_tells_who_what_where_since_why_and_who_is_innocent() -> None:
-    text = text_of(incident_panel(incident()))
+    text = text_of(incident_panel(incident()), width=140)
     for words in (
         "rank 2 (pid 4711, n1)",
         "[communication_hang / rank_not_entered]",

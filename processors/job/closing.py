@@ -81,7 +81,8 @@ def close_steps(job: JobState, horizon: int) -> Closed:
         _remember_pattern(job, ready, horizon)
     _measure(job, closing, ready, p2p_rows[p2p_done])
     job.closed_step = max(job.closed_step, horizon)
-    job.steps_changed = True
+    job.note_pace()
+    job.steps_changed = job.rewrite_open = True
     return Closed(rows=closing, mismatch=mismatch, short=short)
 
 

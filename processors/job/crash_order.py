@@ -45,6 +45,7 @@ class Ending:
     exit_state: int = int(ExitState.RUNNING)
     exception: bool = False
     sender_pid: int = 0
+    by_launcher: bool = False  # the launcher sent the signal: it clears up, or was told to stop itself
     file: str = ""
     line: int = 0
     function: str = ""
@@ -177,6 +178,8 @@ def _judge_held(
             return _verdict("planned", None, endings)
         if not finished and now < began + PATIENCE_NS:
             return Hold(until_ns=began + PATIENCE_NS)
+        if stops[0].by_launcher:
+            return _verdict("planned", None, endings, confidence=0.8)
         later = [ending for ending in order if ending.rank != stops[0].rank]
         return _verdict("died" if later else "planned", stops[0] if later else None, endings, confidence=0.85)
     if left:

@@ -242,7 +242,7 @@ def blockage_body(
 ) -> Body:
     wait = blockage.wait
     where = _place(job, wait)
-    onset = now - wait.age_ns
+    onset = wait.since_ns
     waiting = [rank for rank in blockage.waiting if rank not in suspects]
     probability = _share(suspects)
     certain = blockage.sort == "missing"
@@ -319,7 +319,7 @@ def deadlock_body(job: JobState, blockage: Blockage, waits: Sequence[Wait], now:
         scope=Scope.APPLICATION,
         severity=Severity.PAGE,
         suspects=[],
-        onset_ns=now - wait.age_ns,
+        onset_ns=wait.since_ns,
         now=now,
         proof=proof,
         cleared=[
@@ -361,7 +361,10 @@ def stopped_body(job: JobState, rank: int, running: Sequence[int], now: int) -> 
     )
 
 
-def never_joined_body(job: JobState, missing: Sequence[int], waiting: Sequence[int], age_ns: int, now: int) -> Body:
+def never_joined_body(job: JobState, missing: Sequence[int], waiting: Sequence[int], now: int) -> Body:
+    rows = [job.progress[rank] for rank in waiting]
+    since = min(int(row["read_ns"]) - int(row["phase_age_ns"]) for row in rows)
+    age_ns = max(int(row["phase_age_ns"]) for row in rows)
     return body(
         job,
         Kind.RANK_NEVER_JOINED,
@@ -370,7 +373,7 @@ def never_joined_body(job: JobState, missing: Sequence[int], waiting: Sequence[i
         severity=Severity.INFO,
         suspects=[suspect(job, rank, _share(missing), "init") for rank in missing],
         victims=waiting,
-        onset_ns=now - age_ns,
+        onset_ns=since,
         now=now,
         proof=[
             evidence(

@@ -64,25 +64,27 @@ def find_non_finite(rows: np.ndarray) -> BadNumber | None:
 
 
 def find_explosion(steps: np.ndarray, norms: np.ndarray, ranks: np.ndarray, ends_ns: np.ndarray) -> BadNumber | None:
-    """norms: (n, ranks) gradient norms of consecutive steps, NaN unknown; the last EXPLOSION_STEPS are judged."""
+    """norms: (n, ranks) gradient norms of consecutive steps. The last EXPLOSION_STEPS have to be far above the rest."""
     if norms.shape[0] < EXPLOSION_BASELINE + EXPLOSION_STEPS:
         return None
-    with np.errstate(divide="ignore", invalid="ignore"):
-        logs = np.log(norms)
-    before, after = logs[:-EXPLOSION_STEPS], logs[-EXPLOSION_STEPS:]
-    if not np.isfinite(logs).all():
+    if not (np.isfinite(norms).all() and (norms > 0).all()):
         return None
-    middle = np.median(before, axis=0)
-    spread = np.maximum(1.4826 * np.median(np.abs(before - middle), axis=0), 0.05)
-    high = ((after - middle) / spread > EXPLOSION_Z) & (after - middle > np.log(EXPLOSION_RATIO))
-    exploded = high.all(axis=0)
+    logs = np.log(norms)
+    middle = np.median(logs, axis=0)
+    if not (logs[-EXPLOSION_STEPS:] - middle > np.log(EXPLOSION_RATIO)).all(axis=0).any():
+        return None
+    spread = np.maximum(1.4826 * np.median(np.abs(logs - middle), axis=0), 0.05)
+    high = ((logs - middle) / spread > EXPLOSION_Z) & (logs - middle > np.log(EXPLOSION_RATIO))
+    exploded = high[-EXPLOSION_STEPS:].all(axis=0)
     if not exploded.any():
         return None
+    calm = np.flatnonzero(~high[:, exploded].any(axis=1))
+    first = int(calm[-1]) + 1 if calm.size else 0
     return BadNumber(
-        step=int(steps[-EXPLOSION_STEPS]),
+        step=int(steps[first]),
         what="gradient norm",
-        value=f"{float(np.exp((after - middle)[:, exploded].max())):.0f} times its usual size",
+        value=f"{float(np.exp((logs - middle)[first:, exploded].max())):.0f} times its usual size",
         ranks=tuple(int(rank) for rank in ranks[exploded]),
         all_ranks=tuple(int(rank) for rank in ranks),
-        onset_ns=int(ends_ns[-EXPLOSION_STEPS]),
+        onset_ns=int(ends_ns[first]),
     )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ...telemetry.records import Block, Event, Group, Identity, Record
-from ...telemetry.tables import COLLECTIVES, NO_GROUP, STEPS, TABLES
+from ...telemetry.tables import COLLECTIVES, STEPS, TABLES
 from ...telemetry.vocabulary import EventName, ExitState, Kind, Level, Phase
 from ..operator import Context, Timer
 from . import narration
@@ -35,6 +35,13 @@ NUMBER_HOLD_NS = 1_000_000_000
 NEVER_JOINED_NS = 25_000_000_000
 #: A blind rank may be innocent: wait longer before it is even named as a candidate.
 UNSEEN_FACTOR = 2
+#: A call that is still open a flush later may never end; without a flush, ask after this time.
+STAYS_OPEN_NS = 200_000_000
+OPEN_LOOK_NS = 300_000_000
+MOST_OPEN_CALLS = 4096
+#: Steps that take no longer than those before may wait until so much has gathered, or so long.
+CLOSE_ROWS = 4096
+CLOSE_NS = 4_000_000_000
 PACE_CHECK_STEPS = 8
 GOOD_STEPS_TO_CLEAR = 3
 #: A better cause may still replace the one that a crash was opened with.
@@ -126,10 +133,10 @@ class JobOperator:
         """Takes every decision that is due by then, each at its own stamp."""
         while job.due_ns and job.due_ns <= stamp_ns:
             now, job.due_ns = job.due_ns, 0
-            job.facts_changed = True
             if job.finished_ns:
                 continue  # the last word has been said
             self._judge_stops(job, now, ctx)
+            self._judge_open_calls(job, now, ctx)
             self._judge_crash(job, now, ctx)
             self._judge_late_numbers(job, now, ctx)
             revise_all(job, ctx, now)
@@ -163,17 +170,17 @@ class JobOperator:
         rows = _conform(block.rows, TABLES[block.name])
         offset = job.offsets.setdefault(block.identity.node, block.clock_offset_ns)
         for column in _TIMES.get(block.name, ()):
-            rows[column] = np.where(rows[column] > 0, rows[column] + offset, 0)
+            rows[column] += offset * (rows[column] > 0)
         if block.name in _GROUPED:
-            lookup = np.append(job.group_lookup(block.groups), np.uint16(NO_GROUP))
-            rows["group"] = lookup[np.minimum(rows["group"], len(block.groups))]
+            lookup = job.group_lookup(block.groups)
+            rows["group"] = lookup[np.minimum(rows["group"], lookup.size - 1)]
         if block.name is EventName.BLOCK_COLLECTIVES:
-            self._take_collectives(job, rows, stamp_ns, ctx)
+            closed_ns = block.time_ns - block.clock_offset_ns + offset
+            self._take_collectives(job, rows, closed_ns, stamp_ns, ctx)
         elif block.name is EventName.BLOCK_STEPS:
             self._take_steps(job, rows, block.identity.node, stamp_ns, ctx)
         elif block.name is EventName.BLOCK_STEP_GROUPS:
-            job.step_groups.append(rows)
-            job.pending_changed = True
+            job.add_step_groups(rows)
         elif block.name is EventName.BLOCK_PROGRESS:
             take_progress(job, rows, block.identity.node, stamp_ns)
             self._judge_stops(job, stamp_ns, ctx)
@@ -182,32 +189,70 @@ class JobOperator:
         elif block.name is EventName.BLOCK_GROUP_PROGRESS:
             take_group_progress(job, rows, stamp_ns)
 
-    def _take_collectives(self, job: JobState, rows: np.ndarray, stamp_ns: int, ctx: Context) -> None:
+    def _take_collectives(self, job: JobState, rows: np.ndarray, closed_ns: int, stamp_ns: int, ctx: Context) -> None:
         job.add_pending(rows)
-        if (rows["done_ns"] == 0).any():
-            # A call that does not match never ends, so what is complete can wait until its step closes.
+        if self._note_open_calls(job, rows, closed_ns, stamp_ns):
             self._judge_signatures(job, stamp_ns, ctx)
         if job.pending_rows > MOST_PENDING_ROWS:
             mismatch = prune_pending(job)
             if mismatch is not None:
                 self._report_mismatch(job, mismatch, stamp_ns, ctx)
 
+    def _note_open_calls(self, job: JobState, rows: np.ndarray, closed_ns: int, stamp_ns: int) -> bool:
+        """Whether a call stays open. One that does not match never ends; what is complete waits for its step's end."""
+        opened = job.open_calls
+        if opened:
+            late = rows[(rows["enqueued_ns"] <= job.flushed_ns) & (rows["done_ns"] > 0)]
+            for call in zip(late["rank"].tolist(), late["group"].tolist(), late["seq"].tolist(), strict=True):
+                opened.pop(call, None)
+        stays = any(stamp_ns - stamp >= STAYS_OPEN_NS for stamp in opened.values())
+        still = rows["done_ns"] == 0
+        if still.any() and len(opened) < MOST_OPEN_CALLS:
+            new = rows[still]
+            for call in zip(new["rank"].tolist(), new["group"].tolist(), new["seq"].tolist(), strict=True):
+                opened[call] = stamp_ns
+            job.schedule(stamp_ns + OPEN_LOOK_NS)
+        job.flushed_ns = closed_ns
+        return stays
+
+    def _judge_open_calls(self, job: JobState, now: int, ctx: Context) -> None:
+        """No flush came since, or it did not complete them: whoever is in them waits."""
+        stays = [call for call, stamp in job.open_calls.items() if now - stamp >= OPEN_LOOK_NS]
+        for call in stays:  # each is worth one look; a hang is the progress rows' to tell
+            del job.open_calls[call]
+        if job.open_calls:
+            job.schedule(min(job.open_calls.values()) + OPEN_LOOK_NS)
+        if stays:
+            self._judge_signatures(job, now, ctx)
+
     def _take_steps(self, job: JobState, rows: np.ndarray, node: str, stamp_ns: int, ctx: Context) -> None:
-        job.step_rows.append(rows)
-        job.pending_changed = True
+        job.add_step_rows(rows)
         newest = job.newest_step
         for rank, step in zip(rows["rank"].tolist(), rows["step"].tolist(), strict=True):
             if step > newest.get(rank, -1):
                 if rank not in newest:
                     job.set_node(rank, node)
                 newest[rank] = step
-        horizon = horizon_of(job)
-        if horizon > job.closed_step:
-            self._judge_steps(job, close_steps(job, horizon), stamp_ns, ctx)
-        bad = find_non_finite(joined(job.step_rows, STEPS))
+        bad = find_non_finite(rows)
         if bad is not None and not job.number_due_ns:
             job.number_due_ns = stamp_ns + NUMBER_HOLD_NS
             job.schedule(job.number_due_ns)
+        if (
+            job.findings
+            or job.number_due_ns
+            or not job.slow_step_ns
+            or int((rows["end_ns"] - rows["begin_ns"]).max()) > job.slow_step_ns
+            or job.pending_rows >= CLOSE_ROWS
+            or stamp_ns - job.closed_stamp_ns >= CLOSE_NS
+        ):
+            self._close(job, stamp_ns, ctx)
+
+    def _close(self, job: JobState, now: int, ctx: Context) -> None:
+        """Closes what can be closed. Steps like those before may lie for a while: joining many at once is cheap."""
+        horizon = horizon_of(job)
+        if horizon > job.closed_step:
+            job.closed_stamp_ns = now
+            self._judge_steps(job, close_steps(job, horizon), now, ctx)
 
     # --- events -----------------------------------------------------------------------------------------------------
     def _take_event(self, job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
@@ -233,6 +278,7 @@ class JobOperator:
         """Nothing more will come: what is held is decided now, and what cannot last longer than the job ends."""
         job.finished_ns = event.time_ns
         job.exit_code = int(event.attributes.get("exit_code", 0))
+        self._close(job, stamp_ns, ctx)
         self._judge_crash(job, stamp_ns, ctx, finished=True)
         self._judge_late_numbers(job, stamp_ns, ctx, finished=True)
         asked = bool(job.signalled_ns) or job.exit_code == 0
@@ -264,6 +310,7 @@ class JobOperator:
         facts.pid = int(event.attributes.get("pid", 0))
         facts.local_rank = int(event.attributes.get("local_rank", -1))
         facts.started_ns = event.time_ns
+        facts.launcher_pid = int(event.attributes.get("launcher_pid", 0))
         job.world_size = max(job.world_size, int(event.attributes.get("world_size", 0)))
         for finding in _of_kind(job, Kind.RANK_NEVER_JOINED):
             if event.identity.rank in finding.suspects:
@@ -321,6 +368,7 @@ class JobOperator:
 
     # --- judgements -------------------------------------------------------------------------------------------------
     def _judge_signatures(self, job: JobState, now: int, ctx: Context) -> None:
+        self._close(job, now, ctx)  # the steps before are the pattern by which two ranks are told apart
         mismatch = find_mismatch(join_instances(job.all_pending()), job.blind())
         if mismatch is not None:
             self._report_mismatch(job, mismatch, now, ctx)
@@ -398,7 +446,7 @@ class JobOperator:
                 waiting.append(rank)
                 ages.append(int(row["phase_age_ns"]))
         if waiting and max(ages) >= NEVER_JOINED_NS:
-            body = narration.never_joined_body(job, missing, waiting, max(ages), now)
+            body = narration.never_joined_body(job, missing, waiting, now)
             open_finding(job, ctx, now, kind=Kind.RANK_NEVER_JOINED, place=f"ranks {missing[0]}", body=body)
 
     def _judge_waits(self, job: JobState, now: int, ctx: Context) -> None:
@@ -408,6 +456,7 @@ class JobOperator:
             return
         if oldest_open_ns(job) < FLOOR_NS or _has_kind(job, Kind.PLANNED_STOP):
             return
+        self._close(job, now, ctx)
         waits = find_waits(job)
         blockage = find_blockage(waits, FLOOR_NS)
         if blockage is None:
@@ -523,6 +572,9 @@ class JobOperator:
         """A bad number whose step never closed (the job hangs or dies of it): judged by the rows that came."""
         if not job.number_due_ns or (now < job.number_due_ns and not finished):
             return
+        self._close(job, now, ctx)
+        if not job.number_due_ns:
+            return
         job.number_due_ns = 0
         rows = joined(job.step_rows, STEPS)
         if rows.size:
@@ -602,6 +654,7 @@ def _read_ending(job: JobState, event: Event, stamp_ns: int) -> Ending:
         exit_state=int(values.get("exit_state", ExitState.RUNNING)),
         exception=bool(values.get("exception", False)),
         sender_pid=int(values.get("sender_pid", 0)),
+        by_launcher=0 < int(values.get("sender_pid", 0)) == job.facts(event.identity.rank).launcher_pid,
         file=str(values.get("file", "")),
         line=int(values.get("line", 0)),
         function=str(values.get("function", "")),

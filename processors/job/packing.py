@@ -11,18 +11,17 @@ from typing import Any
 
 import numpy as np
 
+_descriptions: dict[np.dtype, str] = {}
+
 
 def pack(values: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> bytes:
     """Values must survive JSON; arrays keep their dtype (structured ones too) and shape."""
     arrays = arrays or {}
-    head = json.dumps(
-        {
-            "values": values,
-            "arrays": [[name, _describe(array.dtype), list(array.shape)] for name, array in arrays.items()],
-        },
-        separators=(",", ":"),
+    listed = ",".join(
+        f'["{name}",{_description(array.dtype)},{json.dumps(array.shape)}]' for name, array in arrays.items()
     )
-    return b"\n".join([head.encode(), b"".join(array.tobytes() for array in arrays.values())])
+    head = f'{{"values":{json.dumps(values, separators=(",", ":"))},"arrays":[{listed}]}}\n'
+    return b"".join([head.encode(), *(array.tobytes() for array in arrays.values())])
 
 
 def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -41,8 +40,12 @@ def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     return head["values"], arrays
 
 
-def _describe(dtype: np.dtype) -> Any:
-    return dtype.descr if dtype.names else dtype.str
+def _description(dtype: np.dtype) -> str:
+    """The dtype as JSON; kept, because describing a structured one costs more than packing its rows."""
+    found = _descriptions.get(dtype)
+    if found is None:
+        found = _descriptions[dtype] = json.dumps(dtype.descr if dtype.names else dtype.str)
+    return found
 
 
 def _dtype(description: Any) -> np.dtype:

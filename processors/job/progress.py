@@ -123,10 +123,16 @@ def _read_wait(
         op=int(row["op"]),
         p2p=False,
         age_ns=age_ns,
+        since_ns=_read_ns(job, int(members[place])) - age_ns,
         passed=_went_on(job, int(members[place]), int(row["flags"]), age_ns),
         missing=missing,
         unknown=unknown,
     )
+
+
+def _read_ns(job: JobState, rank: int) -> int:
+    row = job.progress_row(rank)
+    return int(row["read_ns"]) if row is not None else 0
 
 
 def _went_on(job: JobState, rank: int, flags: int, age_ns: int) -> bool:
@@ -177,6 +183,7 @@ def _p2p_waits(job: JobState, fresh_since: int) -> list[Wait]:
                 op=int(row["op"]),
                 p2p=True,
                 age_ns=age_ns,
+                since_ns=int(row["enqueued_ns"]),
                 passed=_went_on(job, rank, int(row["flags"]), age_ns),
                 missing=() if met else (peer,),
             )

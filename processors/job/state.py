@@ -1,7 +1,7 @@
 """What the operator remembers of one job: a working copy in arrays, and the rows it is rebuilt from.
 
-Rows (table "job"): ``facts`` slow-changing JSON, ``progress`` newest progress rows, ``steps`` the window of closed
-steps, ``pending/N`` collectives of open steps as received, ``pending.steps`` their step rows. No pickle.
+Rows (table "job"): ``facts`` slow-changing JSON, ``clock`` what changes with every batch, ``progress`` newest progress
+rows, ``steps`` the window of closed steps, ``open/N`` rows of open steps as received, one per batch. No pickle.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from ...telemetry.records import Group
 from ...telemetry.ring_layout import parse_ranks
-from ...telemetry.tables import COLLECTIVES, GROUP_PROGRESS, PROGRESS, STEP_GROUPS, STEPS
+from ...telemetry.tables import COLLECTIVES, GROUP_PROGRESS, NO_GROUP, PROGRESS, STEP_GROUPS, STEPS
 from ...telemetry.vocabulary import HookState, Level, Phase
 from ..operator import Table
 from .crash_order import Ending
@@ -40,6 +40,7 @@ class RankFacts:
     node: str = ""
     pid: int = 0
     local_rank: int = -1
+    launcher_pid: int = 0
     started_ns: int = 0
     stopped_ns: int = 0
     stopped_stamp_ns: int = 0
@@ -108,7 +109,13 @@ class JobState:
         self.group_progress: list[GroupProgress] = []
         self.pending: list[np.ndarray] = []
         self.pending_rows = 0
-        self.chunks_written = 0
+        self.unsaved: dict[str, list[np.ndarray]] = {}
+        self.rewrite_open = True
+        self.chunks = getattr(self, "chunks", [])  # names of the rows that hold open steps
+        self.closed_stamp_ns = 0
+        self.open_calls: dict[tuple[int, int, int], int] = {}
+        self.flushed_ns = 0
+        self.slow_step_ns = 0
         self.step_rows: list[np.ndarray] = []
         self.step_groups: list[np.ndarray] = []
         self.newest_step: dict[int, int] = {}
@@ -125,15 +132,15 @@ class JobState:
         self.norms = np.zeros((0, 0))
         self.norm_steps = np.zeros((0, 2), np.int64)
         self._shape: GroupShape | None = None
-        self.facts_changed = self.progress_changed = self.steps_changed = self.pending_changed = True
+        self.facts_changed = self.progress_changed = self.steps_changed = True
 
     # --- groups -----------------------------------------------------------------------------------------------------
     def group_lookup(self, groups: tuple[Group, ...]) -> np.ndarray:
-        """Maps a block's own group indices to this job's; groups never seen before are added."""
+        """Maps a block's own group indices to this job's, and len(groups) to NO_GROUP; new groups are added."""
         uids = tuple(group.uid for group in groups)
         found = self._lookups.get(uids)
         if found is None:
-            found = np.array([self.add_group(group) for group in groups], np.uint16)
+            found = np.array([*(self.add_group(group) for group in groups), NO_GROUP], np.uint16)
             if len(self._lookups) > 1024:
                 self._lookups.clear()
             self._lookups[uids] = found
@@ -260,6 +267,11 @@ class JobState:
         self.pace = self.pace[-LONGEST_HISTORY:]
         self.steps_changed = True
 
+    def note_pace(self) -> None:
+        """Remembers which step time is long enough to look at once; to be called when steps were closed."""
+        recent = self.times.duration_ns[-64:]
+        self.slow_step_ns = int(np.quantile(recent, 0.9)) if recent.size >= 40 else 0
+
     def median_step_ns(self) -> int:
         recent = self.times.duration_ns[-32:]
         return int(np.median(recent)) if recent.size else 0
@@ -284,22 +296,30 @@ class JobState:
         self.norms = np.zeros((0, ranks.size))
         self.norm_steps = np.zeros((0, 2), np.int64)
 
-    # --- pending rows -----------------------------------------------------------------------------------------------
+    # --- rows of open steps -----------------------------------------------------------------------------------------
     def add_pending(self, rows: np.ndarray) -> None:
         self.pending.append(rows)
         self.pending_rows += rows.size
-        self.pending_changed = True
+        self.unsaved.setdefault("rows", []).append(rows)
+
+    def add_step_rows(self, rows: np.ndarray) -> None:
+        self.step_rows.append(rows)
+        self.unsaved.setdefault("steps", []).append(rows)
+
+    def add_step_groups(self, rows: np.ndarray) -> None:
+        self.step_groups.append(rows)
+        self.unsaved.setdefault("groups", []).append(rows)
 
     def all_pending(self) -> np.ndarray:
         """Every pending collective in one array (and from now on kept as one)."""
         if len(self.pending) != 1:
-            self.pending = [np.concatenate(self.pending)] if self.pending else [np.zeros(0, COLLECTIVES)]
+            self.pending = [joined(self.pending, COLLECTIVES)]
         return self.pending[0]
 
     def keep_pending(self, rows: np.ndarray) -> None:
         self.pending = [rows] if rows.size else []
         self.pending_rows = rows.size
-        self.pending_changed = True
+        self.rewrite_open = True
 
     # --- findings ---------------------------------------------------------------------------------------------------
     def stopping_finding(self) -> OpenFinding | None:
@@ -324,27 +344,42 @@ class JobState:
             table.put("progress", pack({}, arrays))
         if self.steps_changed:
             table.put("steps", pack(self._steps_values(), self._steps_arrays()))
-        if self.pending_changed:
-            table.put("pending", pack({}, {"rows": self.all_pending()}))
-            table.put("pending.steps", pack({}, {"steps": joined(self.step_rows, STEPS), "groups": self._groups()}))
-        self.facts_changed = self.progress_changed = self.steps_changed = self.pending_changed = False
+        self._save_open(table)
+        self.facts_changed = self.progress_changed = self.steps_changed = False
         self.revision += 1
-        table.put("revision", b"%d" % self.revision)
+        table.put("clock", b"%d\n%s" % (self.revision, pack(self._clock_values())))
+
+    def _save_open(self, table: Table) -> None:
+        """Appends a row with what came since the last call, or begins anew after a step has closed."""
+        if self.rewrite_open:
+            for name in self.chunks:
+                table.delete(name)
+            self.chunks = []
+            self.unsaved = {"rows": self.pending, "steps": self.step_rows, "groups": self.step_groups}
+            self.rewrite_open = False
+        arrays = {name: joined(parts, _OPEN_ROWS[name]) for name, parts in self.unsaved.items() if parts}
+        if arrays:
+            self.chunks.append(f"open/{self.revision:012d}")
+            table.put(self.chunks[-1], pack({}, arrays))
+        self.unsaved = {}
 
     def is_current(self, table: Table) -> bool:
         """Whether this working copy is what the rows say (it is not after the runner rolled back)."""
-        return table.get("revision") == b"%d" % self.revision
+        clock = table.get("clock")
+        return clock is not None and clock.startswith(b"%d\n" % self.revision)
 
     @classmethod
     def load(cls, table: Table) -> JobState | None:
         """The state as last saved; None if there is none. Raises ValueError for rows that cannot be read."""
-        facts = table.get("facts")
-        if facts is None:
+        facts, clock = table.get("facts"), table.get("clock")
+        if facts is None or clock is None:
             return None
         values, _ = unpack(facts)
         job = cls(cluster=values["cluster"], run=values["run"], job=values["job"])
         job._read_facts(values)
-        job.revision = int(table.get("revision") or b"0")
+        revision, _, packed = clock.partition(b"\n")
+        job.revision = int(revision)
+        job._read_clock(unpack(packed)[0])
         _, arrays = unpack(table.get("progress") or pack({}))
         job.progress = arrays.get("progress", job.progress)
         job.progress_stamps = arrays.get("stamps", job.progress_stamps)
@@ -353,16 +388,33 @@ class JobState:
             progress.rows = arrays.get(f"rows{index}", progress.rows)
             progress.stamps = arrays.get(f"stamps{index}", progress.stamps)
         job._read_steps(*unpack(table.get("steps") or pack({})))
-        _, arrays = unpack(table.get("pending") or pack({}))
-        job.keep_pending(arrays.get("rows", np.zeros(0, COLLECTIVES)))
-        _, arrays = unpack(table.get("pending.steps") or pack({}))
-        job.step_rows = [arrays[name] for name in ("steps",) if name in arrays and arrays[name].size]
-        job.step_groups = [arrays[name] for name in ("groups",) if name in arrays and arrays[name].size]
-        job.facts_changed = job.progress_changed = job.steps_changed = job.pending_changed = False
+        for name, row in table.rows():
+            if name.startswith("open/"):
+                _, arrays = unpack(row)
+                job.chunks.append(name)
+                if "rows" in arrays:
+                    job.add_pending(arrays["rows"])
+                job.step_rows += [arrays["steps"]] if "steps" in arrays else []
+                job.step_groups += [arrays["groups"]] if "groups" in arrays else []
+        job.unsaved, job.rewrite_open = {}, False
+        job.facts_changed = job.progress_changed = job.steps_changed = False
         return job
 
-    def _groups(self) -> np.ndarray:
-        return joined(self.step_groups, STEP_GROUPS)
+    def _clock_values(self) -> dict[str, Any]:
+        return {
+            "due_ns": self.due_ns,
+            "number_due_ns": self.number_due_ns,
+            "closed_stamp_ns": self.closed_stamp_ns,
+            "flushed_ns": self.flushed_ns,
+            "open_calls": [[*call, stamp] for call, stamp in self.open_calls.items()],
+            "newest_step": list(self.newest_step.items()),
+        }
+
+    def _read_clock(self, values: dict[str, Any]) -> None:
+        self.due_ns, self.number_due_ns = values["due_ns"], values["number_due_ns"]
+        self.closed_stamp_ns, self.flushed_ns = values["closed_stamp_ns"], values["flushed_ns"]
+        self.open_calls = {(rank, group, seq): stamp for rank, group, seq, stamp in values["open_calls"]}
+        self.newest_step = {rank: step for rank, step in values["newest_step"]}
 
     def _facts_values(self) -> dict[str, Any]:
         return {
@@ -386,7 +438,7 @@ class JobState:
 
     def _steps_values(self) -> dict[str, Any]:
         return {
-            "newest_step": list(self.newest_step.items()),
+            "slow_step_ns": self.slow_step_ns,
             "closed_step": self.closed_step,
             "last_seqs": [[*place, seq] for place, seq in self.last_seqs.items()],
             "usual_counts": list(self.usual_counts.items()),
@@ -408,7 +460,7 @@ class JobState:
     def _read_steps(self, values: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         if not values:
             return
-        self.newest_step = {rank: step for rank, step in values["newest_step"]}
+        self.slow_step_ns = values["slow_step_ns"]
         self.closed_step = values["closed_step"]
         self.last_seqs = {(group, rank): seq for group, rank, seq in values["last_seqs"]}
         self.usual_counts = {group: count for group, count in values["usual_counts"]}
@@ -438,6 +490,7 @@ def joined(chunks: Iterable[np.ndarray], dtype: np.dtype) -> np.ndarray:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
+_OPEN_ROWS = {"rows": COLLECTIVES, "steps": STEPS, "groups": STEP_GROUPS}
 _PLAIN_FACTS = (
     "cluster",
     "run",
@@ -446,9 +499,7 @@ _PLAIN_FACTS = (
     "world_size",
     "offsets",
     "past_attempts",
-    "due_ns",
     "signalled_ns",
     "finished_ns",
     "exit_code",
-    "number_due_ns",
 )

@@ -26,6 +26,7 @@ class Wait:
     op: int
     p2p: bool
     age_ns: int
+    since_ns: int
     passed: bool
     missing: tuple[int, ...]
     unknown: tuple[int, ...] = ()

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from synthetic_job import FOREVER, Action, Call, MemoryContext, SyntheticJob, drive
 
+from tests.processors.job.synthetic_job import FOREVER, Action, Call, MemoryContext, SyntheticJob, drive
 from whichrank.telemetry.records import Finding, Record
 from whichrank.telemetry.vocabulary import EventName, ExitState, Phase
 

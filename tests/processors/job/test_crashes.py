@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from synthetic_job import MemoryContext, SyntheticJob, drive
 
+from tests.processors.job.synthetic_job import MemoryContext, SyntheticJob, drive
 from whichrank.telemetry.records import Finding
 from whichrank.telemetry.vocabulary import EventName, ExitState
 
@@ -140,6 +140,14 @@ def test_a_stop_asked_for_is_planned_and_what_follows_is_not_a_crash() -> None:
 def test_sigterm_to_all_ranks_at_once_is_planned_even_if_nobody_saw_the_request() -> None:
     context = run(*[killed(4.4 + 0.01 * rank, rank, 15) for rank in range(4)], finished(5.0, 1))
     assert verdict(context) == ("planned", "planned_stop", [])
+
+
+def test_ranks_that_the_launcher_ended_one_after_the_other_on_a_loaded_machine_are_planned() -> None:
+    started = (0.1, EventName.RANK_STARTED, 2, {"pid": 4002, "launcher_pid": 77})
+    ends = [killed(4.4 + 0.5 * place, rank, 15) for place, rank in enumerate((2, 0, 1, 3))]
+    for _, _, _, values in ends:
+        values["sender_pid"] = 77
+    assert verdict(run(started, *ends, finished(6.5, 1))) == ("planned", "planned_stop", [])
 
 
 def test_sigterm_to_one_rank_is_a_death() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from synthetic_job import Action, Call, MemoryContext, SyntheticJob, drive
 
+from tests.processors.job.synthetic_job import Action, Call, MemoryContext, SyntheticJob, drive
 from whichrank.telemetry.records import Finding
 from whichrank.telemetry.vocabulary import EventName, ExitState, Op
 
@@ -69,7 +69,7 @@ def test_two_ranks_without_history_are_both_suspected() -> None:
 
 
 def same_calls(job: SyntheticJob, rank: int, step: int) -> list[Action]:
-    from synthetic_job import Enter, Phase, Work
+    from tests.processors.job.synthetic_job import Enter, Phase, Work
 
     return [Enter(Phase.FORWARD), Work(0.05), *[Call("world", bytes=8)] * 3, Enter(Phase.OPTIMIZER), Work(0.02)]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from synthetic_job import (
+
+from tests.processors.job.synthetic_job import (
     FOREVER,
     Action,
     Call,
@@ -15,7 +16,6 @@ from synthetic_job import (
     ddp_step,
     drive,
 )
-
 from whichrank.telemetry.records import Event, Finding
 from whichrank.telemetry.vocabulary import EventName, Op, Phase, ProcessState
 

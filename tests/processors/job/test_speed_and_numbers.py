@@ -6,8 +6,8 @@ import math
 import random
 
 import pytest
-from synthetic_job import Action, Enter, MemoryContext, SyntheticJob, Work, drive
 
+from tests.processors.job.synthetic_job import Action, Enter, MemoryContext, SyntheticJob, Work, drive
 from whichrank.telemetry.records import Finding
 from whichrank.telemetry.vocabulary import Phase
 

@@ -50,7 +50,7 @@ def replay(run_folder: Path, into: Path) -> Replayed:
     )
     try:
         report = json.loads(done.stdout)
-        return Replayed(report=report, lines=Path(report["written"]).joinpath("incidents.jsonl").read_bytes())
+        return Replayed(report=report, lines=Path(report["written"]).read_bytes())
     except (ValueError, KeyError, OSError) as error:
         raise RuntimeError(f"replay ended with {done.returncode}: {done.stderr.strip()[-300:]}") from error
 

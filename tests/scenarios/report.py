@@ -30,7 +30,7 @@ class Line:
 
     @property
     def word(self) -> str:
-        return {True: "ok", False: "SHORT", None: "not run"}[self.ok]
+        return {True: "ok", False: "SHORT", None: "-" if self.n else "not run"}[self.ok]
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -61,7 +61,7 @@ def must_show(results: Sequence[tuple[Scenario, Verdict]]) -> list[Line]:
             measured=_percent(located),
             k=sum(located),
             n=len(located),
-            ok=None if not located else True,
+            ok=None,
         )
     )
     return lines

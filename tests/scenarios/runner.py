@@ -27,7 +27,7 @@ from .witness import steps_captured, steps_done
 WORKLOADS = Path(__file__).parent / "workloads"
 POLL_S = 0.01
 #: From the command to the first step: interpreter, torch and rendezvous of up to six ranks on a busy machine.
-START_S = 120.0
+START_S = 240.0
 #: After the verdict: time for a second, wrong incident to show itself, and for the stack to come in as a revision.
 SETTLE_S = 4.0
 STACK_S = 8.0

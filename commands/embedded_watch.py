@@ -124,6 +124,8 @@ class EmbeddedWatch:
                 close()
             except Exception as error:  # edge: the command has ended, each part still gets its turn
                 self._say_once(f"at the end: {type(error).__name__}: {error}")
+        if self._log.unwritten:
+            self._say_once(f"{self._log.path}: {self._log.unwritten} revisions are missing, the disk had no room")
 
     def _drain_rest(self) -> None:
         if self._broken is None:
@@ -142,7 +144,7 @@ class EmbeddedWatch:
             try:
                 self._log.append(payload.document)
             except OSError as error:
-                self._say_once(f"{self._log.path}: not written: {error}")
+                self._say_once(f"{self._log.path}: {error.strerror}; incidents are kept until there is room")
             self._on_incident(payload)
         elif isinstance(payload, Event) and payload.name is EventName.EVIDENCE_REQUEST:
             self._agent.request(payload)

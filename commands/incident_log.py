@@ -6,7 +6,9 @@ Append only. After a crash the operators may conclude a revision again that is a
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,32 +26,55 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes, Document | None]]:
 
 
 class IncidentLog:
-    """Writes revisions once each."""
+    """Writes revisions once each; what a full disk refuses is kept and written when there is room again."""
 
     def __init__(self, path: Path) -> None:
         """Open or create. Raises OSError."""
         self.path = path
-        self._written: set[tuple[str, int]] = set()
-        torn = False
+        self._taken: set[tuple[str, int]] = set()
+        #: Lines that are not in the file yet, oldest first.
+        self._pending: deque[bytes] = deque()
+        self._torn = False  # the last line in the file has no end
         if path.exists():
             for _, line, document in read_lines(path):
-                torn = not line.endswith(b"\n")
+                self._torn = not line.endswith(b"\n")
                 if document is not None:
-                    self._written.add((str(document["id"]), int(document.get("revision", 0))))
+                    self._taken.add((str(document["id"]), int(document["revision"])))
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        if torn:
-            os.write(self._file, b"\n")  # the line on which a crash struck stays, and the next begins anew
+
+    @property
+    def unwritten(self) -> int:
+        """Revisions that are not in the file."""
+        return len(self._pending)
 
     def append(self, document: Mapping[str, Any]) -> bool:
-        """Write it unless this revision is in the file. Returns whether it was new. Raises OSError."""
+        """Write it unless this revision is in the file. Returns whether it was new.
+
+        Raises OSError when the disk refuses; the revision is kept then, and the next call tries again.
+        """
         key = (str(document["id"]), int(document["revision"]))
-        if key in self._written:
+        if key in self._taken:
             return False
-        line = canonical_line(document)
-        if os.write(self._file, line) != len(line):
-            raise OSError(f"{self.path}: disk full, an incident was written in part")
-        self._written.add(key)
+        self._taken.add(key)
+        self._pending.append(canonical_line(document))
+        self.flush()
         return True
 
+    def flush(self) -> None:
+        """Write what is pending. Raises OSError."""
+        while self._pending:
+            # A line on which a crash or a full disk struck stays, and the next begins anew.
+            line = b"\n" + self._pending[0] if self._torn else self._pending[0]
+            written = os.write(self._file, line)
+            if written != len(line):
+                self._torn = True
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+            self._torn = False
+            self._pending.popleft()
+
     def close(self) -> None:
-        os.close(self._file)
+        """Write what is pending and close. Raises OSError when revisions could not be written."""
+        try:
+            self.flush()
+        finally:
+            os.close(self._file)

@@ -92,7 +92,8 @@ def incident_panel(document: Mapping[str, Any]) -> RenderableType:
     table.add_row("since", _times(document.get("times") or {}))
     victims = document.get("victims") or {}
     if victims.get("count"):
-        table.add_row("waiting", f"{victims['count']} others: ranks {victims.get('ranks')}")
+        plural = "s" if victims["count"] != 1 else ""
+        table.add_row("victims", Text(f"{victims['count']}: rank{plural} {victims.get('ranks')}"))
     for index, item in enumerate(document.get("evidence") or ()):
         text = f"{item.get('shows') or item.get('value')}  ({item.get('source')}: {item.get('signal')})"
         table.add_row("why" if index == 0 else "", Text(text))

@@ -55,8 +55,11 @@ class RunDirectory:
     def write_run(self, description: Mapping[str, Any]) -> None:
         """Write run.json in one piece. Raises OSError."""
         temporary = self.path / f".{RUN_FILE}.{os.getpid()}"
-        temporary.write_text(json.dumps({"schema": RUN_SCHEMA, **description}, indent=2) + "\n")
-        temporary.replace(self.path / RUN_FILE)
+        try:
+            temporary.write_text(json.dumps({"schema": RUN_SCHEMA, **description}, indent=2) + "\n")
+            temporary.replace(self.path / RUN_FILE)
+        finally:
+            temporary.unlink(missing_ok=True)
 
     def read_run(self) -> dict[str, Any]:
         """Read run.json. Raises Unusable."""

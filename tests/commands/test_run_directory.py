@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import stat
 from pathlib import Path
 from typing import Any
@@ -73,6 +75,32 @@ def test_a_torn_line_stays_and_the_next_begins_anew(tmp_path: Path, torn: bytes)
     log.close()
     assert path.read_bytes() == canonical_line(document("a", 1)) + torn + b"\n" + canonical_line(document("b", 1))
     assert [found["id"] if found else None for _, _, found in read_lines(path)] == ["a", None, "b"]
+
+
+def test_what_a_full_disk_refused_is_written_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "incidents.jsonl"
+    log = IncidentLog(path)
+    log.append(document("a", 1))
+    room, write = [30], os.write
+
+    def write_while_there_is_room(descriptor: int, data: bytes) -> int:
+        if not room[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = write(descriptor, data[: room[0]])
+        room[0] -= written
+        return written
+
+    monkeypatch.setattr(os, "write", write_while_there_is_room)
+    for revision in (2, 3):
+        with pytest.raises(OSError, match="No space left"):
+            log.append(document("a", revision))
+    assert log.unwritten == 2
+    room[0] = 1 << 20
+    log.append(document("a", 4))
+    log.close()
+    assert [found["revision"] if found else None for _, _, found in read_lines(path)] == [1, None, 2, 3, 4]
 
 
 def test_rings_are_for_this_user_alone_and_go_without_those_of_others(tmp_path: Path) -> None:

@@ -276,7 +276,7 @@ def make_training_step(case: str) -> Callable[[], None]:
 
     def step() -> None:
         inputs, targets = next(stream)
-        loss = torch.nn.functional.mse_loss(model(inputs), targets)
+        loss: Any = torch.nn.functional.mse_loss(model(inputs), targets)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -364,9 +364,11 @@ def main() -> int:
     if case == "fsdp" and tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 8):
         print(json.dumps({"unsupported": "FSDP2 does not run on the CPU before torch 2.8"}))
         return 0
-    directory = Path(tempfile.mkdtemp(prefix="whichrank-overhead-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+    tmpfs = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    directory = Path(tempfile.mkdtemp(prefix="whichrank-overhead-", dir=tmpfs))
+    c10d: Any = dist  # torch's stubs do not export HashStore
     try:
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        dist.init_process_group("gloo", store=c10d.HashStore(), rank=0, world_size=1)
         if case == "tight":
             result = measure_tight(directory, completion, blocks)
         else:

@@ -1,6 +1,6 @@
 """The one way a benchmark tells its result: a table of asked, measured, k of n and ok or SHORT, and an exit status.
 
-Used by every benchmark; prints to standard output (``--json`` of a benchmark prints the same rows as one JSON document).
+Used by every benchmark; prints to standard output, with ``--json`` of a benchmark the same rows as one JSON document.
 """
 
 from __future__ import annotations

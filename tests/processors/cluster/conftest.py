@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
+
 from whichrank.processors.cluster.operator import ClusterOperator
 from whichrank.telemetry.incident import canonical_line, check_document
 from whichrank.telemetry.records import Event, Finding, Identity, Incident, Record

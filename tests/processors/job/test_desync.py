@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -17,7 +19,7 @@ def only(context: MemoryContext) -> Finding:
     return found[0]
 
 
-def changed(guilty: int, step: int, index: int, **new: object):  # type: ignore[no-untyped-def]
+def changed(guilty: int, step: int, index: int, **new: Any) -> Callable[[int, int, list[Action]], list[Action]]:
     """Edit the index-th call of this rank's step; ``drop=True`` leaves it out, ``extra`` puts one more before it."""
 
     def edit(rank: int, now: int, actions: list[Action]) -> list[Action]:
@@ -25,16 +27,18 @@ def changed(guilty: int, step: int, index: int, **new: object):  # type: ignore[
             return actions
         calls = [place for place, action in enumerate(actions) if isinstance(action, Call)]
         place = calls[index]
+        call = actions[place]
+        assert isinstance(call, Call)
         if new.get("drop"):
             return actions[:place] + actions[place + 1 :]
         if new.get("extra"):
-            return [*actions[:place], new["extra"], *actions[place:]]  # type: ignore[list-item]
-        return [*actions[:place], replace(actions[place], **new), *actions[place + 1 :]]  # type: ignore[type-var]
+            return [*actions[:place], new["extra"], *actions[place:]]
+        return [*actions[:place], replace(call, **new), *actions[place + 1 :]]
 
     return edit
 
 
-FAULTS = {
+FAULTS: dict[str, dict[str, Any]] = {
     "wrong op": {"index": 3, "op": Op.BROADCAST, "peer": 0},
     "wrong size": {"index": 3, "bytes": 4000},
     "wrong size of a bucket": {"index": 1, "bytes": 77},
@@ -69,7 +73,8 @@ def test_two_ranks_without_history_are_both_suspected() -> None:
 
 
 def same_calls(job: SyntheticJob, rank: int, step: int) -> list[Action]:
-    from tests.processors.job.synthetic_job import Enter, Phase, Work
+    from tests.processors.job.synthetic_job import Enter, Work
+    from whichrank.telemetry.vocabulary import Phase
 
     return [Enter(Phase.FORWARD), Work(0.05), *[Call("world", bytes=8)] * 3, Enter(Phase.OPTIMIZER), Work(0.02)]
 

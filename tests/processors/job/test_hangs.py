@@ -34,7 +34,7 @@ def suspects(finding: Finding) -> list[int]:
 def delay_of(finding: Finding, context: MemoryContext) -> float:
     """Seconds from onset to the first emission of this finding."""
     first = next(item for item in context.findings() if item.key == finding.key)
-    return first.time_ns / 1e9 - finding.body["times"]["onset"]
+    return first.time_ns / 1e9 - float(finding.body["times"]["onset"])
 
 
 @pytest.mark.parametrize("phase", [Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.OTHER])

@@ -30,13 +30,11 @@ def steps_needed(job: SyntheticJob, context: MemoryContext, onset: int, guilty: 
 def test_a_straggler_is_found_within_ten_steps(ranks: int, share: float, step_s: float) -> None:
     for seed in range(3):
         guilty = (seed + 1) % ranks
-        job = SyntheticJob(
-            ranks=ranks,
-            steps=60,
-            step_s=step_s,
-            seed=seed,
-            slow=lambda rank, step, guilty=guilty: share if rank == guilty and step >= 30 else 1.0,
-        )
+
+        def slow(rank: int, step: int, guilty: int = guilty) -> float:
+            return share if rank == guilty and step >= 30 else 1.0
+
+        job = SyntheticJob(ranks=ranks, steps=60, step_s=step_s, seed=seed, slow=slow)
         context = drive(job.records())
         finding = only(context)
         assert (finding.body["kind"], [s["rank"] for s in finding.body["suspects"]]) == ("rank_slow", [guilty])

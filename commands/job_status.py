@@ -9,6 +9,7 @@ import statistics
 from collections import deque
 from dataclasses import dataclass, field
 from enum import IntEnum
+from pathlib import Path
 from typing import TypeVar
 
 from ..telemetry.records import Block, Event, Group, Payload
@@ -95,6 +96,10 @@ class JobStatus:
     def seconds_per_step(self) -> float | None:
         """Median over the last steps, None before the first."""
         return statistics.median(self._step_seconds) if self._step_seconds else None
+
+    def living(self) -> list[int]:
+        """Ranks of this node whose process is still there, asked of the kernel."""
+        return [r.rank for r in self.ranks.values() if not r.ended and r.pid and Path(f"/proc/{r.pid}").exists()]
 
     def waiting(self) -> list[Waiting]:
         """Who waits for whom, by group; longest wait first."""

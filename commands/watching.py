@@ -24,7 +24,7 @@ from ..transport.bus import TOPIC_BLOCKS
 from .embedded_watch import EmbeddedWatch, with_job
 from .foreground_command import ForegroundCommand
 from .incident_panel import incident_panel
-from .job_status import JobStatus
+from .job_status import JobStatus, describe_ranks
 from .otlp_export import OtlpExport
 from .run import Job, describe_run, say
 from .run_directory import RunDirectory, remove_ring_directory
@@ -88,7 +88,10 @@ def watch(
     export.close()
     if export.problem:
         say(export.problem)
-    if watcher.broken is None and not settings.keep_rings:
+    survivors = status.living()
+    if survivors:
+        say(f"{describe_ranks(survivors)} still run though the command has ended; their rings stay in {rings}")
+    elif watcher.broken is None and not settings.keep_rings:
         remove_ring_directory(rings)
     try:
         directory.write_run({**description, "ended": time.time(), "exit_code": child.exit_code})

@@ -55,6 +55,8 @@ def relate(primary: Body, new: Body, resolved_at: float | None) -> Relation:
     resolved_at: Unix seconds at which that incident ended, None while it is open.
     """
     kinds = kind_of(primary), kind_of(new)
+    if kinds == (Kind.PLANNED_STOP, Kind.PLANNED_STOP):
+        return Relation.SAME_CAUSE  # an attempt is stopped once, in however many steps that shows
     if Bucket.TELEMETRY in (primary.get("bucket"), new.get("bucket")) or kinds[1] is Kind.PLANNED_STOP:
         return Relation.UNRELATED
     onset = onset_of(new)

@@ -185,6 +185,18 @@ def test_a_planned_stop_ends_what_is_open_and_explains_what_follows(court: Any, 
     assert len(court.pages) == 2
 
 
+def test_an_attempt_is_stopped_once(court: Any, finding: Any) -> None:
+    court.hear(
+        finding(Kind.PLANNED_STOP, at=20.0, key="job"),
+        finding(Kind.PLANNED_STOP, at=21.0, key="step 97"),
+        finding(Kind.PLANNED_STOP, at=22.0, key="job", cleared=True),
+        finding(Kind.PLANNED_STOP, at=22.0, key="step 97", cleared=True),
+        finding(Kind.PLANNED_STOP, at=22.4, key="step 98"),
+    )
+    (planned,) = court.pages
+    assert planned["state"] == "resolved"
+
+
 def test_telemetry_incidents_stand_apart(court: Any, finding: Any) -> None:
     court.hear(finding(Kind.INPUT_SILENT, at=3.0, step=None), finding(Kind.RANK_DIED, 2, at=5.0))
     assert sorted(page["bucket"] for page in court.pages) == ["immediate_crash", "telemetry"]

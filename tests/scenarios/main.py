@@ -13,6 +13,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -30,7 +31,7 @@ from .draw import draw_plan
 from .judge import Verdict, describe, judge_folder, latest_by_id
 from .parent import describe_plan, finished_runs, killed_parent_plans, killed_parent_problems, replay_problems
 from .plan import Plan, Scenario
-from .runner import Onset, Outcome, run_plan
+from .runner import Onset, Outcome, end_all_and_exit, run_plan
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("__init__.py", "agents", "commands", "instrumentation", "processors", "telemetry", "transport")
@@ -186,6 +187,8 @@ def select(options: argparse.Namespace, seed: int) -> list[tuple[Scenario, Plan]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end_all_and_exit)
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(10**6)
     console = Console(width=None if sys.stdout.isatty() else 150)
     chosen = select(options, seed)

@@ -33,8 +33,10 @@ SETTLE_S = 4.0
 STACK_S = 8.0
 #: After this long past the time asked for, a verdict no longer counts.
 GIVE_UP_S = 15.0
-#: From SIGTERM until the whole tree is gone.
-STOP_S = 20.0
+#: From SIGTERM until the whole tree is gone; torchrun alone gives its ranks 30 s.
+STOP_S = 45.0
+#: Jobs in flight, so that a command that is told to stop takes them with it.
+LIVE: set[Job] = set()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +150,7 @@ class Job:
                 start_new_session=True,
             )
         self.tail = IncidentTail(self.out / "incidents.jsonl")
+        LIVE.add(self)
 
     def running(self) -> bool:
         return self.process.poll() is None
@@ -216,6 +219,7 @@ class Job:
 
     def kill_what_is_left(self) -> None:
         """Everything that carries this run's plan in its environment, and the command's own session."""
+        LIVE.discard(self)
         if self.running():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -225,6 +229,13 @@ class Job:
             with contextlib.suppress(psutil.Error):
                 if process.pid != os.getpid() and process.environ().get("SCENARIO_PLAN") == mine:
                     process.kill()
+
+
+def end_all_and_exit(number: int, frame: object) -> None:
+    """Signal handler: a scenario command that is told to stop leaves no job behind."""
+    for job in list(LIVE):
+        job.kill_what_is_left()
+    os._exit(128 + number)
 
 
 def asked_s(scenario: Scenario, plan: Plan) -> float:

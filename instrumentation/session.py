@@ -227,13 +227,17 @@ class Session:
         self.writer.record_stack(frames_of_thread(self._main_thread_id))
 
     def _write_cost(self) -> int:
-        """Publish what phases and steps cost since the last time; returns the total of everything in ns."""
+        """Publish what all hooks cost the training threads since the last time; returns the total in ns."""
         own_ns = self.tracker.cost_ns + self.steps.cost_ns
         own_calls = self.tracker.calls + self.steps.calls
-        if own_ns != self._cost_written_ns:
+        if self.collectives is not None:
+            own_ns += self.collectives.cost_ns
+            own_calls += self.collectives.switch.calls
+        # An estimate from samples may go down for a moment; what was published stays.
+        if own_ns > self._cost_written_ns and own_calls >= self._calls_written:
             self.writer.add_cost(own_ns - self._cost_written_ns, own_calls - self._calls_written)
             self._cost_written_ns, self._calls_written = own_ns, own_calls
-        return own_ns + int(getattr(self.collectives, "cost_ns", 0))
+        return own_ns
 
     def _watch_cost(self, now_ns: int) -> None:
         total_ns = self._write_cost()

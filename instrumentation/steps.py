@@ -20,7 +20,6 @@ from typing import Any, Protocol
 
 from ..telemetry.vocabulary import StepFlag
 from .guard import Guard
-from .phases import MAX_COST_SAMPLE_NS
 
 
 class StepWriter(Protocol):
@@ -133,7 +132,7 @@ class StepCounter:
             self._guard.fail(error)
 
     def _end(self, flags: int) -> None:
-        begin_ns = time.monotonic_ns()
+        begin_ns = time.thread_time_ns()
         loss, grad_norm = self._loss, self._grad_norm
         self._loss = self._grad_norm = None
         self._backward_seen = False
@@ -144,6 +143,5 @@ class StepCounter:
         self.step = self._writer.end_step(loss, grad_norm, int(flags))
         if self._on_step is not None:
             self._on_step(self.step)
-        spent_ns = time.monotonic_ns() - begin_ns
-        self.cost_ns += spent_ns if spent_ns < MAX_COST_SAMPLE_NS else MAX_COST_SAMPLE_NS
+        self.cost_ns += time.thread_time_ns() - begin_ns
         self.calls += 1

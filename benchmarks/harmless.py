@@ -83,7 +83,11 @@ class Run:
             self.process = subprocess.Popen(
                 command, env=environment, cwd=self.directory, stdout=log, stderr=log, start_new_session=True
             )
-            self._attend(status)
+            try:
+                self._attend(status)
+            finally:
+                if self.process.poll() is None:
+                    os.killpg(self.process.pid, signal.SIGKILL)
         with suppress(OSError):
             self.exit_code = int(status.read_text())
         for rank in range(RANKS):
@@ -96,8 +100,6 @@ class Run:
         finished = self.mid_run is None
         while self.process.poll() is None or (self.watched == "run" and not status.exists()):
             if time.monotonic() > deadline:
-                with suppress(OSError):
-                    os.killpg(self.process.pid, signal.SIGKILL)
                 raise TimeoutError(f"{self.directory.name} still ran after {TIMEOUT_S} s")
             if not finished and self.mid_run is not None:
                 step = 0
@@ -366,6 +368,8 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--keep", type=Path, help="folder to keep logs in")
     options = parser.parse_args()
+    # Mounts and jobs are cleaned up on the way out, also when somebody's patience ends.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     chosen = [
         abuse
         for abuse in ABUSES

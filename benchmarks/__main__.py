@@ -20,6 +20,7 @@ OLDEST_TORCH = ROOT / ".venv-oldest" / "bin" / "python"
 BENCHMARKS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
     "overhead": (("--torch-python", str(OLDEST_TORCH)) if OLDEST_TORCH.exists() else (), ("--blocks", "11")),
     "agent_cost": ((), ("--quick",)),
+    "job_operator": ((), ("--jobs", "16")),
     "harmless": ((), ("--quick",)),
 }
 

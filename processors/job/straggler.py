@@ -110,8 +110,13 @@ def _look_through_window(times: StepTimes, excess: np.ndarray, excess_ns: np.nda
     # One long step must not carry a window: what stands out counts twice the middle at most.
     level = np.minimum(recent, np.maximum(2.0 * middle, 0.0)).mean(axis=0)
     gain = level - np.maximum(usual, 0.0)
-    noise = _noise_of_mean(before - usual if based else recent - middle, window)
     candidate = int(np.argmax(gain))
+    # A machine that is suddenly crowded makes every rank erratic: noise within the window counts as well.
+    noise = max(
+        _noise_of_mean(recent - middle, window),
+        _noise_of_mean(recent[:, candidate] - middle[candidate], window),
+        _noise_of_mean(before - usual, window) if based else 0.0,
+    )
     smallest = UNBASED_EXCESS
     if based:
         smallest = SMALLEST_EXCESS if before.shape[0] >= BASELINE_STEPS else SHORT_BASELINE_EXCESS

@@ -1,0 +1,46 @@
+"""The ranks that ``job_operator`` records: four processes, three groups, many small collectives, a step every 0.1 s.
+
+Run by torchrun; knows nothing of whichrank. Argument: number of steps.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+CALLS_PER_STEP = 20
+STEP_S = 0.1
+
+
+def main() -> None:
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    torch.set_num_threads(1)
+    pairs: list[Any] = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    everyone: Any = dist.new_group([0, 1, 2, 3])
+    model = torch.nn.Linear(16, 16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for _ in range(int(sys.argv[1])):
+        end = time.monotonic() + STEP_S
+        loss = model(torch.randn(8, 16)).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        for call in range(CALLS_PER_STEP - 2):
+            if call % 3 == 0:
+                dist.all_reduce(torch.zeros(64 + call), group=pairs[rank // 2])
+            else:
+                dist.all_reduce(torch.zeros(256), group=everyone if call % 3 == 1 else None)
+        for parameter in model.parameters():
+            gradient: Any = parameter.grad
+            dist.all_reduce(gradient)
+        optimizer.step()
+        time.sleep(max(0.0, end - time.monotonic()))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -161,6 +161,8 @@ def _run_job(run: Path, plan: Path, truth: Path, *, quiet: bool) -> None:
     deadline = time.monotonic() + START_LIMIT_S
     struck = False
     named_at: float | None = None
+    # Ended from outside, the demo must not leave a job behind that sleeps for an hour.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         while child.poll() is None and time.monotonic() < deadline:
             time.sleep(0.2)

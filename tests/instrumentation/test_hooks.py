@@ -97,7 +97,7 @@ def places() -> dict[str, Any]:
         (torch.nn.utils.clip_grad, "clip_grad_norm_"),
         (torch.amp.GradScaler, "step"),
         (torch.amp.GradScaler, "scale"),
-        (torch.utils.data.dataloader._BaseDataLoaderIter, "__next__"),  # noqa: SLF001
+        (torch.utils.data.dataloader._BaseDataLoaderIter, "__next__"),
         (DistributedDataParallel, "forward"),
         (FullyShardedDataParallel, "forward"),
         (fsdp_state, "_root_pre_forward"),
@@ -116,7 +116,7 @@ def places() -> dict[str, Any]:
 def test_stop_leaves_every_place_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     before = places()
-    hooks = (optimizer_module._global_optimizer_pre_hooks, optimizer_module._global_optimizer_post_hooks)  # noqa: SLF001
+    hooks = (optimizer_module._global_optimizer_pre_hooks, optimizer_module._global_optimizer_post_hooks)
     counts = [len(table) for table in hooks]
     finders = list(sys.meta_path)
     assert whichrank.init(directory=tmp_path / "rings")
@@ -373,13 +373,13 @@ def test_level_off_records_nothing(recording: Recording, monkeypatch: pytest.Mon
     session = api.current_session()
     assert session is not None
     (recording.directory / "level").write_text("off")
-    session._look_around(1)  # noqa: SLF001 - what the heartbeat thread calls once a second
+    session._look_around(1)
     before = len(recording.ring.events)
     call_everything()
     assert len(recording.ring.events) == before
     assert recording.ring.words["level"] == 0
     (recording.directory / "level").write_text("status")
-    session._look_around(2)  # noqa: SLF001
+    session._look_around(2)
     call_everything()
     assert recording.ring.words["step"] == 2
     assert recording.ring.words["level"] == 1
@@ -389,14 +389,14 @@ def test_own_cost_is_measured_and_limits_itself(recording: Recording, monkeypatc
     session = api.current_session()
     assert session is not None
     call_everything()
-    session._look_around(now_ns := time.monotonic_ns())  # noqa: SLF001
+    session._look_around(now_ns := time.monotonic_ns())
     ring = recording.ring
     assert ring.words["calls"] >= 8
     assert 500 < ring.words["cost_ns"] / ring.words["calls"] < 200_000
     session.steps.step = 1000
     session.tracker.cost_ns += 1_000_000_000  # a second of cost in half a minute
-    session._look_around(now_ns + 30_000_000_000)  # noqa: SLF001
-    session._look_around(now_ns + 31_000_000_000)  # noqa: SLF001
+    session._look_around(now_ns + 30_000_000_000)
+    session._look_around(now_ns + 31_000_000_000)
     ring = recording.ring
     assert ring.words["level"] == 1
     assert ring.words["hook_state"] & HookState.COST_LIMITED

@@ -251,7 +251,7 @@ def run_plan(scenario: Scenario, plan: Plan, folder: Path) -> Outcome:
     stopped_by_runner = False
     error = ""
     first_verdict: float | None = None
-    expected_s = START_S + plan.steps * plan.step_s * 2.5 + sum(plan.options.values()) + 60.0
+    expected_s = START_S + plan.steps * (plan.step_s * 2.5 + 0.5) + sum(plan.options.values()) + 60.0
     try:
         while job.running():
             time.sleep(POLL_S)

@@ -92,8 +92,8 @@ endif
 lint: setup ## ruff and mypy --strict over source and tests
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@MYPYPATH=$(VENV)/typing $(BIN)/mypy $(addprefix -p whichrank.,$(PACKAGES))
-	@MYPYPATH=$(VENV)/typing $(BIN)/mypy --explicit-package-bases $(wildcard tests benchmarks)
+	@MYPYPATH=$(VENV)/typing $(BIN)/mypy --explicit-package-bases \
+	  $(addprefix $(VENV)/typing/whichrank/,$(PACKAGES)) $(wildcard tests benchmarks)
 
 .PHONY: format
 format: setup ## let ruff put format and imports right

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...telemetry.tables import NO_GROUP, STEP_GROUPS, STEPS
+from ...telemetry.tables import COLLECTIVES, NO_GROUP, STEP_GROUPS, STEPS
 from ...telemetry.vocabulary import EventFlag, Phase, StepFlag
 from .matching import Joined, Mismatch, find_mismatch, join_instances, short_steps
 from .state import JobState, joined
@@ -50,15 +50,20 @@ class Closed:
 
 def horizon_of(job: JobState) -> int:
     """The newest step whose rows are in from every rank that is expected to send one; -1 none."""
-    if not job.newest_step:
+    if not job.newest_step.size:
         return -1
-    newest = max(job.newest_step.values())
-    expected = [rank for rank in job.alive() if rank not in job.blind_ranks]
-    steps = [job.newest_step.get(rank, -1) for rank in expected]
-    within = [step for step in steps if step > newest - FURTHEST_BEHIND]
+    newest = int(job.newest_step.max())
+    expected = np.zeros(max(job.newest_step.size, *job.ranks, 0) + 1, bool)
+    expected[[rank for rank, facts in job.ranks.items() if not facts.exited_ns and rank not in job.blind_ranks]] = True
+    steps = np.full(expected.size, -1, np.int64)
+    steps[: job.newest_step.size] = job.newest_step
+    horizon = int(steps[expected].min()) if expected.any() else newest
     if job.world_size > len(job.ranks):
-        within.append(-1 if newest < FURTHEST_BEHIND else newest - FURTHEST_BEHIND)
-    return min(within, default=newest)
+        horizon = -1  # somebody is still to come
+    if horizon > newest - FURTHEST_BEHIND:
+        return horizon
+    within = steps[expected & (steps > newest - FURTHEST_BEHIND)]
+    return int(within.min()) if within.size and job.world_size <= len(job.ranks) else newest - FURTHEST_BEHIND
 
 
 def close_steps(job: JobState, horizon: int) -> Closed:
@@ -75,7 +80,7 @@ def close_steps(job: JobState, horizon: int) -> Closed:
     p2p_rows = pending[(pending["flags"] & int(EventFlag.P2P)) != 0]
     p2p_done = p2p_rows["step"] <= horizon
     left = instances.rows[_instance_steps(instances) > horizon]
-    job.keep_pending(np.concatenate([left, p2p_rows[~p2p_done]]) if p2p_rows.size else left)
+    job.keep_pending(joined([left, p2p_rows[~p2p_done]], COLLECTIVES) if p2p_rows.size else left)
     short = _check_counts(job, horizon, blind)
     if mismatch is None:
         _remember_pattern(job, ready, horizon)
@@ -125,8 +130,9 @@ def _select_closed(instances: Joined, horizon: int) -> Joined:
 
 def _remember_pattern(job: JobState, ready: Joined, horizon: int) -> None:
     fresh = ready.rows[ready.first]
-    kept = np.concatenate([job.recent, fresh]) if job.recent.size else fresh
-    job.recent = kept[kept["step"] > horizon - PATTERN_STEPS]
+    fresh = fresh[fresh["step"] > horizon - PATTERN_STEPS]
+    kept = job.recent[job.recent["step"] > horizon - PATTERN_STEPS]
+    job.recent = joined([kept, fresh], COLLECTIVES) if kept.size else fresh
 
 
 def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarray) -> None:

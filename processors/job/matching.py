@@ -95,9 +95,12 @@ def join_instances(rows: np.ndarray) -> Joined:
         keep = np.concatenate([~repeated, [True]])
         rows, place = rows[keep], place[keep]
         same = place[1:] == place[:-1]
-    starts = np.concatenate([[True], ~same])
+    starts = np.ones(rows.size, bool)
+    np.logical_not(same, out=starts[1:])
     first = np.flatnonzero(starts)
-    count = np.diff(first, append=rows.size)
+    count = np.empty(first.size, np.int64)
+    count[:-1] = first[1:] - first[:-1]
+    count[-1] = rows.size - first[-1]
     return Joined(rows=rows, first=first, count=count, instance=np.cumsum(starts) - 1)
 
 

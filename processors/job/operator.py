@@ -35,9 +35,8 @@ NUMBER_HOLD_NS = 1_000_000_000
 NEVER_JOINED_NS = 25_000_000_000
 #: A blind rank may be innocent: wait longer before it is even named as a candidate.
 UNSEEN_FACTOR = 2
-#: A call that is still open a flush later may never end; without a flush, ask after this time.
-STAYS_OPEN_NS = 200_000_000
-OPEN_LOOK_NS = 300_000_000
+#: A call that is still open when the next flush (250 ms) has come may never end.
+OPEN_LOOK_NS = 290_000_000
 MOST_OPEN_CALLS = 4096
 #: Steps that take no longer than those before may wait until so much has gathered, or so long.
 CLOSE_ROWS = 4096
@@ -191,48 +190,43 @@ class JobOperator:
 
     def _take_collectives(self, job: JobState, rows: np.ndarray, closed_ns: int, stamp_ns: int, ctx: Context) -> None:
         job.add_pending(rows)
-        if self._note_open_calls(job, rows, closed_ns, stamp_ns):
-            self._judge_signatures(job, stamp_ns, ctx)
+        self._note_open_calls(job, rows, closed_ns, stamp_ns)
         if job.pending_rows > MOST_PENDING_ROWS:
             mismatch = prune_pending(job)
             if mismatch is not None:
                 self._report_mismatch(job, mismatch, stamp_ns, ctx)
 
-    def _note_open_calls(self, job: JobState, rows: np.ndarray, closed_ns: int, stamp_ns: int) -> bool:
-        """Whether a call stays open. One that does not match never ends; what is complete waits for its step's end."""
-        opened = job.open_calls
-        if opened:
-            late = rows[(rows["enqueued_ns"] <= job.flushed_ns) & (rows["done_ns"] > 0)]
-            for call in zip(late["rank"].tolist(), late["group"].tolist(), late["seq"].tolist(), strict=True):
-                opened.pop(call, None)
-        stays = any(stamp_ns - stamp >= STAYS_OPEN_NS for stamp in opened.values())
+    def _note_open_calls(self, job: JobState, rows: np.ndarray, closed_ns: int, stamp_ns: int) -> None:
+        """A call that does not match never ends: those still open after the next flush are worth a look."""
+        if len(job.open_calls):
+            late = (rows["enqueued_ns"] <= job.flushed_ns) & (rows["done_ns"] > 0)
+            if late.any():
+                ended = np.isin(_call_keys(job.open_calls), _call_keys(_calls(rows[late], 0)))
+                job.open_calls = job.open_calls[~ended]
         still = rows["done_ns"] == 0
-        if still.any() and len(opened) < MOST_OPEN_CALLS:
-            new = rows[still]
-            for call in zip(new["rank"].tolist(), new["group"].tolist(), new["seq"].tolist(), strict=True):
-                opened[call] = stamp_ns
+        if still.any() and len(job.open_calls) < MOST_OPEN_CALLS:
+            job.open_calls = np.concatenate([job.open_calls, _calls(rows[still], stamp_ns)])
             job.schedule(stamp_ns + OPEN_LOOK_NS)
-        job.flushed_ns = closed_ns
-        return stays
+        job.flushed_ns = max(job.flushed_ns, closed_ns)
 
     def _judge_open_calls(self, job: JobState, now: int, ctx: Context) -> None:
         """No flush came since, or it did not complete them: whoever is in them waits."""
-        stays = [call for call, stamp in job.open_calls.items() if now - stamp >= OPEN_LOOK_NS]
-        for call in stays:  # each is worth one look; a hang is the progress rows' to tell
-            del job.open_calls[call]
-        if job.open_calls:
-            job.schedule(min(job.open_calls.values()) + OPEN_LOOK_NS)
-        if stays:
-            self._judge_signatures(job, now, ctx)
+        old = now - job.open_calls[:, 3] >= OPEN_LOOK_NS
+        stays, job.open_calls = job.open_calls[old], job.open_calls[~old]
+        if len(job.open_calls):
+            job.schedule(int(job.open_calls[:, 3].min()) + OPEN_LOOK_NS)
+        stays = stays[stays[:, 1] < len(job.groups)]
+        if len(stays):  # each is worth one look; a hang is the progress rows' to tell
+            lowest = np.full(len(job.groups) + 1, np.iinfo(np.int64).max)
+            np.minimum.at(lowest, stays[:, 1], stays[:, 2])
+            pending = job.all_pending()
+            near = pending[pending["seq"] >= lowest[np.minimum(pending["group"], len(job.groups))]]
+            if find_mismatch(join_instances(near), job.blind()) is not None:
+                self._judge_signatures(job, now, ctx)
 
     def _take_steps(self, job: JobState, rows: np.ndarray, node: str, stamp_ns: int, ctx: Context) -> None:
         job.add_step_rows(rows)
-        newest = job.newest_step
-        for rank, step in zip(rows["rank"].tolist(), rows["step"].tolist(), strict=True):
-            if step > newest.get(rank, -1):
-                if rank not in newest:
-                    job.set_node(rank, node)
-                newest[rank] = step
+        job.note_steps(rows["rank"], rows["step"], node)
         bad = find_non_finite(rows)
         if bad is not None and not job.number_due_ns:
             job.number_due_ns = stamp_ns + NUMBER_HOLD_NS
@@ -456,7 +450,9 @@ class JobOperator:
             return
         if oldest_open_ns(job) < FLOOR_NS or _has_kind(job, Kind.PLANNED_STOP):
             return
-        self._close(job, now, ctx)
+        self._judge_signatures(job, now, ctx)
+        if job.stopping_finding() is not None:
+            return
         waits = find_waits(job)
         blockage = find_blockage(waits, FLOOR_NS)
         if blockage is None:
@@ -517,9 +513,9 @@ class JobOperator:
         """A hang that was none, or is over: the operation that was waited in has completed."""
         if finding.kind not in (Kind.RANK_NOT_ENTERED.value, Kind.DEADLOCK.value) or finding.seq < 0:
             return
-        progress = job.group_progress[finding.group]
-        seen = progress.stamps > 0
-        if seen.any() and bool((progress.rows["completed"][seen] >= finding.seq).all()):
+        rows, stamps = job.rows_of_group(finding.group)
+        seen = stamps > 0
+        if seen.any() and bool((rows["completed"][seen] >= finding.seq).all()):
             clear_finding(job, ctx, now, finding, f"sequence {finding.seq} has completed on all members")
 
     def _judge_steps(self, job: JobState, closed: Closed, now: int, ctx: Context) -> None:
@@ -627,6 +623,18 @@ def _conform(rows: np.ndarray, dtype: np.dtype) -> np.ndarray:
     if dtype is COLLECTIVES and "peer" not in (rows.dtype.names or ()):
         out["peer"] = -1
     return out
+
+
+def _calls(rows: np.ndarray, stamp_ns: int) -> np.ndarray:
+    """(n, 4): rank, group, sequence, stamp."""
+    out = np.empty((rows.size, 4), np.int64)
+    out[:, 0], out[:, 1], out[:, 2], out[:, 3] = rows["rank"], rows["group"], rows["seq"], stamp_ns
+    return out
+
+
+def _call_keys(calls: np.ndarray) -> np.ndarray:
+    """One number per call; sequences beyond 2^31 would only cost a look."""
+    return np.asarray((calls[:, 0] << 47) + (calls[:, 1] << 31) + calls[:, 2])
 
 
 def _time_of(job: JobState, event: Event) -> int:

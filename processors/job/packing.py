@@ -17,9 +17,7 @@ _descriptions: dict[np.dtype, str] = {}
 def pack(values: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> bytes:
     """Values must survive JSON; arrays keep their dtype (structured ones too) and shape."""
     arrays = arrays or {}
-    listed = ",".join(
-        f'["{name}",{_description(array.dtype)},{json.dumps(array.shape)}]' for name, array in arrays.items()
-    )
+    listed = ",".join(f'["{name}",{_description(array.dtype)},{list(array.shape)}]' for name, array in arrays.items())
     head = f'{{"values":{json.dumps(values, separators=(",", ":"))},"arrays":[{listed}]}}\n'
     return b"".join([head.encode(), *(array.tobytes() for array in arrays.values())])
 

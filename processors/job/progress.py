@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...telemetry.tables import NO_GROUP
 from ...telemetry.vocabulary import EventFlag, Op, ProcessState
 from .state import FRESH_NS, MOST_RANKS, JobState
 from .thresholds import is_rare
@@ -51,42 +50,40 @@ def _rare_until(job: JobState, rank: int, row: np.void, was: np.void | None) -> 
 
 def take_group_progress(job: JobState, rows: np.ndarray, stamp_ns: int) -> None:
     """rows: GROUP_PROGRESS with the job's own group indices."""
-    for index in np.unique(rows["group"]):
-        if index == NO_GROUP or index >= len(job.members):
-            continue
-        mine = rows[rows["group"] == index]
-        members = job.members[index]
-        place = np.searchsorted(members, mine["rank"])
-        known = (place < members.size) & (members[np.minimum(place, members.size - 1)] == mine["rank"])
-        progress = job.group_progress[index]
-        progress.rows[place[known]] = mine[known]
-        progress.stamps[place[known]] = stamp_ns
+    positions = job.shape().positions
+    rows = rows[(rows["group"] < len(job.members)) & (rows["rank"] < positions.shape[1])]
+    place = positions[rows["group"], rows["rank"]]
+    member = place >= 0
+    if not member.all():
+        rows, place = rows[member], place[member]
+    place = place + np.array(job.group_first, np.int64)[rows["group"]]
+    job.group_rows[place] = rows
+    job.group_stamps[place] = stamp_ns
     job.progress_changed = True
 
 
 def oldest_open_ns(job: JobState) -> int:
-    """Age of the oldest operation that any living rank has open."""
-    oldest = 0
-    for progress in job.group_progress:
-        rows = progress.rows
-        ages = np.where(rows["open"] < 0, rows["moved_age_ns"], rows["open_age_ns"] * (rows["open"] > 0))
-        if (progress.stamps > 0).any():
-            oldest = max(oldest, int(ages[progress.stamps > 0].max()))
-    return oldest
+    """Age of the oldest operation that any rank has open."""
+    rows = job.group_rows
+    if not rows.size:
+        return 0
+    still = rows["open"]
+    return int(np.where(still < 0, rows["moved_age_ns"], rows["open_age_ns"] * (still > 0)).max())
 
 
 def find_waits(job: JobState) -> list[Wait]:
     """Every open operation with the members that have not entered it, or cannot be seen."""
-    newest = max((int(progress.stamps.max()) for progress in job.group_progress if progress.stamps.size), default=0)
+    newest = int(job.group_stamps.max()) if job.group_stamps.size else 0
     fresh_since = newest - FRESH_NS
     blind = job.blind()
     waits: list[Wait] = []
-    for index, progress in enumerate(job.group_progress):
-        members = job.members[index]
-        rows = progress.rows
+    for index, members in enumerate(job.members):
+        rows, stamps = job.rows_of_group(index)
+        if not (rows["open"] != 0).any():
+            continue
         gone = np.array([job.has_left(int(rank)) for rank in members], bool)
-        seen = progress.stamps > 0
-        fresh = seen & (progress.stamps >= fresh_since)
+        seen = stamps > 0
+        fresh = seen & (stamps >= fresh_since)
         hidden = np.array([(index, int(rank)) in blind for rank in members], bool)
         for place in np.flatnonzero(fresh & ~gone & ~hidden & (rows["open"] != 0)):
             wait = _read_wait(job, index, int(place), seen, fresh, gone, hidden)
@@ -99,7 +96,8 @@ def find_waits(job: JobState) -> list[Wait]:
 def _read_wait(
     job: JobState, index: int, place: int, seen: np.ndarray, fresh: np.ndarray, gone: np.ndarray, hidden: np.ndarray
 ) -> Wait | None:
-    members, rows = job.members[index], job.group_progress[index].rows
+    members = job.members[index]
+    rows, _ = job.rows_of_group(index)
     row = rows[place]
     enqueued, completed = int(row["enqueued"]), int(row["completed"])
     # Where no completion is seen, the newest call may be open: it is if somebody has not come and nothing moves.

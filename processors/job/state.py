@@ -30,6 +30,8 @@ STOPPING_KINDS = frozenset(
 MOST_RANKS = 1 << 16
 #: A rank without this much of recent progress rows is not seen, whatever its last row said.
 FRESH_NS = 3_000_000_000
+#: Phases are looked at within a window only.
+_KEPT_PHASES = max(WINDOWS)
 _KEPT_STEPS = LONGEST_BASELINE + max(WINDOWS)
 
 
@@ -69,14 +71,6 @@ class OpenFinding:
     detail: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class GroupProgress:
-    """Newest progress rows of one group's members, in order of their ranks. stamps: arrival, 0 = never seen."""
-
-    rows: np.ndarray
-    stamps: np.ndarray
-
-
 class JobState:
     """One job's working copy. Mutable; owned by the operator's thread."""
 
@@ -106,19 +100,22 @@ class JobState:
         self.progress = np.zeros(0, PROGRESS)
         self.progress_stamps = np.zeros(0, np.int64)
         self.rare_until_ns = np.zeros(0, np.int64)
-        self.group_progress: list[GroupProgress] = []
+        # Newest progress row of every member of every group, in the order of ``members``; stamps: arrival, 0 = never.
+        self.group_rows = np.zeros(0, GROUP_PROGRESS)
+        self.group_stamps = np.zeros(0, np.int64)
+        self.group_first: list[int] = []
         self.pending: list[np.ndarray] = []
         self.pending_rows = 0
         self.unsaved: dict[str, list[np.ndarray]] = {}
         self.rewrite_open = True
         self.chunks = getattr(self, "chunks", [])  # names of the rows that hold open steps
         self.closed_stamp_ns = 0
-        self.open_calls: dict[tuple[int, int, int], int] = {}
+        self.open_calls = np.zeros((0, 4), np.int64)  # rank, group, sequence, stamp at which it was seen open
         self.flushed_ns = 0
         self.slow_step_ns = 0
         self.step_rows: list[np.ndarray] = []
         self.step_groups: list[np.ndarray] = []
-        self.newest_step: dict[int, int] = {}
+        self.newest_step = np.zeros(0, np.int64)  # by rank, -1 none
         self.closed_step = -1
         self.recent = np.zeros(0, COLLECTIVES)
         self.last_seqs: dict[tuple[int, int], int] = {}
@@ -159,9 +156,9 @@ class JobState:
         index = len(self.groups)
         self.groups.append(group)
         self.members.append(np.array(members, np.int64))
-        self.group_progress.append(
-            GroupProgress(rows=np.zeros(len(members), GROUP_PROGRESS), stamps=np.zeros(len(members), np.int64))
-        )
+        self.group_first.append(self.group_rows.size)
+        self.group_rows = joined([self.group_rows, np.zeros(len(members), GROUP_PROGRESS)], GROUP_PROGRESS)
+        self.group_stamps = np.concatenate([self.group_stamps, np.zeros(len(members), np.int64)])
         self._group_index[group.uid] = index
         self._shape = None
         self.facts_changed = True
@@ -172,6 +169,12 @@ class JobState:
             return "?"
         group = self.groups[index]
         return group.desc or ("world" if group.is_default else group.name)
+
+    def rows_of_group(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """Newest progress rows of a group's members and when they came, as views."""
+        first = self.group_first[index]
+        last = first + self.members[index].size
+        return self.group_rows[first:last], self.group_stamps[first:last]
 
     def shape(self) -> GroupShape:
         """Sizes and clocks of all groups, for the wait arithmetic; rebuilt when a group or a rank's node is new."""
@@ -222,9 +225,10 @@ class JobState:
     def blind(self) -> set[tuple[int, int]]:
         """(group, rank) pairs that must neither vote nor be missed."""
         pairs = {(group, rank) for rank in self.blind_ranks for group in range(len(self.groups))}
-        for index, progress in enumerate(self.group_progress):
-            if progress.rows["blind"].any():
-                pairs |= {(index, int(rank)) for rank in self.members[index][progress.rows["blind"] != 0]}
+        if self.group_rows["blind"].any():
+            for index, members in enumerate(self.members):
+                rows, _ = self.rows_of_group(index)
+                pairs |= {(index, int(rank)) for rank in members[rows["blind"] != 0]}
         return pairs
 
     def grow_progress(self, rank: int) -> None:
@@ -248,6 +252,19 @@ class JobState:
         self.blind_ranks |= hidden
         self.facts_changed |= self.blind_ranks != before
 
+    def note_steps(self, ranks: np.ndarray, steps: np.ndarray, node: str) -> None:
+        """Remembers the newest step row of each rank."""
+        highest = int(ranks.max())
+        if highest >= self.newest_step.size:
+            grown = np.full(highest + 1, -1, np.int64)
+            grown[: self.newest_step.size] = self.newest_step
+            self.newest_step = grown
+        new = self.newest_step[ranks] < 0
+        if new.any():
+            for rank in np.unique(ranks[new]).tolist():
+                self.set_node(rank, node)
+        np.maximum.at(self.newest_step, ranks, steps)
+
     # --- steps ------------------------------------------------------------------------------------------------------
     def add_steps(self, times: StepTimes, pace_ns: np.ndarray) -> None:
         """Appends closed plain steps to the window; another set of ranks begins a new window."""
@@ -261,7 +278,7 @@ class JobState:
             begin_ns=np.concatenate([old.begin_ns, times.begin_ns])[keep:],
             duration_ns=np.concatenate([old.duration_ns, times.duration_ns])[keep:],
             self_ns=np.concatenate([old.self_ns, times.self_ns])[keep:],
-            phase_self_ns=np.concatenate([old.phase_self_ns, times.phase_self_ns])[keep:],
+            phase_self_ns=np.concatenate([old.phase_self_ns, times.phase_self_ns])[-_KEPT_PHASES:],
         )
         self.pace = np.concatenate([self.pace, np.stack([times.steps, times.begin_ns, pace_ns], axis=1)])
         self.pace = self.pace[-LONGEST_HISTORY:]
@@ -286,7 +303,7 @@ class JobState:
             begin_ns=old.begin_ns[keep],
             duration_ns=old.duration_ns[keep],
             self_ns=old.self_ns[keep],
-            phase_self_ns=old.phase_self_ns[keep],
+            phase_self_ns=old.phase_self_ns[keep[-old.phase_self_ns.shape[0] :]],
         )
         self.steps_changed = True
 
@@ -338,16 +355,15 @@ class JobState:
             table.put("facts", pack(self._facts_values()))
         if self.progress_changed:
             arrays = {"progress": self.progress, "stamps": self.progress_stamps, "rare": self.rare_until_ns}
-            for index, progress in enumerate(self.group_progress):
-                arrays[f"rows{index}"] = progress.rows
-                arrays[f"stamps{index}"] = progress.stamps
-            table.put("progress", pack({}, arrays))
+            groups = {"group_rows": self.group_rows, "group_stamps": self.group_stamps}
+            table.put("progress", pack({}, {**arrays, **groups}))
         if self.steps_changed:
             table.put("steps", pack(self._steps_values(), self._steps_arrays()))
         self._save_open(table)
         self.facts_changed = self.progress_changed = self.steps_changed = False
         self.revision += 1
-        table.put("clock", b"%d\n%s" % (self.revision, pack(self._clock_values())))
+        arrays: dict[str, np.ndarray] = {"open_calls": self.open_calls, "newest_step": self.newest_step}
+        table.put("clock", b"%d\n%s" % (self.revision, pack(self._clock_values(), arrays)))
 
     def _save_open(self, table: Table) -> None:
         """Appends a row with what came since the last call, or begins anew after a step has closed."""
@@ -379,14 +395,14 @@ class JobState:
         job._read_facts(values)
         revision, _, packed = clock.partition(b"\n")
         job.revision = int(revision)
-        job._read_clock(unpack(packed)[0])
+        job._read_clock(*unpack(packed))
         _, arrays = unpack(table.get("progress") or pack({}))
         job.progress = arrays.get("progress", job.progress)
         job.progress_stamps = arrays.get("stamps", job.progress_stamps)
         job.rare_until_ns = arrays.get("rare", np.zeros(job.progress_stamps.size, np.int64))
-        for index, progress in enumerate(job.group_progress):
-            progress.rows = arrays.get(f"rows{index}", progress.rows)
-            progress.stamps = arrays.get(f"stamps{index}", progress.stamps)
+        if "group_rows" in arrays:  # groups are only ever added, at the end
+            known = arrays["group_rows"].size
+            job.group_rows[:known], job.group_stamps[:known] = arrays["group_rows"], arrays["group_stamps"]
         job._read_steps(*unpack(table.get("steps") or pack({})))
         for name, row in table.rows():
             if name.startswith("open/"):
@@ -406,15 +422,12 @@ class JobState:
             "number_due_ns": self.number_due_ns,
             "closed_stamp_ns": self.closed_stamp_ns,
             "flushed_ns": self.flushed_ns,
-            "open_calls": [[*call, stamp] for call, stamp in self.open_calls.items()],
-            "newest_step": list(self.newest_step.items()),
         }
 
-    def _read_clock(self, values: dict[str, Any]) -> None:
+    def _read_clock(self, values: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         self.due_ns, self.number_due_ns = values["due_ns"], values["number_due_ns"]
         self.closed_stamp_ns, self.flushed_ns = values["closed_stamp_ns"], values["flushed_ns"]
-        self.open_calls = {(rank, group, seq): stamp for rank, group, seq, stamp in values["open_calls"]}
-        self.newest_step = {rank: step for rank, step in values["newest_step"]}
+        self.open_calls, self.newest_step = arrays["open_calls"], arrays["newest_step"]
 
     def _facts_values(self) -> dict[str, Any]:
         return {
@@ -484,10 +497,16 @@ def _empty_times(ranks: np.ndarray) -> StepTimes:
 
 
 def joined(chunks: Iterable[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    """All chunks in one array. (``np.concatenate`` works out the common dtype of structured arrays every time.)"""
     parts = list(chunks)
-    if not parts:
-        return np.zeros(0, dtype)
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+    if len(parts) == 1:
+        return parts[0]
+    out = np.empty(sum(part.size for part in parts), dtype)
+    place = 0
+    for part in parts:
+        out[place : place + part.size] = part
+        place += part.size
+    return out
 
 
 _OPEN_ROWS = {"rows": COLLECTIVES, "steps": STEPS, "groups": STEP_GROUPS}

@@ -27,6 +27,8 @@ UNBASED_STEPS = 20
 UNBASED_EXCESS = 0.15
 UNBASED_NS = 2_000_000_000
 SIGNIFICANCE = 5.5
+#: The others' own work in the window, compared with before, from which on the whole machine is to blame.
+COMMON_RISE = 1.5
 SMALLEST_NOISE = 0.012
 PERSISTENT_SHARE = 0.6
 
@@ -35,7 +37,7 @@ PERSISTENT_SHARE = 0.6
 class StepTimes:
     """Closed plain steps in order; the same ranks in each. Plain: nobody evaluates, saves, restores or compiles.
 
-    steps, begin_ns, duration_ns: (n,); self_ns: (n, ranks); phase_self_ns: (n, ranks, phases).
+    steps, begin_ns, duration_ns: (n,); self_ns: (n, ranks); phase_self_ns: (m, ranks, phases) of the last m steps.
     """
 
     ranks: np.ndarray
@@ -131,6 +133,8 @@ def _look_through_window(times: StepTimes, excess: np.ndarray, excess_ns: np.nda
     typical_ns = float(np.median(excess_ns[-window:, candidate][slow]))
     if typical_ns < SMALLEST_EXCESS_NS:
         return None
+    if based and _all_rose(times.self_ns[-excess.shape[0] :], candidate, window, typical_ns):
+        return None
     onset = _first_slow_step(excess[:, candidate], float(max(usual[candidate], 0.0) + gain[candidate] / 2.0))
     chosen = times.self_ns[-window:][slow]
     others = np.delete(chosen, candidate, axis=1)
@@ -150,6 +154,13 @@ def _look_through_window(times: StepTimes, excess: np.ndarray, excess_ns: np.nda
         others_self_ns=int(np.median(others)),
         self_ns=int(np.median(chosen[:, candidate])),
     )
+
+
+def _all_rose(self_ns: np.ndarray, candidate: int, window: int, typical_ns: float) -> bool:
+    """A crowded machine slows every rank, one of them most: no cause of that rank's own unless it stands far out."""
+    others = np.delete(self_ns, candidate, axis=1)
+    now, usual = float(np.median(others[-window:])), float(np.median(others[:-window]))
+    return now > COMMON_RISE * usual and typical_ns < now - usual
 
 
 def _noise_of_mean(residuals: np.ndarray, window: int) -> float:

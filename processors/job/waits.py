@@ -73,7 +73,9 @@ def measure_waits(joined: Joined, release: np.ndarray, p2p: np.ndarray) -> Waits
         exact = (p2p["done_ns"] > 0) & ((p2p["flags"] & int(EventFlag.POLLED)) == 0)
         waits = exact & (p2p["op"] == int(Op.RECV))
         release = np.concatenate([release, np.where(waits, p2p["done_ns"], p2p["enqueued_ns"])])
-        rows = np.concatenate([rows, p2p])
+        both = np.empty(rows.size + p2p.size, rows.dtype)
+        both[: rows.size], both[rows.size :] = rows, p2p
+        rows = both
     rank = rows["rank"].astype(np.int64)
     arrived = rows["enqueued_ns"]
     if not rows.size:

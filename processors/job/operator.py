@@ -39,7 +39,7 @@ UNSEEN_FACTOR = 2
 OPEN_LOOK_NS = 290_000_000
 MOST_OPEN_CALLS = 4096
 #: Steps that take no longer than those before may wait until so much has gathered, or so long.
-CLOSE_ROWS = 4096
+CLOSE_ROWS = 16_384
 CLOSE_NS = 4_000_000_000
 PACE_CHECK_STEPS = 8
 GOOD_STEPS_TO_CLEAR = 3
@@ -201,8 +201,7 @@ class JobOperator:
         if len(job.open_calls):
             late = (rows["enqueued_ns"] <= job.flushed_ns) & (rows["done_ns"] > 0)
             if late.any():
-                ended = np.isin(_call_keys(job.open_calls), _call_keys(_calls(rows[late], 0)))
-                job.open_calls = job.open_calls[~ended]
+                job.open_calls = _still_open(job.open_calls, rows[late])
         still = rows["done_ns"] == 0
         if still.any() and len(job.open_calls) < MOST_OPEN_CALLS:
             job.open_calls = np.concatenate([job.open_calls, _calls(rows[still], stamp_ns)])
@@ -235,7 +234,7 @@ class JobOperator:
             job.findings
             or job.number_due_ns
             or not job.slow_step_ns
-            or int((rows["end_ns"] - rows["begin_ns"]).max()) > job.slow_step_ns
+            or int((rows["end_ns"] - rows["begin_ns"]).min()) > job.slow_step_ns
             or job.pending_rows >= CLOSE_ROWS
             or stamp_ns - job.closed_stamp_ns >= CLOSE_NS
         ):
@@ -632,9 +631,15 @@ def _calls(rows: np.ndarray, stamp_ns: int) -> np.ndarray:
     return out
 
 
-def _call_keys(calls: np.ndarray) -> np.ndarray:
-    """One number per call; sequences beyond 2^31 would only cost a look."""
-    return np.asarray((calls[:, 0] << 47) + (calls[:, 1] << 31) + calls[:, 2])
+def _still_open(calls: np.ndarray, ended: np.ndarray) -> np.ndarray:
+    """Calls beyond the last of their rank and group that ended (calls of a group end in order, or nearly)."""
+    shape = (
+        int(max(calls[:, 0].max(), ended["rank"].max())) + 1,
+        int(max(calls[:, 1].max(), ended["group"].max())) + 1,
+    )
+    last = np.full(shape, -1, np.int64)
+    np.maximum.at(last, (ended["rank"], ended["group"]), ended["seq"])
+    return np.asarray(calls[calls[:, 2] > last[calls[:, 0], calls[:, 1]]])
 
 
 def _time_of(job: JobState, event: Event) -> int:

@@ -285,9 +285,9 @@ class JobState:
         self.steps_changed = True
 
     def note_pace(self) -> None:
-        """Remembers which step time is long enough to look at once; to be called when steps were closed."""
+        """Remembers the step time from which on steps are looked at at once; to be called when steps were closed."""
         recent = self.times.duration_ns[-64:]
-        self.slow_step_ns = int(np.quantile(recent, 0.9)) if recent.size >= 40 else 0
+        self.slow_step_ns = int(np.sort(recent)[int(0.8 * recent.size)]) if recent.size >= 40 else 0
 
     def median_step_ns(self) -> int:
         recent = self.times.duration_ns[-32:]
@@ -354,9 +354,9 @@ class JobState:
         if self.facts_changed:
             table.put("facts", pack(self._facts_values()))
         if self.progress_changed:
-            arrays = {"progress": self.progress, "stamps": self.progress_stamps, "rare": self.rare_until_ns}
+            progress = {"progress": self.progress, "stamps": self.progress_stamps, "rare": self.rare_until_ns}
             groups = {"group_rows": self.group_rows, "group_stamps": self.group_stamps}
-            table.put("progress", pack({}, {**arrays, **groups}))
+            table.put("progress", pack({}, {**progress, **groups}))
         if self.steps_changed:
             table.put("steps", pack(self._steps_values(), self._steps_arrays()))
         self._save_open(table)

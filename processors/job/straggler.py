@@ -82,6 +82,8 @@ def find_straggler(times: StepTimes) -> Straggler | None:
     """The rank that has become, or always was, slower than the others by more than the job's own noise."""
     if times.steps.size < min(WINDOWS) or times.ranks.size < 2:
         return None
+    if not _anyone_stands_out(times):
+        return None
     keep = LONGEST_BASELINE + max(WINDOWS)
     excess_ns = excess_over_others(times.self_ns[-keep:])
     duration = np.maximum(times.duration_ns[-keep:], 1)
@@ -93,6 +95,13 @@ def find_straggler(times: StepTimes) -> Straggler | None:
         if found is not None:
             return found
     return None
+
+
+def _anyone_stands_out(times: StepTimes) -> bool:
+    """A cheap look at the last steps: without half the smallest excess there is nothing to find."""
+    recent = excess_over_others(times.self_ns[-max(WINDOWS) :]) / times.duration_ns[-max(WINDOWS) :, None]
+    level = max(float(np.median(recent[-min(WINDOWS) :], axis=0).max()), float(recent.mean(axis=0).max()))
+    return level > SMALLEST_EXCESS / 2.0
 
 
 def is_still_slow(times: StepTimes, rank: int, excess: float, usual: float) -> bool:

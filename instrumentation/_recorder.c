@@ -85,6 +85,7 @@ enum {
     ROW_BLIND = -1,
     SAMPLE_EVERY = 64,     /* own cost is measured on every 64th call */
     MAX_SAMPLE_NS = 50000, /* longer means that we were descheduled, not slow */
+    ABANDONED_NS = 500000000,
 };
 
 static inline uint64_t now_ns(void) {
@@ -644,7 +645,7 @@ static PyTypeObject *Recorder_type;
 /* ================================================================================================================== */
 /* Names, and the switch that all hooks share                                                                         */
 /* ================================================================================================================== */
-static PyObject *s_name, *s_input_tensors, *s_output_tensors, *s_nbytes, *s_dtype, *s_root, *s_op_id, *s_work, *s_is_cpu,
+static PyObject *s_name, *s_input_tensors, *s_output_tensors, *s_nbytes, *s_dtype, *s_root, *s_work, *s_is_cpu,
     *s_is_meta, *s_numel;
 
 typedef struct {
@@ -722,6 +723,9 @@ typedef struct {
     uint64_t seq;
     int32_t group;
     uint32_t flags;
+    int silent;           /* it may never say that it completed; then the two below count */
+    unsigned long thread; /* that issued it */
+    uint64_t since;
 } Held;
 
 typedef struct {
@@ -735,7 +739,7 @@ typedef struct {
 
 static OpenWork *waited_on = NULL; /* whose ends the wrapped Work.wait stamps */
 
-static int hold_work(OpenWork *self, PyObject *work, Py_ssize_t group, uint64_t seq, uint64_t flags);
+static int hold_work(OpenWork *self, PyObject *work, Py_ssize_t group, uint64_t seq, uint64_t flags, int silent);
 
 /* Take entry i out; the caller owns its work. */
 static Held take_held(OpenWork *self, Py_ssize_t i) {
@@ -751,26 +755,38 @@ static Py_ssize_t find_held(OpenWork *self, PyObject *work) {
     return -1;
 }
 
-/* End one polled Work if it is still held. `failed` < 0: find out from its wait(), which returns or raises at once. */
-static void finish_polled(OpenWork *self, PyObject *work, uint64_t seq, int failed) {
-    if (failed < 0) {
-        PyObject *result = PyObject_CallFunctionObjArgs(self->wait, work, NULL);
+/* End one polled Work if it is still held. Whether it failed its own wait() tells, which returns or raises at once;
+ * an abandoned one is not asked: its wait() might wait. */
+static void finish_polled(OpenWork *self, const Held *polled, int completed) {
+    int failed = completed < 0;
+    if (completed == 1) {
+        PyObject *result = PyObject_CallFunctionObjArgs(self->wait, polled->work, NULL);
         failed = result == NULL;
         if (failed) PyErr_Clear();
         Py_XDECREF(result);
     }
-    Py_ssize_t i = find_held(self, work);
-    if (i < 0 || self->held[i].seq != seq) return;
+    Py_ssize_t i = find_held(self, polled->work);
+    if (i < 0 || self->held[i].seq != polled->seq) return;
     Held entry = take_held(self, i);
     record_complete(self->recorder, entry.group, entry.seq, 0,
                     entry.flags | FLAG_POLLED | (failed ? FLAG_FAILED : 0));
     Py_DECREF(entry.work);
 }
 
-/* 1 completed, 0 open, -1 raised (cleared). */
-static int ask_completed(OpenWork *self, PyObject *work) {
-    PyObject *result = PyObject_CallFunctionObjArgs(self->is_completed, work, NULL);
+/* See completion._is_abandoned. `references`: how many of the Work's are ours. */
+static int is_abandoned(const Held *entry, Py_ssize_t references) {
+    if (Py_REFCNT(entry->work) > references) return 0;
+    if (entry->flags & FLAG_P2P) return now_ns() - entry->since > ABANDONED_NS;
+    return entry->thread == PyThread_get_thread_ident();
+}
+
+enum { ASKED_OPEN = 0, ASKED_COMPLETED = 1, ASKED_ABANDONED = 2, ASKED_FAILED = -1 };
+
+/* The entry's work is held once by the table and once by the caller. An exception is cleared. */
+static int ask_completed(OpenWork *self, const Held *entry) {
+    PyObject *result = PyObject_CallFunctionObjArgs(self->is_completed, entry->work, NULL);
     int completed = result == NULL ? -1 : PyObject_IsTrue(result);
+    if (completed == 0 && entry->silent && is_abandoned(entry, 2)) completed = ASKED_ABANDONED;
     Py_XDECREF(result);
     if (completed < 0) {
         PyErr_Clear();
@@ -788,9 +804,9 @@ static long poll_held(OpenWork *self) {
     memcpy(snapshot, self->held, (size_t)n * sizeof(Held));
     for (Py_ssize_t i = 0; i < n; i++) Py_INCREF(snapshot[i].work);
     for (Py_ssize_t i = 0; i < n; i++) {
-        int completed = ask_completed(self, snapshot[i].work);
-        if (completed != 0) {
-            finish_polled(self, snapshot[i].work, snapshot[i].seq, completed < 0 ? 1 : -1);
+        int completed = ask_completed(self, &snapshot[i]);
+        if (completed != ASKED_OPEN) {
+            finish_polled(self, &snapshot[i], completed);
             ended++;
         }
         Py_DECREF(snapshot[i].work);
@@ -800,18 +816,21 @@ static long poll_held(OpenWork *self) {
 }
 
 static void poll_oldest(OpenWork *self, int limit) {
-    while (self->count > 0 && limit-- > 0) {
-        PyObject *work = self->held[0].work;
-        uint64_t seq = self->held[0].seq;
-        Py_INCREF(work);
-        int completed = ask_completed(self, work);
-        if (completed != 0) finish_polled(self, work, seq, completed < 0 ? 1 : -1);
-        Py_DECREF(work);
-        if (completed == 0) return;
+    Py_ssize_t i = 0;
+    while (i < self->count && limit-- > 0) {
+        Held entry = self->held[i];
+        Py_INCREF(entry.work);
+        int completed = ask_completed(self, &entry);
+        if (completed != ASKED_OPEN) finish_polled(self, &entry, completed);
+        Py_DECREF(entry.work);
+        if (completed == ASKED_OPEN) {
+            if (!entry.silent) return;
+            i++;
+        }
     }
 }
 
-static int hold_work(OpenWork *self, PyObject *work, Py_ssize_t group, uint64_t seq, uint64_t flags) {
+static int hold_work(OpenWork *self, PyObject *work, Py_ssize_t group, uint64_t seq, uint64_t flags, int silent) {
     if (self->count >= MAX_HELD) {
         poll_held(self);
         while (self->count >= MAX_HELD) {
@@ -832,7 +851,11 @@ static int hold_work(OpenWork *self, PyObject *work, Py_ssize_t group, uint64_t 
     }
     Py_INCREF(work);
     self->held[self->count++] =
-        (Held){.work = work, .seq = seq, .group = (int32_t)group, .flags = (uint32_t)flags};
+        (Held){.work = work, .seq = seq, .group = (int32_t)group, .flags = (uint32_t)flags, .silent = silent};
+    if (silent) {
+        self->held[self->count - 1].thread = PyThread_get_thread_ident();
+        self->held[self->count - 1].since = now_ns();
+    }
     return 0;
 }
 
@@ -897,9 +920,10 @@ static PyObject *OpenWork_make_wait(OpenWork *self, PyObject *work_class) {
 static PyObject *OpenWork_hold(OpenWork *self, PyObject *const *a, Py_ssize_t n) {
     int64_t group;
     uint64_t seq, flags;
-    if (check_count(n, 4, "hold") || parse_i64(a[1], &group) || check_group(self->recorder, group) ||
+    int silent = n == 5 ? PyObject_IsTrue(a[4]) : 0;
+    if (silent < 0 || (n == 5 ? 0 : check_count(n, 4, "hold")) || parse_i64(a[1], &group) || check_group(self->recorder, group) ||
         parse_u64(a[2], &seq) || parse_number(a[3], &flags) ||
-        hold_work(self, a[0], (Py_ssize_t)group, seq, flags & 0xFF))
+        hold_work(self, a[0], (Py_ssize_t)group, seq, flags & 0xFF, silent))
         return NULL;
     Py_RETURN_NONE;
 }
@@ -962,11 +986,11 @@ static PyTypeObject *OpenWork_type;
 /* A process group as the hooks see it                                                                                */
 /* ================================================================================================================== */
 typedef struct {
-    int64_t op_id;
-    uint64_t seq;
     unsigned long thread;
+    uint64_t seq;
     uint32_t flags;
     int on_host;
+    int silent;
 } Issued;
 
 enum { MAX_ISSUED = 64 };
@@ -1133,11 +1157,11 @@ static int is_uneven(PyObject *tensors, int64_t *expected) {
 /* Official hooks (torch >= 2.14): one pre and one post callable per group                                            */
 /* ================================================================================================================== */
 typedef struct {
-    uint8_t known, op, flags, rooted;
+    uint8_t known, op, flags, rooted, silent;
 } Operation;
 static Operation operations[MAX_HOOK_NAMES];
 
-/* set_operations({number: (op, flags, rooted)}) */
+/* set_operations({number: (op, flags, rooted, silent)}) */
 static PyObject *set_operations(PyObject *module, PyObject *table) {
     PyObject *key, *value;
     Py_ssize_t position = 0;
@@ -1150,10 +1174,11 @@ static PyObject *set_operations(PyObject *module, PyObject *table) {
     while (PyDict_Next(table, &position, &key, &value)) {
         uint64_t number;
         unsigned char op, flags;
-        int rooted;
-        if (parse_u64(key, &number) || !PyArg_ParseTuple(value, "bbp", &op, &flags, &rooted)) return NULL;
+        int rooted, silent;
+        if (parse_u64(key, &number) || !PyArg_ParseTuple(value, "bbpp", &op, &flags, &rooted, &silent)) return NULL;
         if (number < MAX_HOOK_NAMES)
-            operations[number] = (Operation){.known = 1, .op = op, .flags = flags, .rooted = (uint8_t)rooted};
+            operations[number] = (Operation){
+                .known = 1, .op = op, .flags = flags, .rooted = (uint8_t)rooted, .silent = (uint8_t)silent};
     }
     Py_RETURN_NONE;
 }
@@ -1163,18 +1188,16 @@ typedef struct {
     HookGroup *group;
 } Hook;
 
-/* An operation of this very thread that never reached its post hook raised while it was issued: it will not end. */
-static void end_raised(HookGroup *group) {
+/* Take out what this thread has issued and not seen the post hook of; 0 if there is nothing. */
+static int take_issued(HookGroup *group, Issued *out) {
     unsigned long thread = PyThread_get_thread_ident();
-    for (int i = 0; i < group->issued_count;) {
+    for (int i = 0; i < group->issued_count; i++)
         if (group->issued[i].thread == thread) {
-            Issued gone = group->issued[i];
+            *out = group->issued[i];
             group->issued[i] = group->issued[--group->issued_count];
-            record_complete(group->recorder, (Py_ssize_t)group->row, gone.seq, 0, gone.flags | FLAG_FAILED);
-        } else {
-            i++;
+            return 1;
         }
-    }
+    return 0;
 }
 
 static int before_operation(HookGroup *group, PyObject *args, uint64_t now) {
@@ -1225,15 +1248,15 @@ static int before_operation(HookGroup *group, PyObject *args, uint64_t now) {
     uint64_t seq = record_enqueue(group->recorder, (Py_ssize_t)group->row, operation.op, sizes.nbytes, sizes.dtype,
                                   peer, flags, now);
     if (group->completes) {
-        if (group->issued_count) end_raised(group);
-        int64_t op_id;
-        if (read_i64(args, s_op_id, &op_id)) return -1;
+        Issued raised; /* never reached its post hook: it raised while it was issued, and will not end */
+        if (group->issued_count && take_issued(group, &raised))
+            record_complete(group->recorder, (Py_ssize_t)group->row, raised.seq, 0, raised.flags | FLAG_FAILED);
         if (group->issued_count < MAX_ISSUED)
-            group->issued[group->issued_count++] = (Issued){.op_id = op_id,
+            group->issued[group->issued_count++] = (Issued){.thread = PyThread_get_thread_ident(),
                                                             .seq = seq,
-                                                            .thread = PyThread_get_thread_ident(),
                                                             .flags = (uint32_t)flags,
-                                                            .on_host = on_host};
+                                                            .on_host = on_host,
+                                                            .silent = operation.silent};
     }
     return 0;
 }
@@ -1252,25 +1275,17 @@ static PyObject *PreHook_call(Hook *self, PyObject *args, PyObject *kwargs) {
 }
 
 static int after_operation(HookGroup *group, PyObject *args) {
-    int64_t op_id;
-    if (group->issued_count == 0) return 0;
-    if (read_i64(args, s_op_id, &op_id)) return -1;
-    for (int i = group->issued_count - 1; i >= 0; i--) {
-        if (group->issued[i].op_id != op_id) continue;
-        Issued issued = group->issued[i];
-        group->issued[i] = group->issued[--group->issued_count];
-        if (!issued.on_host) return 0;
-        PyObject *work = PyObject_GetAttr(args, s_work);
-        if (work == NULL) return -1;
-        int failed = 0;
-        if (work == Py_None)
-            record_complete(group->recorder, (Py_ssize_t)group->row, issued.seq, 0, issued.flags);
-        else
-            failed = hold_work(group->open, work, (Py_ssize_t)group->row, issued.seq, issued.flags);
-        Py_DECREF(work);
-        return failed;
-    }
-    return 0;
+    Issued issued;
+    if (group->issued_count == 0 || !take_issued(group, &issued) || !issued.on_host) return 0;
+    PyObject *work = PyObject_GetAttr(args, s_work);
+    if (work == NULL) return -1;
+    int failed = 0;
+    if (work == Py_None)
+        record_complete(group->recorder, (Py_ssize_t)group->row, issued.seq, 0, issued.flags);
+    else
+        failed = hold_work(group->open, work, (Py_ssize_t)group->row, issued.seq, issued.flags, issued.silent);
+    Py_DECREF(work);
+    return failed;
 }
 
 static PyObject *PostHook_call(Hook *self, PyObject *args, PyObject *kwargs) {
@@ -1337,7 +1352,7 @@ typedef struct {
     PyObject *redispatch, *after, *unbox_group, *unbox_work, *find;
     PyObject *__name__;
     uint8_t op, flags;
-    int group_index, root_index, sized_index, output_index;
+    int silent, group_index, root_index, sized_index, output_index;
 } DispatchHook;
 
 /* New reference, or NULL without an exception where the group is not recorded. */
@@ -1449,7 +1464,7 @@ static int after_dispatch(DispatchHook *self, Recorded *recorded, PyObject *resu
     }
     PyObject *work = PyObject_CallFunctionObjArgs(self->unbox_work, boxed, NULL);
     if (work == NULL) return -1;
-    int failed = hold_work(group->open, work, (Py_ssize_t)group->row, recorded->seq, recorded->flags);
+    int failed = hold_work(group->open, work, (Py_ssize_t)group->row, recorded->seq, recorded->flags, self->silent);
     Py_DECREF(work);
     return failed;
 }
@@ -1492,12 +1507,12 @@ done:
 
 static PyObject *DispatchHook_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"gate", "redispatch", "after",       "unbox_group", "unbox_work",  "find", "name",
-                            "op",   "flags",      "group_index", "root_index",  "sized_index", "output_index", NULL};
+                            "op",   "flags",      "silent",      "group_index", "root_index",  "sized_index", "output_index", NULL};
     PyObject *gate, *redispatch, *after, *unbox_group, *unbox_work, *find, *name;
     unsigned char op, flags;
-    int group_index, root_index, sized_index, output_index;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OOOOOUbbiiii", names, Switch_type, &gate, &redispatch, &after,
-                                     &unbox_group, &unbox_work, &find, &name, &op, &flags, &group_index, &root_index,
+    int silent, group_index, root_index, sized_index, output_index;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OOOOOUbbpiiii", names, Switch_type, &gate, &redispatch, &after,
+                                     &unbox_group, &unbox_work, &find, &name, &op, &flags, &silent, &group_index, &root_index,
                                      &sized_index, &output_index))
         return NULL;
     DispatchHook *self = (DispatchHook *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
@@ -1513,6 +1528,7 @@ static PyObject *DispatchHook_new(PyTypeObject *type, PyObject *args, PyObject *
     self->__name__ = name;
     self->op = op;
     self->flags = flags;
+    self->silent = silent;
     self->group_index = group_index;
     self->root_index = root_index;
     self->sized_index = sized_index;
@@ -1580,7 +1596,7 @@ PyMODINIT_FUNC PyInit__recorder(void) {
         const char *text;
     } names[] = {{&s_name, "name"},       {&s_input_tensors, "input_tensors"}, {&s_output_tensors, "output_tensors"},
                  {&s_nbytes, "nbytes"},   {&s_dtype, "dtype"},                 {&s_root, "root"},
-                 {&s_op_id, "op_id"},     {&s_work, "work"},                   {&s_is_cpu, "is_cpu"},
+                 {&s_work, "work"},                   {&s_is_cpu, "is_cpu"},
                  {&s_is_meta, "is_meta"}, {&s_numel, "numel"}};
     static int prepared_fork = 0;
     PyObject *module = PyModule_Create(&module_definition);

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..telemetry.vocabulary import EventFlag, Op
 from .groups import RankGroup
 from .hook_switch import MAX_SAMPLE_NS, SAMPLE_EVERY
-from .operations import NO_SIZE_OPS, ROOTED_OPS, dtype_codes, family_of, sum_bytes
+from .operations import NO_SIZE_OPS, ROOTED_OPS, SILENT_OPS, dtype_codes, family_of, sum_bytes
 
 if TYPE_CHECKING:
     from .collectives import CollectiveHooks
@@ -38,6 +38,7 @@ class DispatchPlan:
     unbox_work: Any
     op: int
     base_flags: int
+    silent: bool
     group_index: int
     root_index: int
     sized_index: int
@@ -74,7 +75,11 @@ class DispatchHooks:
         """Nothing: the registry no longer finds it."""
 
     def uninstall(self) -> None:
-        """Nothing: taking implementations out of a live dispatcher is not safe; the stop flag makes them pass on."""
+        """Take the implementations out, so that another install finds their place free. Only for an orderly stop, with
+        no collective being issued; a hook that fails never does this, it sets the flag and passes on."""
+        library, self._library = self._library, None
+        if library is not None:
+            library._destroy()
 
     def _make_hook(self, name: str, schema: Any) -> Any:
         plan = self._plan(name, schema)
@@ -99,6 +104,7 @@ class DispatchHooks:
             unbox_work=work_class.unbox,
             op=int(family),
             base_flags=(_NO_SIZE if family in NO_SIZE_OPS else 0) | (_P2P if family in (Op.SEND, Op.RECV) else 0),
+            silent=family in SILENT_OPS,
             group_index=names.index("process_group"),
             root_index=root_index if family in ROOTED_OPS else -1,
             # A barrier's tensor only carries the device.
@@ -111,12 +117,13 @@ class DispatchHooks:
         unbox_group, unbox_work = plan.unbox_group, plan.unbox_work
         group_index, root_index = plan.group_index, plan.root_index
         sized_index, output_index = plan.sized_index, plan.output_index
-        op, base_flags = plan.op, plan.base_flags
+        op, base_flags, silent = plan.op, plan.base_flags, plan.silent
         hooks = self.hooks
         switch = hooks.switch
         writer = hooks.writer
         completion: Any = hooks.completion
         held = completion.held
+        silent_held = completion.silent
         completes = hooks.completes
         find = hooks.registry.find
         dtypes = self.dtypes.get
@@ -150,7 +157,7 @@ class DispatchHooks:
             if not switch.enabled:
                 writer.skip(group.row, flags)
                 return None
-            if held:
+            if held or silent_held:
                 completion.poll_oldest()
             if output_index >= 0 and not group.on_cpu:
                 parts = [part for output in args[output_index] for part in output]
@@ -190,7 +197,7 @@ class DispatchHooks:
                     if boxed is None:
                         writer.complete(row, seq, 0, flags)
                     else:
-                        completion.hold(unbox_work(boxed), row, seq, flags)
+                        completion.hold(unbox_work(boxed), row, seq, flags, silent)
                 except Exception as error:
                     hooks.fail(error)
             return result

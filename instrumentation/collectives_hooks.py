@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ..telemetry.vocabulary import EventFlag, Op
 from .groups import RankGroup
 from .hook_switch import MAX_SAMPLE_NS, SAMPLE_EVERY
-from .operations import NO_SIZE_OPS, ROOTED_OPS, dtype_codes, families_by_number, sum_bytes
+from .operations import NO_SIZE_OPS, ROOTED_OPS, SILENT_OPS, dtype_codes, families_by_number, sum_bytes
 
 if TYPE_CHECKING:
     from .collectives import CollectiveHooks
@@ -49,9 +49,9 @@ class OfficialHooks:
         self._restore: tuple[Any, Any, Any] | None = None
         self.hooks = hooks
         self.dtypes = dtype_codes(torch)
-        #: By the enum's number: (family, flags, takes a root).
+        #: By the enum's number: (family, flags, takes a root, its Work may be silent).
         self.operations = {
-            number: (int(op), _base_flags(op), op in ROOTED_OPS)
+            number: (int(op), _base_flags(op), op in ROOTED_OPS, op in SILENT_OPS)
             for number, op in families_by_number(HookOpName.__members__).items()
         }
 
@@ -104,9 +104,10 @@ class OfficialHooks:
         dtypes = self.dtypes.get
         completes = hooks.completes
         completion: Any = hooks.completion
-        held = completion.held
-        #: Between pre and post hook: op_id -> (sequence, flags, thread, may its Work be held).
-        issued: dict[int, tuple[int, int, int, bool]] = {}
+        held = getattr(completion, "held", {})
+        silent_held = getattr(completion, "silent", {})
+        #: Between pre and post hook: thread -> (sequence, flags, may its Work be held, may its Work be silent).
+        issued: dict[int, tuple[int, int, bool, bool]] = {}
 
         def pre(args: Any) -> None:
             if switch.stopped:
@@ -116,7 +117,7 @@ class OfficialHooks:
                 operation = operations(int(args.name))
                 if operation is None:
                     return
-                op, flags, rooted = operation
+                op, flags, rooted, silent = operation
                 if not group.defined:
                     hooks.registry.define(group)
                 row = group.row
@@ -125,7 +126,7 @@ class OfficialHooks:
                 if not switch.enabled:
                     writer.skip(row, flags)
                     return
-                if held:
+                if held or silent_held:
                     completion.poll_oldest()
                 tensors = args.output_tensors if op == _RECV else args.input_tensors
                 if len(tensors) == 1:
@@ -157,9 +158,13 @@ class OfficialHooks:
                 seq = enqueue(row, op, nbytes, dtype, peer, flags)
                 if completes:
                     on_host = group.on_cpu or (tensor is not None and tensor.is_cpu)
+                    thread = get_ident()
                     if issued:
-                        _end_raised(writer, row, issued)
-                    issued[args.op_id] = (seq, flags, get_ident(), on_host)
+                        raised = issued.get(thread)
+                        if raised is not None:
+                            # This thread's last operation never reached its post hook: it raised, and will not end.
+                            writer.complete(row, raised[0], 0, raised[1] | _FAILED)
+                    issued[thread] = (seq, flags, on_host, silent)
                 if seq % SAMPLE_EVERY == 0:
                     switch.calls += SAMPLE_EVERY
                     switch.sampled += 1
@@ -171,29 +176,21 @@ class OfficialHooks:
             if switch.stopped:
                 return
             try:
-                entry = issued.pop(args.op_id, None)
+                entry = issued.pop(get_ident(), None)
                 if entry is None:
                     return
-                seq, flags, _, on_host = entry
+                seq, flags, on_host, silent = entry
                 if not on_host:
                     return
                 work = args.work
                 if work is None:
                     writer.complete(group.row, seq, 0, flags)
                 else:
-                    completion.hold(work, group.row, seq, flags)
+                    completion.hold(work, group.row, seq, flags, silent)
             except Exception as error:
                 hooks.fail(error)
 
         return pre, post
-
-
-def _end_raised(writer: Any, row: int, issued: dict[int, tuple[int, int, int, bool]]) -> None:
-    """An operation of this very thread without its post hook raised while it was issued: it will never end."""
-    thread = get_ident()
-    for op_id, (seq, flags, issuer, _) in list(issued.items()):
-        if issuer == thread and issued.pop(op_id, None) is not None:
-            writer.complete(row, seq, 0, flags | _FAILED)
 
 
 def _uneven(outputs: list[Any]) -> int:

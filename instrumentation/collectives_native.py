@@ -121,6 +121,7 @@ class NativeDispatchHooks(DispatchHooks):
             name=f"record_{plan.name}",
             op=plan.op,
             flags=plan.base_flags,
+            silent=plan.silent,
             group_index=plan.group_index,
             root_index=plan.root_index,
             sized_index=plan.sized_index,

@@ -9,6 +9,9 @@ Never waits, never synchronises, never raises into the job except what the origi
 
 from __future__ import annotations
 
+import sys
+from threading import get_ident
+from time import monotonic_ns
 from typing import Any
 
 from ..telemetry.vocabulary import EventFlag
@@ -17,11 +20,19 @@ from .ring_writer import RankRecorder
 #: Work objects held at most, over all groups. The oldest is let go beyond that, so that memory stays bounded.
 MAX_HELD = 4096
 
+#: Age from which a Work that no Python code holds was surely handed to its caller and dropped.
+ABANDONED_NS = 500_000_000
+
+_P2P = int(EventFlag.P2P)
 _POLLED = int(EventFlag.POLLED)
 _FAILED = int(EventFlag.FAILED)
 
 Held = tuple[Any, int, int, int]
 """Work, group row, sequence, flags."""
+
+
+Silent = tuple[Any, int, int, int, int, int]
+"""Work, group row, sequence, flags, issuing thread, monotonic ns."""
 
 
 class CompletionTracker:
@@ -30,19 +41,27 @@ class CompletionTracker:
     def __init__(self, writer: RankRecorder) -> None:
         self._writer = writer
         self.held: dict[int, Held] = {}
+        #: Gloo's Work of reduce_scatter and point-to-point calls, which completes nowhere but in its own wait().
+        self.silent: dict[int, Silent] = {}
         self._original_wait: Any = None
         self._work_class: Any = None
         self.errors = 0
 
     def __len__(self) -> int:
-        return len(self.held)
+        return len(self.held) + len(self.silent)
 
     def clear(self) -> None:
         """Let everything go without reporting an end."""
         self.held.clear()
+        self.silent.clear()
 
-    def hold(self, work: Any, group: int, seq: int, flags: int) -> None:
-        """Remember an issued operation until its end is seen."""
+    def hold(self, work: Any, group: int, seq: int, flags: int, silent: bool = False) -> None:
+        """Remember an issued operation until its end is seen. ``silent``: its Work may never say that it completed."""
+        if silent:
+            self.silent[id(work)] = (work, group, seq, flags, get_ident(), monotonic_ns())
+            if len(self.silent) > MAX_HELD:
+                self._finish_silent(next(iter(self.silent)), _POLLED)
+            return
         held = self.held
         held[id(work)] = (work, group, seq, flags)
         if len(held) > MAX_HELD:
@@ -61,14 +80,25 @@ class CompletionTracker:
             except Exception:
                 self.errors += 1
                 self._finish(key, _POLLED | _FAILED, entry)
-        return ended
+        return ended + self._poll_silent()
 
     def poll_oldest(self, limit: int = 4) -> None:
         """Test the oldest held Work, going on only while they have ended: cheap enough for every operation."""
+        if self.silent:
+            self._poll_silent()
         for key, entry in list(self.held.items())[:limit]:
             if not entry[0].is_completed():
                 return
             self._finish(key, _POLLED, entry)
+
+    def _poll_silent(self) -> int:
+        """End what nobody can wait for from Python any more, which tells its end at best: see ``_is_abandoned``."""
+        ended = 0
+        for key, entry in list(self.silent.items()):
+            if entry[0].is_completed() or _is_abandoned(entry):
+                self._finish_silent(key, _POLLED, entry)
+                ended += 1
+        return ended
 
     def _finish(self, key: int, flags: int, expected: Held | None = None) -> None:
         entry = self.held.pop(key, None)
@@ -81,13 +111,23 @@ class CompletionTracker:
             flags |= _FAILED
         self._writer.complete(entry[1], entry[2], 0, entry[3] | flags)
 
+    def _finish_silent(self, key: int, flags: int, expected: Silent | None = None) -> None:
+        entry = self.silent.pop(key, None)
+        if entry is None:
+            return
+        if expected is not None and entry is not expected:
+            self.silent[key] = entry
+            return
+        self._writer.complete(entry[1], entry[2], 0, entry[3] | flags)
+
     # --- exact ends -------------------------------------------------------------------------------------------------
     def install_wait(self) -> None:
         """Wrap ``Work.wait`` so that waits from Python stamp the end of what they waited for."""
         from torch._C._distributed_c10d import Work
 
         original = Work.wait
-        held = self.held
+        take = self.held.pop
+        take_silent = self.silent.pop
         complete = self._writer.complete
         tracker = self
 
@@ -97,7 +137,8 @@ class CompletionTracker:
             except Exception:
                 tracker.fail(self)
                 raise
-            entry = held.pop(id(self), None)
+            key = id(self)
+            entry: Any = take(key, None) or take_silent(key, None)
             if entry is not None:
                 try:
                     complete(entry[1], entry[2], 0, entry[3])
@@ -120,7 +161,7 @@ class CompletionTracker:
 
     def fail(self, work: Any) -> None:
         """The wait for this Work raised: the operation ended with an error."""
-        entry = self.held.pop(id(work), None)
+        entry: Any = self.held.pop(id(work), None) or self.silent.pop(id(work), None)
         if entry is not None:
             try:
                 self._writer.complete(entry[1], entry[2], 0, entry[3] | _FAILED)
@@ -138,3 +179,17 @@ class CompletionTracker:
         except Exception:
             return True
         return False
+
+
+def _is_abandoned(entry: Silent) -> bool:
+    """Whether a silent operation that is still open can be taken for ended.
+
+    While Python code holds its Work, that may still wait for it, and the exact end comes from there. Otherwise:
+    point-to-point: nobody ever will (the Work has reached its caller long since). reduce_scatter: C++ waits for it, in
+    the thread that issued it; if that thread is here, it is not waiting there.
+    """
+    if sys.getrefcount(entry[0]) > 2:  # this tuple, and the argument of getrefcount
+        return False
+    if entry[3] & _P2P:
+        return monotonic_ns() - entry[5] > ABANDONED_NS
+    return entry[4] == get_ident()

@@ -17,11 +17,14 @@ from typing import Any
 from ..telemetry.ring_layout import format_ranks
 from .ring_writer import RankRecorder
 
+#: Groups of this process so far, by backend; of the process, because backends number theirs for its whole life.
+_created: dict[str, int] = {}
+
 
 class RankGroup:
     """One process group that this rank belongs to. ``row`` is -1 until defined, and for ever if no row is left."""
 
-    __slots__ = ("__weakref__", "backend", "blind", "defined", "device_order", "gone", "members", "name", "pg", "row")
+    __slots__ = ("__weakref__", "backend", "blind", "defined", "gone", "members", "name", "orders", "pg", "row")
 
     def __init__(self, pg: Any, name: str) -> None:
         self.pg = weakref.ref(pg)
@@ -32,8 +35,8 @@ class RankGroup:
         self.gone = False
         self.members: tuple[int, ...] = ()
         self.backend = ""
-        #: Number of groups of this process registered before this one: flight recorder ids count the same way.
-        self.device_order = 0
+        #: By backend: how many groups of this process had it before. The flight recorder numbers groups like that.
+        self.orders: dict[str, int] = {}
 
     @property
     def on_cpu(self) -> bool:
@@ -57,7 +60,6 @@ class GroupRegistry:
         self._by_id: dict[int, RankGroup] = {}
         self._undefined: list[RankGroup] = []
         self._seen: dict[tuple[str, tuple[int, ...]], int] = {}
-        self._registered = 0
         self._c10d: Any = None
         self.errors = 0
 
@@ -111,8 +113,9 @@ class GroupRegistry:
                 if known is not None and known.pg() is pg and not known.gone:
                     return
                 group = RankGroup(pg, str(name))
-                group.device_order = self._registered
-                self._registered += 1
+                for backend in _backends_of(self._c10d, pg):
+                    group.orders[backend] = _created.get(backend, 0)
+                    _created[backend] = group.orders[backend] + 1
                 self._by_id[id(pg)] = group
                 if pg.size() < 2 and str(getattr(pg, "group_desc", "")) != "default_pg" and self._has_default():
                     # A group of one never waits; mesh dimensions of size 1 would use up the rows.
@@ -224,14 +227,19 @@ class GroupRegistry:
         return self._c10d._world.default_pg is not None
 
 
+def _backends_of(c10d: Any, pg: Any) -> list[str]:
+    """Names of the group's backends, each once, in the order of its devices."""
+    configuration = str(c10d._world.pg_backend_config.get(pg, "") or "")
+    return list(dict.fromkeys(part.rpartition(":")[2] for part in configuration.split(",") if part))
+
+
 def _backend_of(c10d: Any, pg: Any) -> str:
     """One name ("gloo", "nccl"), or the map ("cpu:gloo,cuda:nccl") where devices have different backends."""
-    configuration = str(c10d._world.pg_backend_config.get(pg, "") or "")
-    backends = {part.rpartition(":")[2] for part in configuration.split(",") if part}
+    backends = _backends_of(c10d, pg)
     if len(backends) == 1:
-        return backends.pop()
+        return backends[0]
     if backends:
-        return configuration
+        return str(c10d._world.pg_backend_config[pg])
     entry = c10d._world.pg_map.get(pg)
     return str(entry[0]) if entry else ""
 

@@ -31,6 +31,9 @@ NO_SIZE_OPS = frozenset({Op.GATHER, Op.SCATTER, Op.ALL_TO_ALL, Op.SEND, Op.RECV,
 #: Operations whose ``root`` is a rank: the root, or the peer of a point-to-point call.
 ROOTED_OPS = frozenset({Op.BROADCAST, Op.REDUCE, Op.GATHER, Op.SCATTER, Op.SEND, Op.RECV})
 
+#: Gloo's Work of these says that it completed only after its own wait().
+SILENT_OPS = frozenset({Op.REDUCE_SCATTER, Op.SEND, Op.RECV})
+
 #: Order is part of the ring format (``dtype`` of an event is the index + 1; 0 = none or unknown): append only.
 _DTYPES = (
     "uint8",

@@ -102,13 +102,28 @@ def _forget_all_in_child() -> None:
 os.register_at_fork(after_in_child=_forget_all_in_child)
 
 
-def _make_room(opened: dict[int, tuple[int, int]], seq: int) -> None:
-    """Number ``seq`` has been counted: operations MAX_OPEN older that are still open are given up."""
-    while opened:
-        oldest = next(iter(opened))
-        if seq - oldest < MAX_OPEN:
-            return
-        del opened[oldest]
+class _OpenOperations(dict[int, tuple[int, int]]):
+    """Sequence -> (enqueue time_ns, step) of one group's open operations of one sort."""
+
+    __slots__ = ("first",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: No lower sequence is open.
+        self.first = 0
+
+    def oldest(self) -> int:
+        """Lowest open sequence; there must be one. (Walking: a dict that loses its first items finds them slowly.)"""
+        first = self.first
+        while first not in self:
+            first += 1
+        self.first = first
+        return first
+
+    def make_room(self, seq: int) -> None:
+        """Number ``seq`` has been counted: operations MAX_OPEN older that are still open are given up."""
+        while self and seq - self.oldest() >= MAX_OPEN:
+            del self[self.first]
 
 
 class RingWriter(RingRecords):
@@ -132,8 +147,7 @@ class RingWriter(RingRecords):
         self._tracks_completion = False
         rows = geometry.group_rows
         self._counts = [[0] * rows, [0] * rows]  # collectives, point-to-point
-        # Open operations: sequence -> (enqueue time_ns, step); insertion order makes the first the oldest.
-        self._open: list[list[dict[int, tuple[int, int]]]] = [[{} for _ in range(rows)] for _ in range(2)]
+        self._open = [[_OpenOperations() for _ in range(rows)] for _ in range(2)]
         self._completed = [[0] * rows, [0] * rows]
         now = monotonic_ns()
         self._words[self._rank_word + (layout.R_LEVEL >> 3)] = int(Level.OFF)
@@ -237,7 +251,9 @@ class RingWriter(RingRecords):
             if self._tracks_completion:
                 opened = self._open[p2p][group]
                 if opened:
-                    _make_room(opened, seq)
+                    opened.make_room(seq)
+                else:
+                    opened.first = seq
                 opened[seq] = (now, self._step)
                 count = len(opened) + len(self._open[1 - p2p][group])
                 if count == 1:
@@ -255,7 +271,7 @@ class RingWriter(RingRecords):
             p2p = flags & _P2P
             seq = self._counts[p2p][group] + 1
             self._counts[p2p][group] = seq
-            _make_room(self._open[p2p][group], seq)
+            self._open[p2p][group].make_room(seq)
             return seq
 
     def enqueued(self, group: int, flags: int = 0) -> int:
@@ -274,15 +290,43 @@ class RingWriter(RingRecords):
             if entry is None:
                 return
             now = monotonic_ns()
-            self._write_end(_COMPLETE, group, seq, enqueued_ns or entry[0], entry[1], now, flags)
-            self._write_done_half(group, p2p, now)
+            head = self._head + 1
+            self._head = head
+            words = self._words
+            slot = self._events_offset + (((head - 1) & self._event_mask) << 6)
+            _EVENT.pack_into(
+                self._bytes,
+                slot,
+                0,
+                _COMPLETE | self._phase << 16 | flags << 24 | group << 32,
+                seq,
+                now,
+                enqueued_ns or entry[0],
+                entry[1],
+                0,
+                head,
+            )
+            words[slot >> 3] = head
+            words[_HEAD_WORD] = head
+            if opened or self._open[1 - p2p][group]:
+                self._write_done_half(group, p2p, now)
+                return
+            # Nothing is open any more: the usual case, in fewer steps.
+            row = self._first_group_word + (group << 4)
+            self._completed[p2p][group] = completed = self._counts[p2p][group]
+            words[row + 8] = head + head - 1
+            words[row + 9 + p2p] = completed
+            words[row + 11] = now
+            words[row + 13] = 0
+            words[row + 14] = 0
+            words[row + 8] = head + head
 
     def complete_through(self, group: int, seq: int, flags: int) -> int:
         """Record the end of every open operation up to ``seq``; returns how many that were."""
         with self._lock:
             p2p = flags & _P2P
             opened = self._open[p2p][group]
-            ended = [number for number in opened if number <= seq]
+            ended = sorted(number for number in opened if number <= seq)
             if not ended:
                 return 0
             now = monotonic_ns()
@@ -326,12 +370,10 @@ class RingWriter(RingRecords):
         opened = self._open[p2p][group]
         other = self._open[1 - p2p][group]
         completed = self._completed
-        completed[p2p][group] = next(iter(opened)) - 1 if opened else self._counts[p2p][group]
-        oldest = 0
-        if opened:
-            oldest = opened[next(iter(opened))][0]
+        completed[p2p][group] = opened.oldest() - 1 if opened else self._counts[p2p][group]
+        oldest = opened[opened.first][0] if opened else 0
         if other:
-            other_oldest = other[next(iter(other))][0]
+            other_oldest = other[other.oldest()][0]
             oldest = min(oldest, other_oldest) if oldest else other_oldest
         words = self._words
         row = self._first_group_word + (group << 4)

@@ -14,7 +14,8 @@ import numpy as np
 from ...telemetry.tables import COLLECTIVES, NO_GROUP, STEP_GROUPS, STEPS
 from ...telemetry.vocabulary import EventFlag, Phase, StepFlag
 from .matching import Joined, Mismatch, find_mismatch, join_instances, short_steps
-from .state import JobState, joined
+from .rows import concatenate, pick
+from .state import JobState
 from .straggler import WARM_UP_STEPS, StepTimes, excess_over_others
 from .waits import measure_waits, release_times
 
@@ -24,6 +25,8 @@ FURTHEST_BEHIND = 64
 MOST_PENDING_ROWS = 65_536
 #: Steps of which the pattern of signatures is kept.
 PATTERN_STEPS = 3
+#: Steps in which all members agreed before a difference means something.
+EVEN_STEPS = 3
 #: A step is not plain when one of these phases takes more than a fiftieth of it.
 _SPECIAL = [int(Phase.INIT), int(Phase.COMPILE), int(Phase.CHECKPOINT), int(Phase.RESTORE), int(Phase.EVAL)]
 
@@ -68,23 +71,23 @@ def horizon_of(job: JobState) -> int:
 
 def close_steps(job: JobState, horizon: int) -> Closed:
     """Closes every step up to ``horizon``."""
-    step_rows = joined(job.step_rows, STEPS)
+    step_rows = concatenate(job.step_rows, STEPS)
     done = step_rows["step"] <= horizon
-    closing = step_rows[done]
-    job.step_rows = [step_rows[~done]] if not done.all() else []
+    closing = pick(step_rows, done)
+    job.step_rows = [pick(step_rows, ~done)] if not done.all() else []
     pending = job.all_pending()
     instances = join_instances(pending)
     blind = job.blind()
     mismatch = find_mismatch(instances, blind)
     ready = _select_closed(instances, horizon)
-    p2p_rows = pending[(pending["flags"] & int(EventFlag.P2P)) != 0]
+    p2p_rows = pick(pending, (pending["flags"] & int(EventFlag.P2P)) != 0)
     p2p_done = p2p_rows["step"] <= horizon
-    left = instances.rows[_instance_steps(instances) > horizon]
-    job.keep_pending(joined([left, p2p_rows[~p2p_done]], COLLECTIVES) if p2p_rows.size else left)
+    left = pick(instances.rows, _instance_steps(instances) > horizon)
+    job.keep_pending(concatenate([left, pick(p2p_rows, ~p2p_done)], COLLECTIVES) if p2p_rows.size else left)
     short = _check_counts(job, horizon, blind)
     if mismatch is None:
         _remember_pattern(job, ready, horizon)
-    _measure(job, closing, ready, p2p_rows[p2p_done])
+    _measure(job, closing, ready, pick(p2p_rows, p2p_done))
     job.closed_step = max(job.closed_step, horizon)
     job.note_pace()
     job.steps_changed = job.rewrite_open = True
@@ -100,7 +103,7 @@ def prune_pending(job: JobState) -> Mismatch | None:
         open_rows = np.add.reduceat((rows["done_ns"] == 0).astype(np.int64), instances.first)
         complete = instances.count == job.shape().sizes[rows["group"][instances.first]]
         keep = ~(complete & (open_rows == 0))[instances.instance]
-        rows = rows[keep]
+        rows = pick(rows, keep)
     job.keep_pending(rows[-MOST_PENDING_ROWS // 2 :])
     return mismatch
 
@@ -121,7 +124,7 @@ def _select_closed(instances: Joined, horizon: int) -> Joined:
         return instances
     count = instances.count[ready]
     return Joined(
-        rows=instances.rows[ready[instances.instance]],
+        rows=pick(instances.rows, ready[instances.instance]),
         first=np.concatenate([[0], np.cumsum(count)[:-1]]).astype(np.int64) if count.size else count,
         count=count,
         instance=np.repeat(np.arange(count.size), count),
@@ -129,10 +132,10 @@ def _select_closed(instances: Joined, horizon: int) -> Joined:
 
 
 def _remember_pattern(job: JobState, ready: Joined, horizon: int) -> None:
-    fresh = ready.rows[ready.first]
-    fresh = fresh[fresh["step"] > horizon - PATTERN_STEPS]
-    kept = job.recent[job.recent["step"] > horizon - PATTERN_STEPS]
-    job.recent = joined([kept, fresh], COLLECTIVES) if kept.size else fresh
+    fresh = pick(ready.rows, ready.first)
+    fresh = pick(fresh, fresh["step"] > horizon - PATTERN_STEPS)
+    kept = pick(job.recent, job.recent["step"] > horizon - PATTERN_STEPS)
+    job.recent = concatenate([kept, fresh], COLLECTIVES) if kept.size else fresh
 
 
 def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarray) -> None:
@@ -140,16 +143,18 @@ def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarra
     if not step_rows.size:
         return
     order = np.lexsort((step_rows["rank"], step_rows["step"]))
-    step_rows = step_rows[order]
+    step_rows = pick(step_rows, order)
     repeated = (step_rows["step"][1:] == step_rows["step"][:-1]) & (step_rows["rank"][1:] == step_rows["rank"][:-1])
     if repeated.any():
-        step_rows = step_rows[np.concatenate([~repeated, [True]])]
+        step_rows = pick(step_rows, np.concatenate([~repeated, [True]]))
     ranks = np.unique(step_rows["rank"]).astype(np.int64)
     steps, counts = np.unique(step_rows["step"], return_counts=True)
     full = steps[counts == ranks.size]
     if not full.size or (job.times.ranks.size and ranks.size < job.times.ranks.size):
         return
-    chosen = step_rows[np.isin(step_rows["step"], full)].reshape(full.size, ranks.size)
+    if full.size < steps.size:
+        step_rows = pick(step_rows, np.isin(step_rows["step"], full))
+    chosen = step_rows.reshape(full.size, ranks.size)
     length = chosen["end_ns"] - chosen["begin_ns"]
     phases = chosen["phase_ns"].astype(np.int64)
     if ready.rows.size:
@@ -200,38 +205,48 @@ def _align(
 
 def _check_counts(job: JobState, horizon: int, blind: Collection[tuple[int, int]]) -> ShortStep | None:
     """Compares how far each member's sequence numbers came in each closed step of a group."""
-    rows = joined(job.step_groups, STEP_GROUPS)
+    rows = concatenate(job.step_groups, STEP_GROUPS)
     done = rows["step"] <= horizon
-    job.step_groups = [rows[~done]] if not done.all() else []
-    rows = rows[done & (rows["group"] != NO_GROUP)]
+    job.step_groups = [pick(rows, ~done)] if not done.all() else []
+    rows = pick(rows, done & (rows["group"] != NO_GROUP))
     if not rows.size:
         return None
-    rows = rows[np.lexsort((rows["rank"], rows["group"], rows["step"]))]
-    found: ShortStep | None = None
+    rows = pick(rows, np.lexsort((rows["rank"], rows["group"], rows["step"])))
     same = (rows["group"][1:] == rows["group"][:-1]) & (rows["step"][1:] == rows["step"][:-1])
     first = np.flatnonzero(np.concatenate([[True], ~same]))
     low = np.minimum.reduceat(rows["last_seq"], first)
     high = np.maximum.reduceat(rows["last_seq"], first)
     even = low == high
+    groups = rows["group"][first]
+    if even.all():
+        _remember_counts(job, groups, low)
+        return None
+    found: ShortStep | None = None
     for start, end, equal in zip(first, np.append(first[1:], rows.size), even, strict=True):
         members = rows[start:end]
-        group, step = int(members["group"][0]), int(members["step"][0])
         if equal:
-            job.even_steps[group] = job.even_steps.get(group, 0) + 1
-            last = int(members["last_seq"][0])
-            job.usual_counts[group] = last - job.last_seqs.get((group, -1), last)
-            job.last_seqs[(group, -1)] = last
-        elif found is None and job.even_steps.get(group, 0) >= 3:
-            found = _judge_counts(job, group, step, members, blind)
+            _remember_counts(job, members["group"][:1], members["last_seq"][:1])
+        elif found is None and job.even_steps.get(int(members["group"][0]), 0) >= EVEN_STEPS:
+            found = _judge_counts(job, int(members["group"][0]), int(members["step"][0]), members, blind)
         else:
-            job.even_steps[group] = 0
+            job.even_steps[int(members["group"][0])] = 0
     return found
+
+
+def _remember_counts(job: JobState, groups: np.ndarray, last_seqs: np.ndarray) -> None:
+    """groups, last_seqs: one per step and group, steps in order, all members alike."""
+    for group in np.unique(groups).tolist():
+        mine = last_seqs[groups == group].tolist()
+        before = mine[-2] if len(mine) > 1 else job.last_seqs.get(group, mine[-1])
+        job.even_steps[group] = job.even_steps.get(group, 0) + len(mine)
+        job.usual_counts[group] = mine[-1] - before
+        job.last_seqs[group] = mine[-1]
 
 
 def _judge_counts(
     job: JobState, group: int, step: int, members: np.ndarray, blind: Collection[tuple[int, int]]
 ) -> ShortStep | None:
-    before = job.last_seqs.get((group, -1), 0)
+    before = job.last_seqs.get(group, 0)
     counts = {
         int(row["rank"]): int(row["last_seq"]) - before for row in members if (group, int(row["rank"])) not in blind
     }

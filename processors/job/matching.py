@@ -14,6 +14,7 @@ import numpy as np
 
 from ...telemetry.tables import NO_GROUP
 from ...telemetry.vocabulary import SIZE_COMPARABLE_OPS, EventFlag, Op
+from .rows import pick
 
 #: What has to agree, in the order in which people name it. A signature is a tuple (op, bytes, dtype, peer).
 Signature = tuple[int, int, int, int]
@@ -23,8 +24,6 @@ _SIZED = np.zeros(256, bool)
 _SIZED[[int(op) for op in SIZE_COMPARABLE_OPS]] = True
 _ROOTED = np.zeros(256, bool)
 _ROOTED[[int(op) for op in ROOTED_OPS]] = True
-_RANK_BITS = 16
-_SEQ_BITS = 34
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -81,11 +80,10 @@ def join_instances(rows: np.ndarray) -> Joined:
     plain = (rows["flags"] & int(EventFlag.P2P)) == 0
     plain &= rows["group"] != NO_GROUP
     if not plain.all():
-        rows = rows[plain]
-    place = (rows["group"].astype(np.int64) << (_SEQ_BITS + _RANK_BITS - 3)) ^ (rows["seq"] << _RANK_BITS)
-    order = np.argsort(place + rows["rank"], kind="stable")
-    rows = rows[order]
-    place = place[order]
+        rows = pick(rows, plain)
+    if rows.size:
+        order, place = _sorted_places(rows)
+        rows = pick(rows, order)
     if not rows.size:
         empty = np.zeros(0, np.int64)
         return Joined(rows=rows, first=empty, count=empty, instance=empty)
@@ -93,7 +91,7 @@ def join_instances(rows: np.ndarray) -> Joined:
     repeated = same & (rows["rank"][1:] == rows["rank"][:-1])
     if repeated.any():
         keep = np.concatenate([~repeated, [True]])
-        rows, place = rows[keep], place[keep]
+        rows, place = pick(rows, keep), place[keep]
         same = place[1:] == place[:-1]
     starts = np.ones(rows.size, bool)
     np.logical_not(same, out=starts[1:])
@@ -102,6 +100,25 @@ def join_instances(rows: np.ndarray) -> Joined:
     count[:-1] = first[1:] - first[:-1]
     count[-1] = rows.size - first[-1]
     return Joined(rows=rows, first=first, count=count, instance=np.cumsum(starts) - 1)
+
+
+def _sorted_places(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Order by (group, seq, rank, arrival), and a number per row that tells its (group, seq), in that order.
+
+    One number holds place, rank and arrival where they fit into 63 bits: numpy sorts plain integers several times
+    faster than it finds a stable order.
+    """
+    group, seq, rank = rows["group"].astype(np.int64), rows["seq"], rows["rank"].astype(np.int64)
+    lowest = int(seq.min())
+    seqs = int(seq.max()) - lowest + 1
+    place = group * seqs + (seq - lowest)
+    rank_bits, arrival_bits = int(rank.max()).bit_length(), rows.size.bit_length()
+    if ((int(group.max()) + 1) * seqs).bit_length() + rank_bits + arrival_bits < 63:
+        key = (((place << rank_bits) + rank) << arrival_bits) + np.arange(rows.size)
+        key.sort()
+        return key & ((1 << arrival_bits) - 1), key >> (rank_bits + arrival_bits)
+    order = np.lexsort((rank, seq, group))
+    return order, place[order]
 
 
 def find_mismatch(joined: Joined, blind: Collection[tuple[int, int]] = ()) -> Mismatch | None:

@@ -23,7 +23,8 @@ from .matching import Mismatch, find_mismatch, join_instances, judge_mismatch
 from .numeric import find_explosion, find_non_finite
 from .pace import find_pace_change, is_back_to_pace
 from .progress import find_waits, oldest_open_ns, take_group_progress, take_progress
-from .state import JobState, OpenFinding, joined
+from .rows import concatenate, copy_rows, pick
+from .state import JobState, OpenFinding
 from .straggler import find_straggler, is_still_slow
 from .thresholds import FLOOR_NS, waited_ns, waiting_threshold_ns
 from .waiting import Blockage, Wait, find_blockage, longest_wait_for
@@ -36,7 +37,11 @@ NEVER_JOINED_NS = 25_000_000_000
 #: A blind rank may be innocent: wait longer before it is even named as a candidate.
 UNSEEN_FACTOR = 2
 #: A call that is still open when the next flush (250 ms) has come may never end.
-OPEN_LOOK_NS = 290_000_000
+OPEN_LOOK_NS = 310_000_000
+#: Agents of other nodes flush a little later: one look serves them all.
+OPEN_SLACK_NS = 60_000_000
+#: Blocks among which such a call's other members are looked for; closing a step looks at all.
+NEAR_FLUSHES = 64
 MOST_OPEN_CALLS = 4096
 #: Steps that take no longer than those before may wait until so much has gathered, or so long.
 CLOSE_ROWS = 16_384
@@ -166,7 +171,9 @@ class JobOperator:
     def _take_block(self, job: JobState, block: Block, stamp_ns: int, ctx: Context) -> None:
         if block.name not in TABLES or not self._enter(job, block.identity, stamp_ns, ctx):
             return
-        rows = _conform(block.rows, TABLES[block.name])
+        rows = copy_rows(block.rows, TABLES[block.name])
+        if block.name is EventName.BLOCK_COLLECTIVES and "peer" not in (block.rows.dtype.names or ()):
+            rows["peer"] = -1
         offset = job.offsets.setdefault(block.identity.node, block.clock_offset_ns)
         for column in _TIMES.get(block.name, ()):
             rows[column] += offset * (rows[column] > 0)
@@ -201,16 +208,16 @@ class JobOperator:
         if len(job.open_calls):
             late = (rows["enqueued_ns"] <= job.flushed_ns) & (rows["done_ns"] > 0)
             if late.any():
-                job.open_calls = _still_open(job.open_calls, rows[late])
+                job.open_calls = _still_open(job.open_calls, pick(rows, late))
         still = rows["done_ns"] == 0
         if still.any() and len(job.open_calls) < MOST_OPEN_CALLS:
-            job.open_calls = np.concatenate([job.open_calls, _calls(rows[still], stamp_ns)])
+            job.open_calls = np.concatenate([job.open_calls, _calls(pick(rows, still), stamp_ns)])
             job.schedule(stamp_ns + OPEN_LOOK_NS)
         job.flushed_ns = max(job.flushed_ns, closed_ns)
 
     def _judge_open_calls(self, job: JobState, now: int, ctx: Context) -> None:
         """No flush came since, or it did not complete them: whoever is in them waits."""
-        old = now - job.open_calls[:, 3] >= OPEN_LOOK_NS
+        old = now - job.open_calls[:, 3] >= OPEN_LOOK_NS - OPEN_SLACK_NS
         stays, job.open_calls = job.open_calls[old], job.open_calls[~old]
         if len(job.open_calls):
             job.schedule(int(job.open_calls[:, 3].min()) + OPEN_LOOK_NS)
@@ -218,8 +225,8 @@ class JobOperator:
         if len(stays):  # each is worth one look; a hang is the progress rows' to tell
             lowest = np.full(len(job.groups) + 1, np.iinfo(np.int64).max)
             np.minimum.at(lowest, stays[:, 1], stays[:, 2])
-            pending = job.all_pending()
-            near = pending[pending["seq"] >= lowest[np.minimum(pending["group"], len(job.groups))]]
+            pending = concatenate(job.pending[-NEAR_FLUSHES:], COLLECTIVES)
+            near = pick(pending, pending["seq"] >= lowest[np.minimum(pending["group"], len(job.groups))])
             if find_mismatch(join_instances(near), job.blind()) is not None:
                 self._judge_signatures(job, now, ctx)
 
@@ -571,7 +578,7 @@ class JobOperator:
         if not job.number_due_ns:
             return
         job.number_due_ns = 0
-        rows = joined(job.step_rows, STEPS)
+        rows = concatenate(job.step_rows, STEPS)
         if rows.size:
             bad = find_non_finite(rows)
             if bad is not None:
@@ -609,19 +616,6 @@ class JobOperator:
             body = narration.slow_together_body(job, change, now)
             detail = {"before_ns": change.before_ns, "after_ns": change.after_ns}
             open_finding(job, ctx, now, kind=Kind.SLOW_TOGETHER, place=f"step {change.step}", body=body, detail=detail)
-
-
-def _conform(rows: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """A private copy with exactly this release's columns: unknown ones are skipped, missing ones are zero."""
-    out = np.zeros(rows.shape, dtype)
-    if rows.dtype == dtype:
-        out[:] = rows
-        return out
-    for column in set(dtype.names or ()) & set(rows.dtype.names or ()):
-        out[column] = rows[column]
-    if dtype is COLLECTIVES and "peer" not in (rows.dtype.names or ()):
-        out["peer"] = -1
-    return out
 
 
 def _calls(rows: np.ndarray, stamp_ns: int) -> np.ndarray:

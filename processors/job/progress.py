@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...telemetry.vocabulary import EventFlag, Op, ProcessState
+from .rows import pick
 from .state import FRESH_NS, MOST_RANKS, JobState
 from .thresholds import is_rare
 from .waiting import Wait
@@ -51,11 +52,11 @@ def _rare_until(job: JobState, rank: int, row: np.void, was: np.void | None) -> 
 def take_group_progress(job: JobState, rows: np.ndarray, stamp_ns: int) -> None:
     """rows: GROUP_PROGRESS with the job's own group indices."""
     positions = job.shape().positions
-    rows = rows[(rows["group"] < len(job.members)) & (rows["rank"] < positions.shape[1])]
+    rows = pick(rows, (rows["group"] < len(job.members)) & (rows["rank"] < positions.shape[1]))
     place = positions[rows["group"], rows["rank"]]
     member = place >= 0
     if not member.all():
-        rows, place = rows[member], place[member]
+        rows, place = pick(rows, member), place[member]
     place = place + np.array(job.group_first, np.int64)[rows["group"]]
     job.group_rows[place] = rows
     job.group_stamps[place] = stamp_ns
@@ -153,7 +154,7 @@ def _has_fresh_progress(job: JobState, members: np.ndarray) -> np.ndarray:
 def _p2p_waits(job: JobState, fresh_since: int) -> list[Wait]:
     """Open sends and receives whose other end has no matching call open: edges to the peer."""
     rows = job.all_pending()
-    rows = rows[(rows["flags"] & int(EventFlag.P2P)) != 0]
+    rows = pick(rows, (rows["flags"] & int(EventFlag.P2P)) != 0)
     if not rows.size:
         return []
     newest: dict[tuple[int, int, int], np.void] = {}

@@ -6,7 +6,6 @@ rows, ``steps`` the window of closed steps, ``open/N`` rows of open steps as rec
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -20,6 +19,7 @@ from ..operator import Table
 from .crash_order import Ending
 from .pace import LONGEST_HISTORY
 from .packing import pack, unpack
+from .rows import concatenate
 from .straggler import LONGEST_BASELINE, WINDOWS, StepTimes
 from .waits import GroupShape
 
@@ -118,7 +118,7 @@ class JobState:
         self.newest_step = np.zeros(0, np.int64)  # by rank, -1 none
         self.closed_step = -1
         self.recent = np.zeros(0, COLLECTIVES)
-        self.last_seqs: dict[tuple[int, int], int] = {}
+        self.last_seqs: dict[int, int] = {}
         self.usual_counts: dict[int, int] = {}
         self.even_steps: dict[int, int] = {}
         self.longest_ns = np.zeros(len(Phase), np.int64)
@@ -157,7 +157,7 @@ class JobState:
         self.groups.append(group)
         self.members.append(np.array(members, np.int64))
         self.group_first.append(self.group_rows.size)
-        self.group_rows = joined([self.group_rows, np.zeros(len(members), GROUP_PROGRESS)], GROUP_PROGRESS)
+        self.group_rows = concatenate([self.group_rows, np.zeros(len(members), GROUP_PROGRESS)], GROUP_PROGRESS)
         self.group_stamps = np.concatenate([self.group_stamps, np.zeros(len(members), np.int64)])
         self._group_index[group.uid] = index
         self._shape = None
@@ -330,7 +330,7 @@ class JobState:
     def all_pending(self) -> np.ndarray:
         """Every pending collective in one array (and from now on kept as one)."""
         if len(self.pending) != 1:
-            self.pending = [joined(self.pending, COLLECTIVES)]
+            self.pending = [concatenate(self.pending, COLLECTIVES)]
         return self.pending[0]
 
     def keep_pending(self, rows: np.ndarray) -> None:
@@ -373,7 +373,7 @@ class JobState:
             self.chunks = []
             self.unsaved = {"rows": self.pending, "steps": self.step_rows, "groups": self.step_groups}
             self.rewrite_open = False
-        arrays = {name: joined(parts, _OPEN_ROWS[name]) for name, parts in self.unsaved.items() if parts}
+        arrays = {name: concatenate(parts, _OPEN_ROWS[name]) for name, parts in self.unsaved.items() if parts}
         if arrays:
             self.chunks.append(f"open/{self.revision:012d}")
             table.put(self.chunks[-1], pack({}, arrays))
@@ -453,7 +453,7 @@ class JobState:
         return {
             "slow_step_ns": self.slow_step_ns,
             "closed_step": self.closed_step,
-            "last_seqs": [[*place, seq] for place, seq in self.last_seqs.items()],
+            "last_seqs": list(self.last_seqs.items()),
             "usual_counts": list(self.usual_counts.items()),
             "even_steps": list(self.even_steps.items()),
             "longest_ns": self.longest_ns.tolist(),
@@ -475,7 +475,7 @@ class JobState:
             return
         self.slow_step_ns = values["slow_step_ns"]
         self.closed_step = values["closed_step"]
-        self.last_seqs = {(group, rank): seq for group, rank, seq in values["last_seqs"]}
+        self.last_seqs = {group: seq for group, seq in values["last_seqs"]}
         self.usual_counts = {group: count for group, count in values["usual_counts"]}
         self.even_steps = {group: count for group, count in values["even_steps"]}
         self.longest_ns = np.array(values["longest_ns"], np.int64)
@@ -494,19 +494,6 @@ def _empty_times(ranks: np.ndarray) -> StepTimes:
         self_ns=np.zeros((0, ranks.size), np.int64),
         phase_self_ns=np.zeros((0, ranks.size, len(Phase)), np.int64),
     )
-
-
-def joined(chunks: Iterable[np.ndarray], dtype: np.dtype) -> np.ndarray:
-    """All chunks in one array. (``np.concatenate`` works out the common dtype of structured arrays every time.)"""
-    parts = list(chunks)
-    if len(parts) == 1:
-        return parts[0]
-    out = np.empty(sum(part.size for part in parts), dtype)
-    place = 0
-    for part in parts:
-        out[place : place + part.size] = part
-        place += part.size
-    return out
 
 
 _OPEN_ROWS = {"rows": COLLECTIVES, "steps": STEPS, "groups": STEP_GROUPS}

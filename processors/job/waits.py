@@ -13,6 +13,7 @@ import numpy as np
 
 from ...telemetry.vocabulary import EventFlag, Op, Phase
 from .matching import Joined
+from .rows import concatenate, pick
 
 _TIME_BITS = 48  # 78 hours from the first row: more than a step lasts
 _FROM_ROOT = np.zeros(256, bool)
@@ -73,9 +74,7 @@ def measure_waits(joined: Joined, release: np.ndarray, p2p: np.ndarray) -> Waits
         exact = (p2p["done_ns"] > 0) & ((p2p["flags"] & int(EventFlag.POLLED)) == 0)
         waits = exact & (p2p["op"] == int(Op.RECV))
         release = np.concatenate([release, np.where(waits, p2p["done_ns"], p2p["enqueued_ns"])])
-        both = np.empty(rows.size + p2p.size, rows.dtype)
-        both[: rows.size], both[rows.size :] = rows, p2p
-        rows = both
+        rows = concatenate([rows, p2p], rows.dtype)
     rank = rows["rank"].astype(np.int64)
     arrived = rows["enqueued_ns"]
     if not rows.size:
@@ -84,8 +83,8 @@ def measure_waits(joined: Joined, release: np.ndarray, p2p: np.ndarray) -> Waits
         )
     base = int(arrived.min())
     clock = (rank << _TIME_BITS) + (arrived - base)
-    order = np.argsort(clock, kind="stable")
-    clock, rank, rows, release = clock[order], rank[order], rows[order], release[order]
+    order = np.argsort(clock)
+    clock, rank, rows, release = clock[order], rank[order], pick(rows, order), release[order]
     arrived = rows["enqueued_ns"]
     offset = (rank << _TIME_BITS) - base  # turns a time into the clock of its rank
     asynchronous = (rows["flags"] & int(EventFlag.ASYNC)) != 0

@@ -28,7 +28,7 @@ def steps_needed(job: SyntheticJob, context: MemoryContext, onset: int, guilty: 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 6])
 @pytest.mark.parametrize(("share", "step_s"), [(1.3, 0.1), (1.3, 1.0), (2.0, 0.3)])
 def test_a_straggler_is_found_within_ten_steps(ranks: int, share: float, step_s: float) -> None:
-    for seed in range(3):
+    for seed in range(2):
         guilty = (seed + 1) % ranks
 
         def slow(rank: int, step: int, guilty: int = guilty) -> float:
@@ -44,7 +44,7 @@ def test_a_straggler_is_found_within_ten_steps(ranks: int, share: float, step_s:
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_ten_percent_are_found_too(ranks: int) -> None:
-    for seed in range(4):
+    for seed in range(3):
         job = SyntheticJob(
             ranks=ranks, steps=90, seed=seed, slow=lambda rank, step: 1.12 if rank == 1 and step >= 50 else 1.0
         )
@@ -62,10 +62,10 @@ def test_the_slow_phase_is_told(phase: Phase) -> None:
     assert finding.body["suspects"][0]["where"]["phase"] == phase.name.lower()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_noise_alone_is_no_straggler(seed: int, ranks: int) -> None:
-    job = SyntheticJob(ranks=ranks, steps=250, seed=seed, jitter=0.06)
+    job = SyntheticJob(ranks=ranks, steps=200, seed=seed, jitter=0.06)
     assert drive(job.records()).findings() == []
 
 

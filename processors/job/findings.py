@@ -16,8 +16,9 @@ from ...telemetry.topics import TOPIC_FINDINGS, TOPIC_REQUESTS
 from ...telemetry.vocabulary import EventName, Kind
 from ..operator import Context
 from .crash_order import role_hint
-from .narration import consequence, ending_words, evidence, source_of
+from .crash_story import consequence, ending_words
 from .state import JobState, OpenFinding
+from .story import evidence, source_of
 from .words import seconds
 
 REVISION_GAP_NS = 500_000_000

@@ -14,7 +14,7 @@ import numpy as np
 from ...telemetry.records import Group
 from ...telemetry.ring_layout import parse_ranks
 from ...telemetry.tables import COLLECTIVES, GROUP_PROGRESS, NO_GROUP, PROGRESS, STEP_GROUPS, STEPS
-from ...telemetry.vocabulary import HookState, Level, Phase
+from ...telemetry.vocabulary import HookState, Kind, Level, Phase
 from ..operator import Table
 from .crash_order import Ending
 from .pace import LONGEST_HISTORY
@@ -168,7 +168,9 @@ class JobState:
         if not 0 <= index < len(self.groups):
             return "?"
         group = self.groups[index]
-        return group.desc or ("world" if group.is_default else group.name)
+        if group.is_default:
+            return "world"
+        return group.name if group.desc in ("", "undefined") else group.desc
 
     def rows_of_group(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Newest progress rows of a group's members and when they came, as views."""
@@ -342,6 +344,13 @@ class JobState:
     def stopping_finding(self) -> OpenFinding | None:
         """The one finding of this attempt after which it cannot go on."""
         return next((f for f in self.findings.values() if f.attempt == self.attempt and f.kind in STOPPING_KINDS), None)
+
+    def of_kind(self, kind: Kind) -> list[OpenFinding]:
+        """Open findings of this kind in the current attempt."""
+        return [f for f in self.findings.values() if f.kind == kind.value and f.attempt == self.attempt]
+
+    def has_kind(self, kind: Kind) -> bool:
+        return bool(self.of_kind(kind))
 
     def schedule(self, due_ns: int) -> None:
         """Asks for a look at this stamp, or earlier if one is already wanted earlier."""

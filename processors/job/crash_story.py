@@ -1,0 +1,129 @@
+"""What a finding says of ranks that ended, and of those that only ended because of them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...telemetry.vocabulary import Bucket, Kind, Scope, Severity
+from .crash_order import TOGETHER_NS, CrashVerdict, Ending, role_hint
+from .state import JobState
+from .story import Body, body, evidence, ruled_out, source_of, suspect
+from .words import duration_words, ranks_words, signal_word
+
+
+def crash_body(job: JobState, verdict: CrashVerdict, now: int) -> tuple[Kind, Body]:
+    cause = verdict.cause
+    endings = [ending for ending, _ in verdict.roles if role_hint(ending) != "none"]
+    began = min((ending.time_ns for ending in endings), default=now)
+    if verdict.sort == "planned":
+        return Kind.PLANNED_STOP, planned_body(job, endings, began, now)
+    if cause is None:
+        ends = "; ".join(ending_words(ending) for ending in endings[:4])
+        shows = f"all ranks ended together: {ends}" if verdict.sort == "together" else f"only victims' errors: {ends}"
+        return Kind.RANK_DIED, body(
+            job,
+            Kind.RANK_DIED,
+            bucket=Bucket.IMMEDIATE_CRASH,
+            scope=Scope.JOB,
+            severity=Severity.PAGE,
+            suspects=[],
+            onset_ns=began,
+            now=now,
+            proof=[evidence("rank.exit", f"job {job.job}", began, shows)],
+            confidence=min(verdict.confidence, 0.6),
+            step=max((ending.step for ending in endings), default=-1),
+        )
+    kind = Kind.RANK_RAISED if verdict.sort == "raised" else Kind.RANK_DIED
+    bucket, scope = Bucket.IMMEDIATE_CRASH, Scope.RANK
+    if verdict.sort == "left":
+        # The script of this rank came to its end while the others went on: it had less to do than they.
+        kind, bucket, scope = Kind.DESYNC, Bucket.COMMUNICATION_HANG, Scope.APPLICATION
+    everyone = {cause.rank, *verdict.same_error}
+    if verdict.same_error and everyone >= set(job.ranks):
+        scope = Scope.APPLICATION
+    proof = [
+        evidence(f"rank.{cause.sort}", source_of(job, cause.rank), cause.time_ns, _cause_words(job, verdict, cause))
+    ]
+    if verdict.same_error:
+        shows = (
+            f"{ranks_words(verdict.same_error)} raised {cause.type} as well: one cause, seen on {len(everyone)} ranks"
+        )
+        proof.append(evidence("rank.exception", ranks_words(verdict.same_error), cause.time_ns, shows))
+    return kind, body(
+        job,
+        kind,
+        bucket=bucket,
+        scope=scope,
+        severity=Severity.PAGE,
+        suspects=[suspect(job, cause.rank, verdict.confidence, cause.phase or None)],
+        onset_ns=cause.time_ns,
+        now=now,
+        proof=proof,
+        confidence=verdict.confidence,
+        step=cause.step,
+    )
+
+
+def ending_words(ending: Ending) -> str:
+    if ending.sort == "exception":
+        text = f"{ending.type}: {ending.message}" if ending.message else ending.type
+        place = f" at {ending.file}:{ending.line}" if ending.file else ""
+        return f"rank {ending.rank} raised {text[:300]}{place}"
+    if ending.signal > 0:
+        sender = f" sent by pid {ending.sender_pid}" if ending.sender_pid else ""
+        return f"rank {ending.rank} was ended by {signal_word(ending.signal)}{sender}"
+    if ending.normal:
+        return f"rank {ending.rank} came to the end of its script and left"
+    code = f"with exit code {ending.exit_code}" if ending.exit_code >= 0 else "without a word (exit code not visible)"
+    return f"rank {ending.rank} ended {code}"
+
+
+def _cause_words(job: JobState, verdict: CrashVerdict, cause: Ending) -> str:
+    words = ending_words(cause)
+    if cause.step >= 0:
+        words += f" in step {cause.step}"
+    if cause.phase:
+        words += f", phase {cause.phase}"
+    later = sorted({e.rank for e, role in verdict.roles if role_hint(e) != "none"} - {cause.rank})
+    if later:
+        words += f", before {ranks_words(later)} failed"
+    elif verdict.sort == "left":
+        words += ", while the others still called collectives with it"
+    return words
+
+
+def planned_body(job: JobState, endings: Sequence[Ending], began: int, now: int) -> Body:
+    if job.signalled_ns:
+        shows, began = "the job was asked to stop", min(began, job.signalled_ns)
+    else:
+        ended = ranks_words(ending.rank for ending in endings)
+        shows = f"{ended} were all asked to stop within {duration_words(TOGETHER_NS)}, before any error"
+    return body(
+        job,
+        Kind.PLANNED_STOP,
+        bucket=Bucket.PLANNED,
+        scope=Scope.JOB,
+        severity=Severity.INFO,
+        suspects=[],
+        victims=(),
+        onset_ns=began,
+        now=now,
+        proof=[evidence("job.signalled", f"job {job.job}", began, shows)],
+        confidence=0.95,
+        step=max((ending.step for ending in endings), default=-1),
+    )
+
+
+def consequence(ending: Ending, kind: str, suspects: Sequence[int]) -> dict[str, Any]:
+    """A ruled-out entry for a rank that printed an error or died, and is not to blame."""
+    cause = f"{ranks_words(suspects)} came first" if suspects else "the job as a whole was ended or blocked"
+    if role_hint(ending) == "stop":
+        because = f"was told to stop after that; {cause}"
+    elif ending.communication:
+        because = f"its error only says that a peer went away or did not answer; {cause}"
+    elif kind == Kind.DESYNC.value:
+        because = f"failed inside the collective that did not match; {cause}"
+    else:
+        because = f"failed after that; {cause}"
+    return ruled_out([ending.rank], ending_words(ending).partition(" ")[2].partition(" ")[2], because)

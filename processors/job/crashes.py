@@ -1,0 +1,49 @@
+"""Findings about ranks that ended: one per attempt, on the earliest initiating cause, revised if a better one comes."""
+
+from __future__ import annotations
+
+import re
+
+from ...telemetry.vocabulary import Kind
+from ..operator import Context
+from . import crash_story
+from .crash_order import Ending, Hold, judge_endings, role_hint
+from .findings import open_finding, replace_finding, revise, revise_all
+from .state import JobState
+from .steps import judge_signatures
+
+#: A better cause may still replace the one that a crash was opened with.
+CRASH_REVISION_NS = 10_000_000_000
+_NUMBER_ERROR = re.compile(r"\b(nan|inf|infinite|finite|overflow)\b", re.IGNORECASE)
+
+
+def judge_crash(job: JobState, now: int, ctx: Context, *, finished: bool = False) -> None:
+    if (job.finished_ns and not finished) or not any(role_hint(ending) != "none" for ending in job.endings):
+        return
+    judge_signatures(job, now, ctx)
+    finding = job.stopping_finding()
+    if (finding is not None and not finding.detail.get("crash")) or job.has_kind(Kind.PLANNED_STOP):
+        revise_all(job, ctx, now)
+        return
+    verdict = judge_endings(job.endings, now=now, ranks=job.ranks, signalled_ns=job.signalled_ns, finished=finished)
+    if isinstance(verdict, Hold):
+        job.schedule(verdict.until_ns)
+    elif verdict is not None and finding is not None:
+        suspects = [verdict.cause.rank] if verdict.cause else []
+        if suspects != finding.suspects and now - finding.found_ns < CRASH_REVISION_NS and suspects:
+            kind, body = crash_story.crash_body(job, verdict, now)
+            replace_finding(job, ctx, now, finding, kind=kind, body=body)
+        revise(job, ctx, now, finding)
+    elif verdict is not None:
+        if verdict.cause is not None and _follows_from_numbers(job, verdict.cause):
+            revise_all(job, ctx, now)
+            return
+        kind, body = crash_story.crash_body(job, verdict, now)
+        place = f"step {body['first_bad']['step']}"
+        open_finding(job, ctx, now, kind=kind, place=place, body=body, detail={"crash": True})
+
+
+def _follows_from_numbers(job: JobState, cause: Ending) -> bool:
+    """A guard that raises because of a NaN that has been reported is a consequence."""
+    reported = job.has_kind(Kind.NUMERIC_ALL) or job.has_kind(Kind.NUMERIC_FIRST_RANK)
+    return reported and cause.sort == "exception" and bool(_NUMBER_ERROR.search(f"{cause.type} {cause.message}"))

@@ -1,0 +1,170 @@
+"""What a finding says of ranks that stand still. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...telemetry.vocabulary import Bucket, Kind, Phase, Scope, Severity
+from .state import JobState
+from .story import Body, body, evidence, ruled_out, share, source_of, stands, suspect
+from .waiting import Blockage, Wait
+from .words import duration_words, op_word, phase_word, ranks_words
+
+#: Phases in which a rank that keeps the others waiting does what its script told it to.
+BY_DESIGN = frozenset({Phase.EVAL, Phase.CHECKPOINT})
+
+
+def blockage_body(
+    job: JobState, kind: Kind, blockage: Blockage, suspects: Sequence[int], threshold_ns: int, now: int
+) -> Body:
+    wait = blockage.wait
+    where = _place(job, wait)
+    onset = wait.since_ns
+    waiting = [rank for rank in blockage.waiting if rank not in suspects]
+    probability = share(suspects)
+    certain = blockage.sort == "missing"
+    proof = []
+    for rank in suspects[:3]:
+        verb = "has not entered" if certain else "may not have entered" if blockage.sort == "unknown" else "is inside"
+        proof.append(
+            evidence(
+                "progress",
+                source_of(job, rank),
+                now,
+                f"rank {rank} {verb} {where}; {ranks_words(waiting)} wait{'s' if len(waiting) == 1 else ''} in it "
+                f"since {duration_words(wait.age_ns)}; {stands(job, rank)}",
+            )
+        )
+    proof.append(
+        evidence(
+            "progress.threshold",
+            f"job {job.job}",
+            now,
+            f"waits of this job for a rank in this phase have never taken longer than {duration_words(threshold_ns)}",
+        )
+    )
+    row = job.progress_row(suspects[0])
+    phase = phase_word(row["phase"]) if row is not None else None
+    by_design = kind is Kind.RANK_NOT_ENTERED and row is not None and row["phase"] in BY_DESIGN
+    return body(
+        job,
+        kind,
+        bucket=Bucket.IMMEDIATE_CRASH if kind is Kind.RANK_DIED else Bucket.COMMUNICATION_HANG,
+        scope=Scope.APPLICATION if by_design or kind is Kind.DESYNC else Scope.RANK,
+        severity=Severity.PAGE,
+        suspects=[suspect(job, rank, probability, phase) for rank in suspects],
+        victims=waiting,
+        onset_ns=onset,
+        now=now,
+        proof=proof,
+        cleared=[ruled_out(waiting, "stands still", f"waits for {ranks_words(suspects)}, directly or through others")],
+        confidence=(0.95 if len(suspects) == 1 else 0.6) if certain else 0.4,
+        step=int(row["step"]) if row is not None else None,
+        group=wait.group,
+        seq=wait.seq,
+        op=wait.op,
+    )
+
+
+def deadlock_body(job: JobState, blockage: Blockage, waits: Sequence[Wait], now: int) -> Body:
+    """waits: all open operations; those of the cycle become evidence, at most four."""
+    wait = blockage.wait
+    shown = [item for item in waits if item.rank in blockage.cycle and item.missing][:4]
+    row = job.progress_row(wait.rank)
+    proof = [
+        evidence(
+            "progress",
+            source_of(job, item.rank),
+            now,
+            f"rank {item.rank} waits in {_place(job, item)} for {ranks_words(item.missing)}, since "
+            f"{duration_words(item.age_ns)}",
+        )
+        for item in shown
+    ]
+    proof.append(
+        evidence(
+            "progress.cycle",
+            f"job {job.job}",
+            now,
+            f"{ranks_words(blockage.cycle)} wait for each other in a circle: groups are used in different orders",
+        )
+    )
+    return body(
+        job,
+        Kind.DEADLOCK,
+        bucket=Bucket.COMMUNICATION_HANG,
+        scope=Scope.APPLICATION,
+        severity=Severity.PAGE,
+        suspects=[],
+        onset_ns=wait.since_ns,
+        now=now,
+        proof=proof,
+        cleared=[
+            ruled_out(blockage.cycle, "stands still", "each waits for the others; the order of calls is at fault")
+        ],
+        confidence=0.9,
+        step=int(row["step"]) if row is not None else None,
+        group=wait.group,
+        seq=wait.seq,
+        op=wait.op,
+    )
+
+
+def stopped_body(job: JobState, rank: int, running: Sequence[int], now: int) -> Body:
+    facts, row = job.facts(rank), job.progress_row(rank)
+    phase = phase_word(row["phase"]) if row is not None else None
+    where = f" in phase {phase} of step {int(row['step'])}" if row is not None else ""
+    return body(
+        job,
+        Kind.RANK_STOPPED,
+        bucket=Bucket.COMMUNICATION_HANG,
+        scope=Scope.RANK,
+        severity=Severity.PAGE,
+        suspects=[suspect(job, rank, 0.98, phase)],
+        onset_ns=facts.stopped_ns,
+        now=now,
+        proof=[
+            evidence(
+                "process.state",
+                source_of(job, rank),
+                facts.stopped_ns,
+                f"the process of rank {rank} is stopped (state T){where}, while {ranks_words(running)} still run",
+                "T",
+            )
+        ],
+        cleared=[ruled_out(running, "will wait", f"their processes run; rank {rank}'s does not")],
+        confidence=0.98,
+        step=int(row["step"]) if row is not None else None,
+    )
+
+
+def never_joined_body(job: JobState, missing: Sequence[int], waiting: Sequence[int], now: int) -> Body:
+    rows = [job.progress[rank] for rank in waiting]
+    since = min(int(row["read_ns"]) - int(row["phase_age_ns"]) for row in rows)
+    age_ns = max(int(row["phase_age_ns"]) for row in rows)
+    return body(
+        job,
+        Kind.RANK_NEVER_JOINED,
+        bucket=Bucket.COMMUNICATION_HANG,
+        scope=Scope.RANK,
+        severity=Severity.INFO,
+        suspects=[suspect(job, rank, share(missing), "init") for rank in missing],
+        victims=waiting,
+        onset_ns=since,
+        now=now,
+        proof=[
+            evidence(
+                "progress",
+                ranks_words(missing),
+                now,
+                f"{ranks_words(missing)} of {job.world_size} never came; {ranks_words(waiting)} wait in init since "
+                f"{duration_words(age_ns)}",
+            )
+        ],
+        cleared=[ruled_out(waiting, "stands in init", "started and waits for the rest")],
+        confidence=0.8,
+    )
+
+
+def _place(job: JobState, wait: Wait) -> str:
+    return f"{op_word(wait.op)} {wait.seq} of group {job.group_name(wait.group)}"

@@ -1,0 +1,133 @@
+"""Findings about ranks that stand still: stopped, never joined, not entered, deadlocked. Only ages in rows count."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...telemetry.vocabulary import Kind, Phase
+from ..operator import Context
+from . import hang_story
+from .findings import clear_finding, open_finding
+from .progress import find_waits, oldest_open_ns
+from .state import JobState, OpenFinding
+from .steps import judge_signatures
+from .story import STALE_NS, Body
+from .thresholds import FLOOR_NS, waited_ns, waiting_threshold_ns
+from .waiting import Blockage, Wait, find_blockage, longest_wait_for
+
+#: All ranks of a job that is suspended stop within this time of each other.
+STOP_HOLD_NS = 250_000_000
+NEVER_JOINED_NS = 25_000_000_000
+#: A blind rank may be innocent: wait longer before it is even named as a candidate.
+UNSEEN_FACTOR = 2
+
+
+def judge_stops(job: JobState, now: int, ctx: Context) -> None:
+    stopped = [rank for rank in job.alive() if job.ranks[rank].stopped_ns]
+    if not stopped or job.stopping_finding() is not None:
+        return
+    running = [rank for rank in job.alive() if rank not in stopped]
+    if not running:
+        return  # the whole job is suspended, which someone wanted
+    for rank in stopped:
+        ready = job.ranks[rank].stopped_stamp_ns + STOP_HOLD_NS
+        if now < ready:
+            job.schedule(ready)
+            continue
+        body = hang_story.stopped_body(job, rank, running, now)
+        open_finding(job, ctx, now, kind=Kind.RANK_STOPPED, place=f"rank {rank}", body=body)
+        return
+
+
+def judge_joining(job: JobState, now: int, ctx: Context) -> None:
+    missing = [rank for rank in range(job.world_size) if rank not in job.ranks]
+    if not missing or len(missing) == job.world_size or job.stopping_finding() is not None:
+        return
+    waiting, ages = [], []
+    for rank in job.alive():
+        row = job.progress_row(rank)
+        if row is not None and row["phase"] == int(Phase.INIT):
+            waiting.append(rank)
+            ages.append(int(row["phase_age_ns"]))
+    if waiting and max(ages) >= NEVER_JOINED_NS:
+        body = hang_story.never_joined_body(job, missing, waiting, now)
+        open_finding(job, ctx, now, kind=Kind.RANK_NEVER_JOINED, place=f"ranks {missing[0]}", body=body)
+
+
+def judge_waits(job: JobState, now: int, ctx: Context) -> None:
+    finding = job.stopping_finding()
+    if finding is not None:
+        _end_if_moved_on(job, finding, now, ctx)
+        return
+    if oldest_open_ns(job) < FLOOR_NS or job.has_kind(Kind.PLANNED_STOP):
+        return
+    judge_signatures(job, now, ctx)
+    if job.stopping_finding() is not None:
+        return
+    waits = find_waits(job)
+    blockage = find_blockage(waits, FLOOR_NS)
+    if blockage is None:
+        return
+    if blockage.sort == "deadlock":
+        age_ns = min(waited_ns(job, blockage.wait.age_ns, rank) for rank in blockage.cycle)
+        if age_ns >= max(FLOOR_NS, 2 * job.median_step_ns()):
+            body = hang_story.deadlock_body(job, blockage, waits, now)
+            _open_blockage(job, ctx, now, Kind.DEADLOCK, blockage.wait, body)
+        return
+    _judge_blockage(job, blockage, waits, now, ctx)
+
+
+def _judge_blockage(job: JobState, blockage: Blockage, waits: Sequence[Wait], now: int, ctx: Context) -> None:
+    suspects = list(blockage.suspects)
+    if blockage.sort == "inside":
+        members = [int(rank) for rank in job.members[blockage.wait.group]]
+        suspects = [rank for rank in members if _is_lifeless(job, rank)]
+    late = []
+    threshold = 0
+    for rank in suspects:
+        wait = longest_wait_for(waits, rank) or blockage.wait
+        limit = waiting_threshold_ns(job, rank, wait.group)
+        if blockage.sort == "unknown":
+            limit *= UNSEEN_FACTOR
+        if waited_ns(job, wait.age_ns, rank) >= limit:
+            late.append(rank)
+            threshold = max(threshold, limit)
+    if not late:
+        return
+    gone = [rank for rank in late if job.has_left(rank)]
+    late = gone or late
+    kind = Kind.RANK_NOT_ENTERED
+    if gone:
+        normal = any(ending.normal and ending.rank in gone for ending in job.endings)
+        kind = Kind.DESYNC if normal else Kind.RANK_DIED
+    elif len(late) == 1 and _is_stopped(job, late[0]):
+        kind = Kind.RANK_STOPPED
+    body = hang_story.blockage_body(job, kind, blockage, late, threshold, now)
+    _open_blockage(job, ctx, now, kind, blockage.wait, body)
+
+
+def _open_blockage(job: JobState, ctx: Context, now: int, kind: Kind, wait: Wait, body: Body) -> None:
+    place = f"{job.groups[wait.group].uid}:{'p2p ' if wait.p2p else ''}{wait.seq}"
+    seq = -1 if wait.p2p else wait.seq
+    open_finding(job, ctx, now, kind=kind, place=place, body=body, group=wait.group, seq=seq)
+
+
+def _is_lifeless(job: JobState, rank: int) -> bool:
+    row = job.progress_row(rank)
+    silent = row is not None and int(row["heartbeat_age_ns"]) > STALE_NS
+    return silent or _is_stopped(job, rank) or job.has_left(rank)
+
+
+def _is_stopped(job: JobState, rank: int) -> bool:
+    facts = job.ranks.get(rank)
+    return facts is not None and bool(facts.stopped_ns)
+
+
+def _end_if_moved_on(job: JobState, finding: OpenFinding, now: int, ctx: Context) -> None:
+    """A hang that was none, or is over: the operation that was waited in has completed."""
+    if finding.kind not in (Kind.RANK_NOT_ENTERED.value, Kind.DEADLOCK.value) or finding.seq < 0:
+        return
+    rows, stamps = job.rows_of_group(finding.group)
+    seen = stamps > 0
+    if seen.any() and bool((rows["completed"][seen] >= finding.seq).all()):
+        clear_finding(job, ctx, now, finding, f"sequence {finding.seq} has completed on all members")

@@ -1,0 +1,77 @@
+"""Findings about numbers and speed, opened and ended by the steps that were closed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...telemetry.vocabulary import Kind
+from ..operator import Context
+from . import steps_story
+from .findings import clear_finding, open_finding
+from .numeric import find_explosion, find_non_finite
+from .pace import find_pace_change, is_back_to_pace
+from .state import JobState, OpenFinding
+from .straggler import find_straggler, is_still_slow
+
+PACE_CHECK_STEPS = 8
+GOOD_STEPS_TO_CLEAR = 3
+
+
+def judge_numbers(job: JobState, rows: np.ndarray, now: int, ctx: Context) -> None:
+    bad = find_non_finite(rows)
+    if bad is None and len(job.norms):
+        steps, ends = job.norm_steps[:, 0], job.norm_steps[:, 1]
+        bad = find_explosion(steps, job.norms, job.times.ranks, ends)
+    reported = job.of_kind(Kind.NUMERIC_ALL) + job.of_kind(Kind.NUMERIC_FIRST_RANK)
+    if bad is None:
+        for finding in reported:
+            _count_good_steps(job, finding, rows, now, ctx)
+        return
+    job.number_due_ns = 0
+    for finding in reported:
+        finding.detail["good"] = 0
+    if not reported:
+        kind, body = steps_story.number_body(job, bad, now)
+        open_finding(job, ctx, now, kind=kind, place=f"step {bad.step}", body=body)
+
+
+def _count_good_steps(job: JobState, finding: OpenFinding, rows: np.ndarray, now: int, ctx: Context) -> None:
+    finding.detail["good"] = finding.detail.get("good", 0) + int(np.unique(rows["step"]).size)
+    job.facts_changed = True
+    if finding.detail["good"] >= GOOD_STEPS_TO_CLEAR:
+        clear_finding(job, ctx, now, finding, f"the numbers are good again since {finding.detail['good']} steps")
+
+
+def judge_speed(job: JobState, now: int, ctx: Context) -> None:
+    slow = job.of_kind(Kind.RANK_SLOW)
+    for finding in slow:
+        detail = finding.detail
+        if not is_still_slow(job.times, finding.suspects[0], detail["excess"], detail["usual"]):
+            job.drop_steps(finding.step, job.closed_step)
+            clear_finding(job, ctx, now, finding, f"rank {finding.suspects[0]} is as fast as usual again")
+    if not slow and job.stopping_finding() is None:
+        found = find_straggler(job.times)
+        if found is not None:
+            body = steps_story.straggler_body(job, found, now)
+            detail = {"excess": found.excess, "usual": found.usual}
+            place = f"rank {found.rank} step {found.onset_step}"
+            open_finding(job, ctx, now, kind=Kind.RANK_SLOW, place=place, body=body, detail=detail)
+    _judge_pace(job, now, ctx)
+
+
+def _judge_pace(job: JobState, now: int, ctx: Context) -> None:
+    if job.closed_step < job.pace_checked_step + PACE_CHECK_STEPS or not len(job.pace):
+        return
+    job.pace_checked_step = job.closed_step
+    steps, begins, pace = job.pace[:, 0], job.pace[:, 1], job.pace[:, 2]
+    reported = job.of_kind(Kind.SLOW_TOGETHER)
+    for finding in reported:
+        if is_back_to_pace(pace, finding.detail["before_ns"], finding.detail["after_ns"]):
+            clear_finding(job, ctx, now, finding, "the step time is as before again")
+    if reported or job.has_kind(Kind.RANK_SLOW) or job.stopping_finding() is not None:
+        return
+    change = find_pace_change(steps, begins, pace)
+    if change is not None:
+        body = steps_story.slow_together_body(job, change, now)
+        detail = {"before_ns": change.before_ns, "after_ns": change.after_ns}
+        open_finding(job, ctx, now, kind=Kind.SLOW_TOGETHER, place=f"step {change.step}", body=body, detail=detail)

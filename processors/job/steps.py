@@ -1,0 +1,95 @@
+"""What the closing of steps decides, and when it is due: desync, numbers, speed, and which findings are over."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...telemetry.tables import COLLECTIVES, STEPS
+from ...telemetry.vocabulary import Kind
+from ..operator import Context
+from . import desync_story
+from .closing import Closed, close_steps, horizon_of
+from .findings import clear_finding, open_finding
+from .matching import find_mismatch, join_instances
+from .numeric import find_non_finite
+from .rows import concatenate, pick
+from .signatures import OPEN_LOOK_NS, report_mismatch
+from .speed import judge_numbers, judge_speed
+from .state import JobState, OpenFinding
+
+#: Agents of other nodes flush a little later: one look serves them all.
+OPEN_SLACK_NS = 60_000_000
+#: Blocks among which such a call's other members are looked for; closing a step looks at all.
+NEAR_FLUSHES = 64
+#: Kinds that are over once all ranks have finished a later step.
+_PASSING = frozenset({Kind.RANK_NOT_ENTERED.value, Kind.DEADLOCK.value, Kind.RANK_STOPPED.value})
+
+
+def close_ready_steps(job: JobState, now: int, ctx: Context) -> None:
+    """Closes what can be closed. Steps like those before may lie for a while: joining many at once is cheap."""
+    horizon = horizon_of(job)
+    if horizon > job.closed_step:
+        job.closed_stamp_ns = now
+        judge_steps(job, close_steps(job, horizon), now, ctx)
+
+
+def judge_steps(job: JobState, closed: Closed, now: int, ctx: Context) -> None:
+    if closed.mismatch is not None:
+        report_mismatch(job, closed.mismatch, now, ctx)
+    elif closed.short is not None and job.stopping_finding() is None and not job.has_kind(Kind.PLANNED_STOP):
+        short = closed.short
+        ends = closed.rows["end_ns"][closed.rows["step"] == short.step]
+        onset = int(ends.min()) if ends.size else now
+        body = desync_story.short_step_body(job, short.group, short.step, short.counts, short.guilty, onset, now)
+        place = f"{job.groups[short.group].uid}:step {short.step}"
+        open_finding(job, ctx, now, kind=Kind.DESYNC, place=place, body=body, group=short.group)
+    for finding in list(job.findings.values()):
+        _end_if_passed(job, finding, now, ctx)
+    judge_numbers(job, closed.rows, now, ctx)
+    judge_speed(job, now, ctx)
+
+
+def _end_if_passed(job: JobState, finding: OpenFinding, now: int, ctx: Context) -> None:
+    if finding.attempt != job.attempt:
+        if job.closed_step > finding.step:
+            clear_finding(job, ctx, now, finding, f"the restarted job has passed step {finding.step}")
+    elif finding.kind in _PASSING and job.closed_step > max(finding.step, -1):
+        clear_finding(job, ctx, now, finding, f"all ranks have finished step {job.closed_step}")
+
+
+def judge_late_numbers(job: JobState, now: int, ctx: Context, *, finished: bool = False) -> None:
+    """A bad number whose step never closed (the job hangs or dies of it): judged by the rows that came."""
+    if not job.number_due_ns or (now < job.number_due_ns and not finished):
+        return
+    close_ready_steps(job, now, ctx)
+    if not job.number_due_ns:
+        return
+    job.number_due_ns = 0
+    rows = concatenate(job.step_rows, STEPS)
+    if rows.size:
+        bad = find_non_finite(rows)
+        if bad is not None:
+            judge_numbers(job, rows[rows["step"] == bad.step], now, ctx)
+
+
+def judge_signatures(job: JobState, now: int, ctx: Context) -> None:
+    close_ready_steps(job, now, ctx)  # the steps before are the pattern by which two ranks are told apart
+    mismatch = find_mismatch(join_instances(job.all_pending()), job.blind())
+    if mismatch is not None:
+        report_mismatch(job, mismatch, now, ctx)
+
+
+def judge_open_calls(job: JobState, now: int, ctx: Context) -> None:
+    """No flush came since, or it did not complete them: whoever is in them waits."""
+    old = now - job.open_calls[:, 3] >= OPEN_LOOK_NS - OPEN_SLACK_NS
+    stays, job.open_calls = job.open_calls[old], job.open_calls[~old]
+    if len(job.open_calls):
+        job.schedule(int(job.open_calls[:, 3].min()) + OPEN_LOOK_NS)
+    stays = stays[stays[:, 1] < len(job.groups)]
+    if len(stays):  # each is worth one look; a hang is the progress rows' to tell
+        lowest = np.full(len(job.groups) + 1, np.iinfo(np.int64).max)
+        np.minimum.at(lowest, stays[:, 1], stays[:, 2])
+        pending = concatenate(job.pending[-NEAR_FLUSHES:], COLLECTIVES)
+        near = pick(pending, pending["seq"] >= lowest[np.minimum(pending["group"], len(job.groups))])
+        if find_mismatch(join_instances(near), job.blind()) is not None:
+            judge_signatures(job, now, ctx)

@@ -1,0 +1,93 @@
+"""What a finding says of slow ranks, of a pace that changed, and of numbers gone bad. Pure."""
+
+from __future__ import annotations
+
+from ...telemetry.vocabulary import Bucket, Kind, Scope, Severity
+from .numeric import BadNumber
+from .pace import PaceChange
+from .state import JobState
+from .story import Body, body, evidence, ruled_out, share, source_of, suspect
+from .straggler import Straggler
+from .words import duration_words, phase_word, ranks_words
+
+
+def straggler_body(job: JobState, found: Straggler, now: int) -> Body:
+    others = [int(rank) for rank in job.times.ranks if rank != found.rank]
+    phase = phase_word(found.phase)
+    usual = f" (usual: {found.usual:+.0%})" if found.usual > 0.01 else ""
+    shows = (
+        f"rank {found.rank} works {duration_words(found.self_ns)} per step where {ranks_words(others)} work "
+        f"{duration_words(found.others_self_ns)}: {duration_words(found.excess_ns)} more, {found.excess:.0%} of a step"
+        f"{usual}, mostly in phase {phase}, in {found.slow_steps} of the last {found.window} steps, since step "
+        f"{found.onset_step}"
+    )
+    waits = f"{ranks_words(others)} wait for it in their collectives; step time is {duration_words(found.step_ns)}"
+    return body(
+        job,
+        Kind.RANK_SLOW,
+        bucket=Bucket.SPEED_REGRESSION,
+        scope=Scope.RANK,
+        severity=Severity.TICKET,
+        suspects=[suspect(job, found.rank, 0.95, phase)],
+        onset_ns=found.onset_ns,
+        now=now,
+        proof=[
+            evidence("steps.self_time", source_of(job, found.rank), now, shows, round(found.excess, 4)),
+            evidence("steps.waiting", ranks_words(others), now, waits),
+        ],
+        cleared=[ruled_out(others, "spends long in collectives", f"only waits there for rank {found.rank}")],
+        confidence=min(0.97, 0.6 + found.z / 30.0),
+        step=found.onset_step,
+    )
+
+
+def slow_together_body(job: JobState, change: PaceChange, now: int) -> Body:
+    shows = (
+        f"since step {change.step} a step takes {duration_words(change.after_ns)} instead of "
+        f"{duration_words(change.before_ns)} ({change.ratio - 1:+.0%}), on all ranks alike"
+    )
+    return body(
+        job,
+        Kind.SLOW_TOGETHER,
+        bucket=Bucket.SPEED_REGRESSION,
+        scope=Scope.JOB,
+        severity=Severity.TICKET,
+        suspects=[],
+        onset_ns=change.onset_ns,
+        now=now,
+        proof=[evidence("steps.pace", f"job {job.job}", now, shows, round(change.ratio, 3))],
+        confidence=0.7,
+        step=change.step,
+    )
+
+
+def number_body(job: JobState, bad: BadNumber, now: int) -> tuple[Kind, Body]:
+    fine = [rank for rank in bad.all_ranks if rank not in bad.ranks]
+    kind = Kind.NUMERIC_ALL if bad.everywhere and len(job.ranks) > 1 else Kind.NUMERIC_FIRST_RANK
+    named = bad.ranks if kind is Kind.NUMERIC_FIRST_RANK else ()
+    shows = f"the {bad.what} of {ranks_words(bad.ranks)} is {bad.value} in step {bad.step}"
+    shows += f"; that of {ranks_words(fine)} is still good" if fine else ", on all ranks in the same step"
+    return kind, body(
+        job,
+        kind,
+        bucket=Bucket.NUMERIC,
+        scope=Scope.RANK if named else Scope.JOB,
+        severity=Severity.PAGE,
+        suspects=[suspect(job, rank, share(named)) for rank in named],
+        onset_ns=bad.onset_ns,
+        now=now,
+        proof=[
+            evidence(
+                f"steps.{bad.what.replace(' ', '_')}",
+                source_of(job, bad.ranks[0]) if named else ranks_words(bad.ranks),
+                bad.onset_ns,
+                shows,
+                bad.value,
+            )
+        ],
+        cleared=[ruled_out(fine, "becomes bad in the next step", f"its {bad.what} was good in step {bad.step}")]
+        if fine
+        else [],
+        confidence=0.95 if len(named) == 1 else 0.7,
+        step=bad.step,
+    )

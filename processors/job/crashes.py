@@ -18,6 +18,10 @@ _NUMBER_ERROR = re.compile(r"\b(nan|inf|infinite|finite|overflow)\b", re.IGNOREC
 
 
 def judge_crash(job: JobState, now: int, ctx: Context, *, finished: bool = False) -> None:
+    """Puts the endings so far into order and tells, holds, or adds them to what has been told.
+
+    finished: no more records will come, so nothing is held.
+    """
     if (job.finished_ns and not finished) or not any(role_hint(ending) != "none" for ending in job.endings):
         return
     judge_signatures(job, now, ctx)

@@ -133,19 +133,21 @@ def _complete(job: JobState, finding: OpenFinding) -> dict[str, Any]:
 
 def _add_stack(job: JobState, finding: OpenFinding, body: dict[str, Any], item: dict[str, Any]) -> None:
     rank = item["rank"]
-    raised = next(
-        (e for e in job.endings if e.rank == rank and e.sort == "exception" and e.file and role_hint(e) == "error"),
-        None,
-    )
-    stack = job.facts(rank).stack
     phase = (item["where"] or {}).get("phase")
-    if raised is not None:
-        item["where"] = {"file": raised.file, "line": raised.line, "phase": raised.phase or phase}
-    elif stack and stack["time_ns"] >= finding.onset_ns - STACK_LEAD_NS and finding.kind in _STACK_KINDS:
+    raised = [e for e in job.endings if e.rank == rank and e.sort == "exception" and e.file]
+    own = next((e for e in raised if role_hint(e) == "error"), None)
+    stack = job.facts(rank).stack
+    stuck = finding.kind in _STACK_KINDS
+    if own is None and stack and stuck and stack["time_ns"] >= finding.onset_ns - STACK_LEAD_NS:
         item["where"] = {"file": stack["file"], "line": stack["line"], "phase": phase or stack["phase"] or None}
         place = f"{stack['file']}:{stack['line']}"
         shows = f"rank {rank} stands at {place} in {stack['function']}, says its stack (by {stack['method']})"
         body["evidence"].append(evidence("rank.stack", source_of(job, rank), stack["time_ns"], shows, place))
+        return
+    # Where a stuck rank was when its peers' failure ended it is where it was stuck.
+    last = own or (raised[0] if raised and stuck else None)
+    if last is not None:
+        item["where"] = {"file": last.file, "line": last.line, "phase": last.phase or phase}
 
 
 def _add_endings(job: JobState, finding: OpenFinding, body: dict[str, Any]) -> None:

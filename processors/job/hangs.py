@@ -23,6 +23,7 @@ UNSEEN_FACTOR = 2
 
 
 def judge_stops(job: JobState, now: int, ctx: Context) -> None:
+    """A stopped process while peers run: told after a moment in which the others might stop as well."""
     stopped = [rank for rank in job.alive() if job.ranks[rank].stopped_ns]
     if not stopped or job.stopping_finding() is not None:
         return
@@ -40,6 +41,7 @@ def judge_stops(job: JobState, now: int, ctx: Context) -> None:
 
 
 def judge_joining(job: JobState, now: int, ctx: Context) -> None:
+    """Ranks of the world that never started, once the others have waited for them in init for long."""
     missing = [rank for rank in range(job.world_size) if rank not in job.ranks]
     if not missing or len(missing) == job.world_size or job.stopping_finding() is not None:
         return
@@ -55,6 +57,7 @@ def judge_joining(job: JobState, now: int, ctx: Context) -> None:
 
 
 def judge_waits(job: JobState, now: int, ctx: Context) -> None:
+    """Looks at who waits for whom, or, with something told already, whether it is over."""
     finding = job.stopping_finding()
     if finding is not None:
         _end_if_moved_on(job, finding, now, ctx)
@@ -78,6 +81,7 @@ def judge_waits(job: JobState, now: int, ctx: Context) -> None:
 
 
 def _judge_blockage(job: JobState, blockage: Blockage, waits: Sequence[Wait], now: int, ctx: Context) -> None:
+    """Tells of those suspects that are waited for beyond what their phase has taken before."""
     suspects = list(blockage.suspects)
     if blockage.sort == "inside":
         members = [int(rank) for rank in job.members[blockage.wait.group]]

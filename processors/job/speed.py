@@ -18,6 +18,7 @@ GOOD_STEPS_TO_CLEAR = 3
 
 
 def judge_numbers(job: JobState, rows: np.ndarray, now: int, ctx: Context) -> None:
+    """rows: STEPS of closed steps. Opens, or counts good steps towards the end of, a numeric finding."""
     bad = find_non_finite(rows)
     if bad is None and len(job.norms):
         steps, ends = job.norm_steps[:, 0], job.norm_steps[:, 1]
@@ -43,6 +44,7 @@ def _count_good_steps(job: JobState, finding: OpenFinding, rows: np.ndarray, now
 
 
 def judge_speed(job: JobState, now: int, ctx: Context) -> None:
+    """A rank that became slow or is as fast as usual again, then the pace of all."""
     slow = job.of_kind(Kind.RANK_SLOW)
     for finding in slow:
         detail = finding.detail

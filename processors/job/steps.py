@@ -34,6 +34,7 @@ def close_ready_steps(job: JobState, now: int, ctx: Context) -> None:
 
 
 def judge_steps(job: JobState, closed: Closed, now: int, ctx: Context) -> None:
+    """Everything that depends on closed steps, desync first."""
     if closed.mismatch is not None:
         report_mismatch(job, closed.mismatch, now, ctx)
     elif closed.short is not None and job.stopping_finding() is None and not job.has_kind(Kind.PLANNED_STOP):
@@ -73,6 +74,7 @@ def judge_late_numbers(job: JobState, now: int, ctx: Context, *, finished: bool 
 
 
 def judge_signatures(job: JobState, now: int, ctx: Context) -> None:
+    """Compares everything that is pending; closes what can be closed first."""
     close_ready_steps(job, now, ctx)  # the steps before are the pattern by which two ranks are told apart
     mismatch = find_mismatch(join_instances(job.all_pending()), job.blind())
     if mismatch is not None:

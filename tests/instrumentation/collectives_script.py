@@ -242,11 +242,12 @@ def main() -> None:
         ("monitored", monitored),
         ("sparse", sparse),
         ("inference", inference),
-        ("fake", fake),
     ]
+    if hooks.native:
+        sections.append(("fake", fake))  # seconds of importing, once is enough
     if hooks.official:
         counted = [coalescing, objects, data_parallel, second_thread]
-        if hooks.native:  # seconds of importing more of torch: once is enough
+        if hooks.native:
             counted += [functional, distributed_tensor, fully_sharded, compiled]
         sections += [(section.__name__, section) for section in counted]
     counter = BackendSelectCounter() if hooks.official else None

@@ -230,18 +230,16 @@ class GroupRegistry:
 def _backends_of(c10d: Any, pg: Any) -> list[str]:
     """Names of the group's backends, each once, in the order of its devices."""
     configuration = str(c10d._world.pg_backend_config.get(pg, "") or "")
+    if not configuration:  # older releases fill it in after registering the group
+        entry = c10d._world.pg_map.get(pg)
+        configuration = str(entry[0]) if entry else ""
     return list(dict.fromkeys(part.rpartition(":")[2] for part in configuration.split(",") if part))
 
 
 def _backend_of(c10d: Any, pg: Any) -> str:
     """One name ("gloo", "nccl"), or the map ("cpu:gloo,cuda:nccl") where devices have different backends."""
     backends = _backends_of(c10d, pg)
-    if len(backends) == 1:
-        return backends[0]
-    if backends:
-        return str(c10d._world.pg_backend_config[pg])
-    entry = c10d._world.pg_map.get(pg)
-    return str(entry[0]) if entry else ""
+    return backends[0] if len(backends) == 1 else str(c10d._world.pg_backend_config.get(pg, ""))
 
 
 def _timeout_of(pg: Any) -> float | None:

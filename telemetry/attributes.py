@@ -44,22 +44,12 @@ SUSPECT_RANK = "whichrank.incident.suspect.rank"
 SUSPECT_NODE = "whichrank.incident.suspect.node"
 SUSPECT_GPU = "whichrank.incident.suspect.gpu"
 DLQ_REASON = "whichrank.dlq.reason"
-DLQ_TOPIC = "whichrank.dlq.topic"
 
-# --- steps, phases, process groups, collectives (spans and events) --------------------------------------------------
+# --- steps and phases -----------------------------------------------------------------------------------------------
 STEP = "whichrank.step"
 PHASE = "whichrank.step.phase"
-STEP_LOSS = "whichrank.step.loss"
-STEP_GRAD_NORM = "whichrank.step.grad_norm"
 LOCAL_RANK = "whichrank.local_rank"
 WORLD_SIZE = "whichrank.world_size"
-GROUP_NAME = "whichrank.pg.name"
-GROUP_UID = "whichrank.pg.uid"
-GROUP_SIZE = "whichrank.pg.size"
-COLLECTIVE_OP = "whichrank.collective.op"
-COLLECTIVE_SEQ = "whichrank.collective.seq"
-COLLECTIVE_BYTES = "whichrank.collective.bytes"
-COLLECTIVE_STATE = "whichrank.collective.state"
 
 EXCEPTION_TYPE = "exception.type"
 EXCEPTION_MESSAGE = "exception.message"
@@ -91,25 +81,9 @@ CONVENTIONAL = (
 # --- metrics: name -> unit ------------------------------------------------------------------------------------------
 METRIC_STEP_DURATION = "whichrank.step.duration"
 METRIC_PHASE_DURATION = "whichrank.step.phase.duration"
-METRIC_COLLECTIVE_DURATION = "whichrank.collective.duration"
-METRIC_COLLECTIVE_BYTES = "whichrank.collective.io"
-METRIC_STEPS = "whichrank.steps"
-METRIC_RANK_PACE = "whichrank.rank.pace"
-METRIC_RANK_STEP_TIME = "whichrank.rank.step_time"
-METRIC_HEARTBEAT_AGE = "whichrank.heartbeat.age"
-METRIC_INCIDENT_ACTIVE = "whichrank.incident.active"
-METRIC_OVERHEAD = "whichrank.instrumentation.overhead"
 METRIC_UNITS = {
     METRIC_STEP_DURATION: "s",
     METRIC_PHASE_DURATION: "s",
-    METRIC_COLLECTIVE_DURATION: "s",
-    METRIC_COLLECTIVE_BYTES: "By",
-    METRIC_STEPS: "{step}",
-    METRIC_RANK_PACE: "{step}/s",
-    METRIC_RANK_STEP_TIME: "s",
-    METRIC_HEARTBEAT_AGE: "s",
-    METRIC_INCIDENT_ACTIVE: "{incident}",
-    METRIC_OVERHEAD: "s",
 }
 
 # --- short names of event attributes --------------------------------------------------------------------------------

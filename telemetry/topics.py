@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-TOPIC_SPANS = "otlp_spans"
-TOPIC_METRICS = "otlp_metrics"
 TOPIC_LOGS = "otlp_logs"
 TOPIC_BLOCKS = "whichrank.blocks"
 TOPIC_FINDINGS = "whichrank.findings"

@@ -44,7 +44,6 @@ def heavy(modules: set[str]) -> set[str]:
         ("import whichrank.telemetry.attributes, whichrank.telemetry.incident", set()),
         ("import whichrank.transport.embedded", set()),
         ("import whichrank.telemetry.otlp", {"numpy", "google.protobuf", "opentelemetry"}),
-        ("import whichrank.telemetry.spans", {"numpy", "google.protobuf", "opentelemetry"}),
         ("import whichrank.processors.operator", {"numpy"}),
         ("import whichrank.processors.runner", {"numpy", "google.protobuf", "opentelemetry", "sqlite3"}),
         (

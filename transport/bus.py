@@ -15,9 +15,7 @@ from ..telemetry.topics import TOPIC_DLQ as TOPIC_DLQ
 from ..telemetry.topics import TOPIC_FINDINGS as TOPIC_FINDINGS
 from ..telemetry.topics import TOPIC_INCIDENTS as TOPIC_INCIDENTS
 from ..telemetry.topics import TOPIC_LOGS as TOPIC_LOGS
-from ..telemetry.topics import TOPIC_METRICS as TOPIC_METRICS
 from ..telemetry.topics import TOPIC_REQUESTS as TOPIC_REQUESTS
-from ..telemetry.topics import TOPIC_SPANS as TOPIC_SPANS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,12 +58,4 @@ def test_published_names_do_not_change() -> None:
     assert names.METRIC_UNITS == {
         "whichrank.step.duration": "s",
         "whichrank.step.phase.duration": "s",
-        "whichrank.collective.duration": "s",
-        "whichrank.collective.io": "By",
-        "whichrank.steps": "{step}",
-        "whichrank.rank.pace": "{step}/s",
-        "whichrank.rank.step_time": "s",
-        "whichrank.heartbeat.age": "s",
-        "whichrank.incident.active": "{incident}",
-        "whichrank.instrumentation.overhead": "s",
     }

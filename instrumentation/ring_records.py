@@ -36,6 +36,7 @@ class RingRecords:
     _records_lock: threading.Lock
     _definitions_used: int
     _exception_written: bool
+    _exception_in_main: bool
 
     def _start_records(self, path: Path, geometry: RingGeometry) -> None:
         self.path = path
@@ -45,6 +46,7 @@ class RingRecords:
         self._records_lock = threading.Lock()
         self._definitions_used = 0
         self._exception_written = False
+        self._exception_in_main = False
 
     def append_event(
         self,
@@ -133,25 +135,30 @@ class RingRecords:
 
     # --- crash area -------------------------------------------------------------------------------------------------
     def record_exception(self, text: str, frames: Sequence[Frame], in_main: bool) -> bool:
-        """Keep the first uncaught exception: its text and stack. Later ones are not written (returns False)."""
-        with self._records_lock:
-            if self._exception_written:
-                return False
-            self._exception_written = True
-        crash = self.geometry.crash_offset
-        words = self._words
+        """Keep the first uncaught exception: its text and stack. Later ones are not written (returns False).
+
+        The main thread's replaces a worker thread's: a worker's may be one that the training outlives.
+        """
         stated = _cut_text(text, layout.C_EXC_TEXT_MAX)
         stack = _format_frames(frames, layout.C_EXC_STACK_MAX)
+        crash = self.geometry.crash_offset
+        words = self._words
         base = crash >> 3
-        words[base + (layout.C_EXC_VERSION >> 3)] = 1
-        words[base + (layout.C_EXC_TIME_NS >> 3)] = time.monotonic_ns()
-        words[base + (layout.C_EXC_STEP >> 3)] = words[self._row_word(layout.RANK_ROW) + (layout.R_STEP >> 3)]
-        words[base + (layout.C_EXC_IN_MAIN >> 3)] = 1 if in_main else 0
-        self._store(crash + layout.C_EXC_TEXT, stated)
-        self._store(crash + layout.C_EXC_STACK, stack)
-        words[base + (layout.C_EXC_TEXT_BYTES >> 3)] = len(stated)
-        words[base + (layout.C_EXC_STACK_BYTES >> 3)] = len(stack)
-        words[base + (layout.C_EXC_VERSION >> 3)] = 2
+        with self._records_lock:  # to the end: two threads may fail at once
+            if self._exception_written and (self._exception_in_main or not in_main):
+                return False
+            self._exception_written = True
+            self._exception_in_main = in_main
+            version = words[base + (layout.C_EXC_VERSION >> 3)] | 1
+            words[base + (layout.C_EXC_VERSION >> 3)] = version
+            words[base + (layout.C_EXC_TIME_NS >> 3)] = time.monotonic_ns()
+            words[base + (layout.C_EXC_STEP >> 3)] = words[self._row_word(layout.RANK_ROW) + (layout.R_STEP >> 3)]
+            words[base + (layout.C_EXC_IN_MAIN >> 3)] = 1 if in_main else 0
+            self._store(crash + layout.C_EXC_TEXT, stated)
+            self._store(crash + layout.C_EXC_STACK, stack)
+            words[base + (layout.C_EXC_TEXT_BYTES >> 3)] = len(stated)
+            words[base + (layout.C_EXC_STACK_BYTES >> 3)] = len(stack)
+            words[base + (layout.C_EXC_VERSION >> 3)] = version + 1
         self.append_event(EventKind.EXCEPTION, value=len(stated))
         return True
 

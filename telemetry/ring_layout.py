@@ -147,7 +147,7 @@ DEFINITION_NOTE = 3  # {"text"}: things said once, such as a hook that was disab
 DEFAULT_DEFINITIONS_BYTES = 65536
 
 # --- crash area -----------------------------------------------------------------------------------------------------
-# Exception: written once, at the first uncaught exception of the main thread.
+# Exception: the first uncaught one; the main thread's replaces a worker thread's once (the version tells).
 C_EXC_VERSION = 0
 C_EXC_TIME_NS = 8
 C_EXC_STEP = 16
@@ -163,7 +163,7 @@ C_SIG_NUMBER = 12288
 C_SIG_TIME_NS = 12296
 C_SIG_SENDER_PID = 12304
 C_SIG_SENDER_UID = 12312
-# Main-thread stack taken by the heartbeat thread while a phase is stuck.
+# Main-thread stack: taken by the heartbeat thread while a phase is stuck, or at a fatal signal (times then equal).
 C_STACK_VERSION = 12352
 C_STACK_TIME_NS = 12360
 C_STACK_BYTES = 12368

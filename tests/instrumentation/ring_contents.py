@@ -47,7 +47,9 @@ class RingContents:
     exception_stack: list[str]
     signal: int
     signal_sender: int
+    signal_time_ns: int
     stack: list[str]
+    stack_time_ns: int
 
     def phases(self, step: int | None = None) -> list[str]:
         """Names of the phases entered, in order; of one step if given."""
@@ -105,6 +107,8 @@ def read_ring(path: Path) -> RingContents:
         exception_stack=text(layout.C_EXC_STACK, layout.C_EXC_STACK_BYTES).splitlines(),
         signal=word(crash + layout.C_SIG_NUMBER),
         signal_sender=word(crash + layout.C_SIG_SENDER_PID),
+        signal_time_ns=word(crash + layout.C_SIG_TIME_NS),
+        stack_time_ns=word(crash + layout.C_STACK_TIME_NS),
         stack=text(layout.C_STACK, layout.C_STACK_BYTES).splitlines(),
     )
 

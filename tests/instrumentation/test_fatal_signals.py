@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -148,3 +149,127 @@ def test_the_lock_that_says_we_live_survives_the_second_descriptor(tmp_path: Pat
     """
     done = run(source, str(tmp_path))
     assert (done.returncode, done.stdout.strip()) == (0, "held")
+
+
+# --- the main thread's stack ------------------------------------------------------------------------------------------
+def functions(ring: RingContents) -> list[str]:
+    return [line.split("\t")[2] for line in ring.stack]
+
+
+STUCK = """
+    import threading
+    def hold_lock():
+        print(flush=True)
+        lock.acquire()
+    def spin():
+        print(flush=True)
+        while True:
+            pass
+    def sleep_holding_the_gil():
+        print(flush=True)
+        ctypes.PyDLL(None).sleep(60)
+    lock = threading.Lock()
+    lock.acquire()
+"""
+
+
+@pytest.mark.parametrize("function", ["hold_lock", "spin", "sleep_holding_the_gil"])
+def test_a_terminated_process_leaves_its_stack(tmp_path: Path, function: str) -> None:
+    source = PREPARE + textwrap.dedent(STUCK) + f"watch(); {function}()"
+    with subprocess.Popen(
+        [sys.executable, "-c", source, str(tmp_path)], env=clean_environment(), stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(0.05)  # into the call
+        begin = time.monotonic()
+        process.terminate()
+        assert process.wait(30) == -signal.SIGTERM
+        assert time.monotonic() - begin < 1
+    ring = only_ring(tmp_path)
+    assert functions(ring) == ["<module>", function]
+    assert ring.stack_time_ns == ring.signal_time_ns
+    place, line, _ = ring.stack[-1].split("\t")
+    assert place == "<string>"
+    assert source.splitlines()[int(line) - 1].strip() in ("lock.acquire()", "while True:", "pass", SLEEPS)
+
+
+SLEEPS = "ctypes.PyDLL(None).sleep(60)"
+
+
+@pytest.mark.parametrize("end", ["crash()", "os.abort()"])
+def test_so_does_one_that_faults(tmp_path: Path, end: str) -> None:
+    assert run(f"watch()\ndef fault():\n    {end}\nfault()", str(tmp_path)).returncode < 0
+    assert "fault" in functions(only_ring(tmp_path))
+
+
+def test_names_come_back_as_they_were_and_the_innermost_frames_stay(tmp_path: Path) -> None:
+    lines = [
+        "def été_漢字(n):",
+        "  if n:",
+        "    été_漢字(n - 1)",
+        "  else:",
+        "    os.kill(os.getpid(), signal.SIGTERM)",
+    ]
+    file = '/da\ta/é\udcff/\U0001f40d/a", line 7 in b/' + "long/" * 60 + "x.py"
+    source = f"watch(); exec(compile({chr(10).join(lines)!r}, {file!r}, 'exec')); été_漢字(50)"
+    assert run(source, str(tmp_path)).returncode == -signal.SIGTERM
+    ring = only_ring(tmp_path)
+    assert ring.stack[-1] == file.replace("\t", " ").replace("\udcff", "?") + "\t5\tété_漢字"
+    assert ring.stack[-2] == ring.stack[0] == ring.stack[-1].replace("\t5\t", "\t3\t")
+    assert 15 < len(ring.stack) < 40
+    assert len("\n".join(ring.stack).encode()) < 8192
+
+
+def test_no_stack_of_another_thread(tmp_path: Path) -> None:
+    source = """
+        import threading
+        watch()
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        def work():
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+            os.kill(os.getpid(), signal.SIGTERM)
+        threading.Thread(target=work).start()
+        time.sleep(60)
+    """
+    assert run(source, str(tmp_path)).returncode == -signal.SIGTERM
+    ring = only_ring(tmp_path)
+    assert (ring.signal, ring.stack) == (signal.SIGTERM, [])
+
+
+def test_files_of_the_program_that_got_our_descriptors_are_not_written_to(tmp_path: Path) -> None:
+    source = """
+        watch()
+        os.closerange(3, 100)
+        files = [open(os.path.join(sys.argv[1], f"mine-{number}"), "w+b", buffering=0) for number in range(20)]
+        os.kill(os.getpid(), signal.SIGTERM)
+    """
+    assert run(source, str(tmp_path)).returncode == -signal.SIGTERM
+    assert only_ring(tmp_path).stack == []
+    assert [file.stat().st_size for file in tmp_path.glob("mine-*")] == [0] * 20
+
+
+def test_late_in_the_end_of_the_interpreter(tmp_path: Path) -> None:
+    # A C function that runs after everything of Python is gone, as static destructors do.
+    source = """
+        watch()
+        libc = ctypes.CDLL(None)
+        libc.__cxa_atexit(ctypes.cast(libc.abort, ctypes.c_void_p), None, None)
+    """
+    done = run(source, str(tmp_path))
+    assert done.returncode == run(source).returncode == -signal.SIGABRT
+    assert only_ring(tmp_path).stack == []
+
+
+def test_watching_again_keeps_stacks_again_and_the_borrowed_signal_is_free(tmp_path: Path) -> None:
+    source = """
+        watch(); unwatch_fatal_signals(); watch()
+        import faulthandler as f
+        status = open("/proc/self/status").read()
+        caught = int(next(line for line in status.splitlines() if line.startswith("SigCgt")).split()[1], 16)
+        print(any(caught >> (number - 1) & 1 for number in range(signal.SIGRTMIN, signal.SIGRTMAX + 1)), flush=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+    """
+    done = run(source, str(tmp_path))
+    assert (done.returncode, done.stdout.strip()) == (-signal.SIGTERM, "False")
+    assert functions(only_ring(tmp_path)) == ["<module>"]

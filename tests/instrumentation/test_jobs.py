@@ -180,3 +180,36 @@ def test_one_line_after_init_process_group_and_a_stack_of_a_long_phase(tmp_path:
         assert [line.split("\t")[2] for line in ring.stack] == ["<module>", "evaluate"]
         assert len([event for event in ring.events if event.kind.name == "ENQUEUE"]) >= 3
         assert ring.beats >= 20
+
+
+ENDED_BY_THE_LAUNCHER = """
+    import os, signal, time, torch, torch.distributed as dist
+    dist.init_process_group("gloo")
+
+    def reduce_loss():
+        dist.all_reduce(torch.ones(1))
+
+    def wait_for_the_end():
+        time.sleep(0.5)
+        os.kill(os.getppid(), signal.SIGTERM)
+        time.sleep(60)
+
+    dist.barrier()
+    if dist.get_rank() == 0:
+        reduce_loss()
+    wait_for_the_end()
+"""
+
+
+def test_a_rank_that_waits_in_gloo_when_the_launcher_ends_it_leaves_its_stack(tmp_path: Path) -> None:
+    pytest.importorskip("whichrank.instrumentation._fatal", reason="the C module is not built (no C compiler)")
+    job = run_job(textwrap.dedent(ENDED_BY_THE_LAUNCHER), tmp_path)
+    assert job.exit_code != 0
+    for ring, function in zip(job.rings, ["reduce_loss", "wait_for_the_end"], strict=True):
+        assert ring.signal == signal.SIGTERM
+        assert ring.stack_time_ns == ring.signal_time_ns  # of the end, not of the heartbeat
+        frames = [line.split("\t") for line in ring.stack]
+        own = [(int(line), name) for file, line, name in frames if Path(file).name == "script.py"]
+        assert own[-1][1] == function
+        lines = (tmp_path / "script.py").read_text().splitlines()
+        assert lines[own[-1][0] - 1].strip() in ("dist.all_reduce(torch.ones(1))", "time.sleep(60)")

@@ -394,6 +394,24 @@ def test_the_first_exception_is_kept(writer: RankRecorder, reader: RingReader) -
     assert kind_of(last(reader)) == EventKind.EXCEPTION
 
 
+def test_the_main_threads_exception_replaces_a_worker_threads(writer: RankRecorder, reader: RingReader) -> None:
+    assert writer.record_exception(
+        "builtins.OSError: a worker, and quite a long text", [("worker.py", 7, "load")], False
+    )
+    assert not writer.record_exception("builtins.OSError: another worker", [], False)
+    first = read_ring(writer.path)
+    assert (first.exception_in_main, first.exception_stack) == (False, ["worker.py\t7\tload"])
+    assert writer.record_exception("builtins.ValueError: main", [("train.py", 3, "main")], True)
+    assert not writer.record_exception("builtins.KeyError: later", [], True)
+    ring = read_ring(writer.path)
+    assert (ring.exception, ring.exception_in_main) == ("builtins.ValueError: main", True)
+    assert ring.exception_stack == ["train.py\t3\tmain"]
+    assert (
+        reader.word(writer.geometry.crash_offset + layout.C_EXC_VERSION) == 4
+    )  # even, and another than before: that is how a reader learns of it
+    assert [event.kind for event in ring.events].count(EventKind.EXCEPTION) == 2
+
+
 def test_long_texts_are_cut_and_the_innermost_frames_stay(writer: RankRecorder) -> None:
     frames = [(f"/very/long/path/number/{number}.py", number, "function") for number in range(1000)]
     writer.record_exception("é" * 10_000 + "\udc80", frames, False)

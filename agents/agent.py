@@ -30,7 +30,14 @@ from .drain import Drained, drain_rings
 from .evidence import EvidenceStore
 from .group_identity import attempt_id, group_from_definition
 from .health import AgentHealth
-from .local_verdicts import judge_stale, judge_stop, oldest_open_age_ns, process_look_due, to_ns
+from .local_verdicts import (
+    judge_stale,
+    judge_stop,
+    oldest_open_age_ns,
+    process_look_due,
+    to_ns,
+    wants_a_closer_look,
+)
 from .rank_events import exception_attributes, exit_attributes, exit_state_of, started_attributes, where_attributes
 from .ring_directory import RingDirectory, find_process, identity_int
 from .ring_file import RingFile, exception_version
@@ -92,9 +99,10 @@ class Agent:
 
     # --- the loop ---------------------------------------------------------------------------------------------------
     def wait(self, timeout_s: float) -> None:
-        """Sleep up to ``timeout_s``; return at once when a watched process ends."""
+        """Sleep until something is due, at most ``timeout_s``; return at once when a watched process ends."""
+        due_s = (self._next_look_ns - self._monotonic_ns()) / 1e9
         with contextlib.suppress(InterruptedError):
-            self._poller.poll(max(timeout_s, 0.0) * 1000)
+            self._poller.poll(max(min(timeout_s, due_s), 0.0) * 1000)
 
     def poll(self) -> None:
         """Do what is due. Never raises for anything a ring, a process, the bus or the disk can do."""
@@ -153,7 +161,7 @@ class Agent:
         if now_ns - self._last_poll_ns > _OWN_PAUSE_NS:
             self._judge_from_ns = now_ns + _GRACE_NS
         self._last_poll_ns = now_ns
-        self._next_look_ns = now_ns + to_ns(settings.look_period_s) - 2_000_000
+        self._next_look_ns = now_ns + to_ns(settings.look_period_s)
         for fd in ended:
             self._by_pidfd.pop(fd).alive = False
             self._poller.unregister(fd)  # at once: it stays readable, and a loop that fails below must not spin
@@ -169,6 +177,8 @@ class Agent:
         self._close_ended()
         if self._may_touch:
             self._stacks.ask_for_stacks(self._ranks, self._blocks.longest_ns, now_ns)
+        if self._stacks.busy or any(wants_a_closer_look(rank, now_ns, settings) for rank in self._ranks):
+            self._next_look_ns = now_ns + to_ns(settings.alert_look_period_s)
 
     def _look(self, rank: WatchedRank, now_ns: int) -> None:
         moved = rank.look(now_ns)

@@ -29,6 +29,13 @@ def process_look_due(rank: WatchedRank, now_ns: int, settings: AgentSettings) ->
     return since_ns >= to_ns(settings.suspicious_process_period_s if late else settings.process_period_s)
 
 
+def wants_a_closer_look(rank: WatchedRank, now_ns: int, settings: AgentSettings) -> bool:
+    """A heartbeat is late and not yet explained, or a stop waits for its second look."""
+    if not rank.alive or rank.stopped or rank.stale or rank.leaving():
+        return False
+    return bool(rank.stop_first_seen_ns) or rank.heartbeat_age_ns(now_ns) > to_ns(settings.suspicious_heartbeat_s)
+
+
 def judge_stop(rank: WatchedRank, now_ns: int, settings: AgentSettings) -> bool | None:
     """True: stopped (news), False: continued (news), None: no news. Keeps the first look on the rank."""
     process = rank.process

@@ -12,17 +12,20 @@ from dataclasses import dataclass
 class AgentSettings:
     """Periods, thresholds and bounds of one agent. Raises ValueError for combinations that make no sense."""
 
-    #: Cheap look at progress pages and heartbeats.
-    look_period_s: float = 0.05
+    #: Cheap look at progress pages and heartbeats, while all is well. A death wakes the agent by itself (pidfd).
+    #: What a wake-up costs is mostly cold caches, so few of them is what keeps the agent cheap.
+    look_period_s: float = 0.25
+    #: The same while a heartbeat is late, a stop is to be confirmed or a stack is being taken.
+    alert_look_period_s: float = 0.05
     #: Events are drained and shipped this often, or at once when something is wrong.
-    flush_period_s: float = 0.25
+    flush_period_s: float = 0.5
     progress_period_s: float = 1.0
-    health_period_s: float = 10.0
+    health_period_s: float = 4.0
     #: ``/proc/PID/stat`` of a rank whose heartbeat is fresh (CPU time), and of one whose heartbeat is late.
     process_period_s: float = 1.0
     suspicious_process_period_s: float = 0.2
     #: A heartbeat older than this makes the process state worth a look.
-    suspicious_heartbeat_s: float = 0.25
+    suspicious_heartbeat_s: float = 0.2
     #: Two looks this far apart must agree before a stop is reported.
     confirm_s: float = 0.05
     stale_heartbeat_s: float = 1.0
@@ -51,8 +54,9 @@ class AgentSettings:
     max_rings: int = 1024
 
     def __post_init__(self) -> None:
-        if not 0 < self.look_period_s <= self.flush_period_s <= self.progress_period_s:
-            raise ValueError("periods must satisfy 0 < look_period_s <= flush_period_s <= progress_period_s")
+        periods_s = (self.alert_look_period_s, self.look_period_s, self.flush_period_s, self.progress_period_s)
+        if periods_s[0] <= 0 or list(periods_s) != sorted(periods_s):
+            raise ValueError("periods must satisfy 0 < alert look <= look <= flush <= progress")
         if not 1 <= self.max_rings <= 4095:
             raise ValueError("max_rings must be between 1 and 4095: the join key has 12 bits for a ring")
         if self.block_bytes < 1024 or self.request_bytes < self.block_bytes:

@@ -62,6 +62,11 @@ class StackDesk:
             self._ids.append(request_id)
             self._requests.append((now_ns, event))
 
+    @property
+    def busy(self) -> bool:
+        """A stack has been asked for and has not come in yet."""
+        return self._taker.busy
+
     def finished(self, ranks: Sequence[WatchedRank]) -> list[StackReport]:
         """Stacks that came in since the last call."""
         reports = []

@@ -39,6 +39,7 @@ def _cpu_s() -> float:
 def run_agent(directory: Path, out: Path, seconds: float, profile: bool) -> dict[str, float]:
     """The agent's process: poll for ``seconds``, return what it used and what it read."""
     from whichrank.agents.agent import Agent
+    from whichrank.commands.embedded_watch import TURN_S
     from whichrank.telemetry.records import Identity
     from whichrank.transport.embedded import EmbeddedBus
 
@@ -52,7 +53,7 @@ def run_agent(directory: Path, out: Path, seconds: float, profile: bool) -> dict
     def drive(for_s: float) -> None:
         end_s = time.monotonic() + for_s
         while time.monotonic() < end_s:
-            agent.wait(agent.settings.look_period_s)
+            agent.wait(TURN_S)
             agent.poll()
 
     drive(_WARM_UP_S)

@@ -24,10 +24,11 @@ from ..telemetry.vocabulary import EventName
 from ..transport.bus import TOPIC_BLOCKS, TOPIC_LOGS
 from ..transport.embedded import EmbeddedBus
 from .incident_log import IncidentLog
+from .losses import AGENT_LOSSES, Losses
 from .run_directory import RunDirectory
 
-#: How often the rings are looked at; the agent's own cheap look.
-TURN_S = 0.05
+#: How often operators and view get their turn; the agent knows itself when its next look is due.
+TURN_S = 0.1
 #: After the command ended: how long conclusions that are held back for a rival explanation may take.
 SETTLE_S = 2.0
 
@@ -49,15 +50,19 @@ class EmbeddedWatch:
         on_incident: Callable[[Incident], None],
         on_published: Callable[[str, str, bytes], None],
         say: Callable[[str], None],
+        capture_limit_bytes: int | None = None,
     ) -> None:
-        """Raises OSError when capture or incidents.jsonl cannot be created."""
+        """Raises OSError when capture or incidents.jsonl cannot be created.
+
+        capture_limit_bytes: the oldest of the capture goes beyond this size; None keeps all.
+        """
         self._identity = identity
         self._on_incident = on_incident
         self._on_published = on_published
         self._say = say
         self._said: set[str] = set()
         self._broken: str | None = None
-        self._bus = EmbeddedBus(directory.capture, report=self._say_once)
+        self._bus = EmbeddedBus(directory.capture, retain_bytes=capture_limit_bytes, report=self._say_once)
         self._log = IncidentLog(directory.incidents)
         self._runner = EmbeddedRunner(
             self._bus, directory.state, make_operators(), self._deliver, live=True, report=self._say_once
@@ -124,8 +129,26 @@ class EmbeddedWatch:
                 close()
             except Exception as error:  # edge: the command has ended, each part still gets its turn
                 self._say_once(f"at the end: {type(error).__name__}: {error}")
-        if self._log.unwritten:
-            self._say_once(f"{self._log.path}: {self._log.unwritten} revisions are missing, the disk had no room")
+
+    def losses(self, started_ns: int) -> Losses:
+        """What was dropped, lost or not written; final after ``close``."""
+        position, stamp_ns = 1, started_ns
+        try:
+            position, stamp_ns = self._bus.first_kept() or (position, stamp_ns)
+        except OSError as error:
+            self._say_once(f"{self._bus.directory}: cannot be read: {error.strerror or error}")
+        health = self._agent.health
+        agent = {name: getattr(health, name) for name in AGENT_LOSSES}
+        return Losses(
+            trimmed_messages=position - 1,
+            capture_begins_s=max(0.0, (stamp_ns - started_ns) / 1e9) if position > 1 else 0.0,
+            unsaved_messages=self._bus.dropped,
+            unjudged_messages=self._bus.missed,
+            unreadable_records=self._runner.broken,
+            failed_commits=self._runner.failed_commits,
+            unwritten_revisions=self._log.unwritten,
+            agent={**agent, **health.drops},
+        )
 
     def _drain_rest(self) -> None:
         if self._broken is None:

@@ -38,6 +38,10 @@ def run_command(
     completion: Annotated[bool | None, typer.Option(help="record also when operations complete")] = None,
     ring_root: Annotated[Path | None, typer.Option(help="parent folder of the rings, on a tmpfs")] = None,
     keep_rings: Annotated[bool | None, typer.Option("--keep-rings", help="leave the rings after the end")] = None,
+    capture_limit: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="size of the capture, the oldest goes first; 0: no limit [2GiB]")
+    ] = None,
+    job_name: Annotated[str | None, typer.Option(metavar="NAME", help="what people call the job")] = None,
     config: Annotated[Path | None, typer.Option(help="settings file (TOML); default ./whichrank.toml")] = None,
     print_config: Annotated[bool, typer.Option("--print-config", help="print the settings and stop")] = False,
 ) -> None:
@@ -51,6 +55,8 @@ def run_command(
         "completion": completion,
         "ring_root": ring_root,
         "keep_rings": keep_rings,
+        "capture_limit": capture_limit,
+        "job_name": job_name,
     }
     try:
         settings, origins = load_settings({k: v for k, v in given.items() if v is not None}, config)

@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,12 +40,18 @@ class Replayed:
     """What a replay concluded, and how it compares with what the live run wrote down."""
 
     revisions: list[dict[str, Any]] = field(default_factory=list)
-    #: "equal", "continued" (the live run was cut off; all it wrote is equal), "differs", "absent".
+    #: "equal", "continued" (the live run was cut off; all it wrote is equal), "differs", "absent", "partial" (the
+    #: capture begins late: what rests on what came before cannot be the same byte for byte).
     compared: str = "absent"
     #: First line of incidents.jsonl that differs, from 1; 0 none.
     differs_at: int = 0
     #: Rings that nobody had read to their end.
     rings_left: int = 0
+    #: Unix seconds from which on there is a capture, None if it is whole.
+    begins: float | None = None
+    #: Of the live run's incidents that began later: how many there are, and how many were judged the same.
+    live_later: int = 0
+    same_later: int = 0
     problems: list[str] = field(default_factory=list)
 
     def report(self, line: str) -> None:
@@ -76,6 +83,11 @@ def replay_run(directory: RunDirectory) -> Replayed:
         if isinstance(record.payload, Incident):
             replayed.revisions.append(dict(record.payload.document))
 
+    first = bus.first_kept()
+    if first is not None and first[0] > 1:
+        replayed.begins, started = first[1] / 1e9, description.get("started")
+        when = f"{replayed.begins - started:.0f} s after the job's start" if isinstance(started, float) else "late"
+        replayed.report(f"{directory.capture}: begins {when}: what came before is not judged again")
     runner = EmbeddedRunner(bus, None, make_operators(), collect, live=False, report=replayed.report)
     runner.drain()
     if description.get("ended") is None:
@@ -123,6 +135,8 @@ def describe_comparison(replayed: Replayed) -> str:
         "continued": f"{what}; the run was cut off, what it wrote to {INCIDENTS_FILE} is equal byte for byte",
         "differs": f"{what}; DIFFERS from {INCIDENTS_FILE} at line {replayed.differs_at}",
         "absent": f"{what}; the run left no {INCIDENTS_FILE}",
+        "partial": f"{what}; of the run's incidents, {replayed.live_later} began within the capture; "
+        f"{replayed.same_later} of them judged the same",
     }[replayed.compared]
 
 
@@ -167,6 +181,9 @@ def _compare(replayed: Replayed, path: Path) -> None:
         if document is None and line.strip():
             replayed.report(f"{path}: line {number} is no incident document")
     live = [(number, line) for number, line, document in lines if document is not None]
+    if replayed.begins is not None:
+        _compare_late(replayed, [document for _, _, document in lines if document is not None], replayed.begins)
+        return
     ours = [canonical_line(document) for document in replayed.revisions]
     for (number, line), mine in zip(live, ours, strict=False):
         if line != mine:
@@ -176,6 +193,20 @@ def _compare(replayed: Replayed, path: Path) -> None:
         replayed.compared, replayed.differs_at = "differs", live[len(ours)][0]
     else:
         replayed.compared = "equal" if len(live) == len(ours) else "continued"
+
+
+def _compare_late(replayed: Replayed, documents: list[dict[str, Any]], begins: float) -> None:
+    """Incidents that began when the capture had begun: is there one with the same kind and suspects?"""
+    replayed.compared = "partial"
+    live = {str(document["id"]): document for document in documents}
+    later = [d for d in live.values() if (d["times"].get("onset") or 0.0) >= begins]
+    ours = [_verdict(document) for document in replayed.incidents.values()]
+    replayed.live_later = len(later)
+    replayed.same_later = sum(_verdict(document) in ours for document in later)
+
+
+def _verdict(document: Mapping[str, Any]) -> tuple[Any, ...]:
+    return document["kind"], sorted(str(suspect.get("id")) for suspect in document.get("suspects") or ())
 
 
 def _write(replayed: Replayed, folder: Path) -> Path:
@@ -224,6 +255,9 @@ def _as_json(replayed: Replayed, path: Path, written: Path) -> dict[str, Any]:
         "written": str(written),
         "compared": replayed.compared,
         "differs_at": replayed.differs_at or None,
+        "begins": replayed.begins,
+        "live_later": replayed.live_later,
+        "same_later": replayed.same_later,
         "revisions": len(replayed.revisions),
         "rings_left": replayed.rings_left,
         "problems": replayed.problems,

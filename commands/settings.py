@@ -15,7 +15,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import ByteSize, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 if sys.version_info >= (3, 11):
@@ -27,6 +27,10 @@ ENVIRONMENT_PREFIX = "WHICHRANK_"
 #: Names the settings file itself.
 CONFIG_VARIABLE = "WHICHRANK_CONFIG"
 DEFAULT_FILE = Path("whichrank.toml")
+
+
+#: Below this a capture would hold a few messages only.
+MIN_CAPTURE_BYTES = 64 << 10
 
 
 class Level(str, Enum):
@@ -59,6 +63,17 @@ class RunSettings(BaseSettings):
     completion: bool = Field(True, description="record also when operations complete")
     ring_root: Path | None = Field(None, description="parent folder of the rings, on a tmpfs")
     keep_rings: bool = Field(False, description="leave the rings where they are after a normal end")
+    capture_limit: ByteSize = Field(
+        ByteSize(2 << 30), description="size of the capture (1GiB, 500MB, bytes), the oldest goes first; 0: no limit"
+    )
+    job_name: str = Field("", max_length=200, description="what people call the job; default: scheduler's, or script's")
+
+    @field_validator("capture_limit")
+    @classmethod
+    def _check_capture_limit(cls, value: ByteSize) -> ByteSize:
+        if 0 < value < MIN_CAPTURE_BYTES:
+            raise ValueError(f"at least {MIN_CAPTURE_BYTES >> 10} KiB, or 0 for no limit")
+        return value
 
     @classmethod
     def settings_customise_sources(

@@ -25,6 +25,7 @@ from .embedded_watch import EmbeddedWatch, with_job
 from .foreground_command import ForegroundCommand
 from .incident_panel import incident_panel
 from .job_status import JobStatus, describe_ranks
+from .losses import describe_losses
 from .otlp_export import OtlpExport
 from .run import Job, describe_run, say
 from .run_directory import RunDirectory, remove_ring_directory
@@ -73,6 +74,7 @@ def watch(
         on_incident=on_incident,
         on_published=on_published,
         say=say,
+        capture_limit_bytes=settings.capture_limit or None,
     )
     watcher.tell(EventName.JOB_STARTED, command=shlex.join(job.command), pid=child.pid)
     while not child.poll():
@@ -93,8 +95,12 @@ def watch(
         say(f"{describe_ranks(survivors)} still run though the command has ended; their rings stay in {rings}")
     elif watcher.broken is None and not settings.keep_rings:
         remove_ring_directory(rings)
+    losses = watcher.losses(started_ns)
+    for line in describe_losses(losses):
+        say(line)
+    ending = {"ended": time.time(), "exit_code": child.exit_code, "losses": losses.as_json()}
     try:
-        directory.write_run({**description, "ended": time.time(), "exit_code": child.exit_code})
+        directory.write_run({**description, **ending})
     except OSError as error:
         say(f"{directory.path}: run.json not updated: {error.strerror}")
     if not settings.json_lines:

@@ -4,7 +4,8 @@ Runs in the process of its writer, safe to call from several threads; one writer
 of readers. What is appended is kept in memory too, up to a bound, so that a reader in the same process never waits for
 the disk. Each opening for writing starts a new segment: nothing old is ever overwritten, whatever its state. Appends go
 to the page cache, which survives kill -9; they are not fsynced. When the disk refuses, one OSError is raised; from then
-on messages stay in memory only, counted in ``dropped``, and the disk is tried again every 10 s.
+on messages stay in memory only, counted in ``dropped``, and the disk is tried again every 10 s. With a bound the oldest
+segments are deleted; what a reader has not read by then is counted in ``missed``.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ _log = logging.getLogger(__name__)
 
 SEGMENT_BYTES = 16 << 20
 MEMORY_BYTES = 16 << 20
+#: A bounded capture is made of at least so many segments.
+SEGMENTS_WITHIN_BOUND = 8
 #: A disk that was full is tried again this often.
 RETRY_NS = 10_000_000_000
 LOCK_NAME = "lock"
@@ -58,7 +61,7 @@ class EmbeddedBus:
 
         read_only: files are never written; appended messages live in memory only, after those of the files, and the
             clock stands at the last stamp until ``advance_clock``.
-        retain_bytes: delete the oldest segments beyond this size; None keeps all.
+        retain_bytes: the segments together take no more than this, but for one message; the oldest go. None keeps all.
         report: takes one line per damaged place; default is a warning in the log.
         Raises OSError (no such directory, no right to write, another writer at work).
         """
@@ -66,8 +69,14 @@ class EmbeddedBus:
         self.read_only = read_only
         #: Messages that are not in the files because the disk refused them.
         self.dropped = 0
-        #: Messages that left memory unread-able: neither in memory nor in the files any more.
+        #: Messages that left memory and are in no file.
         self.evicted = 0
+        #: Messages that a reader asked for and that were nowhere any more: evicted, trimmed or damaged.
+        self.missed = 0
+        self._missed_until = 0
+        self._trimmed = False
+        if retain_bytes is not None:  # whole segments go: a few must fit, else all of it would go at once
+            segment_bytes = min(segment_bytes, retain_bytes // SEGMENTS_WITHIN_BOUND)
         self._segment_bytes = segment_bytes
         self._memory_limit = memory_bytes
         self._retain_bytes = retain_bytes
@@ -138,7 +147,22 @@ class EmbeddedBus:
             messages = self._read_files(after, limit)
             if not messages:  # what lay between is lost (damaged or never saved), or files end where memory begins
                 messages = self._read_memory(first, limit)
+            self._count_missed(after, messages)
             return messages
+
+    def first_kept(self) -> tuple[int, int] | None:
+        """Position and stamp of the oldest message in the files; None if there is none. Position 1: nothing is gone.
+
+        Raises OSError.
+        """
+        with self._lock:
+            for _, path in list_segments(self.directory):
+                reader = SegmentReader(path, self._report)
+                messages = reader.read(1, is_last=True)
+                reader.close()
+                if messages:
+                    return messages[0].position, messages[0].stamp_ns
+            return None
 
     def now_ns(self) -> int:
         """The stamp the next append would get."""
@@ -261,7 +285,7 @@ class EmbeddedBus:
             self._close_segment()
             raise
         if self._retain_bytes is not None:
-            self._delete_oldest(self._retain_bytes)
+            self._trim(self._retain_bytes - self._segment_bytes)
 
     def _close_segment(self) -> None:
         if self._segment_fd >= 0:
@@ -269,12 +293,25 @@ class EmbeddedBus:
             self._segment_fd = -1
             self._segment_size = 0
 
-    def _delete_oldest(self, retain_bytes: int) -> None:
-        segments = list_segments(self.directory)
-        sizes = [path.stat().st_size for _, path in segments]
-        while len(segments) > 1 and sum(sizes) > retain_bytes:
-            segments.pop(0)[1].unlink()
-            sizes.pop(0)
+    def _trim(self, limit_bytes: int) -> None:
+        """Delete the oldest segments until the rest takes at most ``limit_bytes``; the newest always stays."""
+        try:
+            segments = list_segments(self.directory)
+            sizes = [path.stat().st_size for _, path in segments]
+            while len(segments) > 1 and sum(sizes) > limit_bytes:
+                segments.pop(0)[1].unlink()
+                sizes.pop(0)
+                self._say_trimmed()
+        except OSError as error:  # the next segment tries again
+            self._report(str(self.directory), -1, f"the oldest segments cannot be deleted: {error.strerror}")
+
+    def _say_trimmed(self) -> None:
+        if not self._trimmed:
+            self._trimmed = True
+            self._report_line(
+                f"{self.directory}: the capture has reached its limit of {self._retain_bytes} bytes; from now on its "
+                "oldest part goes. Verdicts go on unchanged, a replay will begin later"
+            )
 
     # --- reading ---
     def _read_memory(self, position: int, limit: int) -> list[Message]:
@@ -287,6 +324,12 @@ class EmbeddedBus:
             position += 1
         return messages
 
+    def _count_missed(self, after: int, messages: Sequence[Message]) -> None:
+        if messages and messages[-1].position > self._missed_until:
+            counted = max(after, self._missed_until)
+            self.missed += messages[-1].position - counted - sum(m.position > counted for m in messages)
+            self._missed_until = messages[-1].position
+
     def _read_files(self, after: int, limit: int) -> list[Message]:
         if self._cursor is None or self._cursor.position > after:
             if self._cursor is not None:
@@ -297,7 +340,7 @@ class EmbeddedBus:
     def _report(self, path: str, offset: int, line: str) -> None:
         if (path, offset) not in self._said:
             self._said.add((path, offset))
-            self._report_line(f"{path}: at byte {offset}: {line}")
+            self._report_line(f"{path}: at byte {offset}: {line}" if offset >= 0 else f"{path}: {line}")
 
 
 class _Cursor:

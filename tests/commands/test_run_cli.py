@@ -141,6 +141,67 @@ def test_replay_of_a_tampered_run_says_where_it_differs(raised: Any, tmp_path: P
     assert b"DIFFERS from incidents.jsonl at line 1" in done.stdout
 
 
+#: One rank that needs no torch: it writes its ring as the hooks would, so fast that a small capture overflows.
+FAST_RANK = """
+import os, sys, time
+from pathlib import Path
+from whichrank.instrumentation.ring_writer import RingWriter
+from whichrank.telemetry.vocabulary import HookState, Level, Phase
+identity = {"launcher_pid": os.getppid(), "launcher_start_ticks": 1, "restart_count": 0}
+writer = RingWriter.create(
+    Path(os.environ["WHICHRANK_DIR"]), rank=0, local_rank=0, world_size=1, identity=identity
+)
+group = writer.define_group(
+    {"name": "0", "ranks": "0", "size": 1, "backend": "gloo", "ordinal": 0, "timeout_s": 1800, "default": True}
+)
+writer.track_completion(True)
+writer.set_level(Level.EVENTS, HookState.COLLECTIVES_HOOKED | HookState.COMPLETION_HOOKED)
+for step in range(30):
+    writer.set_phase(Phase.FORWARD)
+    for _ in range(100):
+        writer.complete(group, writer.enqueue(group, 1, 4096, 6, -1, 0), 0, 0)
+    writer.end_step(1.0, None, 0)
+    writer.beat()
+    time.sleep(0.1)
+sys.exit(3)
+"""
+
+
+@pytest.fixture(scope="module")
+def overflowed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[bytes]]:
+    run = tmp_path_factory.mktemp("overflowed") / "run"
+    words = ["run", "--capture-limit", "64KiB", "--out", str(run), "--", sys.executable, "-c", FAST_RANK]
+    return run, whichrank(*words)
+
+
+def test_the_capture_keeps_its_bound_and_what_went_is_said(overflowed: Any) -> None:
+    run, done = overflowed
+    assert done.returncode == 3
+    assert sum(path.stat().st_size for path in (run / "capture").iterdir()) <= 80 << 10
+    said = done.stderr.decode().splitlines()
+    assert sum("the capture has reached its limit of 65536 bytes" in line for line in said) == 1
+    (line,) = [line for line in said if "oldest messages were dropped" in line]
+    losses = json.loads((run / "run.json").read_text())["losses"]
+    assert set(losses) == {"trimmed_messages", "capture_begins_s"}, losses
+    assert f"its {losses['trimmed_messages']} oldest messages were dropped" in line
+    assert f"begins {losses['capture_begins_s']:.0f} s after" in line
+
+
+def test_a_replay_of_what_is_left_says_where_it_begins_and_judges_it(overflowed: Any) -> None:
+    run, _ = overflowed
+    done = whichrank("replay", str(run))
+    assert done.returncode == 0, done.stderr.decode()
+    (line,) = done.stderr.decode().splitlines()
+    assert line.endswith("s after the job's start: what came before is not judged again")
+    report = json.loads(whichrank("replay", str(run), "--json").stdout)
+    assert report["compared"] == "partial"
+    assert report["begins"] > json.loads((run / "run.json").read_text())["started"]
+    live = {d["id"]: d for _, _, d in read_lines(run / "incidents.jsonl") if d is not None}
+    assert [d["kind"] for d in live.values()] == ["rank_died"]
+    assert [d["kind"] for d in report["incidents"]] == ["rank_died"]
+    assert (report["live_later"], report["same_later"]) == (1, 1)
+
+
 @pytest.mark.parametrize("code", [0, 3])
 def test_exit_status_and_output_are_the_commands_own(tmp_path: Path, code: int) -> None:
     done = whichrank("run", "--out", str(tmp_path / "out"), "--", "sh", "-c", f"echo out; echo err >&2; exit {code}")

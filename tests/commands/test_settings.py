@@ -56,6 +56,17 @@ def test_a_mistake_in_the_environment_is_named(monkeypatch: pytest.MonkeyPatch) 
         load_settings({})
 
 
+def test_the_capture_limit_takes_sizes_as_people_write_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_settings({})[0].capture_limit == 2 << 30
+    monkeypatch.setenv("WHICHRANK_CAPTURE_LIMIT", "500MB")
+    assert load_settings({})[0].capture_limit == 500_000_000
+    assert load_settings({"capture_limit": "1.5GiB"})[0].capture_limit == 3 << 29
+    assert load_settings({"capture_limit": "0"})[0].capture_limit == 0
+    for wrong in ("1k", "-1", "much"):
+        with pytest.raises(SettingsError, match="flag: capture_limit = "):
+            load_settings({"capture_limit": wrong})
+
+
 def test_a_named_file_must_be_there() -> None:
     with pytest.raises(SettingsError, match=r"missing\.toml: cannot be read"):
         load_settings({}, Path("missing.toml"))

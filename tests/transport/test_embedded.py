@@ -178,15 +178,51 @@ def test_a_late_position_is_found_without_reading_the_whole_capture(tmp_path: Pa
     bus.close()
 
 
-def test_old_segments_go_when_a_bound_is_given(tmp_path: Path) -> None:
-    bus = EmbeddedBus(tmp_path, segment_bytes=1000, retain_bytes=3000)
+def test_a_bound_holds_at_every_moment_and_the_oldest_go(tmp_path: Path) -> None:
+    said: list[str] = []
+    bus = EmbeddedBus(tmp_path, segment_bytes=1000, retain_bytes=4000, report=said.append)
+    assert bus.first_kept() is None
+    largest = 0
     for number in range(300):
         bus.append(TOPIC_BLOCKS, "k", b"%d" % number)
+        largest = max(largest, sum(path.stat().st_size for _, path in list_segments(tmp_path)))
+        assert values(list(bus.read(number, 1))) == [b"%d" % number], "a reader at the end misses nothing"
+    assert bus.missed == 0
+    kept = bus.first_kept()
     bus.close()
-    assert sum(path.stat().st_size for _, path in list_segments(tmp_path)) < 4200
+    assert 3000 < largest <= 4000
+    (line,) = said
+    assert "its limit of 4000 bytes" in line
     found, _ = read_capture(tmp_path)
-    assert found[-1] == b"299"
-    assert 0 < len(found) < 100
+    assert found == [b"%d" % number for number in range(300 - len(found), 300)]
+    assert kept is not None
+    assert kept[0] == 300 - len(found) + 1 > 1
+
+
+def test_what_went_before_it_was_read_is_counted_once(tmp_path: Path) -> None:
+    bus = EmbeddedBus(tmp_path, memory_bytes=1000, retain_bytes=4000, report=lambda line: None)
+    for number in range(300):
+        bus.append(TOPIC_BLOCKS, "k", b"%d" % number)
+    seen = len(read_all(bus))
+    assert 0 < seen < 300
+    assert bus.missed == 300 - seen
+    read_all(bus)
+    assert bus.missed == 300 - seen
+    bus.close()
+
+
+def test_segments_that_cannot_be_deleted_stop_nothing(tmp_path: Path) -> None:
+    said: list[str] = []
+    bus = EmbeddedBus(tmp_path, retain_bytes=4000, report=said.append)
+    bus.append(TOPIC_BLOCKS, "k", b"0")
+    obstacle = tmp_path / "segment-000000.log"
+    obstacle.mkdir()  # sorted first, and no file that can be unlinked
+    for number in range(1, 300):
+        bus.append(TOPIC_BLOCKS, "k", b"%d" % number)
+    assert bus.dropped == 0
+    assert len(said) == 1
+    assert "cannot be deleted" in said[0]
+    bus.close()
 
 
 def test_a_second_writer_is_refused_with_a_clear_line(tmp_path: Path) -> None:
@@ -263,6 +299,7 @@ for number in range(300):
 assert errors == 1, errors
 assert bus.dropped > 100, bus.dropped
 assert bus.evicted > 0
+assert bus.missed == 0
 # The newest are still there to be judged.
 newest = bus.read(bus.last_position - 50, 100)
 assert [m.value for m in newest] == [b"%06d" % n for n in range(250, 300)]
@@ -272,7 +309,7 @@ while batch := bus.read(after, 64):
     seen += [int(m.value) for m in batch]
     after = batch[-1].position
 assert seen == sorted(set(seen)) and seen[0] == 0 and seen[-1] == 299, seen
-assert len(seen) == 300 - bus.evicted
+assert len(seen) == 300 - bus.evicted == 300 - bus.missed
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 dropped = bus.dropped
 bus.append("whichrank.blocks", "k", b"still closed")

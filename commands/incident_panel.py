@@ -81,6 +81,9 @@ def incident_panel(document: Mapping[str, Any]) -> RenderableType:
     suspects: Sequence[Mapping[str, Any]] = document.get("suspects") or ()
     table.add_row("who", Text(describe_suspects(document) or "nobody in particular", style="bold"))
     kind = str(document.get("kind"))
+    job = document.get("job") or {}
+    if job.get("name") or job.get("id"):
+        table.add_row("job", Text(" · ".join(str(job[key]) for key in ("name", "id") if job.get(key))))
     table.add_row("what", Text(f"{SENTENCES.get(kind, kind)}  [{document.get('bucket')} / {kind}]"))
     for suspect in suspects:
         place = describe_where(suspect)

@@ -177,6 +177,7 @@ def incident_attributes(document: Mapping[str, Any]) -> dict[str, str | int | fl
         names.CLUSTER_ID: document.get("cluster"),
         names.RUN_ID: job.get("run"),
         names.JOB_ID: job.get("id"),
+        names.JOB_NAME: job.get("name"),
         names.JOB_ATTEMPT: job.get("attempt"),
         names.STEP: first_bad.get("step"),
         INCIDENT_DOCUMENT: json.dumps(document, separators=(",", ":"), default=str),

@@ -24,7 +24,7 @@ from .run_directory import (
     make_job_id,
     make_ring_directory,
     make_run_directory,
-    name_job,
+    name_script,
     remove_ring_directory,
 )
 from .settings import RunSettings
@@ -66,7 +66,7 @@ class Job:
     """The names and places of the job to be watched. ``rings`` None: it cannot be watched."""
 
     id: str
-    name: str
+    script: str
     command: tuple[str, ...]
     directory: RunDirectory | None
     rings: Path | None
@@ -74,8 +74,8 @@ class Job:
 
 def prepare_job(command: Sequence[str], settings: RunSettings) -> Job:
     """Create the folders. What cannot be created is said in one line and leaves the job unwatched."""
-    name = name_job(command)
-    job_id = os.environ.get("WHICHRANK_JOB_ID") or make_job_id(name)
+    script = name_script(command)
+    job_id = os.environ.get("WHICHRANK_JOB_ID") or make_job_id(script)
     try:
         directory, why = make_run_directory(settings.out, job_id)
         if why:
@@ -83,8 +83,8 @@ def prepare_job(command: Sequence[str], settings: RunSettings) -> Job:
         rings = make_ring_directory(settings.ring_root, job_id)
     except Unusable as error:
         say(f"{error}; the command runs unwatched")
-        return Job(id=job_id, name=name, command=tuple(command), directory=None, rings=None)
-    return Job(id=job_id, name=name, command=tuple(command), directory=directory, rings=rings)
+        return Job(id=job_id, script=script, command=tuple(command), directory=None, rings=None)
+    return Job(id=job_id, script=script, command=tuple(command), directory=directory, rings=rings)
 
 
 def child_environment(job: Job, settings: RunSettings) -> dict[str, str]:
@@ -136,7 +136,9 @@ def run(command: Sequence[str], settings: RunSettings) -> NoReturn:
     child.exit_as_it_did()
 
 
-def describe_run(job: Job, rings: Path, *, identity: Identity, pid: int, started_ns: int) -> dict[str, object]:
+def describe_run(
+    job: Job, rings: Path, *, name: str, identity: Identity, pid: int, started_ns: int
+) -> dict[str, object]:
     """What run.json says at the start."""
     from importlib.metadata import PackageNotFoundError, version
 
@@ -147,7 +149,7 @@ def describe_run(job: Job, rings: Path, *, identity: Identity, pid: int, started
     return {
         "whichrank": release,
         "job": job.id,
-        "name": job.name,
+        "name": name,
         "cluster": identity.cluster,
         "command": list(job.command),
         "working_directory": str(Path.cwd()),

@@ -75,19 +75,20 @@ class RunDirectory:
         return description
 
 
-def name_job(command: Sequence[str]) -> str:
-    """A short name from the script in the command: ``torchrun … train/gpt.py`` -> ``gpt``."""
+def name_script(command: Sequence[str]) -> str:
+    """What the command runs, as people call it: ``torchrun … train/gpt.py`` -> ``gpt.py``."""
     for word in command:
         if word.endswith(".py"):
-            return _safe(Path(word).stem)
+            return Path(word).name
     with contextlib.suppress(ValueError, IndexError):
-        return _safe(command[list(command).index("-m", 1) + 1].rsplit(".", 1)[-1])
-    return _safe(Path(command[0]).name) if command else "job"
+        return command[list(command).index("-m", 1) + 1]
+    return Path(command[0]).name if command else ""
 
 
-def make_job_id(name: str) -> str:
-    """An id that no other job on any machine has: the name, and eight random characters."""
-    return f"{name}-{secrets.token_hex(4)}"
+def make_job_id(script: str) -> str:
+    """An id that no other job on any machine has: the script's name, and eight random characters."""
+    stem = script.removesuffix(".py").rsplit(".", 1)[-1]
+    return f"{_safe(stem)}-{secrets.token_hex(4)}"
 
 
 def make_run_directory(wanted: Path | None, job: str) -> tuple[RunDirectory, str | None]:

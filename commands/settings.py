@@ -66,7 +66,7 @@ class RunSettings(BaseSettings):
     capture_limit: ByteSize = Field(
         ByteSize(2 << 30), description="size of the capture (1GiB, 500MB, bytes), the oldest goes first; 0: no limit"
     )
-    job_name: str = Field("", max_length=200, description="what people call the job; default: scheduler's, or script's")
+    job_name: str = Field("", description="what people call the job; default: the scheduler's word, or the script")
 
     @field_validator("capture_limit")
     @classmethod

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ..telemetry.identity import resolve_identity
+from ..telemetry.identity import read_pod_labels, resolve_identity, resolve_job_name
 from ..telemetry.otlp import decode_logs
 from ..telemetry.records import Block, Incident
 from ..telemetry.vocabulary import EventName
@@ -33,6 +33,8 @@ from .settings import RunSettings
 from .settings import View as ViewChoice
 from .status_view import JsonView, LineView, LiveView, View
 
+#: Longer names of jobs are cut.
+MAX_NAME = 120
 #: Signals by which people, not schedulers, end a job.
 FROM_PEOPLE = {signal.SIGINT, signal.SIGQUIT, signal.SIGHUP}
 
@@ -42,14 +44,15 @@ def watch(
 ) -> None:
     """Watch until the command has ended and everything about it is concluded and saved."""
     identity = with_job(resolve_identity(os.environ, hostname=socket.gethostname()), job.id)
-    description = describe_run(job, rings, identity=identity, pid=child.pid, started_ns=started_ns)
+    name = name_job(settings.job_name, job.script)
+    description = describe_run(job, rings, name=name, identity=identity, pid=child.pid, started_ns=started_ns)
     try:
         directory.write_run(description)
     except OSError as error:
         say(f"{directory.path}: run.json not written: {error.strerror}")
     status = JobStatus()
     incidents: dict[str, Incident] = {}
-    view = _Guarded(choose_view(settings, job.id))
+    view = _Guarded(choose_view(settings, name))
 
     export = OtlpExport(os.environ)
     if export.problem:
@@ -76,7 +79,7 @@ def watch(
         say=say,
         capture_limit_bytes=settings.capture_limit or None,
     )
-    watcher.tell(EventName.JOB_STARTED, command=shlex.join(job.command), pid=child.pid)
+    watcher.tell(EventName.JOB_STARTED, command=shlex.join(job.command), job_name=name, pid=child.pid)
     while not child.poll():
         watcher.wait()
         _tell_signals(child, watcher)
@@ -105,6 +108,13 @@ def watch(
         say(f"{directory.path}: run.json not updated: {error.strerror}")
     if not settings.json_lines:
         print_summary(incidents, status, directory)
+
+
+def name_job(chosen: str, script: str) -> str:
+    """What people call the job: what was chosen, else the scheduler's word, else the script; one line of it."""
+    pod_labels = read_pod_labels(os.environ)
+    named = chosen or resolve_job_name(os.environ, pod_labels=pod_labels, hostname=socket.gethostname())
+    return " ".join((named or script).split())[:MAX_NAME]
 
 
 def choose_view(settings: RunSettings, job: str) -> View:

@@ -14,6 +14,7 @@ HOST_NAME = "host.name"
 CLUSTER_ID = "whichrank.cluster.id"
 RUN_ID = "whichrank.run.id"
 JOB_ID = "whichrank.job.id"
+JOB_NAME = "whichrank.job.name"
 JOB_ATTEMPT = "whichrank.job.attempt"
 WORLD = "whichrank.world"
 NODE_ID = "whichrank.node.id"
@@ -100,6 +101,7 @@ _WIRE_BY_SHORT = {
     "function": CODE_FUNCTION_NAME,
     "pid": PROCESS_PID,
     "command": PROCESS_COMMAND_LINE,
+    "job_name": JOB_NAME,
     "exit_code": PROCESS_EXIT_CODE,
     "python": PROCESS_RUNTIME_VERSION,
     "host": HOST_NAME,
@@ -128,6 +130,7 @@ EVENT_ATTRIBUTE_TYPES: dict[str, type | tuple[type, ...]] = {
     "hook_state": int,
     "host": str,
     "id": str,
+    "job_name": str,
     "launcher_pid": int,
     "level": int,
     "line": int,

@@ -70,15 +70,20 @@ def _whichrank(around: Surroundings) -> dict[str, str]:
     }
 
 
+def _kubernetes_owner(around: Surroundings) -> str:
+    """Name of the JobSet, PyTorchJob or Job that a pod belongs to; empty for a pod that is no training job."""
+    owner = around.label(_JOBSET_NAME, _TRAINING_JOB_NAME, _BATCH_JOB_NAME, _BATCH_JOB_NAME_OLD)
+    if owner:
+        return owner
+    match = _PYTORCHJOB_POD.fullmatch(around.first("POD_NAME", "K8S_POD_NAME") or around.hostname)
+    return match["job"] if match else ""
+
+
 def _kubernetes(around: Surroundings) -> dict[str, str]:
     if not around.first("KUBERNETES_SERVICE_HOST"):
         return {}
     namespace = around.first("POD_NAMESPACE", "K8S_NAMESPACE_NAME")
-    pod = around.first("POD_NAME", "K8S_POD_NAME") or around.hostname
-    owner = around.label(_JOBSET_NAME, _TRAINING_JOB_NAME, _BATCH_JOB_NAME, _BATCH_JOB_NAME_OLD)
-    if not owner:
-        match = _PYTORCHJOB_POD.fullmatch(pod)
-        owner = match["job"] if match else ""
+    owner = _kubernetes_owner(around)
     # A job deleted and created again under its old name is another job.
     uid = around.label(_JOBSET_UID)
     job = "/".join(part for part in (namespace, owner) if part) if owner else ""
@@ -176,6 +181,23 @@ def resolve_identity(
         world=resolved["world"],
         node=resolved["node"] or hostname,
         rank=rank,
+    )
+
+
+def resolve_job_name(
+    environ: Mapping[str, str], *, pod_labels: Mapping[str, str] | None = None, hostname: str = ""
+) -> str:
+    """What people call the job: ``WHICHRANK_JOB_NAME`` > Kubernetes owner > Slurm's name; "" where nobody named it.
+
+    Unlike the id it need not be unique: it is shown, never matched.
+    """
+    around = Surroundings(environ=environ, pod_labels=pod_labels or {}, hostname=hostname)
+    in_kubernetes = bool(around.first("KUBERNETES_SERVICE_HOST"))
+    in_slurm = bool(around.first("SLURM_JOB_ID", "SLURM_JOBID"))
+    return (
+        around.first("WHICHRANK_JOB_NAME")
+        or (_kubernetes_owner(around) if in_kubernetes else "")
+        or (around.first("SLURM_JOB_NAME") if in_slurm else "")
     )
 
 

@@ -63,7 +63,7 @@ class Event:
     """A single thing that happened. ``attributes`` holds only str, int, float, bool and tuples of those.
 
     Attributes by name (all optional unless marked *):
-      JOB_STARTED      command, world_size, pid
+      JOB_STARTED      command, job_name, world_size, pid
       JOB_SIGNALLED    signal* (number), origin ("user" | "scheduler"): someone asked the job to stop
       JOB_FINISHED     exit_code*, signal (of the launcher, 0 none)
       GROUP_DEFINED    the fields of Group, attempt_token (what rank 0 published in the store, once known)

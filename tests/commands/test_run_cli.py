@@ -82,6 +82,28 @@ def test_json_lines_on_stderr_are_the_file(raised: Any) -> None:
     assert done.stdout == b"", "stdout belongs to the command"
 
 
+def test_the_job_has_the_name_of_its_script(raised: Any) -> None:
+    run, _ = raised
+    assert json.loads((run / "run.json").read_text())["name"] == "job_that_raises.py"
+    captured = b"".join(path.read_bytes() for path in (run / "capture").glob("segment*"))
+    assert b"whichrank.job.name" in captured
+
+
+@pytest.mark.parametrize(
+    ("words", "environ", "name"),
+    [
+        (("--job-name", "a \n b"), {"WHICHRANK_JOB_NAME": "other"}, "a b"),
+        ((), {"WHICHRANK_JOB_NAME": "mine", "SLURM_JOB_ID": "1", "SLURM_JOB_NAME": "slurm"}, "mine"),
+        ((), {"SLURM_JOB_ID": "1", "SLURM_JOB_NAME": "slurm"}, "slurm"),
+    ],
+)
+def test_whoever_names_the_job_is_heard(
+    tmp_path: Path, words: tuple[str, ...], environ: dict[str, str], name: str
+) -> None:
+    whichrank("run", "--out", str(tmp_path / "out"), *words, "--", "true", environ=environ)
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["name"] == name
+
+
 def test_rings_are_gone_after_a_normal_end_and_run_json_tells_of_it(raised: Any) -> None:
     run, _ = raised
     description = json.loads((run / "run.json").read_text())

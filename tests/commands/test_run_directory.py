@@ -15,9 +15,10 @@ from whichrank.commands.incident_log import IncidentLog, read_lines
 from whichrank.commands.run_directory import (
     RunDirectory,
     Unusable,
+    make_job_id,
     make_ring_directory,
     make_run_directory,
-    name_job,
+    name_script,
     remove_ring_directory,
 )
 from whichrank.telemetry.incident import canonical_line, complete_document
@@ -41,15 +42,26 @@ def document(identity: str, revision: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("command", "name"),
     [
-        (["torchrun", "--nproc-per-node=4", "train/gpt.py", "--lr", "1"], "gpt"),
-        (["python", "-m", "torch.distributed.run", "my job.py"], "my-job"),
-        (["python", "-m", "package.train"], "train"),
+        (["torchrun", "--nproc-per-node=4", "train/gpt.py", "--lr", "1"], "gpt.py"),
+        (["python", "-m", "torch.distributed.run", "my job.py"], "my job.py"),
+        (["python", "-m", "package.train"], "package.train"),
         (["/usr/bin/sleep", "3"], "sleep"),
-        (["..."], "job"),
+        (["..."], "..."),
+        ([], ""),
     ],
 )
 def test_jobs_are_named_after_their_script(command: list[str], name: str) -> None:
-    assert name_job(command) == name
+    assert name_script(command) == name
+
+
+@pytest.mark.parametrize(
+    ("script", "stem"),
+    [("gpt.py", "gpt"), ("my job.py", "my-job"), ("package.train", "train"), ("...", "job"), ("", "job")],
+)
+def test_ids_of_jobs_are_fit_for_file_names_and_differ(script: str, stem: str) -> None:
+    first, second = make_job_id(script), make_job_id(script)
+    assert first != second
+    assert first.rsplit("-", 1)[0] == second.rsplit("-", 1)[0] == stem
 
 
 def test_revisions_are_written_once_also_after_a_restart(tmp_path: Path) -> None:

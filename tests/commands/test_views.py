@@ -156,6 +156,7 @@ def incident(**fields: Any) -> dict[str, Any]:
             "bucket": "communication_hang",
             "kind": "rank_not_entered",
             "suspects": [{"scope": "rank", "id": "2", "rank": 2, "node": "n1", "pid": 4711, "where": where}],
+            "job": {"run": None, "id": "gpt-0d92c7dc", "name": "gpt.py", "attempt": None, "owner": None, "now": None},
             "victims": {"count": 3, "ranks": "0-1,3"},
             "coverage": {"ranks_seen": 4, "ranks_expected": 4},
             "first_bad": {"step": 41, "group": "dp", "sequence": 97, "operation": "all_reduce"},
@@ -172,6 +173,7 @@ def test_the_panel_tells_who_what_where_since_why_and_who_is_innocent() -> None:
     text = text_of(incident_panel(incident()), width=140)
     for words in (
         "rank 2 (pid 4711, n1)",
+        "gpt.py · gpt-0d92c7dc",
         "[communication_hang / rank_not_entered]",
         "/x/train.py:88 in forward",
         "step 41, all_reduce 97 of group dp",

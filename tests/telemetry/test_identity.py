@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from whichrank.telemetry.identity import explain_identity, read_pod_labels, resolve_identity
+from whichrank.telemetry.identity import explain_identity, read_pod_labels, resolve_identity, resolve_job_name
 
 JOBSET = {
     "jobset.sigs.k8s.io/jobset-name": "llm",
@@ -96,3 +96,21 @@ def test_pod_labels_are_read_from_the_downward_api(tmp_path: Path) -> None:
         "app": "a=b",
     }
     assert read_pod_labels({"WHICHRANK_POD_INFO": str(tmp_path / "none")}) == {}
+
+
+@pytest.mark.parametrize(
+    ("environ", "labels", "name"),
+    [
+        ({}, {}, ""),
+        ({**SLURM, "SLURM_JOB_NAME": "gpt-7b"}, {}, "gpt-7b"),
+        ({"SLURM_JOB_NAME": "left over"}, {}, ""),
+        ({**KUBERNETES, **SLURM, "SLURM_JOB_NAME": "gpt-7b"}, JOBSET, "llm"),
+        ({**KUBERNETES, "POD_NAME": "bert-base-worker-12"}, {}, "bert-base"),
+        ({**SLURM, "SLURM_JOB_NAME": "gpt-7b", "WHICHRANK_JOB_NAME": "mine"}, {}, "mine"),
+        ({"POD_NAME": "bert-base-worker-12"}, JOBSET, ""),
+    ],
+)
+def test_a_job_is_called_what_its_scheduler_calls_it(
+    environ: dict[str, str], labels: dict[str, str], name: str
+) -> None:
+    assert resolve_job_name(environ, pod_labels=labels, hostname="host") == name

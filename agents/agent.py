@@ -91,6 +91,7 @@ class Agent:
         self._clock_offset_ns = wall_ns() - now_ns
         self._next_look_ns = self._next_flush_ns = self._next_progress_ns = 0
         self._next_health_ns = now_ns + to_ns(self.settings.health_period_s)
+        self._step_at_flush = (0, now_ns)  # highest step of any rank, and when
         self._judge_from_ns = now_ns
         self._stale_ns = to_ns(self.settings.stale_heartbeat_s)
         self._urgent = False
@@ -348,13 +349,21 @@ class Agent:
         """Drain all rings and ship: definitions, collectives, steps, progress, then what happened."""
         settings = self.settings
         self._urgent = False
-        self._next_flush_ns = now_ns + to_ns(settings.flush_period_s - settings.look_period_s / 2)
+        period_s = settings.fast_flush_period_s if self._steps_are_short(now_ns) else settings.flush_period_s
+        self._next_flush_ns = now_ns + to_ns(period_s - settings.look_period_s / 2)
         if with_progress:
             self._next_progress_ns = now_ns + to_ns(settings.progress_period_s - settings.look_period_s / 2)
         offset_ns = self._wall_ns() - self._monotonic_ns()
         if abs(offset_ns - self._clock_offset_ns) > _CLOCK_STEP_NS:
             self._clock_offset_ns = offset_ns
         self._ship(drain_rings(self._ranks, now_ns, settings, self.health), now_ns, with_progress)
+
+    def _steps_are_short(self, now_ns: int) -> bool:
+        """By the steps that the fastest rank has made since the last flush."""
+        steps = [rank.step_and_phase()[0] for rank in self._ranks]
+        step, (before, before_ns) = max(steps, default=0), self._step_at_flush
+        self._step_at_flush = (step, now_ns)
+        return step > before and now_ns - before_ns < (step - before) * to_ns(self.settings.fast_step_s)
 
     def _ship(self, drained: Drained, now_ns: int, with_progress: bool) -> None:
         # Definitions are read after the events: whatever an event refers to was defined before it.

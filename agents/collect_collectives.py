@@ -1,8 +1,9 @@
 """COLLECTIVES rows: ENQUEUE events joined with their COMPLETE and STARTED, for all rings of the node at once.
 
-Runs in the polling thread, four times a second, on whole columns: at 3200 events a second a Python loop over events
-would cost several times the agent's whole budget. A row is sent when its operation is done, and once before that if it
-is still open at a flush; the key (rank, group, p2p, seq) makes the second an update of the first.
+Runs in the polling thread, twice a second, on whole columns: at 3200 events a second a Python loop over events would
+cost several times the agent's whole budget. Rows are chosen with ``compress`` and ``take``, which move whole rows; an
+index in brackets copies them column by column, ten times slower. A row is sent when its operation is done, and once
+before that if it is still open at a flush; the key (rank, group, p2p, seq) makes the second an update of the first.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class CollectiveJoiner:
             chosen = kind == int(end_kind)
             if chosen.any():
                 order = np.argsort(self._keys, kind="stable") if order is None else order
-                self._apply_ends(events[chosen], ring[chosen], order, column)
+                self._apply_ends(events.compress(chosen), ring[chosen], order, column)
         return self._release(completion_seen)
 
     def forget(self, slot: int) -> None:
@@ -101,7 +102,7 @@ class CollectiveJoiner:
         rank_of: NDArray[np.uint32],
         group_of: NDArray[np.uint16],
     ) -> None:
-        events, ring = events[chosen], ring[chosen]
+        events, ring = events.compress(chosen), ring[chosen]
         if not len(events):
             return
         row = np.minimum(events["group"], group_of.shape[1] - 1)
@@ -109,7 +110,7 @@ class CollectiveJoiner:
         defined = (group != NO_GROUP) & (events["group"] == row)
         if not defined.all():
             self._health.drop("rows_without_group", int((~defined).sum()))
-            events, ring, group = events[defined], ring[defined], group[defined]
+            events, ring, group = events.compress(defined), ring[defined], group[defined]
         rows: NDArray[np.void] = np.zeros(len(events), COLLECTIVES)
         rows["rank"] = rank_of[ring]
         rows["group"] = group
@@ -136,7 +137,7 @@ class CollectiveJoiner:
         matched = self._keys[index] == keys
         if not matched.all():
             self._health.drop("ends_without_begin", int((~matched).sum()))
-            index, ends = index[matched], ends[matched]
+            index, ends = index[matched], ends.compress(matched)
         self._rows[column][index] = np.maximum(ends["time_ns"], 1)
         self._rows["flags"][index] |= ends["flags"] & _END_FLAGS
 
@@ -148,7 +149,7 @@ class CollectiveJoiner:
             self._ring, self._sent = _NO_RING, _NO_FLAGS
             return out
         sending = done | ~self._sent
-        out = CollectedRows(rows=self._rows[sending], ring=self._ring[sending], first=~self._sent[sending])
+        out = CollectedRows(rows=self._rows.compress(sending), ring=self._ring[sending], first=~self._sent[sending])
         self._sent |= sending
         keeping = ~done & completion_seen[self._ring]
         if keeping.any():
@@ -173,5 +174,5 @@ class CollectiveJoiner:
         return np.asarray(self._rows["seq"] < newest[inverse] - _FORGOTTEN_AFTER)
 
     def _keep(self, keeping: NDArray[np.bool_]) -> None:
-        self._rows, self._keys = self._rows[keeping], self._keys[keeping]
+        self._rows, self._keys = self._rows.compress(keeping), self._keys[keeping]
         self._ring, self._sent = self._ring[keeping], self._sent[keeping]

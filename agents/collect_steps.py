@@ -75,7 +75,7 @@ class StepCollector:
         last = np.zeros(len(unique), np.intp)
         # Rows of a ring come in the order of their enqueue, so the last one written wins.
         last[inverse] = np.arange(len(rows))
-        newest = rows[last]
+        newest = rows.take(last)
         columns = (
             (unique >> np.uint64(52)).tolist(),
             newest["step"].tolist(),
@@ -111,7 +111,7 @@ class StepCollector:
         """Step rows of one flush's events (per ring contiguous and in their order)."""
         kind = events["kind"]
         chosen = (kind == _STEP) | (kind == _PHASE)
-        events, ring = events[chosen], ring[chosen]
+        events, ring = events.compress(chosen), ring[chosen]
         if not len(events):
             return _NOTHING
         self._grow(int(ring.max()) + 1)

@@ -19,6 +19,9 @@ class AgentSettings:
     alert_look_period_s: float = 0.05
     #: Events are drained and shipped this often, or at once when something is wrong.
     flush_period_s: float = 0.5
+    #: The same while steps are shorter than this: a rank that becomes slow is to be named within ten of them.
+    fast_flush_period_s: float = 0.25
+    fast_step_s: float = 0.2
     progress_period_s: float = 1.0
     health_period_s: float = 4.0
     #: ``/proc/PID/stat`` of a rank whose heartbeat is fresh (CPU time), and of one whose heartbeat is late.
@@ -54,9 +57,15 @@ class AgentSettings:
     max_rings: int = 1024
 
     def __post_init__(self) -> None:
-        periods_s = (self.alert_look_period_s, self.look_period_s, self.flush_period_s, self.progress_period_s)
+        periods_s = (
+            self.alert_look_period_s,
+            self.look_period_s,
+            self.fast_flush_period_s,
+            self.flush_period_s,
+            self.progress_period_s,
+        )
         if periods_s[0] <= 0 or list(periods_s) != sorted(periods_s):
-            raise ValueError("periods must satisfy 0 < alert look <= look <= flush <= progress")
+            raise ValueError("periods must satisfy 0 < alert look <= look <= fast flush <= flush <= progress")
         if not 1 <= self.max_rings <= 4095:
             raise ValueError("max_rings must be between 1 and 4095: the join key has 12 bits for a ring")
         if self.block_bytes < 1024 or self.request_bytes < self.block_bytes:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...telemetry.tables import COLLECTIVES, NO_GROUP, STEP_GROUPS, STEPS
+from ...telemetry.tables import COLLECTIVES, NO_GROUP
 from ...telemetry.vocabulary import EventFlag, Phase, StepFlag
 from .matching import Joined, Mismatch, find_mismatch, join_instances, short_steps
+from .median import median
 from .rows import concatenate, pick
 from .state import JobState
 from .straggler import WARM_UP_STEPS, StepTimes, excess_over_others
@@ -71,11 +72,11 @@ def horizon_of(job: JobState) -> int:
 
 def close_steps(job: JobState, horizon: int) -> Closed:
     """Closes every step up to ``horizon``."""
-    step_rows = concatenate(job.step_rows, STEPS)
+    step_rows = job.step_rows.all()
     done = step_rows["step"] <= horizon
     closing = pick(step_rows, done)
-    job.step_rows = [pick(step_rows, ~done)] if not done.all() else []
-    pending = job.all_pending()
+    job.step_rows.keep(pick(step_rows, ~done))
+    pending = job.pending.all()
     instances = join_instances(pending)
     blind = job.blind()
     mismatch = find_mismatch(instances, blind)
@@ -83,7 +84,7 @@ def close_steps(job: JobState, horizon: int) -> Closed:
     p2p_rows = pick(pending, (pending["flags"] & int(EventFlag.P2P)) != 0)
     p2p_done = p2p_rows["step"] <= horizon
     left = pick(instances.rows, _instance_steps(instances) > horizon)
-    job.keep_pending(concatenate([left, pick(p2p_rows, ~p2p_done)], COLLECTIVES) if p2p_rows.size else left)
+    job.pending.keep(concatenate([left, pick(p2p_rows, ~p2p_done)], COLLECTIVES) if p2p_rows.size else left)
     short = _check_counts(job, horizon, blind)
     if mismatch is None:
         _remember_pattern(job, ready, horizon)
@@ -96,7 +97,7 @@ def close_steps(job: JobState, horizon: int) -> Closed:
 
 def prune_pending(job: JobState) -> Mismatch | None:
     """For jobs without steps: checks what has piled up and drops every instance that all members have finished."""
-    instances = join_instances(job.all_pending())
+    instances = join_instances(job.pending.all())
     mismatch = find_mismatch(instances, job.blind())
     rows = instances.rows
     if rows.size:
@@ -104,7 +105,8 @@ def prune_pending(job: JobState) -> Mismatch | None:
         complete = instances.count == job.shape().sizes[rows["group"][instances.first]]
         keep = ~(complete & (open_rows == 0))[instances.instance]
         rows = pick(rows, keep)
-    job.keep_pending(rows[-MOST_PENDING_ROWS // 2 :])
+    job.pending.keep(rows[-MOST_PENDING_ROWS // 2 :])
+    job.rewrite_open = True
     return mismatch
 
 
@@ -167,7 +169,7 @@ def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarra
     later = full > 0
     if later.any():
         job.longest_ns = np.maximum(job.longest_ns, own_phases[later].max(axis=(0, 1)))
-    duration = np.median(length, axis=1).astype(np.int64)
+    duration = median(length, axis=1).astype(np.int64)
     special = (own_phases[:, :, _SPECIAL].sum(axis=2) * 50 > length).any(axis=1)
     plain = ~special & (full >= WARM_UP_STEPS)
     if not plain.any():
@@ -205,10 +207,11 @@ def _align(
 
 def _check_counts(job: JobState, horizon: int, blind: Collection[tuple[int, int]]) -> ShortStep | None:
     """Compares how far each member's sequence numbers came in each closed step of a group."""
-    rows = concatenate(job.step_groups, STEP_GROUPS)
+    rows = job.step_groups.all()
     done = rows["step"] <= horizon
-    job.step_groups = [pick(rows, ~done)] if not done.all() else []
+    left = pick(rows, ~done)
     rows = pick(rows, done & (rows["group"] != NO_GROUP))
+    job.step_groups.keep(left)
     if not rows.size:
         return None
     rows = pick(rows, np.lexsort((rows["rank"], rows["group"], rows["step"])))
@@ -235,12 +238,10 @@ def _check_counts(job: JobState, horizon: int, blind: Collection[tuple[int, int]
 
 def _remember_counts(job: JobState, groups: np.ndarray, last_seqs: np.ndarray) -> None:
     """groups, last_seqs: one per step and group, steps in order, all members alike."""
-    for group in np.unique(groups).tolist():
-        mine = last_seqs[groups == group].tolist()
-        before = mine[-2] if len(mine) > 1 else job.last_seqs.get(group, mine[-1])
-        job.even_steps[group] = job.even_steps.get(group, 0) + len(mine)
-        job.usual_counts[group] = mine[-1] - before
-        job.last_seqs[group] = mine[-1]
+    for group, last_seq in zip(groups.tolist(), last_seqs.tolist(), strict=True):
+        job.even_steps[group] = job.even_steps.get(group, 0) + 1
+        job.usual_counts[group] = last_seq - job.last_seqs.get(group, last_seq)
+        job.last_seqs[group] = last_seq
 
 
 def _judge_counts(

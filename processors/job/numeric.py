@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...telemetry.vocabulary import StepFlag
+from .median import median
 
 #: Robust z of the logarithm of the gradient norm, and its jump, that count as an explosion; held for some steps.
 EXPLOSION_Z = 6.0
@@ -70,10 +71,10 @@ def find_explosion(steps: np.ndarray, norms: np.ndarray, ranks: np.ndarray, ends
     if not (np.isfinite(norms).all() and (norms > 0).all()):
         return None
     logs = np.log(norms)
-    middle = np.median(logs, axis=0)
+    middle = median(logs, axis=0)
     if not (logs[-EXPLOSION_STEPS:] - middle > np.log(EXPLOSION_RATIO)).all(axis=0).any():
         return None
-    spread = np.maximum(1.4826 * np.median(np.abs(logs - middle), axis=0), 0.05)
+    spread = np.maximum(1.4826 * median(np.abs(logs - middle), axis=0), 0.05)
     high = ((logs - middle) / spread > EXPLOSION_Z) & (logs - middle > np.log(EXPLOSION_RATIO))
     exploded = high[-EXPLOSION_STEPS:].all(axis=0)
     if not exploded.any():

@@ -20,23 +20,22 @@ from .events import TAKE
 from .findings import clear_finding, revise_all
 from .hangs import judge_joining, judge_stops, judge_waits
 from .numeric import find_non_finite
+from .open_rows import Arrived
 from .progress import take_group_progress, take_progress
-from .rows import copy_rows
+from .rows import in_dtype
 from .signatures import note_open_calls, report_mismatch
 from .state import JobState
+from .state_rows import is_current, load_job, save_job
 from .steps import close_ready_steps, judge_late_numbers, judge_open_calls
 
 NUMBER_HOLD_NS = 1_000_000_000
 #: Steps that take no longer than those before may wait until so much has gathered, or so long.
 CLOSE_ROWS = 16_384
 CLOSE_NS = 4_000_000_000
+#: Slow steps, and those after a finding, wait until the other nodes' rows of the same flush are in as well.
+CLOSE_SOON_NS = 200_000_000
 _LOOK = "look"
 _TABLE = "job"
-_TIMES = {
-    EventName.BLOCK_COLLECTIVES: ("enqueued_ns", "started_ns", "done_ns"),
-    EventName.BLOCK_STEPS: ("begin_ns", "end_ns"),
-    EventName.BLOCK_PROGRESS: ("read_ns",),
-}
 _GROUPED = frozenset({EventName.BLOCK_COLLECTIVES, EventName.BLOCK_STEP_GROUPS, EventName.BLOCK_GROUP_PROGRESS})
 _IGNORED = frozenset(
     {
@@ -84,13 +83,13 @@ class JobOperator:
     def _load(self, ctx: Context) -> JobState:
         table = ctx.state.table(_TABLE)
         job = self._jobs.get(ctx.key)
-        if job is None or not job.is_current(table):
-            job = JobState.load(table) or JobState(job=ctx.key)
+        if job is None or not is_current(job, table):
+            job = load_job(table) or JobState(job=ctx.key)
             self._jobs[ctx.key] = job
         return job
 
     def _save(self, job: JobState, ctx: Context) -> None:
-        job.save(ctx.state.table(_TABLE))
+        save_job(job, ctx.state.table(_TABLE))
         if job.due_ns:
             ctx.set_timer(_LOOK, job.due_ns)
         else:
@@ -134,53 +133,48 @@ class JobOperator:
     def _take_block(self, job: JobState, block: Block, stamp_ns: int, ctx: Context) -> None:
         if block.name not in TABLES or not self._enter(job, block.identity, stamp_ns, ctx):
             return
-        rows = copy_rows(block.rows, TABLES[block.name])
-        if block.name is EventName.BLOCK_COLLECTIVES and "peer" not in (block.rows.dtype.names or ()):
-            rows["peer"] = -1
-        offset = job.offsets.setdefault(block.identity.node, block.clock_offset_ns)
-        for column in _TIMES.get(block.name, ()):
-            rows[column] += offset * (rows[column] > 0)
-        if block.name in _GROUPED:
-            lookup = job.group_lookup(block.groups)
-            rows["group"] = lookup[np.minimum(rows["group"], lookup.size - 1)]
+        node = block.identity.node
+        arrived = Arrived(
+            rows=in_dtype(block.rows, TABLES[block.name]),
+            offset_ns=job.offsets.setdefault(node, block.clock_offset_ns),
+            groups=job.group_lookup(block.groups) if block.name in _GROUPED else None,
+        )
         if block.name is EventName.BLOCK_COLLECTIVES:
-            closed_ns = block.time_ns - block.clock_offset_ns + offset
-            self._take_collectives(job, rows, closed_ns, stamp_ns, ctx)
+            job.pending.add(arrived)
+            note_open_calls(job, arrived, node, block.time_ns - block.clock_offset_ns, stamp_ns)
+            if job.pending.size > MOST_PENDING_ROWS:
+                self._prune_pending(job, stamp_ns, ctx)
         elif block.name is EventName.BLOCK_STEPS:
-            self._take_steps(job, rows, block.identity.node, stamp_ns, ctx)
+            self._take_steps(job, arrived, node, stamp_ns, ctx)
         elif block.name is EventName.BLOCK_STEP_GROUPS:
-            job.add_step_groups(rows)
+            job.step_groups.add(arrived)
         elif block.name is EventName.BLOCK_PROGRESS:
-            take_progress(job, rows, block.identity.node, stamp_ns)
+            take_progress(job, arrived, node, stamp_ns)
             judge_stops(job, stamp_ns, ctx)
             judge_joining(job, stamp_ns, ctx)
             judge_waits(job, stamp_ns, ctx)  # agents send the groups' rows before the ranks'
         elif block.name is EventName.BLOCK_GROUP_PROGRESS:
-            take_group_progress(job, rows, stamp_ns)
+            take_group_progress(job, arrived, stamp_ns)
 
-    def _take_collectives(self, job: JobState, rows: np.ndarray, closed_ns: int, stamp_ns: int, ctx: Context) -> None:
-        job.add_pending(rows)
-        note_open_calls(job, rows, closed_ns, stamp_ns)
-        if job.pending_rows > MOST_PENDING_ROWS:
-            mismatch = prune_pending(job)
-            if mismatch is not None:
-                report_mismatch(job, mismatch, stamp_ns, ctx)
+    def _prune_pending(self, job: JobState, stamp_ns: int, ctx: Context) -> None:
+        mismatch = prune_pending(job)
+        if mismatch is not None:
+            report_mismatch(job, mismatch, stamp_ns, ctx)
 
-    def _take_steps(self, job: JobState, rows: np.ndarray, node: str, stamp_ns: int, ctx: Context) -> None:
-        job.add_step_rows(rows)
+    def _take_steps(self, job: JobState, arrived: Arrived, node: str, stamp_ns: int, ctx: Context) -> None:
+        rows = arrived.rows
+        if not rows.size:
+            return
+        job.step_rows.add(arrived)
         job.note_steps(rows["rank"], rows["step"], node)
-        bad = find_non_finite(rows)
-        if bad is not None and not job.number_due_ns:
+        if not job.number_due_ns and find_non_finite(rows) is not None:
             job.number_due_ns = stamp_ns + NUMBER_HOLD_NS
             job.schedule(job.number_due_ns)
-        if (
-            job.findings
-            or job.number_due_ns
-            or not job.slow_step_ns
-            or int((rows["end_ns"] - rows["begin_ns"]).min()) > job.slow_step_ns
-            or job.pending_rows >= CLOSE_ROWS
-            or stamp_ns - job.closed_stamp_ns >= CLOSE_NS
-        ):
+        if job.number_due_ns or job.pending.size >= CLOSE_ROWS:
+            close_ready_steps(job, stamp_ns, ctx)
+            return
+        passed_ns = stamp_ns - job.closed_stamp_ns
+        if passed_ns >= CLOSE_NS or (passed_ns >= CLOSE_SOON_NS and _is_watched(job, rows)):
             close_ready_steps(job, stamp_ns, ctx)
 
     # --- events -----------------------------------------------------------------------------------------------------
@@ -190,3 +184,10 @@ class JobOperator:
             return
         job.facts_changed = True
         take(job, event, stamp_ns, ctx)
+
+
+def _is_watched(job: JobState, rows: np.ndarray) -> bool:
+    """Whether these STEPS rows may be the first signs of something, or the end of what was told."""
+    if job.findings or not job.slow_step_ns:
+        return True
+    return int((rows["end_ns"] - rows["begin_ns"]).min()) > job.slow_step_ns

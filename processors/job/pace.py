@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .median import median
+
 LONGEST_HISTORY = 512
 WARM_UP_STEPS = 10
 STEPS_BEFORE = 50
@@ -45,21 +47,21 @@ def find_pace_change(steps: np.ndarray, begin_ns: np.ndarray, pace_ns: np.ndarra
         return None
     if int(pace_ns[:change].sum()) < NS_BEFORE or int(pace_ns[change:].sum()) < NS_AFTER:
         return None
-    rise = float(np.median(after) - np.median(before))
+    rise = float(median(after) - median(before))
     if rise < np.log(SMALLEST_RATIO) or np.quantile(after, 0.2) < np.quantile(before, 0.8):
         return None
     # A ramp (growing batches, longer sequences) is planned work: only a jump is a change.
-    edge = float(np.median(after[:5]) - np.median(before[-5:]))
+    edge = float(median(after[:5]) - median(before[-5:]))
     if edge < 0.6 * rise:
         return None
     return PaceChange(
         step=int(steps[change]),
         onset_ns=int(begin_ns[change]),
-        before_ns=int(np.exp(np.median(before))),
-        after_ns=int(np.exp(np.median(after))),
+        before_ns=int(np.exp(median(before))),
+        after_ns=int(np.exp(median(after))),
     )
 
 
 def is_back_to_pace(pace_ns: np.ndarray, before_ns: int, after_ns: int) -> bool:
     """True once the last ten steps lie nearer to the old pace than to the new one."""
-    return pace_ns.size >= 10 and float(np.median(pace_ns[-10:])) < (before_ns * after_ns) ** 0.5
+    return pace_ns.size >= 10 and float(median(pace_ns[-10:])) < (before_ns * after_ns) ** 0.5

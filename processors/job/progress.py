@@ -8,57 +8,64 @@ from __future__ import annotations
 import numpy as np
 
 from ...telemetry.vocabulary import EventFlag, Op, ProcessState
+from .open_rows import Arrived
 from .rows import pick
 from .state import FRESH_NS, MOST_RANKS, JobState
-from .thresholds import is_rare
+from .thresholds import rare_rows
 from .waiting import Wait
 
 _STOPPED = int(ProcessState.STOPPED)
 
 
-def take_progress(job: JobState, rows: np.ndarray, node: str, stamp_ns: int) -> None:
-    """rows: PROGRESS with times already in job time. Only the newest row of a rank is kept."""
-    for row in rows:  # one row per rank and second: few
-        rank = int(row["rank"])
-        if rank >= MOST_RANKS:
-            continue
-        job.grow_progress(rank)
-        facts = job.facts(rank)
+def take_progress(job: JobState, arrived: Arrived, node: str, stamp_ns: int) -> None:
+    """arrived: PROGRESS. Only the newest row of a rank is kept."""
+    rows = _newest_of_each_rank(arrived.rows)
+    if not rows.size:
+        return
+    ranks = rows["rank"]
+    job.grow_progress(int(ranks.max()))
+    rows["read_ns"] += arrived.offset_ns
+    known, before = job.progress_stamps[ranks] > 0, job.progress.take(ranks)
+    still_stopped = (rows["process_state"] == _STOPPED) & known & (before["process_state"] == _STOPPED)
+    for place, (rank, pid) in enumerate(zip(ranks.tolist(), rows["pid"].tolist(), strict=True)):
         job.set_node(rank, node)
-        if not facts.pid and row["pid"]:
-            facts.pid = int(row["pid"])
+        facts = job.facts(rank)
+        if pid and not facts.pid:
+            facts.pid = pid
             job.facts_changed = True
-        stopped = int(row["process_state"]) == _STOPPED
-        was = job.progress_row(rank)
-        if stopped and not facts.stopped_ns and was is not None and int(was["process_state"]) == _STOPPED:
-            facts.stopped_ns = int(was["read_ns"])  # two equal looks, in case the event itself was lost
+        if still_stopped[place] and not facts.stopped_ns:
+            facts.stopped_ns = int(before["read_ns"][place])  # two equal looks, in case the event itself was lost
             job.facts_changed = True
-        job.rare_until_ns[rank] = _rare_until(job, rank, row, was)
-        job.progress[rank] = row
-        job.progress_stamps[rank] = stamp_ns
-    job.note_blind(rows["rank"], rows["level"], rows["hook_state"])
+    # When the rank was last in a phase that has no usual length, its first step included; 0 never.
+    left = np.where(known & rare_rows(before), rows["read_ns"] - rows["phase_age_ns"], job.rare_until_ns[ranks])
+    job.rare_until_ns[ranks] = np.where(rare_rows(rows), rows["read_ns"], left)
+    job.progress[ranks] = rows
+    job.progress_stamps[ranks] = stamp_ns
+    job.note_blind(ranks, rows["level"], rows["hook_state"])
     job.progress_changed = True
 
 
-def _rare_until(job: JobState, rank: int, row: np.void, was: np.void | None) -> int:
-    """When the rank was last in a phase that has no usual length, its first step included; 0 never."""
-    if is_rare(row):
-        return int(row["read_ns"])
-    if was is not None and is_rare(was):
-        return int(row["read_ns"]) - int(row["phase_age_ns"])
-    return int(job.rare_until_ns[rank])
+def _newest_of_each_rank(rows: np.ndarray) -> np.ndarray:
+    """A copy of the last row of each rank."""
+    ranks = rows["rank"].tolist()
+    last = {rank: place for place, rank in enumerate(ranks) if rank < MOST_RANKS}
+    return rows.copy() if len(last) == len(ranks) else rows.take(list(last.values()))
 
 
-def take_group_progress(job: JobState, rows: np.ndarray, stamp_ns: int) -> None:
-    """rows: GROUP_PROGRESS with the job's own group indices."""
+def take_group_progress(job: JobState, arrived: Arrived, stamp_ns: int) -> None:
+    """arrived: GROUP_PROGRESS. Only the newest row of a rank and group is kept."""
+    rows, groups = arrived.rows, arrived.group_of(arrived.rows)
     positions = job.shape().positions
-    rows = pick(rows, (rows["group"] < len(job.members)) & (rows["rank"] < positions.shape[1]))
-    place = positions[rows["group"], rows["rank"]]
+    known = (groups < len(job.members)) & (rows["rank"] < positions.shape[1])
+    if not known.all():
+        rows, groups = pick(rows, known), groups[known]
+    place = positions[groups, rows["rank"]]
     member = place >= 0
     if not member.all():
-        rows, place = pick(rows, member), place[member]
-    place = place + np.array(job.group_first, np.int64)[rows["group"]]
+        rows, groups, place = pick(rows, member), groups[member], place[member]
+    place = place + np.array(job.group_first, np.int64)[groups]
     job.group_rows[place] = rows
+    job.group_rows["group"][place] = groups
     job.group_stamps[place] = stamp_ns
     job.progress_changed = True
 
@@ -153,7 +160,7 @@ def _has_fresh_progress(job: JobState, members: np.ndarray) -> np.ndarray:
 
 def _p2p_waits(job: JobState, fresh_since: int) -> list[Wait]:
     """Open sends and receives whose other end has no matching call open: edges to the peer."""
-    rows = job.all_pending()
+    rows = job.pending.all()
     rows = pick(rows, (rows["flags"] & int(EventFlag.P2P)) != 0)
     if not rows.size:
         return []

@@ -12,16 +12,21 @@ def pick(rows: np.ndarray, chosen: np.ndarray) -> np.ndarray:
     return rows.compress(chosen) if chosen.dtype == bool else rows.take(chosen)
 
 
-def copy_rows(rows: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """A private copy with exactly this dtype's columns: others are skipped, missing ones are zero."""
+def in_dtype(rows: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """The rows with exactly this dtype's columns: themselves, or a copy in which missing columns are zero."""
     if rows.dtype == dtype:
-        out = np.empty(rows.size, dtype)
-        out.view(np.uint8)[:] = np.ascontiguousarray(rows).view(np.uint8)
-        return out
+        return rows
     out = np.zeros(rows.size, dtype)
     for column in set(dtype.names or ()) & set(rows.dtype.names or ()):
         out[column] = rows[column]
     return out
+
+
+def copy_into(target: np.ndarray, place: int, rows: np.ndarray) -> int:
+    """Copies rows of the same dtype to ``target[place:]``; returns the place after them."""
+    item, end = target.itemsize, place + rows.size
+    target.view(np.uint8)[place * item : end * item] = np.ascontiguousarray(rows).view(np.uint8)
+    return end
 
 
 def concatenate(chunks: Iterable[np.ndarray], dtype: np.dtype) -> np.ndarray:
@@ -30,9 +35,7 @@ def concatenate(chunks: Iterable[np.ndarray], dtype: np.dtype) -> np.ndarray:
     if len(parts) == 1:
         return parts[0]
     out = np.empty(sum(part.size for part in parts), dtype)
-    raw, place = out.view(np.uint8), 0
+    place = 0
     for part in parts:
-        size = part.size * dtype.itemsize
-        raw[place : place + size] = np.ascontiguousarray(part).view(np.uint8)
-        place += size
+        place = copy_into(out, place, part)
     return out

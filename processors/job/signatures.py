@@ -12,7 +12,7 @@ from ..operator import Context
 from . import desync_story
 from .findings import open_finding, replace_finding
 from .matching import Mismatch, judge_mismatch
-from .rows import pick
+from .open_rows import Arrived
 from .state import JobState
 
 #: A call that is still open when the next flush (250 ms) has come may never end.
@@ -37,32 +37,36 @@ def report_mismatch(job: JobState, mismatch: Mismatch, now: int, ctx: Context) -
     open_finding(job, ctx, now, kind=Kind.DESYNC, place=place, body=body, group=mismatch.group, seq=mismatch.seq)
 
 
-def note_open_calls(job: JobState, rows: np.ndarray, closed_ns: int, stamp_ns: int) -> None:
-    """A call that does not match never ends: those still open after the next flush are worth a look."""
+def note_open_calls(job: JobState, arrived: Arrived, node: str, closed_ns: int, stamp_ns: int) -> None:
+    """A call that does not match never ends: those still open after the next flush are worth a look.
+
+    closed_ns: when the node closed the block, on its own clock.
+    """
+    rows = arrived.rows
     if len(job.open_calls):
-        late = (rows["enqueued_ns"] <= job.flushed_ns) & (rows["done_ns"] > 0)
-        if late.any():
-            job.open_calls = _still_open(job.open_calls, pick(rows, late))
-    still = rows["done_ns"] == 0
-    if still.any() and len(job.open_calls) < MOST_OPEN_CALLS:
-        job.open_calls = np.concatenate([job.open_calls, _calls(pick(rows, still), stamp_ns)])
+        old = (rows["enqueued_ns"] <= job.flushed_ns.get(node, 0)).nonzero()[0]
+        if old.size:
+            job.open_calls = _still_open(job.open_calls, rows.take(old), arrived)
+    still = (rows["done_ns"] == 0).nonzero()[0]
+    if still.size and len(job.open_calls) < MOST_OPEN_CALLS:
+        job.open_calls = np.concatenate([job.open_calls, _calls(rows.take(still), arrived, stamp_ns)])
         job.schedule(stamp_ns + OPEN_LOOK_NS)
-    job.flushed_ns = max(job.flushed_ns, closed_ns)
+    job.flushed_ns[node] = closed_ns
 
 
-def _calls(rows: np.ndarray, stamp_ns: int) -> np.ndarray:
+def _calls(rows: np.ndarray, arrived: Arrived, stamp_ns: int) -> np.ndarray:
     """(n, 4): rank, group, sequence, stamp."""
     out = np.empty((rows.size, 4), np.int64)
-    out[:, 0], out[:, 1], out[:, 2], out[:, 3] = rows["rank"], rows["group"], rows["seq"], stamp_ns
+    out[:, 0], out[:, 1], out[:, 2], out[:, 3] = rows["rank"], arrived.group_of(rows), rows["seq"], stamp_ns
     return out
 
 
-def _still_open(calls: np.ndarray, ended: np.ndarray) -> np.ndarray:
+def _still_open(calls: np.ndarray, rows: np.ndarray, arrived: Arrived) -> np.ndarray:
     """Calls beyond the last of their rank and group that ended (calls of a group end in order, or nearly)."""
-    shape = (
-        int(max(calls[:, 0].max(), ended["rank"].max())) + 1,
-        int(max(calls[:, 1].max(), ended["group"].max())) + 1,
-    )
-    last = np.full(shape, -1, np.int64)
-    np.maximum.at(last, (ended["rank"], ended["group"]), ended["seq"])
-    return np.asarray(calls[calls[:, 2] > last[calls[:, 0], calls[:, 1]]])
+    seqs = np.where(rows["done_ns"] > 0, rows["seq"], -1)
+    places = zip(rows["rank"].tolist(), arrived.group_of(rows).tolist(), strict=True)
+    last: dict[tuple[int, int], int] = {}
+    for place, seq in zip(places, seqs.tolist(), strict=True):  # as many as were open at the last flush: few
+        last[place] = max(seq, last.get(place, -1))
+    stays = [seq > last.get((rank, group), -1) for rank, group, seq, _ in calls.tolist()]
+    return calls if all(stays) else calls[stays]

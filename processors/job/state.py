@@ -1,12 +1,8 @@
-"""What the operator remembers of one job: a working copy in arrays, and the rows it is rebuilt from.
-
-Rows (table "job"): ``facts`` slow-changing JSON, ``clock`` what changes with every batch, ``progress`` newest progress
-rows, ``steps`` the window of closed steps, ``open/N`` rows of open steps as received, one per batch. No pickle.
-"""
+"""What the operator remembers of one job: a working copy in arrays. ``state_rows`` writes and reads it as rows."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,12 +11,12 @@ from ...telemetry.records import Group
 from ...telemetry.ring_layout import parse_ranks
 from ...telemetry.tables import COLLECTIVES, GROUP_PROGRESS, NO_GROUP, PROGRESS, STEP_GROUPS, STEPS
 from ...telemetry.vocabulary import HookState, Kind, Level, Phase
-from ..operator import Table
 from .crash_order import Ending
+from .median import median
+from .open_rows import OpenRows
 from .pace import LONGEST_HISTORY
-from .packing import pack, unpack
 from .rows import concatenate
-from .straggler import LONGEST_BASELINE, WINDOWS, StepTimes
+from .straggler import LONGEST_BASELINE, SMALLEST_EXCESS, WINDOWS, StepTimes
 from .waits import GroupShape
 
 #: Kinds after which the attempt does not go on: only one of them is ever open per attempt, the rest follows from it.
@@ -93,7 +89,7 @@ class JobState:
         self.groups: list[Group] = []
         self.members: list[np.ndarray] = []
         self._group_index: dict[str, int] = {}
-        self._lookups: dict[tuple[str, ...], np.ndarray] = {}
+        self._lookups: dict[int, tuple[tuple[Group, ...], np.ndarray]] = {}
         self.ranks: dict[int, RankFacts] = {}
         self.endings: list[Ending] = []
         self.blind_ranks: set[int] = set()
@@ -104,17 +100,16 @@ class JobState:
         self.group_rows = np.zeros(0, GROUP_PROGRESS)
         self.group_stamps = np.zeros(0, np.int64)
         self.group_first: list[int] = []
-        self.pending: list[np.ndarray] = []
-        self.pending_rows = 0
-        self.unsaved: dict[str, list[np.ndarray]] = {}
+        # Rows of steps that are not closed yet.
+        self.pending = OpenRows(COLLECTIVES, ("enqueued_ns", "started_ns", "done_ns"))
+        self.step_rows = OpenRows(STEPS, ("begin_ns", "end_ns"))
+        self.step_groups = OpenRows(STEP_GROUPS, ())
         self.rewrite_open = True
         self.chunks = getattr(self, "chunks", [])  # names of the rows that hold open steps
         self.closed_stamp_ns = 0
         self.open_calls = np.zeros((0, 4), np.int64)  # rank, group, sequence, stamp at which it was seen open
-        self.flushed_ns = 0
+        self.flushed_ns: dict[str, int] = {}  # by node, on its own clock
         self.slow_step_ns = 0
-        self.step_rows: list[np.ndarray] = []
-        self.step_groups: list[np.ndarray] = []
         self.newest_step = np.zeros(0, np.int64)  # by rank, -1 none
         self.closed_step = -1
         self.recent = np.zeros(0, COLLECTIVES)
@@ -124,7 +119,7 @@ class JobState:
         self.longest_ns = np.zeros(len(Phase), np.int64)
         self.number_due_ns = 0
         self.pace_checked_step = 0
-        self.times = _empty_times(np.zeros(0, np.int64))
+        self.times = empty_times(np.zeros(0, np.int64))
         self.pace = np.zeros((0, 3), np.int64)
         self.norms = np.zeros((0, 0))
         self.norm_steps = np.zeros((0, 2), np.int64)
@@ -134,14 +129,15 @@ class JobState:
     # --- groups -----------------------------------------------------------------------------------------------------
     def group_lookup(self, groups: tuple[Group, ...]) -> np.ndarray:
         """Maps a block's own group indices to this job's, and len(groups) to NO_GROUP; new groups are added."""
-        uids = tuple(group.uid for group in groups)
-        found = self._lookups.get(uids)
-        if found is None:
-            found = np.array([*(self.add_group(group) for group in groups), NO_GROUP], np.uint16)
-            if len(self._lookups) > 1024:
-                self._lookups.clear()
-            self._lookups[uids] = found
-        return found
+        # Decoding gives equal lists of groups as one object: comparing them would cost more than all else here.
+        found = self._lookups.get(id(groups))
+        if found is not None and found[0] is groups:
+            return found[1]
+        lookup = np.array([*(self.add_group(group) for group in groups), NO_GROUP], np.uint16)
+        if len(self._lookups) >= 1024:
+            self._lookups.clear()
+        self._lookups[id(groups)] = (groups, lookup)
+        return lookup
 
     def add_group(self, group: Group) -> int:
         index = self._group_index.get(group.uid)
@@ -288,12 +284,17 @@ class JobState:
 
     def note_pace(self) -> None:
         """Remembers the step time from which on steps are looked at at once; to be called when steps were closed."""
-        recent = self.times.duration_ns[-64:]
-        self.slow_step_ns = int(np.sort(recent)[int(0.8 * recent.size)]) if recent.size >= 40 else 0
+        recent = np.sort(self.times.duration_ns[-64:])
+        if recent.size < 40:
+            self.slow_step_ns = 0
+            return
+        # Where steps are paced, a tenth of a millisecond is beyond most of them and means nothing.
+        usual = int(recent[recent.size // 2])
+        self.slow_step_ns = max(int(recent[int(0.8 * recent.size)]), usual + int(SMALLEST_EXCESS / 2 * usual))
 
     def median_step_ns(self) -> int:
         recent = self.times.duration_ns[-32:]
-        return int(np.median(recent)) if recent.size else 0
+        return int(median(recent)) if recent.size else 0
 
     def drop_steps(self, first: int, last: int) -> None:
         """Takes the steps of a fault that is over out of the window, so that they never count as usual."""
@@ -310,35 +311,10 @@ class JobState:
         self.steps_changed = True
 
     def _forget_window(self, ranks: np.ndarray) -> None:
-        self.times = _empty_times(ranks)
+        self.times = empty_times(ranks)
         self.pace = np.zeros((0, 3), np.int64)
         self.norms = np.zeros((0, ranks.size))
         self.norm_steps = np.zeros((0, 2), np.int64)
-
-    # --- rows of open steps -----------------------------------------------------------------------------------------
-    def add_pending(self, rows: np.ndarray) -> None:
-        self.pending.append(rows)
-        self.pending_rows += rows.size
-        self.unsaved.setdefault("rows", []).append(rows)
-
-    def add_step_rows(self, rows: np.ndarray) -> None:
-        self.step_rows.append(rows)
-        self.unsaved.setdefault("steps", []).append(rows)
-
-    def add_step_groups(self, rows: np.ndarray) -> None:
-        self.step_groups.append(rows)
-        self.unsaved.setdefault("groups", []).append(rows)
-
-    def all_pending(self) -> np.ndarray:
-        """Every pending collective in one array (and from now on kept as one)."""
-        if len(self.pending) != 1:
-            self.pending = [concatenate(self.pending, COLLECTIVES)]
-        return self.pending[0]
-
-    def keep_pending(self, rows: np.ndarray) -> None:
-        self.pending = [rows] if rows.size else []
-        self.pending_rows = rows.size
-        self.rewrite_open = True
 
     # --- findings ---------------------------------------------------------------------------------------------------
     def stopping_finding(self) -> OpenFinding | None:
@@ -357,144 +333,8 @@ class JobState:
         if due_ns and (not self.due_ns or due_ns < self.due_ns):
             self.due_ns = due_ns
 
-    # --- rows -------------------------------------------------------------------------------------------------------
-    def save(self, table: Table) -> None:
-        """Writes the rows that changed since the last call."""
-        if self.facts_changed:
-            table.put("facts", pack(self._facts_values()))
-        if self.progress_changed:
-            progress = {"progress": self.progress, "stamps": self.progress_stamps, "rare": self.rare_until_ns}
-            groups = {"group_rows": self.group_rows, "group_stamps": self.group_stamps}
-            table.put("progress", pack({}, {**progress, **groups}))
-        if self.steps_changed:
-            table.put("steps", pack(self._steps_values(), self._steps_arrays()))
-        self._save_open(table)
-        self.facts_changed = self.progress_changed = self.steps_changed = False
-        self.revision += 1
-        arrays: dict[str, np.ndarray] = {"open_calls": self.open_calls, "newest_step": self.newest_step}
-        table.put("clock", b"%d\n%s" % (self.revision, pack(self._clock_values(), arrays)))
 
-    def _save_open(self, table: Table) -> None:
-        """Appends a row with what came since the last call, or begins anew after a step has closed."""
-        if self.rewrite_open:
-            for name in self.chunks:
-                table.delete(name)
-            self.chunks = []
-            self.unsaved = {"rows": self.pending, "steps": self.step_rows, "groups": self.step_groups}
-            self.rewrite_open = False
-        arrays = {name: concatenate(parts, _OPEN_ROWS[name]) for name, parts in self.unsaved.items() if parts}
-        if arrays:
-            self.chunks.append(f"open/{self.revision:012d}")
-            table.put(self.chunks[-1], pack({}, arrays))
-        self.unsaved = {}
-
-    def is_current(self, table: Table) -> bool:
-        """Whether this working copy is what the rows say (it is not after the runner rolled back)."""
-        clock = table.get("clock")
-        return clock is not None and clock.startswith(b"%d\n" % self.revision)
-
-    @classmethod
-    def load(cls, table: Table) -> JobState | None:
-        """The state as last saved; None if there is none. Raises ValueError for rows that cannot be read."""
-        facts, clock = table.get("facts"), table.get("clock")
-        if facts is None or clock is None:
-            return None
-        values, _ = unpack(facts)
-        job = cls(cluster=values["cluster"], run=values["run"], job=values["job"])
-        job._read_facts(values)
-        revision, _, packed = clock.partition(b"\n")
-        job.revision = int(revision)
-        job._read_clock(*unpack(packed))
-        _, arrays = unpack(table.get("progress") or pack({}))
-        job.progress = arrays.get("progress", job.progress)
-        job.progress_stamps = arrays.get("stamps", job.progress_stamps)
-        job.rare_until_ns = arrays.get("rare", np.zeros(job.progress_stamps.size, np.int64))
-        if "group_rows" in arrays:  # groups are only ever added, at the end
-            known = arrays["group_rows"].size
-            job.group_rows[:known], job.group_stamps[:known] = arrays["group_rows"], arrays["group_stamps"]
-        job._read_steps(*unpack(table.get("steps") or pack({})))
-        for name, row in table.rows():
-            if name.startswith("open/"):
-                _, arrays = unpack(row)
-                job.chunks.append(name)
-                if "rows" in arrays:
-                    job.add_pending(arrays["rows"])
-                job.step_rows += [arrays["steps"]] if "steps" in arrays else []
-                job.step_groups += [arrays["groups"]] if "groups" in arrays else []
-        job.unsaved, job.rewrite_open = {}, False
-        job.facts_changed = job.progress_changed = job.steps_changed = False
-        return job
-
-    def _clock_values(self) -> dict[str, Any]:
-        return {
-            "due_ns": self.due_ns,
-            "number_due_ns": self.number_due_ns,
-            "closed_stamp_ns": self.closed_stamp_ns,
-            "flushed_ns": self.flushed_ns,
-        }
-
-    def _read_clock(self, values: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        self.due_ns, self.number_due_ns = values["due_ns"], values["number_due_ns"]
-        self.closed_stamp_ns, self.flushed_ns = values["closed_stamp_ns"], values["flushed_ns"]
-        self.open_calls, self.newest_step = arrays["open_calls"], arrays["newest_step"]
-
-    def _facts_values(self) -> dict[str, Any]:
-        return {
-            **{name: getattr(self, name) for name in _PLAIN_FACTS},
-            "groups": [asdict(group) for group in self.groups],
-            "ranks": {str(rank): asdict(facts) for rank, facts in self.ranks.items()},
-            "endings": [asdict(ending) for ending in self.endings],
-            "blind_ranks": sorted(self.blind_ranks),
-            "findings": [asdict(finding) for finding in self.findings.values()],
-        }
-
-    def _read_facts(self, values: dict[str, Any]) -> None:
-        for name in _PLAIN_FACTS:
-            setattr(self, name, values[name])
-        for group in values["groups"]:
-            self.add_group(Group(**group))
-        self.ranks = {int(rank): RankFacts(**facts) for rank, facts in values["ranks"].items()}
-        self.endings = [Ending(**ending) for ending in values["endings"]]
-        self.blind_ranks = set(values["blind_ranks"])
-        self.findings = {item["key"]: OpenFinding(**item) for item in values["findings"]}
-
-    def _steps_values(self) -> dict[str, Any]:
-        return {
-            "slow_step_ns": self.slow_step_ns,
-            "closed_step": self.closed_step,
-            "last_seqs": list(self.last_seqs.items()),
-            "usual_counts": list(self.usual_counts.items()),
-            "even_steps": list(self.even_steps.items()),
-            "longest_ns": self.longest_ns.tolist(),
-            "pace_checked_step": self.pace_checked_step,
-        }
-
-    def _steps_arrays(self) -> dict[str, np.ndarray]:
-        arrays = {name: getattr(self.times, name) for name in StepTimes.__slots__}
-        return {
-            **arrays,
-            "recent": self.recent,
-            "pace": self.pace,
-            "norms": self.norms,
-            "norm_steps": self.norm_steps,
-        }
-
-    def _read_steps(self, values: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        if not values:
-            return
-        self.slow_step_ns = values["slow_step_ns"]
-        self.closed_step = values["closed_step"]
-        self.last_seqs = {group: seq for group, seq in values["last_seqs"]}
-        self.usual_counts = {group: count for group, count in values["usual_counts"]}
-        self.even_steps = {group: count for group, count in values["even_steps"]}
-        self.longest_ns = np.array(values["longest_ns"], np.int64)
-        self.pace_checked_step = values["pace_checked_step"]
-        self.times = StepTimes(**{name: arrays[name] for name in StepTimes.__slots__})
-        self.recent, self.pace = arrays["recent"], arrays["pace"]
-        self.norms, self.norm_steps = arrays["norms"], arrays["norm_steps"]
-
-
-def _empty_times(ranks: np.ndarray) -> StepTimes:
+def empty_times(ranks: np.ndarray) -> StepTimes:
     return StepTimes(
         ranks=ranks,
         steps=np.zeros(0, np.int64),
@@ -503,18 +343,3 @@ def _empty_times(ranks: np.ndarray) -> StepTimes:
         self_ns=np.zeros((0, ranks.size), np.int64),
         phase_self_ns=np.zeros((0, ranks.size, len(Phase)), np.int64),
     )
-
-
-_OPEN_ROWS = {"rows": COLLECTIVES, "steps": STEPS, "groups": STEP_GROUPS}
-_PLAIN_FACTS = (
-    "cluster",
-    "run",
-    "job",
-    "attempt",
-    "world_size",
-    "offsets",
-    "past_attempts",
-    "signalled_ns",
-    "finished_ns",
-    "exit_code",
-)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...telemetry.tables import COLLECTIVES, STEPS
 from ...telemetry.vocabulary import Kind
 from ..operator import Context
 from . import desync_story
@@ -12,15 +11,15 @@ from .closing import Closed, close_steps, horizon_of
 from .findings import clear_finding, open_finding
 from .matching import find_mismatch, join_instances
 from .numeric import find_non_finite
-from .rows import concatenate, pick
+from .rows import pick
 from .signatures import OPEN_LOOK_NS, report_mismatch
 from .speed import judge_numbers, judge_speed
 from .state import JobState, OpenFinding
 
 #: Agents of other nodes flush a little later: one look serves them all.
 OPEN_SLACK_NS = 60_000_000
-#: Blocks among which such a call's other members are looked for; closing a step looks at all.
-NEAR_FLUSHES = 64
+#: Newest rows among which such a call's other members are looked for; closing a step looks at all.
+NEAR_ROWS = 16_384
 #: Kinds that are over once all ranks have finished a later step.
 _PASSING = frozenset({Kind.RANK_NOT_ENTERED.value, Kind.DEADLOCK.value, Kind.RANK_STOPPED.value})
 
@@ -66,7 +65,7 @@ def judge_late_numbers(job: JobState, now: int, ctx: Context, *, finished: bool 
     if not job.number_due_ns:
         return
     job.number_due_ns = 0
-    rows = concatenate(job.step_rows, STEPS)
+    rows = job.step_rows.all()
     if rows.size:
         bad = find_non_finite(rows)
         if bad is not None:
@@ -76,7 +75,7 @@ def judge_late_numbers(job: JobState, now: int, ctx: Context, *, finished: bool 
 def judge_signatures(job: JobState, now: int, ctx: Context) -> None:
     """Compares everything that is pending; closes what can be closed first."""
     close_ready_steps(job, now, ctx)  # the steps before are the pattern by which two ranks are told apart
-    mismatch = find_mismatch(join_instances(job.all_pending()), job.blind())
+    mismatch = find_mismatch(join_instances(job.pending.all()), job.blind())
     if mismatch is not None:
         report_mismatch(job, mismatch, now, ctx)
 
@@ -91,7 +90,8 @@ def judge_open_calls(job: JobState, now: int, ctx: Context) -> None:
     if len(stays):  # each is worth one look; a hang is the progress rows' to tell
         lowest = np.full(len(job.groups) + 1, np.iinfo(np.int64).max)
         np.minimum.at(lowest, stays[:, 1], stays[:, 2])
-        pending = concatenate(job.pending[-NEAR_FLUSHES:], COLLECTIVES)
-        near = pick(pending, pending["seq"] >= lowest[np.minimum(pending["group"], len(job.groups))])
+        near = job.pending.all()[-NEAR_ROWS:]
+        near = pick(near, near["seq"] >= lowest.min())
+        near = pick(near, near["seq"] >= lowest[np.minimum(near["group"], len(job.groups))])
         if find_mismatch(join_instances(near), job.blind()) is not None:
             judge_signatures(job, now, ctx)

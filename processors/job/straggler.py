@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .median import median
+
 WARM_UP_STEPS = 5
 #: The excess has to hold over this many plain steps; longer windows find smaller ones.
 WINDOWS = (8, 16, 32)
@@ -73,8 +75,8 @@ def excess_over_others(self_ns: np.ndarray) -> np.ndarray:
     if ranks < 2:
         return np.zeros(self_ns.shape)
     if ranks > 12:  # leaving one out changes nothing any more
-        return np.asarray(self_ns - np.median(self_ns, axis=1, keepdims=True))
-    others = [np.median(np.delete(self_ns, rank, axis=1), axis=1) for rank in range(ranks)]
+        return np.asarray(self_ns - median(self_ns, axis=1, keepdims=True))
+    others = [median(np.delete(self_ns, rank, axis=1), axis=1) for rank in range(ranks)]
     return np.asarray(self_ns - np.stack(others, axis=1))
 
 
@@ -100,7 +102,7 @@ def find_straggler(times: StepTimes) -> Straggler | None:
 def _anyone_stands_out(times: StepTimes) -> bool:
     """A cheap look at the last steps: without half the smallest excess there is nothing to find."""
     recent = excess_over_others(times.self_ns[-max(WINDOWS) :]) / times.duration_ns[-max(WINDOWS) :, None]
-    level = max(float(np.median(recent[-min(WINDOWS) :], axis=0).max()), float(recent.mean(axis=0).max()))
+    level = max(float(median(recent[-min(WINDOWS) :], axis=0).max()), float(recent.mean(axis=0).max()))
     return level > SMALLEST_EXCESS / 2.0
 
 
@@ -110,14 +112,14 @@ def is_still_slow(times: StepTimes, rank: int, excess: float, usual: float) -> b
     if times.steps.size < min(WINDOWS) or not where.size:
         return True
     recent = excess_over_others(times.self_ns[-min(WINDOWS) :])[:, where[0]] / times.duration_ns[-min(WINDOWS) :]
-    return float(np.median(recent)) - usual > max(excess / 3.0, SMALLEST_EXCESS / 2.0)
+    return float(median(recent)) - usual > max(excess / 3.0, SMALLEST_EXCESS / 2.0)
 
 
 def _look_through_window(times: StepTimes, excess: np.ndarray, excess_ns: np.ndarray, window: int) -> Straggler | None:
     recent, before = excess[-window:], excess[:-window]
-    middle = np.median(recent, axis=0)
+    middle = median(recent, axis=0)
     based = before.shape[0] >= FEWEST_BASELINE_STEPS
-    usual = np.median(before, axis=0) if based else np.zeros(middle.shape)
+    usual = median(before, axis=0) if based else np.zeros(middle.shape)
     # One long step must not carry a window: what stands out counts twice the middle at most.
     level = np.minimum(recent, np.maximum(2.0 * middle, 0.0)).mean(axis=0)
     gain = level - np.maximum(usual, 0.0)
@@ -139,7 +141,7 @@ def _look_through_window(times: StepTimes, excess: np.ndarray, excess_ns: np.nda
     slow = recent[:, candidate] - max(usual[candidate], 0.0) > gain[candidate] / 2.0
     if slow.mean() < PERSISTENT_SHARE:
         return None
-    typical_ns = float(np.median(excess_ns[-window:, candidate][slow]))
+    typical_ns = float(median(excess_ns[-window:, candidate][slow]))
     if typical_ns < SMALLEST_EXCESS_NS:
         return None
     if based and _all_rose(times.self_ns[-excess.shape[0] :], candidate, window, typical_ns):
@@ -152,34 +154,34 @@ def _look_through_window(times: StepTimes, excess: np.ndarray, excess_ns: np.nda
         rank=int(times.ranks[candidate]),
         onset_step=int(times.steps[offset + onset]),
         onset_ns=int(times.begin_ns[offset + onset]),
-        excess=float(np.median(recent[slow, candidate])) - float(max(usual[candidate], 0.0)),
+        excess=float(median(recent[slow, candidate])) - float(max(usual[candidate], 0.0)),
         excess_ns=int(typical_ns),
         usual=float(max(usual[candidate], 0.0)),
         phase=_slow_phase(times, candidate, window, slow),
         z=float(gain[candidate] / noise),
         window=window,
         slow_steps=int(slow.sum()),
-        step_ns=int(np.median(times.duration_ns[-window:])),
-        others_self_ns=int(np.median(others)),
-        self_ns=int(np.median(chosen[:, candidate])),
+        step_ns=int(median(times.duration_ns[-window:])),
+        others_self_ns=int(median(others)),
+        self_ns=int(median(chosen[:, candidate])),
     )
 
 
 def _all_rose(self_ns: np.ndarray, candidate: int, window: int, typical_ns: float) -> bool:
     """A crowded machine slows every rank, one of them most: no cause of that rank's own unless it stands far out."""
     others = np.delete(self_ns, candidate, axis=1)
-    now, usual = float(np.median(others[-window:])), float(np.median(others[:-window]))
+    now, usual = float(median(others[-window:])), float(median(others[:-window]))
     return now > COMMON_RISE * usual and typical_ns < now - usual
 
 
 def _noise_of_mean(residuals: np.ndarray, window: int) -> float:
     """Standard deviation of a mean over ``window`` steps, robust, pooled over ranks; steps are not independent."""
-    step_noise = 1.4826 * float(np.median(np.abs(residuals)))
+    step_noise = 1.4826 * float(median(np.abs(residuals)))
     noise = max(step_noise, SMALLEST_NOISE) / window**0.5
     blocks = residuals.shape[0] // window
     if blocks >= 3:
         means = residuals[-blocks * window :].reshape(blocks, window, -1).mean(axis=1)
-        noise = max(noise, 1.4826 * float(np.median(np.abs(means))))
+        noise = max(noise, 1.4826 * float(median(np.abs(means))))
     return float(noise)
 
 
@@ -191,5 +193,5 @@ def _first_slow_step(excess: np.ndarray, level: float) -> int:
 def _slow_phase(times: StepTimes, candidate: int, window: int, slow: np.ndarray) -> int:
     """The phase that holds most of the excess."""
     chosen = times.phase_self_ns[-window:][slow]
-    others = np.median(np.delete(chosen, candidate, axis=1), axis=1)
-    return int(np.argmax(np.median(chosen[:, candidate] - others, axis=0)))
+    others = median(np.delete(chosen, candidate, axis=1), axis=1)
+    return int(np.argmax(median(chosen[:, candidate] - others, axis=0)))

@@ -18,12 +18,19 @@ SHARE_OF_TIMEOUT = 0.8
 DEFAULT_TIMEOUT_S = 1800.0
 #: Phases that need not occur in every step, so that the first one has no precedent.
 RARE_PHASES = frozenset({Phase.INIT, Phase.COMPILE, Phase.CHECKPOINT, Phase.RESTORE, Phase.EVAL})
+_IS_RARE = np.zeros(256, bool)
+_IS_RARE[[int(phase) for phase in RARE_PHASES]] = True
 #: Shorter than this, a phase is not taken as seen: entering and leaving at once is no precedent.
 _SEEN_NS = 1_000_000
 
 
+def rare_rows(rows: np.ndarray) -> np.ndarray:
+    """Which PROGRESS rows show their rank where there is no usual length: a rare phase, or its first step."""
+    return np.asarray((rows["step"] < 1) | _IS_RARE[rows["phase"]])
+
+
 def is_rare(row: np.void) -> bool:
-    """Whether a PROGRESS row shows its rank where there is no usual length: a rare phase, or its first step."""
+    """The same of one row."""
     return int(row["step"]) < 1 or int(row["phase"]) in RARE_PHASES
 
 

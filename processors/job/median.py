@@ -1,0 +1,20 @@
+"""The median, for the small arrays that steps and windows of steps are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def median(values: np.ndarray, axis: int | None = None, keepdims: bool = False) -> Any:
+    """As ``numpy.median`` for values without NaN, which takes several times as long on the few hundred we have."""
+    if axis is None:
+        values, axis = values.reshape(-1), 0
+    ordered = np.sort(values, axis=axis)
+    size = values.shape[axis]
+    if not size:
+        return np.median(values, axis=axis, keepdims=keepdims)
+    low = ordered.take([(size - 1) // 2], axis=axis)
+    middle = (low + ordered.take([size // 2], axis=axis)) / 2
+    return middle if keepdims else middle.squeeze(axis)

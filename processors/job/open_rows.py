@@ -1,0 +1,121 @@
+"""Rows of steps that are not closed yet, one table of them: kept as they came, put into the job's terms when read.
+
+A message adds a reference and nothing else, so what it costs hardly depends on its rows. Clock offsets and group
+numbers are applied once, to the rows of many messages at a time, in a buffer that grows and is used again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .rows import copy_into
+
+_FIRST_CAPACITY = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Arrived:
+    """Rows of one message. offset_ns: turns the node's clock into the job's; groups: the job's number of each group
+    of the message, and last of all what stands for none (None: the table has no groups, or they are the job's)."""
+
+    rows: np.ndarray
+    offset_ns: int = 0
+    groups: np.ndarray | None = None
+
+    def group_of(self, rows: np.ndarray) -> np.ndarray:
+        """The job's group numbers of some of the rows."""
+        groups = rows["group"]
+        return groups if self.groups is None else self.groups[np.minimum(groups, self.groups.size - 1)]
+
+
+class OpenRows:
+    """Owned by the job's state. times: columns that hold times of the node, 0 meaning none."""
+
+    __slots__ = ("_arrived", "_buffer", "_settled", "_times", "_unsaved", "size")
+
+    def __init__(self, dtype: np.dtype, times: tuple[str, ...]) -> None:
+        self._times = times
+        self._buffer = np.empty(0, dtype)
+        self._settled = 0
+        self._arrived: list[Arrived] = []
+        self._unsaved: list[Arrived] = []
+        #: Rows held.
+        self.size = 0
+
+    def add(self, arrived: Arrived, *, saved: bool = False) -> None:
+        """Takes the rows over: they must not change any more."""
+        self._arrived.append(arrived)
+        self.size += arrived.rows.size
+        if not saved:
+            self._unsaved.append(arrived)
+
+    def all(self) -> np.ndarray:
+        """Every row in order of arrival, as a view that is good until the next call of any method."""
+        if self._arrived:
+            self._settle()
+        return self._buffer[: self._settled]
+
+    def keep(self, rows: np.ndarray) -> None:
+        """Replaces everything by these rows of ``all()`` (a copy of them)."""
+        if rows.size:
+            copy_into(self._buffer, 0, rows)
+        self._settled = self.size = rows.size
+        self._arrived = []
+
+    def take_unsaved(self) -> list[Arrived]:
+        """What was added since the last call."""
+        unsaved, self._unsaved = self._unsaved, []
+        return unsaved
+
+    def take_everything(self) -> list[Arrived]:
+        """The same for someone who has forgotten what was taken before."""
+        self._unsaved = []
+        rows = self.all()
+        return [Arrived(rows=rows)] if rows.size else []
+
+    def _settle(self) -> None:
+        if self.size > self._buffer.size:
+            grown = np.empty(max(2 * self._buffer.size, self.size, _FIRST_CAPACITY), self._buffer.dtype)
+            copy_into(grown, 0, self._buffer[: self._settled])
+            self._buffer = grown
+        begin = place = self._settled
+        for part in self._arrived:
+            place = copy_into(self._buffer, place, part.rows)
+        new = self._buffer[begin:place]
+        sizes = np.array([part.rows.size for part in self._arrived])
+        offsets = np.repeat(np.array([part.offset_ns for part in self._arrived], np.int64), sizes)
+        for column in self._times:
+            times = new[column]
+            np.add(times, offsets, out=times, where=times > 0)
+        lookups = [part.groups for part in self._arrived if part.groups is not None]
+        if lookups:
+            _renumber(new, self._arrived, sizes)
+        self._settled, self._arrived = place, []
+
+
+def _renumber(rows: np.ndarray, parts: list[Arrived], sizes: np.ndarray) -> None:
+    """Puts the job's group numbers in place of each message's own, for all messages at once."""
+    tables: list[np.ndarray] = []
+    where: dict[int, tuple[int, int]] = {}
+    total = 0
+    firsts, lasts = [], []
+    for part in parts:
+        if part.groups is None:
+            continue
+        if id(part.groups) not in where:  # messages of one node share it
+            where[id(part.groups)] = (total, total + part.groups.size - 1)
+            tables.append(part.groups)
+            total += part.groups.size
+        first, last = where[id(part.groups)]
+        firsts.append(first)
+        lasts.append(last)
+    known = np.array([part.groups is not None for part in parts])
+    if known.all():
+        first, last = np.repeat(firsts, sizes), np.repeat(lasts, sizes)
+        rows["group"] = np.concatenate(tables)[np.minimum(rows["group"] + first, last)]
+        return
+    chosen = np.repeat(known, sizes)
+    first, last = np.repeat(firsts, sizes[known]), np.repeat(lasts, sizes[known])
+    rows["group"][chosen] = np.concatenate(tables)[np.minimum(rows["group"][chosen] + first, last)]

@@ -1,0 +1,184 @@
+"""A job's state as rows of table "job", and back. No pickle.
+
+``facts`` slow-changing JSON, ``clock`` what changes with every batch, ``progress`` newest progress rows, ``steps`` the
+window of closed steps, ``open/N`` rows of open steps as they came, one per batch. A change of what these rows hold
+raises ``runner_state.SCHEMA_VERSION``: a state of another version is set aside and made anew from the bus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from ...telemetry.records import Group
+from ..operator import Table
+from .crash_order import Ending
+from .open_rows import Arrived, OpenRows
+from .packing import pack, unpack
+from .state import JobState, OpenFinding, RankFacts
+from .straggler import StepTimes
+
+_PLAIN_FACTS = (
+    "cluster",
+    "run",
+    "job",
+    "attempt",
+    "world_size",
+    "offsets",
+    "past_attempts",
+    "signalled_ns",
+    "finished_ns",
+    "exit_code",
+)
+#: Names of the single numbers in ``clock``, in their order there.
+_CLOCK_NUMBERS = ("due_ns", "number_due_ns", "closed_stamp_ns")
+_PLAIN_STEPS = ("slow_step_ns", "closed_step", "pace_checked_step")
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+def save_job(job: JobState, table: Table) -> None:
+    """Writes the rows that changed since the last call."""
+    if job.facts_changed:
+        table.put("facts", pack(_facts_values(job)))
+    if job.progress_changed:
+        progress = {"progress": job.progress, "stamps": job.progress_stamps, "rare": job.rare_until_ns}
+        groups = {"group_rows": job.group_rows, "group_stamps": job.group_stamps}
+        table.put("progress", pack({}, {**progress, **groups}))
+    if job.steps_changed:
+        table.put("steps", pack(_steps_values(job), _steps_arrays(job)))
+    _save_open(job, table)
+    job.facts_changed = job.progress_changed = job.steps_changed = False
+    job.revision += 1
+    numbers = np.array([getattr(job, name) for name in _CLOCK_NUMBERS], np.int64)
+    arrays = {"numbers": numbers, "open_calls": job.open_calls, "newest_step": job.newest_step}
+    table.put("clock", b"%d\n%s" % (job.revision, pack({"flushed_ns": job.flushed_ns}, arrays)))
+
+
+def is_current(job: JobState, table: Table) -> bool:
+    """Whether this working copy is what the rows say (it is not after the runner rolled back)."""
+    clock = table.get("clock")
+    return clock is not None and clock.startswith(b"%d\n" % job.revision)
+
+
+def _open_tables(job: JobState) -> tuple[tuple[str, OpenRows], ...]:
+    return (("rows", job.pending), ("steps", job.step_rows), ("groups", job.step_groups))
+
+
+def _save_open(job: JobState, table: Table) -> None:
+    """Appends a row with what came since the last call, or begins anew after a step has closed."""
+    if job.rewrite_open:
+        for name in job.chunks:
+            table.delete(name)
+        job.chunks = []
+        fresh = {name: rows.take_everything() for name, rows in _open_tables(job)}
+        job.rewrite_open = False
+    else:
+        fresh = {name: rows.take_unsaved() for name, rows in _open_tables(job)}
+    heads: list[Any] = []
+    arrays: dict[str, np.ndarray] = {}
+    for name, parts in fresh.items():
+        for part in parts:
+            groups = None if part.groups is None else part.groups.tolist()
+            arrays[f"{name}/{len(heads)}"] = part.rows
+            heads.append([name, part.offset_ns, groups])
+    if heads:
+        job.chunks.append(f"open/{job.revision:012d}")
+        table.put(job.chunks[-1], pack({"parts": heads}, arrays))
+
+
+def _facts_values(job: JobState) -> dict[str, Any]:
+    return {
+        **{name: getattr(job, name) for name in _PLAIN_FACTS},
+        "groups": [asdict(group) for group in job.groups],
+        "ranks": {str(rank): asdict(facts) for rank, facts in job.ranks.items()},
+        "endings": [asdict(ending) for ending in job.endings],
+        "blind_ranks": sorted(job.blind_ranks),
+        "findings": [asdict(finding) for finding in job.findings.values()],
+    }
+
+
+def _steps_values(job: JobState) -> dict[str, Any]:
+    return {
+        **{name: getattr(job, name) for name in _PLAIN_STEPS},
+        "last_seqs": list(job.last_seqs.items()),
+        "usual_counts": list(job.usual_counts.items()),
+        "even_steps": list(job.even_steps.items()),
+        "longest_ns": job.longest_ns.tolist(),
+    }
+
+
+def _steps_arrays(job: JobState) -> dict[str, np.ndarray]:
+    times = {name: getattr(job.times, name) for name in StepTimes.__slots__}
+    return {**times, "recent": job.recent, "pace": job.pace, "norms": job.norms, "norm_steps": job.norm_steps}
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+def load_job(table: Table) -> JobState | None:
+    """The state as last saved; None if there is none. Raises ValueError for rows that cannot be read."""
+    facts, clock = table.get("facts"), table.get("clock")
+    if facts is None or clock is None:
+        return None
+    values, _ = unpack(facts)
+    job = JobState(cluster=values["cluster"], run=values["run"], job=values["job"])
+    _read_facts(job, values)
+    revision, _, packed = clock.partition(b"\n")
+    job.revision = int(revision)
+    values, arrays = unpack(packed)
+    job.flushed_ns = values["flushed_ns"]
+    for name, number in zip(_CLOCK_NUMBERS, arrays["numbers"].tolist(), strict=True):
+        setattr(job, name, number)
+    job.open_calls, job.newest_step = arrays["open_calls"], arrays["newest_step"]
+    _read_progress(job, unpack(table.get("progress") or pack({}))[1])
+    _read_steps(job, *unpack(table.get("steps") or pack({})))
+    for name, row in table.rows():
+        if name.startswith("open/"):
+            job.chunks.append(name)
+            _read_open(job, *unpack(row))
+    job.rewrite_open = False
+    job.facts_changed = job.progress_changed = job.steps_changed = False
+    return job
+
+
+def _read_facts(job: JobState, values: dict[str, Any]) -> None:
+    for name in _PLAIN_FACTS:
+        setattr(job, name, values[name])
+    for group in values["groups"]:
+        job.add_group(Group(**group))
+    job.ranks = {int(rank): RankFacts(**facts) for rank, facts in values["ranks"].items()}
+    job.endings = [Ending(**ending) for ending in values["endings"]]
+    job.blind_ranks = set(values["blind_ranks"])
+    job.findings = {item["key"]: OpenFinding(**item) for item in values["findings"]}
+
+
+def _read_progress(job: JobState, arrays: dict[str, np.ndarray]) -> None:
+    if not arrays:
+        return
+    job.progress, job.progress_stamps = arrays["progress"], arrays["stamps"]
+    job.rare_until_ns = arrays["rare"]
+    known = arrays["group_rows"].size  # groups are only ever added, at the end
+    job.group_rows[:known], job.group_stamps[:known] = arrays["group_rows"], arrays["group_stamps"]
+
+
+def _read_steps(job: JobState, values: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    if not values:
+        return
+    for name in _PLAIN_STEPS:
+        setattr(job, name, values[name])
+    job.last_seqs = {group: seq for group, seq in values["last_seqs"]}
+    job.usual_counts = {group: count for group, count in values["usual_counts"]}
+    job.even_steps = {group: count for group, count in values["even_steps"]}
+    job.longest_ns = np.array(values["longest_ns"], np.int64)
+    job.times = StepTimes(**{name: arrays[name] for name in StepTimes.__slots__})
+    job.recent, job.pace = arrays["recent"], arrays["pace"]
+    job.norms, job.norm_steps = arrays["norms"], arrays["norm_steps"]
+
+
+def _read_open(job: JobState, values: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    tables = dict(_open_tables(job))
+    parts: Sequence[tuple[str, int, list[int] | None]] = values["parts"]
+    for (name, offset_ns, groups), rows in zip(parts, arrays.values(), strict=True):
+        lookup = None if groups is None else np.array(groups, np.uint16)
+        tables[name].add(Arrived(rows=rows, offset_ns=offset_ns, groups=lookup), saved=True)

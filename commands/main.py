@@ -28,24 +28,44 @@ def _program() -> None:
 @app.command("run", context_settings={"allow_interspersed_args": False}, no_args_is_help=True)
 def run_command(
     command: Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND...", help="what to watch")] = None,
-    out: Annotated[Path | None, typer.Option(help="folder for incidents, capture and state")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="folder for incidents, capture and state; default whichrank-out/TIME-JOB")
+    ] = None,
     json_lines: Annotated[
-        bool | None, typer.Option("--json", help="incidents as JSON lines on stderr (stdout is the command's)")
+        bool | None, typer.Option("--json", help="incidents as JSON lines on stderr, see above")
     ] = None,
     view: Annotated[View | None, typer.Option(help="live block, plain lines or nothing")] = None,
-    level: Annotated[Level | None, typer.Option(help="what the ranks record at the start")] = None,
+    level: Annotated[
+        Level | None, typer.Option(help="what the ranks record at the start; default events, which is all")
+    ] = None,
     native: Annotated[bool | None, typer.Option(help="compiled recorder where it was built")] = None,
     completion: Annotated[bool | None, typer.Option(help="record also when operations complete")] = None,
     ring_root: Annotated[Path | None, typer.Option(help="parent folder of the rings, on a tmpfs")] = None,
     keep_rings: Annotated[bool | None, typer.Option("--keep-rings", help="leave the rings after the end")] = None,
     capture_limit: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="size of the capture, the oldest goes first; 0: no limit [2GiB]")
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="size of the capture, as 500MB; the oldest goes first; 0: no limit; default 2GiB"
+        ),
     ] = None,
-    job_name: Annotated[str | None, typer.Option(metavar="NAME", help="what people call the job")] = None,
+    job_name: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="what people call the job; default: the scheduler's word, or the script"),
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="settings file (TOML); default ./whichrank.toml")] = None,
     print_config: Annotated[bool, typer.Option("--print-config", help="print the settings and stop")] = False,
 ) -> None:
-    """Watch one command. Its output, its exit status and its signals stay its own."""
+    """Watch one command. Its output, its exit status and its signals stay its own.
+
+    With --json each revision of an incident is one line on stderr, the same
+    as in incidents.jsonl. It begins with {"schema": and all other lines there
+    are the command's own, or begin with "whichrank: ". Nothing of whichrank
+    goes to stdout.
+
+    Each flag is also a variable (WHICHRANK_OUT; WHICHRANK_JSON_LINES for
+    --json) and a key of whichrank.toml (out, json_lines). A flag beats the
+    variable, the variable beats the file; --print-config shows what holds.
+    """
     given: dict[str, Any] = {
         "out": out,
         "json_lines": json_lines,
@@ -81,7 +101,11 @@ def replay_command(
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object on stdout")] = False,
     out: Annotated[Path | None, typer.Option(help="where to write incidents.jsonl; default DIR/replay-N")] = None,
 ) -> None:
-    """Run the operators again over the capture of a run, and the rings that a killed run left behind."""
+    """Judge again what a run captured, and the rings that a killed run left.
+
+    Exit status: 0; 1 if the incidents differ from those of the run; 2 if
+    there is nothing to replay.
+    """
     from .replay import replay
 
     raise typer.Exit(replay(run, as_json=as_json, out=out))
@@ -89,12 +113,21 @@ def replay_command(
 
 @app.command("demo")
 def demo_command(
-    scenario: Annotated[str | None, typer.Option(help="kind of fault; default: drawn at random")] = None,
+    scenario: Annotated[
+        str | None, typer.Option(help="kind of fault (a wrong one lists all); default: drawn at random")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object on stdout")] = False,
     seed: Annotated[int | None, typer.Option(help="repeat an earlier draw")] = None,
     out: Annotated[Path | None, typer.Option(help="folder of the run")] = None,
 ) -> None:
-    """Train for real on four ranks, let one go wrong, and check that the incident names it."""
+    """Train for real on four ranks, let one go wrong, and check the incident.
+
+    Exit status: 0 if rank, kind and line are right; 1 if not; 2 for a
+    scenario that does not exist.
+
+    With --json stdout holds one object (ok, truth, verdict, wrong, seed, run);
+    what whichrank says meanwhile goes to stderr.
+    """
     from .demo import demo
 
     raise typer.Exit(demo(scenario, as_json=as_json, seed=seed, out=out))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -78,3 +80,17 @@ def test_none_and_two_are_wrong(tmp_path: Path) -> None:
 def test_a_fault_that_never_struck_is_no_pass(tmp_path: Path) -> None:
     outcome = judge("sigkill", tmp_path / "nothing", tmp_path / "incidents.jsonl")
     assert "never injected" in outcome.wrong[0]
+
+
+def test_a_real_demo_as_a_program_sees_it(tmp_path: Path) -> None:
+    """Seed 184 draws step 30; the truth is known to the training script and the checker alone."""
+    argv = [sys.executable, "-m", "whichrank.commands.main", "demo", "--json", "--scenario", "exception"]
+    done = subprocess.run(
+        [*argv, "--seed", "184", "--out", str(tmp_path / "run")], capture_output=True, text=True, check=False
+    )
+    (line,) = done.stdout.splitlines()
+    outcome = json.loads(line)
+    assert (done.returncode, outcome["ok"], outcome["wrong"]) == (0, True, []), done.stderr
+    assert (outcome["truth"]["rank"], outcome["truth"]["step"]) == (2, 30)
+    assert outcome["verdict"]["suspects"][0]["rank"] == 2
+    assert "whichrank: " in done.stderr

@@ -55,15 +55,24 @@ def describe_where(suspect: Mapping[str, Any]) -> str:
     return " ".join(filter(None, (place, phase)))
 
 
-def headline(document: Mapping[str, Any]) -> str:
-    """One line: who and what."""
+def describe_verdict(document: Mapping[str, Any]) -> str:
+    """``rank 2 (pid 4711) died``."""
     sentence = SENTENCES.get(str(document.get("kind")), str(document.get("kind")))
-    suspects = describe_suspects(document)
+    return " ".join(filter(None, (describe_suspects(document), sentence)))
+
+
+def describe_place(document: Mapping[str, Any]) -> str:
+    """``at train.py:88 in forward``, of the first suspect of whom it is known; empty when it is of none."""
     where = next((s.get("where") for s in document.get("suspects") or () if s.get("where")), None) or {}
-    place = f"{Path(where['file']).name}:{where.get('line')}" if where.get("file") else ""
+    place = f"at {Path(where['file']).name}:{where.get('line')}" if where.get("file") else ""
     phase = f"in {where['phase']}" if where.get("phase") else ""
-    at = " ".join(filter(None, (place, phase)))
-    return " ".join(filter(None, (suspects, sentence))) + (f"; it is {'at ' if place else ''}{at}" if at else "")
+    return " ".join(filter(None, (place, phase)))
+
+
+def headline(document: Mapping[str, Any]) -> str:
+    """One line: who, what and where."""
+    place = describe_place(document)
+    return describe_verdict(document) + (f"; it is {place}" if place else "")
 
 
 def incident_line(document: Mapping[str, Any]) -> str:

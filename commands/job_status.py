@@ -55,7 +55,7 @@ class _Member:
     open: int
     op: Op
     blind: bool
-    open_since_ns: int
+    open_age_ns: int  # when its rank's progress row was read, which comes after it in the same flush
 
 
 @dataclass(slots=True)
@@ -121,7 +121,7 @@ class JobStatus:
                         sequence=front,
                         waiters=tuple(sorted(waiters)),
                         waited_for=tuple(sorted(late)),
-                        since_ns=min(sighted[rank].open_since_ns for rank in waiters),
+                        since_ns=min(self._rank(rank).seen_ns - sighted[rank].open_age_ns for rank in waiters),
                     )
                 )
         return sorted(found, key=lambda w: w.since_ns)
@@ -149,7 +149,6 @@ class JobStatus:
                 rank.ended = "done"
 
     def _take_group_progress(self, block: Block) -> None:
-        times = {rank: status.seen_ns for rank, status in self.ranks.items()}
         for row in block.rows:
             index = int(row["group"])
             if index >= len(block.groups):
@@ -163,7 +162,7 @@ class JobStatus:
                 open=int(row["open"]),
                 op=_member(Op, int(row["op"]), Op.UNKNOWN),
                 blind=bool(row["blind"]),
-                open_since_ns=times.get(rank, 0) - int(row["open_age_ns"]),
+                open_age_ns=int(row["open_age_ns"]),
             )
 
     def _take_event(self, event: Event) -> None:

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from ..telemetry.incident import canonical_line
 from ..telemetry.vocabulary import ProcessState
-from .incident_panel import SEVERITY_STYLE, headline, incident_line
+from .incident_panel import SEVERITY_STYLE, describe_place, describe_verdict, incident_line
 from .job_status import JobStatus, RankStatus, Waiting, describe_ranks
 from .terminal_block import TerminalBlock
 
@@ -92,11 +92,11 @@ class LineView:
 class LiveView:
     """A block of lines at the foot of the terminal on stderr."""
 
-    def __init__(self, job: str, *, now: Callable[[], float] = time.monotonic) -> None:
-        """Raises OSError when stderr is no terminal."""
+    def __init__(self, job: str, *, running_s: float = 0.0, now: Callable[[], float] = time.monotonic) -> None:
+        """``running_s``: how long the job has run already. Raises OSError when stderr is no terminal."""
         self._job = job
         self._now = now
-        self._started = now()
+        self._started = now() - running_s
         self._due = 0.0
         self._block = TerminalBlock(sys.stderr.fileno())
         self._incidents: dict[str, Mapping[str, Any]] = {}
@@ -133,7 +133,9 @@ def render_status(
     """Head line, ranks, who waits for whom, incidents."""
     minutes, seconds = divmod(int(elapsed_s), 60)
     pace = status.seconds_per_step
-    head = f"whichrank · {job} · {len(status.ranks)} of {status.world_size or '?'} ranks · step {status.step}"
+    head = f"whichrank · {job}"
+    if status.ranks:
+        head += f" · {len(status.ranks)} of {status.world_size or '?'} ranks · step {status.step}"
     head += f" · {pace:.2f} s/step" if pace else ""
     head += f" · attempt {status.attempts}" if status.attempts > 1 else ""
     parts: list[RenderableType] = [Rule(Text(f"{head} · {minutes}:{seconds:02d}"), style="dim", align="left")]
@@ -145,18 +147,22 @@ def render_status(
     parts.extend(Text(describe_waiting(wait, status), style="yellow", no_wrap=True) for wait in waiting[:2])
     for document in list(incidents.values())[-3:]:
         style = SEVERITY_STYLE.get(str(document.get("severity")), "")
-        text = f"● {document.get('severity')} · {document.get('state')} · {headline(document)}"
-        parts.append(Text(text, style=style if document.get("state") == "open" else "dim", no_wrap=True))
+        style = style if document.get("state") == "open" else "dim"
+        text = f"● {document.get('severity')} · {document.get('state')} · {describe_verdict(document)}"
+        parts.append(Text(text, style=style, no_wrap=True))
+        place = describe_place(document)
+        if place:  # on a line of its own: at the end of a long one it would be cut off
+            parts.append(Text(f"  {place}", style=style, no_wrap=True))
     return Group(*parts)
 
 
 def describe_waiting(wait: Waiting, status: JobStatus) -> str:
-    """``ranks 0-2 wait since 3.2 s in all_reduce 97 of dp for rank 3 (forward)``."""
+    """``ranks 0-2 have waited 3.2 s in all_reduce 97 of dp for rank 3 (forward)``."""
     phases = {status.ranks[rank].phase.name.lower() for rank in wait.waited_for if rank in status.ranks}
     doing = f" ({', '.join(sorted(phases))})" if phases else ""
-    verb = "wait" if len(wait.waiters) != 1 else "waits"
+    verb = "have waited" if len(wait.waiters) != 1 else "has waited"
     return (
-        f"{describe_ranks(wait.waiters)} {verb} since {_age_s(wait.since_ns):.1f} s in {wait.operation} "
+        f"{describe_ranks(wait.waiters)} {verb} {_age_s(wait.since_ns):.1f} s in {wait.operation} "
         f"{wait.sequence} of {wait.group} for {describe_ranks(wait.waited_for)}{doing}"
     )
 

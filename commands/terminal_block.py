@@ -48,11 +48,11 @@ class TerminalBlock:
             height = max(len(lines), min(self._height, self.max_height))
             out += self._release(resized=rows != self._rows) + self._reserve(rows, height)
         top = rows - self._height + 1
-        out += SAVE + "\x1b[?25l"
+        out += SAVE  # whether the cursor is shown is the command's business, and stays as it is
         for index in range(self._height):
             line = lines[index] if index < len(lines) else ""
             out += f"\x1b[{top + index};1H\x1b[2K{line}\x1b[0m"
-        out += RESTORE + "\x1b[?25h"
+        out += RESTORE
         self._write(out)
 
     def clear(self) -> None:

@@ -52,7 +52,7 @@ def watch(
         say(f"{directory.path}: run.json not written: {error.strerror}")
     status = JobStatus()
     incidents: dict[str, Incident] = {}
-    view = _Guarded(choose_view(settings, name))
+    view = _Guarded(choose_view(settings, name, running_s=(time.time_ns() - started_ns) / 1e9))
 
     export = OtlpExport(os.environ)
     if export.problem:
@@ -117,7 +117,7 @@ def name_job(chosen: str, script: str) -> str:
     return " ".join((named or script).split())[:MAX_NAME]
 
 
-def choose_view(settings: RunSettings, job: str) -> View:
+def choose_view(settings: RunSettings, job: str, running_s: float) -> View:
     """A live block on a terminal, lines elsewhere, JSON when asked for."""
     if settings.json_lines:
         return JsonView()
@@ -126,7 +126,7 @@ def choose_view(settings: RunSettings, job: str) -> View:
     )
     if wants_live:
         try:
-            return LiveView(job)
+            return LiveView(job, running_s=running_s)
         except OSError:
             pass
     return LineView((lambda line: None) if settings.view is ViewChoice.none else say)

@@ -68,13 +68,40 @@ def test_the_picture_shows_who_waits_for_whom(waiting: JobStatus) -> None:
     (wait,) = waiting.waiting()
     assert (wait.waiters, wait.waited_for, wait.sequence) == ((0, 2), (1,), 97)
     line = describe_waiting(wait, waiting)
-    assert line.startswith("ranks 0,2 wait since 4.")
+    assert line.startswith("ranks 0,2 have waited 4.")
     assert line.endswith("in all_reduce 97 of default_pg for rank 1 (forward)")
     shown = "\n".join(render_lines(render_status("j", waiting, {}, 83.0), 100))
     assert "3 of 3 ranks" in shown
     assert "step 7" in shown
     assert "1:23" in shown
     assert shown.count("waits for rank 1") == 2
+
+
+def test_a_wait_is_as_old_as_the_progress_row_that_follows_says() -> None:
+    status = JobStatus()
+    earlier = progress(3)
+    earlier.rows["read_ns"] -= 1_000_000_000
+    status.update(earlier)
+    status.update(group_progress([97, 96, 97], open_age_s=4.0))
+    now_ns = time.monotonic_ns()
+    block = progress(3)
+    block.rows["read_ns"] = now_ns
+    status.update(block)
+    (wait,) = status.waiting()
+    assert now_ns - wait.since_ns == 4_000_000_000
+
+
+def test_the_place_is_not_cut_off_with_a_long_verdict(waiting: JobStatus) -> None:
+    lines = [_without_colours(line) for line in render_lines(render_status("j", waiting, {"x": incident()}, 1.0), 60)]
+    at = next(index for index, line in enumerate(lines) if line.startswith("● page · open · rank 2 (pid 4711, n1)"))
+    assert lines[at].endswith("…")
+    assert lines[at + 1].strip() == "at train.py:88 in forward"
+
+
+def test_before_a_rank_has_started_no_step_is_claimed() -> None:
+    (head, below) = render_lines(render_status("gpt.py", JobStatus(), {}, 5.0), 60)
+    assert _without_colours(head).startswith("whichrank · gpt.py · 0:05 ─")
+    assert "no rank has started yet" in below
 
 
 def test_a_blind_rank_is_neither_late_nor_waited_for(waiting: JobStatus) -> None:

@@ -28,7 +28,9 @@ from whichrank.instrumentation.ring_writer import open_ring_writer
 from whichrank.telemetry import ring_layout as layout
 from whichrank.telemetry.vocabulary import EventKind, Op
 
-CALLS_PER_BLOCK = 150
+CALLS_PER_BLOCK = 600
+#: Calls before each block that are not timed: the loop is measured, not the caches after the garbage collector.
+WARM_UP_CALLS = 100
 STEPS_PER_BLOCK = 25
 ELEMENTS = 1024
 
@@ -101,7 +103,7 @@ def paired(off: Callable[[], float], on: Callable[[], float], blocks: int) -> tu
     return differences, offs
 
 
-def time_units(work: Callable[[], None], units: int) -> float:
+def time_units(work: Callable[[], None], units: int, warm_up: Callable[[], None] = lambda: None) -> float:
     """Microseconds per unit of a block; the garbage collector's pauses belong to no block.
 
     CPU time of all threads of the process. On one core with world size 1 nothing waits for anything but that core, so
@@ -109,6 +111,7 @@ def time_units(work: Callable[[], None], units: int) -> float:
     """
     gc.collect()
     gc.disable()
+    warm_up()
     begin = time.process_time_ns()
     work()
     elapsed = time.process_time_ns() - begin
@@ -192,23 +195,26 @@ def measure_tight(directory: Path, completion: bool, blocks: int) -> dict[str, A
     empty = EmptyDispatchHook()
     found = expected = 0
 
-    def loop() -> None:
+    def loop(calls: int = CALLS_PER_BLOCK) -> None:
         all_reduce = dist.all_reduce
-        for _ in range(CALLS_PER_BLOCK):
+        for _ in range(calls):
             all_reduce(tensor)
+
+    def time_loop() -> float:
+        return time_units(loop, CALLS_PER_BLOCK, warm_up=lambda: loop(WARM_UP_CALLS))
 
     def off() -> float:
         recorded.off()
         empty.off()
-        return time_units(loop, CALLS_PER_BLOCK)
+        return time_loop()
 
     def on() -> float:
         nonlocal found, expected
         empty.off()
         recorded.on()
-        before = read_head(recorded.writer.path)
-        value = time_units(loop, CALLS_PER_BLOCK)
-        events = read_events(recorded.writer.path, read_head(recorded.writer.path) - before)
+        value = time_loop()
+        per_call = 2 if completion else 1
+        events = read_events(recorded.writer.path, per_call * CALLS_PER_BLOCK)
         found += count_whole_calls(events, completion=completion, op=Op.ALL_REDUCE, nbytes=4 * ELEMENTS)
         expected += CALLS_PER_BLOCK
         return value
@@ -216,7 +222,7 @@ def measure_tight(directory: Path, completion: bool, blocks: int) -> dict[str, A
     def on_empty() -> float:
         recorded.off()
         empty.on()
-        return time_units(loop, CALLS_PER_BLOCK)
+        return time_loop()
 
     for _ in range(3):
         off(), on(), on_empty()

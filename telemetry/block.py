@@ -51,6 +51,11 @@ _ENUM_COLUMNS: dict[str, tuple[int, int]] = {
     "level": (max(Level), Level.EVENTS),
     "exit_state": (max(ExitState), ExitState.RUNNING),
 }
+_ENUMS: dict[EventName, tuple[tuple[str, int, int], ...]] = {
+    name: tuple((column, *limits) for column, limits in _ENUM_COLUMNS.items() if column in (dtype.names or ()))
+    for name, dtype in TABLES.items()
+}
+_GROUPED = frozenset(name for name, dtype in TABLES.items() if "group" in (dtype.names or ()))
 
 
 class BlockError(ValueError):
@@ -155,23 +160,22 @@ def read_rows(name: EventName, descriptor: str, count: int, body: bytes, group_c
     if not same:
         rows = _adapt(rows, dtype)
     if count:
-        if int(rows["rank"].max()) >= MAX_RANK:
-            raise BlockError(f"rank {int(rows['rank'].max())} is out of range")
-        rows = _check_indices(rows, group_count)
+        if (rank := _largest(rows["rank"])) >= MAX_RANK:
+            raise BlockError(f"rank {rank} is out of range")
+        if name in _GROUPED and (group := _largest(rows["group"])) >= group_count:
+            raise BlockError(f"group index {group} points past {group_count} groups")
+        for column, highest, instead in _ENUMS[name]:
+            if _largest(rows[column]) > highest:
+                if not rows.flags.writeable:
+                    rows = rows.copy()
+                values = rows[column]
+                values[values > highest] = instead
     return rows
 
 
-def _check_indices(rows: np.ndarray, group_count: int) -> np.ndarray:
-    names = rows.dtype.names or ()
-    if "group" in names and int(rows["group"].max()) >= group_count:
-        raise BlockError(f"group index {int(rows['group'].max())} points past {group_count} groups")
-    for name, (highest, instead) in _ENUM_COLUMNS.items():
-        if name in names and int(rows[name].max()) > highest:
-            if not rows.flags.writeable:
-                rows = rows.copy()
-            column = rows[name]
-            column[column > highest] = instead
-    return rows
+def _largest(values: np.ndarray) -> int:
+    """``values.max()`` without what numpy does around it: this runs for every column that is checked."""
+    return int(np.maximum.reduce(values))
 
 
 def write_rows(block: Block) -> bytes:

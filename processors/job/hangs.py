@@ -24,6 +24,8 @@ UNSEEN_FACTOR = 2
 
 def judge_stops(job: JobState, now: int, ctx: Context) -> None:
     """A stopped process while peers run: told after a moment in which the others might stop as well."""
+    if not any(facts.stopped_ns for facts in job.ranks.values()):
+        return
     stopped = [rank for rank in job.alive() if job.ranks[rank].stopped_ns]
     if not stopped or job.stopping_finding() is not None:
         return
@@ -42,6 +44,8 @@ def judge_stops(job: JobState, now: int, ctx: Context) -> None:
 
 def judge_joining(job: JobState, now: int, ctx: Context) -> None:
     """Ranks of the world that never started, once the others have waited for them in init for long."""
+    if len(job.ranks) >= job.world_size:
+        return
     missing = [rank for rank in range(job.world_size) if rank not in job.ranks]
     if not missing or len(missing) == job.world_size or job.stopping_finding() is not None:
         return

@@ -38,6 +38,8 @@ class BadNumber:
 
 def find_non_finite(rows: np.ndarray) -> BadNumber | None:
     """The first step of these STEPS rows with a NaN or an infinity."""
+    if np.isfinite(rows["loss"]).all() and np.isfinite(rows["grad_norm"]).all():
+        return None
     has_loss = (rows["flags"] & int(StepFlag.HAS_LOSS)) != 0
     has_norm = (rows["flags"] & int(StepFlag.HAS_GRAD_NORM)) != 0
     skipped = (rows["flags"] & int(StepFlag.SKIPPED)) != 0

@@ -18,9 +18,9 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 def pack(values: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> bytes:
     """Values must survive JSON; arrays keep their dtype (structured ones too) and shape."""
     arrays = arrays or {}
-    listed = ",".join(f'["{name}",{_description(array.dtype)},{list(array.shape)}]' for name, array in arrays.items())
+    listed = ",".join([f'["{name}",{_description(array.dtype)},{list(array.shape)}]' for name, array in arrays.items()])
     head = f'{{"values":{_encode(values) if values else "{}"},"arrays":[{listed}]}}\n'
-    return b"".join([head.encode(), *(np.ascontiguousarray(array).data for array in arrays.values())])
+    return b"".join([head.encode(), *[array.tobytes() for array in arrays.values()]])
 
 
 def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -25,24 +25,31 @@ def take_progress(job: JobState, arrived: Arrived, node: str, stamp_ns: int) -> 
     ranks = rows["rank"]
     job.grow_progress(int(ranks.max()))
     rows["read_ns"] += arrived.offset_ns
-    known, before = job.progress_stamps[ranks] > 0, job.progress.take(ranks)
-    still_stopped = (rows["process_state"] == _STOPPED) & known & (before["process_state"] == _STOPPED)
-    for place, (rank, pid) in enumerate(zip(ranks.tolist(), rows["pid"].tolist(), strict=True)):
+    for rank, pid in zip(ranks.tolist(), rows["pid"].tolist(), strict=True):
         job.set_node(rank, node)
         facts = job.facts(rank)
         if pid and not facts.pid:
             facts.pid = pid
             job.facts_changed = True
-        if still_stopped[place] and not facts.stopped_ns:
-            facts.stopped_ns = int(before["read_ns"][place])  # two equal looks, in case the event itself was lost
-            job.facts_changed = True
-    # When the rank was last in a phase that has no usual length, its first step included; 0 never.
-    left = np.where(known & rare_rows(before), rows["read_ns"] - rows["phase_age_ns"], job.rare_until_ns[ranks])
-    job.rare_until_ns[ranks] = np.where(rare_rows(rows), rows["read_ns"], left)
+    _compare_looks(job, rows, job.progress.take(ranks), job.progress_stamps[ranks] > 0)
     job.progress[ranks] = rows
     job.progress_stamps[ranks] = stamp_ns
     job.note_blind(ranks, rows["level"], rows["hook_state"])
     job.progress_changed = True
+
+
+def _compare_looks(job: JobState, rows: np.ndarray, before: np.ndarray, known: np.ndarray) -> None:
+    """What takes the row before to tell. before, known: of the same ranks; known False: there was none."""
+    stopped = (rows["process_state"] == _STOPPED) & (before["process_state"] == _STOPPED) & known
+    for place in stopped.nonzero()[0].tolist():
+        facts = job.facts(int(rows["rank"][place]))
+        if not facts.stopped_ns:
+            facts.stopped_ns = int(before["read_ns"][place])  # two equal looks, in case the event itself was lost
+            job.facts_changed = True
+    rare, was_rare = rare_rows(rows), rare_rows(before) & known
+    if rare.any() or was_rare.any():
+        left = np.where(was_rare, rows["read_ns"] - rows["phase_age_ns"], job.rare_until_ns[rows["rank"]])
+        job.rare_until_ns[rows["rank"]] = np.where(rare, rows["read_ns"], left)
 
 
 def _newest_of_each_rank(rows: np.ndarray) -> np.ndarray:

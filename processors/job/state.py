@@ -95,7 +95,7 @@ class JobState:
         self.blind_ranks: set[int] = set()
         self.progress = np.zeros(0, PROGRESS)
         self.progress_stamps = np.zeros(0, np.int64)
-        self.rare_until_ns = np.zeros(0, np.int64)
+        self.rare_until_ns = np.zeros(0, np.int64)  # when a rank was last in a phase without a usual length, 0 never
         # Newest progress row of every member of every group, in the order of ``members``; stamps: arrival, 0 = never.
         self.group_rows = np.zeros(0, GROUP_PROGRESS)
         self.group_stamps = np.zeros(0, np.int64)
@@ -244,6 +244,8 @@ class JobState:
         """
         off = (levels == int(Level.OFF)) & (hook_states != 0)
         disabled = (hook_states & int(HookState.DISABLED)) != 0
+        if not self.blind_ranks and not (off | disabled).any():
+            return
         hidden = {int(rank) for rank in ranks[off | disabled]}
         before = set(self.blind_ranks)
         self.blind_ranks -= {int(rank) for rank in ranks}

@@ -35,6 +35,7 @@ _PLAIN_FACTS = (
 )
 #: Names of the single numbers in ``clock``, in their order there.
 _CLOCK_NUMBERS = ("due_ns", "number_due_ns", "closed_stamp_ns")
+_RANK_FACTS = tuple(RankFacts.__slots__)
 _PLAIN_STEPS = ("slow_step_ns", "closed_step", "pace_checked_step")
 
 
@@ -93,7 +94,7 @@ def _facts_values(job: JobState) -> dict[str, Any]:
     return {
         **{name: getattr(job, name) for name in _PLAIN_FACTS},
         "groups": [asdict(group) for group in job.groups],
-        "ranks": {str(rank): asdict(facts) for rank, facts in job.ranks.items()},
+        "ranks": {str(rank): {name: getattr(facts, name) for name in _RANK_FACTS} for rank, facts in job.ranks.items()},
         "endings": [asdict(ending) for ending in job.endings],
         "blind_ranks": sorted(job.blind_ranks),
         "findings": [asdict(finding) for finding in job.findings.values()],

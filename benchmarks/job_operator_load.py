@@ -1,0 +1,205 @@
+"""The load of ``job_operator``: one recorded job of 4 ranks turned into jobs of 32 ranks, some of them with a fault.
+
+Four nodes of eight ranks, each with its own agent and clock; every job is shifted in time by its own amount and has its
+own jitter of arrivals. What a fault does to the records is what its mechanism does to the calls.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from whichrank.telemetry.records import Block, Event, Group, Record
+from whichrank.telemetry.ring_layout import format_ranks, parse_ranks
+from whichrank.telemetry.vocabulary import EventName, Op, Phase
+
+FAULT_EVERY = 3  # every so manieth job has a fault
+RECORDED_RANKS = 4
+COPIES_PER_NODE = 2
+NODES = 4
+RANKS = RECORDED_RANKS * COPIES_PER_NODE * NODES
+GUILTY = 13
+SLOW_SHARE = 0.4  # of a usual step: by so much the slow rank is slower
+NODE_CLOCK_NS = 3_000_000_000  # clocks of nodes have nothing to do with each other
+NODE_STAMP_NS = 7_000_000
+
+
+def fault_of(number: int) -> tuple[str, tuple[int, ...]] | None:
+    """Kind and suspects expected of the job with this number; None: sound."""
+    if number % FAULT_EVERY:
+        return None
+    kinds = ("desync", "rank_not_entered", "rank_slow")
+    return kinds[number // FAULT_EVERY % len(kinds)], (GUILTY,)
+
+
+def replicate(messages: list[list[Record]], number: int) -> list[list[Record]]:
+    """The recorded job as one of 32 ranks under another name, at another time, with other jitter, perhaps a fault."""
+    chance = np.random.default_rng(number)
+    fault = fault_of(number)
+    newest = max(
+        (int(rows["step"].max()) for b in messages for r in b for rows in rows_of(r, EventName.BLOCK_STEPS)), default=0
+    )
+    lengths = [
+        rows["end_ns"] - rows["begin_ns"] for b in messages for r in b for rows in rows_of(r, EventName.BLOCK_STEPS)
+    ]
+    scene = Scene(
+        slow_ns=int(SLOW_SHARE * np.median(np.concatenate(lengths))),
+        number=number,
+        shift_ns=int(chance.integers(0, 3_600_000_000_000)),
+        chance=chance,
+        kind=fault[0] if fault else "",
+        bad_step=newest // 2,
+    )
+    out: list[list[Record]] = []
+    for batch in messages:
+        for node in range(NODES):
+            records = [replica for record in batch for replica in scene.replicas(record, node)]
+            if records:
+                out.append(records)
+    return _cut_off(out, scene.bad_step) if scene.kind == "rank_not_entered" else out
+
+
+def rows_of(record: Record, name: EventName) -> Iterator[np.ndarray]:
+    """The rows of a block of that name; nothing of any other record."""
+    if isinstance(record.payload, Block) and record.payload.name is name:
+        yield record.payload.rows
+
+
+@dataclasses.dataclass(slots=True)
+class Scene:
+    """One replicated job: how its records differ from the recorded ones."""
+
+    number: int
+    shift_ns: int
+    slow_ns: int
+    chance: np.random.Generator
+    kind: str
+    bad_step: int
+
+    def replicas(self, record: Record, node: int) -> Iterator[Record]:
+        payload = record.payload
+        assert isinstance(payload, Block | Event)
+        stamp_ns = record.stamp_ns + self.shift_ns + node * NODE_STAMP_NS
+        identity = dataclasses.replace(
+            payload.identity, job=f"job-{self.number}", attempt=f"attempt-{self.number}", node=f"node-{node}"
+        )
+        if isinstance(payload, Event):
+            if payload.name is not EventName.RANK_STARTED:
+                return  # the faults must be found in the running job
+            for copy in range(COPIES_PER_NODE):
+                rank = _rank(payload.identity.rank, node, copy)
+                event = dataclasses.replace(
+                    payload,
+                    identity=dataclasses.replace(identity, rank=rank),
+                    attributes={**payload.attributes, "world_size": RANKS},
+                )
+                yield dataclasses.replace(record, stamp_ns=stamp_ns, payload=event)
+            return
+        parts: list[np.ndarray] = []
+        groups: dict[str, Group] = {}
+        for copy in range(COPIES_PER_NODE):
+            parts.append(self._rows(payload, node, copy, groups))
+        block = dataclasses.replace(
+            payload,
+            identity=identity,
+            rows=np.concatenate(parts),
+            groups=tuple(groups.values()),
+            time_ns=payload.time_ns + self.shift_ns + node * NODE_CLOCK_NS,
+        )
+        yield dataclasses.replace(record, stamp_ns=stamp_ns, payload=block)
+
+    def _rows(self, block: Block, node: int, copy: int, groups: dict[str, Group]) -> np.ndarray:
+        rows: np.ndarray = block.rows.copy()
+        rows["rank"] = _rank(rows["rank"], node, copy)
+        for column in ("enqueued_ns", "started_ns", "done_ns", "begin_ns", "end_ns", "read_ns"):
+            if column in (rows.dtype.names or ()):
+                rows[column] += (self.shift_ns + node * NODE_CLOCK_NS) * (rows[column] > 0)
+        if "group" in (rows.dtype.names or ()):
+            places = [self._place(group, node, copy, groups) for group in block.groups]
+            rows["group"] = np.array(places, np.uint16)[rows["group"]]
+        if block.name is EventName.BLOCK_COLLECTIVES:
+            rows["enqueued_ns"] -= self.chance.integers(0, 20_000, len(rows))  # never past the end of its own call
+            self._put_fault(rows)
+        elif block.name is EventName.BLOCK_STEPS and self.kind == "rank_slow":
+            rows["begin_ns"][rows["step"] >= self.bad_step] -= self.slow_ns
+        return rows
+
+    def _place(self, group: Group, node: int, copy: int, groups: dict[str, Group]) -> int:
+        """Index in the block of what a recorded group has become: all 32 ranks, or the same pair in this copy."""
+        if group.size == RECORDED_RANKS:
+            uid, ranks = f"{self.number}-{group.uid}", list(range(RANKS))
+        else:
+            uid = f"{self.number}-{group.uid}-{node}-{copy}"
+            ranks = [_rank(rank, node, copy) for rank in parse_ranks(group.ranks)]
+        if uid not in groups:
+            groups[uid] = dataclasses.replace(group, uid=uid, ranks=format_ranks(ranks), size=len(ranks))
+        return list(groups).index(uid)
+
+    def _put_fault(self, rows: np.ndarray) -> None:
+        """What the fault's mechanism does to the collectives of a step."""
+        guilty = rows["rank"] == GUILTY
+        if self.kind == "desync":
+            here = np.flatnonzero(guilty & (rows["step"] == self.bad_step) & (rows["op"] == int(Op.ALL_REDUCE)))
+            if here.size:
+                rows["bytes"][here[0]] += 4
+        elif self.kind == "rank_slow":
+            # The others wait for it in their first call of the step: they come that much earlier than it does.
+            first = np.zeros(len(rows), bool)
+            place = rows["rank"].astype(np.int64) * (1 << 32) + rows["step"]
+            first[np.unique(place, return_index=True)[1]] = True
+            rows["enqueued_ns"][first & (rows["step"] >= self.bad_step) & ~guilty] -= self.slow_ns
+
+
+def _rank(rank: Any, node: int, copy: int) -> Any:
+    return rank + (node * COPIES_PER_NODE + copy) * RECORDED_RANKS
+
+
+def _cut_off(batches: list[list[Record]], bad_step: int) -> list[list[Record]]:
+    """The guilty rank sleeps from the first call of the step on; nothing but progress rows comes after that."""
+    out: list[list[Record]] = []
+    frozen: dict[tuple[EventName, str], Record] = {}
+    stopped_ns = 0
+    for batch in batches:
+        kept: list[Record] = []
+        for record in batch:
+            block = record.payload
+            if not isinstance(block, Block):
+                kept.append(record)
+                continue
+            place = (block.name, block.identity.node)
+            if "step" in (block.rows.dtype.names or ()) and block.name is not EventName.BLOCK_PROGRESS:
+                rows = block.rows[block.rows["step"] < bad_step]
+                if len(rows) < len(block.rows) and not stopped_ns:
+                    stopped_ns = record.stamp_ns
+                if len(rows):
+                    kept.append(dataclasses.replace(record, payload=dataclasses.replace(block, rows=rows)))
+            elif not stopped_ns:
+                frozen[place] = record
+                kept.append(record)
+            elif place in frozen:
+                kept.append(_still(frozen[place], record, record.stamp_ns - stopped_ns, bad_step))
+        if kept:
+            out.append(kept)
+    return out
+
+
+def _still(last: Record, now: Record, age_ns: int, bad_step: int) -> Record:
+    """The last progress rows before the fault, aged: all but the guilty rank wait in their next call."""
+    block, present = last.payload, now.payload
+    assert isinstance(block, Block)
+    assert isinstance(present, Block)
+    rows = block.rows.copy()
+    if block.name is EventName.BLOCK_GROUP_PROGRESS:
+        world = np.array([group.is_default for group in block.groups])[rows["group"]]
+        waits = world & (rows["rank"] != GUILTY)
+        rows["enqueued"][world], rows["completed"][world] = 1_000_000, 1_000_000
+        rows["enqueued"][waits] += 1
+        rows["open"] = 0
+        rows["open"][waits], rows["open_age_ns"][waits] = 1, age_ns
+    else:
+        rows["step"], rows["phase"], rows["phase_age_ns"] = bad_step, int(Phase.FORWARD), age_ns
+        rows["read_ns"] = present.time_ns - block.clock_offset_ns
+    return dataclasses.replace(now, payload=dataclasses.replace(block, rows=rows, time_ns=present.time_ns))

@@ -23,6 +23,9 @@ RANK = int(os.environ["RANK"])
 DIRECTORY: Path
 WRITER: RankRecorder
 RESULT: dict[str, Any]
+#: Every tensor that torch was given, until the process ends: torch 2.6, without us too, hangs in destroy_process_group
+#: where a gloo thread is the last to let go of one, for it then wants the GIL that the joining main thread holds.
+KEPT: list[torch.Tensor] = []
 
 
 def start(**changes: Any) -> collectives.CollectiveHooks:
@@ -45,8 +48,13 @@ def status_of(hooks: collectives.CollectiveHooks) -> Any:
     return hooks.status.status_of("gloo", hooks.registry.groups()[0].orders["gloo"])
 
 
+def ones(size: int = 2) -> torch.Tensor:
+    KEPT.append(torch.ones(size))
+    return KEPT[-1]
+
+
 def total() -> float:
-    tensor = torch.ones(2)
+    tensor = ones()
     dist.all_reduce(tensor)
     return float(tensor.sum())
 
@@ -61,7 +69,7 @@ def hook_raises() -> None:
 
     hooks.registry.define = broken  # type: ignore[method-assign]
     group: Any = dist.new_group()
-    tensor = torch.ones(2)
+    tensor = ones()
     for _ in range(3):
         dist.all_reduce(tensor, group=group)
     RESULT["during"] = float(tensor.sum())
@@ -76,7 +84,7 @@ def issue_raises() -> None:
     total()
     try:
         world: Any = dist.group.WORLD
-        world.allreduce([torch.ones(2), torch.ones(3)])  # of different sizes: refused when it is issued
+        world.allreduce([ones(), ones(3)])  # of different sizes: refused when it is issued
     except Exception as error:
         RESULT["raised"] = type(error).__name__
     total()
@@ -115,7 +123,7 @@ def open_operation() -> None:
     total()
     if RANK == 0:
         began = time.monotonic()
-        work: Any = dist.all_reduce(torch.ones(2), async_op=True)
+        work: Any = dist.all_reduce(ones(), async_op=True)
         time.sleep(0.3)
         RESULT["open_before"] = hooks.poll_completions()
         hooks.status.read()
@@ -143,7 +151,7 @@ def recorder_completes() -> None:
     WRITER.track_completion(True)
     hooks.completion.uninstall_wait()
     if RANK == 0:
-        works: list[Any] = [dist.all_reduce(torch.ones(2), async_op=True) for _ in range(3)]
+        works: list[Any] = [dist.all_reduce(ones(), async_op=True) for _ in range(3)]
         hooks.completion.clear()  # as if it had never been held
 
         def look() -> list[int] | None:
@@ -176,7 +184,7 @@ def destroyed_and_made_again() -> None:
     hooks = start()
     total()
     group: Any = dist.new_group(group_desc="short-lived")
-    dist.all_reduce(torch.ones(2), group=group)
+    dist.all_reduce(ones(), group=group)
     dist.destroy_process_group(group)
     dist.destroy_process_group()
     dist.init_process_group("gloo", init_method=f"file://{DIRECTORY}/store2", rank=RANK, world_size=2)

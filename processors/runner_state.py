@@ -1,7 +1,7 @@
 """What the embedded runner keeps: rows of the operators, timers, input position, outbox; in memory and in SQLite.
 
 Memory is the working copy; ``commit`` writes what changed in one transaction. A file that is damaged, foreign or of
-a newer release is set aside under another name, never overwritten; a disk that refuses leaves everything in memory and
+another release is set aside under another name, never overwritten; a disk that refuses leaves everything in memory and
 is tried again. Runs in the runner's thread; one process per file (SQLite's exclusive lock).
 """
 
@@ -17,7 +17,8 @@ from pathlib import Path
 
 #: "whrk": in the file's header, so that a foreign database is known without opening it.
 APPLICATION_ID = 0x7768726B
-SCHEMA_VERSION = 1
+#: Of the tables here and of what the operators put into their rows; 2: rows of open steps lie as they came.
+SCHEMA_VERSION = 2
 RETRY_S = 10.0
 _LAST_NS = (1 << 63) - 1
 
@@ -359,6 +360,8 @@ def _what_is_wrong(path: Path) -> str | None:
         return "it is another program's database"
     if version > SCHEMA_VERSION:
         return f"it is of a newer release (format {version}, this one reads {SCHEMA_VERSION})"
+    if version < SCHEMA_VERSION:
+        return f"it is of an older release (format {version}, this one reads {SCHEMA_VERSION})"
     return _damage(path)
 
 

@@ -81,20 +81,13 @@ def join_instances(rows: np.ndarray) -> Joined:
     plain &= rows["group"] != NO_GROUP
     if not plain.all():
         rows = pick(rows, plain)
-    if rows.size:
-        order, place = _sorted_places(rows)
-        rows = pick(rows, order)
     if not rows.size:
         empty = np.zeros(0, np.int64)
         return Joined(rows=rows, first=empty, count=empty, instance=empty)
-    same = place[1:] == place[:-1]
-    repeated = same & (rows["rank"][1:] == rows["rank"][:-1])
-    if repeated.any():
-        keep = np.concatenate([~repeated, [True]])
-        rows, place = pick(rows, keep), place[keep]
-        same = place[1:] == place[:-1]
+    order, place = _sorted_places(rows)
+    rows = pick(rows, order)
     starts = np.ones(rows.size, bool)
-    np.logical_not(same, out=starts[1:])
+    np.not_equal(place[1:], place[:-1], out=starts[1:])
     first = np.flatnonzero(starts)
     count = np.empty(first.size, np.int64)
     count[:-1] = first[1:] - first[:-1]
@@ -103,7 +96,7 @@ def join_instances(rows: np.ndarray) -> Joined:
 
 
 def _sorted_places(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Order by (group, seq, rank, arrival), and a number per row that tells its (group, seq), in that order.
+    """Order by (group, seq, rank) with only the last arrival of each, and a number per row that tells its (group, seq).
 
     One number holds place, rank and arrival where they fit into 63 bits: numpy sorts plain integers several times
     faster than it finds a stable order.
@@ -116,9 +109,16 @@ def _sorted_places(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if ((int(group.max()) + 1) * seqs).bit_length() + rank_bits + arrival_bits < 63:
         key = (((place << rank_bits) + rank) << arrival_bits) + np.arange(rows.size)
         key.sort()
-        return key & ((1 << arrival_bits) - 1), key >> (rank_bits + arrival_bits)
+        who = key >> arrival_bits
+        last = np.ones(key.size, bool)
+        np.not_equal(who[1:], who[:-1], out=last[:-1])
+        if not last.all():
+            key, who = key[last], who[last]
+        return key & ((1 << arrival_bits) - 1), who >> rank_bits
     order = np.lexsort((rank, seq, group))
-    return order, place[order]
+    place, rank = place[order], rank[order]
+    last = np.append((place[1:] != place[:-1]) | (rank[1:] != rank[:-1]), True)
+    return order[last], place[last]
 
 
 def find_mismatch(joined: Joined, blind: Collection[tuple[int, int]] = ()) -> Mismatch | None:

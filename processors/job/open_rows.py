@@ -46,6 +46,8 @@ class OpenRows:
 
     def add(self, arrived: Arrived, *, saved: bool = False) -> None:
         """Takes the rows over: they must not change any more."""
+        if self._arrived and (self._arrived[0].groups is None) != (arrived.groups is None):
+            self._settle()
         self._arrived.append(arrived)
         self.size += arrived.rows.size
         if not saved:
@@ -89,8 +91,7 @@ class OpenRows:
         for column in self._times:
             times = new[column]
             np.add(times, offsets, out=times, where=times > 0)
-        lookups = [part.groups for part in self._arrived if part.groups is not None]
-        if lookups:
+        if self._arrived[0].groups is not None:
             _renumber(new, self._arrived, sizes)
         self._settled, self._arrived = place, []
 
@@ -98,24 +99,15 @@ class OpenRows:
 def _renumber(rows: np.ndarray, parts: list[Arrived], sizes: np.ndarray) -> None:
     """Puts the job's group numbers in place of each message's own, for all messages at once."""
     tables: list[np.ndarray] = []
-    where: dict[int, tuple[int, int]] = {}
+    places: dict[int, tuple[int, int]] = {}
     total = 0
-    firsts, lasts = [], []
+    bounds = []
     for part in parts:
-        if part.groups is None:
-            continue
-        if id(part.groups) not in where:  # messages of one node share it
-            where[id(part.groups)] = (total, total + part.groups.size - 1)
+        assert part.groups is not None
+        if id(part.groups) not in places:  # the messages of a node share one
+            places[id(part.groups)] = (total, total + part.groups.size - 1)
             tables.append(part.groups)
             total += part.groups.size
-        first, last = where[id(part.groups)]
-        firsts.append(first)
-        lasts.append(last)
-    known = np.array([part.groups is not None for part in parts])
-    if known.all():
-        first, last = np.repeat(firsts, sizes), np.repeat(lasts, sizes)
-        rows["group"] = np.concatenate(tables)[np.minimum(rows["group"] + first, last)]
-        return
-    chosen = np.repeat(known, sizes)
-    first, last = np.repeat(firsts, sizes[known]), np.repeat(lasts, sizes[known])
-    rows["group"][chosen] = np.concatenate(tables)[np.minimum(rows["group"][chosen] + first, last)]
+        bounds.append(places[id(part.groups)])
+    first, last = np.repeat(np.array(bounds, np.int64), sizes, axis=0).T
+    rows["group"] = np.concatenate(tables)[np.minimum(rows["group"] + first, last)]

@@ -30,7 +30,7 @@ from .steps import close_ready_steps, judge_late_numbers, judge_open_calls
 
 NUMBER_HOLD_NS = 1_000_000_000
 #: Steps that take no longer than those before may wait until so much has gathered, or so long.
-CLOSE_ROWS = 16_384
+CLOSE_ROWS = 8_192
 CLOSE_NS = 4_000_000_000
 #: Slow steps, and those after a finding, wait until the other nodes' rows of the same flush are in as well.
 CLOSE_SOON_NS = 200_000_000

@@ -44,9 +44,8 @@ class Waits:
 def release_times(joined: Joined, shape: GroupShape) -> np.ndarray:
     """When the last member that a row waits for arrived; its own arrival where it waited for nobody, or none knows."""
     rows = joined.rows
-    arrived = rows["enqueued_ns"]
-    done = rows["done_ns"]
-    group = rows["group"]
+    # Side by side in memory: each is gone over several times.
+    arrived, done, group = (np.ascontiguousarray(rows[name]) for name in ("enqueued_ns", "done_ns", "group"))
     last = np.maximum.reduceat(arrived, joined.first)[joined.instance]
     op = rows["op"]
     rooted = _FROM_ROOT[op] | _TO_ROOT[op]
@@ -84,18 +83,18 @@ def measure_waits(joined: Joined, release: np.ndarray, p2p: np.ndarray) -> Waits
     base = int(arrived.min())
     clock = (rank << _TIME_BITS) + (arrived - base)
     order = np.argsort(clock)
-    clock, rank, rows, release = clock[order], rank[order], pick(rows, order), release[order]
-    arrived = rows["enqueued_ns"]
+    clock, rank, release = clock[order], rank[order], release[order]
     offset = (rank << _TIME_BITS) - base  # turns a time into the clock of its rank
-    asynchronous = (rows["flags"] & int(EventFlag.ASYNC)) != 0
-    ends = np.where(asynchronous, arrived, release)
+    asynchronous = ((rows["flags"] & int(EventFlag.ASYNC)) != 0)[order]
+    ends = release
     if asynchronous.any():
-        _add_asynchronous_waits(ends, clock, offset, rows, release, asynchronous)
+        ends = np.where(asynchronous, arrived[order], release)
+        _add_asynchronous_waits(ends, clock, offset, pick(rows, order), release, asynchronous)
     reach = np.maximum.accumulate(ends + offset)
     begins = clock.copy()
     begins[1:] = np.maximum(clock[1:], reach[:-1])  # a lower rank's reach lies below every time of the next rank
     blocked = np.maximum(0, ends + offset - begins)
-    return _sum_by_rank_and_step(rank, rows["step"], rows["phase"], blocked)
+    return _sum_by_rank_and_step(rank, rows["step"][order], rows["phase"][order], blocked)
 
 
 def _add_asynchronous_waits(
@@ -130,11 +129,12 @@ def _add_asynchronous_waits(
 
 
 def _sum_by_rank_and_step(rank: np.ndarray, step: np.ndarray, phase: np.ndarray, blocked: np.ndarray) -> Waits:
-    ranks = np.unique(rank)
+    ranks = np.flatnonzero(np.bincount(rank))
+    row_of = np.zeros(int(ranks[-1]) + 1, np.int64)
+    row_of[ranks] = np.arange(ranks.size)
     lowest, highest = int(step.min()), int(step.max())
     steps = np.arange(lowest, highest + 1)
     phases = len(Phase)
-    row = np.searchsorted(ranks, rank)
-    place = (row * steps.size + (step - lowest)) * phases + np.minimum(phase, phases - 1)
+    place = (row_of[rank] * steps.size + (step - lowest)) * phases + np.minimum(phase, phases - 1)
     total = np.bincount(place, weights=blocked, minlength=ranks.size * steps.size * phases)
     return Waits(ranks=ranks, steps=steps, blocked_ns=total.reshape(ranks.size, steps.size, phases).astype(np.int64))

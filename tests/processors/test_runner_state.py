@@ -132,6 +132,12 @@ def make_newer(path: Path) -> None:
     database.close()
 
 
+def make_older(path: Path) -> None:
+    database = sqlite3.connect(path)
+    database.execute("PRAGMA user_version = 1")
+    database.close()
+
+
 def make_foreign(path: Path) -> None:
     path.unlink()
     database = sqlite3.connect(path)
@@ -147,6 +153,7 @@ def make_foreign(path: Path) -> None:
         (damage_pages, "damaged"),
         (cut_short, "damaged"),
         (make_newer, "newer release"),
+        (make_older, "older release"),
         (make_foreign, "another program's database"),
     ],
 )

@@ -132,16 +132,17 @@ class EmbeddedWatch:
 
     def losses(self, started_ns: int) -> Losses:
         """What was dropped, lost or not written; final after ``close``."""
-        position, stamp_ns = 1, started_ns
-        try:
-            position, stamp_ns = self._bus.first_kept() or (position, stamp_ns)
-        except OSError as error:
-            self._say_once(f"{self._bus.directory}: cannot be read: {error.strerror or error}")
+        begins_ns = started_ns
+        if self._bus.trimmed:
+            try:
+                _, begins_ns = self._bus.first_kept() or (0, begins_ns)
+            except OSError as error:
+                self._say_once(f"{self._bus.directory}: cannot be read: {error.strerror or error}")
         health = self._agent.health
         agent = {name: getattr(health, name) for name in AGENT_LOSSES}
         return Losses(
-            trimmed_messages=position - 1,
-            capture_begins_s=max(0.0, (stamp_ns - started_ns) / 1e9) if position > 1 else 0.0,
+            trimmed_messages=self._bus.trimmed,
+            capture_begins_s=max(0.0, (begins_ns - started_ns) / 1e9),
             unsaved_messages=self._bus.dropped,
             unjudged_messages=self._bus.missed,
             unreadable_records=self._runner.broken,

@@ -74,7 +74,9 @@ class EmbeddedBus:
         #: Messages that a reader asked for and that were nowhere any more: evicted, trimmed or damaged.
         self.missed = 0
         self._missed_until = 0
-        self._trimmed = False
+        #: Messages in segments that were deleted to keep the bound, as far as this process wrote them.
+        self.trimmed = 0
+        self._messages_by_segment: dict[int, int] = {}
         if retain_bytes is not None:  # whole segments go: a few must fit, else all of it would go at once
             segment_bytes = min(segment_bytes, retain_bytes // SEGMENTS_WITHIN_BOUND)
         self._segment_bytes = segment_bytes
@@ -243,7 +245,7 @@ class EmbeddedBus:
             if was_fine:
                 raise OSError(
                     error.errno,
-                    f"{error.strerror}; telemetry is no longer captured, judging goes on",
+                    f"{error.strerror}; telemetry is judged from memory now; a replay will not have it",
                     str(self.directory),
                 ) from error
             return
@@ -255,8 +257,10 @@ class EmbeddedBus:
         if self._segment_fd < 0 or self._segment_size + len(frame) > self._segment_bytes:
             self._open_segment()
         start = self._segment_size
+        ordinal = self._next_ordinal - 1
         try:
             self._write_all(frame)
+            self._messages_by_segment[ordinal] = self._messages_by_segment.get(ordinal, 0) + 1
         except OSError:
             try:
                 os.ftruncate(self._segment_fd, start)  # our own unfinished frame, nothing older
@@ -299,15 +303,17 @@ class EmbeddedBus:
             segments = list_segments(self.directory)
             sizes = [path.stat().st_size for _, path in segments]
             while len(segments) > 1 and sum(sizes) > limit_bytes:
-                segments.pop(0)[1].unlink()
-                sizes.pop(0)
-                self._say_trimmed()
+                ordinal, path = segments[0]
+                path.unlink()
+                del segments[0], sizes[0]
+                self._say_trimmed(self._messages_by_segment.pop(ordinal, 0))
         except OSError as error:  # the next segment tries again
             self._report(str(self.directory), -1, f"the oldest segments cannot be deleted: {error.strerror}")
 
-    def _say_trimmed(self) -> None:
-        if not self._trimmed:
-            self._trimmed = True
+    def _say_trimmed(self, messages: int) -> None:
+        was_whole = not self.trimmed
+        self.trimmed += messages
+        if was_whole:
             self._report_line(
                 f"{self.directory}: the capture has reached its limit of {self._retain_bytes} bytes; from now on its "
                 "oldest part goes. Verdicts go on unchanged, a replay will begin later"

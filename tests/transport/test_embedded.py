@@ -188,7 +188,7 @@ def test_a_bound_holds_at_every_moment_and_the_oldest_go(tmp_path: Path) -> None
         largest = max(largest, sum(path.stat().st_size for _, path in list_segments(tmp_path)))
         assert values(list(bus.read(number, 1))) == [b"%d" % number], "a reader at the end misses nothing"
     assert bus.missed == 0
-    kept = bus.first_kept()
+    kept, trimmed = bus.first_kept(), bus.trimmed
     bus.close()
     assert 3000 < largest <= 4000
     (line,) = said
@@ -196,7 +196,7 @@ def test_a_bound_holds_at_every_moment_and_the_oldest_go(tmp_path: Path) -> None
     found, _ = read_capture(tmp_path)
     assert found == [b"%d" % number for number in range(300 - len(found), 300)]
     assert kept is not None
-    assert kept[0] == 300 - len(found) + 1 > 1
+    assert kept[0] == trimmed + 1 == 300 - len(found) + 1 > 1
 
 
 def test_what_went_before_it_was_read_is_counted_once(tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ for number in range(300):
 assert errors == 1, errors
 assert bus.dropped > 100, bus.dropped
 assert bus.evicted > 0
-assert bus.missed == 0
+assert bus.missed == bus.trimmed == 0
 # The newest are still there to be judged.
 newest = bus.read(bus.last_position - 50, 100)
 assert [m.value for m in newest] == [b"%06d" % n for n in range(250, 300)]

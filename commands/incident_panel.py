@@ -35,6 +35,15 @@ SENTENCES: dict[str, str] = {
 SEVERITY_STYLE = {"page": "bold red", "ticket": "yellow", "info": "cyan"}
 
 
+#: Asks for the picture form of a character; terminals disagree on its width, and lines of a box would not end alike.
+EMOJI_SELECTOR = "\ufe0f"
+
+
+def printable(text: str) -> str:
+    """Texts of exceptions and names may hold anything: what would move the cursor or break a line becomes a space."""
+    return "".join(c if c.isprintable() else " " for c in text.replace(EMOJI_SELECTOR, ""))
+
+
 def describe_suspects(document: Mapping[str, Any]) -> str:
     """``rank 2 (pid 4711)``, several joined by `` or ``; empty when there is nobody to suspect."""
     names = []
@@ -79,7 +88,7 @@ def incident_line(document: Mapping[str, Any]) -> str:
     """One plain line for logs."""
     change = document.get("change") or document.get("state")
     what = f"[{document.get('severity')}] {change} {document.get('kind')}"
-    return f"{what}: {headline(document)} (incident {document['id']})"
+    return printable(f"{what}: {headline(document)} (incident {document['id']})")
 
 
 def incident_panel(document: Mapping[str, Any]) -> RenderableType:
@@ -92,12 +101,12 @@ def incident_panel(document: Mapping[str, Any]) -> RenderableType:
     kind = str(document.get("kind"))
     job = document.get("job") or {}
     if job.get("name") or job.get("id"):
-        table.add_row("job", Text(" · ".join(str(job[key]) for key in ("name", "id") if job.get(key))))
+        table.add_row("job", Text(printable(" · ".join(str(job[key]) for key in ("name", "id") if job.get(key)))))
     table.add_row("what", Text(f"{SENTENCES.get(kind, kind)}  [{document.get('bucket')} / {kind}]"))
     for suspect in suspects:
         place = describe_where(suspect)
         if place:
-            table.add_row("where", Text(place if len(suspects) == 1 else f"{suspect.get('id')}: {place}"))
+            table.add_row("where", Text(printable(place if len(suspects) == 1 else f"{suspect.get('id')}: {place}")))
     first = document.get("first_bad") or {}
     if first.get("step") is not None or first.get("operation"):
         table.add_row("first bad", Text(_first_bad(first)))
@@ -108,10 +117,10 @@ def incident_panel(document: Mapping[str, Any]) -> RenderableType:
         table.add_row("victims", Text(f"{victims['count']}: rank{plural} {victims.get('ranks')}"))
     for index, item in enumerate(document.get("evidence") or ()):
         text = f"{item.get('shows') or item.get('value')}  ({item.get('source')}: {item.get('signal')})"
-        table.add_row("why" if index == 0 else "", Text(text))
+        table.add_row("why" if index == 0 else "", Text(printable(text)))
     for index, item in enumerate(document.get("ruled_out") or ()):
         text = f"{item.get('who')}: {item.get('looks_guilty')}, but {item.get('because')}"
-        table.add_row("not guilty" if index == 0 else "", Text(text))
+        table.add_row("not guilty" if index == 0 else "", Text(printable(text)))
     coverage = document.get("coverage") or {}
     if coverage.get("ranks_seen") is not None:
         table.add_row("seen", f"{coverage.get('ranks_seen')} of {coverage.get('ranks_expected')} ranks")

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from ..telemetry.incident import canonical_line
 from ..telemetry.vocabulary import ProcessState
-from .incident_panel import SEVERITY_STYLE, describe_place, describe_verdict, incident_line
+from .incident_panel import SEVERITY_STYLE, describe_place, describe_verdict, incident_line, printable
 from .job_status import JobStatus, RankStatus, Waiting, describe_ranks
 from .terminal_block import TerminalBlock
 
@@ -149,10 +149,10 @@ def render_status(
         style = SEVERITY_STYLE.get(str(document.get("severity")), "")
         style = style if document.get("state") == "open" else "dim"
         text = f"● {document.get('severity')} · {document.get('state')} · {describe_verdict(document)}"
-        parts.append(Text(text, style=style, no_wrap=True))
+        parts.append(Text(printable(text), style=style, no_wrap=True))
         place = describe_place(document)
         if place:  # on a line of its own: at the end of a long one it would be cut off
-            parts.append(Text(f"  {place}", style=style, no_wrap=True))
+            parts.append(Text(printable(f"  {place}"), style=style, no_wrap=True))
     return Group(*parts)
 
 
@@ -207,7 +207,7 @@ def _rank_table(status: JobStatus, waiting: Sequence[Waiting]) -> RenderableType
 
 def _doing(rank: RankStatus) -> str:
     if rank.ended:
-        return rank.ended
+        return printable(rank.ended)
     if rank.state is ProcessState.STOPPED:
         return "stopped"
     return rank.phase.name.lower()

@@ -229,6 +229,17 @@ def test_whatever_is_unknown_is_left_out(fields: dict[str, Any]) -> None:
     assert "None" not in incident_line(document)
 
 
+def test_what_an_exception_says_cannot_move_the_cursor_or_break_the_box() -> None:
+    nasty = incident(
+        evidence=[{"source": "rank 2", "signal": "x", "shows": "a\x1b[2Jb\r\nc GLHF! \U0001f3d6\ufe0f end"}]
+    )
+    nasty["ruled_out"][0]["looks_guilty"] = "said \x1b]0;gotcha\x07"
+    lines = text_of(incident_panel(nasty), width=100).splitlines()
+    assert not any(c in line for line in lines for c in "\x1b\x07\r\ufe0f")
+    assert any("a [2Jb  c GLHF! \U0001f3d6 end" in line for line in lines)
+    assert "\x1b" not in incident_line(incident(kind="a\x1b[1mb"))
+
+
 def test_one_line_for_logs() -> None:
     assert headline(incident()).endswith("; it is at train.py:88 in forward")
     assert incident_line(incident()).startswith("[page] opened rank_not_entered: rank 2 (pid 4711, n1)")

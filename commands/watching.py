@@ -23,7 +23,7 @@ from ..telemetry.vocabulary import EventName
 from ..transport.bus import TOPIC_BLOCKS
 from .embedded_watch import EmbeddedWatch, with_job
 from .foreground_command import ForegroundCommand
-from .incident_panel import incident_panel
+from .incident_panel import incident_panel, printable
 from .job_status import JobStatus, describe_ranks
 from .losses import describe_losses
 from .otlp_export import OtlpExport
@@ -114,7 +114,7 @@ def name_job(chosen: str, script: str) -> str:
     """What people call the job: what was chosen, else the scheduler's word, else the script; one line of it."""
     pod_labels = read_pod_labels(os.environ)
     named = chosen or resolve_job_name(os.environ, pod_labels=pod_labels, hostname=socket.gethostname())
-    return " ".join((named or script).split())[:MAX_NAME]
+    return " ".join(printable(named or script).split())[:MAX_NAME]
 
 
 def choose_view(settings: RunSettings, job: str, running_s: float) -> View:

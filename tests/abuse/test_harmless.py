@@ -39,3 +39,9 @@ def test_an_abuse_that_never_strikes_is_short() -> None:
     document = run_harmless("--only", "ring folder removed in mid-run", "--steps", "5")
     assert document["exit_code"] == 1
     assert "did not strike" in json.dumps(document)
+
+
+def test_the_agent_outlives_a_ring_that_its_user_cuts_short() -> None:
+    document = run_harmless("--only", "cut to nothing", "--steps", "80")
+    assert document["exit_code"] == 0, document
+    assert "3 of 3" in json.dumps(document)

@@ -42,6 +42,12 @@ NOTHING = "\\\n".join(["import abc; "] * RECORD.count("\n")) + "\n"
             1,
             "ZeroDivisionError: division by zero",
         ),
+        (
+            "import threading; t = threading.Thread(target=lambda: 1 / 0); t.start(); t.join(); raise KeyError('main')",
+            1,
+            2,
+            "KeyError: 'main'",
+        ),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, 0, ""),
     ],
 )

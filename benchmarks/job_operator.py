@@ -36,7 +36,10 @@ from whichrank.transport.bus import TOPIC_BLOCKS
 from whichrank.transport.embedded import EmbeddedBus
 
 ASKED_RECORDS_PER_S = 1_000_000
-STEPS = 200
+#: A start is dear and a job runs for hours: 30 s leave it more weight than it has.
+STEPS = 300
+#: The load that the issue gives for the agent: 8 ranks a node, 200 collectives a second each.
+RANKS_PER_NODE = 8
 ROUNDS = 5
 
 
@@ -50,32 +53,49 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         capture = options.capture or record(Path(folder), options.steps)
         recorded = list(read_capture(capture))
-    load = Load.of(recorded, options.jobs)
     if options.profile:
-        import cProfile
-        import pstats
+        return profile(Load.of(recorded, options.jobs, RANKS_PER_NODE))
+    report = Report("JobOperator from bytes to findings, blocks of 4 real ranks replicated to jobs of 32")
+    measure(report, Load.of(recorded, options.jobs, RANKS_PER_NODE), asked=ASKED_RECORDS_PER_S)
+    # Half the ranks on a node halve the rows of a message: what a message costs, whatever is in it, shows here.
+    measure(report, Load.of(recorded, options.jobs, RANKS_PER_NODE // 2), asked=None)
+    return report.finish()
 
-        profile = cProfile.Profile()
-        profile.enable()
-        feed(load.jobs)
-        profile.disable()
-        pstats.Stats(profile).sort_stats("tottime").print_stats(30)
-        return 0
+
+def measure(report: Report, load: Load, *, asked: float | None) -> None:
+    """Lines for one load. asked: records a second, None to show them only."""
     rounds = [feed(load.jobs) for _ in range(ROUNDS)]
     found = rounds[-1].found
-    faulty = {f"job-{number}": fault_of(number) for number in range(options.jobs) if fault_of(number)}
+    jobs = len(load.jobs)
+    faulty = {f"job-{number}": fault_of(number) for number in range(jobs) if fault_of(number)}
     right = sum(found.get(job) == expected for job, expected in faulty.items())
-    quiet = sum(f"job-{number}" not in found for number in range(options.jobs) if not fault_of(number))
-    report = Report("JobOperator from bytes to findings, blocks of 4 real ranks replicated to 32 per job")
-    report.shown("jobs; collective records, messages in all", f"{options.jobs}; {load.records:,}, {load.messages:,}")
-    report.shown("collective records in a block, median", f"{np.median(load.rows_per_block):.0f}")
-    seconds = [round_.seconds for round_ in rounds]
-    report.shown("records a second: each round, all of it", ", ".join(f"{load.records / sum(s):,.0f}" for s in seconds))
-    best_s = min(sum(slices) for slices in seconds)
-    report.at_least("collective records a second on one core", ASKED_RECORDS_PER_S, load.records / best_s)
-    report.all_of("faulty jobs found: kind and rank", right, len(faulty))
-    report.all_of("sound jobs without a finding", quiet, options.jobs - len(faulty))
-    return report.finish()
+    quiet = sum(f"job-{number}" not in found for number in range(jobs) if not fault_of(number))
+    where = f"{load.ranks_per_node} ranks a node"
+    report.shown(f"{where}: jobs, messages, collective records", f"{jobs}, {load.messages:,}, {load.records:,}")
+    rows = f"{np.median(load.rows_per_block):.0f}, {load.records / load.messages:.0f}"
+    report.shown(f"{where}: records in a block (median), a message (mean)", rows)
+    rates = [load.records / round_.seconds for round_ in rounds]
+    report.shown(f"{where}: records a second, each round", ", ".join(f"{rate / 1e6:.2f} M" for rate in rates))
+    line = f"{where}: collective records a second on one core, best round"
+    if asked is None:
+        report.shown(line, f"{max(rates):,.4g}")
+    else:
+        report.at_least(line, asked, max(rates))
+    report.all_of(f"{where}: faulty jobs found: kind and rank", right, len(faulty))
+    report.all_of(f"{where}: sound jobs without a finding", quiet, jobs - len(faulty))
+
+
+def profile(load: Load) -> int:
+    """Where the time of one round goes."""
+    import cProfile
+    import pstats
+
+    profiler = cProfile.Profile()
+    profiler.enable()
+    feed(load.jobs)
+    profiler.disable()
+    pstats.Stats(profiler).sort_stats("tottime").print_stats(30)
+    return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,20 +105,21 @@ class Load:
     jobs: list[list[tuple[int, bytes]]]
     records: int
     rows_per_block: list[int]
+    ranks_per_node: int
 
     @property
     def messages(self) -> int:
         return sum(len(stream) for stream in self.jobs)
 
     @classmethod
-    def of(cls, recorded: list[list[Record]], jobs: int) -> Load:
+    def of(cls, recorded: list[list[Record]], jobs: int, ranks_per_node: int) -> Load:
         streams: list[list[tuple[int, bytes]]] = []
         sizes: list[int] = []
         for number in range(jobs):
-            stream = replicate(recorded, number)
+            stream = replicate(recorded, number, ranks_per_node)
             sizes += [len(rows) for batch in stream for r in batch for rows in rows_of(r, EventName.BLOCK_COLLECTIVES)]
             streams.append([(batch[-1].stamp_ns, _encode(batch)) for batch in stream])
-        return cls(jobs=streams, records=sum(sizes), rows_per_block=sizes)
+        return cls(jobs=streams, records=sum(sizes), rows_per_block=sizes, ranks_per_node=ranks_per_node)
 
 
 def _encode(batch: Sequence[Record]) -> bytes:
@@ -175,9 +196,9 @@ class Context:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """seconds: CPU time for the messages at each place of the streams; found: kind and suspects by job."""
+    """seconds: CPU time; found: kind and suspects by job."""
 
-    seconds: list[float]
+    seconds: float
     found: dict[str, tuple[str, tuple[int, ...]]]
 
 
@@ -185,13 +206,12 @@ def feed(jobs: list[list[tuple[int, bytes]]]) -> Round:
     """All jobs through one operator, message by message in turn."""
     operator = JobOperator()
     contexts = [Context(f"job-{number}") for number in range(len(jobs))]
-    seconds: list[float] = []
+    began = time.process_time()
     for place in range(max(len(stream) for stream in jobs)):
-        began = time.process_time()
         for context, stream in zip(contexts, jobs, strict=True):
             if place < len(stream):
                 _feed_message(operator, context, *stream[place])
-        seconds.append(time.process_time() - began)
+    seconds = time.process_time() - began
     found = {}
     for context in contexts:
         for finding in context.found.values():

@@ -1,7 +1,7 @@
 """The load of ``job_operator``: one recorded job of 4 ranks turned into jobs of 32 ranks, some of them with a fault.
 
-Four nodes of eight ranks, each with its own agent and clock; every job is shifted in time by its own amount and has its
-own jitter of arrivals. What a fault does to the records is what its mechanism does to the calls.
+Four nodes of eight ranks (or eight of four), each with its own agent and clock; every job is shifted in time by its own
+amount and has its own jitter of arrivals. What a fault does to the records is what its mechanism does to the calls.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ from whichrank.telemetry.vocabulary import EventName, Op, Phase
 
 FAULT_EVERY = 3  # every so manieth job has a fault
 RECORDED_RANKS = 4
-COPIES_PER_NODE = 2
-NODES = 4
-RANKS = RECORDED_RANKS * COPIES_PER_NODE * NODES
+RANKS = 32
 GUILTY = 13
 SLOW_SHARE = 0.4  # of a usual step: by so much the slow rank is slower
 NODE_CLOCK_NS = 3_000_000_000  # clocks of nodes have nothing to do with each other
@@ -35,7 +33,7 @@ def fault_of(number: int) -> tuple[str, tuple[int, ...]] | None:
     return kinds[number // FAULT_EVERY % len(kinds)], (GUILTY,)
 
 
-def replicate(messages: list[list[Record]], number: int) -> list[list[Record]]:
+def replicate(messages: list[list[Record]], number: int, ranks_per_node: int) -> list[list[Record]]:
     """The recorded job as one of 32 ranks under another name, at another time, with other jitter, perhaps a fault."""
     chance = np.random.default_rng(number)
     fault = fault_of(number)
@@ -48,6 +46,7 @@ def replicate(messages: list[list[Record]], number: int) -> list[list[Record]]:
     scene = Scene(
         slow_ns=int(SLOW_SHARE * np.median(np.concatenate(lengths))),
         number=number,
+        copies=ranks_per_node // RECORDED_RANKS,
         shift_ns=int(chance.integers(0, 3_600_000_000_000)),
         chance=chance,
         kind=fault[0] if fault else "",
@@ -55,7 +54,7 @@ def replicate(messages: list[list[Record]], number: int) -> list[list[Record]]:
     )
     out: list[list[Record]] = []
     for batch in messages:
-        for node in range(NODES):
+        for node in range(RANKS // ranks_per_node):
             records = [replica for record in batch for replica in scene.replicas(record, node)]
             if records:
                 out.append(records)
@@ -73,6 +72,7 @@ class Scene:
     """One replicated job: how its records differ from the recorded ones."""
 
     number: int
+    copies: int  # of the recorded ranks on a node
     shift_ns: int
     slow_ns: int
     chance: np.random.Generator
@@ -89,8 +89,8 @@ class Scene:
         if isinstance(payload, Event):
             if payload.name is not EventName.RANK_STARTED:
                 return  # the faults must be found in the running job
-            for copy in range(COPIES_PER_NODE):
-                rank = _rank(payload.identity.rank, node, copy)
+            for copy in range(self.copies):
+                rank = self._rank(payload.identity.rank, node, copy)
                 event = dataclasses.replace(
                     payload,
                     identity=dataclasses.replace(identity, rank=rank),
@@ -100,7 +100,7 @@ class Scene:
             return
         parts: list[np.ndarray] = []
         groups: dict[str, Group] = {}
-        for copy in range(COPIES_PER_NODE):
+        for copy in range(self.copies):
             parts.append(self._rows(payload, node, copy, groups))
         block = dataclasses.replace(
             payload,
@@ -113,7 +113,7 @@ class Scene:
 
     def _rows(self, block: Block, node: int, copy: int, groups: dict[str, Group]) -> np.ndarray:
         rows: np.ndarray = block.rows.copy()
-        rows["rank"] = _rank(rows["rank"], node, copy)
+        rows["rank"] = self._rank(rows["rank"], node, copy)
         for column in ("enqueued_ns", "started_ns", "done_ns", "begin_ns", "end_ns", "read_ns"):
             if column in (rows.dtype.names or ()):
                 rows[column] += (self.shift_ns + node * NODE_CLOCK_NS) * (rows[column] > 0)
@@ -127,13 +127,16 @@ class Scene:
             rows["begin_ns"][rows["step"] >= self.bad_step] -= self.slow_ns
         return rows
 
+    def _rank(self, rank: Any, node: int, copy: int) -> Any:
+        return rank + (node * self.copies + copy) * RECORDED_RANKS
+
     def _place(self, group: Group, node: int, copy: int, groups: dict[str, Group]) -> int:
         """Index in the block of what a recorded group has become: all 32 ranks, or the same pair in this copy."""
         if group.size == RECORDED_RANKS:
             uid, ranks = f"{self.number}-{group.uid}", list(range(RANKS))
         else:
             uid = f"{self.number}-{group.uid}-{node}-{copy}"
-            ranks = [_rank(rank, node, copy) for rank in parse_ranks(group.ranks)]
+            ranks = [self._rank(rank, node, copy) for rank in parse_ranks(group.ranks)]
         if uid not in groups:
             groups[uid] = dataclasses.replace(group, uid=uid, ranks=format_ranks(ranks), size=len(ranks))
         return list(groups).index(uid)
@@ -151,10 +154,6 @@ class Scene:
             place = rows["rank"].astype(np.int64) * (1 << 32) + rows["step"]
             first[np.unique(place, return_index=True)[1]] = True
             rows["enqueued_ns"][first & (rows["step"] >= self.bad_step) & ~guilty] -= self.slow_ns
-
-
-def _rank(rank: Any, node: int, copy: int) -> Any:
-    return rank + (node * COPIES_PER_NODE + copy) * RECORDED_RANKS
 
 
 def _cut_off(batches: list[list[Record]], bad_step: int) -> list[list[Record]]:

@@ -1,7 +1,7 @@
 """The ranks that ``job_operator`` records: four processes, three groups, 20 small collectives in a step of 0.1 s.
 
-200 collectives a second and rank, the pace of the issue's own agent load; a step that comes late on a busy machine is
-made up for by the next ones. Run by torchrun; knows nothing of whichrank. Argument: number of steps.
+200 collectives a second and rank, the pace of the issue's own agent load, less what a busy machine delays. Run by
+torchrun; knows nothing of whichrank. Argument: number of steps.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def main() -> None:
     everyone: Any = dist.new_group([0, 1, 2, 3])
     model = torch.nn.Linear(16, 16)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    begin = time.monotonic()
-    for step in range(int(sys.argv[1])):
+    for _ in range(int(sys.argv[1])):
+        end = time.monotonic() + STEP_S
         loss = model(torch.randn(8, 16)).pow(2).mean()
         optimizer.zero_grad()
         loss.backward()
@@ -39,7 +39,7 @@ def main() -> None:
             gradient: Any = parameter.grad
             dist.all_reduce(gradient)
         optimizer.step()
-        time.sleep(max(0.0, begin + (step + 1) * STEP_S - time.monotonic()))
+        time.sleep(max(0.0, end - time.monotonic()))
     dist.destroy_process_group()
 
 

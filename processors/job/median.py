@@ -15,6 +15,6 @@ def median(values: np.ndarray, axis: int | None = None, keepdims: bool = False) 
     size = values.shape[axis]
     if not size:
         return np.median(values, axis=axis, keepdims=keepdims)
-    low = ordered.take([(size - 1) // 2], axis=axis)
-    middle = (low + ordered.take([size // 2], axis=axis)) / 2
-    return middle if keepdims else middle.squeeze(axis)
+    middle: list[Any] = [slice(None)] * values.ndim
+    middle[axis] = slice((size - 1) // 2, size // 2 + 1)
+    return ordered[tuple(middle)].mean(axis=axis, keepdims=keepdims)

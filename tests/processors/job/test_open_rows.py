@@ -23,7 +23,7 @@ def arrived(first: int, size: int, node: int) -> Arrived:
 
 
 def expected(part: Arrived) -> np.ndarray:
-    rows = part.rows.copy()
+    rows: np.ndarray = part.rows.copy()
     for row in rows:
         for name in TIMES:
             row[name] += part.offset_ns if row[name] else 0

@@ -127,9 +127,8 @@ def replay(path: Path, *, as_json: bool, out: Path | None) -> int:
 
 def describe_comparison(replayed: Replayed) -> str:
     """One sentence for people."""
-    count = len(replayed.revisions)
-    rings = f", {replayed.rings_left} rings left behind read" if replayed.rings_left else ""
-    what = f"{len(replayed.incidents)} incidents in {count} revisions{rings}"
+    rings = f", {_count(replayed.rings_left, 'ring')} left behind read" if replayed.rings_left else ""
+    what = f"{_count(len(replayed.incidents), 'incident')} in {_count(len(replayed.revisions), 'revision')}{rings}"
     return {
         "equal": f"{what}; equal to {INCIDENTS_FILE} byte for byte",
         "continued": f"{what}; the run was cut off, what it wrote to {INCIDENTS_FILE} is equal byte for byte",
@@ -138,6 +137,10 @@ def describe_comparison(replayed: Replayed) -> str:
         "partial": f"{what}; of the run's incidents, {replayed.live_later} began within the capture; "
         f"{replayed.same_later} of them judged the same",
     }[replayed.compared]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _read_rings(description: dict[str, Any], bus: EmbeddedBus, replayed: Replayed) -> int:

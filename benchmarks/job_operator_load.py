@@ -20,6 +20,7 @@ FAULT_EVERY = 3  # every so manieth job has a fault
 RECORDED_RANKS = 4
 RANKS = 32
 GUILTY = 13
+MATE = 12  # shares a group of two with it
 SLOW_SHARE = 0.4  # of a usual step: by so much the slow rank is slower
 NODE_CLOCK_NS = 3_000_000_000  # clocks of nodes have nothing to do with each other
 NODE_STAMP_NS = 7_000_000
@@ -47,6 +48,8 @@ def replicate(messages: list[list[Record]], number: int, ranks_per_node: int) ->
         slow_ns=int(SLOW_SHARE * np.median(np.concatenate(lengths))),
         number=number,
         copies=ranks_per_node // RECORDED_RANKS,
+        first_any=_first_calls(messages, newest, fewest=0),
+        first_wide=_first_calls(messages, newest, fewest=RECORDED_RANKS),
         shift_ns=int(chance.integers(0, 3_600_000_000_000)),
         chance=chance,
         kind=fault[0] if fault else "",
@@ -61,6 +64,18 @@ def replicate(messages: list[list[Record]], number: int, ranks_per_node: int) ->
     return _cut_off(out, scene.bad_step) if scene.kind == "rank_not_entered" else out
 
 
+def _first_calls(messages: list[list[Record]], newest: int, fewest: int) -> np.ndarray:
+    """(rank, step): when the first call came in a group of at least so many ranks."""
+    first = np.full((RECORDED_RANKS, newest + 2), np.iinfo(np.int64).max)
+    for record in (record for batch in messages for record in batch):
+        for rows in rows_of(record, EventName.BLOCK_COLLECTIVES):
+            assert isinstance(record.payload, Block)
+            sizes = np.array([group.size for group in record.payload.groups])
+            chosen = rows[sizes[rows["group"]] >= fewest]
+            np.minimum.at(first, (chosen["rank"], np.maximum(chosen["step"], 0)), chosen["enqueued_ns"])
+    return first
+
+
 def rows_of(record: Record, name: EventName) -> Iterator[np.ndarray]:
     """The rows of a block of that name; nothing of any other record."""
     if isinstance(record.payload, Block) and record.payload.name is name:
@@ -73,6 +88,8 @@ class Scene:
 
     number: int
     copies: int  # of the recorded ranks on a node
+    first_any: np.ndarray  # by recorded rank and step: when its first call came
+    first_wide: np.ndarray  # the first one of all ranks
     shift_ns: int
     slow_ns: int
     chance: np.random.Generator
@@ -122,7 +139,7 @@ class Scene:
             rows["group"] = np.array(places, np.uint16)[rows["group"]]
         if block.name is EventName.BLOCK_COLLECTIVES:
             rows["enqueued_ns"] -= self.chance.integers(0, 20_000, len(rows))  # never past the end of its own call
-            self._put_fault(rows)
+            self._put_fault(rows, block.rows)
         elif block.name is EventName.BLOCK_STEPS and self.kind == "rank_slow":
             rows["begin_ns"][rows["step"] >= self.bad_step] -= self.slow_ns
         return rows
@@ -141,19 +158,21 @@ class Scene:
             groups[uid] = dataclasses.replace(group, uid=uid, ranks=format_ranks(ranks), size=len(ranks))
         return list(groups).index(uid)
 
-    def _put_fault(self, rows: np.ndarray) -> None:
+    def _put_fault(self, rows: np.ndarray, recorded: np.ndarray) -> None:
         """What the fault's mechanism does to the collectives of a step."""
         guilty = rows["rank"] == GUILTY
+        place = (recorded["rank"], np.maximum(recorded["step"], 0))
         if self.kind == "desync":
             here = np.flatnonzero(guilty & (rows["step"] == self.bad_step) & (rows["op"] == int(Op.ALL_REDUCE)))
             if here.size:
                 rows["bytes"][here[0]] += 4
         elif self.kind == "rank_slow":
-            # The others wait for it in their first call of the step: they come that much earlier than it does.
-            first = np.zeros(len(rows), bool)
-            place = rows["rank"].astype(np.int64) * (1 << 32) + rows["step"]
-            first[np.unique(place, return_index=True)[1]] = True
-            rows["enqueued_ns"][first & (rows["step"] >= self.bad_step) & ~guilty] -= self.slow_ns
+            # The others come earlier by so much, up to the step's first call that they share with it: there they wait.
+            slow = (rows["step"] >= self.bad_step) & ~guilty
+            shared = np.where(rows["rank"] == MATE, self.first_any[place], self.first_wide[place])
+            for column in ("enqueued_ns", "started_ns", "done_ns"):
+                rows[column][slow & (recorded["enqueued_ns"] < shared) & (rows[column] > 0)] -= self.slow_ns
+            rows["enqueued_ns"][slow & (recorded["enqueued_ns"] == shared)] -= self.slow_ns
 
 
 def _cut_off(batches: list[list[Record]], bad_step: int) -> list[list[Record]]:

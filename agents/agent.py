@@ -25,7 +25,7 @@ from ..telemetry.records import Event, Group, Identity
 from ..telemetry.vocabulary import EventKind, EventName, ExitState, ProcessState
 from . import processes
 from .block_builder import BlockBuilder
-from .crash_area import read_exception, read_signal
+from .crash_area import read_exception, read_signal, read_stack
 from .drain import Drained, drain_rings
 from .evidence import EvidenceStore
 from .group_identity import attempt_id, group_from_definition
@@ -38,7 +38,14 @@ from .local_verdicts import (
     to_ns,
     wants_a_closer_look,
 )
-from .rank_events import exception_attributes, exit_attributes, exit_state_of, started_attributes, where_attributes
+from .rank_events import (
+    exception_attributes,
+    exit_attributes,
+    exit_state_of,
+    last_stack_attributes,
+    started_attributes,
+    where_attributes,
+)
 from .ring_directory import RingDirectory, find_process, identity_int
 from .ring_file import RingFile, exception_version
 from .settings import AgentSettings
@@ -185,7 +192,7 @@ class Agent:
         moved = rank.look(now_ns)
         if rank.alive and process_look_due(rank, now_ns, self.settings):
             rank.read_process(now_ns)
-        if not rank.exception_sent and (moved or not rank.alive) and exception_version(rank.ring):
+        if not rank.exception_final and (moved or not rank.alive):
             self._find_exception(rank, now_ns)
         if not rank.alive:
             self._tell_exit(rank, now_ns)
@@ -322,10 +329,13 @@ class Agent:
         self._urgent = True
 
     def _find_exception(self, rank: WatchedRank, now_ns: int) -> None:
+        """Tell the recorded exception: a thread's at once, and the main thread's in its place should it come."""
+        if exception_version(rank.ring) in (0, rank.exception_told):
+            return
         found = read_exception(rank.ring, writer_is_dead=not rank.alive)
         if found is None:
             return
-        rank.exception_sent = rank.had_exception = True
+        rank.exception_told, rank.exception_final, rank.had_exception = found.version, found.in_main, True
         if not found.complete:
             self.health.rows_torn += 1
         attributes = exception_attributes(rank, found)
@@ -338,11 +348,19 @@ class Agent:
         if rank.exit_sent:
             return
         rank.exit_sent = True
+        self._tell_last_stack(rank)
         status = processes.exit_status(rank.pid, rank.start_ticks, rank.pidfd, rank.ring.uid)
         ended_ns = min(rank.last_sign_of_life_ns() or now_ns, now_ns) if rank.left_behind else now_ns
         self._tell(rank, EventName.RANK_EXIT, ended_ns, exit_attributes(rank, status, read_signal(rank.ring)))
         if exit_state_of(rank) != ExitState.NORMAL or status.signal or status.exit_code:
             self._save_ring(rank, "died")
+
+    def _tell_last_stack(self, rank: WatchedRank) -> None:
+        """Where the main thread was when a fatal signal came, if the rank could still write it down."""
+        own, told = read_stack(rank.ring), read_signal(rank.ring)
+        if own is None or told is None or own.time_ns < told.time_ns:
+            return
+        self._tell(rank, EventName.RANK_STACK, own.time_ns, last_stack_attributes(rank, own))
 
     # --- flush ------------------------------------------------------------------------------------------------------
     def _flush(self, now_ns: int, with_progress: bool) -> None:

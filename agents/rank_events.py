@@ -9,7 +9,7 @@ from typing import Any
 
 from ..telemetry import ring_layout as L
 from ..telemetry.vocabulary import ExitState, Phase
-from .crash_area import FatalSignal, RingException
+from .crash_area import FatalSignal, RingException, RingStack
 from .processes import ExitStatus
 from .ring_directory import identity_int
 from .user_frames import Frame, format_stack, innermost_user_frame
@@ -65,6 +65,18 @@ def exception_attributes(rank: WatchedRank, found: RingException) -> Attributes:
     if found.step >= 0:
         attributes["step"] = found.step
     return attributes
+
+
+def last_stack_attributes(rank: WatchedRank, stack: RingStack) -> Attributes:
+    """Of a RANK_STACK that the dying rank left itself."""
+    return {
+        **where_attributes(rank),
+        "method": "signal",
+        "stack": format_stack(stack.frames),
+        "why": "ended",
+        "stopped": False,
+        **frame_attributes(stack.frames),
+    }
 
 
 def exit_state_of(rank: WatchedRank) -> ExitState:

@@ -74,7 +74,8 @@ class WatchedRank:
     stop_first_seen_ns: int = 0
     stopped: bool = False
     stale: bool = False
-    exception_sent: bool = False
+    exception_told: int = 0  # version of the exception record that was told
+    exception_final: bool = False  # the main thread's was told: nothing replaces it
     had_exception: bool = False
     exit_sent: bool = False
     slow_open_ns: int = 0  # enqueue time of the slow operation that was already announced

@@ -37,7 +37,10 @@ from whichrank.transport.embedded import EmbeddedBus
 
 ASKED_RECORDS_PER_S = 1_000_000
 #: A start is dear and a job runs for hours: 30 s leave it more weight than it has.
-STEPS = 300
+RECORDED_S = 30
+#: Steps a second at the same 200 collectives a second: a large model, of which agents ship every 0.5 s, and a small
+#: one, of which they ship every 0.25 s, in messages half as large.
+PACES = (2, 10)
 #: The load that the issue gives for the agent: 8 ranks a node, 200 collectives a second each.
 RANKS_PER_NODE = 8
 ROUNDS = 5
@@ -47,40 +50,35 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--capture", type=Path, help="capture folder of an earlier run instead of recording one")
     parser.add_argument("--jobs", type=int, default=16)
-    parser.add_argument("--steps", type=int, default=STEPS, help="steps to record")
     parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        capture = options.capture or record(Path(folder), options.steps)
-        recorded = list(read_capture(capture))
-    if options.profile:
-        return profile(Load.of(recorded, options.jobs, RANKS_PER_NODE))
     report = Report("JobOperator from bytes to findings, blocks of 4 real ranks replicated to jobs of 32")
-    measure(report, Load.of(recorded, options.jobs, RANKS_PER_NODE), asked=ASKED_RECORDS_PER_S)
-    # Half the ranks on a node halve the rows of a message: what a message costs, whatever is in it, shows here.
-    measure(report, Load.of(recorded, options.jobs, RANKS_PER_NODE // 2), asked=None)
+    for pace in PACES[:1] if options.capture else PACES:
+        with tempfile.TemporaryDirectory() as folder:
+            capture = options.capture or record(Path(folder), pace)
+            recorded = list(read_capture(capture))
+        load = Load.of(recorded, options.jobs, RANKS_PER_NODE)
+        if options.profile:
+            return profile(load)
+        measure(report, "recorded" if options.capture else f"{pace} steps/s", load)
     return report.finish()
 
 
-def measure(report: Report, load: Load, *, asked: float | None) -> None:
-    """Lines for one load. asked: records a second, None to show them only."""
+def measure(report: Report, where: str, load: Load) -> None:
+    """Lines for one load."""
     rounds = [feed(load.jobs) for _ in range(ROUNDS)]
     found = rounds[-1].found
     jobs = len(load.jobs)
     faulty = {f"job-{number}": fault_of(number) for number in range(jobs) if fault_of(number)}
     right = sum(found.get(job) == expected for job, expected in faulty.items())
     quiet = sum(f"job-{number}" not in found for number in range(jobs) if not fault_of(number))
-    where = f"{load.ranks_per_node} ranks a node"
     report.shown(f"{where}: jobs, messages, collective records", f"{jobs}, {load.messages:,}, {load.records:,}")
     rows = f"{np.median(load.rows_per_block):.0f}, {load.records / load.messages:.0f}"
     report.shown(f"{where}: records in a block (median), a message (mean)", rows)
     rates = [load.records / round_.seconds for round_ in rounds]
     report.shown(f"{where}: records a second, each round", ", ".join(f"{rate / 1e6:.2f} M" for rate in rates))
     line = f"{where}: collective records a second on one core, best round"
-    if asked is None:
-        report.shown(line, f"{max(rates):,.4g}")
-    else:
-        report.at_least(line, asked, max(rates))
+    report.at_least(line, ASKED_RECORDS_PER_S, max(rates))
     report.all_of(f"{where}: faulty jobs found: kind and rank", right, len(faulty))
     report.all_of(f"{where}: sound jobs without a finding", quiet, jobs - len(faulty))
 
@@ -126,18 +124,18 @@ def _encode(batch: Sequence[Record]) -> bytes:
     return encode_payloads([r.payload for r in batch if isinstance(r.payload, Block | Event)])
 
 
-def record(folder: Path, steps: int) -> Path:
+def record(folder: Path, pace: int) -> Path:
     """Runs the workload under ``whichrank run`` and returns its capture folder."""
     workload = Path(__file__).with_name("job_operator_workload.py")
     whichrank = [sys.executable, "-m", "whichrank.commands.main", "run", "--out", str(folder / "run"), "--"]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run(
-        [*whichrank, *torchrun, str(workload), str(steps)],
+        [*whichrank, *torchrun, str(workload), str(RECORDED_S * pace), str(pace)],
         check=True,
         env=environment,
         stdout=subprocess.DEVNULL,
-        timeout=300 + steps,
+        timeout=300 + RECORDED_S,
     )
     return folder / "run" / "capture"
 

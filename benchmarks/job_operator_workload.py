@@ -1,7 +1,7 @@
-"""The ranks that ``job_operator`` records: four processes, three groups, 20 small collectives in a step of 0.1 s.
+"""The ranks that ``job_operator`` records: four processes, three groups, small collectives, 200 a second and rank.
 
-200 collectives a second and rank, the pace of the issue's own agent load, less what a busy machine delays. Run by
-torchrun; knows nothing of whichrank. Argument: number of steps.
+That is the pace of the issue's own agent load, less what a busy machine delays. Run by torchrun; knows nothing of
+whichrank. Arguments: number of steps, steps a second.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-CALLS_PER_STEP = 20
-STEP_S = 0.1
+CALLS_PER_S = 200
 
 
 def main() -> None:
+    steps, steps_per_s = int(sys.argv[1]), int(sys.argv[2])
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.set_num_threads(1)
@@ -25,12 +25,12 @@ def main() -> None:
     everyone: Any = dist.new_group([0, 1, 2, 3])
     model = torch.nn.Linear(16, 16)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    for _ in range(int(sys.argv[1])):
-        end = time.monotonic() + STEP_S
+    for _ in range(steps):
+        end = time.monotonic() + 1 / steps_per_s
         loss = model(torch.randn(8, 16)).pow(2).mean()
         optimizer.zero_grad()
         loss.backward()
-        for call in range(CALLS_PER_STEP - 2):
+        for call in range(CALLS_PER_S // steps_per_s - 2):
             if call % 3 == 0:
                 dist.all_reduce(torch.zeros(64 + call), group=pairs[rank // 2])
             else:

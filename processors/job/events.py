@@ -20,6 +20,7 @@ from .words import phase_word
 def _take_job_started(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
     job.finished_ns = job.signalled_ns = 0
     job.world_size = job.world_size or int(event.attributes.get("world_size", 0))
+    job.name = str(event.attributes.get("job_name", "")) or job.name
 
 
 def _take_job_signalled(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:

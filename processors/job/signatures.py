@@ -15,8 +15,9 @@ from .matching import Mismatch, judge_mismatch
 from .open_rows import Arrived
 from .state import JobState
 
-#: A call that is still open when the next flush (250 ms) has come may never end.
-OPEN_LOOK_NS = 310_000_000
+#: A call that was still open at a flush is looked at so much later: most have ended by then, and a mismatch is to be
+#: told within a second of its flush, which comes half a second after the call at the latest.
+OPEN_LOOK_NS = 210_000_000
 MOST_OPEN_CALLS = 4096
 
 

@@ -80,6 +80,7 @@ class JobState:
         self.signalled_ns = 0
         self.finished_ns = 0
         self.exit_code = 0
+        self.name = ""
 
     def begin_attempt(self, attempt: str) -> None:
         """Forgets everything that belongs to a set of processes; findings stay."""

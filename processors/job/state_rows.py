@@ -25,6 +25,7 @@ _PLAIN_FACTS = (
     "cluster",
     "run",
     "job",
+    "name",
     "attempt",
     "world_size",
     "offsets",

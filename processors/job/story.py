@@ -96,7 +96,7 @@ def body(
         "job": {
             "run": job.run or None,
             "id": job.job,
-            "name": None,
+            "name": job.name or None,
             "attempt": job.attempt or None,
             "owner": None,
             "now": "stopped" if job.finished_ns else "running",

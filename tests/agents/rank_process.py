@@ -14,6 +14,7 @@ import threading
 import time
 from pathlib import Path
 
+from whichrank.instrumentation.fatal_signals import watch_fatal_signals
 from whichrank.instrumentation.ring_writer import RingWriter
 from whichrank.telemetry.vocabulary import HookState, Level
 
@@ -78,12 +79,14 @@ def main() -> None:
             answer = writer.set_phase(int(rest[0]))
         elif word == "step":
             answer = writer.end_step(float(rest[0]), None, 0)
-        elif word == "raise":
+        elif word in ("raise", "thread-raise"):
             writer.record_exception(
                 "builtins." + " ".join(rest).replace("|", ":"),
                 [("/home/me/train.py", 88, "train"), ("/x/site-packages/torch/nn/modules/module.py", 7, "forward")],
-                True,
+                word == "raise",
             )
+        elif word == "fatal":
+            answer = len(watch_fatal_signals(writer.path, writer.geometry.crash_offset))
         elif word == "silence":
             beating.clear()
         elif word == "stand":

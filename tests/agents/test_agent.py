@@ -9,11 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from whichrank.agents.agent import Agent
 from whichrank.telemetry import ring_layout as L
 from whichrank.telemetry.records import Block, Event, Identity
 from whichrank.telemetry.vocabulary import EventName, Phase, ProcessState
 
+SCRIPT = Path(__file__).with_name("rank_process.py")
 Start = Callable[..., Any]
 Watch = Callable[..., Any]
 
@@ -134,6 +137,37 @@ def test_exception_is_told_while_the_process_lives(start_rank: Start, watch: Wat
     assert [path.name.split("-", 1)[1] for path in (tmp_path / "evidence").iterdir()] == [
         f"rank-00001-{ranks[1].pid}-raised.ring"
     ]
+
+
+def test_an_exception_of_a_thread_is_followed_by_the_main_threads(start_rank: Start, watch: Watch) -> None:
+    rank = start_rank(0, 1)
+    watched = watch()
+    watched.run_until(lambda: watched.events(EventName.RANK_STARTED))
+    rank.say("thread-raise OSError| the logger's pipe is gone")
+    watched.run_until(lambda: watched.events(EventName.RANK_EXCEPTION))
+    rank.say("raise ValueError| bad shape")
+    watched.run_until(lambda: len(watched.events(EventName.RANK_EXCEPTION)) > 1)
+    watched.run_for(0.6)
+    told = [(e.attributes["type"], e.attributes["in_main"]) for e in watched.events(EventName.RANK_EXCEPTION)]
+    assert told == [("OSError", False), ("ValueError", True)]
+
+
+def test_a_rank_that_its_launcher_ends_leaves_where_it_stood(start_rank: Start, watch: Watch) -> None:
+    rank = start_rank(0, 1)
+    watched = watch()
+    watched.run_until(lambda: watched.events(EventName.RANK_STARTED))
+    if rank.say("fatal") == "0":
+        pytest.skip("the C module _fatal was not built")
+    rank.say("stand")
+    rank.kill(signal.SIGTERM)
+    watched.run_until(lambda: watched.events(EventName.RANK_EXIT))
+    (stack,) = watched.events(EventName.RANK_STACK)
+    assert (stack.attributes["method"], stack.attributes["why"]) == ("signal", "ended")
+    marked = [n for n, line in enumerate(SCRIPT.read_text().splitlines(), 1) if "MARK: stands still here" in line]
+    assert stack.attributes["function"] == "stand_still"
+    assert stack.attributes["line"] in (marked[0], marked[0] - 1)
+    names = [name for name in watched.names() if name in (EventName.RANK_STACK.value, EventName.RANK_EXIT.value)]
+    assert names == [EventName.RANK_STACK.value, EventName.RANK_EXIT.value]
 
 
 def test_stop_and_continue(start_rank: Start, watch: Watch) -> None:

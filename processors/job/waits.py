@@ -54,8 +54,14 @@ def release_times(joined: Joined, shape: GroupShape) -> np.ndarray:
         is_root = place == rows["peer"]
         known = rooted & (rows["peer"] >= 0)
         root_arrival = np.maximum.reduceat(np.where(known & is_root, arrived, 0), joined.first)[joined.instance]
-        last = np.where(known & _FROM_ROOT[op], np.maximum(root_arrival, arrived), last)
+        # A root that sends and a member that sends to its root need wait for nobody. Whether they do is the backend's
+        # affair (gloo's senders wait for their receivers), so they are taken to have when their call lasted until then.
+        everyone, needed = last, np.where(is_root, arrived, np.maximum(root_arrival, arrived))
+        last = np.where(known & _FROM_ROOT[op], needed, last)
         last = np.where(known & _TO_ROOT[op] & ~is_root, arrived, last)
+        sends = known & (is_root == _FROM_ROOT[op])
+        taker = np.where(is_root, everyone, root_arrival)
+        last = np.where(sends & (done >= taker), taker, last)
     one_clock = shape.one_clock[group]
     if not one_clock.all():
         length = np.where(done > 0, done - arrived, np.iinfo(np.int64).max)

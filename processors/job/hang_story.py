@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...telemetry.vocabulary import Bucket, Kind, Phase, Scope, Severity
+from .progress import last_move_ns
 from .state import JobState
 from .story import Body, body, evidence, ruled_out, share, source_of, stands, suspect
 from .waiting import Blockage, Wait
@@ -13,13 +14,16 @@ from .words import duration_words, op_word, phase_word, ranks_words
 #: Phases in which a rank that keeps the others waiting does what its script told it to.
 BY_DESIGN = frozenset({Phase.EVAL, Phase.CHECKPOINT})
 
+#: A suspect that did anything since then may yet get on; its last move says nothing of the onset.
+STANDS_NS = 1_000_000_000
+
 
 def blockage_body(
     job: JobState, kind: Kind, blockage: Blockage, suspects: Sequence[int], threshold_ns: int, now: int
 ) -> Body:
     wait = blockage.wait
     where = _place(job, wait)
-    onset = wait.since_ns
+    onset = _onset(job, kind, wait, suspects)
     waiting = [rank for rank in blockage.waiting if rank not in suspects]
     probability = share(suspects)
     certain = blockage.sort == "missing"
@@ -64,6 +68,15 @@ def blockage_body(
         seq=wait.seq,
         op=wait.op,
     )
+
+
+def _onset(job: JobState, kind: Kind, wait: Wait, suspects: Sequence[int]) -> int:
+    """Since when it stands still: in a pipeline ranks wait before anything is wrong, as long as their peer gets on."""
+    if kind is not Kind.RANK_NOT_ENTERED or len(suspects) != 1:
+        return wait.since_ns
+    row, moved_ns = job.progress_row(suspects[0]), last_move_ns(job, suspects[0])
+    stands_still = row is not None and int(row["read_ns"]) - moved_ns >= STANDS_NS
+    return max(wait.since_ns, moved_ns) if stands_still else wait.since_ns
 
 
 def deadlock_body(job: JobState, blockage: Blockage, waits: Sequence[Wait], now: int) -> Body:

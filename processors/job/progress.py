@@ -148,6 +148,19 @@ def _read_ns(job: JobState, rank: int) -> int:
     return int(row["read_ns"]) if row is not None else 0
 
 
+def last_move_ns(job: JobState, rank: int) -> int:
+    """When this rank was last seen to begin or end a call, a phase or a step; 0 unknown."""
+    row = job.progress_row(rank)
+    if row is None:
+        return 0
+    ages = [int(row["phase_age_ns"]), int(row["step_age_ns"])]
+    for index, members in enumerate(job.members):
+        rows, stamps = job.rows_of_group(index)
+        mine = rows[(members == rank) & (stamps > 0)]
+        ages += mine["moved_age_ns"][(mine["enqueued"] > 0) | (mine["p2p_enqueued"] > 0)].tolist()
+    return int(row["read_ns"]) - min((age for age in ages if age > 0), default=int(row["read_ns"]))
+
+
 def _went_on(job: JobState, rank: int, flags: int, age_ns: int) -> bool:
     """An asynchronous call that is older than the rank's present phase did return."""
     row = job.progress_row(rank)

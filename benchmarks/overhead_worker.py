@@ -31,7 +31,9 @@ from whichrank.telemetry.vocabulary import EventKind, Op
 CALLS_PER_BLOCK = 600
 #: Calls before each block that are not timed: the loop is measured, not the caches after the garbage collector.
 WARM_UP_CALLS = 100
-STEPS_PER_BLOCK = 25
+STEPS_PER_BLOCK = 100
+#: Steps before each block that are not timed: a start of the instrumentation is paid once by a job, not every step.
+WARM_UP_STEPS = 10
 ELEMENTS = 1024
 
 
@@ -310,7 +312,7 @@ def measure_session(case: str, directory: Path, completion: bool, blocks: int) -
         return time_units(block, STEPS_PER_BLOCK)
 
     def block_warm_up() -> None:
-        for _ in range(2):
+        for _ in range(WARM_UP_STEPS):
             step()
 
     def on() -> float:

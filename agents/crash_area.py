@@ -107,7 +107,7 @@ def read_signal(ring: RingFile) -> FatalSignal | None:
 
 
 def read_stack(ring: RingFile) -> RingStack | None:
-    """The stack that the rank's own heartbeat thread took of its main thread, if there is a whole one."""
+    """The main thread's stack that the rank left itself, while stuck or at a fatal signal, if there is a whole one."""
     header = ring.header
     size = L.C_STACK + L.C_STACK_MAX - L.C_STACK_VERSION
     if header.crash_bytes < L.C_STACK + L.C_STACK_MAX:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.processors.job.synthetic_job import (
     FOREVER,
+    WALL_NS,
     Action,
     Call,
     Enter,
@@ -228,6 +229,30 @@ def test_a_stalled_pipeline_stage_is_found_through_its_neighbours(stage: int) ->
     )
     finding = only(drive(job.records()))
     assert (finding.body["kind"], suspects(finding)) == ("rank_not_entered", [stage])
+
+
+def slow_start_step(job: SyntheticJob, rank: int, step: int) -> list[Action]:
+    """The last stage waits for the middle one while the first works: long, and nothing is wrong."""
+    actions: list[Action] = [Enter(Phase.DATA)]
+    actions += [Call("world", Op.RECV, 64, peer=rank - 1)] if rank > 0 else [Work(1.0)]
+    actions += [Enter(Phase.FORWARD), Work(0.05)]
+    actions += [Call("world", Op.SEND, 64, peer=rank + 1)] if rank < job.ranks - 1 else []
+    return [*actions, Enter(Phase.OPTIMIZER), Work(0.01), Call("world", bytes=4)]
+
+
+def test_a_hang_begins_when_its_suspect_stands_still_not_when_the_first_began_to_wait() -> None:
+    job = SyntheticJob(
+        ranks=3,
+        steps=12,
+        program=slow_start_step,
+        delays=[lambda rank, step, phase: FOREVER if (rank, step, phase) == (1, 8, Phase.FORWARD) else 0],
+        after_s=12.0,
+    )
+    context = drive(job.records())
+    finding = only(context)
+    stood_still_ns, phase, _ = job.people[1].phases[-1]
+    assert (suspects(finding), phase) == ([1], Phase.FORWARD)
+    assert finding.body["times"]["onset"] == pytest.approx((WALL_NS + stood_still_ns) / 1e9, abs=0.01)
 
 
 def test_ranks_that_never_come_are_told_after_twenty_five_seconds() -> None:

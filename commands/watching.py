@@ -86,6 +86,7 @@ def watch(
         watcher.turn()
         view.update(status)
     _tell_signals(child, watcher)
+    watcher.turn()  # a rank that is the command itself ends with it: its exit comes before the job's
     watcher.tell(EventName.JOB_FINISHED, exit_code=child.exit_code, signal=child.signal_number)
     watcher.settle(abnormal=child.exit_code != 0)
     watcher.close()

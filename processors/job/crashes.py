@@ -22,7 +22,11 @@ def judge_crash(job: JobState, now: int, ctx: Context, *, finished: bool = False
 
     finished: no more records will come, so nothing is held.
     """
-    if (job.finished_ns and not finished) or not any(role_hint(ending) != "none" for ending in job.endings):
+    if job.finished_ns and not finished:
+        if job.exit_code == 0:
+            return
+        finished = True  # an exit that was seen after the command's own end
+    if not any(role_hint(ending) != "none" for ending in job.endings):
         return
     judge_signatures(job, now, ctx)
     finding = job.stopping_finding()

@@ -179,3 +179,8 @@ def test_what_is_held_is_decided_when_the_job_is_finished() -> None:
     context = run(killed(4.4, 3, 6), finished(4.5, 1))
     assert verdict(context) == ("immediate_crash", "rank_died", [3])
     assert first_seen_s(context) < 4.6
+
+
+def test_a_death_seen_only_after_the_commands_end_is_still_told() -> None:
+    assert verdict(run(finished(4.4, 3), exited(4.5, 3, 3, ExitState.RUNNING))) == ("immediate_crash", "rank_died", [3])
+    assert not run(finished(4.4, 0), exited(4.5, 3, 3, ExitState.RUNNING)).final()

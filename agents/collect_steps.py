@@ -165,6 +165,8 @@ class StepCollector:
         rows["phase_ns"] = phase_ns
         rows["loss"] = _as_floats(ends["value"])
         rows["grad_norm"] = _as_floats(ends["extra"])
+        delay_us = (ends["group"].astype(np.int64) | ends["dtype"].astype(np.int64) << 16) - 1
+        rows["run_delay_ns"] = np.where(delay_us < 0, -1, delay_us * 1000)
         groups: list[tuple[int, ...]] = []
         groups_ring: list[int] = []
         counts: list[int] = []

@@ -21,9 +21,12 @@
 #define PyBUF_WRITE 0x200
 #endif
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -63,6 +66,7 @@ enum {
     G_STARTED = 96,
     G_OLDEST_OPEN_NS = 104,
     G_OPEN = 112,
+    RUN_DELAY_PERIOD_NS = 50000000,
     KIND_ENQUEUE = 1,
     KIND_COMPLETE = 2,
     KIND_STARTED = 3,
@@ -128,6 +132,8 @@ typedef struct Recorder {
     uint64_t head;
     uint64_t event_mask;
     uint64_t step, phase, phase_since, step_since;
+    uint64_t delay, delay_read; /* of the main thread: see run_delay.py; when it was read */
+    int delay_fd;
     uint8_t *events;
     uint64_t *rank_row;
     uint8_t *group_rows;
@@ -139,11 +145,25 @@ typedef struct Recorder {
 
 static Recorder *live_recorders = NULL;
 
+static int read_run_delay(int fd, uint64_t *delay) {
+    char text[64], *first = text, *second;
+    ssize_t length = pread(fd, text, sizeof text - 1, 0);
+    if (length <= 0) return -1;
+    text[length] = 0;
+    strtoull(text, &first, 10);
+    if (first == text || *first != ' ') return -1;
+    *delay = strtoull(first, &second, 10);
+    return second == first ? -1 : 0;
+}
+
 static void forget_mapping(Recorder *self) {
     /* Same addresses, private memory: whoever still writes (hooks, views) writes nowhere. */
     if (self->base != NULL && !self->closed) {
         mmap(self->base, self->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
         close(self->fd);
+        uint64_t delay;
+        if (self->delay_fd >= 0 && read_run_delay(self->delay_fd, &delay) == 0) close(self->delay_fd);
+        self->delay_fd = -1;
         self->closed = 1;
     }
 }
@@ -462,6 +482,20 @@ static int parse_float(PyObject *object, int *present, uint64_t *bits) {
     return 0;
 }
 
+/* Same as RunDelay.since_last in run_delay.py. */
+static uint64_t run_delay_since_last(Recorder *r, uint64_t now) {
+    uint64_t passed = now - r->delay_read, delay;
+    if (r->delay_fd < 0 || passed < RUN_DELAY_PERIOD_NS) return 0;
+    if (read_run_delay(r->delay_fd, &delay) || delay < r->delay || delay - r->delay > 2 * passed) {
+        r->delay_fd = -1; /* not closed: it may be another's by now */
+        return 0;
+    }
+    uint64_t us = (delay - r->delay) / 1000 + 1;
+    r->delay = delay;
+    r->delay_read = now;
+    return us < 0xFFFFFFFF ? us : 0xFFFFFFFF;
+}
+
 static PyObject *Recorder_end_step(Recorder *r, PyObject *const *a, Py_ssize_t n) {
     int has_loss, has_norm;
     uint64_t loss, norm, flags;
@@ -471,7 +505,8 @@ static PyObject *Recorder_end_step(Recorder *r, PyObject *const *a, Py_ssize_t n
     flags |= (has_loss ? STEP_HAS_LOSS : 0) | (has_norm ? STEP_HAS_GRAD_NORM : 0);
     flags &= 0xFF;
     uint64_t now = now_ns(), step = r->step;
-    append_event(r, pack_head(KIND_STEP, 0, r->phase, flags, 0, 0), step, now, loss, r->step_since, norm);
+    uint64_t head = pack_head(KIND_STEP, 0, r->phase, flags, 0, 0) | run_delay_since_last(r, now) << 32;
+    append_event(r, head, step, now, loss, r->step_since, norm);
     r->step = step + 1;
     r->step_since = now;
     uint64_t *row = r->rank_row;
@@ -575,7 +610,14 @@ static PyObject *Recorder_new(PyTypeObject *type, PyObject *args, PyObject *kwar
     self->events = self->base + events;
     self->rank_row = (uint64_t *)(self->base + progress);
     self->group_rows = self->base + progress + FIRST_GROUP_ROW * ROW_BYTES;
-    self->phase_since = self->step_since = now_ns();
+    self->phase_since = self->step_since = self->delay_read = now_ns();
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/task/%d/schedstat", (int)getpid());
+    self->delay_fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (self->delay_fd >= 0 && read_run_delay(self->delay_fd, &self->delay)) {
+        close(self->delay_fd);
+        self->delay_fd = -1;
+    }
     self->rank_row[R_PHASE_SINCE_NS / 8] = self->phase_since;
     self->rank_row[R_STEP_SINCE_NS / 8] = self->step_since;
     STORE(&self->rank_row[0], 2);
@@ -598,7 +640,7 @@ static void Recorder_dealloc(Recorder *self) {
             break;
         }
     if (self->base != NULL) {
-        if (!self->closed) close(self->fd);
+        forget_mapping(self);
         munmap(self->base, self->bytes);
     }
     if (self->groups != NULL)
@@ -1576,7 +1618,7 @@ static struct PyModuleDef module_definition = {PyModuleDef_HEAD_INIT, "_recorder
     X(R_STEP_SINCE_NS) X(R_LOSS) X(R_GRAD_NORM) X(R_LOSS_STEP) X(R_LEVEL) X(R_HOOK_STATE) X(R_COST_NS) X(R_CALLS)     \
     X(R_EXIT_STATE) X(R_FLAGS) X(R_MICROSTEPS) X(G_VERSION) X(G_ENQUEUED) X(G_P2P_ENQUEUED) X(G_ENQUEUE_NS)           \
     X(G_SIGNATURE) X(G_BYTES) X(G_PEER) X(G_DONE_VERSION) X(G_COMPLETED) X(G_P2P_COMPLETED) X(G_COMPLETE_NS)          \
-    X(G_STARTED) X(G_OLDEST_OPEN_NS) X(G_OPEN)
+    X(G_STARTED) X(G_OLDEST_OPEN_NS) X(G_OPEN) X(RUN_DELAY_PERIOD_NS)
 
 static PyTypeObject *add_type(PyObject *module, PyType_Spec *spec, const char *name) {
     PyObject *type = PyType_FromSpec(spec);

@@ -22,6 +22,7 @@ from ..telemetry import ring_layout as layout
 from ..telemetry.vocabulary import EventFlag, EventKind, Level, Op, Phase, StepFlag
 from .ring_file import IdentityValue, PreparedRing, RingGeometry, geometry_for, prepare_ring
 from .ring_records import Frame, RingRecords, float_bits
+from .run_delay import RunDelay
 
 #: Operations remembered per group and sort. One that is still open after so many more is given up: counts as complete.
 MAX_OPEN = 1024
@@ -156,6 +157,7 @@ class RingWriter(RingRecords):
         self._words[self._rank_word] = 2
         self._phase_since_ns = now
         self._step_since_ns = now
+        self._run_delay = RunDelay(now)
         register_for_fork(weakref.ref(self))
 
     @classmethod
@@ -444,7 +446,8 @@ class RingWriter(RingRecords):
             if grad_norm is not None:
                 flags |= StepFlag.HAS_GRAD_NORM
                 norm_bits = float_bits(grad_norm)
-            self._append(_STEP, 0, step, now, loss_bits, self._step_since_ns, norm_bits, int(flags))
+            delay = self._run_delay.since_last(now)  # takes the place of group and dtype
+            self._append(_STEP, delay, step, now, loss_bits, self._step_since_ns, norm_bits, int(flags))
             self._step = step + 1
             self._step_since_ns = now
             version = words[row] | 1
@@ -512,6 +515,7 @@ class RingWriter(RingRecords):
         if self._map is None:
             return
         with self._lock:
+            self._run_delay.close()
             old, self._map = self._map, None
             self._floats.release()
             self._words.release()

@@ -128,7 +128,7 @@ DEFAULT_EVENT_SLOTS = 8192
 #:   STARTED   like COMPLETE
 #:   PHASE     phase = the new phase, seq = the phase that ended, value = time_ns at which that one began, step
 #:   STEP      seq = the step that ended, value = loss as float64 bits, step = its begin time_ns,
-#:             extra = gradient norm as float64 bits, flags = StepFlag
+#:             extra = gradient norm as float64 bits, flags = StepFlag, upper half of the head = run delay (below)
 #:   LEVEL     value = new level, extra = HookState
 #:   GROUP     group = row index of a newly defined group, value = size
 #:   EXCEPTION value = length of text in the crash area (or whichever part fits)
@@ -137,6 +137,10 @@ DEFAULT_EVENT_SLOTS = 8192
 #:   MARK      free
 EVENT_STRUCT = struct.Struct("<8Q")
 E_BEGIN, E_HEAD, E_SEQ, E_TIME_NS, E_VALUE, E_STEP, E_EXTRA, E_END = range(8)
+
+#: A STEP event's run delay: 1 + microseconds for which the main thread was ready and had no CPU since the last such
+#: reading; 0 = not read. A reading is a system call, so short steps share one.
+RUN_DELAY_PERIOD_NS = 50_000_000
 
 # --- definitions ----------------------------------------------------------------------------------------------------
 #: u32 payload bytes, u16 DefinitionKind, u16 index; payload is UTF-8 JSON, padded to 8 bytes.

@@ -48,6 +48,8 @@ STEPS = np.dtype(
         ("collectives", "<i4"),
         ("loss", "<f8"),  # meaningful with StepFlag.HAS_LOSS
         ("grad_norm", "<f8"),  # meaningful with StepFlag.HAS_GRAD_NORM
+        # For how long the main thread was ready to run and had no CPU, since the last reading; -1 = not read this time.
+        ("run_delay_ns", "<i8"),
     ]
 )
 

@@ -180,6 +180,7 @@ def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarra
         begin_ns=chosen["begin_ns"].min(axis=1)[plain],
         duration_ns=duration[plain],
         self_ns=own[plain],
+        starved_ns=np.minimum(spread_readings(chosen["run_delay_ns"]), own)[plain],
         phase_self_ns=own_phases[plain],
     )
     worst = np.maximum(excess_over_others(own[plain]), 0).max(axis=1) if ranks.size > 1 else 0
@@ -189,6 +190,22 @@ def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarra
         job.norms = np.concatenate([job.norms, chosen["grad_norm"][plain]])[-64:]
         ends = np.stack([full[plain], chosen["end_ns"].max(axis=1)[plain]], axis=1)
         job.norm_steps = np.concatenate([job.norm_steps, ends])[-64:]
+
+
+def spread_readings(delay_ns: np.ndarray) -> np.ndarray:
+    """(steps, ranks) run delays with -1 where a step was too short for a reading: each reading is shared evenly with
+    the unread steps right before it; unread steps at the end have none."""
+    unread = delay_ns < 0
+    if not unread.any():
+        return delay_ns
+    count = delay_ns.shape[0]
+    place = np.where(unread, count, np.arange(count)[:, None])
+    reading = np.minimum.accumulate(place[::-1])[::-1]  # where the reading is that covers this step
+    known = np.concatenate([np.where(unread, 0, delay_ns), np.zeros((1, delay_ns.shape[1]), np.int64)])
+    columns = np.arange(delay_ns.shape[1])
+    covered = np.zeros_like(known)
+    np.add.at(covered, (reading, columns), 1)
+    return np.take_along_axis(known // np.maximum(covered, 1), reading, axis=0)
 
 
 def _align(

@@ -279,6 +279,7 @@ class JobState:
             begin_ns=np.concatenate([old.begin_ns, times.begin_ns])[keep:],
             duration_ns=np.concatenate([old.duration_ns, times.duration_ns])[keep:],
             self_ns=np.concatenate([old.self_ns, times.self_ns])[keep:],
+            starved_ns=np.concatenate([old.starved_ns, times.starved_ns])[keep:],
             phase_self_ns=np.concatenate([old.phase_self_ns, times.phase_self_ns])[-_KEPT_PHASES:],
         )
         self.pace = np.concatenate([self.pace, np.stack([times.steps, times.begin_ns, pace_ns], axis=1)])
@@ -309,6 +310,7 @@ class JobState:
             begin_ns=old.begin_ns[keep],
             duration_ns=old.duration_ns[keep],
             self_ns=old.self_ns[keep],
+            starved_ns=old.starved_ns[keep],
             phase_self_ns=old.phase_self_ns[keep[-old.phase_self_ns.shape[0] :]],
         )
         self.steps_changed = True
@@ -344,5 +346,6 @@ def empty_times(ranks: np.ndarray) -> StepTimes:
         begin_ns=np.zeros(0, np.int64),
         duration_ns=np.zeros(0, np.int64),
         self_ns=np.zeros((0, ranks.size), np.int64),
+        starved_ns=np.zeros((0, ranks.size), np.int64),
         phase_self_ns=np.zeros((0, ranks.size, len(Phase)), np.int64),
     )

@@ -22,6 +22,15 @@ def straggler_body(job: JobState, found: Straggler, now: int) -> Body:
         f"{usual}, mostly in phase {phase}, in {found.slow_steps} of the last {found.window} steps, since step "
         f"{found.onset_step}"
     )
+    proof = [
+        evidence("steps.self_time", source_of(job, found.rank), now, shows, round(found.excess, 4)),
+    ]
+    if found.starved_ns > found.excess_ns / 4:
+        lacks = (
+            f"of that, {duration_words(found.starved_ns)} per step its main thread was ready to run and had no CPU: "
+            f"something else on {job.node_of(found.rank) or 'its node'} takes the cores"
+        )
+        proof.append(evidence("kernel.run_delay", source_of(job, found.rank), now, lacks, found.starved_ns / 1e9))
     waits = f"{ranks_words(others)} {wait} for it in their collectives; step time is {duration_words(found.step_ns)}"
     return body(
         job,
@@ -32,10 +41,7 @@ def straggler_body(job: JobState, found: Straggler, now: int) -> Body:
         suspects=[suspect(job, found.rank, 0.95, phase)],
         onset_ns=found.onset_ns,
         now=now,
-        proof=[
-            evidence("steps.self_time", source_of(job, found.rank), now, shows, round(found.excess, 4)),
-            evidence("steps.waiting", ranks_words(others), now, waits),
-        ],
+        proof=[*proof, evidence("steps.waiting", ranks_words(others), now, waits)],
         cleared=[ruled_out(others, "spends long in collectives", f"only waits there for rank {found.rank}")],
         confidence=min(0.97, 0.6 + found.z / 30.0),
         step=found.onset_step,

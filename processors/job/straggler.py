@@ -3,11 +3,13 @@
 In a synchronous job all ranks have the same step time and the slow one is the one that never waits. So each rank's
 self time (step time minus its waits) is compared with that of the others in the same step, and the difference with
 what was usual for this rank. Short windows find large differences soon, long ones small differences surely.
+Time for which a rank's main thread had no CPU is taken out first: on a crowded node it is most of the noise. What only
+shows with it, or only without it, is no slow rank: a thread may wait while its device works.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,7 +17,7 @@ from .median import median
 
 WARM_UP_STEPS = 5
 #: The excess has to hold over this many plain steps; longer windows find smaller ones.
-WINDOWS = (8, 16, 32)
+WINDOWS = (8, 12, 16, 24, 32)
 SHORTEST_WINDOW_NS = 300_000_000
 FEWEST_BASELINE_STEPS = 6
 BASELINE_STEPS = 16
@@ -29,6 +31,11 @@ UNBASED_STEPS = 20
 UNBASED_EXCESS = 0.15
 UNBASED_NS = 2_000_000_000
 SIGNIFICANCE = 5.5
+#: A rank that is slow only because it gets no CPU is told when it has lasted, and by a wide margin.
+STARVED_WINDOW_NS = 10_000_000_000
+STARVED_Z = 8.0
+#: Fewer means over a window than this say less about noise than the steps themselves.
+FEWEST_BLOCKS = 8
 #: The others' own work in the window, compared with before, from which on the whole machine is to blame.
 COMMON_RISE = 1.5
 SMALLEST_NOISE = 0.012
@@ -39,7 +46,8 @@ PERSISTENT_SHARE = 0.6
 class StepTimes:
     """Closed plain steps in order; the same ranks in each. Plain: nobody evaluates, saves, restores or compiles.
 
-    steps, begin_ns, duration_ns: (n,); self_ns: (n, ranks); phase_self_ns: (m, ranks, phases) of the last m steps.
+    steps, begin_ns, duration_ns: (n,); self_ns: (n, ranks), of it without a CPU: starved_ns; phase_self_ns:
+    (m, ranks, phases) of the last m steps.
     """
 
     ranks: np.ndarray
@@ -47,12 +55,16 @@ class StepTimes:
     begin_ns: np.ndarray
     duration_ns: np.ndarray
     self_ns: np.ndarray
+    starved_ns: np.ndarray
     phase_self_ns: np.ndarray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Straggler:
-    """excess: share of the step time by which the rank is slower than usual, against the others. z: how sure."""
+    """excess: share of the step time by which the rank is slower than usual, against the others. z: how sure.
+
+    starved_ns: of ``excess_ns``, what it waited for a CPU.
+    """
 
     rank: int
     onset_step: int
@@ -67,6 +79,7 @@ class Straggler:
     step_ns: int
     others_self_ns: int
     self_ns: int
+    starved_ns: int = 0
 
 
 def excess_over_others(self_ns: np.ndarray) -> np.ndarray:
@@ -82,10 +95,40 @@ def excess_over_others(self_ns: np.ndarray) -> np.ndarray:
 
 def find_straggler(times: StepTimes) -> Straggler | None:
     """The rank that has become, or always was, slower than the others by more than the job's own noise."""
-    if times.steps.size < min(WINDOWS) or times.ranks.size < 2:
+    if times.steps.size < min(WINDOWS) or times.ranks.size < 2 or not _anyone_stands_out(times):
         return None
-    if not _anyone_stands_out(times):
-        return None
+    if not times.starved_ns.any():
+        return _find_in(times)
+    fed = replace(times, self_ns=times.self_ns - times.starved_ns)
+    for seen, other in ((fed, times), (times, fed)):
+        found = _find_in(seen)
+        if found is None:
+            continue
+        found = replace(found, starved_ns=_starved_more_ns(times, found))
+        if _gain_of(other, found) > found.excess / 2.0:
+            return found
+        lasting = int(times.duration_ns[-found.window :].sum()) >= STARVED_WINDOW_NS and found.z >= STARVED_Z
+        if seen is times and lasting and found.window == max(WINDOWS):
+            return found
+    return None
+
+
+def _gain_of(times: StepTimes, found: Straggler) -> float:
+    """By how much the same rank stands out more than before in the same steps of another series."""
+    column = int(np.flatnonzero(times.ranks == found.rank)[0])
+    excess = excess_over_others(times.self_ns)[:, column] / np.maximum(times.duration_ns, 1)
+    before = excess[: -found.window]
+    usual = float(median(before)) if before.size >= FEWEST_BASELINE_STEPS else 0.0
+    return float(median(excess[-found.window :])) - max(usual, 0.0)
+
+
+def _starved_more_ns(times: StepTimes, found: Straggler) -> int:
+    """How much longer than the others the rank waited for a CPU, per step of the window."""
+    column = int(np.flatnonzero(times.ranks == found.rank)[0])
+    return int(excess_over_others(times.starved_ns[-found.window :])[:, column].mean())
+
+
+def _find_in(times: StepTimes) -> Straggler | None:
     keep = LONGEST_BASELINE + max(WINDOWS)
     excess_ns = excess_over_others(times.self_ns[-keep:])
     duration = np.maximum(times.duration_ns[-keep:], 1)
@@ -179,7 +222,7 @@ def _noise_of_mean(residuals: np.ndarray, window: int) -> float:
     step_noise = 1.4826 * float(median(np.abs(residuals)))
     noise = max(step_noise, SMALLEST_NOISE) / window**0.5
     blocks = residuals.shape[0] // window
-    if blocks >= 3:
+    if blocks >= FEWEST_BLOCKS:
         means = residuals[-blocks * window :].reshape(blocks, window, -1).mean(axis=1)
         noise = max(noise, 1.4826 * float(median(np.abs(means))))
     return float(noise)

@@ -147,3 +147,11 @@ def test_a_ring_that_ends_leaves_nothing_for_the_next_in_its_slot() -> None:
     (row,) = _collect(collector, [(0, [fresh.end_step(5)])]).steps
     assert int(row["phase_ns"].sum()) == 5
     assert int(row["collectives"]) == 0
+
+
+def test_a_step_says_what_its_thread_waited_for_a_cpu_where_that_was_read() -> None:
+    writer, collector = Writer(0), StepCollector()
+    batch = [writer.end_step(100) for _ in range(3)]
+    batch[1]["group"], batch[1]["dtype"] = (70_000 + 1) & 0xFFFF, (70_000 + 1) >> 16
+    batch[2]["group"] = 1
+    assert _collect(collector, [(0, batch)]).steps["run_delay_ns"].tolist() == [-1, 70_000_000, 0]

@@ -145,6 +145,7 @@ class SyntheticJob:
     ends: dict[int, float] = field(default_factory=dict)  # rank -> seconds at which its process is gone
     states: Callable[[int, float], ProcessState] = lambda rank, at: ProcessState.SLEEPING
     heartbeat_s: Callable[[int, float], float] = lambda rank, at: 0.05
+    starved_ns: Callable[[int, int], int] = lambda rank, step: 0
     attempt: str = "a1"
     after_s: float = 8.0
     start_s: float = 100.0
@@ -401,7 +402,8 @@ class SyntheticJob:
             phases = [phase_ns.get(phase, 0) for phase in Phase]
             mine = [row for row in self.people[rank].rows if row.step == step]
             flags = StepFlag.HAS_LOSS | StepFlag.HAS_GRAD_NORM
-            rows.append((rank, flags, step, end - sum(phases), end, phases, 0, len(mine), loss, norm))
+            begin, starved_ns = end - sum(phases), self.starved_ns(rank, step)
+            rows.append((rank, flags, step, begin, end, phases, 0, len(mine), loss, norm, starved_ns))
             for index, name in enumerate(self.groups):
                 used = [row for row in mine if row.call.group == name and row.call.op not in (Op.SEND, Op.RECV)]
                 if used:

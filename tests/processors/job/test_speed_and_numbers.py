@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import random
 
+import numpy as np
 import pytest
 
 from tests.processors.job.synthetic_job import Action, Enter, MemoryContext, SyntheticJob, Work, drive
+from whichrank.processors.job.closing import spread_readings
 from whichrank.telemetry.records import Finding
 from whichrank.telemetry.vocabulary import Phase
 
@@ -153,3 +155,61 @@ def test_an_exploding_gradient_norm() -> None:
     finding = only(drive(SyntheticJob(steps=80, numbers=give).records()))
     assert finding.body["kind"] == "numeric_all"
     assert finding.body["first_bad"]["step"] == 60
+
+
+# --- ranks that get no CPU --------------------------------------------------------------------------------------------
+def lost_s(rank: int, step: int, mean_s: float) -> float:
+    """What a crowded node takes from this rank in this step: often nothing, sometimes much."""
+    chance = random.Random(f"{rank}/{step}")
+    return chance.expovariate(1.0 / (2.0 * mean_s)) if chance.random() < 0.5 else 0.0
+
+
+def crowded(mean_s: float, **settings: object) -> SyntheticJob:
+    return SyntheticJob(
+        delays=[lambda rank, step, phase: lost_s(rank, step, mean_s) if phase is Phase.FORWARD else 0.0],
+        starved_ns=lambda rank, step: int(lost_s(rank, step, mean_s) * 1e9),
+        **settings,  # type: ignore[arg-type]
+    )
+
+
+def test_time_without_a_cpu_hides_no_straggler_and_makes_none() -> None:
+    for seed in range(3):
+        slow = crowded(
+            0.02, ranks=2, steps=60, step_s=0.1, seed=seed, slow=lambda rank, step: 1.3 if rank and step >= 30 else 1.0
+        )
+        context = drive(slow.records())
+        finding = only(context)
+        assert (finding.body["kind"], [s["rank"] for s in finding.body["suspects"]]) == ("rank_slow", [1])
+        assert steps_needed(slow, context, 30, 1) <= 10
+        assert not drive(crowded(0.02, ranks=3, steps=120, step_s=0.1, seed=seed).records()).final()
+
+
+def test_waiting_for_a_cpu_while_the_device_works_costs_nothing() -> None:
+    job = SyntheticJob(ranks=2, steps=80, starved_ns=lambda rank, step: 60_000_000 if not rank and step > 40 else 0)
+    assert not drive(job.records()).final()
+
+
+def test_a_rank_that_others_keep_from_its_cpu_is_told_when_it_lasts() -> None:
+    def taken_s(rank: int, step: int) -> float:
+        return 0.08 if rank == 1 and step >= 30 else 0.0
+
+    def job(steps: int) -> SyntheticJob:
+        return SyntheticJob(
+            ranks=3,
+            steps=steps,
+            step_s=0.4,
+            delays=[lambda rank, step, phase: taken_s(rank, step) if phase is Phase.FORWARD else 0.0],
+            starved_ns=lambda rank, step: int(taken_s(rank, step) * 1e9),
+        )
+
+    assert not drive(job(45).records()).final()
+    finding = only(drive(job(90).records()))
+    assert (finding.body["kind"], [s["rank"] for s in finding.body["suspects"]]) == ("rank_slow", [1])
+    (proof,) = [item for item in finding.body["evidence"] if item["signal"] == "kernel.run_delay"]
+    assert "something else on node-0 takes the cores" in proof["shows"]
+
+
+def test_a_reading_is_shared_with_the_steps_that_were_too_short_for_one() -> None:
+    read = np.array([[-1, 8], [6, -1], [-1, -1], [-1, 10], [9, -1], [-1, -1]])
+    shared = [[3, 8], [3, 3], [3, 3], [3, 3], [3, 0], [0, 0]]
+    assert spread_readings(read).tolist() == shared

@@ -138,10 +138,14 @@ def _add_stack(job: JobState, finding: OpenFinding, body: dict[str, Any], item: 
     own = next((e for e in raised if role_hint(e) == "error"), None)
     stack = job.facts(rank).stack
     stuck = finding.kind in _STACK_KINDS
-    if own is None and stack and stuck and stack["time_ns"] >= finding.onset_ns - STACK_LEAD_NS:
+    fell = finding.kind == Kind.RANK_DIED.value and stack.get("method") == "signal"
+    if own is None and stack and (stuck or fell) and stack["time_ns"] >= finding.onset_ns - STACK_LEAD_NS:
         item["where"] = {"file": stack["file"], "line": stack["line"], "phase": phase or stack["phase"] or None}
         place = f"{stack['file']}:{stack['line']}"
-        shows = f"rank {rank} stands at {place} in {stack['function']}, says its stack (by {stack['method']})"
+        if fell:
+            shows = f"rank {rank} was at {place} in {stack['function']} when the signal came"
+        else:
+            shows = f"rank {rank} stands at {place} in {stack['function']}, says its stack (by {stack['method']})"
         body["evidence"].append(evidence("rank.stack", source_of(job, rank), stack["time_ns"], shows, place))
         return
     # Where a stuck rank was when its peers' failure ended it is where it was stuck.

@@ -68,7 +68,14 @@ FAULTS = (
     ),
     Scenario(name="SIGSTOP", truth=STOPPED, ending=Ending.HANGS, workloads=DDP, fault="stop", points=ANYWHERE),
     Scenario(name="SIGKILL", truth=DIED, ending=Ending.CRASHES, workloads=DDP, fault="kill", points=ANYWHERE),
-    Scenario(name="SIGSEGV", truth=DIED, ending=Ending.CRASHES, workloads=DDP, fault="segfault", points=ANYWHERE),
+    Scenario(
+        name="SIGSEGV",
+        truth=replace(DIED, leaves_stack=True),
+        ending=Ending.CRASHES,
+        workloads=DDP,
+        fault="segfault",
+        points=ANYWHERE,
+    ),
     Scenario(name="exit 0 in mid-run", truth=DIED, ending=Ending.EITHER, workloads=DDP, fault="leave", points=ANYWHERE),
     Scenario(
         name="exception",

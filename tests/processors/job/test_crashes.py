@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.processors.job.synthetic_job import MemoryContext, SyntheticJob, drive
-from whichrank.telemetry.records import Finding
+from whichrank.telemetry.records import Event, Finding
 from whichrank.telemetry.vocabulary import EventName, ExitState
 
 EXC, EXIT = EventName.RANK_EXCEPTION, EventName.RANK_EXIT
@@ -73,6 +73,14 @@ def test_a_killed_rank_is_the_cause_although_a_victims_error_came_first(signal: 
     assert verdict(context) == ("immediate_crash", "rank_died", [2])
     assert first_seen_s(context) < 5.1
     assert {item["who"] for item in only(context).body["ruled_out"]} == {"rank 0", "rank 1", "rank 3"}
+
+
+def test_a_fatal_signal_leaves_the_line_that_it_struck() -> None:
+    stack = {"file": "train.py", "line": 88, "function": "compute", "method": "signal", "phase": "forward"}
+    context = run((4.4, EventName.RANK_STACK, 2, stack), killed(4.41, 2, 11), victim(4.45, 0), finished(5.5, 1))
+    assert verdict(context) == ("immediate_crash", "rank_died", [2])
+    assert only(context).body["suspects"][0]["where"] == {"file": "train.py", "line": 88, "phase": "forward"}
+    assert not [record for record in context.emitted if isinstance(record.payload, Event)]  # the dead are not asked
 
 
 def test_an_error_of_its_own_is_the_cause_and_leaves_its_line() -> None:

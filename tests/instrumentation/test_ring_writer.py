@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 
 from tests.instrumentation.ring_contents import as_float, read_ring
 from tests.instrumentation.ring_groups import RingReader, dtype_of, flags_of, group_of, kind_of, op_of
+from whichrank.instrumentation.ring_collectives import MAX_OPEN
 from whichrank.instrumentation.ring_file import RingGeometry, geometry_for, prepare_ring
-from whichrank.instrumentation.ring_writer import MAX_OPEN, RankRecorder, RingWriter, open_ring_writer
+from whichrank.instrumentation.ring_writer import RankRecorder, RingWriter, open_ring_writer
 from whichrank.instrumentation.ring_writer_native import NativeRingWriter
 from whichrank.telemetry import ring_layout as layout
 from whichrank.telemetry.vocabulary import EventFlag, EventKind, ExitState, HookState, Level, Op, Phase, StepFlag

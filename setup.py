@@ -10,6 +10,7 @@ setup(
     ext_modules=[
         Extension("whichrank.instrumentation._fatal", ["instrumentation/_fatal.c"], **STABLE_ABI),
         Extension("whichrank.instrumentation._recorder", ["instrumentation/_recorder.c"], **STABLE_ABI),
+        Extension("whichrank.instrumentation._phases", ["instrumentation/_phases.c"], **STABLE_ABI),
     ],
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )

@@ -229,8 +229,7 @@ static uint64_t record_enqueue(Recorder *r, Py_ssize_t group, uint64_t op, uint6
     uint64_t *row = group_row(r, group);
     STORE(&row[G_VERSION / 8], 2 * head - 1);
     __atomic_thread_fence(__ATOMIC_RELEASE);
-    row[G_ENQUEUED / 8] = g->side[0].count;
-    row[G_P2P_ENQUEUED / 8] = g->side[1].count;
+    row[(flags & FLAG_P2P ? G_P2P_ENQUEUED : G_ENQUEUED) / 8] = seq;
     row[G_ENQUEUE_NS / 8] = now;
     row[G_SIGNATURE / 8] = op | (flags & (FLAG_P2P | FLAG_NO_SIZE)) << 8 | dtype << 16;
     row[G_BYTES / 8] = nbytes;

@@ -8,6 +8,7 @@ point-to-point). Runs on the issuing thread, records, and redispatches; ``redisp
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ class DispatchPlan:
     name: str
     redispatch: Any
     after: Any
+    key_bits: Any
     unbox_group: Any
     unbox_work: Any
     op: int
@@ -98,8 +100,10 @@ class DispatchHooks:
         gathers_list = family == Op.ALL_GATHER and "output_tensors" in names
         return DispatchPlan(
             name=name,
-            redispatch=getattr(torch.ops.c10d, name).default.redispatch,
+            # What OpOverload.redispatch calls.
+            redispatch=getattr(torch.ops.c10d, name).default._handle.redispatch_boxed,
             after=torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect),
+            key_bits=torch._C.DispatchKeySet.raw_repr,
             unbox_group=ProcessGroup.unbox,
             unbox_work=work_class.unbox,
             op=int(family),
@@ -121,89 +125,121 @@ class DispatchHooks:
         hooks = self.hooks
         switch = hooks.switch
         writer = hooks.writer
+        enqueue = writer.enqueue
         completion: Any = hooks.completion
         held = completion.held
         silent_held = completion.silent
         completes = hooks.completes
-        find = hooks.registry.find
-        dtypes = self.dtypes.get
+        recorded = hooks.registry.recorded.get
+        find_recorded = hooks.registry.find_recorded
+        dtypes = self.dtypes
+        dtype_code = dtypes.get
+        plain_tensor = self._torch.Tensor
+        #: Bits of a key set -> the operation below this hook for it. There are as many as sorts of tensors, and finding
+        #: one here is cheaper than making its key set anew.
+        operations: dict[int, Any] = {}
+        operation_of = operations.get
+        key_bits = plan.key_bits
 
-        def before(args: tuple[Any, ...]) -> tuple[int, int, int, bool] | None:
-            group = find(unbox_group(args[group_index]))
-            if group is None or group.blind:
-                return None
-            if not group.defined and not hooks.registry.define(group):
-                return None
-            flags = base_flags
-            nbytes = dtype = 0
-            tensor: Any = None
-            if sized_index >= 0:
-                tensors = args[sized_index]
-                if type(tensors) is not list:
-                    tensor = tensors
-                elif tensors:
-                    tensor = tensors[0]
-                    if type(tensor) is list:
-                        tensors = [part for parts in tensors for part in parts]
-                        tensor = tensors[0] if tensors else None
-                if tensor is not None:
-                    if tensor.is_meta or type(tensor).__name__ == "FakeTensor":
-                        return None  # traced, not issued
-                    dtype = dtypes(tensor.dtype, 0)
-                    try:
-                        nbytes = tensor.nbytes if type(tensors) is not list else sum_bytes(tensors)
-                    except Exception:
-                        flags |= _NO_SIZE
-            if not switch.enabled:
-                writer.skip(group.row, flags)
-                return None
-            if held or silent_held:
-                completion.poll_oldest()
-            if output_index >= 0 and not group.on_cpu:
-                parts = [part for output in args[output_index] for part in output]
-                if any(part.numel() != parts[0].numel() for part in parts[1:]):
-                    flags |= _NO_SIZE
-            peer = -1
-            if root_index >= 0:
-                root = args[root_index]
-                if 0 <= root < len(group.members):
-                    peer = group.members[root]
-            seq = writer.enqueue(group.row, op, nbytes, dtype, peer, flags)
-            return group.row, seq, flags, group.on_cpu or (tensor is not None and tensor.is_cpu)
-
+        # One function, and few steps: after each collective the processor has forgotten all of this, so that a step
+        # costs several times what it costs in a tight loop.
         def hook(keyset: Any, *args: Any) -> Any:
-            issued = None
+            seq = 0
             if not switch.stopped:
                 try:
                     begin_ns = monotonic_ns()
-                    issued = before(args)
-                    if issued is not None and issued[1] % SAMPLE_EVERY == 0:
-                        switch.calls += SAMPLE_EVERY
-                        switch.sampled += 1
-                        switch.sampled_ns += min(monotonic_ns() - begin_ns, MAX_SAMPLE_NS)
+                    pg = unbox_group(args[group_index])
+                    group: Any = recorded(id(pg)) or find_recorded(pg)
+                    if group is not None:
+                        flags = base_flags
+                        nbytes = dtype = 0
+                        tensor: Any = None
+                        traced = False
+                        if sized_index >= 0:
+                            tensor = args[sized_index]
+                            if type(tensor) is list and len(tensor) == 1:
+                                tensor = tensor[0]
+                            if type(tensor) is plain_tensor:
+                                traced = tensor.is_meta
+                                dtype = dtype_code(tensor.dtype, 0)
+                                try:
+                                    nbytes = tensor.nbytes
+                                except Exception:
+                                    flags |= _NO_SIZE
+                            else:
+                                tensor, nbytes, dtype, traced, sized = _measure(tensor, dtypes)
+                                if not sized:
+                                    flags |= _NO_SIZE
+                        if traced:
+                            pass
+                        elif not switch.enabled:
+                            writer.skip(group.row, flags)
+                        else:
+                            if completes and (held or silent_held):
+                                completion.poll_oldest()
+                            if output_index >= 0 and not group.on_cpu and _is_uneven(args[output_index]):
+                                flags |= _NO_SIZE
+                            peer = -1
+                            if root_index >= 0:
+                                root = args[root_index]
+                                if 0 <= root < len(group.members):
+                                    peer = group.members[root]
+                            seq = enqueue(group.row, op, nbytes, dtype, peer, flags)
+                            if seq % SAMPLE_EVERY == 0:
+                                switch.calls += SAMPLE_EVERY
+                                switch.sampled += 1
+                                switch.sampled_ns += min(monotonic_ns() - begin_ns, MAX_SAMPLE_NS)
                 except Exception as error:
                     hooks.fail(error)
-            if issued is None or not completes:
-                return redispatch(keyset & after, *args)
-            row, seq, flags, on_host = issued
+            bits = key_bits(keyset)
+            below = operation_of(bits)
+            if below is None:
+                below = operations[bits] = partial(redispatch, keyset & after)
+            if seq == 0 or not completes:
+                return below(*args)
+            row = group.row
             try:
-                result = redispatch(keyset & after, *args)
+                result = below(*args)
             except BaseException:
                 hooks.end(row, seq, flags | _FAILED)
                 raise
-            if on_host:
-                try:
+            try:
+                if group.on_cpu or (tensor is not None and tensor.is_cpu):
                     boxed = result[-1] if type(result) is tuple else result
                     if boxed is None:
                         writer.complete(row, seq, 0, flags)
                     else:
                         completion.hold(unbox_work(boxed), row, seq, flags, silent)
-                except Exception as error:
-                    hooks.fail(error)
+            except Exception as error:
+                hooks.fail(error)
             return result
 
         hook.__name__ = f"record_{plan.name}"
         return hook
+
+
+def _measure(tensors: Any, dtypes: dict[Any, int]) -> tuple[Any, int, int, bool, bool]:
+    """(first tensor, bytes, dtype code, traced instead of issued, size known) of a tensor or (nested) list of them."""
+    if type(tensors) is not list:
+        tensors = [tensors]
+    elif tensors and type(tensors[0]) is list:
+        tensors = [part for parts in tensors for part in parts]
+    if not tensors:
+        return None, 0, 0, False, True
+    first = tensors[0]
+    dtype = dtypes.get(first.dtype, 0)
+    if first.is_meta or type(first).__name__ == "FakeTensor":
+        return first, 0, dtype, True, True
+    try:
+        return first, sum_bytes(tensors), dtype, False, True
+    except Exception:
+        return first, 0, dtype, False, False
+
+
+def _is_uneven(outputs: list[list[Any]]) -> bool:
+    """Whether the tensors gathered from the members differ in size, which device backends allow."""
+    parts = [part for output in outputs for part in output]
+    return any(part.numel() != parts[0].numel() for part in parts[1:])
 
 
 def _find_input(names: list[str]) -> int:

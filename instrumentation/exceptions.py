@@ -16,7 +16,7 @@ from typing import Any
 
 from ..telemetry.vocabulary import ExitState, Phase
 from .guard import Guard
-from .phases import PhaseTracker
+from .phases import Phases
 from .ring_writer import RankRecorder
 
 Frame = tuple[str, int, str]
@@ -26,7 +26,7 @@ MAX_FRAMES = 64
 class ExceptionRecorder:
     """Owns the two exception hooks of one session and writes how the process leaves."""
 
-    def __init__(self, writer: RankRecorder, tracker: PhaseTracker, guard: Guard, is_owner: Callable[[], bool]) -> None:
+    def __init__(self, writer: RankRecorder, tracker: Phases, guard: Guard, is_owner: Callable[[], bool]) -> None:
         self._writer = writer
         self._tracker = tracker
         self._guard = guard

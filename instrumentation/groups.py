@@ -24,10 +24,22 @@ _created: dict[str, int] = {}
 class RankGroup:
     """One process group that this rank belongs to. ``row`` is -1 until defined, and for ever if no row is left."""
 
-    __slots__ = ("__weakref__", "backend", "blind", "defined", "gone", "members", "name", "orders", "pg", "row")
+    __slots__ = (
+        "__weakref__",
+        "backend",
+        "blind",
+        "defined",
+        "gone",
+        "members",
+        "name",
+        "on_cpu",
+        "orders",
+        "pg",
+        "row",
+    )
 
-    def __init__(self, pg: Any, name: str) -> None:
-        self.pg = weakref.ref(pg)
+    def __init__(self, pg: weakref.ref[Any], name: str) -> None:
+        self.pg = pg
         self.name = name
         self.row = -1
         self.defined = False
@@ -35,13 +47,10 @@ class RankGroup:
         self.gone = False
         self.members: tuple[int, ...] = ()
         self.backend = ""
+        #: Whether every backend of the group ends its operations on the host (their Work can be polled and held).
+        self.on_cpu = False
         #: By backend: how many groups of this process had it before. The flight recorder numbers groups like that.
         self.orders: dict[str, int] = {}
-
-    @property
-    def on_cpu(self) -> bool:
-        """Whether every backend of the group ends its operations on the host (their Work can be polled and held)."""
-        return self.backend in ("gloo", "mpi")
 
 
 class GroupRegistry:
@@ -58,6 +67,8 @@ class GroupRegistry:
         self._on_gone = on_gone
         self._lock = threading.RLock()
         self._by_id: dict[int, RankGroup] = {}
+        #: Groups with a row by id of their ProcessGroup, which is alive as long as its entry: hooks look here first.
+        self.recorded: dict[int, RankGroup] = {}
         self._undefined: list[RankGroup] = []
         self._seen: dict[tuple[str, tuple[int, ...]], int] = {}
         self._c10d: Any = None
@@ -112,7 +123,7 @@ class GroupRegistry:
                 known = self._by_id.get(id(pg))
                 if known is not None and known.pg() is pg and not known.gone:
                     return
-                group = RankGroup(pg, str(name))
+                group = RankGroup(weakref.ref(pg, self._make_forget(id(pg))), str(name))
                 for backend in _backends_of(self._c10d, pg):
                     group.orders[backend] = _created.get(backend, 0)
                     _created[backend] = group.orders[backend] + 1
@@ -125,6 +136,17 @@ class GroupRegistry:
             self._on_new(pg, group)
         except Exception:
             self.errors += 1
+
+    def _make_forget(self, key: int) -> Callable[[weakref.ref[Any]], None]:
+        """What runs when a ProcessGroup dies: from then on its id may be another's."""
+        recorded = self.recorded
+
+        def forget(pg: weakref.ref[Any]) -> None:
+            group = recorded.get(key)
+            if group is not None and group.pg is pg:
+                del recorded[key]
+
+        return forget
 
     def drop(self, name: str) -> None:
         """Mark the group of this name as destroyed."""
@@ -140,6 +162,9 @@ class GroupRegistry:
 
     def _drop_group(self, group: RankGroup) -> None:
         group.gone = True
+        pg = group.pg()
+        if pg is not None and self.recorded.get(id(pg)) is group:
+            del self.recorded[id(pg)]
         if group in self._undefined:
             self._undefined.remove(group)
         if group.row >= 0:
@@ -156,6 +181,11 @@ class GroupRegistry:
             self.add(pg, name)
             group = self._by_id.get(id(pg))
         return group
+
+    def find_recorded(self, pg: Any) -> RankGroup | None:
+        """The group of a ProcessGroup object if it has a row, after giving it one where that can be done now."""
+        group = self.find(pg)
+        return group if group is not None and self.define(group) and not group.blind else None
 
     def find_or_default(self, pg: Any) -> RankGroup | None:
         """Like :meth:`find`; None stands for the default group."""
@@ -190,6 +220,7 @@ class GroupRegistry:
                 return False
             group.members = members
             group.backend = _backend_of(self._c10d, pg)
+            group.on_cpu = group.backend in ("gloo", "mpi")
             key = (group.name, members)
             ordinal = self._seen.get(key, 0)
             self._seen[key] = ordinal + 1
@@ -208,6 +239,8 @@ class GroupRegistry:
             )
             group.blind = group.row < 0
             group.defined = True
+            if not group.blind:
+                self.recorded[id(pg)] = group
             if group in self._undefined:
                 self._undefined.remove(group)
             return True

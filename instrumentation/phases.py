@@ -2,13 +2,20 @@
 
 Owned by the session, used by hooks in the main thread only (calls from other threads are ignored: a phase is what the
 rank's training loop does). Never raises; the first error switches it off. Standard library only.
+``_phases.c`` is the same class in C, at a third of the cost; ``make_phase_tracker`` prefers it. Change both together.
+
+In a training step these functions run cold: torch has just used the processor's caches for itself. A call that takes
+0.5 us in a loop takes 2 to 4 there, roughly in proportion to the objects it touches; hence the few, plain statements.
 """
 
 from __future__ import annotations
 
+import os
 import threading
-import time
 from collections.abc import Callable
+from threading import get_ident
+from time import monotonic_ns, thread_time_ns
+from typing import Protocol
 
 from ..telemetry.vocabulary import Phase
 from .guard import Guard
@@ -19,8 +26,11 @@ _OTHER = int(Phase.OTHER)
 #: The training loop has begun when one of these is entered.
 _LOOP = frozenset({_DATA, _FORWARD, _BACKWARD, _OPTIMIZER})
 #: Own cost is measured on one call in this many, in CPU time of the thread: on a crowded machine wall time would charge
-#: us for others' work, and reading a thread's CPU time costs half a hook. Odd, because beginnings and ends alternate.
-COST_EVERY = 7
+#: us for others' work, and reading a thread's CPU time costs more than the call. A prime, so that it meets all of them.
+COST_EVERY = 61
+#: What each call costs outside its body: the hook that makes it, reading the loss, caches that torch has to fill again
+#: (measured: benchmarks/overhead.py, divided by the calls of a step).
+CROSSING_NS = 5_000
 
 
 def _combine(outer: Phase, inner: Phase) -> Phase:
@@ -48,7 +58,60 @@ _CLOSED_BY = {
 Entry = tuple[int, int, int, bool]  # identifier, phase, what is shown, left open
 
 
-class PhaseTracker:
+class Phases(Protocol):
+    """What hooks use: PhaseTracker, or the C one."""
+
+    base: int
+    shown: int
+    changed_ns: int
+    enabled: bool
+    cost_ns: int
+    calls: int
+
+    def enter(self, phase: int, *, left_open: bool = False, by_hand: bool = False) -> int: ...
+    def leave(self, identifier: int) -> None: ...
+    def leave_by_exception(self, identifier: int, error: BaseException) -> None: ...
+    def phase_of_exception(self, error: BaseException) -> int | None: ...
+    def set_base(self, phase: int) -> None: ...
+    def force(self, phase: int) -> None: ...
+    def in_main_thread(self) -> bool: ...
+    def depth(self) -> int: ...
+
+
+class FailedPhase:
+    """Which phase an exception came from. Rare, hence shared by both trackers."""
+
+    __slots__ = ()
+
+    shown: int
+    #: Identity of the last exception that unwound a phase, and that phase.
+    unwound: tuple[int, int]
+
+    def leave_by_exception(self, identifier: int, error: BaseException) -> None:
+        """Like ``leave``; remembers which phase the exception came from.
+
+        Only the exception's identity is kept: a reference would keep its traceback, and with it tensors, alive.
+        """
+        if identifier and self.unwound[0] != id(error):
+            self.unwound = (id(error), self.shown)  # type: ignore[misc]  # the trackers have the slot
+        self.leave(identifier)
+
+    def leave(self, identifier: int) -> None:
+        raise NotImplementedError
+
+    def phase_of_exception(self, error: BaseException) -> int | None:
+        """The phase that ``error``, or what it was raised from, unwound; None where no phase was unwound by it."""
+        cause: BaseException | None = error
+        for _ in range(32):
+            if cause is None:
+                return None
+            if id(cause) == self.unwound[0]:
+                return self.unwound[1]
+            cause = cause.__cause__ or cause.__context__
+        return None
+
+
+class PhaseTracker(FailedPhase):
     """Stack of phases of the main thread.
 
     set_phase: the ring writer's; called only when what is shown changes.
@@ -78,13 +141,12 @@ class PhaseTracker:
         #: Shown while the stack is empty: INIT, then OTHER (EVAL while the model is in eval mode), EXIT at the end.
         self.base = _INIT
         self.shown = _INIT
-        self.changed_ns = time.monotonic_ns()
+        self.changed_ns = monotonic_ns()
         #: False while the level is off.
         self.enabled = True
         self.cost_ns = 0
         self.calls = 0
-        #: Identity of the last exception that unwound a phase, and that phase: see ``phase_of_exception``.
-        self.unwound: tuple[int, int] = (0, _INIT)
+        self.unwound = (0, _INIT)
 
     def enter(self, phase: int, *, left_open: bool = False, by_hand: bool = False) -> int:
         """Begin a phase. Returns the identifier for ``leave``; 0 where nothing was begun.
@@ -92,24 +154,26 @@ class PhaseTracker:
         left_open: no ``finally`` guards its end, so the phases of _CLOSED_BY end it as well.
         by_hand: the user named it, so it is shown whatever is around it.
         """
-        if not (self.enabled and self._guard.enabled) or threading.get_ident() != self._main_thread:
+        if not self.enabled or get_ident() != self._main_thread or not self._guard.enabled:
             return 0
         self.calls = calls = self.calls + 1
-        begin_ns = 0 if calls % COST_EVERY else time.thread_time_ns()
+        begin_ns = 0 if calls % COST_EVERY else thread_time_ns()
         try:
             stack = self._stack
-            while stack and stack[-1][3] and phase in _CLOSED_BY.get(stack[-1][1], ()):
-                stack.pop()
+            if stack:
+                while stack and stack[-1][3] and phase in _CLOSED_BY.get(stack[-1][1], ()):
+                    stack.pop()
             if self.base == _INIT and phase in _LOOP:
                 self.base = _OTHER
-            outer = stack[-1][2] if stack else self.base
-            shown = phase if by_hand else COMBINED[outer][phase]
+            shown = phase if by_hand else COMBINED[stack[-1][2] if stack else self.base][phase]
             self._next_id = identifier = self._next_id + 1
             stack.append((identifier, phase, shown, left_open))
             if shown != self.shown:
-                self._show(shown)
+                self.shown = shown
+                self.changed_ns = monotonic_ns()
+                self._set_phase(shown)
             if begin_ns:
-                self.cost_ns += (time.thread_time_ns() - begin_ns) * COST_EVERY
+                self.cost_ns += (thread_time_ns() - begin_ns) * COST_EVERY
             return identifier
         except Exception as error:  # edge: hook
             self._guard.fail(error)
@@ -120,48 +184,33 @@ class PhaseTracker:
         if not identifier or not self._guard.enabled:
             return
         self.calls = calls = self.calls + 1
-        begin_ns = 0 if calls % COST_EVERY else time.thread_time_ns()
+        begin_ns = 0 if calls % COST_EVERY else thread_time_ns()
         try:
             stack = self._stack
-            for index in range(len(stack) - 1, -1, -1):
-                if stack[index][0] == identifier:
-                    del stack[index:]
-                    break
-                if stack[index][0] < identifier:
-                    return
+            if stack and stack[-1][0] == identifier:  # the usual case: nothing inside it is open
+                stack.pop()
             else:
-                return
+                for index in range(len(stack) - 1, -1, -1):
+                    if stack[index][0] <= identifier:
+                        if stack[index][0] != identifier:
+                            return
+                        del stack[index:]
+                        break
+                else:
+                    return
             shown = stack[-1][2] if stack else self.base
             if shown != self.shown and self.enabled:
-                self._show(shown)
+                self.shown = shown
+                self.changed_ns = monotonic_ns()
+                self._set_phase(shown)
             if begin_ns:
-                self.cost_ns += (time.thread_time_ns() - begin_ns) * COST_EVERY
+                self.cost_ns += (thread_time_ns() - begin_ns) * COST_EVERY
         except Exception as error:  # edge: hook
             self._guard.fail(error)
 
-    def leave_by_exception(self, identifier: int, error: BaseException) -> None:
-        """Like ``leave``; remembers which phase the exception came from.
-
-        Only the exception's identity is kept: a reference would keep its traceback, and with it tensors, alive.
-        """
-        if identifier and self.unwound[0] != id(error):
-            self.unwound = (id(error), self.shown)
-        self.leave(identifier)
-
-    def phase_of_exception(self, error: BaseException) -> int | None:
-        """The phase that ``error``, or what it was raised from, unwound; None where no phase was unwound by it."""
-        cause: BaseException | None = error
-        for _ in range(32):
-            if cause is None:
-                return None
-            if id(cause) == self.unwound[0]:
-                return self.unwound[1]
-            cause = cause.__cause__ or cause.__context__
-        return None
-
     def set_base(self, phase: int) -> None:
         """What is shown outside all phases. Any thread's call but the main thread's is ignored."""
-        if not self._guard.enabled or threading.get_ident() != self._main_thread:
+        if get_ident() != self._main_thread or not self._guard.enabled:
             return
         try:
             self.base = phase
@@ -182,7 +231,7 @@ class PhaseTracker:
 
     def in_main_thread(self) -> bool:
         """Whether the calling thread's phases count."""
-        return threading.get_ident() == self._main_thread
+        return get_ident() == self._main_thread
 
     def depth(self) -> int:
         """Number of phases begun and not ended."""
@@ -190,5 +239,27 @@ class PhaseTracker:
 
     def _show(self, phase: int) -> None:
         self.shown = phase
-        self.changed_ns = time.monotonic_ns()
+        self.changed_ns = monotonic_ns()
         self._set_phase(phase)
+
+
+def make_phase_tracker(set_phase: Callable[[int], int], guard: Guard) -> Phases:
+    """The C tracker where it was built and WHICHRANK_NATIVE is not ``0``, else the one in Python."""
+    if os.environ.get("WHICHRANK_NATIVE", "1") != "0":
+        try:
+            from .phases_native import NativePhaseTracker
+        except ImportError:
+            pass
+        else:
+            return NativePhaseTracker(set_phase, guard)
+    return PhaseTracker(set_phase, guard)
+
+
+def closing_table() -> list[list[bool]]:
+    """[open phase][phase that begins]: whether the one that was left open has ended then."""
+    return [[new in _CLOSED_BY.get(int(old), ()) for new in Phase] for old in Phase]
+
+
+def loop_table() -> list[bool]:
+    """[phase]: whether the training loop has begun with it."""
+    return [phase in _LOOP for phase in Phase]

@@ -1,7 +1,7 @@
-"""The ring writer in pure Python: events, group rows and the rank row, written on the training threads' hot path.
+"""The ring writer in pure Python: its life, and the rank row (phase, step, loss, level, exit).
 
-One per process. Any thread may call it; a re-entrant lock keeps one record whole (a signal handler may interrupt its
-own thread). It never blocks on anything else, never raises for a full area, and does nothing in a forked child.
+One per process; collectives are RingCollectives', rare writes RingRecords'. Any thread may call it, under their lock.
+It never blocks on anything else, never raises for a full area, and does nothing in a forked child.
 The C recorder (``_recorder``) has the same methods and writes the same bytes; ``open_ring_writer`` prefers it.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-import struct
 import threading
 import weakref
 from collections.abc import Sequence
@@ -19,28 +18,15 @@ from time import monotonic_ns
 from typing import Any, Protocol
 
 from ..telemetry import ring_layout as layout
-from ..telemetry.vocabulary import EventFlag, EventKind, Level, Op, Phase, StepFlag
+from ..telemetry.vocabulary import EventKind, Level, StepFlag
+from .ring_collectives import RingCollectives
 from .ring_file import IdentityValue, PreparedRing, RingGeometry, geometry_for, prepare_ring
-from .ring_records import Frame, RingRecords, float_bits
+from .ring_records import Frame, float_bits
 from .run_delay import RunDelay
 
-#: Operations remembered per group and sort. One that is still open after so many more is given up: counts as complete.
-MAX_OPEN = 1024
-
-_ENQUEUE = int(EventKind.ENQUEUE)
-_COMPLETE = int(EventKind.COMPLETE)
-_STARTED = int(EventKind.STARTED)
 _PHASE = int(EventKind.PHASE)
 _STEP = int(EventKind.STEP)
-_P2P = int(EventFlag.P2P)
-_P2P_OPS = (int(Op.SEND), int(Op.RECV))
-#: Flags on which members of a collective must agree; whether a call is asynchronous is each rank's own affair.
-_SIGNATURE_FLAGS = int(EventFlag.P2P | EventFlag.NO_SIZE)
 _UNKNOWN = layout.UNKNOWN_U64
-_EVENT = layout.EVENT_STRUCT
-_GROUP_FRONT = struct.Struct("<6Q")
-_GROUP_DONE = struct.Struct("<6Q")
-_HEAD_WORD = layout.H_EVENT_HEAD >> 3
 
 
 class RankRecorder(Protocol):
@@ -103,31 +89,7 @@ def _forget_all_in_child() -> None:
 os.register_at_fork(after_in_child=_forget_all_in_child)
 
 
-class _OpenOperations(dict[int, tuple[int, int]]):
-    """Sequence -> (enqueue time_ns, step) of one group's open operations of one sort."""
-
-    __slots__ = ("first",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        #: No lower sequence is open.
-        self.first = 0
-
-    def oldest(self) -> int:
-        """Lowest open sequence; there must be one. (Walking: a dict that loses its first items finds them slowly.)"""
-        first = self.first
-        while first not in self:
-            first += 1
-        self.first = first
-        return first
-
-    def make_room(self, seq: int) -> None:
-        """Number ``seq`` has been counted: operations MAX_OPEN older that are still open are given up."""
-        while self and seq - self.oldest() >= MAX_OPEN:
-            del self[self.first]
-
-
-class RingWriter(RingRecords):
+class RingWriter(RingCollectives):
     """Writes one rank's ring. Create with :meth:`create`."""
 
     def __init__(self, prepared: PreparedRing) -> None:
@@ -136,20 +98,8 @@ class RingWriter(RingRecords):
         self._start_records(prepared.path, geometry)
         self._fd = prepared.fd
         self._map: mmap.mmap | None = mmap.mmap(prepared.fd, geometry.file_bytes)
-        self._set_views(memoryview(self._map))
-        self._lock = threading.RLock()
-        self._head = 0
-        self._event_mask = geometry.event_slots - 1
-        self._events_offset = geometry.events_offset
+        self._start_collectives(memoryview(self._map), geometry)
         self._rank_word = self._row_word(layout.RANK_ROW)
-        self._first_group_word = self._row_word(layout.FIRST_GROUP_ROW)
-        self._step = 0
-        self._phase = int(Phase.INIT)
-        self._tracks_completion = False
-        rows = geometry.group_rows
-        self._counts = [[0] * rows, [0] * rows]  # collectives, point-to-point
-        self._open = [[_OpenOperations() for _ in range(rows)] for _ in range(2)]
-        self._completed = [[0] * rows, [0] * rows]
         now = monotonic_ns()
         self._words[self._rank_word + (layout.R_LEVEL >> 3)] = int(Level.OFF)
         self._words[self._rank_word + (layout.R_PHASE_SINCE_NS >> 3)] = now
@@ -195,223 +145,6 @@ class RingWriter(RingRecords):
             raise
         return writer
 
-    def _set_views(self, view: memoryview) -> None:
-        self._bytes = view
-        self._words = view.cast("Q")
-        self._floats = view.cast("d")
-
-    def _open_group(self, group: int) -> None:
-        self._counts[0][group] = self._counts[1][group] = 0
-
-    def track_completion(self, enabled: bool) -> None:
-        """Whether enqueued operations count as open until completed; off where nothing would report their end."""
-        self._tracks_completion = enabled
-
-    # --- collectives ------------------------------------------------------------------------------------------------
-    def enqueue(self, group: int, op: int, nbytes: int, dtype: int, peer: int, flags: int) -> int:
-        """Record one issued operation; returns its sequence number (first is 1, P2P counted apart).
-
-        ``nbytes`` in bytes, ``dtype`` a small code, ``peer`` the root or peer rank (-1 = none), ``flags`` EventFlag.
-        """
-        with self._lock:
-            now = monotonic_ns()
-            p2p = flags & _P2P
-            counts = self._counts[p2p]
-            seq = counts[group] + 1
-            counts[group] = seq
-            head = self._head + 1
-            self._head = head
-            words = self._words
-            slot = self._events_offset + (((head - 1) & self._event_mask) << 6)
-            _EVENT.pack_into(
-                self._bytes,
-                slot,
-                0,
-                _ENQUEUE | op << 8 | self._phase << 16 | flags << 24 | group << 32 | dtype << 48,
-                seq,
-                now,
-                nbytes,
-                self._step,
-                peer + 1,
-                head,
-            )
-            # Begin goes last: a reader copies upwards, so begin == end means that all between is whole.
-            words[slot >> 3] = head
-            words[_HEAD_WORD] = head
-            row = self._first_group_word + (group << 4)
-            words[row] = head + head - 1
-            begin = (row << 3) + 8
-            self._bytes[begin : begin + 48] = _GROUP_FRONT.pack(
-                self._counts[0][group],
-                self._counts[1][group],
-                now,
-                op | (flags & _SIGNATURE_FLAGS) << 8 | dtype << 16,
-                nbytes,
-                peer + 1,
-            )
-            words[row] = head + head
-            if self._tracks_completion:
-                opened = self._open[p2p][group]
-                if opened:
-                    opened.make_room(seq)
-                else:
-                    opened.first = seq
-                opened[seq] = (now, self._step)
-                count = len(opened) + len(self._open[1 - p2p][group])
-                if count == 1:
-                    words[row + 8] = head + head - 1
-                    words[row + 13] = now
-                    words[row + 14] = 1
-                    words[row + 8] = head + head
-                else:
-                    words[row + 14] = count
-            return seq
-
-    def skip(self, group: int, flags: int) -> int:
-        """Count an operation without recording it (level below events), so that numbers agree again later."""
-        with self._lock:
-            p2p = flags & _P2P
-            seq = self._counts[p2p][group] + 1
-            self._counts[p2p][group] = seq
-            self._open[p2p][group].make_room(seq)
-            return seq
-
-    def enqueued(self, group: int, flags: int = 0) -> int:
-        """Sequence number of the last operation counted on the group (of P2P if ``flags`` has P2P)."""
-        return self._counts[flags & _P2P][group]
-
-    def complete(self, group: int, seq: int, enqueued_ns: int, flags: int) -> None:
-        """Record the end of one operation. A second report of the same end, or of an unknown one, does nothing.
-
-        ``enqueued_ns`` 0 means "as recorded at enqueue".
-        """
-        with self._lock:
-            p2p = flags & _P2P
-            opened = self._open[p2p][group]
-            entry = opened.pop(seq, None)
-            if entry is None:
-                return
-            now = monotonic_ns()
-            head = self._head + 1
-            self._head = head
-            words = self._words
-            slot = self._events_offset + (((head - 1) & self._event_mask) << 6)
-            _EVENT.pack_into(
-                self._bytes,
-                slot,
-                0,
-                _COMPLETE | self._phase << 16 | flags << 24 | group << 32,
-                seq,
-                now,
-                enqueued_ns or entry[0],
-                entry[1],
-                0,
-                head,
-            )
-            words[slot >> 3] = head
-            words[_HEAD_WORD] = head
-            if opened or self._open[1 - p2p][group]:
-                self._write_done_half(group, p2p, now)
-                return
-            # Nothing is open any more: the usual case, in fewer steps.
-            row = self._first_group_word + (group << 4)
-            self._completed[p2p][group] = completed = self._counts[p2p][group]
-            words[row + 8] = head + head - 1
-            words[row + 9 + p2p] = completed
-            words[row + 11] = now
-            words[row + 13] = 0
-            words[row + 14] = 0
-            words[row + 8] = head + head
-
-    def complete_through(self, group: int, seq: int, flags: int) -> int:
-        """Record the end of every open operation up to ``seq``; returns how many that were."""
-        with self._lock:
-            p2p = flags & _P2P
-            opened = self._open[p2p][group]
-            ended = sorted(number for number in opened if number <= seq)
-            if not ended:
-                return 0
-            now = monotonic_ns()
-            for number in ended:
-                enqueued_ns, step = opened.pop(number)
-                self._write_end(_COMPLETE, group, number, enqueued_ns, step, now, flags)
-            self._write_done_half(group, p2p, now)
-            return len(ended)
-
-    def started_through(self, group: int, seq: int) -> None:
-        """Record that the device has started every collective up to ``seq`` (only where the backend can tell)."""
-        with self._lock:
-            row = self._first_group_word + (group << 4)
-            if self._words[row + 12] == seq:
-                return
-            entry = self._open[0][group].get(seq, (0, self._step))
-            self._write_end(_STARTED, group, seq, entry[0], entry[1], monotonic_ns(), 0)
-            self._words[row + 12] = seq
-
-    def _write_end(self, kind: int, group: int, seq: int, begin_ns: int, step: int, now: int, flags: int) -> None:
-        head = self._head + 1
-        self._head = head
-        slot = self._events_offset + (((head - 1) & self._event_mask) << 6)
-        _EVENT.pack_into(
-            self._bytes,
-            slot,
-            0,
-            kind | self._phase << 16 | flags << 24 | group << 32,
-            seq,
-            now,
-            begin_ns,
-            step,
-            0,
-            head,
-        )
-        self._words[slot >> 3] = head
-        self._words[_HEAD_WORD] = head
-
-    def _write_done_half(self, group: int, p2p: int, now: int) -> None:
-        """Completed means: every lower number is complete as well, so an open older one holds the count back."""
-        opened = self._open[p2p][group]
-        other = self._open[1 - p2p][group]
-        completed = self._completed
-        completed[p2p][group] = opened.oldest() - 1 if opened else self._counts[p2p][group]
-        oldest = opened[opened.first][0] if opened else 0
-        if other:
-            other_oldest = other[other.oldest()][0]
-            oldest = min(oldest, other_oldest) if oldest else other_oldest
-        words = self._words
-        row = self._first_group_word + (group << 4)
-        head = self._head
-        words[row + 8] = head + head - 1
-        words[row + 9] = completed[0][group]
-        words[row + 10] = completed[1][group]
-        words[row + 11] = now
-        words[row + 13] = oldest
-        words[row + 14] = len(opened) + len(other)
-        words[row + 8] = head + head
-
-    def append_event(self, kind: int, group: int = 0, seq: int = 0, value: int = 0, extra: int = 0) -> None:
-        """Publish one event in the current phase and step, stamped now."""
-        with self._lock:
-            self._append(int(kind), group, seq, monotonic_ns(), value, self._step, extra, 0)
-
-    def _append(self, kind: int, group: int, seq: int, now: int, value: int, step: int, extra: int, flags: int) -> None:
-        head = self._head + 1
-        self._head = head
-        slot = self._events_offset + (((head - 1) & self._event_mask) << 6)
-        _EVENT.pack_into(
-            self._bytes,
-            slot,
-            0,
-            kind | self._phase << 16 | flags << 24 | group << 32,
-            seq,
-            now,
-            value,
-            step,
-            extra,
-            head,
-        )
-        self._words[slot >> 3] = head
-        self._words[_HEAD_WORD] = head
-
     # --- phase, step, loss ------------------------------------------------------------------------------------------
     def set_phase(self, phase: int) -> int:
         """Enter a phase; returns the previous one. Entering the current phase writes nothing."""
@@ -447,7 +180,8 @@ class RingWriter(RingRecords):
                 flags |= StepFlag.HAS_GRAD_NORM
                 norm_bits = float_bits(grad_norm)
             delay = self._run_delay.since_last(now)  # takes the place of group and dtype
-            self._append(_STEP, delay, step, now, loss_bits, self._step_since_ns, norm_bits, int(flags))
+            begin = self._step_since_ns
+            self._append(_STEP, delay & 0xFFFF, step, now, loss_bits, begin, norm_bits, int(flags), delay >> 16)
             self._step = step + 1
             self._step_since_ns = now
             version = words[row] | 1
@@ -475,7 +209,7 @@ class RingWriter(RingRecords):
             row = self._rank_word
             version = words[row] | 1
             words[row] = version
-            self._floats[row + 5] = loss
+            words[row + 5] = float_bits(loss)
             words[row + 7] = self._step
             words[row] = version + 1
 
@@ -517,10 +251,8 @@ class RingWriter(RingRecords):
         with self._lock:
             self._run_delay.close()
             old, self._map = self._map, None
-            self._floats.release()
-            self._words.release()
-            self._bytes.release()
-            self._set_views(memoryview(bytearray(self.geometry.file_bytes)))
+            self._release_views()
+            self._set_views(memoryview(bytearray(self.geometry.file_bytes)), self.geometry)
             old.close()
             with contextlib.suppress(OSError):
                 os.close(self._fd)

@@ -11,6 +11,7 @@ import atexit
 import os
 import sys
 import threading
+from collections.abc import Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from .guard import Guard, HookHealth
 from .heartbeat import Heartbeat
 from .import_hooks import PostImportFinder
 from .patch import PatchSet
-from .phases import PhaseTracker
+from .phases import CROSSING_NS, make_phase_tracker
 from .rank_identity import RankPlace
 from .ring_writer import RankRecorder
 from .steps import StepCounter
@@ -43,7 +44,7 @@ class Session:
         self.directory = directory
         self.pid = os.getpid()
         self.health = HookHealth()
-        self.tracker = PhaseTracker(writer.set_phase, Guard("phases", self.health))
+        self.tracker = make_phase_tracker(writer.set_phase, Guard("phases", self.health))
         self.steps = StepCounter(writer, Guard("steps", self.health))
         self.exceptions = ExceptionRecorder(writer, self.tracker, Guard("exceptions", self.health), self.owns_rank)
         self.imports = PostImportFinder(self.health.report)
@@ -135,6 +136,14 @@ class Session:
         except Exception as error:  # edge: torch without distributed, or internals that changed
             self.health.report("collectives", error)
 
+    def _open_operations(self) -> Sized:
+        """What hooks ask before they poll; in C it is the object itself, whose length costs no call in Python."""
+        if self.collectives is None:
+            return ()
+        completion = self.collectives.completion
+        open_work: Sized = getattr(completion, "open_work", completion)
+        return open_work
+
     def _install_hooks(self) -> None:
         try:
             from .hooks import (
@@ -161,6 +170,7 @@ class Session:
                 patches=self.patches,
                 imports=self.imports,
                 poll_completions=self._poll_completions,
+                open_operations=self._open_operations(),
             )
         except Exception as error:  # edge: a torch without the parts we need at all
             self.health.report("hooks", error)
@@ -228,7 +238,7 @@ class Session:
 
     def _write_cost(self) -> int:
         """Publish what all hooks cost the training threads since the last time; returns the total in ns."""
-        own_ns = self.tracker.cost_ns + self.steps.cost_ns
+        own_ns = self.tracker.cost_ns + self.steps.cost_ns + self.tracker.calls * CROSSING_NS
         own_calls = self.tracker.calls + self.steps.calls
         if self.collectives is not None:
             own_ns += self.collectives.cost_ns

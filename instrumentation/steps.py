@@ -8,18 +8,21 @@ A GradScaler that skips the update counts the step with SKIPPED. The first ``whi
 Optimizers that do not subclass ``torch.optim.Optimizer`` and wrap none are not seen: such loops call
 ``whichrank.step()``.
 
-Runs in the main thread. Never raises. Standard library only.
+Runs in the main thread, in a training step with cold caches (see phases). Never raises. Standard library only.
 """
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable
+from math import isfinite
+from time import thread_time_ns
 from typing import Any, Protocol
 
 from ..telemetry.vocabulary import StepFlag
 from .guard import Guard
+
+_SKIPPED, _BY_HAND = int(StepFlag.SKIPPED), int(StepFlag.BY_HAND)
+#: Own cost is measured on one step in this many, never the first.
+COST_EVERY = 16
 
 
 class StepWriter(Protocol):
@@ -39,7 +42,6 @@ class StepCounter:
         "_grad_norm",
         "_guard",
         "_loss",
-        "_on_step",
         "_stepped",
         "_writer",
         "by_hand",
@@ -50,10 +52,9 @@ class StepCounter:
         "step",
     )
 
-    def __init__(self, writer: StepWriter, guard: Guard, on_step: Callable[[int], None] | None = None) -> None:
+    def __init__(self, writer: StepWriter, guard: Guard) -> None:
         self._writer = writer
         self._guard = guard
-        self._on_step = on_step
         self._backward_seen = False
         self._stepped: set[int] = set()
         self._auto_since_hand = False
@@ -82,7 +83,7 @@ class StepCounter:
         if not (self.enabled and self._guard.enabled):
             return
         try:
-            if self._loss is None or math.isfinite(self._loss):
+            if self._loss is None or isfinite(self._loss):
                 self._loss = loss
                 self._writer.set_loss(loss)
         except Exception as error:  # edge: hook
@@ -90,7 +91,7 @@ class StepCounter:
 
     def on_grad_norm(self, grad_norm: float) -> None:
         """Total gradient norm; as with the loss, a value that is not finite sticks until the step ends."""
-        if self._grad_norm is None or math.isfinite(self._grad_norm):
+        if self._grad_norm is None or isfinite(self._grad_norm):
             self._grad_norm = grad_norm
 
     def on_optimizer_step(self, optimizer: Any, *, skipped: bool = False) -> None:
@@ -106,7 +107,7 @@ class StepCounter:
             if self._backward_seen or identity in self._stepped:
                 self._stepped.clear()
                 self._auto_since_hand = True
-                self._end(int(StepFlag.SKIPPED) if skipped else 0)
+                self._end(_SKIPPED if skipped else 0)
             self._stepped.add(identity)
         except Exception as error:  # edge: hook
             self._guard.fail(error)
@@ -127,21 +128,17 @@ class StepCounter:
                     self._writer.set_loss(loss)
                 self._loss = self._grad_norm = None
                 return
-            self._end(int(StepFlag.BY_HAND))
+            self._end(_BY_HAND)
         except Exception as error:  # edge: hook
             self._guard.fail(error)
 
     def _end(self, flags: int) -> None:
-        begin_ns = time.thread_time_ns()
+        """``flags`` without those for loss and norm: the writer sets them."""
+        self.calls = calls = self.calls + 1
+        begin_ns = 0 if calls % COST_EVERY else thread_time_ns()
         loss, grad_norm = self._loss, self._grad_norm
         self._loss = self._grad_norm = None
         self._backward_seen = False
-        if loss is not None:
-            flags |= StepFlag.HAS_LOSS
-        if grad_norm is not None:
-            flags |= StepFlag.HAS_GRAD_NORM
-        self.step = self._writer.end_step(loss, grad_norm, int(flags))
-        if self._on_step is not None:
-            self._on_step(self.step)
-        self.cost_ns += time.thread_time_ns() - begin_ns
-        self.calls += 1
+        self.step = self._writer.end_step(loss, grad_norm, flags)
+        if begin_ns:
+            self.cost_ns += (thread_time_ns() - begin_ns) * COST_EVERY

@@ -19,8 +19,9 @@ _BACKWARD, _EVAL, _OTHER = int(Phase.BACKWARD), int(Phase.EVAL), int(Phase.OTHER
 def install(context: HookContext) -> None:
     """Patch the one function through which eager backward passes go."""
     tracker, steps, losses, grad_norms = context.tracker, context.steps, context.losses, context.grad_norms
+    read_loss, on_backward = losses.read, steps.on_backward
     enter, leave, unwind = tracker.enter, tracker.leave, tracker.leave_by_exception
-    poll_completions = context.poll_completions
+    poll_completions, open_operations = context.poll_completions, context.open_operations
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -31,14 +32,16 @@ def install(context: HookContext) -> None:
                 tracker.base = _OTHER  # a model in eval mode that learns is training (frozen batch norms)
             entered = enter(_BACKWARD)
             # Not ``entered``: losses and steps go on where the phases have switched themselves off.
-            counts = tracker.enabled and tracker.in_main_thread()
+            counts = entered or (tracker.enabled and tracker.in_main_thread())
             if counts:
-                losses.collect()
-                grad_norms.collect()
+                if losses.pending:
+                    losses.collect()
+                if grad_norms.pending:
+                    grad_norms.collect()
                 # A gradient of its own means that this is not the loss (pipeline stages, custom graphs).
                 if (args[0] if args else kwargs.get("grad_tensors")) is None:
                     if context.scaled_loss != id(tensors):
-                        losses.read(tensors)
+                        read_loss(tensors)
                     context.scaled_loss = 0
             try:
                 result = original(tensors, *args, **kwargs)
@@ -46,8 +49,9 @@ def install(context: HookContext) -> None:
                 unwind(entered, error)
                 raise
             if counts:
-                poll_completions()
-                steps.on_backward()
+                if open_operations:
+                    poll_completions()
+                on_backward()
             leave(entered)
             return result
 

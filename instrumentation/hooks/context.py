@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from ..guard import Guard, HookHealth
 from ..import_hooks import PostImportFinder
 from ..loss import ScalarReader
 from ..patch import PatchSet
-from ..phases import PhaseTracker
+from ..phases import Phases
 from ..steps import StepCounter
 
 
@@ -23,7 +23,7 @@ class HookContext:
     """Shared by all hooks of one session. Hooks run in the main thread unless their module says otherwise."""
 
     health: HookHealth
-    tracker: PhaseTracker
+    tracker: Phases
     steps: StepCounter
     losses: ScalarReader
     grad_norms: ScalarReader
@@ -31,6 +31,8 @@ class HookContext:
     imports: PostImportFinder
     #: Looks for completed collectives; called at edges where some are likely (end of backward, before the optimizer).
     poll_completions: Callable[[], object]
+    #: The operations still open; without any there is nothing to poll for.
+    open_operations: Sized
     #: Ways back that are not patches, such as torch's own hook handles.
     undo: list[Callable[[], None]] = field(default_factory=list)
     #: id of the last loss that a GradScaler scaled: its true value has been read.
@@ -49,7 +51,7 @@ class HookContext:
 
 def phase_wrapper(
     original: Callable[..., Any],
-    tracker: PhaseTracker,
+    tracker: Phases,
     phase: int,
 ) -> Callable[..., Any]:
     """Wrap a function so that it runs in a phase. Same signature, result and exceptions."""

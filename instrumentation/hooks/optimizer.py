@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from threading import get_ident
 from typing import Any
 
 from torch.compiler import is_dynamo_compiling
@@ -17,36 +19,47 @@ MAX_NESTED = 8
 
 def install(context: HookContext) -> None:
     """Register the two global hooks. Optimizers outside the main thread have no phase and end no step."""
-    tracker, steps, poll_completions = context.tracker, context.steps, context.poll_completions
+    tracker, steps = context.tracker, context.steps
+    enter, leave, on_step = tracker.enter, tracker.leave, steps.on_optimizer_step
+    poll_completions, open_operations = context.poll_completions, context.open_operations
     entered: list[tuple[int, int]] = []  # optimizer, phase entry
     guard = context.guard("optimizer")
+    main_thread = threading.main_thread().ident
+
+    def drop_raised(identity: int) -> None:
+        """Steps of optimizers that raised have no end of their own."""
+        for index, (known, entry) in enumerate(entered):
+            if known == identity:
+                leave(entry)
+                del entered[index:]
+                break
+        if len(entered) >= MAX_NESTED:
+            entered.clear()
 
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if is_dynamo_compiling() or not (guard.enabled and tracker.enabled and tracker.in_main_thread()):
+        if is_dynamo_compiling() or not (guard.enabled and tracker.enabled) or get_ident() != main_thread:
             return
         try:
-            poll_completions()
-            for index, (identity, entry) in enumerate(entered):
-                if identity == id(optimizer):  # its last step raised
-                    tracker.leave(entry)
-                    del entered[index:]
-                    break
-            if len(entered) >= MAX_NESTED:
-                entered.clear()
-            entered.append((id(optimizer), tracker.enter(_OPTIMIZER, left_open=True)))
+            if open_operations:
+                poll_completions()
+            if entered:
+                drop_raised(id(optimizer))
+            entered.append((id(optimizer), enter(_OPTIMIZER, left_open=True)))
         except Exception as error:  # edge: hook
             guard.fail(error)
 
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if is_dynamo_compiling() or not (guard.enabled and tracker.in_main_thread()):
+        if is_dynamo_compiling() or not (entered and guard.enabled) or get_ident() != main_thread:
             return
         try:
-            for index, (identity, entry) in enumerate(entered):
-                if identity == id(optimizer):
+            identity = id(optimizer)
+            for index in range(len(entered) - 1, -1, -1):
+                if entered[index][0] == identity:
+                    entry = entered[index][1]
                     del entered[index:]
                     # The step ends before the phase does, so that what follows belongs to the next step.
-                    steps.on_optimizer_step(optimizer)
-                    tracker.leave(entry)
+                    on_step(optimizer)
+                    leave(entry)
                     break
         except Exception as error:  # edge: hook
             guard.fail(error)

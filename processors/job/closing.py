@@ -90,7 +90,7 @@ def close_steps(job: JobState, horizon: int) -> Closed:
         _remember_pattern(job, ready, horizon)
     _measure(job, closing, ready, pick(p2p_rows, p2p_done))
     job.closed_step = max(job.closed_step, horizon)
-    job.note_pace()
+    job.note_pace(instances.rows.size)
     job.steps_changed = job.rewrite_open = True
     return Closed(rows=closing, mismatch=mismatch, short=short)
 

@@ -26,7 +26,7 @@ from .rows import in_dtype
 from .signatures import note_open_calls, report_mismatch
 from .state import JobState
 from .state_rows import is_current, load_job, save_job
-from .steps import close_ready_steps, judge_late_numbers, judge_open_calls
+from .steps import close_ready_steps, ends_with_steps, judge_late_numbers, judge_open_calls
 
 NUMBER_HOLD_NS = 1_000_000_000
 #: Steps that take no longer than those before may wait until so much has gathered, or so long.
@@ -134,9 +134,12 @@ class JobOperator:
         if block.name not in TABLES or not self._enter(job, block.identity, stamp_ns, ctx):
             return
         node = block.identity.node
+        if node not in job.offsets:
+            job.offsets[node] = block.clock_offset_ns
+            job.facts_changed = True
         arrived = Arrived(
             rows=in_dtype(block.rows, TABLES[block.name]),
-            offset_ns=job.offsets.setdefault(node, block.clock_offset_ns),
+            offset_ns=job.offsets[node],
             groups=job.group_lookup(block.groups) if block.name in _GROUPED else None,
         )
         if block.name is EventName.BLOCK_COLLECTIVES:
@@ -188,6 +191,6 @@ class JobOperator:
 
 def _is_watched(job: JobState, rows: np.ndarray) -> bool:
     """Whether these STEPS rows may be the first signs of something, or the end of what was told."""
-    if job.findings or not job.slow_step_ns:
+    if not job.slow_step_ns or any(ends_with_steps(job, finding) for finding in job.findings.values()):
         return True
     return int((rows["end_ns"] - rows["begin_ns"]).min()) > job.slow_step_ns

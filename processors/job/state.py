@@ -29,6 +29,10 @@ FRESH_NS = 3_000_000_000
 #: Phases are looked at within a window only.
 _KEPT_PHASES = max(WINDOWS)
 _KEPT_STEPS = LONGEST_BASELINE + max(WINDOWS)
+#: Steps after which it is known how long they take; until then each is closed at once.
+_FEWEST_STEPS = 40
+#: The same where closing is dear and no more than one step in ten takes longer than the median by so much.
+_FEWEST_EVEN_STEPS, _EVEN, _MANY_ROWS = 16, 1.1, 1024
 
 
 @dataclass(slots=True)
@@ -286,14 +290,20 @@ class JobState:
         self.pace = self.pace[-LONGEST_HISTORY:]
         self.steps_changed = True
 
-    def note_pace(self) -> None:
-        """Remembers the step time from which on steps are looked at at once; to be called when steps were closed."""
+    def note_pace(self, closed_rows: int) -> None:
+        """Remembers the step time from which on steps are looked at at once; to be called when steps were closed.
+
+        closed_rows: how many rows were joined for it. Where they are many, even steps are known after fewer of them.
+        """
         recent = np.sort(self.times.duration_ns[-64:])
-        if recent.size < 40:
-            self.slow_step_ns = 0
+        self.slow_step_ns = 0
+        if recent.size < _FEWEST_EVEN_STEPS:
+            return
+        usual = int(recent[recent.size // 2])
+        even = recent[int(0.9 * recent.size)] <= _EVEN * usual
+        if recent.size < _FEWEST_STEPS and not (even and closed_rows >= _MANY_ROWS):
             return
         # Where steps are paced, a tenth of a millisecond is beyond most of them and means nothing.
-        usual = int(recent[recent.size // 2])
         self.slow_step_ns = max(int(recent[int(0.8 * recent.size)]), usual + int(SMALLEST_EXCESS / 2 * usual))
 
     def median_step_ns(self) -> int:

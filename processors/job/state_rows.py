@@ -1,13 +1,13 @@
 """A job's state as rows of table "job", and back. No pickle.
 
-``facts`` slow-changing JSON, ``clock`` what changes with every batch, ``progress`` newest progress rows, ``steps`` the
-window of closed steps, ``open/N`` rows of open steps as they came, one per batch. A change of what these rows hold
-raises ``runner_state.SCHEMA_VERSION``: a state of another version is set aside and made anew from the bus.
+``facts`` slow-changing JSON, ``clock`` what changes with every batch (flush times in the order of ``offsets`` in
+``facts``), ``progress`` newest progress rows, ``steps`` the window of closed steps, ``open/N`` rows of open steps as
+they came, one per batch. A change of what these rows hold raises ``runner_state.SCHEMA_VERSION``: a state of another
+version is set aside and made anew from the bus.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -54,9 +54,10 @@ def save_job(job: JobState, table: Table) -> None:
     _save_open(job, table)
     job.facts_changed = job.progress_changed = job.steps_changed = False
     job.revision += 1
-    numbers = np.array([getattr(job, name) for name in _CLOCK_NUMBERS], np.int64)
-    arrays = {"numbers": numbers, "open_calls": job.open_calls, "newest_step": job.newest_step}
-    table.put("clock", b"%d\n%s" % (job.revision, pack({"flushed_ns": job.flushed_ns}, arrays)))
+    numbers = [getattr(job, name) for name in _CLOCK_NUMBERS]
+    numbers += [job.flushed_ns.get(node, 0) for node in job.offsets]
+    arrays = {"numbers": np.array(numbers), "open_calls": job.open_calls, "newest_step": job.newest_step}
+    table.put("clock", b"%d\n%s" % (job.revision, pack({}, arrays)))
 
 
 def is_current(job: JobState, table: Table) -> bool:
@@ -79,16 +80,17 @@ def _save_open(job: JobState, table: Table) -> None:
         job.rewrite_open = False
     else:
         fresh = {name: rows.take_unsaved() for name, rows in _open_tables(job)}
-    heads: list[Any] = []
+    offsets: list[int] = []
     arrays: dict[str, np.ndarray] = {}
     for name, parts in fresh.items():
         for part in parts:
-            groups = None if part.groups is None else part.groups.tolist()
-            arrays[f"{name}/{len(heads)}"] = part.rows
-            heads.append([name, part.offset_ns, groups])
-    if heads:
+            arrays[f"{name}/{len(offsets)}"] = part.rows
+            if part.groups is not None:
+                arrays[f"lookup/{len(offsets)}"] = part.groups
+            offsets.append(part.offset_ns)
+    if offsets:
         job.chunks.append(f"open/{job.revision:012d}")
-        table.put(job.chunks[-1], pack({"parts": heads}, arrays))
+        table.put(job.chunks[-1], pack({}, {**arrays, "offsets": np.array(offsets, np.int64)}))
 
 
 def _facts_values(job: JobState) -> dict[str, Any]:
@@ -128,9 +130,10 @@ def load_job(table: Table) -> JobState | None:
     _read_facts(job, values)
     revision, _, packed = clock.partition(b"\n")
     job.revision = int(revision)
-    values, arrays = unpack(packed)
-    job.flushed_ns = values["flushed_ns"]
-    for name, number in zip(_CLOCK_NUMBERS, arrays["numbers"].tolist(), strict=True):
+    _, arrays = unpack(packed)
+    numbers = arrays["numbers"].tolist()
+    job.flushed_ns = dict(zip(job.offsets, numbers[len(_CLOCK_NUMBERS) :], strict=True))
+    for name, number in zip(_CLOCK_NUMBERS, numbers, strict=False):
         setattr(job, name, number)
     job.open_calls, job.newest_step = arrays["open_calls"], arrays["newest_step"]
     _read_progress(job, unpack(table.get("progress") or pack({}))[1])
@@ -138,7 +141,7 @@ def load_job(table: Table) -> JobState | None:
     for name, row in table.rows():
         if name.startswith("open/"):
             job.chunks.append(name)
-            _read_open(job, *unpack(row))
+            _read_open(job, unpack(row)[1])
     job.rewrite_open = False
     job.facts_changed = job.progress_changed = job.steps_changed = False
     return job
@@ -178,9 +181,11 @@ def _read_steps(job: JobState, values: dict[str, Any], arrays: dict[str, np.ndar
     job.norms, job.norm_steps = arrays["norms"], arrays["norm_steps"]
 
 
-def _read_open(job: JobState, values: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+def _read_open(job: JobState, arrays: dict[str, np.ndarray]) -> None:
     tables = dict(_open_tables(job))
-    parts: Sequence[tuple[str, int, list[int] | None]] = values["parts"]
-    for (name, offset_ns, groups), rows in zip(parts, arrays.values(), strict=True):
-        lookup = None if groups is None else np.array(groups, np.uint16)
-        tables[name].add(Arrived(rows=rows, offset_ns=offset_ns, groups=lookup), saved=True)
+    offsets = arrays["offsets"].tolist()
+    for place, rows in arrays.items():
+        name, _, number = place.partition("/")
+        if name in tables:
+            lookup = arrays.get(f"lookup/{number}")
+            tables[name].add(Arrived(rows=rows, offset_ns=offsets[int(number)], groups=lookup), saved=True)

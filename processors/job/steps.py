@@ -22,6 +22,12 @@ OPEN_SLACK_NS = 60_000_000
 NEAR_ROWS = 16_384
 #: Kinds that are over once all ranks have finished a later step.
 _PASSING = frozenset({Kind.RANK_NOT_ENTERED.value, Kind.DEADLOCK.value, Kind.RANK_STOPPED.value})
+_ENDED_BY_STEPS = _PASSING | {
+    Kind.RANK_SLOW.value,
+    Kind.SLOW_TOGETHER.value,
+    Kind.NUMERIC_FIRST_RANK.value,
+    Kind.NUMERIC_ALL.value,
+}
 
 
 def close_ready_steps(job: JobState, now: int, ctx: Context) -> None:
@@ -47,6 +53,11 @@ def judge_steps(job: JobState, closed: Closed, now: int, ctx: Context) -> None:
         _end_if_passed(job, finding, now, ctx)
     judge_numbers(job, closed.rows, now, ctx)
     judge_speed(job, now, ctx)
+
+
+def ends_with_steps(job: JobState, finding: OpenFinding) -> bool:
+    """Whether closing steps can end it: of this attempt's findings, only those about lateness, speed and numbers."""
+    return finding.attempt != job.attempt or finding.kind in _ENDED_BY_STEPS
 
 
 def _end_if_passed(job: JobState, finding: OpenFinding, now: int, ctx: Context) -> None:
@@ -88,10 +99,18 @@ def judge_open_calls(job: JobState, now: int, ctx: Context) -> None:
         job.schedule(int(job.open_calls[:, 3].min()) + OPEN_LOOK_NS)
     stays = stays[stays[:, 1] < len(job.groups)]
     if len(stays):  # each is worth one look; a hang is the progress rows' to tell
-        lowest = np.full(len(job.groups) + 1, np.iinfo(np.int64).max)
-        np.minimum.at(lowest, stays[:, 1], stays[:, 2])
-        near = job.pending.all()[-NEAR_ROWS:]
-        near = pick(near, near["seq"] >= lowest.min())
-        near = pick(near, near["seq"] >= lowest[np.minimum(near["group"], len(job.groups))])
+        near = _rows_near(job.pending.all()[-NEAR_ROWS:], stays[:, 1], stays[:, 2], len(job.groups))
         if find_mismatch(join_instances(near), job.blind()) is not None:
             judge_signatures(job, now, ctx)
+
+
+def _rows_near(rows: np.ndarray, groups: np.ndarray, seqs: np.ndarray, group_count: int) -> np.ndarray:
+    """Those of the rows that lie between the lowest and the highest of these sequence numbers of their group."""
+    low, high = int(seqs.min()), int(seqs.max())
+    seq = rows["seq"]
+    rows = pick(rows, (seq >= low) & (seq <= high))
+    lowest, highest = np.full(group_count + 1, high + 1), np.full(group_count + 1, -1)
+    np.minimum.at(lowest, groups, seqs)
+    np.maximum.at(highest, groups, seqs)
+    seq, group = rows["seq"], np.minimum(rows["group"], group_count)
+    return pick(rows, (seq >= lowest[group]) & (seq <= highest[group]))

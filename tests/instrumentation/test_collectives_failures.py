@@ -7,13 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed as torch_distributed
 
 from tests.instrumentation.plain_ranks import run_ranks
 from tests.instrumentation.ring_contents import RingContents, read_ring
 from tests.instrumentation.ring_groups import RingReader
+from whichrank.instrumentation.groups import GroupRegistry
+from whichrank.instrumentation.ring_writer import open_ring_writer
 from whichrank.telemetry import ring_layout as layout
 from whichrank.telemetry.vocabulary import EventFlag, EventKind, HookState, Op
 
+#: torch's stubs leave out what is used here.
+dist: Any = torch_distributed
 SCRIPT = Path(__file__).with_name("collectives_failures_script.py")
 HOOKED = HookState.COLLECTIVES_HOOKED | HookState.COMPLETION_HOOKED
 
@@ -121,3 +126,26 @@ def test_groups_come_and_go(results: Path) -> None:
         assert [row["enqueued"] for row in rows[:4]] == [1, 1, 2, 1]
         assert {event.op for event in ring.events if event.kind is EventKind.ENQUEUE} == {Op.ALL_REDUCE}
         assert said["again"] == HOOKED
+
+
+def test_a_group_is_found_by_its_object_and_only_while_that_lives(tmp_path: Path) -> None:
+    """Hooks find groups by id, which Python gives to another object as soon as the first is gone."""
+    writer = open_ring_writer(tmp_path, rank=0, local_rank=0, world_size=2, identity={}, native=False)
+    hooked: list[int] = []
+    registry = GroupRegistry(writer, lambda pg, group: hooked.append(id(pg)))
+    registry.install()
+    try:
+        kept, dropped, dying = (dist.ProcessGroup(dist.HashStore(), 0, 2) for _ in range(3))
+        for name, pg in (("kept", kept), ("dropped", dropped), ("dying", dying)):
+            registry.add(pg, name)
+            found = registry.find_recorded(pg)
+            assert found is not None
+            assert registry.recorded[id(pg)] is found
+        assert hooked == list(registry.recorded)
+        registry.drop("dropped")
+        assert registry.find_recorded(dropped) is None
+        del dying, pg
+        assert list(registry.recorded) == [id(kept)]
+    finally:
+        registry.uninstall()
+        writer.close()

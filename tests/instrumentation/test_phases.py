@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from whichrank.instrumentation.guard import Guard, HookHealth
-from whichrank.instrumentation.phases import COMBINED, PhaseTracker
+from whichrank.instrumentation.phases import COMBINED, COST_EVERY, Phases, PhaseTracker, make_phase_tracker
 from whichrank.telemetry.vocabulary import Phase
 
 
@@ -24,9 +27,35 @@ class Recorder:
         return 0
 
 
-def make_tracker() -> tuple[PhaseTracker, Recorder]:
+Make = Callable[[Callable[[int], int], Guard], Phases]
+
+
+def in_c(set_phase: Callable[[int], int], guard: Guard) -> Phases:
+    from whichrank.instrumentation.phases_native import NativePhaseTracker
+
+    return NativePhaseTracker(set_phase, guard)
+
+
+KINDS: list[Any] = [pytest.param(PhaseTracker, id="python")]
+if find_spec("whichrank.instrumentation._phases"):
+    KINDS.append(pytest.param(in_c, id="c"))
+
+
+@pytest.fixture(params=KINDS, autouse=True)
+def make(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every test runs on both trackers."""
+    global _make
+    _make = request.param
+    yield
+    _make = PhaseTracker
+
+
+_make: Make = PhaseTracker
+
+
+def make_tracker() -> tuple[Phases, Recorder]:
     recorder = Recorder()
-    return PhaseTracker(recorder.set_phase, Guard("phases", HookHealth())), recorder
+    return _make(recorder.set_phase, Guard("phases", HookHealth())), recorder
 
 
 def test_a_step_is_shown_in_order() -> None:
@@ -127,13 +156,14 @@ def test_a_writer_that_raises_switches_the_tracker_off_and_nothing_else() -> Non
         raise OSError("no space")
 
     health = HookHealth()
-    tracker = PhaseTracker(broken, Guard("phases", health))
+    tracker = _make(broken, Guard("phases", health))
     for _ in range(3):
         tracker.leave(tracker.enter(Phase.FORWARD))
     assert health.errors == 1
     assert health.disabled == {"phases": "OSError: no space"}
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.sampled_from(list(Phase)), st.booleans(), st.booleans()), max_size=30))
 def test_any_nesting_returns_to_the_base(entries: list[tuple[Phase, bool, bool]]) -> None:
     tracker, recorder = make_tracker()
@@ -147,6 +177,7 @@ def test_any_nesting_returns_to_the_base(entries: list[tuple[Phase, bool, bool]]
     assert all(before != after for before, after in zip(recorder.phases, recorder.phases[1:], strict=False))
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(0, 6), max_size=40))
 def test_ends_in_any_order_never_break_the_stack(order: list[int]) -> None:
     tracker, _ = make_tracker()
@@ -159,3 +190,64 @@ def test_ends_in_any_order_never_break_the_stack(order: list[int]) -> None:
     for identifier in live:
         tracker.leave(identifier)
     assert tracker.depth() == 0
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("enter"), st.sampled_from(list(Phase)), st.booleans(), st.booleans()),
+            st.tuples(st.just("leave"), st.integers(0, 12)),
+            st.tuples(st.just("base"), st.sampled_from(list(Phase))),
+            st.tuples(st.just("enabled"), st.booleans()),
+            st.tuples(st.just("force"), st.sampled_from(list(Phase))),
+        ),
+        max_size=40,
+    )
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_both_trackers_show_the_same(calls: list[tuple[Any, ...]]) -> None:
+    python, shown_by_python = make_tracker()
+    recorder = Recorder()
+    other = make_phase_tracker(recorder.set_phase, Guard("phases", HookHealth()))
+    for name, *arguments in calls:
+        returned = []
+        for tracker in (python, other):
+            if name == "enter":
+                phase, left_open, by_hand = arguments
+                returned.append(tracker.enter(phase, left_open=left_open, by_hand=by_hand))
+            elif name == "leave":
+                tracker.leave(arguments[0])
+            elif name == "base":
+                tracker.set_base(arguments[0])
+            elif name == "force":
+                tracker.force(arguments[0])
+            else:
+                tracker.enabled = arguments[0]
+        assert len(set(returned)) <= 1
+        assert (python.shown, python.base, python.depth()) == (other.shown, other.base, other.depth())
+    assert shown_by_python.phases == recorder.phases
+
+
+def test_own_cost_is_sampled() -> None:
+    tracker, _ = make_tracker()
+    for _ in range(COST_EVERY):
+        tracker.leave(tracker.enter(Phase.FORWARD))
+    assert tracker.calls == 2 * COST_EVERY
+    assert 0 < tracker.cost_ns < 1_000_000_000
+
+
+def test_a_phase_that_does_not_exist_switches_the_tracker_off() -> None:
+    health = HookHealth()
+    tracker = _make(Recorder().set_phase, Guard("phases", health))
+    assert tracker.enter(99) == 0
+    assert tracker.enter(Phase.FORWARD) == 0
+    assert set(health.disabled) == {"phases"}
+
+
+def test_what_is_no_error_goes_through() -> None:
+    def interrupted(phase: int) -> int:
+        raise KeyboardInterrupt
+
+    tracker = _make(interrupted, Guard("phases", HookHealth()))
+    with pytest.raises(KeyboardInterrupt):
+        tracker.enter(Phase.FORWARD)

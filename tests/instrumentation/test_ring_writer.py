@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.instrumentation.ring_contents import as_float, read_ring
 from tests.instrumentation.ring_groups import RingReader, dtype_of, flags_of, group_of, kind_of, op_of
+from whichrank.instrumentation.ring_collectives import MAX_OPEN
 from whichrank.instrumentation.ring_file import RingGeometry, geometry_for, prepare_ring
-from whichrank.instrumentation.ring_writer import MAX_OPEN, RankRecorder, RingWriter, open_ring_writer
+from whichrank.instrumentation.ring_writer import RankRecorder, RingWriter, open_ring_writer
 from whichrank.instrumentation.ring_writer_native import NativeRingWriter
 from whichrank.telemetry import ring_layout as layout
 from whichrank.telemetry.vocabulary import EventFlag, EventKind, ExitState, HookState, Level, Op, Phase, StepFlag
@@ -583,6 +584,7 @@ def picture(writer: RankRecorder) -> Any:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(calls=st.lists(CALLS, max_size=50))
+@example(calls=[("skip", 0, 0), ("enqueue", 0, Op.SEND, 0, 0, 0, P2P)])
 def test_both_writers_write_the_same(tmp_path: Path, calls: list[Any]) -> None:
     pictures, answers = [], []
     for kind in WRITERS:

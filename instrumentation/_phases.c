@@ -42,7 +42,6 @@ typedef struct {
     uint64_t next_identifier;
     unsigned long long calls;
     long long cost_ns;
-    long long changed_ns;
     PyObject *set_phase;
     PyObject *guard;
     int phases; /* the vocabulary's number of them */
@@ -54,9 +53,10 @@ typedef struct {
 
 static PyObject *s_left_open, *s_by_hand, *s_fail;
 
-static long long clock_ns(clockid_t clock) {
+/* CPU time of the thread. */
+static long long spent_ns(void) {
     struct timespec t;
-    clock_gettime(clock, &t);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return (long long)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
@@ -78,7 +78,6 @@ static int fail(Tracker *self) {
 
 static int show(Tracker *self, int phase) {
     self->shown = phase;
-    self->changed_ns = clock_ns(CLOCK_MONOTONIC);
     PyObject *number = PyLong_FromLong(phase);
     if (number == NULL) return -1;
     PyObject *result = PyObject_CallFunctionObjArgs(self->set_phase, number, NULL);
@@ -151,10 +150,10 @@ static PyObject *Tracker_enter(Tracker *self, PyObject *const *a, Py_ssize_t n, 
     }
     if (!self->enabled || self->failed || !is_main_thread(self)) return PyLong_FromLong(0);
     int sampled = ++self->calls % COST_EVERY == 0;
-    long long begin_ns = sampled ? clock_ns(CLOCK_THREAD_CPUTIME_ID) : 0;
+    long long begin_ns = sampled ? spent_ns() : 0;
     uint64_t identifier = begin_phase(self, a[0], left_open, by_hand);
     if (identifier == 0 && fail(self)) return NULL;
-    if (sampled) self->cost_ns += (clock_ns(CLOCK_THREAD_CPUTIME_ID) - begin_ns) * COST_EVERY;
+    if (sampled) self->cost_ns += (spent_ns() - begin_ns) * COST_EVERY;
     return PyLong_FromUnsignedLongLong(identifier);
 }
 
@@ -173,9 +172,9 @@ static PyObject *Tracker_leave(Tracker *self, PyObject *object) {
     if (identifier == (uint64_t)-1 && PyErr_Occurred()) return NULL;
     if (identifier && !self->failed) {
         int sampled = ++self->calls % COST_EVERY == 0;
-        long long begin_ns = sampled ? clock_ns(CLOCK_THREAD_CPUTIME_ID) : 0;
+        long long begin_ns = sampled ? spent_ns() : 0;
         if (end_phase(self, identifier) && fail(self)) return NULL;
-        if (sampled) self->cost_ns += (clock_ns(CLOCK_THREAD_CPUTIME_ID) - begin_ns) * COST_EVERY;
+        if (sampled) self->cost_ns += (spent_ns() - begin_ns) * COST_EVERY;
     }
     Py_RETURN_NONE;
 }
@@ -257,7 +256,6 @@ static PyObject *Tracker_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     self->init = self->base = self->shown = init;
     self->other = other;
     self->enabled = 1;
-    self->changed_ns = clock_ns(CLOCK_MONOTONIC);
     return (PyObject *)self;
 }
 
@@ -287,7 +285,6 @@ static PyMemberDef Tracker_members[] = {
     {"shown", T_INT, offsetof(Tracker, shown), READONLY, NULL},
     {"calls", T_ULONGLONG, offsetof(Tracker, calls), 0, NULL},
     {"cost_ns", T_LONGLONG, offsetof(Tracker, cost_ns), 0, NULL},
-    {"changed_ns", T_LONGLONG, offsetof(Tracker, changed_ns), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 static PyGetSetDef Tracker_getset[] = {

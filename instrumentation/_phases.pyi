@@ -3,7 +3,6 @@ from collections.abc import Callable
 class PhaseTracker:
     base: int
     shown: int
-    changed_ns: int
     enabled: bool
     cost_ns: int
     calls: int

@@ -14,7 +14,7 @@ import os
 import threading
 from collections.abc import Callable
 from threading import get_ident
-from time import monotonic_ns, thread_time_ns
+from time import thread_time_ns
 from typing import Protocol
 
 from ..telemetry.vocabulary import Phase
@@ -63,7 +63,6 @@ class Phases(Protocol):
 
     base: int
     shown: int
-    changed_ns: int
     enabled: bool
     cost_ns: int
     calls: int
@@ -125,7 +124,6 @@ class PhaseTracker(FailedPhase):
         "_stack",
         "base",
         "calls",
-        "changed_ns",
         "cost_ns",
         "enabled",
         "shown",
@@ -141,7 +139,6 @@ class PhaseTracker(FailedPhase):
         #: Shown while the stack is empty: INIT, then OTHER (EVAL while the model is in eval mode), EXIT at the end.
         self.base = _INIT
         self.shown = _INIT
-        self.changed_ns = monotonic_ns()
         #: False while the level is off.
         self.enabled = True
         self.cost_ns = 0
@@ -170,7 +167,6 @@ class PhaseTracker(FailedPhase):
             stack.append((identifier, phase, shown, left_open))
             if shown != self.shown:
                 self.shown = shown
-                self.changed_ns = monotonic_ns()
                 self._set_phase(shown)
             if begin_ns:
                 self.cost_ns += (thread_time_ns() - begin_ns) * COST_EVERY
@@ -201,7 +197,6 @@ class PhaseTracker(FailedPhase):
             shown = stack[-1][2] if stack else self.base
             if shown != self.shown and self.enabled:
                 self.shown = shown
-                self.changed_ns = monotonic_ns()
                 self._set_phase(shown)
             if begin_ns:
                 self.cost_ns += (thread_time_ns() - begin_ns) * COST_EVERY
@@ -239,7 +234,6 @@ class PhaseTracker(FailedPhase):
 
     def _show(self, phase: int) -> None:
         self.shown = phase
-        self.changed_ns = monotonic_ns()
         self._set_phase(phase)
 
 

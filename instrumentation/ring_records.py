@@ -8,7 +8,6 @@ it cuts texts and counts what it left out.
 from __future__ import annotations
 
 import json
-import struct
 import threading
 import time
 from collections.abc import Sequence
@@ -133,6 +132,10 @@ class RingRecords:
         words[row + (layout.B_FR_COMPLETED >> 3)] = fr_completed & layout.UNKNOWN_U64
         words[row] = 2 * beats
 
+    def phase_since_ns(self) -> int:
+        """Monotonic time at which the shown phase began."""
+        return self._words[self._row_word(layout.RANK_ROW) + (layout.R_PHASE_SINCE_NS >> 3)]
+
     # --- crash area -------------------------------------------------------------------------------------------------
     def record_exception(self, text: str, frames: Sequence[Frame], in_main: bool) -> bool:
         """Keep the first uncaught exception: its text and stack. Later ones are not written (returns False).
@@ -177,11 +180,6 @@ class RingRecords:
 
     def _store(self, offset: int, data: bytes) -> None:
         self._bytes[offset : offset + len(data)] = data
-
-
-def float_bits(value: float) -> int:
-    """The 64 bits of a float as an unsigned integer."""
-    return int(struct.unpack("<Q", struct.pack("<d", value))[0])
 
 
 def _cut_text(text: str, limit: int) -> bytes:

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from .collectives import CollectiveHooks
     from .hooks.context import HookContext
 
+#: Beats between two readings of the flight recorder while every group is on the host: a reading costs five beats.
+HOST_STATUS_BEATS = 10
+
 
 class Session:
     """Instrumentation of this process. ``start`` installs, ``stop`` removes every trace."""
@@ -62,13 +65,16 @@ class Session:
         self._cost_written_ns = 0
         self._calls_written = 0
         self._token_group: Any = None
+        self._beats = 0
+        self._status_every = 1
+        self._flight_recorder = (layout.UNKNOWN_U64, layout.UNKNOWN_U64)
         self._signals_watched = False
         self._main_thread_id = threading.main_thread().ident or 0
         self.heartbeat = Heartbeat(
             beat=self._beat,
             slow=self._look_around,
             stack=self._keep_stack,
-            phase_changed_ns=lambda: self.tracker.changed_ns,
+            phase_changed_ns=writer.phase_since_ns,
             on_error=lambda error: self.health.report("heartbeat", error),
         )
 
@@ -217,7 +223,13 @@ class Session:
             self.writer.beat(hook_errors=self.hook_errors())
             return
         pending = collectives.poll_completions()
-        enqueued, completed = collectives.poll_status()
+        self._beats += 1
+        if self._beats % self._status_every == 0:
+            self._flight_recorder = collectives.poll_status()
+            # Without device groups nothing but two numbers comes from there, and those count below this level only.
+            on_device = any("nccl" in group.orders for group in collectives.registry.groups())
+            self._status_every = 1 if on_device or self.level < Level.EVENTS else HOST_STATUS_BEATS
+        enqueued, completed = self._flight_recorder
         self.writer.beat(hook_errors=self.hook_errors(), pending=pending, fr_enqueued=enqueued, fr_completed=completed)
 
     def _look_around(self, now_ns: int) -> None:
@@ -272,6 +284,7 @@ class Session:
             return
         self._published = (int(level), int(state))
         self.level = level
+        self._status_every = 1
         self.tracker.enabled = self.steps.enabled = level > Level.OFF
         if self.collectives is not None:
             self.collectives.set_enabled(level == Level.EVENTS)

@@ -104,11 +104,16 @@ class StepCounter:
             if self.by_hand:
                 return
             identity = id(optimizer)
-            if self._backward_seen or identity in self._stepped:
-                self._stepped.clear()
+            stepped = self._stepped
+            again = identity in stepped
+            if self._backward_seen or again:
+                if len(stepped) > again:
+                    stepped.clear()
+                    again = False
                 self._auto_since_hand = True
                 self._end(_SKIPPED if skipped else 0)
-            self._stepped.add(identity)
+            if not again:
+                stepped.add(identity)
         except Exception as error:  # edge: hook
             self._guard.fail(error)
 

@@ -80,10 +80,9 @@ def close_steps(job: JobState, horizon: int) -> Closed:
     instances = join_instances(pending)
     blind = job.blind()
     mismatch = find_mismatch(instances, blind)
-    ready = _select_closed(instances, horizon)
-    p2p_rows = pick(pending, (pending["flags"] & int(EventFlag.P2P)) != 0)
+    ready, left = _split_at(instances, horizon)
+    p2p_rows = _p2p_of(pending)
     p2p_done = p2p_rows["step"] <= horizon
-    left = pick(instances.rows, _instance_steps(instances) > horizon)
     job.pending.keep(concatenate([left, pick(p2p_rows, ~p2p_done)], COLLECTIVES) if p2p_rows.size else left)
     short = _check_counts(job, horizon, blind)
     if mismatch is None:
@@ -110,27 +109,31 @@ def prune_pending(job: JobState) -> Mismatch | None:
     return mismatch
 
 
-def _instance_steps(instances: Joined) -> np.ndarray:
-    """The newest step label among the rows of each row's instance (labels differ once a rank is out of step)."""
-    if not instances.first.size:
-        return np.zeros(0, np.int64)
-    return np.asarray(np.maximum.reduceat(instances.rows["step"], instances.first)[instances.instance])
+def _p2p_of(rows: np.ndarray) -> np.ndarray:
+    if not int(np.bitwise_or.reduce(rows["flags"])) & int(EventFlag.P2P):
+        return rows[:0]
+    return pick(rows, (rows["flags"] & int(EventFlag.P2P)) != 0)
 
 
-def _select_closed(instances: Joined, horizon: int) -> Joined:
+def _split_at(instances: Joined, horizon: int) -> tuple[Joined, np.ndarray]:
+    """The instances of closed steps, and the rows of the others.
+
+    An instance belongs to the newest step among its rows: labels differ once a rank is out of step.
+    """
     if not instances.first.size:
-        return instances
-    newest = np.maximum.reduceat(instances.rows["step"], instances.first)
-    ready = newest <= horizon
+        return instances, instances.rows
+    ready = np.maximum.reduceat(instances.rows["step"], instances.first) <= horizon
     if ready.all():
-        return instances
+        return instances, instances.rows[:0]
+    row_ready = ready[instances.instance]
     count = instances.count[ready]
-    return Joined(
-        rows=pick(instances.rows, ready[instances.instance]),
+    closed = Joined(
+        rows=pick(instances.rows, row_ready),
         first=np.concatenate([[0], np.cumsum(count)[:-1]]).astype(np.int64) if count.size else count,
         count=count,
         instance=np.repeat(np.arange(count.size), count),
     )
+    return closed, pick(instances.rows, ~row_ready)
 
 
 def _remember_pattern(job: JobState, ready: Joined, horizon: int) -> None:
@@ -144,12 +147,12 @@ def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarra
     """Self times of the closed steps, for those steps that every rank of the window reported."""
     if not step_rows.size:
         return
-    order = np.lexsort((step_rows["rank"], step_rows["step"]))
-    step_rows = pick(step_rows, order)
-    repeated = (step_rows["step"][1:] == step_rows["step"][:-1]) & (step_rows["rank"][1:] == step_rows["rank"][:-1])
+    step_rows = pick(step_rows, np.lexsort((step_rows["rank"], step_rows["step"])))
+    step, rank = step_rows["step"], step_rows["rank"]
+    repeated = (step[1:] == step[:-1]) & (rank[1:] == rank[:-1])
     if repeated.any():
         step_rows = pick(step_rows, np.concatenate([~repeated, [True]]))
-    ranks = np.unique(step_rows["rank"]).astype(np.int64)
+    ranks = np.flatnonzero(np.bincount(step_rows["rank"]))
     steps, counts = np.unique(step_rows["step"], return_counts=True)
     full = steps[counts == ranks.size]
     if not full.size or (job.times.ranks.size and ranks.size < job.times.ranks.size):
@@ -232,8 +235,8 @@ def _check_counts(job: JobState, horizon: int, blind: Collection[tuple[int, int]
     if not rows.size:
         return None
     rows = pick(rows, np.lexsort((rows["rank"], rows["group"], rows["step"])))
-    same = (rows["group"][1:] == rows["group"][:-1]) & (rows["step"][1:] == rows["step"][:-1])
-    first = np.flatnonzero(np.concatenate([[True], ~same]))
+    step, group = rows["step"], rows["group"]
+    first = np.flatnonzero(np.concatenate([[True], (group[1:] != group[:-1]) | (step[1:] != step[:-1])]))
     low = np.minimum.reduceat(rows["last_seq"], first)
     high = np.maximum.reduceat(rows["last_seq"], first)
     even = low == high
@@ -255,10 +258,14 @@ def _check_counts(job: JobState, horizon: int, blind: Collection[tuple[int, int]
 
 def _remember_counts(job: JobState, groups: np.ndarray, last_seqs: np.ndarray) -> None:
     """groups, last_seqs: one per step and group, steps in order, all members alike."""
+    of_group: dict[int, list[int]] = {}
     for group, last_seq in zip(groups.tolist(), last_seqs.tolist(), strict=True):
-        job.even_steps[group] = job.even_steps.get(group, 0) + 1
-        job.usual_counts[group] = last_seq - job.last_seqs.get(group, last_seq)
-        job.last_seqs[group] = last_seq
+        of_group.setdefault(group, []).append(last_seq)
+    for group, seqs in of_group.items():
+        before = seqs[-2] if len(seqs) > 1 else job.last_seqs.get(group, seqs[-1])
+        job.even_steps[group] = job.even_steps.get(group, 0) + len(seqs)
+        job.usual_counts[group] = seqs[-1] - before
+        job.last_seqs[group] = seqs[-1]
 
 
 def _judge_counts(

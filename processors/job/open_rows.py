@@ -109,5 +109,6 @@ def _renumber(rows: np.ndarray, parts: list[Arrived], sizes: np.ndarray) -> None
             tables.append(part.groups)
             total += part.groups.size
         bounds.append(places[id(part.groups)])
-    first, last = np.repeat(np.array(bounds, np.int64), sizes, axis=0).T
-    rows["group"] = np.concatenate(tables)[np.minimum(rows["group"] + first, last)]
+    first, last = np.array(bounds, np.int64).T
+    place = rows["group"] + np.repeat(first, sizes)
+    rows["group"] = np.concatenate(tables)[np.minimum(place, np.repeat(last, sizes), out=place)]

@@ -26,7 +26,7 @@ from .rows import in_dtype
 from .signatures import note_open_calls, report_mismatch
 from .state import JobState
 from .state_rows import is_current, load_job, save_job
-from .steps import close_ready_steps, ends_with_steps, judge_late_numbers, judge_open_calls
+from .steps import SPEED_KINDS, close_ready_steps, ends_with_steps, judge_late_numbers, judge_open_calls
 
 NUMBER_HOLD_NS = 1_000_000_000
 #: Steps that take no longer than those before may wait until so much has gathered, or so long.
@@ -34,6 +34,8 @@ CLOSE_ROWS = 8_192
 CLOSE_NS = 4_000_000_000
 #: Slow steps, and those after a finding, wait until the other nodes' rows of the same flush are in as well.
 CLOSE_SOON_NS = 200_000_000
+#: While it is known that steps are slow, all that they can tell is that they are no longer.
+CLOSE_SLOW_NS = 1_000_000_000
 _LOOK = "look"
 _TABLE = "job"
 _GROUPED = frozenset({EventName.BLOCK_COLLECTIVES, EventName.BLOCK_STEP_GROUPS, EventName.BLOCK_GROUP_PROGRESS})
@@ -177,7 +179,7 @@ class JobOperator:
             close_ready_steps(job, stamp_ns, ctx)
             return
         passed_ns = stamp_ns - job.closed_stamp_ns
-        if passed_ns >= CLOSE_NS or (passed_ns >= CLOSE_SOON_NS and _is_watched(job, rows)):
+        if passed_ns >= CLOSE_SOON_NS and passed_ns >= _patience_ns(job, rows):
             close_ready_steps(job, stamp_ns, ctx)
 
     # --- events -----------------------------------------------------------------------------------------------------
@@ -189,8 +191,12 @@ class JobOperator:
         take(job, event, stamp_ns, ctx)
 
 
-def _is_watched(job: JobState, rows: np.ndarray) -> bool:
-    """Whether these STEPS rows may be the first signs of something, or the end of what was told."""
-    if not job.slow_step_ns or any(ends_with_steps(job, finding) for finding in job.findings.values()):
-        return True
-    return int((rows["end_ns"] - rows["begin_ns"]).min()) > job.slow_step_ns
+def _patience_ns(job: JobState, rows: np.ndarray) -> int:
+    """How long after the last closing the steps of these STEPS rows are closed: soon if they may be the first signs
+    of something, or the end of what was told."""
+    if not job.slow_step_ns or int((rows["end_ns"] - rows["begin_ns"]).mean()) > job.slow_step_ns:
+        return CLOSE_SOON_NS
+    findings = job.findings.values()
+    if any(ends_with_steps(job, finding) for finding in findings):
+        return CLOSE_SOON_NS
+    return CLOSE_SLOW_NS if any(finding.kind in SPEED_KINDS for finding in findings) else CLOSE_NS

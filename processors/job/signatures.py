@@ -15,9 +15,10 @@ from .matching import Mismatch, judge_mismatch
 from .open_rows import Arrived
 from .state import JobState
 
-#: A call that was still open at a flush is looked at so much later: most have ended by then, and a mismatch is to be
-#: told within a second of its flush, which comes half a second after the call at the latest.
-OPEN_LOOK_NS = 210_000_000
+#: A call that was still open at a flush is looked at so much later: by then most have ended, as the next flush of a
+#: job of short steps says (every 250 ms), and a mismatch is to be told within a second of the call, whose flush comes
+#: half a second after it at the latest.
+OPEN_LOOK_NS = 300_000_000
 MOST_OPEN_CALLS = 4096
 
 

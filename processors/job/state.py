@@ -259,14 +259,14 @@ class JobState:
 
     def note_steps(self, ranks: np.ndarray, steps: np.ndarray, node: str) -> None:
         """Remembers the newest step row of each rank."""
-        highest = int(ranks.max())
+        ranks = ranks.astype(np.intp)
+        highest = int(np.maximum.reduce(ranks))
         if highest >= self.newest_step.size:
             grown = np.full(highest + 1, -1, np.int64)
             grown[: self.newest_step.size] = self.newest_step
             self.newest_step = grown
-        new = self.newest_step[ranks] < 0
-        if new.any():
-            for rank in np.unique(ranks[new]).tolist():
+        if int(np.minimum.reduce(self.newest_step.take(ranks))) < 0:
+            for rank in np.unique(ranks[self.newest_step[ranks] < 0]).tolist():
                 self.set_node(rank, node)
         np.maximum.at(self.newest_step, ranks, steps)
 

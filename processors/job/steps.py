@@ -17,17 +17,13 @@ from .speed import judge_numbers, judge_speed
 from .state import JobState, OpenFinding
 
 #: Agents of other nodes flush a little later: one look serves them all.
-OPEN_SLACK_NS = 60_000_000
+OPEN_SLACK_NS = 30_000_000
 #: Newest rows among which such a call's other members are looked for; closing a step looks at all.
 NEAR_ROWS = 16_384
 #: Kinds that are over once all ranks have finished a later step.
 _PASSING = frozenset({Kind.RANK_NOT_ENTERED.value, Kind.DEADLOCK.value, Kind.RANK_STOPPED.value})
-_ENDED_BY_STEPS = _PASSING | {
-    Kind.RANK_SLOW.value,
-    Kind.SLOW_TOGETHER.value,
-    Kind.NUMERIC_FIRST_RANK.value,
-    Kind.NUMERIC_ALL.value,
-}
+_ENDED_BY_STEPS = _PASSING | {Kind.NUMERIC_FIRST_RANK.value, Kind.NUMERIC_ALL.value}
+SPEED_KINDS = frozenset({Kind.RANK_SLOW.value, Kind.SLOW_TOGETHER.value})
 
 
 def close_ready_steps(job: JobState, now: int, ctx: Context) -> None:
@@ -56,7 +52,7 @@ def judge_steps(job: JobState, closed: Closed, now: int, ctx: Context) -> None:
 
 
 def ends_with_steps(job: JobState, finding: OpenFinding) -> bool:
-    """Whether closing steps can end it: of this attempt's findings, only those about lateness, speed and numbers."""
+    """Whether any closing of steps may end it (those about speed take many steps)."""
     return finding.attempt != job.attempt or finding.kind in _ENDED_BY_STEPS
 
 

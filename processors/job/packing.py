@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 _descriptions: dict[np.dtype, str] = {}
-_LARGE_BYTES = 4096
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -21,14 +20,7 @@ def pack(values: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = No
     arrays = arrays or {}
     listed = ",".join([f'["{name}",{_description(array.dtype)},{list(array.shape)}]' for name, array in arrays.items()])
     head = f'{{"values":{_encode(values) if values else "{}"},"arrays":[{listed}]}}\n'
-    return b"".join([head.encode(), *map(_raw, arrays.values())])
-
-
-def _raw(array: np.ndarray) -> bytes | memoryview:
-    """The array's bytes, without a copy where that is longer than asking."""
-    if array.nbytes < _LARGE_BYTES or not array.flags.c_contiguous:
-        return array.tobytes()
-    return array.reshape(-1).view(np.uint8).data
+    return b"".join([head.encode(), *[array.tobytes() for array in arrays.values()]])
 
 
 def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

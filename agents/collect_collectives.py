@@ -22,7 +22,7 @@ _RING_SHIFT, _GROUP_SHIFT, _P2P_SHIFT = np.uint64(52), np.uint64(42), np.uint64(
 _SEQ_MASK = np.uint64((1 << 41) - 1)
 _P2P = np.uint8(EventFlag.P2P)
 _END_FLAGS = np.uint8(EventFlag.POLLED | EventFlag.FAILED)
-#: A group's writer forgets an open operation this many later (ring_writer.MAX_OPEN); its end will never come.
+#: A group's writer forgets an open operation this many later (ring_collectives.MAX_OPEN); its end will never come.
 _FORGOTTEN_AFTER = 1024
 
 

@@ -15,10 +15,12 @@ from .matching import Mismatch, judge_mismatch
 from .open_rows import Arrived
 from .state import JobState
 
-#: A call that was still open at a flush is looked at so much later: by then most have ended, as the next flush of a
-#: job of short steps says (every 250 ms), and a mismatch is to be told within a second of the call, whose flush comes
-#: half a second after it at the latest.
-OPEN_LOOK_NS = 300_000_000
+#: A call that was still open at a flush is looked at so much later: by then most have ended. A mismatch is to be told
+#: within a second of the call, whose flush comes half a second after it at the latest.
+OPEN_LOOK_NS = 210_000_000
+#: Jobs of short steps are flushed every 250 ms: the next flush says which calls have ended, and few looks are needed.
+SHORT_STEP_NS = 200_000_000
+SHORT_STEP_LOOK_NS = 300_000_000
 MOST_OPEN_CALLS = 4096
 
 
@@ -52,8 +54,13 @@ def note_open_calls(job: JobState, arrived: Arrived, node: str, closed_ns: int, 
     still = (rows["done_ns"] == 0).nonzero()[0]
     if still.size and len(job.open_calls) < MOST_OPEN_CALLS:
         job.open_calls = np.concatenate([job.open_calls, _calls(rows.take(still), arrived, stamp_ns)])
-        job.schedule(stamp_ns + OPEN_LOOK_NS)
+        job.schedule(stamp_ns + open_look_ns(job))
     job.flushed_ns[node] = closed_ns
+
+
+def open_look_ns(job: JobState) -> int:
+    """How long after the flush that had them open calls are looked at."""
+    return SHORT_STEP_LOOK_NS if 0 < job.slow_step_ns < SHORT_STEP_NS else OPEN_LOOK_NS
 
 
 def _calls(rows: np.ndarray, arrived: Arrived, stamp_ns: int) -> np.ndarray:

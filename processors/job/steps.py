@@ -12,7 +12,7 @@ from .findings import clear_finding, open_finding
 from .matching import find_mismatch, join_instances
 from .numeric import find_non_finite
 from .rows import pick
-from .signatures import OPEN_LOOK_NS, report_mismatch
+from .signatures import open_look_ns, report_mismatch
 from .speed import judge_numbers, judge_speed
 from .state import JobState, OpenFinding
 
@@ -89,10 +89,11 @@ def judge_signatures(job: JobState, now: int, ctx: Context) -> None:
 
 def judge_open_calls(job: JobState, now: int, ctx: Context) -> None:
     """No flush came since, or it did not complete them: whoever is in them waits."""
-    old = now - job.open_calls[:, 3] >= OPEN_LOOK_NS - OPEN_SLACK_NS
+    patience_ns = open_look_ns(job)
+    old = now - job.open_calls[:, 3] >= patience_ns - OPEN_SLACK_NS
     stays, job.open_calls = job.open_calls[old], job.open_calls[~old]
     if len(job.open_calls):
-        job.schedule(int(job.open_calls[:, 3].min()) + OPEN_LOOK_NS)
+        job.schedule(int(job.open_calls[:, 3].min()) + patience_ns)
     stays = stays[stays[:, 1] < len(job.groups)]
     if len(stays):  # each is worth one look; a hang is the progress rows' to tell
         near = _rows_near(job.pending.all()[-NEAR_ROWS:], stays[:, 1], stays[:, 2], len(job.groups))

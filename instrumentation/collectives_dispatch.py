@@ -100,8 +100,7 @@ class DispatchHooks:
         gathers_list = family == Op.ALL_GATHER and "output_tensors" in names
         return DispatchPlan(
             name=name,
-            # What OpOverload.redispatch calls.
-            redispatch=getattr(torch.ops.c10d, name).default._handle.redispatch_boxed,
+            redispatch=_redispatch_of(getattr(torch.ops.c10d, name).default),
             after=torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect),
             key_bits=torch._C.DispatchKeySet.raw_repr,
             unbox_group=ProcessGroup.unbox,
@@ -216,6 +215,11 @@ class DispatchHooks:
 
         hook.__name__ = f"record_{plan.name}"
         return hook
+
+
+def _redispatch_of(operation: Any) -> Any:
+    """What OpOverload.redispatch calls, without the call; torch's own name where that is another."""
+    return getattr(getattr(operation, "_handle", None), "redispatch_boxed", None) or operation.redispatch
 
 
 def _measure(tensors: Any, dtypes: dict[Any, int]) -> tuple[Any, int, int, bool, bool]:

@@ -9,6 +9,7 @@ to the launcher's identity.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -21,12 +22,15 @@ PATIENCE_S = 60.0
 PERIOD_S = 0.25
 
 
-def exchange_token(store: Any, rank: int, deliver: Callable[[str], None]) -> None:
-    """Start the exchange on ``store`` in a daemon thread; ``deliver(token)`` is called at most once, from there."""
-    start_background_thread("whichrank-attempt", lambda: _exchange(store, rank, deliver))
+def exchange_token(store: Any, rank: int, deliver: Callable[[str], None], leaving: threading.Event) -> threading.Thread:
+    """Start the exchange on ``store`` in a daemon thread; ``deliver(token)`` is called at most once, from there.
+
+    leaving: set when the process ends; the thread ends then, unless it is inside a call of the store.
+    """
+    return start_background_thread("whichrank-attempt", lambda: _exchange(store, rank, deliver, leaving))
 
 
-def _exchange(store: Any, rank: int, deliver: Callable[[str], None]) -> None:
+def _exchange(store: Any, rank: int, deliver: Callable[[str], None], leaving: threading.Event) -> None:
     try:
         if rank == 0:
             token = os.urandom(8).hex()  # not the random module: its stream belongs to the training
@@ -34,10 +38,10 @@ def _exchange(store: Any, rank: int, deliver: Callable[[str], None]) -> None:
             deliver(token)
             return
         deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and not leaving.is_set():
             if store.check([KEY]):  # get() alone would block, and hold the store's lock against the training
                 deliver(store.get(KEY).decode())
                 return
-            time.sleep(PERIOD_S)
+            leaving.wait(PERIOD_S)
     except Exception:  # edge: a store that went away; identity falls back to the launcher's
         return

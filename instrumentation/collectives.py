@@ -9,7 +9,7 @@ at phase edges. Nothing here raises into the job: a failure stops the hooks, is 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic_ns
 from typing import Any, Protocol
 
@@ -31,6 +31,7 @@ class CollectiveBackend(Protocol):
     def uninstall(self) -> None: ...
     def hook_group(self, pg: Any, group: RankGroup) -> None: ...
     def forget_group(self, group: RankGroup) -> None: ...
+    def leave(self, groups: Sequence[RankGroup]) -> None: ...
 
 
 class Completion(Protocol):
@@ -117,6 +118,21 @@ class CollectiveHooks:
         if self.backend is not None:
             self.backend.uninstall()
         self.completion.uninstall_wait()
+        self.completion.clear()
+
+    def leave(self, *, poll: bool = False) -> None:
+        """The process ends: let go of everything of torch's. ``poll``: record first what has ended by now.
+
+        Main thread. Takes no lock without ``poll``, so that it may run in a forked child.
+        """
+        if poll:
+            self.poll_completions()
+        self._said_stopped = self.switch.stopped = True
+        if self.backend is not None:
+            try:
+                self.backend.leave(self.registry.known())
+            except Exception as error:
+                self.fail(error)
         self.completion.clear()
 
     # --- level ------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ point-to-point). Runs on the issuing thread, records, and redispatches; ``redisp
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic_ns
@@ -75,6 +76,9 @@ class DispatchHooks:
 
     def forget_group(self, group: RankGroup) -> None:
         """Nothing: the registry no longer finds it."""
+
+    def leave(self, groups: Sequence[RankGroup]) -> None:
+        """Nothing: groups have no hook."""
 
     def uninstall(self) -> None:
         """Take the implementations out, so that another install finds their place free. Only for an orderly stop, with

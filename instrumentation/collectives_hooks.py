@@ -1,8 +1,9 @@
 """Backend for torch >= 2.14: ProcessGroup pre and post hooks, one pair of closures per group.
 
 Runs on whichever thread issues a collective. Hooks never raise: an exception would break the user's collective. They
-are never unregistered either (unregistering while a hook runs or another thread issues crashes the process): to stop,
-a flag is set and they return at once.
+are not unregistered while the process lives (unregistering while a hook runs or another thread issues crashes it): to
+stop, a flag is set and they return at once. At its end they have to be: groups that the script does not destroy are
+destroyed by C++ after the interpreter is gone, and a hook in Python that goes with them then is a segmentation fault.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import functools
 import importlib
 import secrets
+from collections.abc import Sequence
 from threading import get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
@@ -80,6 +82,15 @@ class OfficialHooks:
 
     def forget_group(self, group: RankGroup) -> None:
         """Nothing: its hooks go with the group object."""
+
+    def leave(self, groups: Sequence[RankGroup]) -> None:
+        """Unregister from every group. At the end of the process, and of a forked child, only."""
+        for group in groups:
+            pg = group.pg()
+            if pg is not None:
+                pg.unregister_pre_hook(HOOK_ID)
+                if self.hooks.completes:
+                    pg.unregister_post_hook(HOOK_ID)
 
     def uninstall(self) -> None:
         """Put ``monitored_barrier`` back."""

@@ -198,6 +198,13 @@ class GroupRegistry:
         with self._lock:
             return [group for group in self._by_id.values() if group.row >= 0 and not group.gone]
 
+    def known(self) -> list[RankGroup]:
+        """Every group ever seen whose object may still be alive.
+
+        Without the lock: a forked child may find it held by a thread that it does not have.
+        """
+        return list(self._by_id.values())
+
     # --- definition -------------------------------------------------------------------------------------------------
     def define_waiting(self) -> None:
         """Define every group whose members are known by now; cheap when there is none."""

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from .collectives import CollectiveHooks
     from .hooks.context import HookContext
 
+#: How long the end of the process waits for a thread of ours.
+THREAD_PATIENCE_S = 0.5
 #: Beats between two readings of the flight recorder while every group is on the host: a reading costs five beats.
 HOST_STATUS_BEATS = 10
 
@@ -65,6 +67,8 @@ class Session:
         self._cost_written_ns = 0
         self._calls_written = 0
         self._token_group: Any = None
+        self._token_thread: threading.Thread | None = None
+        self._leaving = threading.Event()
         self._beats = 0
         self._status_every = 1
         self._flight_recorder = (layout.UNKNOWN_U64, layout.UNKNOWN_U64)
@@ -120,6 +124,7 @@ class Session:
         collectives, self.collectives = self.collectives, None
         if collectives is not None:
             collectives.uninstall()
+            atexit.register(collectives.leave)  # hooks of groups stay until then
         self.tracker.enabled = self.steps.enabled = False
         self.writer.close()
 
@@ -200,8 +205,20 @@ class Session:
         self._hook_state |= HookState.PHASES_HOOKED
 
     def _leave(self) -> None:
-        """atexit. Others may still run after us, so nothing is uninstalled."""
-        if self.owns_rank():
+        """atexit, in forked children too. Others may still run after us, so functions of torch stay patched.
+
+        No thread of ours may be inside torch when the interpreter ends: there it is unwound, which torch's destructors
+        answer with an abort. So the threads end here, and what torch holds of us and we of it is let go.
+        """
+        owner = self.owns_rank()
+        if owner:
+            self._leaving.set()
+            self.heartbeat.stop()
+            if self._token_thread is not None:
+                self._token_thread.join(THREAD_PATIENCE_S)
+        if self.collectives is not None:
+            self.collectives.leave(poll=owner)
+        if owner:
             self._write_cost()
             self.exceptions.mark_exit()
 
@@ -305,7 +322,8 @@ class Session:
         self._token_group = group
         try:
             store = c10d._get_default_store()
-            attempt_token.exchange_token(store, c10d.get_rank(), self._keep_token)
+            rank = c10d.get_rank()
+            self._token_thread = attempt_token.exchange_token(store, rank, self._keep_token, self._leaving)
         except Exception as error:  # edge: the store is torch's affair
             self.health.report("attempt_token", error)
 

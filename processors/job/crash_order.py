@@ -172,7 +172,9 @@ def _judge_held(
     first = order[0]
     aborts = [ending for ending in order if role_hint(ending) == "abort"]
     left = [ending for ending in endings if ending.normal and ending.time_ns <= first.time_ns + TOGETHER_NS]
-    if stops and stops[0].time_ns <= first.time_ns + TOGETHER_NS:
+    # A launcher that clears up after a rank's abort tells the others to stop; one that was told to stop does so first.
+    cleared_up = bool(aborts) and aborts[0] is first and all(stop.by_launcher for stop in stops)
+    if stops and not cleared_up and stops[0].time_ns <= first.time_ns + TOGETHER_NS:
         others = {ending.rank for ending in stops if ending.time_ns - stops[0].time_ns < TOGETHER_NS}
         if len(others) > 1 or len(ranks) == 1:
             return _verdict("planned", None, endings)

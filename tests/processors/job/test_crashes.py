@@ -192,3 +192,13 @@ def test_what_is_held_is_decided_when_the_job_is_finished() -> None:
 def test_a_death_seen_only_after_the_commands_end_is_still_told() -> None:
     assert verdict(run(finished(4.4, 3), exited(4.5, 3, 3, ExitState.RUNNING))) == ("immediate_crash", "rank_died", [3])
     assert not run(finished(4.4, 0), exited(4.5, 3, 3, ExitState.RUNNING)).final()
+
+
+def test_an_abort_before_the_launcher_stops_the_others_is_the_cause() -> None:
+    started = [(0.1, EventName.RANK_STARTED, rank, {"pid": 4000 + rank, "launcher_pid": 77}) for rank in range(4)]
+    stops = [killed(4.5, rank, 15) for rank in (0, 1, 3)]
+    for _, _, _, values in stops:
+        values["sender_pid"] = 77
+    abort = killed(4.4, 2, 6)
+    abort[3].update({"exit_state": int(ExitState.NORMAL), "phase": "exit"})
+    assert verdict(run(*started, abort, *stops, finished(5.0, 1))) == ("immediate_crash", "rank_died", [2])

@@ -96,6 +96,7 @@ class FailedPhase:
         self.leave(identifier)
 
     def leave(self, identifier: int) -> None:
+        """The tracker's own."""
         raise NotImplementedError
 
     def phase_of_exception(self, error: BaseException) -> int | None:

@@ -1,0 +1,64 @@
+"""The attempt token is asked for only while the store is there: torch answers for one that is gone with a backtrace."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as torch_distributed
+
+from tests.instrumentation.jobs import run_python
+from whichrank.instrumentation.attempt_token import is_connected
+from whichrank.telemetry import ring_layout as layout
+
+#: torch's stubs leave out what is used here.
+dist: Any = torch_distributed
+#: Jobs of two ranks, forked by a process that has torch imported. Rank 0 keeps the store and leaves first: in the first
+#: jobs before it has said its token (a second after the start), in the last one after both have it.
+RANK_0_LEAVES_FIRST = """
+import os, socket, sys, time
+import torch, torch.distributed as dist
+
+seconds = [0.0, 0.5, 2.5]
+listeners = [socket.create_server(("127.0.0.1", 0)) for _ in seconds]
+ports = [listener.getsockname()[1] for listener in listeners]
+for listener in listeners:
+    listener.close()
+pids = []
+for port, until_end in zip(ports, seconds):
+    for rank in range(2):
+        pids.append(os.fork())
+        if pids[-1] == 0:
+            os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2")
+            import whichrank
+            assert whichrank.init()
+            dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+            time.sleep(3.0 if rank else until_end)
+            sys.exit(0)
+print([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids])
+"""
+
+
+def test_a_rank_that_outlives_the_store_says_nothing_into_the_jobs_log(tmp_path: Path) -> None:
+    done = run_python(textwrap.dedent(RANK_0_LEAVES_FIRST), tmp_path)
+    assert done.output.splitlines() == [str([0] * 6)]
+    tokens = [
+        payload["token"]
+        for ring in done.rings
+        for kind, payload in ring.definitions
+        if kind == layout.DEFINITION_ATTEMPT
+    ]
+    assert len(tokens) == 2
+    assert tokens[0] == tokens[1]
+    assert all(ring.hook_errors == 0 for ring in done.rings)
+
+
+def test_a_store_is_connected_until_its_keeper_goes() -> None:
+    keeper = dist.TCPStore("127.0.0.1", 0, None, True)
+    client = dist.TCPStore("127.0.0.1", keeper.port, None, False)
+    assert is_connected(keeper)
+    assert is_connected(dist.PrefixStore("outer", dist.PrefixStore("inner", client)))
+    del keeper
+    assert not is_connected(client)
+    assert is_connected(dist.HashStore())

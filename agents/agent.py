@@ -35,6 +35,7 @@ from .local_verdicts import (
     judge_stop,
     oldest_open_age_ns,
     process_look_due,
+    stood_still_alone,
     to_ns,
     wants_a_closer_look,
 )
@@ -206,6 +207,9 @@ class Agent:
         """Local verdicts: stopped, continued, silent."""
         if rank.process_read_ns == now_ns:
             news = judge_stop(rank, now_ns, self.settings)
+            if rank.stop_first_seen_ns == now_ns and rank.process is not None and not rank.process.traced:
+                # No word yet, but a progress row: should this be our last look, the rings left behind are the second.
+                self._urgent = True
             if news is not None:
                 name = EventName.RANK_STOPPED if news else EventName.RANK_CONTINUED
                 self._tell(rank, name, now_ns, where_attributes(rank))
@@ -235,10 +239,7 @@ class Agent:
             # A rank that lives has stood still for as long as its last event is old, not since we came.
             rank.moved_ns = min(rank.moved_ns, rank.last_sign_of_life_ns() or now_ns)
             self._find_exception(rank, now_ns)
-            if rank.alive and rank.process is not None and rank.process.state is ProcessState.STOPPED:
-                rank.stopped = not rank.process.traced
-                if rank.stopped:
-                    self._tell(rank, EventName.RANK_STOPPED, now_ns, where_attributes(rank))
+        self._tell_left_stopped(now_ns)
         drained = drain_rings(self._ranks, now_ns, self.settings, self.health)
         for rank in self._ranks:
             if not rank.alive:  # after the drain: the last event is the best witness of when it ended
@@ -247,6 +248,20 @@ class Agent:
         self._tail_events.sort(key=lambda event: (event.name is EventName.RANK_EXIT, event.mono_ns))
         self._ship(drained, now_ns, with_progress=True)
         self._close_ended()
+
+    def _tell_left_stopped(self, now_ns: int) -> None:
+        """Stops of ranks that are still stopped, before the rows that show how long the others have waited for them.
+
+        The heartbeat says since when, and has been silent for so long that a second look at the process adds nothing.
+        """
+        for rank in self._ranks:
+            if not rank.alive or rank.process is None or rank.process.state is not ProcessState.STOPPED:
+                continue
+            rank.stopped = not rank.process.traced
+            since_ns = min(rank.last_sign_of_life_ns() or now_ns, now_ns)
+            if rank.stopped and stood_still_alone(rank, self._ranks):
+                attributes = {**where_attributes(rank), "left_behind": True}
+                self._head_events.append(self._event(EventName.RANK_STOPPED, rank.identity, since_ns, attributes))
 
     # --- rings come and go ------------------------------------------------------------------------------------------
     def _find_rings(self, now_ns: int, left_behind: bool) -> None:

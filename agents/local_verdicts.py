@@ -14,6 +14,8 @@ from .settings import AgentSettings
 from .watched_rank import WatchedRank
 
 _SECOND_NS = 1_000_000_000
+#: Heartbeats of ranks that were stopped or ended together end within this time of each other.
+_ALONE_NS = 500_000_000
 
 
 def to_ns(seconds: float) -> int:
@@ -56,6 +58,16 @@ def judge_stop(rank: WatchedRank, now_ns: int, settings: AgentSettings) -> bool 
         rank.stopped = True
         return True
     return None
+
+
+def stood_still_alone(rank: WatchedRank, ranks: Sequence[WatchedRank]) -> bool:
+    """Of a stopped rank that nobody watched: others of its attempt went on after its last sign of life.
+
+    If all of them fell silent together, somebody suspended or ended the whole job.
+    """
+    silent_since_ns = rank.last_sign_of_life_ns()
+    peers = [peer for peer in ranks if peer is not rank and peer.identity.attempt == rank.identity.attempt]
+    return not peers or max(peer.last_sign_of_life_ns() for peer in peers) - silent_since_ns >= _ALONE_NS
 
 
 def judge_stale(rank: WatchedRank, now_ns: int, settings: AgentSettings, holds_ring: bool) -> bool:

@@ -14,7 +14,11 @@ from .state import FRESH_NS, MOST_RANKS, JobState
 from .thresholds import rare_rows
 from .waiting import Wait
 
-_STOPPED = int(ProcessState.STOPPED)
+_STOPPED, _DEAD = int(ProcessState.STOPPED), int(ProcessState.DEAD)
+#: Two looks at a stopped process must be so far apart, as the agent's own: a moment's stop is no news.
+CONFIRM_NS = 50_000_000
+#: Heartbeats that go on for so long after a rank's last one were not ended by its death.
+OUTLIVED_NS = 2_000_000_000
 
 
 def take_progress(job: JobState, arrived: Arrived, node: str, stamp_ns: int) -> None:
@@ -31,25 +35,44 @@ def take_progress(job: JobState, arrived: Arrived, node: str, stamp_ns: int) -> 
         if pid and not facts.pid:
             facts.pid = pid
             job.facts_changed = True
-    _compare_looks(job, rows, job.progress.take(ranks), job.progress_stamps[ranks] > 0)
+    _compare_looks(job, rows, job.progress.take(ranks), job.progress_stamps[ranks] > 0, stamp_ns)
     job.progress[ranks] = rows
     job.progress_stamps[ranks] = stamp_ns
     job.note_blind(ranks, rows["level"], rows["hook_state"])
     job.progress_changed = True
 
 
-def _compare_looks(job: JobState, rows: np.ndarray, before: np.ndarray, known: np.ndarray) -> None:
+def _compare_looks(job: JobState, rows: np.ndarray, before: np.ndarray, known: np.ndarray, stamp_ns: int) -> None:
     """What takes the row before to tell. before, known: of the same ranks; known False: there was none."""
-    stopped = (rows["process_state"] == _STOPPED) & (before["process_state"] == _STOPPED) & known
-    for place in stopped.nonzero()[0].tolist():
-        facts = job.facts(int(rows["rank"][place]))
-        if not facts.stopped_ns:
-            facts.stopped_ns = int(before["read_ns"][place])  # two equal looks, in case the event itself was lost
-            job.facts_changed = True
+    was_stopped = (before["process_state"] == _STOPPED) & known
+    if was_stopped.any():
+        _compare_stops(job, rows, before, was_stopped, stamp_ns)
     rare, was_rare = rare_rows(rows), rare_rows(before) & known
     if rare.any() or was_rare.any():
         left = np.where(was_rare, rows["read_ns"] - rows["phase_age_ns"], job.rare_until_ns[rows["rank"]])
         job.rare_until_ns[rows["rank"]] = np.where(rare, rows["read_ns"], left)
+
+
+def _compare_stops(job: JobState, rows: np.ndarray, before: np.ndarray, was: np.ndarray, stamp_ns: int) -> None:
+    """Stops that no event told of: it was lost, or its agent died after the first look. was: stopped in ``before``.
+
+    The heartbeat must have stood still between the looks, else the process ran in between. A process that is gone
+    by now was stopped to its end if the others went on without it: a launcher ends them when one of them dies.
+    """
+    beats = rows["read_ns"] - rows["heartbeat_age_ns"]
+    silent = was & (beats == before["read_ns"] - before["heartbeat_age_ns"])
+    no_heart = was & (before["heartbeat_age_ns"] == 0)
+    apart = rows["read_ns"] - before["read_ns"] >= CONFIRM_NS
+    still = (rows["process_state"] == _STOPPED) & (silent | no_heart) & apart
+    ended = (rows["process_state"] == _DEAD) & silent & (int(beats.max()) - beats >= OUTLIVED_NS)
+    for place in (still | ended).nonzero()[0].tolist():
+        facts = job.facts(int(rows["rank"][place]))
+        if not facts.stopped_ns:
+            facts.stopped_ns, facts.stopped_stamp_ns = int(before["read_ns"][place]), stamp_ns
+            job.facts_changed = True
+        if ended[place] and not facts.exited_ns and facts.stopped_stamp_ns:
+            facts.stopped_stamp_ns = 0  # it lasted: nothing to wait for, and its exit comes next
+            job.facts_changed = True
 
 
 def _newest_of_each_rank(rows: np.ndarray) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import struct
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from whichrank.agents.agent import Agent
+from whichrank.agents.processes import read_stat
 from whichrank.telemetry import ring_layout as L
 from whichrank.telemetry.records import Block, Event, Identity
 from whichrank.telemetry.vocabulary import EventName, Phase, ProcessState
@@ -426,6 +428,47 @@ def test_a_living_hang_left_behind_is_aged_by_now_and_not_touched(start_rank: St
     assert not again.events(EventName.RANK_STACK)
     assert not again.events(EventName.RANK_EXIT)
     assert again.agent.health.stacks_taken == again.agent.health.stacks_failed == 0
+
+
+def test_a_stop_is_in_the_capture_from_the_first_look_on(start_rank: Start, watch: Watch) -> None:
+    rank = start_rank(0, 1)
+    watched = watch(confirm_s=30.0, progress_period_s=60.0)  # no second look, no periodic row
+    watched.run_until(lambda: watched.blocks(EventName.BLOCK_PROGRESS))
+    rank.say("stop")
+    watched.run_until(
+        lambda: int(watched.blocks(EventName.BLOCK_PROGRESS)[-1].rows["process_state"][0]) == ProcessState.STOPPED, 3.0
+    )
+    assert not watched.events(EventName.RANK_STOPPED)
+
+
+def test_a_rank_left_stopped_is_told_before_the_rows_of_those_that_wait_for_it(start_rank: Start, watch: Watch) -> None:
+    ranks = [start_rank(0), start_rank(1)]
+    ranks[1].say("stop")
+    stopped_ns = time.monotonic_ns()
+    live = watch()
+    live.run_for(0.8)
+    ranks[0].kill()  # as a launcher does that clears up: what is stopped does not hear it
+    ranks[0].process.wait()
+    later = watch()
+    later.agent.read_left_behind()
+    (stopped,) = later.events(EventName.RANK_STOPPED)
+    assert (stopped.identity.rank, stopped.attributes["left_behind"]) == (1, True)
+    assert abs(stopped.mono_ns - stopped_ns) < 300_000_000
+    names = later.names()
+    order = [EventName.RANK_STOPPED, EventName.BLOCK_PROGRESS, EventName.RANK_EXIT]
+    assert sorted(names.index(name.value) for name in order) == [names.index(name.value) for name in order]
+
+
+def test_ranks_left_stopped_together_were_suspended_and_are_not_told(start_rank: Start, watch: Watch) -> None:
+    for rank in [start_rank(0), start_rank(1)]:
+        rank.say("stop")
+        while (stat := read_stat(rank.pid)) is None or stat.state is not ProcessState.STOPPED:
+            time.sleep(0.005)
+    later = watch()
+    later.agent.read_left_behind()
+    (progress,) = later.blocks(EventName.BLOCK_PROGRESS)
+    assert {int(row["process_state"]) for row in progress.rows} == {ProcessState.STOPPED}
+    assert not later.events(EventName.RANK_STOPPED)
 
 
 def test_a_poll_that_fails_inside_is_counted_and_does_not_spin(start_rank: Start, watch: Watch) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.processors.job.synthetic_job import (
     FOREVER,
+    SECOND,
     WALL_NS,
     Action,
     Call,
@@ -17,8 +18,8 @@ from tests.processors.job.synthetic_job import (
     ddp_step,
     drive,
 )
-from whichrank.telemetry.records import Event, Finding
-from whichrank.telemetry.vocabulary import EventName, Op, Phase, ProcessState
+from whichrank.telemetry.records import Event, Finding, Record
+from whichrank.telemetry.vocabulary import EventName, Level, Op, Phase, ProcessState
 
 
 def only(context: MemoryContext) -> Finding:
@@ -156,6 +157,90 @@ def test_a_stopped_process_that_goes_on_ends_the_finding() -> None:
     job.states = lambda rank, at: ProcessState.STOPPED if rank == 1 and 4.4 < at < 9.3 else ProcessState.RUNNING
     job.events.append((9.3, EventName.RANK_CONTINUED, 1, {}))
     assert only(drive(job.records())).cleared
+
+
+#: The agent dies after its first look at rank 1; the rings are read when all processes are gone. Both exact in binary.
+FIRST_LOOK_S, GONE_S = 4.625, 7.125
+
+
+def left_behind(*, first_look: ProcessState, beat_s: float, last_beat_s: float, peers_until_s: float) -> list[Record]:
+    """What replay gets of a job whose rank 1 stands still in step 20, and whose agent never told of a stop.
+
+    beat_s, last_beat_s: heartbeat of rank 1 at the first look and in the end; peers_until_s: of the others.
+    """
+    seen = {"level": int(Level.EVENTS)}  # an event that changes nothing: rows are shipped with it
+    gone = [
+        (GONE_S, EventName.RANK_EXIT, rank, {"signal": 0 if rank == 1 else 15, "sender_pid": 0}) for rank in range(4)
+    ]
+    job = SyntheticJob(
+        steps=30,
+        delays=[lambda rank, step, phase: FOREVER if rank == 1 and (step, phase) == (20, Phase.FORWARD) else 0],
+        states=lambda rank, at: (
+            ProcessState.DEAD if at >= GONE_S else first_look if rank == 1 and at > 4.5 else ProcessState.SLEEPING
+        ),
+        heartbeat_s=lambda rank, at: (
+            at - (peers_until_s if rank != 1 else last_beat_s)
+            if at >= GONE_S
+            else at - beat_s
+            if rank == 1 and at == FIRST_LOOK_S
+            else 0.0625
+        ),
+        events=[(FIRST_LOOK_S, EventName.RANK_LEVEL, 0, seen), *gone],
+    )
+    start_ns = WALL_NS + int(job.start_s * SECOND)
+    died_ns, read_ns = start_ns + int((FIRST_LOOK_S + 0.1) * SECOND), start_ns + int(GONE_S * SECOND)
+    return [record for record in job.records() if record.stamp_ns < died_ns or 0 <= record.stamp_ns - read_ns < 10**8]
+
+
+def test_a_stop_seen_once_is_completed_by_the_heartbeats_left_behind() -> None:
+    finding = only(
+        drive(left_behind(first_look=ProcessState.STOPPED, beat_s=4.25, last_beat_s=4.25, peers_until_s=7.0))
+    )
+    assert (finding.body["kind"], suspects(finding)) == ("rank_stopped", [1])
+    assert finding.body["bucket"] == "communication_hang"
+
+
+@pytest.mark.parametrize(
+    ("first_look", "last_beat_s", "peers_until_s"),
+    [
+        (ProcessState.SLEEPING, 4.25, 7.0),  # never seen stopped: it may as well have died, or held its interpreter
+        (ProcessState.STOPPED, 4.25, 4.75),  # the others ended with it: killed while somebody looked
+        (ProcessState.STOPPED, 4.75, 7.0),  # it went on after that look
+    ],
+)
+def test_one_look_at_a_stopped_process_is_not_enough_by_itself(
+    first_look: ProcessState, last_beat_s: float, peers_until_s: float
+) -> None:
+    records = left_behind(first_look=first_look, beat_s=4.25, last_beat_s=last_beat_s, peers_until_s=peers_until_s)
+    assert [f.body["kind"] for f in drive(records).findings() if f.body["kind"] == "rank_stopped"] == []
+
+
+def test_a_stop_of_a_moment_is_no_news_however_often_it_is_seen() -> None:
+    looks = (4.625, 4.640625, 4.65625)
+    job = SyntheticJob(
+        steps=40,
+        states=lambda rank, at: ProcessState.STOPPED if rank == 1 and at in looks else ProcessState.SLEEPING,
+        heartbeat_s=lambda rank, at: at - 4.25 if rank == 1 and at in looks else 0.0625,
+        events=[(at, EventName.RANK_LEVEL, 0, {"level": int(Level.EVENTS)}) for at in looks],
+    )
+    assert drive(job.records()).findings() == []
+
+
+def test_a_rank_left_stopped_is_named_though_the_others_were_told_to_leave() -> None:
+    """Their exits are read in the same moment as the stop, which had lasted for long."""
+    at = 6.5
+    job = SyntheticJob(
+        steps=30,
+        delays=[lambda rank, step, phase: FOREVER if rank == 1 and (step, phase) == (20, Phase.FORWARD) else 0],
+        states=lambda rank, now: ProcessState.STOPPED if rank == 1 and now >= at else ProcessState.SLEEPING,
+        events=[
+            (at, EventName.RANK_STOPPED, 1, {"left_behind": True}),
+            (at + 0.001, EventName.RANK_LEVEL, 0, {"level": int(Level.EVENTS)}),
+            *[(at + 0.002, EventName.RANK_EXIT, rank, {"signal": 15}) for rank in (0, 2, 3)],
+        ],
+    )
+    counted = [f for f in drive(job.records()).final().values() if f.body["bucket"] != "planned"]
+    assert [(f.body["kind"], suspects(f)) for f in counted] == [("rank_stopped", [1])]
 
 
 def test_a_long_first_step_is_not_worth_a_word() -> None:

@@ -131,7 +131,7 @@ def judge(scenario: Scenario, outcome: Outcome, printed: Collection[int], step_e
         problems.append(f"scope {incident['scope']} instead of {truth.scope}")
     problems += _suspect_problems(truth.blame, named, guilty, plan.world_size)
     if truth.blame is not Blame.NOBODY:
-        problems += _evidence_problems(incident, plan.guilty[0], outcome.pids.get(plan.guilty[0]))
+        problems += evidence_problems(incident, plan.guilty[0], outcome.pids.get(plan.guilty[0]))
     if truth.phases:
         phase = next((_where(s).get("phase") for s in incident["suspects"]), None)
         if phase not in truth.phases:
@@ -179,7 +179,7 @@ def _suspect_problems(blame: Blame, named: set[int], guilty: set[int], world_siz
     return [] if named in right else [f"names {sorted(named)} instead of {' or '.join(str(sorted(r)) for r in right)}"]
 
 
-def _evidence_problems(incident: Mapping[str, Any], guilty: int, pid: int | None) -> list[str]:
+def evidence_problems(incident: Mapping[str, Any], guilty: int, pid: int | None) -> list[str]:
     for item in incident["evidence"]:
         words = f"{item.get('source', '')} {item.get('shows', '')}"
         if guilty in ranks_in(words) or (pid is not None and re.search(rf"\b{pid}\b", words)):

@@ -1,7 +1,8 @@
 """Two demands on the capture: it replays to the same bytes, and it survives ``kill -9`` of ``whichrank run``.
 
 Killed parent: a real job, a real fault, and the watching process killed in the middle of it; afterwards ``whichrank
-replay`` reads the capture and the rings that are left, and must name what the truth names, once.
+replay`` reads the capture and the rings that are left, and must tell the incident that an unkilled twin, the same plan
+run to its end, told live.
 """
 
 from __future__ import annotations
@@ -12,21 +13,22 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .catalogue import SCENARIOS
 from .draw import draw_plan
-from .judge import APART, describe, suspect_ranks
-from .plan import Ending, Plan, Scenario
-from .runner import START_S, Job, whichrank_command
+from .judge import APART, describe, evidence_problems, latest_by_id, suspect_ranks
+from .plan import Blame, Ending, Plan, Scenario
+from .runner import START_S, Job, run_plan, whichrank_command
 
 #: One fault of each way that a verdict comes about: waiting, state, death, own exception, mismatch.
 KILLED_DURING = ("sleep in forward", "SIGSTOP", "SIGKILL", "exception", "wrong op")
 #: The parent dies this long after the onset: before or around the verdict.
 KILL_AFTER_S = (0.05, 2.5)
+#: Between the two runs, each from the moment at which its own fault bit.
 ONSET_TOLERANCE_S = 1.0
 REPLAY_S = 120.0
 
@@ -80,59 +82,115 @@ def killed_parent_plans(seed: int, repeats: int) -> Iterator[tuple[Scenario, Pla
 
 
 def killed_parent_problems(scenario: Scenario, plan: Plan, drawn: random.Random, folder: Path) -> list[str]:
-    """Runs one job, kills its watcher in the middle of the fault, and judges what replay makes of the rest."""
+    """Runs one plan twice, to its end and with its watcher killed in mid-fault, and compares what is said of the two.
+
+    The twin lies in ``folder/twin``, the killed run in ``folder/killed``, its replay in ``folder/replay``.
+    """
     kill_after_s = drawn.uniform(*KILL_AFTER_S)
     still_standing = drawn.random() < 0.5  # else somebody has ended the hung job before asking what it was
-    job = Job(plan, folder)
+    (folder / "twin").mkdir(parents=True)
+    (folder / "killed").mkdir()
+    twin = run_plan(scenario, plan, folder / "twin")
+    if twin.harness_error or not twin.onsets:
+        return [f"harness: the unkilled twin: {twin.harness_error or 'the fault never bit'}"]
+    told = Told(twin.revisions, twin.onsets[0].realtime, twin.pids)
+    job = Job(plan, folder / "killed")
     try:
-        deadline = time.monotonic() + START_S + plan.onset_step * plan.step_s * 2.5
-        while not job.onsets():
-            if time.monotonic() > deadline or not job.running():
-                return ["harness: the fault never bit"]
-            time.sleep(0.01)
-        onset = job.onsets()[0].realtime
-        launcher = job.launcher()
-        time.sleep(max(0.0, onset + kill_after_s - time.time()))
-        if not job.running():
-            return _compare(plan, scenario, onset, job, folder, "the job had ended before the kill")
-        os.kill(job.process.pid, signal.SIGKILL)
-        job.process.wait()
-        # The job knows nothing of it; a hang must last as long as any verdict of it would need.
-        end = time.monotonic() + max(6.0, 4.0 * plan.step_s)
-        while time.monotonic() < end and launcher.is_running():
-            time.sleep(0.05)
-        if scenario.ending is Ending.HANGS and not still_standing and launcher.is_running():
-            launcher.terminate()
-            time.sleep(2.0)
-        how = "still standing" if still_standing else "ended"
-        return _compare(plan, scenario, onset, job, folder, f"killed {kill_after_s:.2f} s after the onset, job {how}")
+        how = _run_and_kill(scenario, job, kill_after_s, still_standing)
+        replayed = replay(job.out, folder / "replay")
+        job.tail.poll()
+        again = Told(replayed.report["incidents"], job.onsets()[0].realtime, job.pids())
+        return [f"{problem}; {how}" for problem in differences(scenario, plan, told, again, tuple(job.tail.seen))]
     except Exception as failure:
         return [f"harness: {type(failure).__name__}: {failure}"]
     finally:
         job.kill_what_is_left()
 
 
-def _compare(plan: Plan, scenario: Scenario, onset: float, job: Job, folder: Path, how: str) -> list[str]:
-    truth = scenario.truth
-    replayed = replay(job.out, folder / "replay")
-    counted = [document for document in replayed.report["incidents"] if document["bucket"] not in APART]
-    counted = [document for document in counted if document["state"] != "merged"]
-    if len(counted) != 1:
-        return [f"{len(counted)} incidents ({'; '.join(describe(item) for item in counted)}); {how}"]
-    incident = counted[0]
-    problems = []
-    if incident["kind"] != truth.kind:
-        problems.append(f"kind {incident['kind']} instead of {truth.kind}; {how}")
-    named = suspect_ranks(incident)
-    if named != list(plan.guilty) and not (scenario.truth.kind == "desync" and sorted(named) == [0, 1]):
-        problems.append(f"names {named} instead of {list(plan.guilty)}; {how}")
-    said = incident["times"]["onset"]
-    if said is None or abs(said - onset) > ONSET_TOLERANCE_S:
-        problems.append(f"onset off by {'nothing said' if said is None else f'{said - onset:+.2f} s'}; {how}")
-    job.tail.poll()
-    if job.tail.seen and incident["id"] not in job.tail.seen:
-        problems.append(f"another id than the killed run wrote; {how}")
+def _run_and_kill(scenario: Scenario, job: Job, kill_after_s: float, still_standing: bool) -> str:
+    """Kills the watcher that long after the onset and lets the fault last. Returns how it went, in words.
+
+    Raises RuntimeError when the fault never bit.
+    """
+    plan = job.plan
+    deadline = time.monotonic() + START_S + plan.onset_step * plan.step_s * 2.5
+    while not job.onsets():
+        if time.monotonic() > deadline or not job.running():
+            raise RuntimeError("the fault never bit")
+        time.sleep(0.01)
+    onset = job.onsets()[0].realtime
+    launcher = job.launcher()
+    time.sleep(max(0.0, onset + kill_after_s - time.time()))
+    if not job.running():
+        return "the job had ended before the kill"
+    os.kill(job.process.pid, signal.SIGKILL)
+    job.process.wait()
+    # The job knows nothing of it; a hang must last as long as any verdict of it would need.
+    end = time.monotonic() + max(6.0, 4.0 * plan.step_s)
+    while time.monotonic() < end and launcher.is_running():
+        time.sleep(0.05)
+    if scenario.ending is Ending.HANGS and not still_standing and launcher.is_running():
+        launcher.terminate()
+        time.sleep(2.0)
+    return f"killed {kill_after_s:.2f} s after the onset, job {'still standing' if still_standing else 'ended'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What was said of one run. injected: Unix seconds at which the fault bit; pids: by rank."""
+
+    revisions: Sequence[Mapping[str, Any]]
+    injected: float
+    pids: Mapping[int, int]
+
+    def counted(self) -> list[Mapping[str, Any]]:
+        return [document for document in latest_by_id(self.revisions) if document["bucket"] not in APART]
+
+
+def differences(scenario: Scenario, plan: Plan, twin: Told, killed: Told, written: Collection[str] = ()) -> list[str]:
+    """Ways in which the killed run's incident is not its twin's, or the twin's is none; empty is right. Pure.
+
+    written: ids of the incidents that the killed run had written down itself.
+    """
+    ours, theirs = killed.counted(), twin.counted()
+    problems = [
+        f"{name}: {len(items)} incidents ({'; '.join(describe(item) for item in items)})"
+        for name, items in (("twin", theirs), ("killed", ours))
+        if len(items) != 1
+    ]
+    if problems:
+        return problems
+    incident, model = ours[0], theirs[0]
+    truth, guilty = scenario.truth, plan.guilty
+    for key, true in (("bucket", truth.bucket), ("kind", truth.kind)):
+        if model[key] != true:
+            problems.append(f"twin: {key} {model[key]} instead of {true}")
+        if incident[key] != model[key]:
+            problems.append(f"{key} {incident[key]} instead of {model[key]}")
+    # With two ranks a mismatch has no majority: both are named.
+    right = [list(guilty), [0, 1]] if truth.blame is Blame.DIVERGING and plan.world_size == 2 else [list(guilty)]
+    named, named_by_twin = sorted(suspect_ranks(incident)), sorted(suspect_ranks(model))
+    if named_by_twin not in right:
+        problems.append(f"twin: names {named_by_twin} instead of {list(guilty)}")
+    if named != named_by_twin:
+        problems.append(f"names {named} instead of {named_by_twin}")
+    said, said_by_twin = _after_injection_s(incident, killed), _after_injection_s(model, twin)
+    if said is None or said_by_twin is None or abs(said - said_by_twin) > ONSET_TOLERANCE_S:
+        problems.append(f"onset {_seconds(said)} after the fault bit instead of {_seconds(said_by_twin)}")
+    for name, document, of in (("twin: ", model, twin), ("", incident, killed)):
+        problems += [f"{name}{problem}" for problem in evidence_problems(document, guilty[0], of.pids.get(guilty[0]))]
+    if written and incident["id"] not in written:
+        problems.append("another id than the killed run wrote")
     return problems
+
+
+def _after_injection_s(incident: Mapping[str, Any], told: Told) -> float | None:
+    onset = incident["times"]["onset"]
+    return None if onset is None else float(onset) - told.injected
+
+
+def _seconds(value: float | None) -> str:
+    return "not told" if value is None else f"{value:+.2f} s"
 
 
 def describe_plan(plan: Plan) -> str:

@@ -90,26 +90,13 @@ def test_default_directory_and_job_name(monkeypatch: pytest.MonkeyPatch) -> None
     assert path == Path(f"/dev/shm/whichrank-{os.getuid()}/10.0.0.1-29500")
 
 
-def test_identity_says_where_and_what(tmp_path: Path) -> None:
-    done = run_python(
-        "import whichrank\nassert whichrank.init()",
-        tmp_path,
-        environment={**AS_RANK_0, "TORCHELASTIC_RESTART_COUNT": "2", "SLURM_JOB_ID": "7"},
-    )
-    (ring,) = done.rings
-    assert ring.identity["job"] == "7"
-    assert ring.identity["restart_count"] == 2
-    assert ring.identity["launcher_pid"] == os.getpid()
-    assert ring.identity["script"] == str(tmp_path / "script.py")
-    assert {"host", "torch", "python", "backend", "launcher_start_ticks"} <= set(ring.identity)
-    assert ring.words["exit_state"] == 1
-
-
 def run_bootstrap(source: str, directory: Path, **environment: str) -> JobResult:
     return run_python(textwrap.dedent(source), directory, environment={**AUTO, **environment})
 
 
-def test_the_bootstrap_starts_with_torch_and_not_before(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> JobResult:
+    """A rank that imports torch and does nothing else."""
     source = """
         import os, sys
         def rings():
@@ -118,8 +105,22 @@ def test_the_bootstrap_starts_with_torch_and_not_before(tmp_path: Path) -> None:
         import torch
         print(rings(), "whichrank.instrumentation.session" in sys.modules)
     """
-    done = run_bootstrap(source, tmp_path)
-    assert done.output.splitlines() == ["0 False False", "1 True"]
+    directory = tmp_path_factory.mktemp("started")
+    return run_bootstrap(source, directory, TORCHELASTIC_RESTART_COUNT="2", SLURM_JOB_ID="7")
+
+
+def test_the_bootstrap_starts_with_torch_and_not_before(started: JobResult) -> None:
+    assert started.output.splitlines() == ["0 False False", "1 True"]
+
+
+def test_identity_says_where_and_what(started: JobResult) -> None:
+    (ring,) = started.rings
+    assert ring.identity["job"] == "7"
+    assert ring.identity["restart_count"] == 2
+    assert ring.identity["launcher_pid"] == os.getpid()
+    assert ring.identity["script"] == str(started.directory / "script.py")
+    assert {"host", "torch", "python", "backend", "launcher_start_ticks"} <= set(ring.identity)
+    assert ring.words["exit_state"] == 1
 
 
 @pytest.mark.parametrize("missing", ["WHICHRANK_AUTO", "RANK", "LOCAL_RANK"])
@@ -206,9 +207,9 @@ HELPERS = """
         forked = os.waitpid(pid, 0)[1]
         process = multiprocessing.get_context("spawn").Process(target=child)
         process.start()
-        process.join()
         code = "import torch, whichrank; torch.save({}, '/dev/null'); print(whichrank.init())"
         helper = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        process.join()
         print(len(before), rings() == before, os.waitstatus_to_exitcode(forked), process.exitcode)
         print(helper.stdout.strip())
         page = slice(4096, 4096 + 128)

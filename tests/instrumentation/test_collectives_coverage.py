@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.instrumentation.plain_ranks import run_ranks
+from tests.instrumentation.plain_ranks import run_with_each_writer
 from tests.instrumentation.ring_groups import RingReader, dtype_of, flags_of, group_of, kind_of, op_of
 from whichrank.telemetry import ring_layout as layout
 from whichrank.telemetry.vocabulary import SIZE_COMPARABLE_OPS, EventFlag, EventKind, HookState, Op
@@ -44,13 +44,18 @@ class RankRecord:
         }
 
 
-@pytest.fixture(scope="module", params=["python", "c"])
-def records(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[RankRecord]:
-    directory = tmp_path_factory.mktemp(f"rings-{request.param}")
-    outputs = run_ranks(SCRIPT, str(directory), request.param)
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("rings")
+    outputs = run_with_each_writer(SCRIPT, directory)
     # Looking at Work in the wrong way prints deprecation warnings into the user's log.
     assert all("deprecated, please ping" not in output for output in outputs)
-    return [RankRecord(directory, rank) for rank in range(2)]
+    return directory
+
+
+@pytest.fixture(scope="module", params=["python", "c"])
+def records(request: pytest.FixtureRequest, directory: Path) -> list[RankRecord]:
+    return [RankRecord(directory / request.param, rank) for rank in range(2)]
 
 
 def test_nothing_failed(records: list[RankRecord]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch.distributed as torch_distributed
 
-from tests.instrumentation.plain_ranks import run_ranks
+from tests.instrumentation.plain_ranks import run_with_each_writer
 from tests.instrumentation.ring_contents import RingContents, read_ring
 from tests.instrumentation.ring_groups import RingReader
 from whichrank.instrumentation.groups import GroupRegistry
@@ -23,11 +23,16 @@ SCRIPT = Path(__file__).with_name("collectives_failures_script.py")
 HOOKED = HookState.COLLECTIVES_HOOKED | HookState.COMPLETION_HOOKED
 
 
-@pytest.fixture(scope="module", params=["python", "c"])
-def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp(f"failures-{request.param}")
-    run_ranks(SCRIPT, str(directory), request.param, expected=(0, 3))
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("failures")
+    run_with_each_writer(SCRIPT, directory, expected=(0, 3))
     return directory
+
+
+@pytest.fixture(params=["python", "c"])
+def results(request: pytest.FixtureRequest, directory: Path) -> Path:
+    return directory / str(request.param)
 
 
 def read_case(results: Path, case: str) -> list[Any]:

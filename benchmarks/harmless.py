@@ -38,14 +38,28 @@ class Abuse:
     prepare: Callable[[Run], Iterator[None]]
     model: str = "ddp"
     exit_code: int = 0
+    #: How many jobs; of more than one, whole jobs are counted, and each must also keep its log free of CRASH_WORDS.
+    jobs: int = 1
+    #: Steps of a job at most.
+    most_steps: int = sys.maxsize
     #: What is asked where the job itself is beyond help.
     instead: Callable[[Run], list[bool]] | None = None
 
+
+#: What Python and C++ say of a process that does not end well, and what torch says of one of its own that did not.
+CRASH_WORDS = ("most recent call", "Fatal Python error", "terminate called", "Segmentation fault", "SIGABRT", "SIGSEGV")
 
 ABUSES = (
     Abuse(name="ring only, DDP", prepare=ring.nothing),
     Abuse(name="ring only, FSDP2", prepare=ring.nothing, model="fsdp2"),
     Abuse(name="ring only, compiled", prepare=ring.nothing, model="compiled"),
+    Abuse(
+        name="ring only, gradients by hand, groups left to the exit",
+        prepare=ring.nothing,
+        model="leaving",
+        jobs=8,
+        most_steps=20,
+    ),
     Abuse(name="whichrank run, DDP, exit code 7", prepare=agent.whole_run, exit_code=7),
     Abuse(name="ring folder full before", prepare=ring.full_before),
     Abuse(name="ring folder too small before", prepare=ring.too_small_before),
@@ -121,47 +135,65 @@ def main() -> int:
 def judge(report: Report, abuse: Abuse, references: dict[tuple[str, int], Run], folder: Path, steps: int) -> None:
     """Run the job without us (once per kind) and with us; add one line."""
     key = (abuse.model, abuse.exit_code)
+    steps = min(steps, abuse.most_steps)
+
+    def job(name: str) -> Run:
+        return Run(directory=folder / name, model=abuse.model, steps=steps, asked_exit_code=abuse.exit_code)
+
     print(f"... {abuse.name}", file=sys.stderr, flush=True)
     try:
-        run = Run(directory=folder / "abused", model=abuse.model, steps=steps, asked_exit_code=abuse.exit_code)
+        runs = [job("abused" if number == 0 else f"abused-{number}") for number in range(abuse.jobs)]
         if abuse.instead is not None:
+            (run,) = runs
             execute(run, abuse.prepare)
             answers = abuse.instead(run)
-            add_line(report, abuse, run, sum(answers), len(answers))
+            add_line(report, abuse, run.struck, sum(answers), len(answers))
             return
         if key not in references:
-            reference = Run(
-                directory=folder / "reference",
-                model=abuse.model,
-                steps=steps,
-                asked_exit_code=abuse.exit_code,
-                watched="",
-            )
+            references[key] = reference = job("reference")
+            reference.watched = ""
             reference.directory.mkdir(parents=True)
             reference.execute()
-            references[key] = reference
         reference = references[key]
-        execute(run, abuse.prepare)
+        for run in runs:
+            execute(run, abuse.prepare)
     except (TimeoutError, subprocess.CalledProcessError, OSError) as error:
         report.failed(abuse.name, str(error))
         return
     expected = RANKS * (steps + 2)
-    same = sum(one == other for one, other in zip(run.losses, reference.losses, strict=False))
     if len(reference.losses) != expected:
         report.failed(
             abuse.name, f"the job without us ended with {reference.exit_code}, {len(reference.losses)} losses"
         )
-    elif run.exit_code != reference.exit_code:
-        report.failed(abuse.name, f"exit code {run.exit_code} instead of {reference.exit_code}")
+    elif abuse.jobs > 1:
+        as_ever = [run for run in runs if ended_as(run, reference)]
+        add_line(report, abuse, min(run.struck for run in runs), len(as_ever), len(runs), "jobs")
+    elif runs[0].exit_code != reference.exit_code:
+        report.failed(abuse.name, f"exit code {runs[0].exit_code} instead of {reference.exit_code}")
     else:
-        add_line(report, abuse, run, same if len(run.losses) == expected else 0, expected)
+        same = sum(one == other for one, other in zip(runs[0].losses, reference.losses, strict=False))
+        add_line(report, abuse, runs[0].struck, same if len(runs[0].losses) == expected else 0, expected)
 
 
-def add_line(report: Report, abuse: Abuse, run: Run, k: int, n: int) -> None:
-    if run.struck < 1:
+def ended_as(run: Run, reference: Run) -> bool:
+    """Whether exit code and all losses are the same, and the log tells of no crash; what differs goes to stderr."""
+    log = (run.directory / "log").read_text(errors="replace")
+    crashes = [line for line in log.splitlines() if any(words in line for words in CRASH_WORDS)]
+    if run.exit_code != reference.exit_code or crashes or run.losses != reference.losses:
+        print(
+            f"... {run.directory}: exit code {run.exit_code} instead of {reference.exit_code},"
+            f" losses {'as ever' if run.losses == reference.losses else 'DIFFER'}, {crashes[:1]}",
+            file=sys.stderr,
+        )
+        return False
+    return True
+
+
+def add_line(report: Report, abuse: Abuse, struck: int, k: int, n: int, unit: str = "") -> None:
+    if struck < 1:
         report.failed(abuse.name, "the abuse did not strike")
     else:
-        report.all_of(f"{abuse.name} (struck {run.struck})", k, n)
+        report.all_of(f"{abuse.name} (struck {struck})" + (f", {unit}" if unit else ""), k, n)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,9 @@
 
 Dropout and two loader workers with random augmentation, so that every random stream takes part in every loss. Each rank
 writes its losses bit by bit (float.hex) into DIRECTORY/losses-RANK, and rank 0 the steps done so far into
-DIRECTORY/step, so that abuse can strike in mid-run.
+DIRECTORY/step, so that abuse can strike in mid-run. MODEL "leaving" averages gradients by hand and ends as many scripts
+do: right after an asynchronous collective, its process groups left to the end of the interpreter. (With DDP
+torch lets go of them in another order, in which nothing of ours was ever in the way.)
 """
 
 from __future__ import annotations
@@ -39,6 +41,8 @@ def make_model(kind: str) -> torch.nn.Module:
             fully_shard(layer)
         fully_shard(model)
         return model
+    if kind == "leaving":
+        return model
     if kind == "compiled":
         return torch.compile(DistributedDataParallel(model))  # type: ignore[return-value]
     return DistributedDataParallel(model)
@@ -57,6 +61,11 @@ def main() -> None:
     for step, batch in enumerate(loader):
         loss = model(batch).square().mean()
         loss.backward()
+        if kind == "leaving":
+            gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
+            for work in [dist.all_reduce(gradient, async_op=True) for gradient in gradients]:
+                if work is not None:
+                    work.wait()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
@@ -68,6 +77,12 @@ def main() -> None:
     noise = (torch.rand(1).item(), random.random())  # where the random streams ended up
     (directory / f"losses-{rank}").write_text("\n".join(value.hex() for value in (*losses, *noise)) + "\n")
     dist.barrier()
+    if kind == "leaving":
+        # Nobody asks whether they have ended; the last one's future shows only that there is nothing left to wait for.
+        works = [dist.all_reduce(torch.ones(1000), async_op=True) for _ in range(200)]
+        works[-1].get_future().wait()
+        del works
+        sys.exit(exit_code if rank == 0 else 0)
     if kind != "compiled":  # many scripts leave that to the end of the process
         dist.destroy_process_group()
     sys.exit(exit_code if rank == 0 else 0)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import whichrank
+from benchmarks.harmless import Abuse, add_line, ended_as
+from benchmarks.harmless_ring import nothing
+from benchmarks.harmless_run import Run
+from benchmarks.report import Report
 from tests.instrumentation.jobs import clean_environment
 
 ROOT = Path(whichrank.__file__).parent
@@ -29,15 +36,42 @@ def run_harmless(*arguments: str) -> dict[str, Any]:
     return document
 
 
-def test_same_losses_whatever_is_done_and_an_abuse_that_never_strikes_is_short() -> None:
-    # The folder would be removed at a step that so short a job never reaches; every hook raises from the first one on.
-    chosen = ("--only", "every hook raises, Python writer", "--only", "ring folder removed in mid-run")
-    document = run_harmless(*chosen, "--steps", "30")
-    assert document["exit_code"] == 1
-    assert "1 of 2 ok" in str(document["summary"]), document
-    rows = {str(row["name"]): row for row in document["rows"]}
-    assert not rows["ring folder removed in mid-run"]["ok"]
-    assert "did not strike" in rows["ring folder removed in mid-run"]["measured"]
+def test_same_losses_whatever_is_done() -> None:
+    document = run_harmless("--only", "every hook raises, Python writer", "--steps", "30")
+    assert document["exit_code"] == 0, document
+    assert "1 of 1 ok" in str(document["summary"]), document
+
+
+def test_an_abuse_that_never_struck_and_a_job_that_differs_are_short() -> None:
+    abuse = Abuse(name="some abuse", prepare=nothing)
+    out = io.StringIO()
+    report = Report("title", out=out)
+    add_line(report, abuse, 0, 5, 5)
+    add_line(report, abuse, 1, 4, 5)
+    assert report.finish() == 1
+    assert "did not strike" in out.getvalue()
+    assert "0 of 2 ok, 2 SHORT" in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "losses", "log", "same"),
+    [
+        (7, ("0x1p0",), "step 3\nsome warning\n", True),
+        (1, ("0x1p0",), "", False),
+        (7, ("0x1p1",), "", False),
+        (7, (), "", False),
+        (7, ("0x1p0",), "Exception raised from recvBytes (most recent call first):\n", False),
+        (7, ("0x1p0",), "terminate called without an active exception\n", False),
+    ],
+)
+def test_a_job_that_ended_as_ever(
+    tmp_path: Path, exit_code: int, losses: tuple[str, ...], log: str, same: bool
+) -> None:
+    (tmp_path / "log").write_text(log)
+    reference, run = (Run(directory=tmp_path, model="leaving", steps=1) for _ in range(2))
+    reference.exit_code, reference.losses = 7, ("0x1p0",)
+    run.exit_code, run.losses = exit_code, losses
+    assert ended_as(run, reference) == same
 
 
 def test_the_agent_outlives_a_ring_that_its_user_cuts_short() -> None:

@@ -11,6 +11,7 @@ setup(
         Extension("whichrank.instrumentation._fatal", ["instrumentation/_fatal.c"], **STABLE_ABI),
         Extension("whichrank.instrumentation._recorder", ["instrumentation/_recorder.c"], **STABLE_ABI),
         Extension("whichrank.instrumentation._phases", ["instrumentation/_phases.c"], **STABLE_ABI),
+        Extension("whichrank.instrumentation._steps", ["instrumentation/_steps.c"], **STABLE_ABI),
     ],
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )

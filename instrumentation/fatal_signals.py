@@ -16,6 +16,7 @@ import signal
 from pathlib import Path
 
 from ..telemetry import ring_layout as layout
+from .native import native_wanted
 
 FATAL_SIGNALS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTERM)
 
@@ -28,7 +29,7 @@ def watch_fatal_signals(ring: Path, crash_offset: int) -> tuple[int, ...]:
 
     crash_offset: where the crash area of the ring file begins, in bytes.
     """
-    if os.environ.get("WHICHRANK_NATIVE") == "0":
+    if not native_wanted():
         return ()
     from . import _fatal
 

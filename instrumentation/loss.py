@@ -6,17 +6,19 @@ that could only be read by communicating (DTensor with partial placements) or th
 tensors, CUDA graph capture) are left alone.
 
 Runs in the main thread only: querying events from another thread can break a CUDA graph capture. Never raises.
+``_steps.c`` reads the usual scalar in C; ``make_scalar_reader`` prefers it. Change both together.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sized
+from typing import Any, Protocol
 
 import torch
 
 from .guard import Guard
+from .native import native_wanted
 
 #: Copies under way per kind of value; with more than this the device is far behind and the newest is left out.
 MAX_PENDING = 16
@@ -26,29 +28,29 @@ _Tensor = torch.Tensor
 _dispatch_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 
 
-class ScalarReader:
-    """Delivers the float values of scalar tensors to ``deliver``, now or when the device has them."""
+class Scalars(Protocol):
+    """What hooks use: ScalarReader, or the C one."""
 
-    __slots__ = ("_deliver", "_guard", "_spare", "pending")
+    @property
+    def pending(self) -> Sized: ...
+    def read(self, value: Any, /) -> None: ...
+    def collect(self) -> None: ...
 
-    def __init__(self, deliver: Callable[[float], None], guard: Guard) -> None:
-        self._deliver = deliver
-        self._guard = guard
-        #: Copies under way and their events; without any there is nothing to collect.
-        self.pending: deque[tuple[Any, Any]] = deque()
-        self._spare: list[tuple[Any, Any]] = []
 
-    def read(self, value: Any) -> None:
-        """Take a loss as the script has it: number, scalar tensor, or anything else (ignored)."""
-        if not self._guard.enabled:
-            return
+class DeviceScalars:
+    """Scalars that are not simply there: shared by both readers, whose attributes these are."""
+
+    __slots__ = ()
+
+    _deliver: Callable[[float], None]
+    _guard: Guard
+    #: Copies under way and their events; without any there is nothing to collect.
+    pending: deque[tuple[Any, Any]]
+    _spare: list[tuple[Any, Any]]
+
+    def read_other(self, value: Any, /) -> None:
+        """Take anything that is not a plain scalar tensor on the CPU."""
         try:
-            # Nearly every loss, in as few calls of torch as can be: each costs about 1 us in a training step.
-            if type(value) is _Tensor and value.is_cpu and value.numel() == 1 and not _dispatch_modes():
-                number = value.item()
-                if type(number) is float:
-                    self._deliver(number)
-                return
             if isinstance(value, (float, int)):
                 self._deliver(float(value))
                 return
@@ -92,6 +94,46 @@ class ScalarReader:
             buffer.copy_(tensor.detach().reshape(()), non_blocking=True)
         event.record()
         self.pending.append((buffer, event))
+
+
+class ScalarReader(DeviceScalars):
+    """Delivers the float values of scalar tensors to ``deliver``, now or when the device has them."""
+
+    __slots__ = ("_deliver", "_guard", "_spare", "pending")
+
+    def __init__(self, deliver: Callable[[float], None], guard: Guard) -> None:
+        self._deliver = deliver
+        self._guard = guard
+        self.pending = deque()
+        self._spare = []
+
+    def read(self, value: Any, /) -> None:
+        """Take a loss as the script has it: number, scalar tensor, or anything else (ignored)."""
+        if not self._guard.enabled:
+            return
+        try:
+            # Nearly every loss, in as few calls of torch as can be: each costs about 1 us in a training step.
+            if type(value) is _Tensor and value.is_cpu and value.numel() == 1 and not _dispatch_modes():
+                number = value.item()
+                if type(number) is float:
+                    self._deliver(number)
+                return
+        except Exception as error:  # edge: hook
+            self._guard.fail(error)
+            return
+        self.read_other(value)
+
+
+def make_scalar_reader(deliver: Callable[[float], None], guard: Guard) -> Scalars:
+    """The C one where it was built and WHICHRANK_NATIVE is not ``0``, else the one in Python."""
+    if native_wanted():
+        try:
+            from .loss_native import NativeScalarReader
+        except ImportError:
+            pass
+        else:
+            return NativeScalarReader(deliver, guard, _Tensor, _dispatch_modes)
+    return ScalarReader(deliver, guard)
 
 
 def _plain_scalar(value: Any) -> Any:

@@ -10,7 +10,6 @@ In a training step these functions run cold: torch has just used the processor's
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from threading import get_ident
@@ -19,6 +18,7 @@ from typing import Protocol
 
 from ..telemetry.vocabulary import Phase
 from .guard import Guard
+from .native import native_wanted
 
 _INIT, _DATA, _FORWARD = int(Phase.INIT), int(Phase.DATA), int(Phase.FORWARD)
 _BACKWARD, _OPTIMIZER, _EVAL = int(Phase.BACKWARD), int(Phase.OPTIMIZER), int(Phase.EVAL)
@@ -240,7 +240,7 @@ class PhaseTracker(FailedPhase):
 
 def make_phase_tracker(set_phase: Callable[[int], int], guard: Guard) -> Phases:
     """The C tracker where it was built and WHICHRANK_NATIVE is not ``0``, else the one in Python."""
-    if os.environ.get("WHICHRANK_NATIVE", "1") != "0":
+    if native_wanted():
         try:
             from .phases_native import NativePhaseTracker
         except ImportError:

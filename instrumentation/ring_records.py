@@ -110,22 +110,21 @@ class RingRecords:
     # --- heartbeat --------------------------------------------------------------------------------------------------
     def beat(
         self,
-        groups_defined: int | None = None,
-        groups_blind: int | None = None,
         hook_errors: int = 0,
         pending: int = 0,
         fr_enqueued: int = layout.UNKNOWN_U64,
         fr_completed: int = layout.UNKNOWN_U64,
+        /,
     ) -> None:
-        """One heartbeat. Only the heartbeat thread calls this. Groups default to the writer's own counts."""
+        """One heartbeat. Only the heartbeat thread calls this. The C recorder has its own."""
         row = self._row_word(layout.HEARTBEAT_ROW)
         words = self._words
         beats = words[row + (layout.B_BEATS >> 3)] + 1
         words[row] = 2 * beats - 1
         words[row + (layout.B_TIME_NS >> 3)] = time.monotonic_ns()
         words[row + (layout.B_BEATS >> 3)] = beats
-        words[row + (layout.B_GROUPS_DEFINED >> 3)] = self.groups_defined if groups_defined is None else groups_defined
-        words[row + (layout.B_GROUPS_BLIND >> 3)] = self.groups_blind if groups_blind is None else groups_blind
+        words[row + (layout.B_GROUPS_DEFINED >> 3)] = self.groups_defined
+        words[row + (layout.B_GROUPS_BLIND >> 3)] = self.groups_blind
         words[row + (layout.B_HOOK_ERRORS >> 3)] = hook_errors
         words[row + (layout.B_PENDING >> 3)] = pending
         words[row + (layout.B_FR_ENQUEUED >> 3)] = fr_enqueued & layout.UNKNOWN_U64

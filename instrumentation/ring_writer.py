@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 from ..telemetry import ring_layout as layout
 from ..telemetry.vocabulary import EventKind, Level, StepFlag
+from .native import native_wanted
 from .ring_collectives import RingCollectives
 from .ring_file import IdentityValue, PreparedRing, RingGeometry, geometry_for, prepare_ring
 from .ring_records import Frame
@@ -63,13 +64,7 @@ class RankRecorder(Protocol):
     def set_level(self, level: int, hook_state: int) -> None: ...
     def add_cost(self, ns: int, calls: int) -> None: ...
     def beat(
-        self,
-        groups_defined: int | None = None,
-        groups_blind: int | None = None,
-        hook_errors: int = 0,
-        pending: int = 0,
-        fr_enqueued: int = _UNKNOWN,
-        fr_completed: int = _UNKNOWN,
+        self, hook_errors: int = 0, pending: int = 0, fr_enqueued: int = _UNKNOWN, fr_completed: int = _UNKNOWN, /
     ) -> None: ...
     def record_exception(self, text: str, frames: Sequence[Frame], in_main: bool) -> bool: ...
     def record_stack(self, frames: Sequence[Frame]) -> None: ...
@@ -310,11 +305,11 @@ def open_ring_writer(
     ``native`` None reads WHICHRANK_NATIVE (``0`` keeps to Python); True raises ImportError where C does not load.
     """
     if native is None:
-        native_wanted, required = os.environ.get("WHICHRANK_NATIVE", "1") != "0", False
+        use_native, required = native_wanted(), False
     else:
-        native_wanted = required = native
+        use_native = required = native
     creator: Any = RingWriter.create
-    if native_wanted:
+    if use_native:
         try:
             from .ring_writer_native import NativeRingWriter
 

@@ -26,7 +26,7 @@ from .patch import PatchSet
 from .phases import CROSSING_NS, make_phase_tracker
 from .rank_identity import RankPlace
 from .ring_writer import RankRecorder
-from .steps import StepCounter
+from .steps import make_step_counter
 
 if TYPE_CHECKING:
     from .collectives import CollectiveHooks
@@ -50,7 +50,7 @@ class Session:
         self.pid = os.getpid()
         self.health = HookHealth()
         self.tracker = make_phase_tracker(writer.set_phase, Guard("phases", self.health))
-        self.steps = StepCounter(writer, Guard("steps", self.health))
+        self.steps = make_step_counter(writer, Guard("steps", self.health))
         self.exceptions = ExceptionRecorder(writer, self.tracker, Guard("exceptions", self.health), self.owns_rank)
         self.imports = PostImportFinder(self.health.report)
         self.patches = PatchSet(self.health.report)
@@ -170,14 +170,14 @@ class Session:
                 process_group_end,
             )
             from .hooks.context import HookContext
-            from .loss import ScalarReader
+            from .loss import make_scalar_reader
 
             self.context = context = HookContext(
                 health=self.health,
                 tracker=self.tracker,
                 steps=self.steps,
-                losses=ScalarReader(self.steps.on_loss, Guard("loss", self.health)),
-                grad_norms=ScalarReader(self.steps.on_grad_norm, Guard("grad_norm", self.health)),
+                losses=make_scalar_reader(self.steps.on_loss, Guard("loss", self.health)),
+                grad_norms=make_scalar_reader(self.steps.on_grad_norm, Guard("grad_norm", self.health)),
                 patches=self.patches,
                 imports=self.imports,
                 poll_completions=self._poll_completions,
@@ -237,7 +237,7 @@ class Session:
     def _beat(self) -> None:
         collectives = self.collectives
         if collectives is None or not self.level:
-            self.writer.beat(hook_errors=self.hook_errors())
+            self.writer.beat(self.hook_errors())
             return
         pending = collectives.poll_completions()
         self._beats += 1
@@ -247,7 +247,7 @@ class Session:
             on_device = any("nccl" in group.orders for group in collectives.registry.groups())
             self._status_every = 1 if on_device or self.level < Level.EVENTS else HOST_STATUS_BEATS
         enqueued, completed = self._flight_recorder
-        self.writer.beat(hook_errors=self.hook_errors(), pending=pending, fr_enqueued=enqueued, fr_completed=completed)
+        self.writer.beat(self.hook_errors(), pending, enqueued, completed)
 
     def _look_around(self, now_ns: int) -> None:
         """Once a second."""

@@ -9,6 +9,7 @@ Optimizers that do not subclass ``torch.optim.Optimizer`` and wrap none are not 
 ``whichrank.step()``.
 
 Runs in the main thread, in a training step with cold caches (see phases). Never raises. Standard library only.
+``_steps.c`` has the same class in C; ``make_step_counter`` prefers it. Change both together.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, Protocol
 
 from ..telemetry.vocabulary import StepFlag
 from .guard import Guard
+from .native import native_wanted
 
 _SKIPPED, _BY_HAND = int(StepFlag.SKIPPED), int(StepFlag.BY_HAND)
 #: Own cost is measured on one step in this many, never the first.
@@ -31,6 +33,25 @@ class StepWriter(Protocol):
     def end_step(self, loss: float | None, grad_norm: float | None, flags: int) -> int: ...
     def add_microstep(self) -> None: ...
     def set_loss(self, loss: float) -> None: ...
+
+
+class Steps(Protocol):
+    """What hooks use: StepCounter, or the C one."""
+
+    enabled: bool
+    step: int
+
+    @property
+    def optimizer_calls(self) -> int: ...
+    @property
+    def cost_ns(self) -> int: ...
+    @property
+    def calls(self) -> int: ...
+    def on_backward(self) -> None: ...
+    def on_loss(self, loss: float, /) -> None: ...
+    def on_grad_norm(self, grad_norm: float, /) -> None: ...
+    def on_optimizer_step(self, optimizer: Any, /, *, skipped: bool = False) -> None: ...
+    def end_by_hand(self, loss: float | None, grad_norm: float | None, /) -> None: ...
 
 
 class StepCounter:
@@ -78,7 +99,7 @@ class StepCounter:
         except Exception as error:  # edge: hook
             self._guard.fail(error)
 
-    def on_loss(self, loss: float) -> None:
+    def on_loss(self, loss: float, /) -> None:
         """Loss of one backward pass. Over several of a step a value that is not finite sticks, otherwise the last."""
         if not (self.enabled and self._guard.enabled):
             return
@@ -89,12 +110,12 @@ class StepCounter:
         except Exception as error:  # edge: hook
             self._guard.fail(error)
 
-    def on_grad_norm(self, grad_norm: float) -> None:
+    def on_grad_norm(self, grad_norm: float, /) -> None:
         """Total gradient norm; as with the loss, a value that is not finite sticks until the step ends."""
         if self._grad_norm is None or isfinite(self._grad_norm):
             self._grad_norm = grad_norm
 
-    def on_optimizer_step(self, optimizer: Any, *, skipped: bool = False) -> None:
+    def on_optimizer_step(self, optimizer: Any, /, *, skipped: bool = False) -> None:
         """An optimizer updated the parameters, or a GradScaler kept it from doing so."""
         if not (self.enabled and self._guard.enabled):
             return
@@ -117,7 +138,7 @@ class StepCounter:
         except Exception as error:  # edge: hook
             self._guard.fail(error)
 
-    def end_by_hand(self, loss: float | None, grad_norm: float | None) -> None:
+    def end_by_hand(self, loss: float | None, grad_norm: float | None, /) -> None:
         """The script says that a step is over. The first call does not count a step that a hook has just counted."""
         if not (self.enabled and self._guard.enabled):
             return
@@ -147,3 +168,15 @@ class StepCounter:
         self.step = self._writer.end_step(loss, grad_norm, flags)
         if begin_ns:
             self.cost_ns += (thread_time_ns() - begin_ns) * COST_EVERY
+
+
+def make_step_counter(writer: StepWriter, guard: Guard) -> Steps:
+    """The C one where it was built and WHICHRANK_NATIVE is not ``0``, else the one in Python."""
+    if native_wanted():
+        try:
+            from ._steps import StepCounter as NativeStepCounter
+        except ImportError:
+            pass
+        else:
+            return NativeStepCounter(writer, guard, _SKIPPED, _BY_HAND)
+    return StepCounter(writer, guard)

@@ -12,10 +12,10 @@ from torch.compiler import is_dynamo_compiling
 
 from ..guard import Guard, HookHealth
 from ..import_hooks import PostImportFinder
-from ..loss import ScalarReader
+from ..loss import Scalars
 from ..patch import PatchSet
 from ..phases import Phases
-from ..steps import StepCounter
+from ..steps import Steps
 
 
 @dataclass(slots=True, kw_only=True)
@@ -24,9 +24,9 @@ class HookContext:
 
     health: HookHealth
     tracker: Phases
-    steps: StepCounter
-    losses: ScalarReader
-    grad_norms: ScalarReader
+    steps: Steps
+    losses: Scalars
+    grad_norms: Scalars
     patches: PatchSet
     imports: PostImportFinder
     #: Looks for completed collectives; called at edges where some are likely (end of backward, before the optimizer).

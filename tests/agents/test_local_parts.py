@@ -237,7 +237,7 @@ def _status_rank(tmp_path: Path, slot: int, level: Level, enqueued: int, complet
     writer = RingWriter.create(directory, rank=slot, local_rank=0, world_size=9, identity={}, slots=16, group_rows=2)
     writer.define_group({"name": "0", "ranks": "0-1"})
     writer.set_level(level, HookState.COLLECTIVES_HOOKED | HookState.COMPLETION_HOOKED)
-    writer.beat(fr_enqueued=enqueued, fr_completed=completed)
+    writer.beat(0, 0, enqueued, completed)
     rank = WatchedRank(ring=RingFile(writer.path), slot=slot, identity=Identity(), pid=1, start_ticks=1)
     rank.ring.expect_groups(1)
     rank.group_numbers[0] = rank.default_group = 0

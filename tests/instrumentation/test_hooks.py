@@ -26,6 +26,7 @@ from torch.optim import optimizer as optimizer_module
 import whichrank
 from tests.instrumentation.ring_contents import RingContents, read_rings
 from whichrank.instrumentation import api
+from whichrank.instrumentation.steps import StepCounter
 from whichrank.telemetry.vocabulary import EventKind, ExitState, HookState, StepFlag
 
 STEP = ["forward", "other", "backward", "other", "optimizer", "other"]
@@ -422,7 +423,11 @@ def break_writer(session: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         def __getattr__(self, name: str) -> Callable[..., Any]:
             return broken(name)
 
-    monkeypatch.setattr(steps, "_writer", Broken())
+    if isinstance(steps, StepCounter):
+        monkeypatch.setattr(steps, "_writer", Broken())
+    else:  # the C one keeps the methods
+        for method in ("end_step", "add_microstep", "set_loss"):
+            monkeypatch.setattr(steps, f"_{method}", broken(method))
     monkeypatch.setattr(tracker, "_set_phase", broken("set_phase"))
     return struck
 

@@ -370,7 +370,7 @@ def test_level_cost_and_exit(writer: RankRecorder, reader: RingReader) -> None:
 def test_heartbeat(writer: RankRecorder) -> None:
     writer.define_group({"name": "0", "size": 2})
     for _ in range(3):
-        writer.beat(hook_errors=2, pending=4, fr_enqueued=-1)
+        writer.beat(2, 4, layout.UNKNOWN_U64)
     ring = read_ring(writer.path)
     assert (ring.beats, ring.hook_errors) == (3, 2)
     reader = RingReader(writer.path)

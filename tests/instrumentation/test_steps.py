@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import math
+from importlib.util import find_spec
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from whichrank.instrumentation.guard import Guard, HookHealth
-from whichrank.instrumentation.steps import StepCounter
+from whichrank.instrumentation.steps import StepCounter, Steps, StepWriter, make_step_counter
 from whichrank.telemetry.vocabulary import StepFlag
+
+KINDS = ["python", "c"] if find_spec("whichrank.instrumentation._steps") else ["python"]
+
+
+def make_steps(kind: str, writer: StepWriter, guard: Guard) -> Steps:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WHICHRANK_NATIVE", "1" if kind == "c" else "0")
+        steps = make_step_counter(writer, guard)
+    assert isinstance(steps, StepCounter) == (kind == "python")
+    return steps
 
 
 class Recorder:
@@ -33,9 +47,9 @@ class Recorder:
 class Loop:
     """A training loop's calls as the hooks make them."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: str) -> None:
         self.recorder = Recorder()
-        self.steps = StepCounter(self.recorder, Guard("steps", HookHealth()))
+        self.steps = make_steps(kind, self.recorder, Guard("steps", HookHealth()))
 
     def backward(self, loss: float = 1.0) -> None:
         self.steps.on_loss(loss)
@@ -49,9 +63,9 @@ class Loop:
         return [flags for _, _, flags in self.recorder.ended]
 
 
-@pytest.fixture
-def loop() -> Loop:
-    return Loop()
+@pytest.fixture(params=KINDS)
+def loop(request: pytest.FixtureRequest) -> Loop:
+    return Loop(request.param)
 
 
 def test_one_optimizer(loop: Loop) -> None:
@@ -155,14 +169,66 @@ def test_a_step_without_loss_says_so(loop: Loop) -> None:
     assert loop.recorder.ended == [(None, None, 0)]
 
 
-def test_a_writer_that_raises_switches_counting_off_and_nothing_else() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_writer_that_raises_switches_counting_off_and_nothing_else(kind: str) -> None:
     class Broken(Recorder):
         def end_step(self, loss: float | None, grad_norm: float | None, flags: int) -> int:
             raise OSError("gone")
 
     health = HookHealth()
-    steps = StepCounter(Broken(), Guard("steps", health))
+    steps = make_steps(kind, Broken(), Guard("steps", health))
     for _ in range(3):
         steps.on_backward()
         steps.on_optimizer_step(object())
     assert health.errors == 1
+    assert health.disabled == {"steps": "OSError: gone"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_keyboard_interrupt_in_a_hook_is_the_users(kind: str) -> None:
+    class Interrupted(Recorder):
+        def add_microstep(self) -> None:
+            raise KeyboardInterrupt
+
+    health = HookHealth()
+    steps = make_steps(kind, Interrupted(), Guard("steps", health))
+    with pytest.raises(KeyboardInterrupt):
+        steps.on_backward()
+    assert health.errors == 0
+
+
+OPTIMIZERS = [object(), object(), object()]
+values = st.one_of(st.none(), st.floats())
+moves: st.SearchStrategy[tuple[str, Any]] = st.one_of(
+    st.tuples(st.just("backward"), st.none()),
+    st.tuples(st.just("loss"), st.floats()),
+    st.tuples(st.just("norm"), st.floats()),
+    st.tuples(st.just("optimizer"), st.tuples(st.sampled_from([0, 1, 2]), st.booleans())),
+    st.tuples(st.just("hand"), st.tuples(values, values)),
+    st.tuples(st.just("level"), st.booleans()),
+)
+
+
+@pytest.mark.skipif(KINDS == ["python"], reason="the C module was not built")
+@given(st.lists(moves, max_size=40))
+def test_both_counters_do_the_same(sequence: list[tuple[str, Any]]) -> None:
+    ends = []
+    for kind in KINDS:
+        loop = Loop(kind)
+        for name, value in sequence:
+            if name == "backward":
+                loop.steps.on_backward()
+            elif name == "loss":
+                loop.steps.on_loss(value)
+            elif name == "norm":
+                loop.steps.on_grad_norm(value)
+            elif name == "optimizer":
+                loop.optimizer(OPTIMIZERS[value[0]], skipped=value[1])
+            elif name == "hand":
+                loop.steps.end_by_hand(*value)
+            else:
+                loop.steps.enabled = value
+        recorder = loop.recorder
+        counted = (loop.steps.step, loop.steps.calls, loop.steps.optimizer_calls)
+        ends.append(repr((recorder.ended, recorder.microsteps, recorder.live_loss, counted)))  # NaN is not NaN
+    assert ends[0] == ends[1]

@@ -1,0 +1,23 @@
+"""The reader of losses whose usual case is in C. Importing this raises ImportError where it was not built."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from . import _steps
+from .guard import Guard
+from .loss import DeviceScalars
+
+
+class NativeScalarReader(_steps.ScalarReader, DeviceScalars):
+    """Same as loss.ScalarReader."""
+
+    __slots__ = ("_spare", "pending")
+
+    def __init__(
+        self, deliver: Callable[[float], None], guard: Guard, tensor_type: type, dispatch_modes: Callable[[], int]
+    ) -> None:
+        self.pending: deque[tuple[Any, Any]] = deque()
+        self._spare: list[tuple[Any, Any]] = []

@@ -34,6 +34,8 @@ ENTRY_BUDGET_US = {("c", False): 5.5, ("python", False): 10.0, ("c", True): 8.0,
 #: Times an empty BackendSelect hook, for torch without official hooks.
 DISPATCH_BUDGET = {"c": 1.3, "python": 1.45}
 STEP_BUDGET_US = 40.0
+#: A step of 1 ms scatters by 5 % from block to block, as much as is to be measured: so many times the blocks.
+STEP_BLOCKS = 3
 TIMEOUT_S = 600
 
 
@@ -98,7 +100,7 @@ def report_tight(report: Report, python: str, label: str, blocks: int) -> bool:
 def report_steps(report: Report, python: str, label: str, blocks: int) -> None:
     """Lines of steps and phases, and of real DDP and FSDP2 steps."""
     for writer in ("c", "python"):
-        result = run_worker(python, "phases", writer, True, blocks)
+        result = run_worker(python, "phases", writer, True, STEP_BLOCKS * blocks)
         name = f"{label}: steps and phases, {writer}, us per step"
         if "error" in result:
             report.failed(name, result["error"])

@@ -25,7 +25,8 @@ class ScalarReader:
         deliver: Callable[[float], None],
         guard: object,
         tensor_type: type,
-        dispatch_modes: Callable[[], int],
+        float32: object,
+        float64: object,
     ) -> ScalarReader: ...
     def read(self, value: Any, /) -> None: ...
 

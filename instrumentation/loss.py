@@ -132,7 +132,7 @@ def make_scalar_reader(deliver: Callable[[float], None], guard: Guard) -> Scalar
         except ImportError:
             pass
         else:
-            return NativeScalarReader(deliver, guard, _Tensor, _dispatch_modes)
+            return NativeScalarReader(deliver, guard, _Tensor, torch.float32, torch.float64)
     return ScalarReader(deliver, guard)
 
 

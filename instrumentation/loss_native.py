@@ -17,7 +17,7 @@ class NativeScalarReader(_steps.ScalarReader, DeviceScalars):
     __slots__ = ("_spare", "pending")
 
     def __init__(
-        self, deliver: Callable[[float], None], guard: Guard, tensor_type: type, dispatch_modes: Callable[[], int]
+        self, deliver: Callable[[float], None], guard: Guard, tensor_type: type, float32: object, float64: object
     ) -> None:
         self.pending: deque[tuple[Any, Any]] = deque()
         self._spare: list[tuple[Any, Any]] = []

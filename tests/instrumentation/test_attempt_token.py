@@ -15,12 +15,13 @@ from whichrank.telemetry import ring_layout as layout
 #: torch's stubs leave out what is used here.
 dist: Any = torch_distributed
 #: Jobs of two ranks, forked by a process that has torch imported. Rank 0 keeps the store and leaves first: in the first
-#: jobs before it has said its token (a second after the start), in the last one after both have it.
+#: job before it has said its token (a second after the start), in the other after both have it. A rank that asks in the
+#: very milliseconds in which the store goes cannot be kept silent; no moment here is near one.
 RANK_0_LEAVES_FIRST = """
 import os, socket, sys, time
 import torch, torch.distributed as dist
 
-seconds = [0.0, 0.5, 2.5]
+seconds = [0.0, 2.5]
 listeners = [socket.create_server(("127.0.0.1", 0)) for _ in seconds]
 ports = [listener.getsockname()[1] for listener in listeners]
 for listener in listeners:
@@ -42,7 +43,7 @@ print([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids])
 
 def test_a_rank_that_outlives_the_store_says_nothing_into_the_jobs_log(tmp_path: Path) -> None:
     done = run_python(textwrap.dedent(RANK_0_LEAVES_FIRST), tmp_path)
-    assert done.output.splitlines() == [str([0] * 6)]
+    assert done.output.splitlines() == [str([0] * 4)]
     tokens = [
         payload["token"]
         for ring in done.rings

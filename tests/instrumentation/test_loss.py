@@ -37,6 +37,10 @@ def reading(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         (torch.tensor(1.5), [1.5]),
         (torch.tensor([2.5], requires_grad=True), [2.5]),
         (torch.tensor(0.5, dtype=torch.bfloat16), [0.5]),
+        (torch.tensor(-0.1, dtype=torch.float64), [-0.1]),
+        (torch.tensor([[1.0, 2.0], [3.0, 4.0]])[1, 0], [3.0]),
+        (torch.complex(torch.tensor(1.0), torch.tensor(2.0)).conj().imag, [-2.0]),
+        (torch.tensor(8.0).expand(1), [8.0]),
         (3.0, [3.0]),
         (4, [4.0]),
         ((torch.tensor(5.0),), [5.0]),
@@ -71,7 +75,7 @@ def test_no_operation_of_ours_under_somebodys_dispatch_mode(reading: Reading) ->
     with Counting():  # type: ignore[no-untyped-call]
         reading.reader.read(loss)
     assert seen == []
-    assert reading.values == []
+    assert reading.values in ([], [1.0])  # C looks into the memory, which is no operation
 
 
 def test_nothing_is_pending_on_the_cpu(reading: Reading) -> None:

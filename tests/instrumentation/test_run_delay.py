@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,8 +19,16 @@ from whichrank.telemetry.vocabulary import EventKind
 
 
 @pytest.fixture(params=["python", "c"])
-def writer(request: pytest.FixtureRequest, tmp_path: Path) -> RankRecorder:
-    return open_ring_writer(tmp_path, rank=0, local_rank=0, world_size=1, identity={}, native=request.param == "c")
+def open_writer(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], RankRecorder]:
+    native = request.param == "c"
+    return lambda: open_ring_writer(tmp_path, rank=0, local_rank=0, world_size=1, identity={}, native=native)
+
+
+@pytest.fixture
+def writer(open_writer: Callable[[], RankRecorder]) -> Iterator[RankRecorder]:
+    opened = open_writer()
+    yield opened
+    opened.close()
 
 
 def delays_us(writer: RankRecorder) -> list[int | None]:
@@ -27,6 +37,16 @@ def delays_us(writer: RankRecorder) -> list[int | None]:
     words = [event[layout.E_HEAD] >> 32 for event in reader.events() if kind_of(event) == EventKind.STEP]
     reader.close()
     return [word - 1 if word else None for word in words]
+
+
+def schedstats() -> set[int]:
+    """Descriptors of this process that read a schedstat file."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the one that listed them
+            if os.readlink(f"/proc/self/fd/{name}").endswith("schedstat"):
+                found.add(int(name))
+    return found
 
 
 def test_a_step_says_for_how_long_its_thread_had_no_cpu(writer: RankRecorder) -> None:
@@ -51,8 +71,12 @@ def test_a_step_says_for_how_long_its_thread_had_no_cpu(writer: RankRecorder) ->
     writer.close()
 
 
-def test_a_descriptor_that_became_anothers_is_neither_believed_nor_closed(writer: RankRecorder, tmp_path: Path) -> None:
-    (ours,) = [int(name) for name in os.listdir("/proc/self/fd") if _is_schedstat(int(name))]
+def test_a_descriptor_that_became_anothers_is_neither_believed_nor_closed(
+    open_writer: Callable[[], RankRecorder], tmp_path: Path
+) -> None:
+    others = schedstats()  # of rings that other tests in this process have not let go yet
+    writer = open_writer()
+    (ours,) = schedstats() - others
     (tmp_path / "precious").write_text("99 5 1\n")
     foreign = os.open(tmp_path / "precious", os.O_RDWR)
     os.dup2(foreign, ours)
@@ -67,10 +91,3 @@ def test_a_descriptor_that_became_anothers_is_neither_believed_nor_closed(writer
     assert os.fstat(ours).st_ino == os.fstat(foreign).st_ino
     os.close(ours)
     os.close(foreign)
-
-
-def _is_schedstat(fd: int) -> bool:
-    try:
-        return os.readlink(f"/proc/self/fd/{fd}").endswith("schedstat")
-    except OSError:
-        return False

@@ -35,7 +35,7 @@ ENTRY_BUDGET_US = {("c", False): 5.5, ("python", False): 10.0, ("c", True): 8.0,
 DISPATCH_BUDGET = {"c": 1.3, "python": 1.45}
 STEP_BUDGET_US = 40.0
 #: A step of 1 ms scatters by 5 % from block to block, as much as is to be measured: so many times the blocks.
-STEP_BLOCKS = 3
+STEP_BLOCKS = 2
 TIMEOUT_S = 600
 
 

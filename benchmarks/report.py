@@ -45,16 +45,21 @@ class Report:
 
     def shown(self, name: str, measured: str) -> None:
         """A line for the reader; nothing is asked of it."""
-        self.rows.append(Row(name=name, asked=None, measured=measured, share="", ok=True))
+        self._keep(Row(name=name, asked=None, measured=measured, share="", ok=True))
 
     def failed(self, name: str, why: str) -> None:
         """A measurement that could not be taken counts as SHORT."""
-        self.rows.append(Row(name=name, asked="measured", measured=why, share="", ok=False))
+        self._keep(Row(name=name, asked="measured", measured=why, share="", ok=False))
 
     def _add(self, name: str, asked: str, measured: str, ok: bool, k: int | None, n: int | None) -> bool:
         share = "" if n is None else f"{k if k is not None else n:,} of {n:,}"
-        self.rows.append(Row(name=name, asked=asked, measured=measured, share=share, ok=ok))
+        self._keep(Row(name=name, asked=asked, measured=measured, share=share, ok=ok))
         return ok
+
+    def _keep(self, row: Row) -> None:
+        """Also says it at once to whoever waits, and so that a run that is cut off leaves what it had."""
+        self.rows.append(row)
+        print(f"  {row.name}: {row.measured} {row.share}".rstrip(), file=sys.stderr, flush=True)
 
     def finish(self) -> int:
         """Print the table and the summary. 0 where everything asked for holds, else 1."""

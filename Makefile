@@ -13,7 +13,7 @@ OLDEST := .venv-oldest
 BIN := $(VENV)/bin
 PACKAGES := telemetry instrumentation agents transport processors commands
 # What the training process runs, and what reads it: this is what depends on the version of torch.
-OLDEST_TESTS := $(addprefix tests/instrumentation/,test_ring_writer.py test_run_delay.py test_collectives_coverage.py test_collectives_failures.py test_jobs.py test_phases.py test_steps.py)
+OLDEST_TESTS := $(addprefix tests/instrumentation/,test_ring_writer.py test_run_delay.py test_collectives_coverage.py test_collectives_failures.py test_jobs.py test_loss.py test_optimizer_edges.py test_phases.py test_steps.py)
 # Everything that ends up in the optional C module, and what names the entry points.
 PACKAGE_SOURCES := pyproject.toml $(wildcard setup.py) $(wildcard instrumentation/*.c) $(wildcard instrumentation/*.h) __init__.py
 # Two cores are shared by up to six ranks: one thread each.

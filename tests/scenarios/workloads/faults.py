@@ -1,7 +1,7 @@
 """The faults themselves: each function is what goes wrong on the guilty rank, and stamps its onset right before.
 
 A fault gets the course and, at some points, the tensor at hand; it returns True when it took the place of the
-operation that would follow. A new fault is a function here and an entry in ``catalogue.py``.
+operation that would follow. A new fault is a function here and an entry in ``catalogue/``.
 """
 
 from __future__ import annotations

@@ -1,39 +1,28 @@
-"""Every scenario, with its truth beside it. A new fault is one entry here and one function in workloads/faults.py."""
+"""The faults of one job on one machine that the first version had to know."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from .plan import Blame, Ending, Pace, Scenario, Truth
-
-DDP = ("ddp_mlp", "ddp_transformer", "ddp_convnet")
-STEPPING = (*DDP, "accumulate", "two_groups")
-ANYWHERE = ("data", "forward", "backward", "metrics")
-INSIDE = ("data", "forward", "backward")
-
-NOT_ENTERED = Truth(
-    bucket="communication_hang",
-    kind="rank_not_entered",
-    blame=Blame.GUILTY,
-    scope="rank",
-    pace=Pace.HANG,
-    leaves_stack=True,
+from ..plan import Ending, Scenario
+from .truths import (
+    ANYWHERE,
+    DDP,
+    DEADLOCK,
+    DIED,
+    DIVERGED,
+    INSIDE,
+    NAN,
+    NOT_ENTERED,
+    NOTHING,
+    PLANNED,
+    RAISED,
+    SLOW,
+    STEPPING,
+    STOPPED,
 )
-STOPPED = replace(NOT_ENTERED, kind="rank_stopped", pace=Pace.INSTANT)
-DIED = Truth(bucket="immediate_crash", kind="rank_died", blame=Blame.GUILTY, scope="rank", pace=Pace.INSTANT)
-RAISED = replace(DIED, kind="rank_raised", leaves_stack=True)
-DIVERGED = Truth(
-    bucket="communication_hang", kind="desync", blame=Blame.DIVERGING, scope="application", pace=Pace.INSTANT
-)
-DEADLOCK = replace(DIVERGED, kind="deadlock", blame=Blame.NOBODY, pace=Pace.HANG)
-SLOW = Truth(
-    bucket="speed_regression", kind="rank_slow", blame=Blame.GUILTY, scope="rank", phases=("forward",), pace=Pace.STEPS
-)
-NAN = Truth(bucket="numeric", kind="numeric_first_rank", blame=Blame.GUILTY, scope="rank")
-PLANNED = Truth(bucket="planned", kind="planned_stop", blame=Blame.NOBODY)
-NOTHING = Truth()
 
-FAULTS = (
+BASICS = (
     Scenario(
         name="sleep in forward",
         truth=NOT_ENTERED,
@@ -191,40 +180,3 @@ FAULTS = (
         alone=False,
     ),
 )
-
-
-def _clean(name: str, *workloads: str, **options: float | tuple[float, ...]) -> Scenario:
-    """Ninety seconds of a healthy job, whatever its habits; any incident is a false alarm."""
-    worlds = (4,) if "tensor_parallel" in workloads else (2, 3, 4)
-    return Scenario(
-        name=f"clean: {name}",
-        truth=NOTHING,
-        ending=Ending.RUNS,
-        workloads=workloads,
-        worlds=worlds,
-        options=options,
-        clean_s=95.0,
-        alone=False,
-        step_s=(0.05, 2.0),
-    )
-
-
-CLEAN = (
-    _clean("perceptron", "ddp_mlp"),
-    _clean("transformer with loader workers", "ddp_transformer", loader_workers=1),
-    _clean("convnet with buffers", "ddp_convnet"),
-    _clean("first step of 20 s", *DDP, first_step_s=20.0),
-    _clean("rank 0 evaluates", *DDP, evaluate_every=20, evaluate_s=(2.0, 5.0)),
-    _clean("rank 0 saves", *DDP, checkpoint_every=20, checkpoint_s=(2.0, 5.0)),
-    _clean("steps vary 1:4 together", *DDP, vary_together=4.0),
-    _clean("gradient accumulation", "accumulate"),
-    _clean("FSDP2", "fsdp2"),
-    _clean("TP x DP", "tensor_parallel"),
-    _clean("loader hiccups", *DDP, hiccups=0.03),
-    _clean("pipeline", "pipeline"),
-    _clean("told by hand", "by_hand"),
-)
-
-SCENARIOS = (*FAULTS, *CLEAN)
-#: What ``make test`` runs: one of each way to be wrong, and one short healthy run.
-REPRESENTATIVE = ("sleep in forward", "SIGKILL", "wrong size", "NaN on one rank", "normal end")

@@ -1,0 +1,16 @@
+"""Every scenario, with its truth beside it; one module per family.
+
+A new fault is one entry in a family's module and one function in ``workloads/faults.py``.
+"""
+
+from __future__ import annotations
+
+from .basics import BASICS
+from .clean import CLEAN
+
+FAULTS = (*BASICS,)
+SCENARIOS = (*FAULTS, *CLEAN)
+#: What ``make test`` runs: one of each way to be wrong, and one short healthy run.
+REPRESENTATIVE = ("sleep in forward", "SIGKILL", "wrong size", "NaN on one rank", "normal end")
+
+__all__ = ["CLEAN", "FAULTS", "REPRESENTATIVE", "SCENARIOS"]

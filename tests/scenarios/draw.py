@@ -29,13 +29,18 @@ def draw_plan(scenario: Scenario, seed: int, repeat: int) -> Plan:
     guilty = _guilty(drawn, scenario, world_size)
     history_s = drawn.uniform(*HISTORY_S)
     if scenario.clean_s:
-        mean_s = step_s * (1.0 + options.get("vary_together", 1.0)) / 2.0
+        mean_s = step_s * (1.0 + options.get("vary_together", 1.0)) / 2.0 * (1.0 + options.get("grow_to", 1.0)) / 2.0
         onset_step, steps = -1, max(5, math.ceil(scenario.clean_s / mean_s))
     else:
         slow = scenario.truth.pace is Pace.STEPS
         least, most = STEPS_BEFORE_SLOW if slow else STEPS_BEFORE
         onset_step = min(most, max(least, round(history_s * (2.0 if slow else 1.0) / step_s)))
         steps = onset_step + max(STEPS_AFTER, math.ceil(6.0 / step_s))
+        if scenario.before_s:
+            onset_step = max(60, math.ceil(scenario.before_s / step_s))
+            steps = onset_step + max(50, math.ceil(scenario.after_s / step_s))
+        elif scenario.after_s:
+            steps = onset_step + max(50, math.ceil(scenario.after_s / step_s))
     return Plan(
         scenario=scenario.name,
         repeat=repeat,
@@ -57,6 +62,8 @@ def draw_plan(scenario: Scenario, seed: int, repeat: int) -> Plan:
 def _guilty(drawn: random.Random, scenario: Scenario, world_size: int) -> tuple[int, ...]:
     if not scenario.fault:
         return ()
+    if scenario.everyone:
+        return tuple(range(world_size))
     count = drawn.randint(1, world_size - 1) if scenario.truth.blame is Blame.NOBODY else 1
     return tuple(sorted(drawn.sample(range(world_size), count)))
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .plan import Blame, Pace, Scenario
+from .plan import Blame, Pace, Scenario, Truth
 from .runner import Outcome
 
 APART = ("planned", "telemetry")
@@ -136,6 +136,8 @@ def judge(scenario: Scenario, outcome: Outcome, printed: Collection[int], step_e
         phase = next((_where(s).get("phase") for s in incident["suspects"]), None)
         if phase not in truth.phases:
             problems.append(f"slow in phase {phase} instead of {' or '.join(truth.phases)}")
+    problems += _onset_problems(truth, incident, outcome)
+    problems += _end_problems(truth, incident, outcome, step_ends)
     innocents = set(printed) - (guilty if truth.blame is not Blame.NOBODY else set()) - named
     cleared = {rank for item in incident["ruled_out"] for rank in ranks_in(str(item["who"]))}
     if innocents - cleared:
@@ -159,6 +161,32 @@ def judge(scenario: Scenario, outcome: Outcome, printed: Collection[int], step_e
         steps=sum(end <= seen for end in slow) if truth.pace is Pace.STEPS and seen else None,
         located=_located(incident, outcome) if truth.leaves_stack else None,
     )
+
+
+def _onset_problems(truth: Truth, incident: Mapping[str, Any], outcome: Outcome) -> list[str]:
+    if truth.onset_within < 0 or not outcome.onsets:
+        return []
+    first, said = min(item.step for item in outcome.onsets), incident["first_bad"]["step"]
+    right = said is not None and abs(said - first) <= truth.onset_within
+    return [] if right else [f"first bad step {said} instead of {first}"]
+
+
+def _end_problems(
+    truth: Truth, incident: Mapping[str, Any], outcome: Outcome, step_ends: Mapping[int, float]
+) -> list[str]:
+    """A fault that ended in mid-run is over once fifteen good steps are done, or ten seconds later."""
+    if not truth.resolves:
+        return []
+    last = outcome.plan.onset_step + int(outcome.plan.options["slow_steps"]) - 1
+    over, resolved = step_ends.get(last), incident["times"].get("resolved")
+    if over is None:
+        return ["harness: the fault did not end in this run"]
+    if resolved is None:
+        return ["not resolved although the fault ended"]
+    if resolved < over - 1.0:
+        return [f"resolved {over - resolved:.1f} s before the fault ended"]
+    late = resolved - max(over + 10.0, step_ends.get(last + 15, over))
+    return [f"resolved {late:.1f} s too late"] if late > 0.0 else []
 
 
 def _blind_problems(outcome: Outcome) -> list[str]:

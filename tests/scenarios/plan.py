@@ -40,6 +40,8 @@ class Truth:
 
     phases: where a slow rank loses its time; empty: not judged.
     leaves_stack: whether the guilty rank can still be asked where it is.
+    onset_within: steps by which the incident's first bad step may miss the true one; -1: not judged.
+    resolves: the fault ends in mid-run, and the incident must end with it.
     """
 
     bucket: str = ""
@@ -49,6 +51,8 @@ class Truth:
     phases: tuple[str, ...] = ()
     pace: Pace = Pace.UNTIMED
     leaves_stack: bool = False
+    onset_within: int = -1
+    resolves: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +63,8 @@ class Scenario:
     points: places where it may bite, one is drawn. worlds, step_s: what may be drawn.
     options: as in ``workloads/course.py``; a tuple of values means one of them is drawn.
     signal_to: the runner sends SIGTERM from outside at the drawn step to "launcher" or "run".
+    everyone: the fault bites on all ranks.
+    before_s, after_s: seconds of the job's past to draw from and of what follows; 0: as the truth's pace needs.
     """
 
     name: str
@@ -73,6 +79,9 @@ class Scenario:
     clean_s: float = 0.0
     signal_to: str = ""
     alone: bool = True
+    everyone: bool = False
+    before_s: float = 0.0
+    after_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

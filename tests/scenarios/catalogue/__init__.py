@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from .basics import BASICS
 from .clean import CLEAN
+from .numeric import NUMERIC
+from .speed import SPEED
 
-FAULTS = (*BASICS,)
+FAULTS = (*BASICS, *SPEED, *NUMERIC)
 SCENARIOS = (*FAULTS, *CLEAN)
 #: What ``make test`` runs: one of each way to be wrong, and one short healthy run.
 REPRESENTATIVE = ("sleep in forward", "SIGKILL", "wrong size", "NaN on one rank", "normal end")

@@ -34,6 +34,11 @@ CLEAN = (
     _clean("FSDP2", "fsdp2"),
     _clean("TP x DP", "tensor_parallel"),
     _clean("loader hiccups", *DDP, hiccups=0.03),
+    _clean("loader hiccups of 2 s", *DDP, hiccups=0.02, hiccup_s=2.0),
+    _clean("steps vary 1:8 together", *DDP, vary_together=8.0),
+    _clean("pauses that wander", *DDP, wander=1.0),
+    _clean("sequences grow", *DDP, grow_to=(2.0, 4.0)),
+    _clean("batches grow", *DDP, grow_to=(2.0, 3.0), stairs=(6.0, 9.0)),
     _clean("pipeline", "pipeline"),
     _clean("told by hand", "by_hand"),
 )

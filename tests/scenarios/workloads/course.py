@@ -12,7 +12,7 @@ import os
 import random
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ class Course:
         self._truth = Path(self.plan["truth"])
         self._truth.mkdir(parents=True, exist_ok=True)
         self._bitten = False
+        self.again: Callable[[torch.Tensor | None], None] | None = None  # what a lasting fault does in later steps
         self._burns = 0
         self._lengths_s: list[float] = []
         self._usual_step_s = 0.0
@@ -102,17 +103,34 @@ class Course:
         step_s: float = self.plan["step_s"] / self._microsteps / self.options.get("stages", 1.0)
         if spread := self.options.get("vary_together"):
             step_s *= common.uniform(1.0, spread)
+        step_s *= self._growth(step)
         seconds = step_s * self._shares[name] * max(0.5, own.gauss(1.0, self.plan["jitter"]))
         if step == 0 and name == "forward" and (first := self.options.get("first_step_s")):
             seconds = first * own.uniform(0.9, 1.1)
         if name == "data" and own.random() < self.options.get("hiccups", 0.0):
-            seconds += own.uniform(0.1, 0.8)
+            seconds += own.uniform(0.1, self.options.get("hiccup_s", 0.8))
+        if self.options.get("wander") and name == "forward":
+            seconds += self._wandering_pause_s(step)
         # Thirty percent of the step as it really is: on a crowded machine that is more than what was drawn.
         return seconds + self._slow_down(name, step) * max(step_s, self._usual_step_s)
 
+    def _growth(self, step: int) -> float:
+        """Steps that grow over the run to ``grow_to`` times their first length: longer sequences, or larger batches
+        in as many stairs as ``stairs`` says."""
+        grown = step / max(1, self.steps - 1)
+        if stairs := self.options.get("stairs"):
+            grown = int(grown * (stairs + 1)) / stairs if grown < 1.0 else 1.0
+        return 1.0 + (self.options.get("grow_to", 1.0) - 1.0) * grown
+
+    def _wandering_pause_s(self, step: int) -> float:
+        """In each step another rank collects garbage."""
+        drawn = random.Random(f"{self.plan['jitter_seed']}/{step}/wander")
+        return drawn.uniform(0.1, 0.5) if drawn.randrange(self.world_size) == self.rank else 0.0
+
     def _slow_down(self, name: str, step: int) -> float:
         """The straggler's surplus in steps; stamps its onset the first time."""
-        if self.plan["fault"] != "slow" or not self._guilty or step < self.plan["onset_step"]:
+        last = self.plan["onset_step"] + int(self.options.get("slow_steps", 10**9)) - 1
+        if self.plan["fault"] != "slow" or not self._guilty or not self.plan["onset_step"] <= step <= last:
             return 0.0
         if name != self.plan["point"]:
             return 0.0
@@ -151,6 +169,8 @@ class Course:
 
     def point(self, name: str, tensor: torch.Tensor | None = None, step: int | None = None) -> bool:
         """A place where the plan's fault may bite. True when the fault took the place of what follows."""
+        if self.again is not None and name == self.plan["point"]:
+            self.again(tensor)
         if not self._due(name, step) or self.plan["fault"] in ("", "slow"):
             return False
         self._bitten = True
@@ -184,6 +204,16 @@ class Course:
                 target = SlowFile(self._truth / "checkpoint.pt", self.options["checkpoint_s"] * own.uniform(0.93, 1.07))
                 torch.save(model.state_dict(), target)  # type: ignore[arg-type]
                 target.close()
+            dist.barrier()
+
+        if self._every("save_every"):  # each rank its shard
+            seconds = self.options["save_s"] * own.uniform(0.93, 1.07)
+            seconds += self._slow_down("checkpoint", self.step) and self.options["save_slow_s"] * own.uniform(
+                0.93, 1.07
+            )
+            target = SlowFile(self._truth / f"shard-{self.rank}.pt", seconds)
+            torch.save(model.state_dict(), target)  # type: ignore[arg-type]
+            target.close()
             dist.barrier()
 
     def _every(self, option: str) -> bool:

@@ -116,3 +116,18 @@ def not_a_number(course: Course, tensor: torch.Tensor | None) -> None:
 @fault
 def other_order(course: Course, tensor: torch.Tensor | None) -> bool:
     return True
+
+
+@fault
+def explode(course: Course, tensor: torch.Tensor | None) -> None:
+    """From here on every batch of this rank is a thousand times too large: a unit was mixed up in the data."""
+    assert tensor is not None
+    tensor.mul_(1000.0)
+    course.again = lambda later: later.mul_(1000.0)
+
+
+@fault
+def spike(course: Course, tensor: torch.Tensor | None) -> None:
+    """One odd batch, and everything is as before."""
+    assert tensor is not None
+    tensor.mul_(30.0)

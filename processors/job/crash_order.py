@@ -7,7 +7,7 @@ aborts, wait for a better cause for a moment; a signal without an exception, or 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...telemetry.vocabulary import CausalRole, ExitState, Phase
 
@@ -21,6 +21,8 @@ TOGETHER_NS = 300_000_000
 SIGNAL_BEATS_ERROR_NS = 500_000_000
 #: How long a lone SIGTERM, or nothing but victims' errors, waits for its meaning.
 PATIENCE_NS = 1_500_000_000
+#: A script that ends its rank because a thread raised does so within this time.
+THREAD_ENDS_RANK_NS = 5_000_000_000
 STOP_REQUESTS = frozenset({"KeyboardInterrupt", "SignalException", "SystemExit"})
 
 
@@ -44,21 +46,31 @@ class Ending:
     exit_code: int = -1
     exit_state: int = int(ExitState.RUNNING)
     exception: bool = False
+    pid: int = 0
     sender_pid: int = 0
     by_launcher: bool = False  # the launcher sent the signal: it clears up, or was told to stop itself
+    in_main: bool = True  # False: of a thread, and the process went on without it
     file: str = ""
     line: int = 0
     function: str = ""
 
     @property
+    def by_itself(self) -> bool:
+        """The process sent itself the signal, as ``abort()`` does."""
+        return 0 < self.sender_pid == self.pid
+
+    @property
     def normal(self) -> bool:
         """The interpreter ended by itself and without an error."""
+        return self.normal_but_for_errors and not self.exception
+
+    @property
+    def normal_but_for_errors(self) -> bool:
         return (
             self.sort == "exit"
             and self.signal <= 0
             and self.exit_state == ExitState.NORMAL
             and self.exit_code in (0, -1)
-            and not self.exception
         )
 
 
@@ -69,7 +81,7 @@ class CrashVerdict:
     sort: str
     cause: Ending | None
     roles: tuple[tuple[Ending, CausalRole], ...]
-    #: Other ranks that raised the same error of their own: one cause, fanned out.
+    #: Other ranks that raised the same error of their own, or were killed with it: one cause, fanned out.
     same_error: tuple[int, ...] = ()
     confidence: float = 0.95
 
@@ -113,9 +125,29 @@ def judge_endings(
     return _judge_held(order, endings, began, now=now, ranks=ranks, finished=finished or not patient)
 
 
+def weigh_thread_error(endings: Sequence[Ending], exited: Ending) -> list[Ending]:
+    """``endings`` with ``exited``, the end of a rank, in the light of what its threads raised before.
+
+    A process goes on without a thread that raised, unless the script ends it for that; then the thread's error is the
+    cause. One that was long ago, or before a signal from outside, is not.
+    """
+    mine = [place for place, ending in enumerate(endings) if ending.rank == exited.rank and ending.sort == "exception"]
+    weighed = list(endings)
+    if mine and not any(endings[place].in_main for place in mine):
+        last = endings[mine[-1]]
+        soon = 0 <= exited.time_ns - last.time_ns <= THREAD_ENDS_RANK_NS
+        if soon and exited.signal in (-1, 0, SIGABRT) and not exited.normal_but_for_errors:
+            weighed[mine[-1]] = replace(last, in_main=True)
+        else:
+            exited = replace(exited, exception=False)
+    return [*weighed, exited]
+
+
 def role_hint(ending: Ending) -> str:
     """What sort of trouble an ending is by itself: "signal", "error", "code", "abort", "victim", "stop" or "none"."""
     if ending.sort == "exception":
+        if not ending.in_main:
+            return "none"
         if ending.type.rpartition(".")[2] in STOP_REQUESTS:
             return "stop"
         return "victim" if ending.communication else "error"
@@ -155,7 +187,14 @@ def _judge_strong(strong: Sequence[Ending], endings: Sequence[Ending], ranks: Co
             sorted({e.rank for e in strong if e.sort == "exception" and e.type == cause.type and e.rank != cause.rank})
         )
         return _verdict("raised", cause, endings, same_error=same)
-    return _verdict("died", cause, endings)
+    killed = {
+        ending.rank
+        for ending in strong
+        if role_hint(cause) == role_hint(ending) == "signal"
+        and ending.signal == cause.signal > 0
+        and abs(ending.time_ns - cause.time_ns) <= TOGETHER_NS  # a launcher that loses patience kills much later
+    }
+    return _verdict("died", cause, endings, same_error=tuple(sorted(killed - {cause.rank})))
 
 
 def _judge_held(
@@ -175,6 +214,9 @@ def _judge_held(
     # A launcher that clears up after a rank's abort tells the others to stop; one that was told to stop does so first.
     cleared_up = bool(aborts) and aborts[0] is first and all(stop.by_launcher for stop in stops)
     if stops and not cleared_up and stops[0].time_ns <= first.time_ns + TOGETHER_NS:
+        alone = _told_alone(stops, ranks)
+        if alone is not None:
+            return _verdict("died", alone, endings, confidence=0.9)
         others = {ending.rank for ending in stops if ending.time_ns - stops[0].time_ns < TOGETHER_NS}
         if len(others) > 1 or len(ranks) == 1:
             return _verdict("planned", None, endings)
@@ -192,6 +234,19 @@ def _judge_held(
         return Hold(until_ns=began + PATIENCE_NS)
     silent = set(ranks) - {ending.rank for ending in order}
     return _verdict("victims", first if not silent else None, endings, confidence=0.4)
+
+
+def _told_alone(stops: Sequence[Ending], ranks: Collection[int]) -> Ending | None:
+    """The one rank that somebody told to end, where the launcher told all others afterwards, if it told any.
+
+    A scheduler that ends a job signals every rank, or the launcher, which signals every rank.
+    """
+    outside = [stop for stop in stops if stop.sender_pid > 0 and not stop.by_launcher]
+    rest = [stop for stop in stops if stop.rank not in {ending.rank for ending in outside}]
+    if len({ending.rank for ending in outside}) != 1 or len(ranks) == 1 or not all(stop.by_launcher for stop in rest):
+        return None
+    first_ns = min(stop.time_ns for stop in stops)
+    return outside[0] if outside[0].time_ns == first_ns else None
 
 
 def _verdict(

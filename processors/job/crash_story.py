@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...telemetry.vocabulary import Bucket, Kind, Scope, Severity
-from .crash_order import TOGETHER_NS, CrashVerdict, Ending, role_hint
+from .crash_order import SIGABRT, TOGETHER_NS, CrashVerdict, Ending, role_hint
 from .state import JobState
 from .story import Body, body, evidence, ruled_out, source_of, suspect
 from .words import duration_words, ranks_words, signal_word
@@ -39,24 +39,33 @@ def crash_body(job: JobState, verdict: CrashVerdict, now: int) -> tuple[Kind, Bo
     if verdict.sort == "left":
         # The script of this rank came to its end while the others went on: it had less to do than they.
         kind, bucket, scope = Kind.DESYNC, Bucket.COMMUNICATION_HANG, Scope.APPLICATION
-    everyone = {cause.rank, *verdict.same_error}
-    if verdict.same_error and everyone >= set(job.ranks):
+    everyone = sorted({cause.rank, *verdict.same_error})
+    if verdict.same_error and set(everyone) >= set(job.ranks):
         scope = Scope.APPLICATION
     proof = [
         evidence(f"rank.{cause.sort}", source_of(job, cause.rank), cause.time_ns, _cause_words(job, verdict, cause))
     ]
-    if verdict.same_error:
+    blamed = [cause.rank]
+    if verdict.same_error and verdict.sort == "died":
+        blamed = everyone  # none of them is a consequence of another: a peer's death is answered by an error
+        proof += [
+            evidence(f"rank.{ending.sort}", source_of(job, ending.rank), ending.time_ns, ending_words(ending))
+            for ending in endings
+            if ending.rank in verdict.same_error and ending.signal == cause.signal
+        ][:4]
+    elif verdict.same_error:
         shows = (
             f"{ranks_words(verdict.same_error)} raised {cause.type} as well: one cause, seen on {len(everyone)} ranks"
         )
         proof.append(evidence("rank.exception", ranks_words(verdict.same_error), cause.time_ns, shows))
+    phases = {ending.rank: ending.phase for ending in endings if ending.sort == cause.sort}
     return kind, body(
         job,
         kind,
         bucket=bucket,
         scope=scope,
         severity=Severity.PAGE,
-        suspects=[suspect(job, cause.rank, verdict.confidence, cause.phase or None)],
+        suspects=[suspect(job, rank, verdict.confidence, phases.get(rank) or cause.phase or None) for rank in blamed],
         onset_ns=cause.time_ns,
         now=now,
         proof=proof,
@@ -69,7 +78,11 @@ def ending_words(ending: Ending) -> str:
     if ending.sort == "exception":
         text = f"{ending.type}: {ending.message}" if ending.message else ending.type
         place = f" at {ending.file}:{ending.line}" if ending.file else ""
-        return f"rank {ending.rank} raised {text[:300]}{place}"
+        who = f"rank {ending.rank}" if ending.in_main else f"a thread of rank {ending.rank}"
+        return f"{who} raised {text[:300]}{place}"
+    if ending.signal > 0 and ending.by_itself:
+        verb = "aborted" if ending.signal == SIGABRT else "ended"
+        return f"rank {ending.rank} {verb} itself ({signal_word(ending.signal)})"
     if ending.signal > 0:
         sender = f" sent by pid {ending.sender_pid}" if ending.sender_pid else ""
         return f"rank {ending.rank} was ended by {signal_word(ending.signal)}{sender}"
@@ -85,7 +98,7 @@ def _cause_words(job: JobState, verdict: CrashVerdict, cause: Ending) -> str:
         words += f" in step {cause.step}"
     if cause.phase:
         words += f", phase {cause.phase}"
-    later = sorted({e.rank for e, role in verdict.roles if role_hint(e) != "none"} - {cause.rank})
+    later = sorted({e.rank for e, role in verdict.roles if role_hint(e) != "none"} - {cause.rank, *verdict.same_error})
     if later:
         words += f", before {ranks_words(later)} failed"
     elif verdict.sort == "left":

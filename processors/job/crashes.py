@@ -37,9 +37,9 @@ def judge_crash(job: JobState, now: int, ctx: Context, *, finished: bool = False
     if isinstance(verdict, Hold):
         job.schedule(verdict.until_ns)
     elif verdict is not None and finding is not None:
-        suspects = [verdict.cause.rank] if verdict.cause else []
+        kind, body = crash_story.crash_body(job, verdict, now)
+        suspects = [item["rank"] for item in body["suspects"]]
         if suspects != finding.suspects and now - finding.found_ns < CRASH_REVISION_NS and suspects:
-            kind, body = crash_story.crash_body(job, verdict, now)
             replace_finding(job, ctx, now, finding, kind=kind, body=body)
         revise(job, ctx, now, finding)
     elif verdict is not None:

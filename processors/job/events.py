@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from ...telemetry.records import Event, Group
 from ...telemetry.vocabulary import EventName, ExitState, Kind, Level
 from ..operator import Context
-from .crash_order import Ending, role_hint
+from .crash_order import Ending, role_hint, weigh_thread_error
 from .crash_story import planned_body
 from .crashes import judge_crash
 from .findings import clear_finding, open_finding, revise, revise_all
@@ -79,7 +79,10 @@ def _take_rank_started(job: JobState, event: Event, stamp_ns: int, ctx: Context)
 
 def _take_ending(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
     ending = _read_ending(job, event, stamp_ns)
-    job.endings.append(ending)
+    if ending.sort == "exit":
+        job.endings = weigh_thread_error(job.endings, ending)
+    else:
+        job.endings.append(ending)
     if ending.sort == "exit":
         facts = job.facts(ending.rank)
         facts.exited_ns = ending.time_ns
@@ -159,8 +162,10 @@ def _read_ending(job: JobState, event: Event, stamp_ns: int) -> Ending:
         exit_code=int(values.get("exit_code", -1)),
         exit_state=int(values.get("exit_state", ExitState.RUNNING)),
         exception=bool(values.get("exception", False)),
+        pid=int(values.get("pid", 0)),
         sender_pid=int(values.get("sender_pid", 0)),
         by_launcher=0 < int(values.get("sender_pid", 0)) == job.facts(event.identity.rank).launcher_pid,
+        in_main=bool(values.get("in_main", True)),
         file=str(values.get("file", "")),
         line=int(values.get("line", 0)),
         function=str(values.get("function", "")),

@@ -64,8 +64,10 @@ def _guilty(drawn: random.Random, scenario: Scenario, world_size: int) -> tuple[
         return ()
     if scenario.everyone:
         return tuple(range(world_size))
-    count = drawn.randint(1, world_size - 1) if scenario.truth.blame is Blame.NOBODY else 1
-    return tuple(sorted(drawn.sample(range(world_size), count)))
+    among = scenario.guilty_among or range(world_size)
+    nobody = scenario.truth.blame is Blame.NOBODY
+    count = drawn.randint(1, world_size - 1) if nobody else scenario.guilty_count
+    return tuple(sorted(drawn.sample(among, count)))
 
 
 def _points(scenario: Scenario, workload: str) -> tuple[str, ...]:

@@ -135,7 +135,14 @@ def judge(scenario: Scenario, outcome: Outcome, printed: Collection[int], step_e
     if truth.phases:
         phase = next((_where(s).get("phase") for s in incident["suspects"]), None)
         if phase not in truth.phases:
-            problems.append(f"slow in phase {phase} instead of {' or '.join(truth.phases)}")
+            problems.append(f"in phase {phase} instead of {' or '.join(truth.phases)}")
+    if truth.words and not any(word in str(item["shows"]) for word in truth.words for item in incident["evidence"]):
+        problems.append(f"no evidence says {' or '.join(truth.words)}")
+    if truth.severities:
+        said = [document["severity"] for document in outcome.revisions if document["id"] == incident["id"]]
+        turns = tuple(word for word, _ in itertools.groupby(said))
+        if turns != truth.severities:
+            problems.append(f"severity {', then '.join(turns)} instead of {', then '.join(truth.severities)}")
     problems += _onset_problems(truth, incident, outcome)
     problems += _end_problems(truth, incident, outcome, step_ends)
     innocents = set(printed) - (guilty if truth.blame is not Blame.NOBODY else set()) - named

@@ -38,10 +38,12 @@ class Ending(enum.Enum):
 class Truth:
     """What happened, by the table in docs/verdicts.md. ``kind`` empty: nothing did, and no incident is right.
 
-    phases: where a slow rank loses its time; empty: not judged.
+    phases: where the suspect loses its time or stands; empty: not judged.
     leaves_stack: whether the guilty rank can still be asked where it is.
     onset_within: steps by which the incident's first bad step may miss the true one; -1: not judged.
     resolves: the fault ends in mid-run, and the incident must end with it.
+    words: one of them must stand in the evidence, so that a person learns what ended the rank; empty: not judged.
+    severities: what the incident must have been in turn, as its revisions say; empty: not judged.
     """
 
     bucket: str = ""
@@ -53,6 +55,8 @@ class Truth:
     leaves_stack: bool = False
     onset_within: int = -1
     resolves: bool = False
+    words: tuple[str, ...] = ()
+    severities: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +66,7 @@ class Scenario:
     fault: name in ``workloads/faults.py``; empty: none is injected inside the job; "slow": the course's own slow-down.
     points: places where it may bite, one is drawn. worlds, step_s: what may be drawn.
     options: as in ``workloads/course.py``; a tuple of values means one of them is drawn.
+    guilty_among: ranks from which the guilty are drawn; empty: all. guilty_count: how many, where somebody is to blame.
     signal_to: the runner sends SIGTERM from outside at the drawn step to "launcher" or "run".
     everyone: the fault bites on all ranks.
     before_s, after_s: seconds of the job's past to draw from and of what follows; 0: as the truth's pace needs.
@@ -77,6 +82,8 @@ class Scenario:
     step_s: tuple[float, float] = (0.05, 4.0)
     options: Mapping[str, float | tuple[float, ...]] = field(default_factory=dict)
     clean_s: float = 0.0
+    guilty_among: tuple[int, ...] = ()
+    guilty_count: int = 1
     signal_to: str = ""
     alone: bool = True
     everyone: bool = False

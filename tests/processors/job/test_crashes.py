@@ -202,3 +202,61 @@ def test_an_abort_before_the_launcher_stops_the_others_is_the_cause() -> None:
     abort = killed(4.4, 2, 6)
     abort[3].update({"exit_state": int(ExitState.NORMAL), "phase": "exit"})
     assert verdict(run(*started, abort, *stops, finished(5.0, 1))) == ("immediate_crash", "rank_died", [2])
+
+
+def signalled(at: float, rank: int, signal: int, sender: int) -> Happening:
+    """The end of a rank whose handler noted who sent the signal."""
+    event = killed(at, rank, signal)
+    return (*event[:3], {**event[3], "pid": 4000 + rank, "sender_pid": sender})
+
+
+def test_a_rank_that_aborts_is_said_to_have_done_so_itself() -> None:
+    context = run(signalled(9.0, 1, 6, 4001), gone={rank: 9.0 for rank in (0, 2, 3)})
+    assert verdict(context) == ("immediate_crash", "rank_died", [1])
+    assert "rank 1 aborted itself (SIGABRT)" in only(context).body["evidence"][0]["shows"]
+    assert "sent by" not in only(context).body["evidence"][0]["shows"]
+
+
+def test_sigterm_to_one_rank_is_no_planned_stop() -> None:
+    """The launcher clears up after it: its own SIGTERM to the others comes a moment later."""
+    launcher = (0.0, EventName.RANK_STARTED, 0, {"pid": 4000, "launcher_pid": 3999, "world_size": 4})
+    started = [(0.0, launcher[1], rank, {**launcher[3], "pid": 4000 + rank}) for rank in range(4)]
+    events = [signalled(9.0, 2, 15, 77), *(signalled(9.15, rank, 15, 3999) for rank in (0, 1, 3))]
+    context = run(*started, *events)
+    assert verdict(context) == ("immediate_crash", "rank_died", [2])
+    assert "was ended by SIGTERM sent by pid 77" in only(context).body["evidence"][0]["shows"]
+    assert first_seen_s(context) < 10.0
+    told_all = [signalled(9.0 + rank / 100, rank, 15, 77) for rank in range(4)]
+    assert verdict(run(*started, *told_all))[:2] == ("planned", "planned_stop")
+    by_launcher = [signalled(9.0 + rank / 100, rank, 15, 3999) for rank in range(4)]
+    assert verdict(run(*started, *by_launcher))[:2] == ("planned", "planned_stop")
+
+
+def test_two_ranks_killed_at_once_are_both_named() -> None:
+    context = run(killed(9.0, 1, 9), killed(9.02, 3, 9), victim(9.1, 0), victim(9.1, 2))
+    assert verdict(context) == ("immediate_crash", "rank_died", [1, 3])
+    assert [item["who"] for item in only(context).body["ruled_out"]] == ["rank 0", "rank 2"]
+    late = run(killed(9.0, 1, 9), killed(12.0, 3, 9), victim(9.1, 0), victim(9.1, 2))
+    assert verdict(late) == ("immediate_crash", "rank_died", [1])
+
+
+def in_thread(at: float, rank: int) -> Happening:
+    event = raised(at, rank, "KeyError", "shard-00017")
+    return (*event[:3], {**event[3], "in_main": False})
+
+
+def test_an_error_in_a_thread_is_a_cause_only_where_the_process_ends_of_it() -> None:
+    ended = exited(9.1, 2, 1, ExitState.RUNNING, exception=True)
+    context = run(in_thread(9.0, 2), ended, victim(9.2, 0))
+    assert verdict(context) == ("immediate_crash", "rank_raised", [2])
+    assert "rank 2 raised KeyError: shard-00017" in only(context).body["evidence"][0]["shows"]
+    assert not run(in_thread(5.0, 2)).findings()
+    ends = exited(14.0, 2, 0, ExitState.NORMAL, exception=True)
+    assert not run(in_thread(5.0, 2), ends, gone={rank: 14.0 for rank in (0, 1, 3)}).findings()
+
+
+def test_an_old_error_in_a_thread_has_no_part_in_a_death() -> None:
+    context = run(in_thread(2.0, 2), killed(9.0, 1, 9), victim(9.1, 2))
+    assert verdict(context) == ("immediate_crash", "rank_died", [1])
+    context = run(in_thread(2.0, 2), exited(9.0, 2, 3, ExitState.RUNNING, exception=True))
+    assert verdict(context) == ("immediate_crash", "rank_died", [2])

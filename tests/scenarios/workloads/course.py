@@ -174,14 +174,19 @@ class Course:
         if not self._due(name, step) or self.plan["fault"] in ("", "slow"):
             return False
         self._bitten = True
+        import crash_faults  # type: ignore[import-not-found]  # noqa: F401  # these register theirs with ``faults``
         import faults  # type: ignore[import-not-found]  # beside this file; only the guilty rank ever loads it
 
         return bool(faults.FAULTS[self.plan["fault"]](self, tensor))
 
-    def stamp(self, file: str, first_line: int, last_line: int) -> None:
-        """The true onset, to be called right before the fault bites."""
+    def pid_of(self, rank: int) -> int:
+        """Of another rank, which wrote it down when it started."""
+        return int(json.loads((self._truth / f"rank-{rank}.json").read_text())["pid"])
+
+    def stamp(self, file: str, first_line: int, last_line: int, *, rank: int | None = None) -> None:
+        """The true onset, to be called right before the fault bites. rank: on which, if not on this one."""
         self._write(
-            f"onset-{self.rank}.json",
+            f"onset-{self.rank if rank is None else rank}.json",
             {
                 "realtime": time.clock_gettime(time.CLOCK_REALTIME),
                 "monotonic": time.monotonic(),

@@ -28,7 +28,7 @@ def fault(function: Fault) -> Fault:
 
     def strike(course: Course, tensor: torch.Tensor | None) -> bool | None:
         if not (course.plan["point"] == "data" and course.options.get("loader_workers")):  # stamped by its rank
-            course.stamp(__file__, first, first + len(lines))
+            course.stamp(inspect.getfile(function), first, first + len(lines))
         return function(course, tensor)
 
     FAULTS[function.__name__] = strike

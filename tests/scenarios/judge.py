@@ -14,10 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .plan import Blame, Pace, Scenario, Truth
+from .plan import Blame, Ending, Pace, Scenario, Truth
 from .runner import Outcome
 
 APART = ("planned", "telemetry")
+#: Steps of one rank in order, with the Unix time at which each ended; a later attempt may go through some again.
+StepEnds = Sequence[tuple[int, float]]
+#: A fault that ended in mid-run is over once fifteen good steps are done, or ten seconds later.
+RESOLVED_WITHIN_STEPS = 15
+RESOLVED_WITHIN_S = 10.0
+ONSET_WITHIN_S = 1.0
 #: What a rank that printed an error looks like in its own log.
 PRINTED_ERROR = re.compile(r"Traceback \(most recent call last\)|terminate called|Fatal Python error", re.MULTILINE)
 RANKS = re.compile(r"\branks?\s*((?:\d+(?:\s*-\s*\d+)?)(?:(?:\s*,\s*|\s+and\s+)\d+(?:\s*-\s*\d+)?)*)")
@@ -27,9 +33,11 @@ RANKS = re.compile(r"\branks?\s*((?:\d+(?:\s*-\s*\d+)?)(?:(?:\s*,\s*|\s+and\s+)\
 class Verdict:
     """problems: empty = right. delay_s: true onset to the incident's line in the file; None: not asked or none came.
 
+    said: bucket and kind of the first incident, or "none". onset_right: the onset told is true; None: not judged.
+    resolved_s: end of the fault to the incident's last line; None: the fault did not end before the job.
     steps: slow steps that the guilty rank finished before the incident stood there. limit_s: what was asked.
     blamed: whether anyone was named. located: the suspect's line of code is the true one; None: no stack to find.
-    apart: planned and telemetry incidents, which are not counted among the incidents.
+    apart: planned and telemetry incidents, which are not counted among the incidents. excused: silence was right.
     """
 
     problems: tuple[str, ...]
@@ -40,6 +48,10 @@ class Verdict:
     limit_s: float | None = None
     steps: int | None = None
     located: bool | None = None
+    said: str = "none"
+    onset_right: bool | None = None
+    resolved_s: float | None = None
+    excused: bool = False
 
     @property
     def right(self) -> bool:
@@ -83,8 +95,8 @@ def hang_limit_s(step_s: float, ends: Sequence[float]) -> float:
     return max(5.0, 3.0 * max(step_s, statistics.median(lengths)), 1.3 * max(lengths) + 1.0)
 
 
-def judge(scenario: Scenario, outcome: Outcome, printed: Collection[int], step_ends: Mapping[int, float]) -> Verdict:
-    """printed: ranks that printed an error. step_ends: Unix times at which the guilty rank ended its steps, by step."""
+def judge(scenario: Scenario, outcome: Outcome, printed: Collection[int], step_ends: StepEnds) -> Verdict:
+    """printed: ranks that printed an error. step_ends: each step of the guilty rank, and the Unix time of its end."""
     truth, plan = scenario.truth, outcome.plan
     documents = latest_by_id(outcome.revisions)
     counted = [document for document in documents if document["bucket"] not in APART]
@@ -114,10 +126,12 @@ def judge(scenario: Scenario, outcome: Outcome, printed: Collection[int], step_e
             incidents=len(counted),
             apart=len(documents) - len(counted),
             blamed=any(document["suspects"] for document in documents),
+            said=next((_words(document) for document in (*counted, *planned)), "none"),
         )
     if not counted:
-        problems.append("no incident")
-        return Verdict(problems=tuple(problems), incidents=0, apart=len(documents), blamed=False)
+        if not truth.silence:
+            problems.append("no incident")
+        return Verdict(problems=tuple(problems), incidents=0, apart=len(documents), blamed=False, excused=truth.silence)
     if len(counted) > 1:
         problems.append(f"{len(counted)} incidents: {'; '.join(describe(item) for item in counted)}")
     incident = counted[0]
@@ -125,12 +139,12 @@ def judge(scenario: Scenario, outcome: Outcome, printed: Collection[int], step_e
     named = set(suspect_ranks(incident))
     if incident["bucket"] != truth.bucket:
         problems.append(f"bucket {incident['bucket']} instead of {truth.bucket}")
-    if incident["kind"] != truth.kind:
-        problems.append(f"kind {incident['kind']} instead of {truth.kind}")
+    if incident["kind"] not in (truth.kind, *truth.kinds):
+        problems.append(f"kind {incident['kind']} instead of {' or '.join((truth.kind, *truth.kinds))}")
     if truth.scope and incident["scope"] != truth.scope:
         problems.append(f"scope {incident['scope']} instead of {truth.scope}")
     problems += _suspect_problems(truth.blame, named, guilty, plan.world_size)
-    if truth.blame is not Blame.NOBODY:
+    if truth.blame is not Blame.NOBODY and (named or truth.blame is not Blame.NO_INNOCENT):
         problems += evidence_problems(incident, plan.guilty[0], outcome.pids.get(plan.guilty[0]))
     if truth.phases:
         phase = next((_where(s).get("phase") for s in incident["suspects"]), None)
@@ -144,29 +158,41 @@ def judge(scenario: Scenario, outcome: Outcome, printed: Collection[int], step_e
         if turns != truth.severities:
             problems.append(f"severity {', then '.join(turns)} instead of {', then '.join(truth.severities)}")
     problems += _onset_problems(truth, incident, outcome)
-    problems += _end_problems(truth, incident, outcome, step_ends)
+    problems += _ending_problems(scenario, outcome, incident, step_ends)
     innocents = set(printed) - (guilty if truth.blame is not Blame.NOBODY else set()) - named
     cleared = {rank for item in incident["ruled_out"] for rank in ranks_in(str(item["who"]))}
     if innocents - cleared:
         problems.append(f"printed an error and not ruled out: {sorted(innocents - cleared)}")
     if cleared & guilty and truth.blame is not Blame.NOBODY:
         problems.append(f"rules out the guilty rank {sorted(cleared & guilty)}")
-    history = [end for step, end in sorted(step_ends.items()) if step < plan.onset_step]
-    slow = [end for step, end in step_ends.items() if step >= plan.onset_step]
     onset = max((item.realtime for item in outcome.onsets), default=None)
+    # After a restart the same steps come again.
+    history = [end for _, end in sorted(step_ends) if onset is None or end < onset]
+    slow = [end for step, end in step_ends if step >= plan.onset_step]
     seen = outcome.seen.get(str(incident["id"]))
-    delay = seen - onset if onset is not None and seen is not None else None
-    if delay is not None and delay < 0.0:
-        problems.append(f"incident {-delay:.1f} s before the fault")
+    early = min((item.realtime for item in outcome.onsets), default=0.0)
+    counts_from = max(outcome.waits.values(), default=None) if truth.pace is Pace.WITHIN else None
+    counts_from = onset if counts_from is None or onset is None else max(onset, counts_from)
+    delay = seen - counts_from if counts_from is not None and seen is not None else None
+    if seen is not None and seen < early:
+        problems.append(f"incident {early - seen:.1f} s before the fault")
+    limits = {
+        Pace.INSTANT: 1.0,
+        Pace.HANG: hang_limit_s(plan.step_s, history),
+        Pace.WITHIN: truth.within_s,
+    }
     return Verdict(
         problems=tuple(problems),
         incidents=len(counted),
         apart=len(documents) - len(counted),
         blamed=bool(named),
         delay_s=delay,
-        limit_s={Pace.INSTANT: 1.0, Pace.HANG: hang_limit_s(plan.step_s, history)}.get(truth.pace),
+        limit_s=limits.get(truth.pace),
         steps=sum(end <= seen for end in slow) if truth.pace is Pace.STEPS and seen else None,
         located=_located(incident, outcome) if truth.leaves_stack else None,
+        said=_words(incident),
+        onset_right=_onset_right(scenario, outcome, incident),
+        resolved_s=_resolved_after_s(scenario, outcome, incident, step_ends),
     )
 
 
@@ -178,22 +204,52 @@ def _onset_problems(truth: Truth, incident: Mapping[str, Any], outcome: Outcome)
     return [] if right else [f"first bad step {said} instead of {first}"]
 
 
-def _end_problems(
-    truth: Truth, incident: Mapping[str, Any], outcome: Outcome, step_ends: Mapping[int, float]
+def fault_end(scenario: Scenario, outcome: Outcome, step_ends: StepEnds) -> float | None:
+    """Unix seconds at which the fault was over while the job went on: told by itself, or a later attempt passed it."""
+    if outcome.fault_ended is not None or not scenario.restarts or not outcome.onsets:
+        return outcome.fault_ended
+    onset = max(item.realtime for item in outcome.onsets)
+    return min((end for step, end in step_ends if step > outcome.plan.onset_step and end > onset), default=None)
+
+
+def _resolved_after_s(
+    scenario: Scenario, outcome: Outcome, incident: Mapping[str, Any], step_ends: StepEnds
+) -> float | None:
+    ended, resolved = fault_end(scenario, outcome, step_ends), outcome.resolved_seen.get(str(incident["id"]))
+    return resolved - ended if ended is not None and resolved is not None else None
+
+
+def _ending_problems(
+    scenario: Scenario, outcome: Outcome, incident: Mapping[str, Any], step_ends: StepEnds
 ) -> list[str]:
-    """A fault that ended in mid-run is over once fifteen good steps are done, or ten seconds later."""
-    if not truth.resolves:
-        return []
-    last = outcome.plan.onset_step + int(outcome.plan.options["slow_steps"]) - 1
-    over, resolved = step_ends.get(last), incident["times"].get("resolved")
-    if over is None:
+    """It ends with its fault: when that is over, or its owner ends the job; one that the job died of stays open."""
+    ended = fault_end(scenario, outcome, step_ends)
+    if ended is None and scenario.truth.resolves:
         return ["harness: the fault did not end in this run"]
-    if resolved is None:
-        return ["not resolved although the fault ended"]
-    if resolved < over - 1.0:
-        return [f"resolved {over - resolved:.1f} s before the fault ended"]
-    late = resolved - max(over + 10.0, step_ends.get(last + 15, over))
-    return [f"resolved {late:.1f} s too late"] if late > 0.0 else []
+    if ended is not None:
+        after = _resolved_after_s(scenario, outcome, incident, step_ends)
+        good = [end for _, end in step_ends if end > ended]
+        limit = max(RESOLVED_WITHIN_S, *(end - ended for end in good[:RESOLVED_WITHIN_STEPS]))
+        if after is None:
+            return ["still open after its fault had ended"]
+        if after < -ONSET_WITHIN_S:
+            return [f"resolved {-after:.1f} s before its fault ended"]
+        return [] if after <= limit else [f"resolved {after:.1f} s after its fault ended, later than {limit:.1f} s"]
+    resolved = incident["state"] == "resolved"
+    if outcome.stopped_by_runner or (scenario.ending is Ending.RUNS and outcome.exit_code == 0):
+        return [] if resolved else ["still open after the end of the job"]
+    return ["resolved, although the job died of it"] if resolved else []
+
+
+def _onset_right(scenario: Scenario, outcome: Outcome, incident: Mapping[str, Any]) -> bool | None:
+    truth, plan = scenario.truth, outcome.plan
+    if truth.pace is Pace.WITHIN or not outcome.onsets or plan.onset_step < 0:
+        return None
+    if truth.pace is Pace.STEPS:
+        step = (incident.get("first_bad") or {}).get("step")
+        return step is not None and abs(int(step) - plan.onset_step) <= 1
+    told = (incident.get("times") or {}).get("onset")
+    return told is not None and any(abs(float(told) - item.realtime) <= ONSET_WITHIN_S for item in outcome.onsets)
 
 
 def _blind_problems(outcome: Outcome) -> list[str]:
@@ -209,9 +265,15 @@ def _suspect_problems(blame: Blame, named: set[int], guilty: set[int], world_siz
     right = [guilty]
     if blame is Blame.NOBODY:
         right = [set()]
+    elif blame is Blame.NO_INNOCENT:
+        return [] if named <= guilty else [f"names {sorted(named - guilty)}, innocent"]
     elif blame is Blame.DIVERGING and world_size == 2:
         right = [guilty, {0, 1}]
     return [] if named in right else [f"names {sorted(named)} instead of {' or '.join(str(sorted(r)) for r in right)}"]
+
+
+def _words(document: Mapping[str, Any]) -> str:
+    return f"{document['bucket']}/{document['kind']}"
 
 
 def evidence_problems(incident: Mapping[str, Any], guilty: int, pid: int | None) -> list[str]:
@@ -252,10 +314,10 @@ def describe(document: Mapping[str, Any]) -> str:
 
 def judge_folder(scenario: Scenario, outcome: Outcome) -> Verdict:
     """The shell of ``judge``: reads the ranks' logs and step times beside the outcome."""
-    ends: dict[int, float] = {}
+    ends: list[tuple[int, float]] = []
     if outcome.plan.guilty:
         path = outcome.folder / "truth" / f"steps-{outcome.plan.guilty[0]}.txt"
         for line in path.read_text().splitlines() if path.exists() else ():
             step, when = line.split()
-            ends[int(step)] = float(when)
+            ends.append((int(step), float(when)))
     return judge(scenario, outcome, printed_errors(outcome.folder / "logs"), ends)

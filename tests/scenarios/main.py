@@ -72,7 +72,7 @@ def load_outcome(document: dict[str, Any], plan: Plan, folder: Path) -> Outcome:
     document["plan"], document["folder"] = plan, folder
     document["onsets"] = tuple(Onset(**{**item, "lines": tuple(item["lines"])}) for item in document["onsets"])
     document["revisions"], document["notes"] = tuple(document["revisions"]), tuple(document["notes"])
-    for name in ("pids", "steps_captured", "steps_done"):
+    for name in ("pids", "steps_captured", "steps_done", "waits"):
         document[name] = {int(rank): number for rank, number in document[name].items()}
     return Outcome(**document)
 

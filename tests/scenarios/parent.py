@@ -94,7 +94,7 @@ def killed_parent_problems(scenario: Scenario, plan: Plan, drawn: random.Random,
     if twin.harness_error or not twin.onsets:
         return [f"harness: the unkilled twin: {twin.harness_error or 'the fault never bit'}"]
     told = Told(twin.revisions, twin.onsets[0].realtime, twin.pids)
-    job = Job(plan, folder / "killed")
+    job = Job(scenario, plan, folder / "killed")
     try:
         how = _run_and_kill(scenario, job, kill_after_s, still_standing)
         replayed = replay(job.out, folder / "replay")

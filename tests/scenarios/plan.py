@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .runner import Job
 
 
 class Blame(enum.Enum):
@@ -13,6 +19,7 @@ class Blame(enum.Enum):
     GUILTY = "the guilty rank"
     DIVERGING = "the diverging rank, scope application; with two ranks, which have no majority, both"
     NOBODY = "nobody"
+    NO_INNOCENT = "guilty ranks or nobody: what can be seen from outside may not decide it"
 
 
 class Pace(enum.Enum):
@@ -21,6 +28,7 @@ class Pace(enum.Enum):
     INSTANT = "death, stop, exception, mismatch: p95 <= 1 s"
     HANG = "hang in a phase with history: p95 <= max(5 s, 3 steps)"
     STEPS = "straggler: within 10 steps"
+    WITHIN = "within the seconds of its own truth, counted from when the others wait, where they say so"
     UNTIMED = "no time asked"
 
 
@@ -38,12 +46,14 @@ class Ending(enum.Enum):
 class Truth:
     """What happened, by the table in docs/verdicts.md. ``kind`` empty: nothing did, and no incident is right.
 
+    kinds: others that are right too. silence: no incident is right too, and is never late.
     phases: where the suspect loses its time or stands; empty: not judged.
     leaves_stack: whether the guilty rank can still be asked where it is.
     onset_within: steps by which the incident's first bad step may miss the true one; -1: not judged.
     resolves: the fault ends in mid-run, and the incident must end with it.
     words: one of them must stand in the evidence, so that a person learns what ended the rank; empty: not judged.
     severities: what the incident must have been in turn, as its revisions say; empty: not judged.
+    within_s: what Pace.WITHIN asks.
     """
 
     bucket: str = ""
@@ -57,6 +67,9 @@ class Truth:
     resolves: bool = False
     words: tuple[str, ...] = ()
     severities: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    silence: bool = False
+    within_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +83,12 @@ class Scenario:
     signal_to: the runner sends SIGTERM from outside at the drawn step to "launcher" or "run".
     everyone: the fault bites on all ranks.
     before_s, after_s: seconds of the job's past to draw from and of what follows; 0: as the truth's pace needs.
+    restarts: ``--max-restarts`` of torchrun: the job goes on after its fault, in another attempt.
+    arguments, environment: more of both for the job's command.
+    job: another way to start it (two nodes, two jobs): makes a ``runner.Job``, given scenario, plan and folder.
+    beside: runs in a thread beside the job, from its start until the event is set: whatever comes from outside
+    (a busy neighbour, signals, a switch). It may stamp an onset with ``Job.stamp``.
+    twin: name of the scenario that this one, on the test process group, must be no worse than.
     """
 
     name: str
@@ -89,6 +108,12 @@ class Scenario:
     everyone: bool = False
     before_s: float = 0.0
     after_s: float = 0.0
+    restarts: int = 0
+    arguments: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    job: Callable[[Scenario, Plan, Path], Job] | None = None
+    beside: Callable[[Job, threading.Event], None] | None = None
+    twin: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

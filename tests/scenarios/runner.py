@@ -13,8 +13,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ STACK_S = 8.0
 GIVE_UP_S = 15.0
 #: From SIGTERM until the whole tree is gone; torchrun alone gives its ranks 30 s.
 STOP_S = 45.0
+#: What a scenario does beside its job ends this soon after it was told to.
+BESIDE_S = 20.0
 #: Jobs in flight, so that a command that is told to stop takes them with it.
 LIVE: set[Job] = set()
 
@@ -52,7 +55,10 @@ class Onset:
 class Outcome:
     """What one run left behind; times are Unix seconds.
 
-    revisions: lines of incidents.jsonl; seen: when each incident id first stood there, by this process's clock.
+    revisions: lines of incidents.jsonl; seen: when each incident id first stood there, by this process's clock;
+    resolved_seen: when its last line first said that it had ended.
+    fault_ended: when the last guilty rank went on; None: the fault outlasted the job. waits: when each rank that can
+    say so began to wait for the guilty. stopped_by_runner: the job stood still, and its owner ended it.
     steps_captured, steps_done: of each rank, by whichrank's capture and by the rank's own record.
     exit_code: of ``whichrank run``; None: it had to be killed.
     """
@@ -69,6 +75,10 @@ class Outcome:
     pids: dict[int, int]
     steps_captured: dict[int, int]
     steps_done: dict[int, int]
+    fault_ended: float | None = None
+    waits: dict[int, float] = field(default_factory=dict)
+    resolved_seen: dict[str, float] = field(default_factory=dict)
+    stopped_by_runner: bool = False
     harness_error: str = ""
     notes: tuple[str, ...] = field(default=())
 
@@ -86,6 +96,7 @@ class IncidentTail:
         self._offset = 0
         self.revisions: list[dict[str, Any]] = []
         self.seen: dict[str, float] = {}
+        self.resolved_seen: dict[str, float] = {}
 
     def poll(self) -> None:
         try:
@@ -99,7 +110,12 @@ class IncidentTail:
         for line in complete.splitlines():
             document = json.loads(line)
             self.revisions.append(document)
-            self.seen.setdefault(document["id"], time.time())
+            now = time.time()
+            self.seen.setdefault(document["id"], now)
+            if document["state"] == "resolved":
+                self.resolved_seen.setdefault(document["id"], now)
+            else:
+                self.resolved_seen.pop(document["id"], None)
 
     def verdict(self) -> bool:
         return any(document["bucket"] not in ("planned", "telemetry") for document in self.revisions)
@@ -113,21 +129,27 @@ def whichrank_command() -> list[str]:
     return [str(Path(sys.executable).parent / "whichrank")]
 
 
-def job_command(plan: Plan, logs: Path) -> list[str]:
+def torchrun_command(scenario: Scenario, plan: Plan, logs: Path) -> list[str]:
     return [
         str(Path(sys.executable).parent / "torchrun"),
         "--standalone",
         f"--nproc-per-node={plan.world_size}",
+        f"--max-restarts={scenario.restarts}",
         f"--log-dir={logs}",
         "--tee=3",
+        *scenario.arguments,
         str(WORKLOADS / f"{plan.workload}.py"),
     ]
 
 
 class Job:
-    """One command in flight, with its truth folder. Used by the scenario runner and the killed-parent check."""
+    """One command in flight, with its truth folder. Used by the scenario runner and the killed-parent check.
 
-    def __init__(self, plan: Plan, folder: Path) -> None:
+    A subclass may start it otherwise (``job_command``) or as several (``start``); what it leaves behind is the same.
+    """
+
+    def __init__(self, scenario: Scenario, plan: Plan, folder: Path) -> None:
+        self.scenario = scenario
         self.plan = plan
         self.folder = folder
         self.out = folder / "out"
@@ -139,18 +161,48 @@ class Job:
         (folder / "plan.json").write_text(json.dumps(document, indent=1))
         environment = {name: value for name, value in os.environ.items() if not name.startswith("WHICHRANK_")}
         environment |= {"SCENARIO_PLAN": str(folder / "plan.json"), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        environment |= scenario.environment
         self.began = time.time()
-        with (folder / "console.txt").open("wb") as console:
-            self.process = subprocess.Popen(
-                [*whichrank_command(), "run", "--out", str(self.out), "--", *job_command(plan, self.logs)],
+        self.process = self.start(environment)
+        self.tail = IncidentTail(self.out / "incidents.jsonl")
+        LIVE.add(self)
+
+    def start(self, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        """The process whose end is the end of the job, the leader of its own session."""
+        with (self.folder / "console.txt").open("wb") as console:
+            return subprocess.Popen(
+                [*whichrank_command(), "run", "--out", str(self.out), "--", *self.job_command()],
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=subprocess.STDOUT,
                 env=environment,
                 start_new_session=True,
             )
-        self.tail = IncidentTail(self.out / "incidents.jsonl")
-        LIVE.add(self)
+
+    def job_command(self) -> list[str]:
+        return torchrun_command(self.scenario, self.plan, self.logs)
+
+    def stamp(self, step: int = -1) -> None:
+        """The true onset of what comes from outside the ranks, for all guilty ones; right before it is done."""
+        for rank in self.plan.guilty or (0,):
+            self._write(f"onset-{rank}.json", {"step": step, "file": "", "lines": [0, 0]})
+
+    def stamp_end(self) -> None:
+        """What came from outside is over."""
+        for rank in self.plan.guilty or (0,):
+            self._write(f"ended-{rank}.json", {})
+
+    def _write(self, name: str, document: dict[str, Any]) -> None:
+        part = self.truth / f".{name}"
+        part.write_text(json.dumps({"realtime": time.time(), **document}))
+        part.rename(self.truth / name)
+
+    def times(self, word: str) -> dict[int, float]:
+        """Unix seconds that ranks stamped beside the onset: "ended", "waits"."""
+        return {
+            int(path.stem.rsplit("-", 1)[1]): float(json.loads(path.read_text())["realtime"])
+            for path in self.truth.glob(f"{word}-*.json")
+        }
 
     def running(self) -> bool:
         return self.process.poll() is None
@@ -231,6 +283,35 @@ class Job:
                     process.kill()
 
 
+class Beside:
+    """The scenario's thread beside the job. A failure of it is the harness's."""
+
+    def __init__(self, scenario: Scenario, job: Job) -> None:
+        self._over = threading.Event()
+        self._error = ""
+        self._act = scenario.beside
+        self._job = job
+        self._thread = threading.Thread(target=self._run, name="beside", daemon=True)
+        if self._act is not None:
+            self._thread.start()
+
+    def _run(self) -> None:
+        assert self._act is not None
+        try:
+            self._act(self._job, self._over)
+        except Exception as failure:  # told in the outcome, as every failure of the harness
+            self._error = f"beside the job: {type(failure).__name__}: {failure}"
+
+    def end(self) -> str:
+        """Waits for it. Returns what went wrong in it."""
+        self._over.set()
+        if self._act is not None:
+            self._thread.join(BESIDE_S)
+            if self._thread.is_alive():
+                return "beside the job: did not end"
+        return self._error
+
+
 def end_all_and_exit(number: int, frame: object) -> None:
     """Signal handler: a scenario command that is told to stop leaves no job behind."""
     for job in list(LIVE):
@@ -240,12 +321,14 @@ def end_all_and_exit(number: int, frame: object) -> None:
 
 def asked_s(scenario: Scenario, plan: Plan) -> float:
     """The longest a verdict may take after the onset and still be waited for."""
-    return max(5.0, 3.0 * plan.step_s, 16.0 * plan.step_s if scenario.ending is Ending.RUNS else 0.0)
+    longest = 16.0 * plan.step_s if scenario.ending is Ending.RUNS else 0.0
+    return max(5.0, 3.0 * plan.step_s, scenario.truth.within_s, longest)
 
 
 def run_plan(scenario: Scenario, plan: Plan, folder: Path) -> Outcome:
     """Blocks until the job is over. Never raises for anything that the job or whichrank does."""
-    job = Job(plan, folder)
+    job = scenario.job(scenario, plan, folder) if scenario.job else Job(scenario, plan, folder)
+    beside = Beside(scenario, job)
     notes: list[str] = []
     signalled: float | None = None
     stopped_by_runner = False
@@ -288,12 +371,14 @@ def run_plan(scenario: Scenario, plan: Plan, folder: Path) -> Outcome:
     except Exception as failure:  # the harness's own fault: counts against it, and the job must still end
         error = f"{type(failure).__name__}: {failure}"
         code = job.stop()
+    error = beside.end() or error
     job.tail.poll()
     ended = time.time()
     onsets = job.onsets()
-    if plan.fault and not onsets and not error:
+    if (plan.fault or plan.guilty) and not onsets and not error:
         error = "the fault never bit"
     pids = job.pids()
+    ended_at = job.times("ended")
     job.kill_what_is_left()
     return Outcome(
         plan=plan,
@@ -308,6 +393,10 @@ def run_plan(scenario: Scenario, plan: Plan, folder: Path) -> Outcome:
         pids=pids,
         steps_captured=steps_captured(job.out),
         steps_done=steps_done(job.truth),
+        fault_ended=max(ended_at.values()) if set(ended_at) >= {item.rank for item in onsets} and ended_at else None,
+        waits=job.times("waits"),
+        resolved_seen=job.tail.resolved_seen,
+        stopped_by_runner=stopped_by_runner,
         harness_error=error,
         notes=tuple(notes),
     )

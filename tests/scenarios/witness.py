@@ -38,7 +38,8 @@ def steps_captured(run_folder: Path) -> dict[int, int]:
 
 
 def steps_done(truth_folder: Path) -> dict[int, int]:
-    """Number of steps that each rank really ended, by its own record."""
+    """Number of different steps that each rank really ended, by its own record; an attempt may repeat some."""
     return {
-        int(path.stem.rsplit("-", 1)[1]): path.read_bytes().count(b"\n") for path in truth_folder.glob("steps-*.txt")
+        int(path.stem.rsplit("-", 1)[1]): len({line.split()[0] for line in path.read_text().splitlines()})
+        for path in truth_folder.glob("steps-*.txt")
     }

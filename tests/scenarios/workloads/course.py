@@ -43,7 +43,9 @@ class Course:
         self._guilty = self.rank in self.plan["guilty"]
         self._truth = Path(self.plan["truth"])
         self._truth.mkdir(parents=True, exist_ok=True)
-        self._bitten = False
+        # An attempt after a restart finds its fault behind it.
+        self._bitten = (self._truth / f"onset-{self.rank}.json").exists()
+        self._ended = False
         self.again: Callable[[torch.Tensor | None], None] | None = None  # what a lasting fault does in later steps
         self._burns = 0
         self._lengths_s: list[float] = []
@@ -130,6 +132,8 @@ class Course:
     def _slow_down(self, name: str, step: int) -> float:
         """The straggler's surplus in steps; stamps its onset the first time."""
         last = self.plan["onset_step"] + int(self.options.get("slow_steps", 10**9)) - 1
+        if self._bitten and self.plan["fault"] == "slow" and name == self.plan["point"] and step > last:
+            self.stamp_end()
         if self.plan["fault"] != "slow" or not self._guilty or not self.plan["onset_step"] <= step <= last:
             return 0.0
         if name != self.plan["point"]:
@@ -195,6 +199,16 @@ class Course:
                 "lines": [first_line, last_line],
             },
         )
+
+    def stamp_end(self) -> None:
+        """The fault is over and the job goes on, to be called right after; the first call counts."""
+        if not self._ended:
+            self._ended = True
+            self._write(f"ended-{self.rank}.json", {"realtime": time.clock_gettime(time.CLOCK_REALTIME)})
+
+    def stamp_wait(self) -> None:
+        """From here on this rank waits for the guilty one, to be called right before (never joined)."""
+        self._write(f"waits-{self.rank}.json", {"realtime": time.clock_gettime(time.CLOCK_REALTIME)})
 
     # -- what real scripts do between steps --------------------------------------------------------------------------
     def between_steps(self, model: torch.nn.Module) -> None:

@@ -229,7 +229,7 @@ def _ending_problems(
     if ended is not None:
         after = _resolved_after_s(scenario, outcome, incident, step_ends)
         good = [end for _, end in step_ends if end > ended]
-        limit = max(RESOLVED_WITHIN_S, *(end - ended for end in good[:RESOLVED_WITHIN_STEPS]))
+        limit = max([RESOLVED_WITHIN_S, *(end - ended for end in good[:RESOLVED_WITHIN_STEPS])])
         if after is None:
             return ["still open after its fault had ended"]
         if after < -ONSET_WITHIN_S:

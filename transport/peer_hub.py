@@ -1,0 +1,459 @@
+"""The judge's end: takes what the followers of its job send, and tells them what was concluded.
+
+One thread owns all sockets; the watching thread calls ``take``, ``send`` and ``broadcast``, which never block. Nothing
+is read from a follower while ``HELD_BYTES`` wait for ``take``: it keeps what it has and, at its own bound, drops and
+counts. Who proves nothing within seconds is cut off; whatever comes in cannot do more than end its own connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from .peer_frames import (
+    MAX_BODY_BYTES,
+    NONCE_BYTES,
+    VERSION,
+    BrokenPeer,
+    Frame,
+    PeerMessage,
+    Unframer,
+    pack_frame,
+    pack_ping,
+    pack_proof,
+    unpack_message,
+    unpack_ping,
+    unpack_proof,
+)
+
+PING_S = 0.5
+#: No byte for so long, of a peer that pings twice a second: it is not there, or the way to it is not.
+SILENT_S = 2.5
+HELLO_S = 5.0
+#: A silent connection is kept for so long: the way may come back.
+FORGET_S = 120.0
+#: How long followers may take to hear that the judge goes.
+GOODBYE_S = 0.5
+MAX_STRANGERS = 32
+MAX_PEERS = 4096
+HELD_BYTES = 64 << 20
+OUT_BYTES = 8 << 20
+MAX_NAME = 128
+#: The two clocks are compared at every ping; a better or a later estimate that differs by this much is told.
+CLOCK_NEWS_NS = 20_000_000
+_READ_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerJoined:
+    """offset_ns: to be added to the follower's monotonic clock to get this machine's wall clock."""
+
+    node: str
+    offset_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerClock:
+    node: str
+    offset_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerLost:
+    """why: "left" (its command has ended), "closed" (the connection, without a word) or "silent"."""
+
+    node: str
+    why: str
+    silent_ns: int
+
+
+HubNews = PeerJoined | PeerClock | PeerLost | PeerMessage
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is remembered of a follower over its connections."""
+
+    node: str
+    received: int = 0
+    missing: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Connection:
+    socket: socket.socket
+    since: float
+    heard: float
+    nonce: bytes
+    unframer: Unframer = field(default_factory=Unframer)
+    out: bytearray = field(default_factory=bytearray)
+    instance: str = ""  # empty until it has proved who it is
+    silent: bool = False
+    bye: bool = False
+    offset_ns: int = 0
+    told_offset_ns: int = 0
+
+
+class PeerHub:
+    def __init__(self, listener: socket.socket, *, secret: bytes, key: str, job: str, node: str) -> None:
+        """listener: bound and listening; it is ours from here on. node: the judge's own name."""
+        self._listener = listener
+        self._secret, self._key, self._job = secret, key, job
+        self._names = {node: ""}  # node -> instance
+        self._node = node
+        self._known: dict[str, _Known] = {}
+        self._connections: dict[socket.socket, _Connection] = {}
+        self._lock = threading.Lock()
+        self._news: deque[HubNews] = deque()
+        self._news_bytes = 0
+        self._outgoing: deque[tuple[str | None, bytes]] = deque()
+        self._selector = selectors.DefaultSelector()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+        self._closing = False
+        #: Counted for people: connections that were none of this job's, and frames for a follower that did not read.
+        self.strangers = 0
+        self.unsent = 0
+        self._thread = threading.Thread(target=self._run, name="whichrank-peers", daemon=True)
+
+    # --- the watching thread ------------------------------------------------------------------------------------------
+    def start(self) -> None:
+        self._thread.start()
+
+    def take(self) -> list[HubNews]:
+        """Everything that has come since the last call, in order."""
+        with self._lock:
+            news, self._news = list(self._news), deque()
+            held, self._news_bytes = self._news_bytes, 0
+        if held >= HELD_BYTES:
+            self._wake()
+        return news
+
+    def send(self, node: str, kind: Frame, body: bytes) -> None:
+        """To one follower, if it is there."""
+        self._queue(node, pack_frame(kind, body))
+
+    def broadcast(self, kind: Frame, body: bytes) -> None:
+        self._queue(None, pack_frame(kind, body))
+
+    @property
+    def missing(self) -> int:
+        """Messages that followers had to drop before they could send them."""
+        return sum(known.missing for known in self._known.values())
+
+    def close(self) -> None:
+        """Says goodbye to everybody."""
+        self.broadcast(Frame.BYE, b"")
+        self._closing = True
+        self._wake()
+        self._thread.join(2 * GOODBYE_S)
+
+    def _queue(self, node: str | None, frame: bytes) -> None:
+        self._outgoing.append((node, frame))
+        self._wake()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):  # full: it will wake anyhow; closed: nobody to wake
+            os.write(self._wake_write, b"\0")
+
+    # --- the thread ---------------------------------------------------------------------------------------------------
+    def _run(self) -> None:
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._wake_read, selectors.EVENT_READ)
+        next_ping, looked = 0.0, time.monotonic()
+        try:
+            while True:
+                for key, mask in self._selector.select(max(0.0, min(PING_S, next_ping - time.monotonic()))):
+                    self._serve(key.fileobj, mask)
+                now = time.monotonic()
+                if now - looked > 2 * PING_S:  # we were not there: nobody else was silent for it
+                    for connection in self._connections.values():
+                        connection.heard = max(connection.heard, min(now, connection.heard + now - looked))
+                looked = now
+                if now >= next_ping:
+                    next_ping = now + PING_S
+                    self._ping_and_look(now)
+                self._pass_on()
+                if self._closing and not self._outgoing:
+                    return self._end()
+        finally:
+            self._selector.close()
+
+    def _serve(self, source: object, mask: int) -> None:
+        if source is self._listener:
+            self._accept()
+        elif source == self._wake_read:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._wake_read, 4096)
+        else:
+            connection = self._connections.get(source)  # type: ignore[call-overload]
+            if connection is None:  # closed by an earlier event of the same round
+                return
+            try:
+                if mask & selectors.EVENT_WRITE:
+                    self._write(connection)
+                if mask & selectors.EVENT_READ and connection.socket in self._connections:
+                    self._read(connection)
+            except (OSError, BrokenPeer):
+                self._drop(connection)
+
+    def _accept(self) -> None:
+        try:
+            accepted, _ = self._listener.accept()
+        except OSError:
+            return
+        strangers = [c for c in self._connections.values() if not c.instance]
+        if len(strangers) >= MAX_STRANGERS or len(self._connections) >= MAX_PEERS + MAX_STRANGERS:
+            self.strangers += 1
+            accepted.close()
+            return
+        accepted.setblocking(False)
+        with contextlib.suppress(OSError):
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        now = time.monotonic()
+        connection = _Connection(accepted, since=now, heard=now, nonce=os.urandom(NONCE_BYTES))
+        self._connections[accepted] = connection
+        self._selector.register(accepted, selectors.EVENT_READ)
+        self._put(connection, pack_frame(Frame.CHALLENGE, bytes([VERSION]) + connection.nonce))
+
+    def _read(self, connection: _Connection) -> None:
+        if self._news_bytes >= HELD_BYTES and connection.instance:
+            connection.heard = time.monotonic()  # it is we who do not listen
+            self._watch(connection)
+            return
+        try:
+            data = connection.socket.recv(_READ_BYTES)
+        except BlockingIOError:
+            return
+        if not data:
+            raise ConnectionResetError
+        connection.heard = time.monotonic()
+        connection.unframer.feed(data)
+        while connection.socket in self._connections and (frame := connection.unframer.next()) is not None:
+            self._take_frame(connection, *frame)
+
+    def _take_frame(self, connection: _Connection, kind: Frame, body: bytes) -> None:
+        if not connection.instance:
+            if kind is not Frame.HELLO:
+                raise BrokenPeer("no hello")
+            self._greet(connection, body)
+            return
+        known = self._known[connection.instance]
+        if connection.silent:
+            connection.silent = False
+            self._tell(PeerJoined(node=known.node, offset_ns=connection.told_offset_ns))
+        if kind is Frame.MESSAGE:
+            message = unpack_message(body)
+            if message.number > known.received:  # else it came before the connection was lost
+                known.missing += message.number - known.received - 1
+                known.received = message.number
+                self._tell(message, len(body))
+        elif kind is Frame.PING:
+            mono_ns, _ = unpack_ping(body)
+            self._compare_clocks(connection, known, mono_ns)
+        elif kind is Frame.BYE:
+            connection.bye = True
+            self._put(connection, pack_frame(Frame.PING, pack_ping(time.monotonic_ns(), known.received)))
+        else:
+            raise BrokenPeer(f"a {kind.name} from a follower")
+
+    def _greet(self, connection: _Connection, body: bytes) -> None:
+        try:
+            hello = unpack_proof(self._secret, "follower", connection.nonce, body)
+            if hello.get("key") != self._key:
+                raise BrokenPeer("another job")
+            node, instance = str(hello["node"])[:MAX_NAME], str(hello["instance"])[:MAX_NAME]
+            nonce, mono_ns = bytes.fromhex(hello["nonce"]), int(hello["mono_ns"])
+            if not instance or not node or len(nonce) != NONCE_BYTES:
+                raise BrokenPeer("an incomplete hello")
+        except (KeyError, TypeError, ValueError, BrokenPeer) as error:
+            reason = str(error) if isinstance(error, BrokenPeer) else "an incomplete hello"
+            self.strangers += 1
+            self._refuse(connection, reason)
+            return
+        if hello.get("job") != self._job:
+            self._refuse(connection, f"job {self._job} here, {str(hello.get('job'))[:MAX_NAME]} there")
+            return
+        for other in [c for c in self._connections.values() if c.instance == instance]:
+            self._forget(other)  # its follower has given that connection up
+        known = self._known.get(instance)
+        if known is None:
+            known = self._known[instance] = _Known(node=self._free_name(node, instance))
+        connection.instance = instance
+        connection.unframer.limit = MAX_BODY_BYTES
+        connection.offset_ns = connection.told_offset_ns = time.time_ns() - mono_ns
+        fields = {"node": known.node, "judge": self._node, "received": known.received}
+        self._put(connection, pack_frame(Frame.WELCOME, pack_proof(self._secret, "judge", nonce, fields)))
+        self._tell(PeerJoined(node=known.node, offset_ns=connection.told_offset_ns))
+
+    def _refuse(self, connection: _Connection, reason: str) -> None:
+        with contextlib.suppress(OSError):
+            connection.socket.send(pack_frame(Frame.REFUSED, reason.encode()[:512]))
+        self._forget(connection)
+
+    def _free_name(self, node: str, instance: str) -> str:
+        """Its own name, with a number where another instance has it: cloned machines, two on one machine."""
+        name, number = node, 1
+        while name in self._names:
+            number += 1
+            name = f"{node}~{number}"
+        self._names[name] = instance
+        return name
+
+    def _compare_clocks(self, connection: _Connection, known: _Known, mono_ns: int) -> None:
+        """The least delayed ping tells best; between pings the clocks drift by less than what is news."""
+        offset_ns = time.time_ns() - mono_ns
+        # Delays only ever make it larger: smaller is better, larger counts if it stays (a slow rise follows it).
+        connection.offset_ns = min(offset_ns, connection.offset_ns + CLOCK_NEWS_NS // 64)
+        if offset_ns - connection.offset_ns > 2_000_000_000:  # this machine's wall clock was set
+            connection.offset_ns = connection.told_offset_ns = offset_ns
+        elif abs(connection.offset_ns - connection.told_offset_ns) > CLOCK_NEWS_NS:
+            connection.told_offset_ns = connection.offset_ns
+            self._tell(PeerClock(node=known.node, offset_ns=connection.offset_ns))
+
+    def _ping_and_look(self, now: float) -> None:
+        for connection in list(self._connections.values()):
+            if not connection.instance:
+                if now - connection.since > HELLO_S:
+                    self.strangers += 1
+                    self._forget(connection)
+                continue
+            known = self._known[connection.instance]
+            silent_s = now - connection.heard
+            if silent_s > FORGET_S:
+                self._forget(connection)
+                continue
+            if silent_s > SILENT_S and not connection.silent and not connection.bye:
+                connection.silent = True
+                self._tell(PeerLost(node=known.node, why="silent", silent_ns=int(silent_s * 1e9)))
+            self._put(connection, pack_frame(Frame.PING, pack_ping(time.monotonic_ns(), known.received)))
+            self._watch(connection)
+
+    def _pass_on(self) -> None:
+        while self._outgoing:
+            node, frame = self._outgoing.popleft()
+            for connection in list(self._connections.values()):
+                if connection.instance and node in (None, self._known[connection.instance].node):
+                    self._put(connection, frame)
+
+    def _put(self, connection: _Connection, frame: bytes) -> None:
+        if len(connection.out) + len(frame) > OUT_BYTES:
+            self.unsent += 1
+            return
+        connection.out += frame
+        try:
+            self._write(connection)
+        except OSError:
+            self._drop(connection)
+
+    def _write(self, connection: _Connection) -> None:
+        while connection.out:
+            try:
+                sent = connection.socket.send(connection.out)
+            except BlockingIOError:
+                break
+            del connection.out[:sent]
+        self._watch(connection)
+
+    def _watch(self, connection: _Connection) -> None:
+        if connection.socket not in self._connections:
+            return
+        full = self._news_bytes >= HELD_BYTES and bool(connection.instance)
+        mask = (0 if full else selectors.EVENT_READ) | (selectors.EVENT_WRITE if connection.out else 0)
+        registered = self._selector.get_map().get(connection.socket)
+        if not mask:
+            if registered is not None:
+                self._selector.unregister(connection.socket)
+        elif registered is None:
+            self._selector.register(connection.socket, mask)
+        elif registered.events != mask:
+            self._selector.modify(connection.socket, mask)
+
+    def _drop(self, connection: _Connection) -> None:
+        """The connection has ended, by its peer or by what came over it."""
+        if connection.socket not in self._connections:
+            return
+        if connection.instance and not connection.silent:
+            silent_ns = int((time.monotonic() - connection.heard) * 1e9)
+            why = "left" if connection.bye else "closed"
+            self._tell(PeerLost(node=self._known[connection.instance].node, why=why, silent_ns=silent_ns))
+        elif not connection.instance:
+            self.strangers += 1
+        self._forget(connection)
+
+    def _forget(self, connection: _Connection) -> None:
+        self._connections.pop(connection.socket, None)
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(connection.socket)
+        connection.socket.close()
+
+    def _tell(self, news: HubNews, size: int = 0) -> None:
+        with self._lock:
+            self._news.append(news)
+            self._news_bytes += size
+
+    def _end(self) -> None:
+        """What is unread when a socket is closed makes the kernel take back our goodbye: read until they have it."""
+        self._selector.unregister(self._listener)
+        self._listener.close()
+        deadline = time.monotonic() + GOODBYE_S
+        for connection in list(self._connections.values()):
+            try:
+                self._write(connection)
+                connection.socket.shutdown(socket.SHUT_WR)
+            except OSError:
+                self._forget(connection)
+        while self._connections and (rest := deadline - time.monotonic()) > 0:
+            for key, _ in self._selector.select(rest):
+                connection = self._connections.get(key.fileobj)  # type: ignore[call-overload]
+                with contextlib.suppress(BlockingIOError):
+                    if connection is not None and not _has_more(connection.socket):
+                        self._forget(connection)
+        for connection in list(self._connections.values()):
+            self._forget(connection)
+
+
+def _has_more(peer: socket.socket) -> bool:
+    """Read and forget what came. Raises BlockingIOError if nothing has."""
+    try:
+        return bool(peer.recv(_READ_BYTES))
+    except BlockingIOError:
+        raise
+    except OSError:
+        return False
+
+
+def listen(ports: Sequence[int], report: Callable[[str], None]) -> socket.socket | None:
+    """A listening socket on the first of the ports that is free, over IPv4 and IPv6; None, with a line, if none is."""
+    problem = ""
+    for port in ports:
+        for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
+            try:
+                listener = socket.socket(family, socket.SOCK_STREAM)
+            except OSError as error:
+                problem = str(error.strerror)
+                continue
+            try:
+                if family == socket.AF_INET6:
+                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener.bind((address, port))
+                listener.listen(128)
+            except OSError as error:
+                problem = str(error.strerror)
+                listener.close()
+                if family == socket.AF_INET6 and error.errno in (97, 99):  # no IPv6 on this machine
+                    continue
+                break
+            return listener
+    report(f"no port to listen on among {', '.join(map(str, ports))}: {problem}; other nodes judge for themselves")
+    return None

@@ -11,14 +11,8 @@ def found(command: str, **environ: str) -> Rendezvous | None:
     return find_rendezvous(command.split(), environ)
 
 
-def place_of(rendezvous: Rendezvous | None) -> tuple[str, int, str, int, int] | None:
-    return rendezvous and (
-        rendezvous.host,
-        rendezvous.port,
-        rendezvous.id,
-        rendezvous.places,
-        rendezvous.place,
-    )
+def place_of(there: Rendezvous | None) -> tuple[str, int, str, int, int] | None:
+    return None if there is None else (there.host, there.port, there.id, there.places, there.place)
 
 
 @pytest.mark.parametrize(

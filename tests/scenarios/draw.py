@@ -32,6 +32,7 @@ def draw_plan(scenario: Scenario, seed: int, repeat: int) -> Plan:
     history_s = drawn.uniform(*HISTORY_S)
     if scenario.clean_s:
         mean_s = step_s * (1.0 + options.get("vary_together", 1.0)) / 2.0 * (1.0 + options.get("grow_to", 1.0)) / 2.0
+        mean_s += sum(_habit_s(options, habit, step_s) for habit in ("evaluate", "checkpoint"))
         onset_step, steps = -1, max(5, math.ceil(scenario.clean_s / mean_s))
     else:
         slow = scenario.truth.pace is Pace.STEPS
@@ -59,6 +60,12 @@ def draw_plan(scenario: Scenario, seed: int, repeat: int) -> Plan:
         jitter_seed=drawn.randrange(2**31),
         options=options,
     )
+
+
+def _habit_s(options: dict[str, float], habit: str, step_s: float) -> float:
+    """What evaluating or saving every so often adds to the mean step."""
+    seconds = options.get(f"{habit}_s", options.get(f"{habit}_steps", 0.0) * step_s)
+    return seconds / options.get(f"{habit}_every", 1.0)
 
 
 def _guilty(drawn: random.Random, scenario: Scenario, world_size: int) -> tuple[int, ...]:

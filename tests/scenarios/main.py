@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from .judge import Verdict, describe, judge_folder, latest_by_id
 from .parent import describe_plan, finished_runs, killed_parent_plans, killed_parent_problems, replay_problems
 from .plan import Plan, Scenario
 from .runner import Onset, Outcome, end_all_and_exit, run_plan
+from .soak import SOAK, load_samples, soak_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("__init__.py", "agents", "commands", "instrumentation", "processors", "telemetry", "transport")
@@ -164,11 +166,22 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--judge-only", action="store_true", help="judge stored results again, whatever the code is now"
     )
+    parser.add_argument(
+        "--soak",
+        type=float,
+        nargs="?",
+        const=SOAK.clean_s,
+        metavar="SECONDS",
+        help="only the soak: one healthy job with mixed habits, an hour long",
+    )
     parser.add_argument("--list", action="store_true", help="print the plans and stop")
     return parser.parse_args(arguments)
 
 
 def select(options: argparse.Namespace, seed: int) -> list[tuple[Scenario, Plan]]:
+    if options.soak:
+        soak = replace(SOAK, clean_s=options.soak)
+        return [(soak, draw_plan(soak, seed, 0))]
     chosen = []
     for scenario in SCENARIOS:
         if options.quick and scenario.name not in REPRESENTATIVE:
@@ -177,7 +190,7 @@ def select(options: argparse.Namespace, seed: int) -> list[tuple[Scenario, Plan]
             continue
         if options.no_clean and scenario.clean_s >= 90.0:
             continue
-        repeats = 1 if options.quick or scenario.clean_s >= 90.0 else options.repeats
+        repeats = 1 if options.quick else scenario.repeats or options.repeats
         chosen += [(scenario, draw_plan(scenario, seed, repeat)) for repeat in range(repeats)]
     if options.part:
         index, count = (int(word) for word in options.part.split("/"))
@@ -208,7 +221,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # list(): a failure of the harness in a thread must end the command, not vanish
         list(pool.map(lambda item: batch.run(*item), [item for item in chosen if not item[0].alone]))
     lines = report.must_show(batch.judged)
-    if options.parent or not (options.no_parent or options.only or options.quick or options.part or options.judge_only):
+    if options.soak:
+        lines += soak_lines(load_samples(folder_of(*chosen[0], options.results)), options.soak)
+    if options.parent or not (
+        options.no_parent or options.only or options.quick or options.part or options.judge_only or options.soak
+    ):
         lines += parent_lines(options, seed, fingerprint, console)
     if code_fingerprint() != fingerprint:
         console.print("the code changed during these runs: another call does them again")

@@ -88,6 +88,7 @@ class Scenario:
     job: another way to start it (two nodes, two jobs): makes a ``runner.Job``, given scenario, plan and folder.
     beside: runs in a thread beside the job, from its start until the event is set: whatever comes from outside
     (a busy neighbour, signals, a switch). It may stamp an onset with ``Job.stamp``.
+    repeats: how often it is run; 0: as often as the command says.
     twin: name of the scenario that this one, on the test process group, must be no worse than.
     """
 
@@ -105,6 +106,7 @@ class Scenario:
     guilty_count: int = 1
     signal_to: str = ""
     alone: bool = True
+    repeats: int = 0
     everyone: bool = False
     before_s: float = 0.0
     after_s: float = 0.0

@@ -46,6 +46,7 @@ class Course:
         # An attempt after a restart finds its fault behind it.
         self._bitten = (self._truth / f"onset-{self.rank}.json").exists()
         self._ended = False
+        self._profiler: Any = None
         self.again: Callable[[torch.Tensor | None], None] | None = None  # what a lasting fault does in later steps
         self._burns = 0
         self._lengths_s: list[float] = []
@@ -62,6 +63,7 @@ class Course:
     # -- steps -------------------------------------------------------------------------------------------------------
     def begin(self, step: int) -> None:
         self.step = step
+        self._profile()
         self._step_began = time.monotonic()
         if self.plan["point"] == "data" and self.options.get("loader_workers") and self._due("data"):
             # The helper process gets stuck; this rank meets it now, when it asks for the batch.
@@ -71,6 +73,19 @@ class Course:
         self._lengths_s.append(time.monotonic() - self._step_began)
         line = f"{self.step} {time.clock_gettime(time.CLOCK_REALTIME):.6f}\n"
         os.write(self._step_log, line.encode())
+
+    def _profile(self) -> None:
+        """A window of two steps under torch's profiler every so often: on rank 0, or on all ranks (``profile_all``)."""
+        every = int(self.options.get("profile_every", 0))
+        if not every or (self.rank != 0 and not self.options.get("profile_all")):
+            return
+        if self._profiler is not None and self.step % every == 2:
+            self._profiler.__exit__(None, None, None)
+            self._profiler.export_chrome_trace(str(self._truth / f"trace-{self.rank}.json"))
+            self._profiler = None
+        elif self.step > 0 and self.step % every == 0:
+            self._profiler = torch.profiler.profile(record_shapes=True, with_stack=True)
+            self._profiler.__enter__()
 
     def loader(self) -> DataLoader[Any]:
         """An endless-enough loader: one batch per microstep, paced as the plan says."""
@@ -216,11 +231,11 @@ class Course:
         own = random.Random(f"{self.plan['jitter_seed']}/{self.step}/between")
         if self._every("evaluate_every"):
             if self.rank == 0:
-                self._evaluate(model, self.options["evaluate_s"] * own.uniform(0.93, 1.07))
+                self._evaluate(model, self._seconds("evaluate") * own.uniform(0.93, 1.07))
             dist.barrier()
         if self._every("checkpoint_every"):
             if self.rank == 0:
-                target = SlowFile(self._truth / "checkpoint.pt", self.options["checkpoint_s"] * own.uniform(0.93, 1.07))
+                target = SlowFile(self._truth / "checkpoint.pt", self._seconds("checkpoint") * own.uniform(0.93, 1.07))
                 torch.save(model.state_dict(), target)  # type: ignore[arg-type]
                 target.close()
             dist.barrier()
@@ -234,6 +249,10 @@ class Course:
             torch.save(model.state_dict(), target)  # type: ignore[arg-type]
             target.close()
             dist.barrier()
+
+    def _seconds(self, habit: str) -> float:
+        """As drawn in seconds, or in steps."""
+        return self.options.get(f"{habit}_s", self.options.get(f"{habit}_steps", 0.0) * float(self.plan["step_s"]))
 
     def _every(self, option: str) -> bool:
         every = int(self.options.get(option, 0))

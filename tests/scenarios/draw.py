@@ -13,6 +13,8 @@ HISTORY_S = (4.0, 12.0)
 #: A straggler shows only against a past, and must be named within ten steps of its first slow one.
 STEPS_BEFORE_SLOW = (12, 60)
 STEPS_AFTER = 16
+#: Of a step, as ``workloads/course.py`` shares it out.
+FORWARD_SHARE = 0.85
 #: Seconds of job after the fault, if the scenario asks for no others.
 AFTER_S = 6.0
 
@@ -32,6 +34,8 @@ def draw_plan(scenario: Scenario, seed: int, repeat: int) -> Plan:
     history_s = drawn.uniform(*HISTORY_S)
     if scenario.clean_s:
         mean_s = step_s * (1.0 + options.get("vary_together", 1.0)) / 2.0 * (1.0 + options.get("grow_to", 1.0)) / 2.0
+        if options.get("loader_workers"):
+            mean_s *= FORWARD_SHARE  # the data of the next step is fetched meanwhile
         mean_s += sum(_habit_s(options, habit, step_s) for habit in ("evaluate", "checkpoint"))
         onset_step, steps = -1, max(5, math.ceil(scenario.clean_s / mean_s))
     else:

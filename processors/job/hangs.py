@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...telemetry.vocabulary import Kind, Phase
+from ...telemetry.vocabulary import Kind, Phase, ProcessState
 from ..operator import Context
 from . import hang_story
 from .findings import clear_finding, open_finding
@@ -18,6 +18,9 @@ from .waiting import Blockage, Wait, find_blockage, longest_wait_for
 #: All ranks of a job that is suspended stop within this time of each other.
 STOP_HOLD_NS = 250_000_000
 NEVER_JOINED_NS = 25_000_000_000
+#: After the last row of a process, its exit comes within this time; an interpreter that ends takes up to so long.
+EXIT_HOLD_NS = 2_000_000_000
+LEAVING_HOLD_NS = 10_000_000_000
 #: A blind rank may be innocent: wait longer before it is even named as a candidate.
 UNSEEN_FACTOR = 2
 
@@ -97,6 +100,8 @@ def _judge_blockage(job: JobState, blockage: Blockage, waits: Sequence[Wait], no
         limit = waiting_threshold_ns(job, rank, wait.group)
         if blockage.sort == "unknown":
             limit *= UNSEEN_FACTOR
+        if _is_ending(job, rank, now):
+            continue  # its own end says more than its absence
         if waited_ns(job, wait.age_ns, rank) >= limit:
             late.append(rank)
             threshold = max(threshold, limit)
@@ -118,6 +123,16 @@ def _open_blockage(job: JobState, ctx: Context, now: int, kind: Kind, wait: Wait
     place = f"{job.groups[wait.group].uid}:{'p2p ' if wait.p2p else ''}{wait.seq}"
     seq = -1 if wait.p2p else wait.seq
     open_finding(job, ctx, now, kind=kind, place=place, body=body, group=wait.group, seq=seq)
+
+
+def _is_ending(job: JobState, rank: int, now: int) -> bool:
+    """Its process is gone and the word of how is on its way, or the interpreter is being taken down."""
+    row = job.progress_row(rank)
+    if row is None or job.has_left(rank):
+        return False
+    if row["process_state"] in (ProcessState.DEAD, ProcessState.ZOMBIE):
+        return now - int(job.progress_stamps[rank]) < EXIT_HOLD_NS
+    return row["phase"] == Phase.EXIT and int(row["phase_age_ns"]) < LEAVING_HOLD_NS
 
 
 def _is_lifeless(job: JobState, rank: int) -> bool:

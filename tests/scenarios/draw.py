@@ -28,8 +28,12 @@ def draw_plan(scenario: Scenario, seed: int, repeat: int) -> Plan:
     options = {name: float(_one_of(drawn, values)) for name, values in sorted(scenario.options.items())}
     if workload == "accumulate":
         options["microsteps"] = float(drawn.choice((2, 3, 4)))
-    if workload == "pipeline":
-        options["stages"] = float(world_size)  # they work one after the other: together they fill the step
+    if workload == "pipeline_1f1b":
+        options["microsteps"] = float(drawn.choice((3, 4, 6)))
+        options["stages"] = 1.0 + (world_size - 1) / options["microsteps"]  # with the pipe's filling and emptying
+    if workload in ("pipeline", "pairs_of_stages"):
+        # They work one after the other: together they fill the step.
+        options["stages"] = float(world_size // (1 if workload == "pipeline" else 2))
     guilty = _guilty(drawn, scenario, world_size)
     history_s = drawn.uniform(*HISTORY_S)
     if scenario.clean_s:

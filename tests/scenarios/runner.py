@@ -117,8 +117,10 @@ class IncidentTail:
             else:
                 self.resolved_seen.pop(document["id"], None)
 
-    def verdict(self) -> bool:
-        return any(document["bucket"] not in ("planned", "telemetry") for document in self.revisions)
+    def verdict(self, severity: str = "") -> bool:
+        """Whether there is one, and of this severity if it names one."""
+        counted = [document for document in self.revisions if document["bucket"] not in ("planned", "telemetry")]
+        return any(severity in ("", document["severity"]) for document in counted)
 
     def located(self) -> bool:
         """Whether the current verdict says where its suspects are."""
@@ -334,6 +336,7 @@ def run_plan(scenario: Scenario, plan: Plan, folder: Path) -> Outcome:
     stopped_by_runner = False
     error = ""
     first_verdict: float | None = None
+    final = scenario.truth.severities[-1] if scenario.truth.severities else ""
     expected_s = START_S + plan.steps * (plan.step_s * 2.5 + 0.5) + sum(plan.options.values()) + 60.0
     try:
         while job.running():
@@ -341,7 +344,7 @@ def run_plan(scenario: Scenario, plan: Plan, folder: Path) -> Outcome:
             job.tail.poll()
             now = time.time()
             onsets = job.onsets()
-            if first_verdict is None and job.tail.verdict():
+            if first_verdict is None and job.tail.verdict(final):
                 first_verdict = now
             if scenario.signal_to and signalled is None and job.steps_done() > plan.onset_step:
                 target = job.process.pid if scenario.signal_to == "run" else job.launcher().pid

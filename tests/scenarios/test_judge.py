@@ -282,8 +282,9 @@ def test_draws_are_possible_and_repeatable(scenario: Scenario) -> None:
         assert len(plan.guilty) in (0, scenario.guilty_count) or scenario.truth.blame is Blame.NOBODY
         assert plan.onset_step < plan.steps
         script = (workloads / f"{plan.workload}.py").read_text()
-        if plan.fault not in ("", "slow") and plan.point not in ("data", "forward"):
-            assert f'course.point("{plan.point}"' in script
+        if plan.fault not in ("", "slow", "runs_out") and plan.point not in ("data", "forward"):
+            shared = (workloads / "course.py").read_text() if "course.hook(" in script else ""
+            assert f'.point("{plan.point}"' in script + shared
         assert "whichrank" not in script or plan.workload == "by_hand"
 
 

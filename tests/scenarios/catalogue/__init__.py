@@ -8,10 +8,12 @@ from __future__ import annotations
 from .basics import BASICS
 from .clean import CLEAN
 from .crashes import CRASHES
+from .desyncs import DESYNCS
+from .hangs import HANGS
 from .numeric import NUMERIC
 from .speed import SPEED
 
-FAULTS = (*BASICS, *CRASHES, *SPEED, *NUMERIC)
+FAULTS = (*BASICS, *CRASHES, *HANGS, *DESYNCS, *SPEED, *NUMERIC)
 SCENARIOS = (*FAULTS, *CLEAN)
 #: What ``make test`` runs: one of each way to be wrong, and one short healthy run.
 REPRESENTATIVE = ("sleep in forward", "SIGKILL", "wrong size", "NaN on one rank", "normal end")

@@ -14,7 +14,7 @@ from .truths import DDP, NOTHING
 
 def _clean(name: str, *workloads: str, **options: float | tuple[float, ...]) -> Scenario:
     """Ninety seconds of a healthy job, whatever its habits; any incident is a false alarm."""
-    worlds = (4,) if "tensor_parallel" in workloads else (2, 3, 4)
+    worlds = (4,) if {"tensor_parallel", "pairs_of_stages"} & set(workloads) else (2, 3, 4)
     return Scenario(
         name=f"clean: {name}",
         truth=NOTHING,
@@ -63,4 +63,10 @@ CLEAN = (
     _clean("pauses that wander", *DDP, wander=1.0),
     _clean("pipeline", "pipeline"),
     _clean("told by hand", "by_hand"),
+    _clean("1F1B pipeline", "pipeline_1f1b"),
+    _clean("TP x PP", "pairs_of_stages"),
+    _clean("experts and uneven all_to_all", "experts"),
+    _clean("uneven inputs under join", "uneven_join"),
+    _clean("object collectives and a second thread", "objects"),
+    _clean("loader workers killed at the end", *DDP, loader_workers=(1, 2), workers_killed_at_end=1),
 )

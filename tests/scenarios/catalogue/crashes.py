@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..plan import Ending, Scenario
+from ..plan import Ending, Pace, Scenario
 from .truths import ANYWHERE, DDP, DIED, INSIDE, RAISED
 
 #: The script's own stack does not lie in the fault's function: a thread raised, or a worker's death interrupted it.
@@ -53,7 +53,7 @@ CRASHES = (
     ),
     Scenario(
         name="sys.exit(3)",
-        truth=replace(DIED, words=("exit code 3",)),
+        truth=replace(DIED, words=("exit code 3",), pace=Pace.UNTIMED),  # the interpreter takes seconds to end
         ending=Ending.CRASHES,
         workloads=DDP,
         fault="exit_with_code",

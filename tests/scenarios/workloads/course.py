@@ -8,17 +8,22 @@ the plan's seed fixes. What really happened and when goes to the plan's truth fo
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import random
+import signal
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 BATCH = 8
@@ -27,6 +32,12 @@ FEATURES = 32
 SHARES = {"data": 0.15, "forward": 0.85}
 #: Real work instead of pace: nearly all of the step, so that 30 % more of it makes the step about 30 % longer.
 SHARES_UNPACED = {"data": 0.02, "forward": 0.98}
+
+
+#: How a script leaves its loop: destroys its groups; waits for the others first; leaves everything to the exit.
+END_DESTROYS, END_BARRIER, END_RETURNS = 0, 1, 2
+#: Points that a script does not pass in every step.
+NOW_AND_THEN = ("evaluate", "save")
 
 
 class Course:
@@ -54,6 +65,8 @@ class Course:
         self._step_began = 0.0
         self._shares = SHARES_UNPACED if self.options.get("unpaced") else SHARES
         self._microsteps = int(self.options.get("microsteps", 1))
+        if self.plan["fault"] == "runs_out" and self._guilty:
+            self.steps = self.plan["onset_step"]
         self._write(f"rank-{self.rank}.json", {"pid": os.getpid()})
         self._step_log = os.open(
             self._truth / f"steps-{self.rank}.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -184,16 +197,18 @@ class Course:
     def _due(self, name: str, step: int | None = None) -> bool:
         plan = self.plan
         step = self.step if step is None else step
+        if name in NOW_AND_THEN:  # the first time from the drawn step on
+            step = max(plan["onset_step"], 0) if step >= plan["onset_step"] else -1
         return bool(self._guilty and not self._bitten and name == plan["point"] and step == plan["onset_step"])
 
     def point(self, name: str, tensor: torch.Tensor | None = None, step: int | None = None) -> bool:
         """A place where the plan's fault may bite. True when the fault took the place of what follows."""
         if self.again is not None and name == self.plan["point"]:
             self.again(tensor)
-        if not self._due(name, step) or self.plan["fault"] in ("", "slow"):
+        if not self._due(name, step) or self.plan["fault"] in ("", "runs_out", "slow"):
             return False
         self._bitten = True
-        import crash_faults  # type: ignore[import-not-found]  # noqa: F401  # these register theirs with ``faults``
+        import crash_faults  # type: ignore[import-not-found]  # noqa: F401  # registers its own with ``faults``
         import faults  # type: ignore[import-not-found]  # beside this file; only the guilty rank ever loads it
 
         return bool(faults.FAULTS[self.plan["fault"]](self, tensor))
@@ -225,6 +240,39 @@ class Course:
         """From here on this rank waits for the guilty one, to be called right before (never joined)."""
         self._write(f"waits-{self.rank}.json", {"realtime": time.clock_gettime(time.CLOCK_REALTIME)})
 
+    # -- around the loop ---------------------------------------------------------------------------------------------
+    def timeout(self) -> timedelta | None:
+        """The process groups' time-out, torch's own if the plan names none."""
+        seconds = self.options.get("timeout_s")
+        return timedelta(seconds=seconds) if seconds else None
+
+    def hook(self, model: DistributedDataParallel) -> None:
+        """What scripts hang onto backward: a hook of a module, or DDP's own for each bucket of gradients."""
+        if self.plan["point"] == "module_hook":
+            trained = [module for module in model.modules() if next(module.parameters(recurse=False), None) is not None]
+            trained[-1].register_full_backward_hook(lambda *_: self.point("module_hook") or None)
+        elif self.plan["point"] == "comm_hook":
+
+            def reduce(state: Any, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+                self.point("comm_hook")
+                return allreduce_hook(state, bucket)
+
+            model.register_comm_hook(None, reduce)
+
+    def finish(self) -> None:
+        """After the last step, which comes early on a rank with fewer batches."""
+        how = self.options.get("ends_by", END_DESTROYS)
+        if self.plan["fault"] == "runs_out" and self._guilty:
+            self.stamp(__file__, 0, 0)
+        if self.options.get("workers_killed_at_end"):
+            for worker in multiprocessing.active_children():
+                os.kill(worker.pid or 0, signal.SIGKILL)
+            time.sleep(0.5)
+        if how == END_BARRIER:
+            dist.barrier()
+        if how != END_RETURNS:
+            dist.destroy_process_group()
+
     # -- what real scripts do between steps --------------------------------------------------------------------------
     def between_steps(self, model: torch.nn.Module) -> None:
         """Rank 0 evaluates or saves alone while the others wait at a barrier, when the plan says so."""
@@ -235,7 +283,8 @@ class Course:
             dist.barrier()
         if self._every("checkpoint_every"):
             if self.rank == 0:
-                target = SlowFile(self._truth / "checkpoint.pt", self._seconds("checkpoint") * own.uniform(0.93, 1.07))
+                seconds = self._seconds("checkpoint") * own.uniform(0.93, 1.07)
+                target = SlowFile(self, self._truth / "checkpoint.pt", seconds)
                 torch.save(model.state_dict(), target)  # type: ignore[arg-type]
                 target.close()
             dist.barrier()
@@ -245,7 +294,7 @@ class Course:
             seconds += self._slow_down("checkpoint", self.step) and self.options["save_slow_s"] * own.uniform(
                 0.93, 1.07
             )
-            target = SlowFile(self._truth / f"shard-{self.rank}.pt", seconds)
+            target = SlowFile(self, self._truth / f"shard-{self.rank}.pt", seconds)
             torch.save(model.state_dict(), target)  # type: ignore[arg-type]
             target.close()
             dist.barrier()
@@ -256,9 +305,12 @@ class Course:
 
     def _every(self, option: str) -> bool:
         every = int(self.options.get(option, 0))
+        if self.options.get("first_at_onset"):  # no evaluation or save before the one that the fault is in
+            return every > 0 and self.step == self.plan["onset_step"]
         return every > 0 and (self.step + 1) % every == 0
 
     def _evaluate(self, model: torch.nn.Module, seconds: float) -> None:
+        self.point("evaluate")
         alone = getattr(model, "module", model)  # a DDP forward could communicate, and only rank 0 is here
         alone.eval()
         began = time.monotonic()
@@ -296,13 +348,15 @@ class Samples(Dataset[Any]):
 class SlowFile:
     """A file whose writes take about ``seconds`` in all, as a busy file server makes them."""
 
-    def __init__(self, path: Path, seconds: float) -> None:
+    def __init__(self, course: Course, path: Path, seconds: float) -> None:
+        self._course = course
         self._file = path.open("wb")
         self._until = time.monotonic() + seconds
         self._wrote = 0
 
     def write(self, data: bytes) -> int:
         if self._wrote == 0:
+            self._course.point("save")
             time.sleep(max(0.0, self._until - time.monotonic()))
         self._wrote += 1
         return self._file.write(data)

@@ -27,9 +27,10 @@ class Convnet(nn.Module):
 
 
 def main() -> None:
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", timeout=course.timeout())
     course.calibrate()
     model = DistributedDataParallel(Convnet())
+    course.hook(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     batches = iter(course.loader())
     for step in range(course.steps):
@@ -45,7 +46,7 @@ def main() -> None:
             dist.all_reduce(mean)
         course.between_steps(model)
         course.end()
-    dist.destroy_process_group()
+    course.finish()
 
 
 if __name__ == "__main__":

@@ -26,9 +26,10 @@ class Perceptron(nn.Module):
 
 
 def main() -> None:
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", timeout=course.timeout())
     course.calibrate()
     model = DistributedDataParallel(Perceptron())
+    course.hook(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
     batches = iter(course.loader())
     for step in range(course.steps):
@@ -44,7 +45,7 @@ def main() -> None:
             dist.all_reduce(mean)
         course.between_steps(model)
         course.end()
-    dist.destroy_process_group()
+    course.finish()
 
 
 if __name__ == "__main__":

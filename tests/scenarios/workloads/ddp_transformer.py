@@ -29,9 +29,10 @@ class Encoder(nn.Module):
 
 
 def main() -> None:
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", timeout=course.timeout())
     course.calibrate()
     model = DistributedDataParallel(Encoder(), bucket_cap_mb=0.05)
+    course.hook(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     batches = iter(course.loader())
     for step in range(course.steps):
@@ -48,7 +49,7 @@ def main() -> None:
             dist.all_reduce(mean)
         course.between_steps(model)
         course.end()
-    dist.destroy_process_group()
+    course.finish()
 
 
 if __name__ == "__main__":

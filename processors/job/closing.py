@@ -13,11 +13,12 @@ import numpy as np
 
 from ...telemetry.tables import COLLECTIVES, NO_GROUP
 from ...telemetry.vocabulary import EventFlag, Phase, StepFlag
+from .excess import excess_over_others
 from .matching import Joined, Mismatch, find_mismatch, join_instances, short_steps
 from .median import median
 from .rows import concatenate, pick
 from .state import JobState
-from .straggler import WARM_UP_STEPS, StepTimes, excess_over_others
+from .straggler import WARM_UP_STEPS, StepTimes
 from .waits import measure_waits, release_times
 
 #: A rank this far behind the newest step row does not hold up the others' steps any longer.

@@ -13,32 +13,35 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from .excess import View, excess_over_others, may_be_pauses, view
 from .median import median
 
-WARM_UP_STEPS = 5
+WARM_UP_STEPS = 3
 #: The excess has to hold over this many plain steps; longer windows find smaller ones.
-WINDOWS = (8, 12, 16, 24, 32)
+WINDOWS = (6, 8, 10, 12, 16, 24, 32)
 SHORTEST_WINDOW_NS = 300_000_000
 FEWEST_BASELINE_STEPS = 6
-BASELINE_STEPS = 16
 LONGEST_BASELINE = 128
 #: In units of the step time.
 SMALLEST_EXCESS = 0.05
-SHORT_BASELINE_EXCESS = 0.12
 SMALLEST_EXCESS_NS = 4_000_000
 #: Without a baseline a difference may be how this job always runs, so it has to be large and to last.
 UNBASED_STEPS = 20
 UNBASED_EXCESS = 0.15
 UNBASED_NS = 2_000_000_000
-SIGNIFICANCE = 5.5
+SIGNIFICANCE = 5.0
+#: A rank is judged against its own past while the others' rise is within their noise, and where most of its own
+#: rise shows against them as well.
+COMMON_Z = 2.0
+OWN_SHARE = 0.7
+OWN_SUPPORT_Z = 2.5
 #: A rank that is slow only because it gets no CPU is told when it has lasted, and by a wide margin.
+#: Who is kept from its CPU also loses time that nobody counts (cold caches): up to this share of what is counted.
+UNCOUNTED_SHARE = 0.5
 STARVED_WINDOW_NS = 10_000_000_000
 STARVED_Z = 8.0
-#: Fewer means over a window than this say less about noise than the steps themselves.
-FEWEST_BLOCKS = 8
 #: The others' own work in the window, compared with before, from which on the whole machine is to blame.
 COMMON_RISE = 1.5
-SMALLEST_NOISE = 0.012
 PERSISTENT_SHARE = 0.6
 
 
@@ -82,17 +85,6 @@ class Straggler:
     starved_ns: int = 0
 
 
-def excess_over_others(self_ns: np.ndarray) -> np.ndarray:
-    """(n, ranks) self times minus the median of the other ranks in the same step."""
-    ranks = self_ns.shape[1]
-    if ranks < 2:
-        return np.zeros(self_ns.shape)
-    if ranks > 12:  # leaving one out changes nothing any more
-        return np.asarray(self_ns - median(self_ns, axis=1, keepdims=True))
-    others = [median(np.delete(self_ns, rank, axis=1), axis=1) for rank in range(ranks)]
-    return np.asarray(self_ns - np.stack(others, axis=1))
-
-
 def find_straggler(times: StepTimes) -> Straggler | None:
     """The rank that has become, or always was, slower than the others by more than the job's own noise."""
     if times.steps.size < min(WINDOWS) or times.ranks.size < 2 or not _anyone_stands_out(times):
@@ -105,6 +97,8 @@ def find_straggler(times: StepTimes) -> Straggler | None:
         if found is None:
             continue
         found = replace(found, starved_ns=_starved_more_ns(times, found))
+        if seen is fed and found.excess_ns < UNCOUNTED_SHARE * found.starved_ns:
+            continue
         if _gain_of(other, found) > found.excess / 2.0:
             return found
         lasting = int(times.duration_ns[-found.window :].sum()) >= STARVED_WINDOW_NS and found.z >= STARVED_Z
@@ -131,10 +125,10 @@ def _starved_more_ns(times: StepTimes, found: Straggler) -> int:
 def _find_in(times: StepTimes) -> Straggler | None:
     keep = LONGEST_BASELINE + max(WINDOWS)
     excess_ns = excess_over_others(times.self_ns[-keep:])
-    duration = np.maximum(times.duration_ns[-keep:], 1)
-    excess = excess_ns / duration[:, None]
+    duration_ns = np.maximum(times.duration_ns[-keep:], 1)
+    excess = excess_ns / duration_ns[:, None]
     for window in WINDOWS:
-        if excess.shape[0] < window or int(duration[-window:].sum()) < SHORTEST_WINDOW_NS:
+        if excess.shape[0] < window or int(duration_ns[-window:].sum()) < SHORTEST_WINDOW_NS:
             continue
         found = _look_through_window(times, excess, excess_ns, window)
         if found is not None:
@@ -159,55 +153,70 @@ def is_still_slow(times: StepTimes, rank: int, excess: float, usual: float) -> b
 
 
 def _look_through_window(times: StepTimes, excess: np.ndarray, excess_ns: np.ndarray, window: int) -> Straggler | None:
-    recent, before = excess[-window:], excess[:-window]
-    middle = median(recent, axis=0)
-    based = before.shape[0] >= FEWEST_BASELINE_STEPS
-    usual = median(before, axis=0) if based else np.zeros(middle.shape)
-    # One long step must not carry a window: what stands out counts twice the middle at most.
-    level = np.minimum(recent, np.maximum(2.0 * middle, 0.0)).mean(axis=0)
-    gain = level - np.maximum(usual, 0.0)
-    candidate = int(np.argmax(gain))
-    # A machine that is suddenly crowded makes every rank erratic: noise within the window counts as well.
-    noise = max(
-        _noise_of_mean(recent - middle, window),
-        _noise_of_mean(recent[:, candidate] - middle[candidate], window),
-        _noise_of_mean(before - usual, window) if based else 0.0,
-    )
-    smallest = UNBASED_EXCESS
+    past = excess.shape[0] - window
+    based = past >= FEWEST_BASELINE_STEPS
+    others = view(excess, window, based=based, signed=False)
+    gain, z = others.gain, others.gain / others.noise
     if based:
-        smallest = SMALLEST_EXCESS if before.shape[0] >= BASELINE_STEPS else SHORT_BASELINE_EXCESS
-    threshold = max(smallest, SIGNIFICANCE * noise)
-    if gain[candidate] < threshold or middle[candidate] - max(usual[candidate], 0.0) < threshold / 2.0:
+        own_gain, own_z = _against_own_past(times, others, window, past)
+        better = own_z > z
+        gain, z = np.where(better, own_gain, gain), np.where(better, own_z, z)
+    candidate = int(np.argmax(z))
+    level, usual = float(gain[candidate]), float(others.usual[candidate])
+    if level < (SMALLEST_EXCESS if based else UNBASED_EXCESS) or z[candidate] < SIGNIFICANCE:
+        return None
+    if others.middle[candidate] < level / 2.0:
         return None
     if not based and (window < UNBASED_STEPS or int(times.duration_ns[-window:].sum()) < UNBASED_NS):
         return None
-    slow = recent[:, candidate] - max(usual[candidate], 0.0) > gain[candidate] / 2.0
+    slow = others.recent[:, candidate] - usual > level / 2.0
     if slow.mean() < PERSISTENT_SHARE:
+        return None
+    if based and _may_be_pauses(times, excess, level / 2.0, int(slow.sum()), window):
         return None
     typical_ns = float(median(excess_ns[-window:, candidate][slow]))
     if typical_ns < SMALLEST_EXCESS_NS:
         return None
     if based and _all_rose(times.self_ns[-excess.shape[0] :], candidate, window, typical_ns):
         return None
-    onset = _first_slow_step(excess[:, candidate], float(max(usual[candidate], 0.0) + gain[candidate] / 2.0))
+    onset = _first_slow_step(excess[:, candidate], usual + level / 2.0)
     chosen = times.self_ns[-window:][slow]
-    others = np.delete(chosen, candidate, axis=1)
     offset = times.steps.size - excess.shape[0]
     return Straggler(
         rank=int(times.ranks[candidate]),
         onset_step=int(times.steps[offset + onset]),
         onset_ns=int(times.begin_ns[offset + onset]),
-        excess=float(median(recent[slow, candidate])) - float(max(usual[candidate], 0.0)),
+        excess=float(median(others.recent[slow, candidate])) - usual,
         excess_ns=int(typical_ns),
-        usual=float(max(usual[candidate], 0.0)),
+        usual=usual,
         phase=_slow_phase(times, candidate, window, slow),
-        z=float(gain[candidate] / noise),
+        z=float(z[candidate]),
         window=window,
         slow_steps=int(slow.sum()),
         step_ns=int(median(times.duration_ns[-window:])),
-        others_self_ns=int(median(others)),
+        others_self_ns=int(median(np.delete(chosen, candidate, axis=1))),
         self_ns=int(median(chosen[:, candidate])),
     )
+
+
+def _against_own_past(times: StepTimes, others: View, window: int, past: int) -> tuple[np.ndarray, np.ndarray]:
+    """By rank: gain against its own past in usual step times, and how sure; zero where that view does not hold."""
+    keep = window + past
+    usual_ns = max(1.0, float(median(times.duration_ns[-keep:-window])))
+    own = view(times.self_ns[-keep:] / usual_ns, window, based=True, signed=True)
+    ranks = own.gain.size
+    common = np.array([float(median(np.delete(own.middle, rank))) for rank in range(ranks)])
+    common_noise = own.noise * 1.25 / max(1, ranks - 1) ** 0.5
+    alone = (common < COMMON_Z * common_noise) & (others.gain > OWN_SHARE * own.gain)
+    alone &= others.gain > OWN_SUPPORT_Z * others.noise
+    return own.gain, np.where(alone, own.gain / own.noise, 0.0)
+
+
+def _may_be_pauses(times: StepTimes, excess: np.ndarray, threshold: float, slow: int, window: int) -> bool:
+    """In either view: others' pauses hide one's own against them, steps of varying length against the past."""
+    usual_ns = max(1.0, float(median(times.duration_ns[-excess.shape[0] : -window])))
+    own = times.self_ns[-excess.shape[0] : -window] / usual_ns
+    return any(may_be_pauses(before, threshold, slow, window) for before in (excess[:-window], own))
 
 
 def _all_rose(self_ns: np.ndarray, candidate: int, window: int, typical_ns: float) -> bool:
@@ -215,17 +224,6 @@ def _all_rose(self_ns: np.ndarray, candidate: int, window: int, typical_ns: floa
     others = np.delete(self_ns, candidate, axis=1)
     now, usual = float(median(others[-window:])), float(median(others[:-window]))
     return now > COMMON_RISE * usual and typical_ns < now - usual
-
-
-def _noise_of_mean(residuals: np.ndarray, window: int) -> float:
-    """Standard deviation of a mean over ``window`` steps, robust, pooled over ranks; steps are not independent."""
-    step_noise = 1.4826 * float(median(np.abs(residuals)))
-    noise = max(step_noise, SMALLEST_NOISE) / window**0.5
-    blocks = residuals.shape[0] // window
-    if blocks >= FEWEST_BLOCKS:
-        means = residuals[-blocks * window :].reshape(blocks, window, -1).mean(axis=1)
-        noise = max(noise, 1.4826 * float(median(np.abs(means))))
-    return float(noise)
 
 
 def _first_slow_step(excess: np.ndarray, level: float) -> int:

@@ -1,0 +1,105 @@
+"""What the rules about slow ranks do on thousands of jobs that never ran: false alarms by habit, delays by size.
+
+Every step of every job is looked at, which is more often than the operator looks. Step length 0.05 to 4 s, 2 to 6
+ranks and 3 to 6 % jitter are drawn; nothing is left out. Run: ``python -m benchmarks.detectors [--jobs N]``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from benchmarks.detector_paces import HABITS, Fault, draw_pace, first_straggler
+from benchmarks.report import Report
+
+#: Slow steps within which a straggler is to be named, and for how many of the jobs.
+STEPS_ASKED = 10
+SHARE_ASKED = {0.1: 0.75, 0.2: 0.95, 0.3: 0.98, 1.0: 0.98}
+#: Per 1,000 healthy jobs of 100 to 1,000 steps with each habit.
+FALSE_ASKED = 10
+
+
+@dataclass(slots=True)
+class Delays:
+    """Of jobs with a straggler: the number of slow steps before it was named, and all that went wrong."""
+
+    steps: list[int] = field(default_factory=list)
+    onset_right: int = 0
+    missed: int = 0
+    early: int = 0
+    wrong_rank: int = 0
+
+    def within(self, steps: int) -> int:
+        return sum(count <= steps for count in self.steps)
+
+
+def draw_settings(chance: np.random.Generator) -> tuple[int, float, float]:
+    """Ranks, length of a step in seconds, jitter."""
+    step_s = float(np.exp(chance.uniform(np.log(0.05), np.log(4.0))))
+    return int(chance.integers(2, 7)), step_s, float(chance.uniform(0.03, 0.06))
+
+
+def false_alarms(habit: str, jobs: int, seed: int, most_steps: int = 1000) -> int:
+    """How many of the healthy jobs have a rank named in any of their steps."""
+    count = 0
+    for number in range(jobs):
+        chance = np.random.default_rng([seed, HABITS.index(habit), number])
+        steps = int(np.exp(chance.uniform(np.log(100), np.log(most_steps))))
+        ranks, step_s, jitter = draw_settings(chance)
+        pace = draw_pace(chance, habit=habit, ranks=ranks, steps=steps, step_s=step_s, jitter=jitter)
+        count += first_straggler(pace) is not None
+    return count
+
+
+def delays(share: float, jobs: int, seed: int) -> Delays:
+    """Jobs of which one rank becomes slower by this share of a step."""
+    seen = Delays()
+    for number in range(jobs):
+        chance = np.random.default_rng([seed, int(share * 100), number])
+        ranks, step_s, jitter = draw_settings(chance)
+        guilty, first = int(chance.integers(0, ranks)), int(chance.integers(12, 60))
+        fault = Fault(rank=guilty, first=first, share=share)
+        steps = first + 40
+        pace = draw_pace(chance, habit="even", ranks=ranks, steps=steps, step_s=step_s, jitter=jitter, fault=fault)
+        found = first_straggler(pace)
+        if found is None:
+            seen.missed += 1
+        elif found[0] <= first:
+            seen.early += 1
+        elif found[1].rank != guilty:
+            seen.wrong_rank += 1
+        else:
+            seen.steps.append(found[0] - first)
+            seen.onset_right += abs(found[1].onset_step - pace.first_step - first) <= 1
+    return seen
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--jobs", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    report = Report(f"rules about slow ranks on drawn paces, {options.jobs} jobs a row")
+    for share, asked in SHARE_ASKED.items():
+        seen = delays(share, options.jobs, options.seed)
+        within = seen.within(STEPS_ASKED)
+        name = f"straggler of {share:.0%}: named within {STEPS_ASKED} slow steps"
+        report.at_least(name, asked, within / options.jobs, k=within, n=options.jobs)
+        report.all_of(f"straggler of {share:.0%}: nobody else named", options.jobs - seen.wrong_rank, options.jobs)
+        told = len(seen.steps)
+        report.shown(
+            f"straggler of {share:.0%}: slow steps, onset",
+            f"p50 {np.median(seen.steps):.0f}, p95 {np.quantile(seen.steps, 0.95):.0f}, {seen.missed} missed, "
+            f"{seen.early} named before; onset within a step {seen.onset_right} of {told}",
+        )
+    for habit in HABITS:
+        alarms = false_alarms(habit, options.jobs, options.seed)
+        report.at_most(f"healthy, {habit}: jobs with a false alarm", FALSE_ASKED * options.jobs / 1000, alarms)
+    return report.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,22 @@
+"""The rules about speed on paces of jobs that never ran: a part of ``benchmarks/detectors.py`` that takes seconds."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.detector_paces import HABITS
+from benchmarks.detectors import STEPS_ASKED, delays, false_alarms
+
+JOBS = 25
+
+
+@pytest.mark.parametrize(("share", "at_least"), [(0.1, 17), (0.3, 24), (1.0, 24)])
+def test_a_rank_that_becomes_slow_is_named_within_ten_steps_and_nobody_else(share: float, at_least: int) -> None:
+    seen = delays(share, JOBS, seed=3)
+    assert seen.within(STEPS_ASKED) >= at_least
+    assert seen.wrong_rank == seen.early == 0
+
+
+@pytest.mark.parametrize("habit", HABITS)
+def test_healthy_habits_name_nobody(habit: str) -> None:
+    assert false_alarms(habit, 4, seed=3, most_steps=250) == 0

@@ -22,14 +22,16 @@ import numpy as np
 
 from ..telemetry import ring_layout as L
 from ..telemetry.records import Event, Group, Identity
+from ..telemetry.tables import NO_GROUP
 from ..telemetry.vocabulary import EventKind, EventName, ExitState, ProcessState
 from . import processes
 from .block_builder import BlockBuilder
 from .crash_area import read_exception, read_signal, read_stack
 from .drain import Drained, drain_rings
 from .evidence import EvidenceStore
-from .group_identity import attempt_id, group_from_definition
+from .group_identity import group_from_definition
 from .health import AgentHealth
+from .launches import Launches, read_token, token_of
 from .local_verdicts import (
     judge_stale,
     judge_stop,
@@ -47,7 +49,7 @@ from .rank_events import (
     started_attributes,
     where_attributes,
 )
-from .ring_directory import RingDirectory, find_process, identity_int
+from .ring_directory import RingDirectory, find_process
 from .ring_file import RingFile, exception_version
 from .settings import AgentSettings
 from .shipper import Shipper
@@ -83,6 +85,7 @@ class Agent:
         self.health = AgentHealth()
         self._monotonic_ns, self._wall_ns = monotonic_ns, wall_ns
         self._identity = replace(identity, node=identity.node or socket.gethostname(), attempt="", rank=-1)
+        self._launches = Launches(self._identity)
         self._directory = RingDirectory(ring_directory, self.health)
         self._shipper = Shipper(publish, identity.job, self.health, self.settings.request_bytes)
         self._evidence = EvidenceStore(evidence_directory, self.settings.evidence_bytes, self.health)
@@ -91,6 +94,7 @@ class Agent:
         self._poller = select.poll()
         self._by_pidfd: dict[int, WatchedRank] = {}
         self._ranks: list[WatchedRank] = []
+        self._groups_told: set[tuple[str, int]] = set()  # launch and agent-wide number of defined groups
         self._free_slots = list(range(self.settings.max_rings - 1, -1, -1))
         self._head_events: list[Event] = []  # definitions: shipped before the blocks of the next flush
         self._tail_events: list[Event] = []  # what happened: shipped after them
@@ -174,7 +178,8 @@ class Agent:
         for fd in ended:
             self._by_pidfd.pop(fd).alive = False
             self._poller.unregister(fd)  # at once: it stays readable, and a loop that fails below must not spin
-        self._find_rings(now_ns, left_behind=False)
+        for ring in self._new_rings(now_ns):
+            self._attach(ring, now_ns, left_behind=False)
         for rank in self._ranks:
             self._look(rank, now_ns)
         self._tell_stacks(now_ns)
@@ -232,7 +237,13 @@ class Agent:
             self._urgent = True
 
     def _read_left_behind(self, now_ns: int) -> None:
-        self._find_rings(now_ns, left_behind=True)
+        """Attempt by attempt in the order in which they began: what ended first is told to its end first."""
+        for rings in self._launches.by_attempt(self._new_rings(now_ns)):
+            for ring in rings:
+                self._attach(ring, now_ns, left_behind=True)
+            self._read_attempt(now_ns)
+
+    def _read_attempt(self, now_ns: int) -> None:
         for rank in self._ranks:
             rank.look(now_ns)
             rank.read_process(now_ns)
@@ -264,11 +275,10 @@ class Agent:
                 self._head_events.append(self._event(EventName.RANK_STOPPED, rank.identity, since_ns, attributes))
 
     # --- rings come and go ------------------------------------------------------------------------------------------
-    def _find_rings(self, now_ns: int, left_behind: bool) -> None:
-        for path in self._directory.new_paths(now_ns):
-            ring = self._directory.open_ring(path)
-            if ring is not None:
-                self._attach(ring, now_ns, left_behind)
+    def _new_rings(self, now_ns: int) -> list[RingFile]:
+        """Rings not seen before, the oldest first."""
+        opened = [self._directory.open_ring(path) for path in self._directory.new_paths(now_ns)]
+        return sorted(filter(None, opened), key=lambda ring: (ring.header.created_mono_ns, ring.header.rank))
 
     def _attach(self, ring: RingFile, now_ns: int, left_behind: bool) -> None:
         process = find_process(ring)
@@ -284,10 +294,12 @@ class Agent:
             ring.close()
             return
         self.health.rings_found += 1
+        identity, launch = self._launches.identify(ring, process.pid if process.alive else 0)
         rank = WatchedRank(
             ring=ring,
             slot=self._free_slots.pop(),
-            identity=self._rank_identity(ring, process.pid if process.alive else 0),
+            identity=identity,
+            launch=launch,
             pid=process.pid,
             start_ticks=process.start_ticks,
             pidfd=process.pidfd,
@@ -301,25 +313,11 @@ class Agent:
             self._poller.register(process.pidfd, select.POLLIN)
             self._by_pidfd[process.pidfd] = rank
         self._next_flush_ns = self._next_progress_ns = 0
+        token = read_token(ring)  # of a rank that was there before us
+        if token:
+            self._learn_token(rank, token, now_ns)
         self._head_events.append(
             self._event(EventName.RANK_STARTED, rank.identity, header.created_mono_ns, started_attributes(rank))
-        )
-
-    def _rank_identity(self, ring: RingFile, live_pid: int) -> Identity:
-        claims = ring.header.identity
-        launcher, ticks = identity_int(claims, "launcher_pid"), identity_int(claims, "launcher_start_ticks")
-        # Ranks under a wrapper (a shell script) name their wrapper; the true launcher can be told while they live.
-        if live_pid and (not (launcher and ticks) or processes.has_rank_variables(launcher)):
-            launcher, ticks = processes.find_launcher(live_pid)
-        attempt = claims.get("attempt")
-        if not isinstance(attempt, str) or not attempt:
-            attempt = attempt_id(self._identity.job, launcher, ticks, identity_int(claims, "restart_count"))
-        world = claims.get("world")
-        return replace(
-            self._identity,
-            attempt=attempt[:64],
-            world=world[:64] if isinstance(world, str) else self._identity.world,
-            rank=ring.header.rank,
         )
 
     def _close_ended(self) -> None:
@@ -332,6 +330,8 @@ class Agent:
             rank.close()
             self._free_slots.append(rank.slot)
             self.health.rings_closed += 1
+            if not any(peer.launch == rank.launch for peer in self._ranks):
+                self._groups_told = {told for told in self._groups_told if told[0] != rank.launch}
 
     # --- what happened ----------------------------------------------------------------------------------------------
     def _event(self, name: EventName, identity: Identity, mono_ns: int, attributes: dict[str, Any]) -> Event:
@@ -432,28 +432,43 @@ class Agent:
             if definition.kind == L.DEFINITION_GROUP:
                 self._define_group(rank, definition.index, definition.payload, now_ns)
             elif definition.kind == L.DEFINITION_ATTEMPT:
-                token = definition.payload.get("token")
-                rank.attempt_token = token[:128] if isinstance(token, str) else ""
+                token = token_of(definition.payload)
+                if token:
+                    self._learn_token(rank, token, now_ns)
             elif definition.kind == L.DEFINITION_NOTE:
                 text = definition.payload.get("text")
                 if isinstance(text, str) and len(rank.notes) < _MAX_NOTES:
                     rank.notes.append(text[:500])
                     self.health.report(f"rank {rank.rank} (pid {rank.pid}) notes: {text[:500]}")
 
+    def _learn_token(self, rank: WatchedRank, token: str, now_ns: int) -> None:
+        """From here on the rank's records, and those of its launch whose own token is not in yet, carry the attempt."""
+        attempt, new = self._launches.learn(rank.launch, token)
+        rank.has_token, rank.identity = True, replace(rank.identity, attempt=attempt)
+        if not new:
+            return
+        for peer in self._ranks:
+            if peer.launch == rank.launch and not peer.has_token:
+                peer.identity = replace(peer.identity, attempt=attempt)
+        attributes = {"provisional": rank.launch}
+        self._head_events.append(
+            self._event(EventName.RANK_ATTEMPT, replace(rank.identity, rank=-1), now_ns, attributes)
+        )
+
     def _define_group(self, rank: WatchedRank, row: int, payload: dict[str, Any], now_ns: int) -> None:
         if row >= rank.ring.header.group_rows:
             self.health.report(f"ring {rank.ring.path}: group row {row} does not exist")
             return
         try:
-            group: Group = group_from_definition(rank.identity.attempt, payload)
+            group: Group = group_from_definition(payload)
         except ValueError as error:
             self.health.report(f"ring {rank.ring.path}: {error}")
             return
-        if self._blocks.define_group(rank, row, group):
+        number = self._blocks.define_group(rank, row, group)
+        if number != NO_GROUP and (rank.launch, number) not in self._groups_told:
+            self._groups_told.add((rank.launch, number))
             names = ("uid", "name", "desc", "ranks", "size", "backend", "timeout_s", "is_default")
             attributes = {name: getattr(group, name) for name in names}
-            if rank.attempt_token:
-                attributes["attempt_token"] = rank.attempt_token
             identity = replace(rank.identity, rank=-1)
             self._head_events.append(self._event(EventName.GROUP_DEFINED, identity, now_ns, attributes))
         if row not in rank.group_numbers:
@@ -494,7 +509,7 @@ class Agent:
                 self._save_ring(report.rank, report.why)
 
     def _evidence_name(self, rank: WatchedRank, why: str) -> str:
-        return f"{rank.identity.attempt}-rank-{rank.rank:05d}-{rank.pid}-{why}"
+        return f"{rank.identity.attempt.lstrip('~')}-rank-{rank.rank:05d}-{rank.pid}-{why}"
 
     def _save_ring(self, rank: WatchedRank, why: str) -> None:
         if self._may_touch:

@@ -51,11 +51,11 @@ class BlockBuilder:
         self._joiner.forget(rank.slot)
         self._steps.forget(rank.slot)
 
-    def define_group(self, rank: WatchedRank, row: int, group: Group) -> bool:
-        """Bind a group row of a ring. True if no ring of this node had the group before."""
-        number, new = self._registry.number(group)
+    def define_group(self, rank: WatchedRank, row: int, group: Group) -> int:
+        """Bind a group row of a ring to the agent-wide number of its group. Returns it; NO_GROUP: the row is blind."""
+        number = self._registry.number(group)
         if number == NO_GROUP:
-            return False
+            return NO_GROUP
         self._group_of[rank.slot, row] = number
         rank.group_numbers[row] = number
         if group.is_default:
@@ -63,7 +63,7 @@ class BlockBuilder:
         if number >= len(self._longest_ns):
             more = number + _FIRST_GROUP_ROWS - len(self._longest_ns)
             self._longest_ns = np.concatenate((self._longest_ns, np.zeros(more, np.int64)))
-        return new
+        return number
 
     def longest_ns(self) -> dict[int, int]:
         """By agent-wide group number: the longest completed operation seen so far."""

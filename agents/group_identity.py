@@ -1,4 +1,4 @@
-"""Who is who: attempt ids and process-group ids, the same on every node and in every replay. Pure, but a registry.
+"""Which process group is which: ids that are the same on every node and in every replay. Pure, but a registry.
 
 Two groups over the same ranks (a world and a mesh dimension) are two groups: the name and the ordinal, how many groups
 of that name and list came before, tell them apart.
@@ -23,24 +23,15 @@ _MAX_MEMBERS = 1 << 20
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
-def _digest(*parts: object) -> str:
-    return hashlib.blake2b("\0".join(str(part) for part in parts).encode(), digest_size=8).hexdigest()
-
-
-def attempt_id(job: str, launcher_pid: int, launcher_start_ticks: int, restart_count: int) -> str:
-    """hash(job, launcher, restart): differs from attempt to attempt even where the launcher's own variables do not."""
-    return _digest("attempt", job, launcher_pid, launcher_start_ticks, restart_count)
-
-
-def group_uid(attempt: str, name: str, ranks: str, ordinal: int) -> str:
-    return _digest("group", attempt, name, ranks, ordinal)
+def group_uid(name: str, ranks: str, ordinal: int) -> str:
+    return hashlib.blake2b("\0".join(("group", name, ranks, str(ordinal))).encode(), digest_size=8).hexdigest()
 
 
 def _text(value: Any) -> str:
     return value[:_MAX_TEXT] if isinstance(value, str) else ""
 
 
-def group_from_definition(attempt: str, payload: Mapping[str, Any]) -> Group:
+def group_from_definition(payload: Mapping[str, Any]) -> Group:
     """A Group from the JSON of a ring's definition. Raises ValueError for members that cannot be read."""
     ranks_text = payload.get("ranks")
     if not isinstance(ranks_text, str) or len(ranks_text) > 1 << 16:
@@ -57,7 +48,7 @@ def group_from_definition(attempt: str, payload: Mapping[str, Any]) -> Group:
     timeout = payload.get("timeout_s")
     timeout_s = float(timeout) if isinstance(timeout, int | float) and math.isfinite(timeout) else 0.0
     return Group(
-        uid=group_uid(attempt, name, ranks, ordinal),
+        uid=group_uid(name, ranks, ordinal),
         name=name,
         desc=_text(payload.get("desc")),
         ranks=ranks,
@@ -73,18 +64,19 @@ class GroupRegistry:
 
     def __init__(self) -> None:
         self.groups: list[Group] = []
-        self._number_of: dict[str, int] = {}
+        self._number_of: dict[Group, int] = {}
 
-    def number(self, group: Group) -> tuple[int, bool]:
-        """(number, is new). NO_GROUP once 65534 groups exist: later ones are blind."""
-        known = self._number_of.get(group.uid)
+    def number(self, group: Group) -> int:
+        """NO_GROUP once 65534 groups exist: later ones are blind. A restarted job's groups are equal to those before
+        the restart and keep their numbers, so restarts do not use them up."""
+        known = self._number_of.get(group)
         if known is not None:
-            return known, False
+            return known
         if len(self.groups) >= NO_GROUP - 1:
-            return NO_GROUP, False
+            return NO_GROUP
         self.groups.append(group)
-        self._number_of[group.uid] = len(self.groups) - 1
-        return len(self.groups) - 1, True
+        self._number_of[group] = len(self.groups) - 1
+        return len(self.groups) - 1
 
     def for_block(self, numbers: np.ndarray) -> tuple[tuple[Group, ...], np.ndarray]:
         """(groups of a block, the column as indexes into them) for a column of agent-wide numbers."""

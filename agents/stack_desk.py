@@ -153,6 +153,6 @@ class StackDesk:
 def _requested_rank(ranks: Sequence[WatchedRank], event: Event) -> WatchedRank | None:
     wanted, attempt = event.attributes.get("rank", event.identity.rank), event.identity.attempt
     for rank in ranks:
-        if rank.rank == wanted and (not attempt or attempt == rank.identity.attempt):
+        if rank.rank == wanted and (not attempt or attempt in (rank.identity.attempt, rank.launch)):
             return rank
     return None

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 from typing import TypeVar
 
-from ..telemetry.records import Block, Event, Group, Payload
+from ..processors.job.attempts import Attempts, Place
+from ..telemetry.records import Block, Event, Group, Identity, Payload
 from ..telemetry.ring_layout import format_ranks
 from ..telemetry.vocabulary import EventName, ExitState, Op, Phase, ProcessState
 
@@ -63,9 +65,8 @@ class JobStatus:
     """The picture. ``update`` takes payloads in the order of the bus."""
 
     world_size: int = 0
-    attempt: str = ""
-    attempts: int = 0
     ranks: dict[int, RankStatus] = field(default_factory=dict)
+    _attempts: Attempts = field(default_factory=Attempts)
     _groups: dict[str, Group] = field(default_factory=dict)
     _members: dict[str, dict[int, _Member]] = field(default_factory=dict)
     _step_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=PACE_STEPS))
@@ -73,8 +74,8 @@ class JobStatus:
     def update(self, payload: Payload) -> None:
         """Take one payload; kinds that say nothing here are passed over."""
         if isinstance(payload, Block):
-            if payload.identity.attempt and payload.identity.attempt != self.attempt:
-                self._begin_attempt(payload.identity.attempt)
+            if not self._enter(payload.identity, ()):
+                return
             if payload.name is EventName.BLOCK_PROGRESS:
                 self._take_progress(payload)
             elif payload.name is EventName.BLOCK_GROUP_PROGRESS:
@@ -126,9 +127,20 @@ class JobStatus:
                 )
         return sorted(found, key=lambda w: w.since_ns)
 
-    def _begin_attempt(self, attempt: str) -> None:
-        self.attempt = attempt
-        self.attempts += 1
+    @property
+    def attempts(self) -> int:
+        """How many attempts of the job have begun."""
+        return self._attempts.count
+
+    def _enter(self, identity: Identity, ranks: Collection[int]) -> bool:
+        """False for a record of an attempt that is over."""
+        place = self._attempts.place(identity.attempt, ranks) if identity.attempt else Place.CURRENT
+        if place is Place.BEGINS:
+            self._forget()
+        return place is not Place.PAST
+
+    def _forget(self) -> None:
+        """Other processes from here on."""
         self.ranks.clear()
         self._members.clear()
         self._groups.clear()
@@ -167,9 +179,13 @@ class JobStatus:
 
     def _take_event(self, event: Event) -> None:
         attributes = event.attributes
+        if event.name is EventName.RANK_ATTEMPT:
+            if self._attempts.alias(str(attributes.get("provisional", "")), event.identity.attempt) is Place.BEGINS:
+                self._forget()
+            return
+        if not self._enter(event.identity, (event.identity.rank,) if event.identity.rank >= 0 else ()):
+            return
         if event.name is EventName.RANK_STARTED:
-            if event.identity.attempt and event.identity.attempt != self.attempt:
-                self._begin_attempt(event.identity.attempt)
             self.world_size = int(attributes.get("world_size", self.world_size))
             self._rank(event.identity.rank).pid = int(attributes.get("pid", 0))
         elif event.name is EventName.RANK_EXIT:

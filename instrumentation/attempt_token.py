@@ -1,10 +1,11 @@
-"""The attempt token: rank 0 says once per rendezvous, in the c10d store, under which name this attempt is known.
+"""The attempt token: the ranks of one rendezvous agree, in the c10d store, under which name this attempt is known.
 
 Launcher variables cannot tell attempts apart over nodes (measured: restart counters differed between nodes), the store
-can: it belongs to exactly one rendezvous. Runs in a short-lived thread of its own, never on the hot path: a store call
-may block behind one of the training's. Only non-blocking store calls are used, and only while the store is there: asked
-once more, torch would print a C++ backtrace into the job's log. Without a token the agent falls back to the launcher's
-identity.
+can: it belongs to exactly one rendezvous. Whoever comes first puts a token there, everybody takes what is there, in one
+atomic call that never waits for another rank: so a rank that joins late, or whose first import takes a minute, finds
+it too. Runs in a short-lived thread of its own, never on the hot path: a store call may block behind one of the
+training's. The store is asked only while it is there: otherwise torch would print a C++ backtrace into the job's log.
+Without a token the agent falls back to the launcher's identity.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,38 +20,22 @@ from typing import Any
 from .background_thread import start_background_thread
 
 KEY = "whichrank/attempt"
-#: How long ranks look for rank 0's token, and how often.
-PATIENCE_S = 60.0
-PERIOD_S = 0.25
 #: The kernel's tables of TCP connections. Columns: local address, remote address, state, ..., inode as the tenth.
 CONNECTION_TABLES = (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
 ESTABLISHED = "01"
 
 
-def exchange_token(store: Any, rank: int, deliver: Callable[[str], None], leaving: threading.Event) -> threading.Thread:
-    """Start the exchange on ``store`` in a daemon thread; ``deliver(token)`` is called at most once, from there.
-
-    leaving: set when the process ends; the thread ends then, unless it is inside a call of the store.
-    """
-    return start_background_thread("whichrank-attempt", lambda: _exchange(store, rank, deliver, leaving))
+def exchange_token(store: Any, deliver: Callable[[str], None]) -> threading.Thread:
+    """Start the exchange on ``store`` in a daemon thread; ``deliver(token)`` is called at most once, from there."""
+    return start_background_thread("whichrank-attempt", lambda: _exchange(store, deliver))
 
 
-def _exchange(store: Any, rank: int, deliver: Callable[[str], None], leaving: threading.Event) -> None:
+def _exchange(store: Any, deliver: Callable[[str], None]) -> None:
     try:
-        if rank == 0:
-            if not is_connected(store):
-                return
-            token = os.urandom(8).hex()  # not the random module: its stream belongs to the training
-            store.set(KEY, token)
-            deliver(token)
-            return
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline and not leaving.is_set() and is_connected(store):
-            if store.check([KEY]):  # get() alone would block, and hold the store's lock against the training
-                deliver(store.get(KEY).decode())
-                return
-            leaving.wait(PERIOD_S)
-    except Exception:  # edge: a store that went away; identity falls back to the launcher's
+        if is_connected(store):
+            mine = os.urandom(8).hex()  # not the random module: its stream belongs to the training
+            deliver(store.compare_set(KEY, "", mine).decode())  # mine, unless there was one already
+    except Exception:  # edge: a store that went away or cannot compare; identity falls back to the launcher's
         return
 
 

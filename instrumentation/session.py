@@ -68,7 +68,6 @@ class Session:
         self._calls_written = 0
         self._token_group: Any = None
         self._token_thread: threading.Thread | None = None
-        self._leaving = threading.Event()
         self._beats = 0
         self._status_every = 1
         self._flight_recorder = (layout.UNKNOWN_U64, layout.UNKNOWN_U64)
@@ -212,7 +211,6 @@ class Session:
         """
         owner = self.owns_rank()
         if owner:
-            self._leaving.set()
             self.heartbeat.stop()
             if self._token_thread is not None:
                 self._token_thread.join(THREAD_PATIENCE_S)
@@ -321,9 +319,7 @@ class Session:
             return
         self._token_group = group
         try:
-            store = c10d._get_default_store()
-            rank = c10d.get_rank()
-            self._token_thread = attempt_token.exchange_token(store, rank, self._keep_token, self._leaving)
+            self._token_thread = attempt_token.exchange_token(c10d._get_default_store(), self._keep_token)
         except Exception as error:  # edge: the store is torch's affair
             self.health.report("attempt_token", error)
 

@@ -2,13 +2,14 @@
 
 Per field the first source that knows it wins: ``WHICHRANK_*`` > Kubernetes owner (JobSet, PyTorchJob, Kueue) > Slurm >
 Ray > torchelastic. Launcher variables alone do not do: in a two-node torchrun the run id was ``none``, and in one
-attempt the restart counter read 2 on one node and 3 on the other; so the attempt proper is formed by the agent from
-the launcher and the token of rank 0. What is resolved here is the scheduler's word, used where there is one.
+attempt the restart counter read 2 on one node and 3 on the other; so the id of an attempt follows from a token that
+its ranks share, and until one of them knows it, each node has a provisional id of its own (``provisional_attempt``).
 Pure functions of their arguments, except ``read_pod_labels``.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -199,6 +200,33 @@ def resolve_job_name(
         or (_kubernetes_owner(around) if in_kubernetes else "")
         or (around.first("SLURM_JOB_NAME") if in_slurm else "")
     )
+
+
+#: First character of an attempt's provisional ids.
+_PROVISIONAL = "~"
+
+
+def attempt_of_token(job: str, token: str) -> str:
+    """Id of the attempt whose ranks share this token: the same on every node."""
+    return _digest("attempt", job, token)
+
+
+def provisional_attempt(
+    job: str, node: str, world: str, *, launcher_pid: int, launcher_start_ticks: int, restart_count: int
+) -> str:
+    """What stands for the attempt of one launch on one node while its token is not known.
+
+    A launch is one start of ranks by one launcher: another restart is another launch, and so is another node.
+    """
+    return _PROVISIONAL + _digest("launch", job, node, world, launcher_pid, launcher_start_ticks, restart_count)
+
+
+def is_provisional(attempt: str) -> bool:
+    return attempt.startswith(_PROVISIONAL)
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.blake2b("\0".join(str(part) for part in parts).encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
 def read_pod_labels(environ: Mapping[str, str]) -> dict[str, str]:

@@ -29,7 +29,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """One process group as the agent formed it. ``uid`` = hash(attempt, name, ranks, ordinal)."""
+    """One process group as the agent formed it. ``uid`` = hash(name, ranks, ordinal), unique in one attempt."""
 
     uid: str
     name: str
@@ -66,7 +66,8 @@ class Event:
       JOB_STARTED      command, job_name, world_size, pid
       JOB_SIGNALLED    signal* (number), origin ("user" | "scheduler"): someone asked the job to stop
       JOB_FINISHED     exit_code*, signal (of the launcher, 0 none)
-      GROUP_DEFINED    the fields of Group, attempt_token (what rank 0 published in the store, once known)
+      GROUP_DEFINED    the fields of Group
+      RANK_ATTEMPT     provisional* (the id by which ranks of this launch went before): the attempt's token is known now
       RANK_STARTED     pid*, local_rank, world_size, host, torch, python, backend ("hooks"|"backend_select"|"status"),
                        writer ("c"|"python"), script, launcher_pid, restart_count, uid (owner of the ring's file)
       RANK_EXCEPTION   type*, message*, stack (frames "file\\tline\\tfunction\\n"), file, line, function, step, phase,

@@ -259,3 +259,4 @@ class EventName(str, Enum):
     TICK = "whichrank.tick"
     INPUT_SILENT = "whichrank.input_silent"
     INCIDENT = "whichrank.incident"
+    RANK_ATTEMPT = "whichrank.rank.attempt"

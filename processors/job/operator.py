@@ -10,10 +10,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...telemetry.records import Block, Event, Identity, Record
+from ...telemetry.identity import is_provisional
+from ...telemetry.records import Block, Event, Record
 from ...telemetry.tables import TABLES
 from ...telemetry.vocabulary import EventName, Kind
 from ..operator import Context, Timer
+from .attempts import Place
 from .closing import MOST_PENDING_ROWS, prune_pending
 from .crashes import judge_crash
 from .events import TAKE
@@ -109,31 +111,36 @@ class JobOperator:
             judge_late_numbers(job, now, ctx)
             revise_all(job, ctx, now)
 
-    def _enter(self, job: JobState, identity: Identity, now: int, ctx: Context) -> bool:
+    def _enter(self, job: JobState, payload: Block | Event, now: int, ctx: Context) -> bool:
         """Makes the record's attempt the current one. False: the record belongs to an attempt that is over."""
+        identity = payload.identity
         if identity.cluster and not job.cluster:
             job.cluster, job.run, job.job = identity.cluster, identity.run, identity.job
             job.facts_changed = True
-        attempt = identity.attempt
-        if not attempt or attempt == job.attempt:
+        attempt, attempts = identity.attempt, job.attempts
+        if not attempt or (attempt in attempts.members and identity.rank < 0):
             return True
-        if attempt in job.past_attempts:
+        known = attempt in attempts.members or attempt in attempts.past
+        return self._settle(job, attempts.place(attempt, _ranks_of(payload, known)), attempt, now, ctx)
+
+    def _settle(self, job: JobState, place: Place, attempt: str, now: int, ctx: Context) -> bool:
+        """What it means for the state that a record of this attempt has this place."""
+        if place is Place.PAST:
             return False
-        if job.attempt:
+        if place is Place.BEGINS and job.attempt:
             judge_crash(job, now, ctx, finished=True)
             for finding in list(job.findings.values()):
                 if finding.kind in (Kind.RANK_SLOW.value, Kind.SLOW_TOGETHER.value):
                     clear_finding(job, ctx, now, finding, "the job was restarted")
-            job.past_attempts.append(job.attempt)
             job.begin_attempt(attempt)
-        else:
-            job.attempt = attempt
-        job.facts_changed = True
+        elif not job.attempt or (is_provisional(job.attempt) and job.attempts.token and not job.has_told()):
+            job.attempt = job.attempts.token or attempt
+            job.facts_changed = True
         return True
 
     # --- blocks -----------------------------------------------------------------------------------------------------
     def _take_block(self, job: JobState, block: Block, stamp_ns: int, ctx: Context) -> None:
-        if block.name not in TABLES or not self._enter(job, block.identity, stamp_ns, ctx):
+        if block.name not in TABLES or not self._enter(job, block, stamp_ns, ctx):
             return
         node = block.identity.node
         if node not in job.offsets:
@@ -184,11 +191,26 @@ class JobOperator:
 
     # --- events -----------------------------------------------------------------------------------------------------
     def _take_event(self, job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
+        if event.name is EventName.RANK_ATTEMPT:
+            attempt = event.identity.attempt
+            place = job.attempts.alias(str(event.attributes.get("provisional", "")), attempt)
+            self._settle(job, place, attempt, stamp_ns, ctx)
+            job.facts_changed = True
+            return
         take = TAKE.get(event.name)
-        if take is None or not self._enter(job, event.identity, stamp_ns, ctx):
+        if take is None or not self._enter(job, event, stamp_ns, ctx):
             return
         job.facts_changed = True
         take(job, event, stamp_ns, ctx)
+
+
+def _ranks_of(payload: Block | Event, known: bool) -> Sequence[int]:
+    """The ranks that a record speaks of; of a block only where nothing else tells which attempt it is of."""
+    if isinstance(payload, Event):
+        return (payload.identity.rank,) if payload.identity.rank >= 0 else ()
+    if known or "rank" not in (payload.rows.dtype.names or ()):
+        return ()
+    return [int(rank) for rank in np.unique(payload.rows["rank"])]
 
 
 def _patience_ns(job: JobState, rows: np.ndarray) -> int:

@@ -11,6 +11,7 @@ from ...telemetry.records import Group
 from ...telemetry.ring_layout import parse_ranks
 from ...telemetry.tables import COLLECTIVES, GROUP_PROGRESS, NO_GROUP, PROGRESS, STEP_GROUPS, STEPS
 from ...telemetry.vocabulary import HookState, Kind, Level, Phase
+from .attempts import Attempts
 from .crash_order import Ending
 from .median import median
 from .open_rows import OpenRows
@@ -77,7 +78,7 @@ class JobState:
     def __init__(self, *, cluster: str = "", run: str = "", job: str = "") -> None:
         self.cluster, self.run, self.job = cluster, run, job
         self.begin_attempt("")
-        self.past_attempts: list[str] = []
+        self.attempts = Attempts()
         self.findings: dict[str, OpenFinding] = {}
         self.due_ns = 0
         self.revision = 0
@@ -342,6 +343,10 @@ class JobState:
 
     def has_kind(self, kind: Kind) -> bool:
         return bool(self.of_kind(kind))
+
+    def has_told(self) -> bool:
+        """Whether a finding of the current attempt is open: it keeps the id that it was told with."""
+        return any(finding.attempt == self.attempt for finding in self.findings.values())
 
     def schedule(self, due_ns: int) -> None:
         """Asks for a look at this stamp, or earlier if one is already wanted earlier."""

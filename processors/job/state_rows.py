@@ -15,6 +15,7 @@ import numpy as np
 
 from ...telemetry.records import Group
 from ..operator import Table
+from .attempts import Attempts
 from .crash_order import Ending
 from .open_rows import Arrived, OpenRows
 from .packing import pack, unpack
@@ -29,7 +30,6 @@ _PLAIN_FACTS = (
     "attempt",
     "world_size",
     "offsets",
-    "past_attempts",
     "signalled_ns",
     "finished_ns",
     "exit_code",
@@ -96,6 +96,7 @@ def _save_open(job: JobState, table: Table) -> None:
 def _facts_values(job: JobState) -> dict[str, Any]:
     return {
         **{name: getattr(job, name) for name in _PLAIN_FACTS},
+        "attempts": job.attempts.as_json(),
         "groups": [asdict(group) for group in job.groups],
         "ranks": {str(rank): {name: getattr(facts, name) for name in _RANK_FACTS} for rank, facts in job.ranks.items()},
         "endings": [asdict(ending) for ending in job.endings],
@@ -150,6 +151,7 @@ def load_job(table: Table) -> JobState | None:
 def _read_facts(job: JobState, values: dict[str, Any]) -> None:
     for name in _PLAIN_FACTS:
         setattr(job, name, values[name])
+    job.attempts = Attempts.from_json(values["attempts"])
     for group in values["groups"]:
         job.add_group(Group(**group))
     job.ranks = {int(rank): RankFacts(**facts) for rank, facts in values["ranks"].items()}

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from whichrank.instrumentation.fatal_signals import watch_fatal_signals
 from whichrank.instrumentation.ring_writer import RingWriter
+from whichrank.telemetry.ring_layout import DEFINITION_ATTEMPT
 from whichrank.telemetry.vocabulary import HookState, Level
 
 
@@ -77,6 +78,8 @@ def main() -> None:
         if word == "collectives":
             for _ in range(int(rest[0])):
                 writer.complete(group, writer.enqueue(group, 1, 4096, 6, -1, 0), 0, 0)
+        elif word == "token":
+            writer.define(DEFINITION_ATTEMPT, 0, {"token": rest[0]})
         elif word == "enter":
             answer = writer.enqueue(group, 1, 4096, 6, -1, 0)
         elif word == "leave":

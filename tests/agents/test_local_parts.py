@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from whichrank.agents.collect_progress import group_progress_rows
 from whichrank.agents.evidence import EvidenceStore
-from whichrank.agents.group_identity import GroupRegistry, attempt_id, group_from_definition, group_uid
+from whichrank.agents.group_identity import GroupRegistry, group_from_definition, group_uid
 from whichrank.agents.health import MAX_PROBLEMS, AgentHealth
 from whichrank.agents.local_verdicts import judge_stale, judge_stop, process_look_due, stacks_wanted
 from whichrank.agents.processes import ProcessStat
@@ -36,7 +36,7 @@ def _rank(tmp_path: Path, slot: int = 0) -> WatchedRank:
     writer = RingWriter.create(directory, rank=slot, local_rank=0, world_size=9, identity={}, slots=16, group_rows=2)
     ring = RingFile(writer.path)
     writer.close()
-    return WatchedRank(ring=ring, slot=slot, identity=Identity(), pid=1, start_ticks=1, moved_ns=1)
+    return WatchedRank(ring=ring, slot=slot, identity=Identity(), launch="", pid=1, start_ticks=1, moved_ns=1)
 
 
 def _see(rank: WatchedRank, state: ProcessState, now_ns: int, traced: bool = False) -> bool | None:
@@ -139,25 +139,24 @@ def test_stacks_of_those_who_did_not_enter_and_of_one_waiter_per_group(tmp_path:
 
 def test_the_same_members_twice_are_two_groups() -> None:
     payload = {"name": "dp", "ranks": "0-3", "ordinal": 0, "timeout_s": 30, "backend": "gloo"}
-    group = group_from_definition("a", payload)
+    group = group_from_definition(payload)
     assert (group.size, group.ranks, group.timeout_s) == (4, "0-3", 30.0)
     uids = {
         group.uid,
-        group_from_definition("b", payload).uid,
-        group_from_definition("a", {**payload, "ordinal": 1}).uid,
-        group_from_definition("a", {**payload, "name": "world"}).uid,
-        group_from_definition("a", {**payload, "ranks": "0-2"}).uid,
+        group_from_definition({**payload, "ordinal": 1}).uid,
+        group_from_definition({**payload, "name": "world"}).uid,
+        group_from_definition({**payload, "ranks": "0-2"}).uid,
     }
-    assert len(uids) == 5
-    assert group_from_definition("a", {**payload, "ranks": "3,2,0-1"}).uid == group.uid
-    assert group.uid == group_uid("a", "dp", "0-3", 0)
-    assert attempt_id("j", 1, 2, 0) != attempt_id("j", 1, 2, 1)
+    assert len(uids) == 4
+    assert group_from_definition(payload) == group
+    assert group_from_definition({**payload, "ranks": "3,2,0-1"}).uid == group.uid
+    assert group.uid == group_uid("dp", "0-3", 0)
 
 
 @pytest.mark.parametrize("ranks", [None, 3, "a", "0-99999999999", "-1", "5-", "1-2-3"])
 def test_unreadable_members_are_an_error(ranks: object) -> None:
     with pytest.raises(ValueError, match="group"):
-        group_from_definition("a", {"name": "x", "ranks": ranks})
+        group_from_definition({"name": "x", "ranks": ranks})
 
 
 @given(
@@ -168,7 +167,7 @@ def test_unreadable_members_are_an_error(ranks: object) -> None:
 )
 def test_any_definition_is_a_group_or_a_value_error(payload: dict[str, object]) -> None:
     try:
-        group = group_from_definition("a", payload)
+        group = group_from_definition(payload)
     except ValueError:
         return
     assert group.timeout_s >= 0
@@ -177,9 +176,9 @@ def test_any_definition_is_a_group_or_a_value_error(payload: dict[str, object]) 
 
 def test_a_block_names_only_its_own_groups() -> None:
     registry = GroupRegistry()
-    groups = [group_from_definition("a", {"name": f"g{number}", "ranks": "0-1"}) for number in range(5)]
-    assert [registry.number(group) for group in groups] == [(number, True) for number in range(5)]
-    assert registry.number(groups[3]) == (3, False)
+    groups = [group_from_definition({"name": f"g{number}", "ranks": "0-1"}) for number in range(5)]
+    assert [registry.number(group) for group in groups] == list(range(5))
+    assert registry.number(groups[3]) == 3
     used, column = registry.for_block(np.array([4, 1, 4, 1, 1], np.uint16))
     assert [group.name for group in used] == ["g1", "g4"]
     assert column.tolist() == [1, 0, 1, 0, 0]
@@ -238,7 +237,7 @@ def _status_rank(tmp_path: Path, slot: int, level: Level, enqueued: int, complet
     writer.define_group({"name": "0", "ranks": "0-1"})
     writer.set_level(level, HookState.COLLECTIVES_HOOKED | HookState.COMPLETION_HOOKED)
     writer.beat(0, 0, enqueued, completed)
-    rank = WatchedRank(ring=RingFile(writer.path), slot=slot, identity=Identity(), pid=1, start_ticks=1)
+    rank = WatchedRank(ring=RingFile(writer.path), slot=slot, identity=Identity(), launch="", pid=1, start_ticks=1)
     rank.ring.expect_groups(1)
     rank.group_numbers[0] = rank.default_group = 0
     rank.look(1 * S)

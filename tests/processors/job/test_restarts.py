@@ -1,0 +1,103 @@
+"""A job over its attempts: nodes that restart in turn, ids from before and after the token, what is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.processors.job.synthetic_job import SECOND, WALL_NS, MemoryContext, SyntheticJob, drive
+from whichrank.telemetry.records import Block, Event, Record
+from whichrank.telemetry.vocabulary import EventName, ExitState, Phase
+
+
+def two_nodes(rank: int) -> str:
+    return f"node-{rank // 2}"
+
+
+def tokenless(records: Iterable[Record], number: int, token_s: Callable[[str], float]) -> Iterator[Record]:
+    """As agents ship attempt ``number``: each node's provisional id until its ranks know the token, then that."""
+    told = set()
+    for record in records:
+        payload = record.payload
+        assert isinstance(payload, Block | Event)
+        node = payload.identity.node
+        launch, token = f"~{node}.{number}", f"T{number}"
+        if record.stamp_ns < WALL_NS + int(token_s(node) * SECOND):
+            yield replace(record, payload=replace(payload, identity=replace(payload.identity, attempt=launch)))
+            continue
+        identity = replace(payload.identity, attempt=token)
+        if node not in told:
+            told.add(node)
+            alias = Event(
+                name=EventName.RANK_ATTEMPT,
+                identity=replace(identity, rank=-1),
+                time_ns=payload.time_ns,
+                attributes={"provisional": launch},
+            )
+            yield replace(record, payload=alias)
+        yield replace(record, payload=replace(payload, identity=identity))
+
+
+def merged(*streams: Iterable[Record]) -> list[Record]:
+    return sorted((record for stream in streams for record in stream), key=lambda record: record.stamp_ns)
+
+
+def exits(at_s: float, rank: int, **values: Any) -> tuple[float, EventName, int, dict[str, Any]]:
+    return (at_s, EventName.RANK_EXIT, rank, {"exit_state": int(ExitState.RUNNING), **values})
+
+
+def incidents(context: MemoryContext) -> list[tuple[str, list[int], bool]]:
+    return [
+        (finding.body["kind"], [item["rank"] for item in finding.body["suspects"]], finding.cleared)
+        for finding in context.final().values()
+    ]
+
+
+@pytest.mark.parametrize("token_s", [0.0, 103.1, 1e6])
+def test_one_job_on_two_nodes_is_one_attempt_whenever_the_token_comes(token_s: float) -> None:
+    job = SyntheticJob(
+        ranks=4,
+        steps=30,
+        node_of=two_nodes,
+        delays=[lambda rank, step, phase: float("inf") if hung(rank, step, phase) else 0.0],
+    )
+    context = drive(list(tokenless(job.records(), 1, lambda node: token_s + 0.4 * (node == "node-1"))))
+    assert incidents(context) == [("rank_not_entered", [3], False)]
+
+
+def hung(rank: int, step: int, phase: Phase) -> bool:
+    return (rank, step, phase) == (3, 20, Phase.FORWARD)
+
+
+def crashed(number: int, start_s: float, culprit: int) -> SyntheticJob:
+    """Rank ``culprit`` is killed after 4.4 s; the launchers end the others, those of the other node a second later."""
+    others = [rank for rank in range(4) if rank != culprit]
+    far = [rank for rank in others if two_nodes(rank) != two_nodes(culprit)]
+    ends = {rank: 5.6 if rank in far else 4.7 for rank in others}
+    return SyntheticJob(
+        ranks=4,
+        steps=60,
+        start_s=start_s,
+        after_s=1.0,
+        node_of=two_nodes,
+        ends={culprit: 4.4, **ends},
+        events=[exits(4.4, culprit, signal=9), *[exits(at, rank, signal=15) for rank, at in ends.items()]],
+    )
+
+
+@pytest.mark.parametrize("overlap_s", [0.0, 1.0])
+def test_each_death_is_one_incident_and_the_attempt_that_passes_resolves_them(overlap_s: float) -> None:
+    """The nodes restart at different moments: the first records of a new attempt come before the last of the old."""
+    first, second = crashed(1, 100.0, 2), crashed(2, 106.8 - overlap_s, 2)
+    third = SyntheticJob(ranks=4, steps=60, start_s=114.0, node_of=two_nodes, after_s=1.0)
+    context = drive(
+        merged(
+            tokenless(first.records(), 1, lambda node: 101.0),
+            tokenless(second.records(), 2, lambda node: 108.0 + 0.3 * (node == "node-1")),
+            tokenless(third.records(), 3, lambda node: 115.0),
+        )
+    )
+    assert incidents(context) == [("rank_died", [2], True), ("rank_died", [2], True)]

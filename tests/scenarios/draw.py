@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 
-from .plan import Blame, Pace, Plan, Scenario
+from .plan import Blame, Ending, Pace, Plan, Scenario
 
 #: Least and most steps of history before a fault; between them, about ``HISTORY_S`` seconds of it.
 STEPS_BEFORE = (3, 40)
@@ -68,6 +68,14 @@ def draw_plan(scenario: Scenario, seed: int, repeat: int) -> Plan:
         jitter_seed=drawn.randrange(2**31),
         options=options,
     )
+
+
+def estimate_s(scenario: Scenario, plan: Plan) -> float:
+    """About how long a run takes: start of torch, the steps (up to a fault that ends them), the end."""
+    steps = plan.steps if scenario.ending is Ending.RUNS else plan.onset_step
+    usual_s = plan.step_s + 0.04 * plan.world_size
+    course_s = max(steps * usual_s, scenario.clean_s) + plan.options.get("first_step_s", 0.0)
+    return 7.0 + 1.5 * plan.world_size + course_s + (12.0 if scenario.ending is not Ending.RUNS else 2.0)
 
 
 def _habit_s(options: dict[str, float], habit: str, step_s: float) -> float:

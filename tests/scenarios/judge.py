@@ -38,6 +38,7 @@ class Verdict:
     steps: slow steps that the guilty rank finished before the incident stood there. limit_s: what was asked.
     blamed: whether anyone was named. located: the suspect's line of code is the true one; None: no stack to find.
     apart: planned and telemetry incidents, which are not counted among the incidents. excused: silence was right.
+    blames_innocents: somebody was named who is not guilty.
     """
 
     problems: tuple[str, ...]
@@ -52,6 +53,7 @@ class Verdict:
     onset_right: bool | None = None
     resolved_s: float | None = None
     excused: bool = False
+    blames_innocents: bool = False
 
     @property
     def right(self) -> bool:
@@ -127,6 +129,7 @@ def judge(scenario: Scenario, outcome: Outcome, printed: Collection[int], step_e
             apart=len(documents) - len(counted),
             blamed=any(document["suspects"] for document in documents),
             said=next((_words(document) for document in (*counted, *planned)), "none"),
+            blames_innocents=any(document["suspects"] for document in (*counted, *planned)),
         )
     if not counted:
         if not truth.silence:
@@ -191,6 +194,7 @@ def judge(scenario: Scenario, outcome: Outcome, printed: Collection[int], step_e
         steps=sum(end <= seen for end in slow) if truth.pace is Pace.STEPS and seen else None,
         located=_located(incident, outcome) if truth.leaves_stack else None,
         said=_words(incident),
+        blames_innocents=bool(_suspect_problems(truth.blame, named, guilty, plan.world_size) and named - guilty),
         onset_right=_onset_right(scenario, outcome, incident),
         resolved_s=_resolved_after_s(scenario, outcome, incident, step_ends),
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import os
 import random
 import re
@@ -26,9 +27,9 @@ from typing import Any
 
 from rich.console import Console
 
-from . import report
+from . import outputs, report
 from .catalogue import REPRESENTATIVE, SCENARIOS
-from .draw import draw_plan
+from .draw import draw_plan, estimate_s
 from .judge import Verdict, describe, judge_folder, latest_by_id
 from .parent import describe_plan, finished_runs, killed_parent_plans, killed_parent_problems, replay_problems
 from .plan import Plan, Scenario
@@ -82,21 +83,41 @@ def load_outcome(document: dict[str, Any], plan: Plan, folder: Path) -> Outcome:
 class Batch:
     """Runs plans and prints a line for each that ends. Thread-safe: clean runs go two at a time."""
 
-    def __init__(self, results: Path, fingerprint: str | None, total: int, console: Console) -> None:
+    def __init__(
+        self, results: Path, fingerprint: str | None, total: int, console: Console, limit_s: float = math.inf
+    ) -> None:
+        self.limit_s = limit_s
+        self.left_out = 0
         self.results = results
         self.fingerprint = fingerprint
         self.total = total
         self.console = console
         self.judged: list[tuple[Scenario, Verdict]] = []
+        self.told: list[outputs.Told] = []
+        self.skipped: list[str] = []
         self._lock = threading.Lock()
         self._began = time.monotonic()
 
     def run(self, scenario: Scenario, plan: Plan) -> None:
+        """Nothing new is begun when the time is up; what is left out is counted and told."""
+        if reason := scenario.skip():
+            with self._lock:
+                self.skipped.append(f"{scenario.name}: {reason}")
+            return
+        if time.monotonic() - self._began > self.limit_s and not self.stored(scenario, plan):
+            with self._lock:
+                self.left_out += 1
+            return
         outcome, fresh = run_or_resume(scenario, plan, self.results, self.fingerprint)
         verdict = judge_folder(scenario, outcome)
         with self._lock:
             self.judged.append((scenario, verdict))
+            self.told += outputs.told(scenario, outcome)
             self._print(scenario, plan, outcome, verdict, fresh)
+
+    def stored(self, scenario: Scenario, plan: Plan) -> bool:
+        path = folder_of(scenario, plan, self.results) / "result.json"
+        return path.exists() and self.fingerprint in (None, json.loads(path.read_text())["fingerprint"])
 
     def _print(self, scenario: Scenario, plan: Plan, outcome: Outcome, verdict: Verdict, fresh: bool) -> None:
         drawn = (
@@ -124,7 +145,8 @@ class Batch:
 def parent_lines(options: argparse.Namespace, seed: int, fingerprint: str, console: Console) -> list[report.Line]:
     """The killed parent and the replays, a line of progress each."""
     killed: list[list[str]] = []
-    for scenario, plan, drawn in killed_parent_plans(seed, options.repeats):
+    plans = list(killed_parent_plans(seed, options.killed))
+    for scenario, plan, drawn in plans[slice(*part_of(options))]:
         name = re.sub(r"[^a-zA-Z0-9]+", "-", scenario.name)
         folder = options.results / f"seed-{seed}" / "killed-parent" / f"{name}-{plan.repeat}"
         stored = folder / "problems.json"
@@ -158,9 +180,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3, help="runs of each fault (clean runs once)")
     parser.add_argument("--only", action="append", help="scenarios whose name contains this; may be repeated")
     parser.add_argument("--part", help="I/N: the I-th of N equal parts, to spread over machines or sittings")
+    parser.add_argument(
+        "--minutes", type=float, default=math.inf, help="begin nothing new after that; the same call goes on from there"
+    )
     parser.add_argument("--quick", action="store_true", help="the representative part, one repeat: what make test runs")
     parser.add_argument("--results", type=Path, default=ROOT / "build" / "scenarios")
     parser.add_argument("--parent", action="store_true", help="also the killed-parent and replay checks, whatever else")
+    parser.add_argument("--killed", type=int, default=20, help="runs whose watcher is killed")
     parser.add_argument("--no-parent", action="store_true", help="leave out the killed-parent and replay checks")
     parser.add_argument("--no-clean", action="store_true", help="leave out the long clean runs")
     parser.add_argument(
@@ -192,10 +218,32 @@ def select(options: argparse.Namespace, seed: int) -> list[tuple[Scenario, Plan]
             continue
         repeats = 1 if options.quick else scenario.repeats or options.repeats
         chosen += [(scenario, draw_plan(scenario, seed, repeat)) for repeat in range(repeats)]
-    if options.part:
-        index, count = (int(word) for word in options.part.split("/"))
-        chosen = chosen[index - 1 :: count]
-    return chosen
+    if not (options.only or options.quick or options.no_clean):
+        chosen.append((SOAK, draw_plan(SOAK, seed, 0)))
+    if not options.part:
+        return chosen
+    # Longest first, in turns, so that the parts take about as long as one another.
+    chosen.sort(key=lambda item: (-estimate_s(*item), item[0].name, item[1].repeat))
+    return chosen[slice(*part_of(options))]
+
+
+def part_of(options: argparse.Namespace) -> tuple[int, None, int]:
+    """Which of a list belong to this part, as a slice."""
+    index, count = (int(word) for word in options.part.split("/")) if options.part else (1, 1)
+    return index - 1, None, count
+
+
+def say_plan(console: Console, chosen: Sequence[tuple[Scenario, Plan]], batch: Batch) -> None:
+    """How many runs, and about how long: alone one after the other, the rest two at a time beside the soak."""
+    todo = [(s, p) for s, p in chosen if not batch.stored(s, p) and not s.skip()]
+    alone_s = sum(estimate_s(s, p) for s, p in todo if s.alone)
+    together = [estimate_s(s, p) for s, p in todo if not s.alone]
+    together_s = max([sum(together) / 2.0, *together])
+    console.print(
+        f"{len(todo)} runs to do, {len(chosen) - len(todo)} stored or left out: "
+        f"about {(alone_s + together_s) / 60.0:.0f} min",
+        soft_wrap=True,
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -213,22 +261,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if options.judge_only:
         chosen = [(s, p) for s, p in chosen if (folder_of(s, p, options.results) / "result.json").exists()]
-    batch = Batch(options.results, None if options.judge_only else fingerprint, len(chosen), console)
+    stored_as = None if options.judge_only else fingerprint
+    batch = Batch(options.results, stored_as, len(chosen), console, options.minutes * 60.0)
+    say_plan(console, chosen, batch)
     for scenario, plan in chosen:
         if scenario.alone:
             batch.run(scenario, plan)
     with ThreadPoolExecutor(max_workers=min(2, os.cpu_count() or 1)) as pool:
         # list(): a failure of the harness in a thread must end the command, not vanish
-        list(pool.map(lambda item: batch.run(*item), [item for item in chosen if not item[0].alone]))
-    lines = report.must_show(batch.judged)
-    if options.soak:
-        lines += soak_lines(load_samples(folder_of(*chosen[0], options.results)), options.soak)
+        beside = sorted((item for item in chosen if not item[0].alone), key=lambda item: -estimate_s(*item))
+        list(pool.map(lambda item: batch.run(*item), beside))
+    lines = [*report.must_show(batch.judged), report.skipped(batch.skipped)]
+    for scenario, plan in chosen:
+        if scenario.name == SOAK.name and any(s is scenario for s, _ in batch.judged):
+            lines += soak_lines(load_samples(folder_of(scenario, plan, options.results)), scenario.clean_s)
     if options.parent or not (
-        options.no_parent or options.only or options.quick or options.part or options.judge_only or options.soak
+        options.no_parent or options.only or options.quick or options.judge_only or options.soak or batch.left_out
     ):
         lines += parent_lines(options, seed, fingerprint, console)
     if code_fingerprint() != fingerprint:
         console.print("the code changed during these runs: another call does them again")
-    report.print_scenarios(console, batch.judged)
-    good = report.print_lines(console, f"scenarios, seed {seed}", lines)
-    return 0 if good else 1
+    if batch.left_out:
+        console.print(f"{batch.left_out} of {len(chosen)} runs are not done yet: the same call goes on with them")
+    folder = options.results / f"seed-{seed}"
+    good = outputs.write_all(folder, f"scenarios, seed {seed}", batch.judged, batch.told, lines, console)
+    return 0 if good and not batch.left_out else 1

@@ -88,6 +88,7 @@ class Scenario:
     job: another way to start it (two nodes, two jobs): makes a ``runner.Job``, given scenario, plan and folder.
     beside: runs in a thread beside the job, from its start until the event is set: whatever comes from outside
     (a busy neighbour, signals, a switch). It may stamp an onset with ``Job.stamp``.
+    skip: why this machine cannot run it; empty: it can. A scenario left out is a demand not shown.
     repeats: how often it is run; 0: as often as the command says.
     twin: name of the scenario that this one, on the test process group, must be no worse than.
     """
@@ -116,6 +117,7 @@ class Scenario:
     job: Callable[[Scenario, Plan, Path], Job] | None = None
     beside: Callable[[Job, threading.Event], None] | None = None
     twin: str = ""
+    skip: Callable[[], str] = str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,9 +13,17 @@ from .hangs import HANGS
 from .numeric import NUMERIC
 from .speed import SPEED
 
-FAULTS = (*BASICS, *CRASHES, *HANGS, *DESYNCS, *SPEED, *NUMERIC)
-SCENARIOS = (*FAULTS, *CLEAN)
+FAMILIES = {
+    "basics": BASICS,
+    "crashes": CRASHES,
+    "hangs": HANGS,
+    "desyncs": DESYNCS,
+    "speed": SPEED,
+    "numeric": NUMERIC,
+    "clean": CLEAN,
+}
+SCENARIOS = tuple(scenario for family in FAMILIES.values() for scenario in family)
 #: What ``make test`` runs: one of each way to be wrong, and one short healthy run.
 REPRESENTATIVE = ("sleep in forward", "SIGKILL", "wrong size", "NaN on one rank", "normal end")
 
-__all__ = ["CLEAN", "FAULTS", "REPRESENTATIVE", "SCENARIOS"]
+__all__ = ["FAMILIES", "REPRESENTATIVE", "SCENARIOS"]

@@ -27,6 +27,8 @@ FURTHEST_BEHIND = 64
 MOST_PENDING_ROWS = 65_536
 #: Steps of which the pattern of signatures is kept.
 PATTERN_STEPS = 3
+#: Steps whose losses and gradient norms are kept.
+KEPT_NUMBERS = 64
 #: Steps in which all members agreed before a difference means something.
 EVEN_STEPS = 3
 #: A step is not plain when one of these phases takes more than a fiftieth of it.
@@ -163,8 +165,9 @@ def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarra
     chosen = step_rows.reshape(full.size, ranks.size)
     length = chosen["end_ns"] - chosen["begin_ns"]
     phases = chosen["phase_ns"].astype(np.int64)
-    if ready.rows.size:
-        waits = measure_waits(ready, release_times(ready, job.shape()), p2p)
+    if ready.rows.size or p2p.size:  # pipelines may have nothing but point-to-point calls
+        release = release_times(ready, job.shape()) if ready.rows.size else np.zeros(0, np.int64)
+        waits = measure_waits(ready, release, p2p)
         blocked = _align(waits.ranks, waits.steps, waits.blocked_ns, ranks, full)
     else:
         blocked = np.zeros(phases.shape, np.int64)
@@ -189,11 +192,21 @@ def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarra
     )
     worst = np.maximum(excess_over_others(own[plain]), 0).max(axis=1) if ranks.size > 1 else 0
     job.add_steps(times, (duration[plain] - worst).astype(np.int64))
-    norm_known = (chosen["flags"] & int(StepFlag.HAS_GRAD_NORM)) != 0
-    if norm_known[plain].all() and job.norms.shape[1] == ranks.size:
-        job.norms = np.concatenate([job.norms, chosen["grad_norm"][plain]])[-64:]
-        ends = np.stack([full[plain], chosen["end_ns"].max(axis=1)[plain]], axis=1)
-        job.norm_steps = np.concatenate([job.norm_steps, ends])[-64:]
+    _add_numbers(job, chosen[plain])
+
+
+def _add_numbers(job: JobState, chosen: np.ndarray) -> None:
+    """chosen: (steps, ranks) of STEPS. A skipped update is no step for the numbers: its gradients were thrown away."""
+    flags = chosen["flags"]
+    chosen = chosen[((flags & int(StepFlag.SKIPPED)) == 0).all(axis=1)]
+    flags = chosen["flags"]
+    if not ((flags & int(StepFlag.HAS_GRAD_NORM)) != 0).all() or job.norms.shape[1] != chosen.shape[1]:
+        return
+    job.norms = np.concatenate([job.norms, chosen["grad_norm"]])[-KEPT_NUMBERS:]
+    losses = np.where((flags & int(StepFlag.HAS_LOSS)) != 0, chosen["loss"], np.nan)
+    job.losses = np.concatenate([job.losses, losses])[-KEPT_NUMBERS:]
+    ends = np.stack([chosen["step"][:, 0], chosen["end_ns"].max(axis=1)], axis=1)
+    job.norm_steps = np.concatenate([job.norm_steps, ends])[-KEPT_NUMBERS:]
 
 
 def spread_readings(delay_ns: np.ndarray) -> np.ndarray:

@@ -22,7 +22,10 @@ EXPLOSION_BASELINE = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadNumber:
-    """what: "loss" | "gradient norm"; ranks: where it was bad at that step; all_ranks: those whose value is known."""
+    """what: "loss" | "gradient norm"; ranks: where it was bad at that step; all_ranks: those whose value is known.
+
+    usual_norm: largest usual gradient norm of a rank, for an explosion.
+    """
 
     step: int
     what: str
@@ -30,6 +33,7 @@ class BadNumber:
     ranks: tuple[int, ...]
     all_ranks: tuple[int, ...]
     onset_ns: int
+    usual_norm: float = 0.0
 
     @property
     def everywhere(self) -> bool:
@@ -66,8 +70,26 @@ def find_non_finite(rows: np.ndarray) -> BadNumber | None:
     )
 
 
-def find_explosion(steps: np.ndarray, norms: np.ndarray, ranks: np.ndarray, ends_ns: np.ndarray) -> BadNumber | None:
-    """norms: (n, ranks) gradient norms of consecutive steps. The last EXPLOSION_STEPS have to be far above the rest."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Numbers:
+    """Of consecutive plain steps whose update was not skipped: steps, ends_ns (n,); norms, losses (n, ranks).
+
+    Norms are known throughout, losses are NaN where they are not.
+    """
+
+    ranks: np.ndarray
+    steps: np.ndarray
+    ends_ns: np.ndarray
+    norms: np.ndarray
+    losses: np.ndarray
+
+
+def find_explosion(numbers: Numbers) -> BadNumber | None:
+    """Gradient norms that have been far above the rest for EXPLOSION_STEPS, and where it began.
+
+    Where all ranks have one norm (it is taken after the reduction), the loss tells who fed it: each rank's is its own.
+    """
+    norms = numbers.norms
     if norms.shape[0] < EXPLOSION_BASELINE + EXPLOSION_STEPS:
         return None
     if not (np.isfinite(norms).all() and (norms > 0).all()):
@@ -76,18 +98,40 @@ def find_explosion(steps: np.ndarray, norms: np.ndarray, ranks: np.ndarray, ends
     middle = median(logs, axis=0)
     if not (logs[-EXPLOSION_STEPS:] - middle > np.log(EXPLOSION_RATIO)).all(axis=0).any():
         return None
-    spread = np.maximum(1.4826 * median(np.abs(logs - middle), axis=0), 0.05)
-    high = ((logs - middle) / spread > EXPLOSION_Z) & (logs - middle > np.log(EXPLOSION_RATIO))
+    high = _far_above(logs)
     exploded = high[-EXPLOSION_STEPS:].all(axis=0)
     if not exploded.any():
         return None
-    calm = np.flatnonzero(~high[:, exploded].any(axis=1))
-    first = int(calm[-1]) + 1 if calm.size else 0
+    since = _since(high)
+    first = int(since[exploded].min())
+    began = exploded & (since == first)
+    what, source = "gradient norm", logs
+    if began.all():
+        with np.errstate(divide="ignore"):
+            losses = np.log(np.abs(numbers.losses))
+        fed = np.isfinite(losses).all(axis=0)
+        fed[fed] = _far_above(losses[:, fed])[first:].all(axis=0)
+        if fed.any() and not fed.all():
+            what, source, began = "loss", losses, fed
+    rise = (source - median(source, axis=0))[first:, began]
     return BadNumber(
-        step=int(steps[first]),
-        what="gradient norm",
-        value=f"{float(np.exp((logs - middle)[first:, exploded].max())):.0f} times its usual size",
-        ranks=tuple(int(rank) for rank in ranks[exploded]),
-        all_ranks=tuple(int(rank) for rank in ranks),
-        onset_ns=int(ends_ns[first]),
+        step=int(numbers.steps[first]),
+        what=what,
+        value=f"{float(np.exp(rise.max())):.0f} times its usual size",
+        ranks=tuple(int(rank) for rank in numbers.ranks[began]),
+        all_ranks=tuple(int(rank) for rank in numbers.ranks),
+        onset_ns=int(numbers.ends_ns[first]),
+        usual_norm=float(np.exp(middle.max())),
     )
+
+
+def _far_above(logs: np.ndarray) -> np.ndarray:
+    """(n, ranks): whether a value lies above its rank's usual by z and by ratio."""
+    above = logs - median(logs, axis=0)
+    spread = np.maximum(1.4826 * median(np.abs(above), axis=0), 0.05)
+    return np.asarray((above / spread > EXPLOSION_Z) & (above > np.log(EXPLOSION_RATIO)))
+
+
+def _since(high: np.ndarray) -> np.ndarray:
+    """By rank: index from which on all its values are high (their number where the last is not)."""
+    return np.asarray(high.shape[0] - np.argmin(np.vstack([high[::-1], np.zeros(high.shape[1], bool)]), axis=0))

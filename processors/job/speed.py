@@ -8,7 +8,7 @@ from ...telemetry.vocabulary import Kind
 from ..operator import Context
 from . import steps_story
 from .findings import clear_finding, open_finding
-from .numeric import find_explosion, find_non_finite
+from .numeric import EXPLOSION_RATIO, Numbers, find_explosion, find_non_finite
 from .pace import find_pace_change, is_back_to_pace
 from .state import JobState, OpenFinding
 from .straggler import find_straggler, is_still_slow
@@ -21,19 +21,34 @@ def judge_numbers(job: JobState, rows: np.ndarray, now: int, ctx: Context) -> No
     """rows: STEPS of closed steps. Opens, or counts good steps towards the end of, a numeric finding."""
     bad = find_non_finite(rows)
     if bad is None and len(job.norms):
-        steps, ends = job.norm_steps[:, 0], job.norm_steps[:, 1]
-        bad = find_explosion(steps, job.norms, job.times.ranks, ends)
+        bad = find_explosion(
+            Numbers(
+                ranks=job.times.ranks,
+                steps=job.norm_steps[:, 0],
+                ends_ns=job.norm_steps[:, 1],
+                norms=job.norms,
+                losses=job.losses,
+            )
+        )
     reported = job.of_kind(Kind.NUMERIC_ALL) + job.of_kind(Kind.NUMERIC_FIRST_RANK)
     if bad is None:
         for finding in reported:
-            _count_good_steps(job, finding, rows, now, ctx)
+            if not _is_still_exploded(job, finding):
+                _count_good_steps(job, finding, rows, now, ctx)
         return
     job.number_due_ns = 0
     for finding in reported:
         finding.detail["good"] = 0
     if not reported:
         kind, body = steps_story.number_body(job, bad, now)
-        open_finding(job, ctx, now, kind=kind, place=f"step {bad.step}", body=body)
+        detail = {"usual": bad.usual_norm} if bad.usual_norm else {}
+        open_finding(job, ctx, now, kind=kind, place=f"step {bad.step}", body=body, detail=detail)
+
+
+def _is_still_exploded(job: JobState, finding: OpenFinding) -> bool:
+    """Large norms become the usual ones in the window; the finding remembers what was usual before."""
+    usual = finding.detail.get("usual")
+    return usual is not None and len(job.norms) > 0 and float(job.norms[-1].max()) > EXPLOSION_RATIO * usual
 
 
 def _count_good_steps(job: JobState, finding: OpenFinding, rows: np.ndarray, now: int, ctx: Context) -> None:

@@ -129,6 +129,7 @@ class JobState:
         self.pace = np.zeros((0, 3), np.int64)
         self.norms = np.zeros((0, 0))
         self.norm_steps = np.zeros((0, 2), np.int64)
+        self.losses = np.zeros((0, 0))
         self._shape: GroupShape | None = None
         self.facts_changed = self.progress_changed = self.steps_changed = True
 
@@ -331,6 +332,7 @@ class JobState:
         self.pace = np.zeros((0, 3), np.int64)
         self.norms = np.zeros((0, ranks.size))
         self.norm_steps = np.zeros((0, 2), np.int64)
+        self.losses = np.zeros((0, ranks.size))
 
     # --- findings ---------------------------------------------------------------------------------------------------
     def stopping_finding(self) -> OpenFinding | None:

@@ -117,7 +117,14 @@ def _steps_values(job: JobState) -> dict[str, Any]:
 
 def _steps_arrays(job: JobState) -> dict[str, np.ndarray]:
     times = {name: getattr(job.times, name) for name in StepTimes.__slots__}
-    return {**times, "recent": job.recent, "pace": job.pace, "norms": job.norms, "norm_steps": job.norm_steps}
+    return {
+        **times,
+        "recent": job.recent,
+        "pace": job.pace,
+        "norms": job.norms,
+        "norm_steps": job.norm_steps,
+        "losses": job.losses,
+    }
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -180,7 +187,7 @@ def _read_steps(job: JobState, values: dict[str, Any], arrays: dict[str, np.ndar
     job.longest_ns = np.array(values["longest_ns"], np.int64)
     job.times = StepTimes(**{name: arrays[name] for name in StepTimes.__slots__})
     job.recent, job.pace = arrays["recent"], arrays["pace"]
-    job.norms, job.norm_steps = arrays["norms"], arrays["norm_steps"]
+    job.norms, job.norm_steps, job.losses = arrays["norms"], arrays["norm_steps"], arrays["losses"]
 
 
 def _read_open(job: JobState, arrays: dict[str, np.ndarray]) -> None:

@@ -148,13 +148,45 @@ def test_numbers_that_go_bad_everywhere_at_once_name_nobody(value: float) -> Non
     assert (finding.body["kind"], finding.body["suspects"]) == ("numeric_all", [])
 
 
-def test_an_exploding_gradient_norm() -> None:
-    def give(rank: int, step: int) -> tuple[float, float]:
-        return 1.0, 2.0 * random.Random(step).uniform(0.8, 1.2) * (40.0 if step >= 60 else 1.0)
+def exploding(norm_on: list[int], loss_on: list[int], until: int = 10**9):  # type: ignore[no-untyped-def]
+    """From step 60 on, gradient norms and losses that are forty times too large, on these ranks."""
 
-    finding = only(drive(SyntheticJob(steps=80, numbers=give).records()))
-    assert finding.body["kind"] == "numeric_all"
+    def give(rank: int, step: int) -> tuple[float, float]:
+        own = random.Random(step * 10 + rank).uniform(0.8, 1.2)
+        factors = [40.0 if 60 <= step < until and rank in ranks else 1.0 for ranks in (loss_on, norm_on)]
+        return own * factors[0], 2.0 * own * factors[1]
+
+    return give
+
+
+@pytest.mark.parametrize(
+    ("norm_on", "loss_on", "kind", "named"),
+    [
+        ([0, 1, 2, 3], [], "numeric_all", []),
+        ([0, 1, 2, 3], [0, 1, 2, 3], "numeric_all", []),
+        ([2], [], "numeric_first_rank", [2]),  # taken before the reduction
+        ([0, 1, 2, 3], [2], "numeric_first_rank", [2]),  # after it: the losses tell
+    ],
+)
+def test_a_gradient_norm_that_explodes(norm_on: list[int], loss_on: list[int], kind: str, named: list[int]) -> None:
+    finding = only(drive(SyntheticJob(steps=80, numbers=exploding(norm_on, loss_on)).records()))
+    assert finding.body["kind"] == kind
+    assert [item["rank"] for item in finding.body["suspects"]] == named
     assert finding.body["first_bad"]["step"] == 60
+
+
+def test_an_explosion_is_over_when_the_norm_is_back_and_not_when_it_has_become_usual() -> None:
+    def kinds(steps: int, until: int) -> list[bool]:
+        job = SyntheticJob(steps=steps, step_s=0.1, numbers=exploding([0, 1, 2, 3], [], until))
+        return [finding.cleared for finding in drive(job.records()).findings()]
+
+    assert kinds(150, 10**9) == [False]
+    assert kinds(150, 110) == [False, True]
+
+
+def test_a_spike_of_one_step_is_silent() -> None:
+    job = SyntheticJob(steps=90, numbers=exploding([0, 1, 2, 3], [0, 1, 2, 3], until=61))
+    assert not drive(job.records()).final()
 
 
 # --- ranks that get no CPU --------------------------------------------------------------------------------------------

@@ -8,6 +8,8 @@ from ..plan import Blame, Ending, Pace, Scenario, Truth
 from .truths import DDP, SLOW
 
 FOUND_AT_ITS_STEP = replace(SLOW, onset_within=1)
+#: The forward pass of a module that no wrapper of torch.distributed holds cannot be seen as one.
+BARE = ("forward", "other")
 TOGETHER = Truth(bucket="speed_regression", kind="slow_together", blame=Blame.NOBODY, onset_within=1)
 
 SPEED = (
@@ -48,7 +50,7 @@ SPEED = (
     ),
     Scenario(
         name="straggler inside a TP group",
-        truth=FOUND_AT_ITS_STEP,
+        truth=replace(FOUND_AT_ITS_STEP, phases=BARE),
         ending=Ending.RUNS,
         workloads=("tensor_parallel",),
         fault="slow",
@@ -57,7 +59,7 @@ SPEED = (
     ),
     Scenario(
         name="straggling pipeline stage",
-        truth=SLOW,
+        truth=replace(SLOW, phases=BARE),
         ending=Ending.RUNS,
         workloads=("pipeline",),
         fault="slow",

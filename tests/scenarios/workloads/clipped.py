@@ -40,7 +40,9 @@ def main() -> None:
         x, y = next(batches)
         course.point("batch", x)
         optimizer.zero_grad()
-        scaler.scale(nn.functional.mse_loss(model(x), y)).backward()
+        loss = nn.functional.mse_loss(model(x), y)
+        course.point("loss", loss)
+        scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         if local:

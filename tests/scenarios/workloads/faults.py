@@ -120,7 +120,7 @@ def other_order(course: Course, tensor: torch.Tensor | None) -> bool:
 
 @fault
 def explode(course: Course, tensor: torch.Tensor | None) -> None:
-    """From here on every batch of this rank is a thousand times too large: a unit was mixed up in the data."""
+    """From here on this rank's loss, and all its gradients, are a thousand times too large: a weight was mixed up."""
     assert tensor is not None
     tensor.mul_(1000.0)
     course.again = lambda later: later.mul_(1000.0)

@@ -45,6 +45,7 @@ from .rank_events import (
     exception_attributes,
     exit_attributes,
     exit_state_of,
+    joining_attributes,
     last_stack_attributes,
     started_attributes,
     where_attributes,
@@ -435,6 +436,9 @@ class Agent:
                 token = token_of(definition.payload)
                 if token:
                     self._learn_token(rank, token, now_ns)
+            elif definition.kind == L.DEFINITION_JOINING:
+                time_ns, values = joining_attributes(rank, definition.payload, now_ns)
+                self._tail_events.append(self._event(EventName.RANK_JOINING, rank.identity, time_ns, values))
             elif definition.kind == L.DEFINITION_NOTE:
                 text = definition.payload.get("text")
                 if isinstance(text, str) and len(rank.notes) < _MAX_NOTES:

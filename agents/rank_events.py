@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 from ..telemetry import ring_layout as L
@@ -18,6 +20,9 @@ from .watched_rank import WatchedRank
 
 #: Words of a ring's identity that are passed on with RANK_STARTED.
 _STARTED_WORDS = ("host", "torch", "python", "backend", "script")
+
+#: torch's own for process groups of most backends.
+DEFAULT_TIMEOUT_S = 1800.0
 
 Attributes = dict[str, Any]
 
@@ -77,6 +82,19 @@ def last_stack_attributes(rank: WatchedRank, stack: RingStack) -> Attributes:
         "stopped": False,
         **frame_attributes(stack.frames),
     }
+
+
+def joining_attributes(rank: WatchedRank, payload: Mapping[str, Any], now_ns: int) -> tuple[int, Attributes]:
+    """Monotonic time and attributes of a RANK_JOINING; what cannot be read counts as torch's default and as now."""
+    time_ns, timeout = payload.get("time_ns"), payload.get("timeout_s")
+    if not isinstance(timeout, int | float) or not math.isfinite(timeout) or timeout <= 0:
+        timeout = DEFAULT_TIMEOUT_S
+    attributes = {
+        "joined": payload.get("joined") is True,
+        "timeout_s": float(timeout),
+        "pid": rank.pid,
+    }
+    return (min(time_ns, now_ns) if isinstance(time_ns, int) and time_ns > 0 else now_ns), attributes
 
 
 def exit_state_of(rank: WatchedRank) -> ExitState:

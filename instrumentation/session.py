@@ -165,6 +165,7 @@ class Session:
                 evaluation,
                 forward,
                 grad_scaler,
+                joining,
                 optimizer,
                 process_group_end,
             )
@@ -185,6 +186,10 @@ class Session:
         except Exception as error:  # edge: a torch without the parts we need at all
             self.health.report("hooks", error)
             return
+        try:
+            joining.install(context, self.writer.define)
+        except Exception as error:  # edge: as below
+            self.health.report("joining", error)
         for module in (
             backward,
             optimizer,

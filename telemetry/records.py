@@ -70,6 +70,7 @@ class Event:
       RANK_ATTEMPT     provisional* (the id by which ranks of this launch went before): the attempt's token is known now
       RANK_STARTED     pid*, local_rank, world_size, host, torch, python, backend ("hooks"|"backend_select"|"status"),
                        writer ("c"|"python"), script, launcher_pid, restart_count, uid (owner of the ring's file)
+      RANK_JOINING     joined* (bool: false = waits for the others in init_process_group), timeout_s, pid
       RANK_EXCEPTION   type*, message*, stack (frames "file\\tline\\tfunction\\n"), file, line, function, step, phase,
                        communication (bool: text matches a victim's message), in_main (raised in the main thread)
       RANK_EXIT        exit_code (int, absent unknown), signal (int, 0 none), exit_state (ExitState int), step, phase,

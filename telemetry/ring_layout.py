@@ -147,6 +147,7 @@ RUN_DELAY_PERIOD_NS = 50_000_000
 DEFINITION_HEAD = struct.Struct("<IHH")
 DEFINITION_GROUP = 1  # {"name", "desc", "ranks": "0-3,7", "size", "backend", "ordinal", "timeout_s", "default": bool}
 DEFINITION_ATTEMPT = 2  # {"token"}
+DEFINITION_JOINING = 4  # {"timeout_s", "joined": bool, "time_ns"}: init_process_group was called, has returned
 DEFINITION_NOTE = 3  # {"text"}: things said once, such as a hook that was disabled, and why
 DEFAULT_DEFINITIONS_BYTES = 65536
 

@@ -246,6 +246,7 @@ class EventName(str, Enum):
     JOB_FINISHED = "whichrank.job.finished"
     GROUP_DEFINED = "whichrank.group.defined"
     RANK_STARTED = "whichrank.rank.started"
+    RANK_JOINING = "whichrank.rank.joining"
     RANK_EXCEPTION = "whichrank.rank.exception"
     RANK_EXIT = "whichrank.rank.exit"
     RANK_STOPPED = "whichrank.rank.stopped"

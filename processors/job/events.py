@@ -12,6 +12,7 @@ from .crash_story import planned_body
 from .crashes import judge_crash
 from .findings import clear_finding, open_finding, revise, revise_all
 from .hangs import STOP_HOLD_NS
+from .joining import end_joining
 from .state import JobState
 from .steps import close_ready_steps, judge_late_numbers
 from .words import phase_word
@@ -72,9 +73,18 @@ def _take_rank_started(job: JobState, event: Event, stamp_ns: int, ctx: Context)
     facts.started_ns = event.time_ns
     facts.launcher_pid = int(event.attributes.get("launcher_pid", 0))
     job.world_size = max(job.world_size, int(event.attributes.get("world_size", 0)))
-    for finding in job.of_kind(Kind.RANK_NEVER_JOINED):
-        if event.identity.rank in finding.suspects:
-            clear_finding(job, ctx, stamp_ns, finding, f"rank {event.identity.rank} has come")
+    end_joining(job, stamp_ns, ctx)
+
+
+def _take_joining(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
+    facts = job.facts(event.identity.rank)
+    job.set_node(event.identity.rank, event.identity.node)
+    if event.attributes.get("joined"):
+        facts.joined = True
+    elif not facts.joining_ns:
+        facts.joining_ns = _time_of(job, event)
+        facts.join_timeout_s = float(event.attributes.get("timeout_s", 0.0))
+    end_joining(job, stamp_ns, ctx)
 
 
 def _take_ending(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
@@ -179,6 +189,7 @@ TAKE: Mapping[EventName, Callable[[JobState, Event, int, Context], None]] = {
     EventName.JOB_FINISHED: _take_job_finished,
     EventName.GROUP_DEFINED: _take_group,
     EventName.RANK_STARTED: _take_rank_started,
+    EventName.RANK_JOINING: _take_joining,
     EventName.RANK_EXCEPTION: _take_ending,
     EventName.RANK_EXIT: _take_ending,
     EventName.RANK_STOPPED: _take_stopped,

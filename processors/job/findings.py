@@ -26,7 +26,9 @@ REVISION_GAP_NS = 500_000_000
 STACK_LEAD_NS = 500_000_000
 MOST_REQUESTS = 4
 #: Kinds whose suspect stands still, so that its stack shows where.
-_STACK_KINDS = frozenset({Kind.RANK_NOT_ENTERED.value, Kind.RANK_STOPPED.value, Kind.DESYNC.value})
+_STACK_KINDS = frozenset(
+    {Kind.RANK_NOT_ENTERED.value, Kind.RANK_STOPPED.value, Kind.RANK_NEVER_JOINED.value, Kind.DESYNC.value}
+)
 _MOST_CONSEQUENCES = 64
 
 

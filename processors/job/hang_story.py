@@ -151,33 +151,5 @@ def stopped_body(job: JobState, rank: int, running: Sequence[int], now: int) -> 
     )
 
 
-def never_joined_body(job: JobState, missing: Sequence[int], waiting: Sequence[int], now: int) -> Body:
-    rows = [job.progress[rank] for rank in waiting]
-    since = min(int(row["read_ns"]) - int(row["phase_age_ns"]) for row in rows)
-    age_ns = max(int(row["phase_age_ns"]) for row in rows)
-    return body(
-        job,
-        Kind.RANK_NEVER_JOINED,
-        bucket=Bucket.COMMUNICATION_HANG,
-        scope=Scope.RANK,
-        severity=Severity.INFO,
-        suspects=[suspect(job, rank, share(missing), "init") for rank in missing],
-        victims=waiting,
-        onset_ns=since,
-        now=now,
-        proof=[
-            evidence(
-                "progress",
-                ranks_words(missing),
-                now,
-                f"{ranks_words(missing)} of {job.world_size} never came; {ranks_words(waiting)} wait in init since "
-                f"{duration_words(age_ns)}",
-            )
-        ],
-        cleared=[ruled_out(waiting, "stands in init", "started and waits for the rest")],
-        confidence=0.8,
-    )
-
-
 def _place(job: JobState, wait: Wait) -> str:
     return f"{op_word(wait.op)} {wait.seq} of group {job.group_name(wait.group)}"

@@ -1,4 +1,4 @@
-"""Findings about ranks that stand still: stopped, never joined, not entered, deadlocked. Only ages in rows count."""
+"""Findings about ranks that stand still: stopped, not entered, deadlocked. Only ages in rows count."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from .waiting import Blockage, Wait, find_blockage, longest_wait_for
 
 #: All ranks of a job that is suspended stop within this time of each other.
 STOP_HOLD_NS = 250_000_000
-NEVER_JOINED_NS = 25_000_000_000
 #: After the last row of a process, its exit comes within this time; an interpreter that ends takes up to so long.
 EXIT_HOLD_NS = 2_000_000_000
 LEAVING_HOLD_NS = 10_000_000_000
@@ -43,24 +42,6 @@ def judge_stops(job: JobState, now: int, ctx: Context) -> None:
         body = hang_story.stopped_body(job, rank, running, now)
         open_finding(job, ctx, now, kind=Kind.RANK_STOPPED, place=f"rank {rank}", body=body)
         return
-
-
-def judge_joining(job: JobState, now: int, ctx: Context) -> None:
-    """Ranks of the world that never started, once the others have waited for them in init for long."""
-    if len(job.ranks) >= job.world_size:
-        return
-    missing = [rank for rank in range(job.world_size) if rank not in job.ranks]
-    if not missing or len(missing) == job.world_size or job.stopping_finding() is not None:
-        return
-    waiting, ages = [], []
-    for rank in job.alive():
-        row = job.progress_row(rank)
-        if row is not None and row["phase"] == int(Phase.INIT):
-            waiting.append(rank)
-            ages.append(int(row["phase_age_ns"]))
-    if waiting and max(ages) >= NEVER_JOINED_NS:
-        body = hang_story.never_joined_body(job, missing, waiting, now)
-        open_finding(job, ctx, now, kind=Kind.RANK_NEVER_JOINED, place=f"ranks {missing[0]}", body=body)
 
 
 def judge_waits(job: JobState, now: int, ctx: Context) -> None:

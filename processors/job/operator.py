@@ -20,7 +20,8 @@ from .closing import MOST_PENDING_ROWS, prune_pending
 from .crashes import judge_crash
 from .events import TAKE
 from .findings import clear_finding, revise_all
-from .hangs import judge_joining, judge_stops, judge_waits
+from .hangs import judge_stops, judge_waits
+from .joining import judge_joining
 from .numeric import find_non_finite
 from .open_rows import Arrived
 from .progress import take_group_progress, take_progress

@@ -45,6 +45,9 @@ class RankFacts:
     local_rank: int = -1
     launcher_pid: int = 0
     started_ns: int = 0
+    joining_ns: int = 0  # when it first called init_process_group
+    joined: bool = False  # and that has returned
+    join_timeout_s: float = 0.0
     stopped_ns: int = 0
     stopped_stamp_ns: int = 0
     continued_ns: int = 0
@@ -222,6 +225,10 @@ class JobState:
     def has_left(self, rank: int) -> bool:
         facts = self.ranks.get(rank)
         return facts is not None and bool(facts.exited_ns)
+
+    def steps_seen(self) -> bool:
+        """Whether any rank has finished a step."""
+        return bool(self.newest_step.size)
 
     def alive(self) -> list[int]:
         """Ranks that started or were seen, and have not left."""

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..plan import Ending, Pace, Scenario
-from .truths import DDP, NOT_ENTERED
+from ..plan import Blame, Ending, Pace, Scenario, Truth
+from .truths import DDP, DIED, NOT_ENTERED
 
+#: Nothing stands in the way of a stack but that its process must be known, which it is from its import of torch on.
+_NEVER_JOINED = Truth(
+    bucket="communication_hang",
+    kind="rank_never_joined",
+    blame=Blame.GUILTY,
+    scope="rank",
+    pace=Pace.WITHIN,
+    within_s=30.0,
+)
 _BY_DESIGN = replace(NOT_ENTERED, scope="application")
 
 HANGS = (
@@ -77,5 +86,38 @@ HANGS = (
         guilty_among=(0,),
         step_s=(0.05, 2.0),
         options={"evaluate_every": 1, "evaluate_s": 0.5, "first_at_onset": 1, "timeout_s": 20.0},
+    ),
+    Scenario(
+        name="never joins",
+        truth=replace(_NEVER_JOINED, leaves_stack=True),
+        ending=Ending.HANGS,
+        workloads=("late_comer",),
+        fault="sleep",
+        points=("join",),
+    ),
+    Scenario(
+        name="never joins, seen until the page",
+        truth=replace(_NEVER_JOINED, severities=("info", "page"), within_s=42.0),
+        ending=Ending.EITHER,
+        workloads=("late_comer",),
+        fault="sleep",
+        points=("join",),
+        options={"timeout_s": 50.0},
+    ),
+    Scenario(
+        name="never comes as far as torch",
+        truth=_NEVER_JOINED,
+        ending=Ending.HANGS,
+        workloads=("late_comer",),
+        fault="blocked_read",
+        points=("import",),
+    ),
+    Scenario(
+        name="killed before it joins",
+        truth=DIED,
+        ending=Ending.CRASHES,
+        workloads=("late_comer",),
+        fault="kill",
+        points=("join",),
     ),
 )

@@ -101,8 +101,8 @@ format: setup ## let ruff put format and imports right
 	@$(BIN)/ruff format --quiet .
 
 .PHONY: scenarios
-scenarios: setup ## every scenario, 3 repeats each, resumable (SEED=7 for other draws, PART=1/4 for a quarter)
-	@$(BIN)/python tests/scenarios/run.py $(if $(SEED),--seed $(SEED)) $(if $(PART),--part $(PART))
+scenarios: setup ## every scenario, 3 repeats each, resumable (SEED=7 for other draws, PART=1/4 for a quarter, MINUTES=30)
+	@$(BIN)/python tests/scenarios/run.py $(if $(SEED),--seed $(SEED)) $(if $(PART),--part $(PART)) $(if $(MINUTES),--minutes $(MINUTES))
 
 .PHONY: bench
 bench: setup $(SETUP_OLDEST) ## each headline number of the README, measured here (QUICK=1: a look, not a result)

@@ -104,7 +104,7 @@ class Batch:
             with self._lock:
                 self.skipped.append(f"{scenario.name}: {reason}")
             return
-        if time.monotonic() - self._began > self.limit_s and not self.stored(scenario, plan):
+        if self.time_is_up() and not self.stored(scenario, plan):
             with self._lock:
                 self.left_out += 1
             return
@@ -114,6 +114,9 @@ class Batch:
             self.judged.append((scenario, verdict))
             self.told += outputs.told(scenario, outcome)
             self._print(scenario, plan, outcome, verdict, fresh)
+
+    def time_is_up(self) -> bool:
+        return time.monotonic() - self._began > self.limit_s
 
     def stored(self, scenario: Scenario, plan: Plan) -> bool:
         path = folder_of(scenario, plan, self.results) / "result.json"
@@ -142,7 +145,9 @@ class Batch:
             self.console.print(f"      kept in {outcome.folder}", soft_wrap=True, markup=False, highlight=False)
 
 
-def parent_lines(options: argparse.Namespace, seed: int, fingerprint: str, console: Console) -> list[report.Line]:
+def parent_lines(
+    options: argparse.Namespace, seed: int, fingerprint: str, console: Console, batch: Batch
+) -> list[report.Line]:
     """The killed parent and the replays, a line of progress each."""
     killed: list[list[str]] = []
     plans = list(killed_parent_plans(seed, options.killed))
@@ -152,12 +157,17 @@ def parent_lines(options: argparse.Namespace, seed: int, fingerprint: str, conso
         stored = folder / "problems.json"
         document = json.loads(stored.read_text()) if stored.exists() else {}
         if document.get("fingerprint") != fingerprint:
+            if batch.time_is_up():
+                batch.left_out += 1
+                continue
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
-            document = {"problems": killed_parent_problems(scenario, plan, drawn, folder), "fingerprint": fingerprint}
+            problems, how = killed_parent_problems(scenario, plan, drawn, folder)
+            document = {"problems": problems, "how": how, "fingerprint": fingerprint}
             stored.write_text(json.dumps(document))
         killed.append(document["problems"])
-        _say(console, f"killed parent, {scenario.name} #{plan.repeat} ({describe_plan(plan)})", killed[-1], folder)
+        what = f"killed parent, {scenario.name} #{plan.repeat} ({describe_plan(plan)}; {document['how']})"
+        _say(console, what, killed[-1], folder)
     equal: list[list[str]] = []
     for out in finished_runs(options.results, seed):
         with tempfile.TemporaryDirectory() as scratch:
@@ -278,7 +288,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.parent or not (
         options.no_parent or options.only or options.quick or options.judge_only or options.soak or batch.left_out
     ):
-        lines += parent_lines(options, seed, fingerprint, console)
+        lines += parent_lines(options, seed, fingerprint, console, batch)
     if code_fingerprint() != fingerprint:
         console.print("the code changed during these runs: another call does them again")
     if batch.left_out:

@@ -7,27 +7,48 @@ run to its end, told live.
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import os
 import random
 import signal
+import statistics
 import subprocess
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from .catalogue import SCENARIOS
 from .draw import draw_plan
 from .judge import APART, describe, evidence_problems, latest_by_id, suspect_ranks
-from .plan import Blame, Ending, Plan, Scenario
-from .runner import START_S, Job, run_plan, whichrank_command
+from .plan import Blame, Ending, Pace, Plan, Scenario
+from .runner import START_S, Job, Outcome, run_plan, whichrank_command
 
-#: One fault of each way that a verdict comes about: waiting, state, death, own exception, mismatch.
-KILLED_DURING = ("sleep in forward", "SIGSTOP", "SIGKILL", "exception", "wrong op")
-#: The parent dies this long after the onset: before or around the verdict.
-KILL_AFTER_S = (0.05, 2.5)
+#: Faults of each way that a verdict comes about: waiting, state, death, own exception, mismatch, comparison.
+KILLED_DURING = (
+    "sleep in forward",
+    "SIGSTOP",
+    "SIGKILL",
+    "exception",
+    "wrong op",
+    "compute straggler of 100 %",
+    "GIL held in C",
+    "SIGSEGV",
+    "wrong size",
+    "skipped collective",
+)
+#: The watcher dies at a moment drawn from before the onset to after the verdict of the twin.
+BEFORE_ONSET_S = 1.0
+AFTER_VERDICT_S = 5.0
+#: A job that dies of its fault takes the watcher along: the kill comes this much before that at the latest.
+BEFORE_END_S = 0.3
+#: After the kill, the fault lasts longer than any verdict about it would take.
+LASTS_S = 6.0
+#: Comparison needs steps; long ones would only take time.
+STEPS_S = (0.05, 1.0)
 #: Between the two runs, each from the moment at which its own fault bit.
 ONSET_TOLERANCE_S = 1.0
 REPLAY_S = 120.0
@@ -72,67 +93,104 @@ def replay_problems(run_folder: Path, scratch: Path) -> list[str]:
     return problems
 
 
-def killed_parent_plans(seed: int, repeats: int) -> Iterator[tuple[Scenario, Plan, random.Random]]:
+def killed_parent_plans(seed: int, count: int) -> Iterator[tuple[Scenario, Plan, random.Random]]:
     """Plans of their own: a seed of the killed parent draws other jobs than the same seed of the scenarios."""
-    for scenario in SCENARIOS:
-        if scenario.name in KILLED_DURING:
-            for repeat in range(repeats):
-                drawn = random.Random(f"killed parent/{seed}/{scenario.name}/{repeat}")
-                yield scenario, draw_plan(scenario, drawn.randrange(2**31), repeat), drawn
+    named = {scenario.name: scenario for scenario in SCENARIOS}
+    for index in range(count):
+        scenario = named[KILLED_DURING[index % len(KILLED_DURING)]]
+        if scenario.truth.pace is Pace.STEPS:
+            scenario = replace(scenario, step_s=STEPS_S)
+        repeat = index // len(KILLED_DURING)
+        drawn = random.Random(f"killed parent/{seed}/{scenario.name}/{repeat}")
+        yield scenario, draw_plan(scenario, drawn.randrange(2**31), repeat), drawn
 
 
-def killed_parent_problems(scenario: Scenario, plan: Plan, drawn: random.Random, folder: Path) -> list[str]:
+def killed_parent_problems(scenario: Scenario, plan: Plan, drawn: random.Random, folder: Path) -> tuple[list[str], str]:
     """Runs one plan twice, to its end and with its watcher killed in mid-fault, and compares what is said of the two.
 
-    The twin lies in ``folder/twin``, the killed run in ``folder/killed``, its replay in ``folder/replay``.
+    Returns what is wrong, and how it went. The twin lies in ``folder/twin``, the killed run in ``folder/killed``, its
+    replay in ``folder/replay``.
     """
-    kill_after_s = drawn.uniform(*KILL_AFTER_S)
+    moment = drawn.random()
     still_standing = drawn.random() < 0.5  # else somebody has ended the hung job before asking what it was
     (folder / "twin").mkdir(parents=True)
     (folder / "killed").mkdir()
     twin = run_plan(scenario, plan, folder / "twin")
     if twin.harness_error or not twin.onsets:
-        return [f"harness: the unkilled twin: {twin.harness_error or 'the fault never bit'}"]
+        return [f"harness: the unkilled twin: {twin.harness_error or 'the fault never bit'}"], "not killed"
     told = Told(twin.revisions, twin.onsets[0].realtime, twin.pids)
+    kill_s = kill_moment_s(twin, moment)
     job = Job(scenario, plan, folder / "killed")
     try:
-        how = _run_and_kill(scenario, job, kill_after_s, still_standing)
+        how = _run_and_kill(scenario, job, kill_s, still_standing, max(kill_s, _verdict_after_s(twin)) + LASTS_S)
         replayed = replay(job.out, folder / "replay")
         job.tail.poll()
         again = Told(replayed.report["incidents"], job.onsets()[0].realtime, job.pids())
-        return [f"{problem}; {how}" for problem in differences(scenario, plan, told, again, tuple(job.tail.seen))]
+        return differences(scenario, plan, told, again, tuple(job.tail.seen)), how
     except Exception as failure:
-        return [f"harness: {type(failure).__name__}: {failure}"]
+        return [f"harness: {type(failure).__name__}: {failure}"], f"to be killed {kill_s:+.2f} s from the onset"
     finally:
         job.kill_what_is_left()
 
 
-def _run_and_kill(scenario: Scenario, job: Job, kill_after_s: float, still_standing: bool) -> str:
-    """Kills the watcher that long after the onset and lets the fault last. Returns how it went, in words.
+def kill_moment_s(twin: Outcome, moment: float) -> float:
+    """Seconds from the onset at which to kill, for a number drawn from 0 to 1. Pure."""
+    last = _verdict_after_s(twin) + AFTER_VERDICT_S
+    if not twin.stopped_by_runner:
+        last = min(last, twin.ended - twin.onsets[0].realtime - BEFORE_END_S)
+    return -BEFORE_ONSET_S + moment * (last + BEFORE_ONSET_S)
 
-    Raises RuntimeError when the fault never bit.
+
+def _verdict_after_s(twin: Outcome) -> float:
+    first = min(twin.seen.values(), default=twin.ended)
+    return max(0.0, first - twin.onsets[0].realtime)
+
+
+def _run_and_kill(scenario: Scenario, job: Job, kill_s: float, still_standing: bool, lasts_s: float) -> str:
+    """Kills the watcher that long after the onset (before it, if negative) and lets the fault last that long.
+
+    Returns how it went, in words. Raises RuntimeError when the fault never bit.
     """
     plan = job.plan
     deadline = time.monotonic() + START_S + plan.onset_step * plan.step_s * 2.5
-    while not job.onsets():
+    while not job.onsets() and not (kill_s < 0.0 and _expected_onset_s(job, plan) <= -kill_s):
         if time.monotonic() > deadline or not job.running():
             raise RuntimeError("the fault never bit")
-        time.sleep(0.01)
-    onset = job.onsets()[0].realtime
+        time.sleep(0.005)
     launcher = job.launcher()
-    time.sleep(max(0.0, onset + kill_after_s - time.time()))
+    if job.onsets():
+        time.sleep(max(0.0, job.onsets()[0].realtime + kill_s - time.time()))
     if not job.running():
         return "the job had ended before the kill"
     os.kill(job.process.pid, signal.SIGKILL)
+    killed = time.time()
     job.process.wait()
-    # The job knows nothing of it; a hang must last as long as any verdict of it would need.
-    end = time.monotonic() + max(6.0, 4.0 * plan.step_s)
-    while time.monotonic() < end and launcher.is_running():
+    while not job.onsets():
+        if time.monotonic() > deadline or not launcher.is_running():
+            raise RuntimeError("the fault never bit after the kill")
         time.sleep(0.05)
-    if scenario.ending is Ending.HANGS and not still_standing and launcher.is_running():
+    # The job knows nothing of it; a hang must last as long as any verdict of it would need, a slow job to its end.
+    onset = job.onsets()[0].realtime
+    end = onset + max(lasts_s, 4.0 * plan.step_s, 60.0 if scenario.ending is Ending.RUNS else 0.0)
+    while time.time() < end and launcher.is_running():
+        time.sleep(0.05)
+    if not still_standing and launcher.is_running():
         launcher.terminate()
         time.sleep(2.0)
-    return f"killed {kill_after_s:.2f} s after the onset, job {'still standing' if still_standing else 'ended'}"
+    standing = "still standing" if launcher.is_running() else "ended"
+    return f"killed {killed - onset:+.2f} s from the onset, job {standing}"
+
+
+def _expected_onset_s(job: Job, plan: Plan) -> float:
+    """Seconds until the fault bites, by the pace of the steps so far; far off while there is none."""
+    try:
+        ends = [float(line.split()[1]) for line in (job.truth / "steps-0.txt").read_text().splitlines()]
+    except (FileNotFoundError, IndexError, ValueError):
+        return math.inf  # not there yet, or a line half written
+    if len(ends) < 2:
+        return math.inf
+    usual_s = statistics.median(late - early for early, late in itertools.pairwise(ends))
+    return ends[-1] + (plan.onset_step - len(ends)) * usual_s - time.time()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from .catalogue import SCENARIOS
 from .draw import draw_plan
-from .parent import KILLED_DURING, Told, differences, killed_parent_plans
+from .parent import KILLED_DURING, Told, differences, kill_moment_s, killed_parent_plans
 from .plan import Scenario
+from .runner import Onset, Outcome
 
 NAMED = {scenario.name: scenario for scenario in SCENARIOS}
 STOP = NAMED["SIGSTOP"]
@@ -90,5 +92,26 @@ def test_two_ranks_that_disagree_are_both_named_by_both() -> None:
 
 
 def test_every_kind_is_drawn_as_often_as_asked() -> None:
-    drawn = [scenario.name for scenario, _, _ in killed_parent_plans(1, 3)]
-    assert sorted(drawn) == sorted(KILLED_DURING * 3)
+    drawn = [scenario.name for scenario, _, _ in killed_parent_plans(1, 2 * len(KILLED_DURING))]
+    assert sorted(drawn) == sorted(KILLED_DURING * 2)
+
+
+def test_the_watcher_dies_between_a_second_before_the_onset_and_five_after_the_verdict() -> None:
+    twin = Outcome(
+        plan=PLAN,
+        folder=Path("nowhere"),
+        began=0.0,
+        ended=130.0,
+        exit_code=1,
+        onsets=(Onset(rank=2, realtime=100.0, step=5, file="faults.py", lines=(10, 20)),),
+        signalled=None,
+        revisions=(),
+        seen={"a": 103.0},
+        pids=PIDS,
+        steps_captured={},
+        steps_done={},
+        stopped_by_runner=True,
+    )
+    assert [kill_moment_s(twin, moment) for moment in (0.0, 0.5, 1.0)] == [-1.0, 3.5, 8.0]
+    died = replace(twin, ended=101.5, stopped_by_runner=False)  # with its job, before the verdict's five seconds
+    assert kill_moment_s(died, 1.0) == pytest.approx(1.2)

@@ -244,7 +244,8 @@ def _check_counts(job: JobState, horizon: int, blind: Collection[tuple[int, int]
     rows = job.step_groups.all()
     done = rows["step"] <= horizon
     left = pick(rows, ~done)
-    rows = pick(rows, done & (rows["group"] != NO_GROUP))
+    # What comes in after its step was closed (a rank far behind the others) has nothing left to be compared with.
+    rows = pick(rows, done & (rows["group"] != NO_GROUP) & (rows["step"] > job.closed_step))
     job.step_groups.keep(left)
     if not rows.size:
         return None
@@ -289,8 +290,11 @@ def _judge_counts(
     counts = {
         int(row["rank"]): int(row["last_seq"]) - before for row in members if (group, int(row["rank"])) not in blind
     }
-    guilty = short_steps(counts, job.usual_counts.get(group))
+    usual = job.usual_counts.get(group)
+    guilty = short_steps(counts, usual)
     job.even_steps[group] = 0
+    if usual is not None and max(counts.values(), default=0) - min(counts.values(), default=0) >= max(usual, 2):
+        return None  # a whole step's worth: some have made more steps than others, as uneven inputs may have it
     if not guilty:
         return None
     return ShortStep(group=group, step=step, counts=counts, guilty=guilty, onset_ns=0)

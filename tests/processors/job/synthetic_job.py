@@ -145,6 +145,8 @@ class SyntheticJob:
     ends: dict[int, float] = field(default_factory=dict)  # rank -> seconds at which its process is gone
     states: Callable[[int, float], ProcessState] = lambda rank, at: ProcessState.SLEEPING
     heartbeat_s: Callable[[int, float], float] = lambda rank, at: 0.05
+    #: (rank, round of the program): its calls are made, but no step of its own ends, as under DDP's ``join``.
+    shadows: Callable[[int, int], bool] = lambda rank, step: False
     starved_ns: Callable[[int, int], int] = lambda rank, step: 0
     attempt: str = "a1"
     after_s: float = 8.0
@@ -195,8 +197,9 @@ class SyntheticJob:
     def _flow(
         self, me: _Rank, chance: random.Random, instances: dict[tuple[Any, ...], list[_Row]]
     ) -> Iterator[list[_Row]]:
+        own = 0
         for step in range(self.steps):
-            me.step = step
+            me.step = own
             actions = self.program(self, me.rank, step)
             if self.edit:
                 actions = self.edit(me.rank, step, actions)
@@ -223,7 +226,9 @@ class SyntheticJob:
                         me.pending.append(row)
                     else:
                         yield [row]
-            self._end_step(me, step)
+            if not self.shadows(me.rank, step):
+                self._end_step(me, own)
+                own += 1
 
     def _enter(self, me: _Rank, phase: Phase) -> None:
         since, old, _ = me.phases[-1]

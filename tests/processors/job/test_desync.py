@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from tests.processors.job.synthetic_job import Action, Call, MemoryContext, SyntheticJob, drive
+from tests.processors.job.synthetic_job import (
+    Action,
+    Call,
+    MemoryContext,
+    Program,
+    SyntheticJob,
+    ddp_step,
+    drive,
+)
 from whichrank.telemetry.records import Finding
 from whichrank.telemetry.vocabulary import EventName, ExitState, Op
 
@@ -114,4 +122,17 @@ def test_uneven_sizes_that_are_meant_are_no_mismatch() -> None:
         return [*actions, Call("world", Op.ALL_TO_ALL, bytes=100 * rank), Call("world", Op.GATHER, bytes=rank, peer=0)]
 
     job = SyntheticJob(steps=30, edit=edit)
+    assert drive(job.records()).findings() == []
+
+
+@pytest.mark.parametrize("program", [same_calls, ddp_step])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_that_made_fewer_steps_of_their_own_are_no_desync(program: Program, ranks: int) -> None:
+    """Uneven inputs under ``join``: who is through takes part in the others' calls, and its steps lag from then on."""
+
+    def through(rank: int, step: int) -> bool:
+        epoch, place = divmod(step, 40)
+        return place >= 40 - 6 * ((rank + epoch) % ranks)
+
+    job = SyntheticJob(ranks=ranks, steps=160, step_s=0.05, program=program, shadows=through)
     assert drive(job.records()).findings() == []

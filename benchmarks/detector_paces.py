@@ -10,6 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from whichrank.processors.job.excess import excess_over_others
+from whichrank.processors.job.median import median
+from whichrank.processors.job.pace import LONGEST_HISTORY, PaceChange, find_pace_change
+from whichrank.processors.job.speed import PACE_CHECK_STEPS
 from whichrank.processors.job.straggler import (
     LONGEST_BASELINE,
     WARM_UP_STEPS,
@@ -83,7 +87,7 @@ def draw_pace(
     fault: Fault | None = None,
 ) -> Pace:
     own_s = np.zeros((steps, ranks, len(Phase)))
-    length_s = step_s * _common(chance, habit, steps)[:, None] * np.ones(ranks)
+    length_s = step_s * _common(chance, habit, steps, step_s)[:, None] * np.ones(ranks)
     if habit == "uneven ranks":
         length_s = length_s * chance.uniform(0.85, 1.0, ranks)
     if habit == "drift":  # each rank's device warms up and cools down a little, over hundreds of steps
@@ -110,7 +114,7 @@ def draw_pace(
     return Pace(own_s=own_s, starved_s=starved_s)
 
 
-def _common(chance: np.random.Generator, habit: str, steps: int) -> np.ndarray:
+def _common(chance: np.random.Generator, habit: str, steps: int, step_s: float) -> np.ndarray:
     """What all ranks' steps have in common, 1 at first."""
     if habit == "vary 1:8":
         return chance.uniform(1.0, 8.0, steps)
@@ -118,8 +122,9 @@ def _common(chance: np.random.Generator, habit: str, steps: int) -> np.ndarray:
         return np.exp(np.cumsum(chance.normal(0.0, 0.002, steps)))
     if habit == "ramp":
         grown = np.linspace(0.0, 1.0, steps)
-        if chance.random() < 0.5:
-            grown = np.floor(grown * 8.0) / 8.0
+        if chance.random() < 0.5:  # in stairs of some seconds each
+            stairs = max(8.0, steps * step_s / chance.uniform(5.0, 20.0))
+            grown = np.floor(grown * stairs) / stairs
         return np.asarray(1.0 + chance.uniform(0.5, 3.0) * grown)
     return np.ones(steps)
 
@@ -151,6 +156,19 @@ def window(times: StepTimes, end: int) -> StepTimes:
         starved_ns=times.starved_ns[part],
         phase_self_ns=times.phase_self_ns[part],
     )
+
+
+def first_pace_change(pace: Pace) -> tuple[int, PaceChange] | None:
+    """The same for a change of the whole job's pace, looked for as often as the operator does."""
+    times = pace.times()
+    slowest = np.maximum(excess_over_others(times.self_ns), 0).max(axis=1)
+    pace_ns = (times.duration_ns - slowest - median(times.starved_ns, axis=1)).astype(np.int64)
+    for end in range(PACE_CHECK_STEPS, times.steps.size + 1, PACE_CHECK_STEPS):
+        part = slice(max(0, end - LONGEST_HISTORY), end)
+        found = find_pace_change(times.steps[part], times.begin_ns[part], pace_ns[part])
+        if found is not None:
+            return end, found
+    return None
 
 
 def first_straggler(pace: Pace) -> tuple[int, Straggler] | None:

@@ -7,17 +7,20 @@ ranks and 3 to 6 % jitter are drawn; nothing is left out. Run: ``python -m bench
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from benchmarks.detector_paces import HABITS, Fault, draw_pace, first_straggler
+from benchmarks.detector_paces import HABITS, Fault, draw_pace, first_pace_change, first_straggler
 from benchmarks.report import Report
 
 #: Slow steps within which a straggler is to be named, and for how many of the jobs.
 STEPS_ASKED = 10
 SHARE_ASKED = {0.1: 0.75, 0.2: 0.95, 0.3: 0.98, 1.0: 0.98}
+#: By how much all ranks become slower together.
+TOGETHER_SHARES = (0.1, 0.3)
 #: Per 1,000 healthy jobs of 100 to 1,000 steps with each habit.
 FALSE_ASKED = 10
 
@@ -43,14 +46,14 @@ def draw_settings(chance: np.random.Generator) -> tuple[int, float, float]:
 
 
 def false_alarms(habit: str, jobs: int, seed: int, most_steps: int = 1000) -> int:
-    """How many of the healthy jobs have a rank named in any of their steps."""
+    """How many of the healthy jobs have a rank named, or are called slower, in any of their steps."""
     count = 0
     for number in range(jobs):
         chance = np.random.default_rng([seed, HABITS.index(habit), number])
         steps = int(np.exp(chance.uniform(np.log(100), np.log(most_steps))))
         ranks, step_s, jitter = draw_settings(chance)
         pace = draw_pace(chance, habit=habit, ranks=ranks, steps=steps, step_s=step_s, jitter=jitter)
-        count += first_straggler(pace) is not None
+        count += first_straggler(pace) is not None or first_pace_change(pace) is not None
     return count
 
 
@@ -77,6 +80,23 @@ def delays(share: float, jobs: int, seed: int) -> Delays:
     return seen
 
 
+def together(share: float, jobs: int, seed: int) -> tuple[int, int]:
+    """Of jobs that all ranks slow down together for 45 s: how many are told, and at the right step."""
+    told = right = 0
+    for number in range(jobs):
+        chance = np.random.default_rng([seed, int(share * 1000), number])
+        ranks, _, jitter = draw_settings(chance)
+        step_s = float(np.exp(chance.uniform(np.log(0.1), np.log(1.0))))
+        first = max(60, math.ceil(25.0 / step_s))
+        steps = first + max(50, math.ceil(45.0 / step_s))
+        fault = Fault(rank=-1, first=first, share=share)
+        pace = draw_pace(chance, habit="even", ranks=ranks, steps=steps, step_s=step_s, jitter=jitter, fault=fault)
+        found = first_pace_change(pace)
+        told += found is not None
+        right += found is not None and abs(found[1].step - pace.first_step - first) <= 1
+    return told, right
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--jobs", type=int, default=1000)
@@ -95,6 +115,10 @@ def main() -> int:
             f"p50 {np.median(seen.steps):.0f}, p95 {np.quantile(seen.steps, 0.95):.0f}, {seen.missed} missed, "
             f"{seen.early} named before; onset within a step {seen.onset_right} of {told}",
         )
+    for share in TOGETHER_SHARES:
+        told, right = together(share, options.jobs, options.seed)
+        report.at_least(f"all slower by {share:.0%}: told", 0.98, told / options.jobs, k=told, n=options.jobs)
+        report.shown(f"all slower by {share:.0%}: onset within a step", f"{right} of {told}")
     for habit in HABITS:
         alarms = false_alarms(habit, options.jobs, options.seed)
         report.at_most(f"healthy, {habit}: jobs with a false alarm", FALSE_ASKED * options.jobs / 1000, alarms)

@@ -191,7 +191,9 @@ def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarra
         phase_self_ns=own_phases[plain],
     )
     worst = np.maximum(excess_over_others(own[plain]), 0).max(axis=1) if ranks.size > 1 else 0
-    job.add_steps(times, (duration[plain] - worst).astype(np.int64))
+    others = median(times.starved_ns, axis=1)  # a crowded node slows the job, but did not change it
+    exchange = chosen["collective_ns"].min(axis=1)[plain]
+    job.add_steps(times, (duration[plain] - worst - others).astype(np.int64), exchange)
     _add_numbers(job, chosen[plain])
 
 

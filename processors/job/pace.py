@@ -6,7 +6,7 @@ Located by the largest cumulative deviation, then verified: large, lasting, abru
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,17 +18,30 @@ STEPS_BEFORE = 50
 STEPS_AFTER = 40
 NS_BEFORE = 20_000_000_000
 NS_AFTER = 30_000_000_000
-SMALLEST_RATIO = 1.3
+#: Ten percent are to be told; their estimate may come out a little lower.
+SMALLEST_RATIO = 1.08
+#: In standard deviations of the difference, as they follow from single steps, and from means over some.
+SIGNIFICANCE = 8.0
+BLOCK_STEPS = 8
+#: Share of the rise that pace may have moved within the parts before and after: more is a ramp or a drift.
+LARGEST_SLOPE = 0.35
+#: Share of the rise that has to happen at the step itself.
+SMALLEST_EDGE = 0.6
+EDGE_STEPS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaceChange:
-    """step: first slow step. before_ns, after_ns: median step times."""
+    """step: first slow step. before_ns, after_ns: median step times; own, data, exchange: by how much longer the ranks'
+    own work takes, of it the waiting for data, and their collectives where nobody waits for anybody."""
 
     step: int
     onset_ns: int
     before_ns: int
     after_ns: int
+    own_ns: int = 0
+    data_ns: int = 0
+    exchange_ns: int = 0
 
     @property
     def ratio(self) -> float:
@@ -40,19 +53,22 @@ def find_pace_change(steps: np.ndarray, begin_ns: np.ndarray, pace_ns: np.ndarra
     if pace_ns.size < STEPS_BEFORE + STEPS_AFTER:
         return None
     pace = np.log(np.maximum(pace_ns, 1).astype(np.float64))
-    deviation = np.cumsum(pace - pace.mean())
-    change = int(np.argmax(np.abs(deviation))) + 1
+    change = _most_likely_change(pace)
     before, after = pace[:change], pace[change:]
     if before.size < STEPS_BEFORE or after.size < STEPS_AFTER:
         return None
     if int(pace_ns[:change].sum()) < NS_BEFORE or int(pace_ns[change:].sum()) < NS_AFTER:
         return None
     rise = float(median(after) - median(before))
-    if rise < np.log(SMALLEST_RATIO) or np.quantile(after, 0.2) < np.quantile(before, 0.8):
+    if rise < np.log(SMALLEST_RATIO) or rise < SIGNIFICANCE * _noise_of_difference(before, after):
         return None
-    # A ramp (growing batches, longer sequences) is planned work: only a jump is a change.
-    edge = float(median(after[:5]) - median(before[-5:]))
-    if edge < 0.6 * rise:
+    if np.quantile(after, 0.3) < np.quantile(before, 0.7):
+        return None
+    # A ramp (growing batches, longer sequences) is planned work: only a jump between two even parts is a change.
+    if abs(_slope(before)) > LARGEST_SLOPE * rise or abs(_slope(after)) > LARGEST_SLOPE * rise:
+        return None
+    edge = float(median(after[:EDGE_STEPS]) - median(before[-EDGE_STEPS:]))
+    if edge < SMALLEST_EDGE * rise:
         return None
     return PaceChange(
         step=int(steps[change]),
@@ -60,6 +76,40 @@ def find_pace_change(steps: np.ndarray, begin_ns: np.ndarray, pace_ns: np.ndarra
         before_ns=int(np.exp(median(before))),
         after_ns=int(np.exp(median(after))),
     )
+
+
+def with_parts(change: PaceChange, steps: np.ndarray, parts: np.ndarray) -> PaceChange:
+    """parts: (n, 3) own work, data and exchange of each step. They tell slow hosts, slow data and a slow network."""
+    late = steps >= change.step
+    own, data, exchange = (median(parts[late], axis=0) - median(parts[~late], axis=0)).astype(np.int64).tolist()
+    return replace(change, own_ns=own, data_ns=data, exchange_ns=exchange)
+
+
+def _most_likely_change(pace: np.ndarray) -> int:
+    """Where the two parts' means differ most, in units of what chance would make of them."""
+    count = np.arange(1, pace.size)
+    deviation = np.cumsum(pace - pace.mean())[:-1]
+    size = np.abs(deviation) / np.sqrt(count * (pace.size - count))
+    size[: STEPS_BEFORE // 2] = size[pace.size - STEPS_AFTER // 2 :] = 0.0
+    return int(np.argmax(size)) + 1
+
+
+def _noise_of_difference(before: np.ndarray, after: np.ndarray) -> float:
+    """Standard deviation of the difference between two medians; steps that lean on one another are noisier."""
+    variance = 0.0
+    for part in (before, after):
+        residuals = part - median(part)
+        step = 1.4826 * float(median(np.abs(residuals)))
+        blocks = residuals[: residuals.size // BLOCK_STEPS * BLOCK_STEPS].reshape(-1, BLOCK_STEPS)
+        wander = 1.4826 * float(median(np.abs(median(blocks, axis=1)))) * BLOCK_STEPS**0.5
+        variance += 1.57 * max(step, wander) ** 2 / part.size
+    return float(variance**0.5)
+
+
+def _slope(part: np.ndarray) -> float:
+    """By how much the last third lies above the first."""
+    third = part.size // 3
+    return float(median(part[-third:]) - median(part[:third]))
 
 
 def is_back_to_pace(pace_ns: np.ndarray, before_ns: int, after_ns: int) -> bool:

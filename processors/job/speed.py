@@ -9,7 +9,7 @@ from ..operator import Context
 from . import steps_story
 from .findings import clear_finding, open_finding
 from .numeric import EXPLOSION_RATIO, Numbers, find_explosion, find_non_finite
-from .pace import find_pace_change, is_back_to_pace
+from .pace import find_pace_change, is_back_to_pace, with_parts
 from .state import JobState, OpenFinding
 from .straggler import find_straggler, is_still_slow
 
@@ -89,6 +89,7 @@ def _judge_pace(job: JobState, now: int, ctx: Context) -> None:
         return
     change = find_pace_change(steps, begins, pace)
     if change is not None:
+        change = with_parts(change, steps, job.pace[:, 3:])
         body = steps_story.slow_together_body(job, change, now)
         detail = {"before_ns": change.before_ns, "after_ns": change.after_ns}
         open_finding(job, ctx, now, kind=Kind.SLOW_TOGETHER, place=f"step {change.step}", body=body, detail=detail)

@@ -129,7 +129,7 @@ class JobState:
         self.number_due_ns = 0
         self.pace_checked_step = 0
         self.times = empty_times(np.zeros(0, np.int64))
-        self.pace = np.zeros((0, 3), np.int64)
+        self.pace = np.zeros((0, 6), np.int64)  # step, begin, pace, all ranks' own work, of it data, exchange
         self.norms = np.zeros((0, 0))
         self.norm_steps = np.zeros((0, 2), np.int64)
         self.losses = np.zeros((0, 0))
@@ -280,8 +280,11 @@ class JobState:
         np.maximum.at(self.newest_step, ranks, steps)
 
     # --- steps ------------------------------------------------------------------------------------------------------
-    def add_steps(self, times: StepTimes, pace_ns: np.ndarray) -> None:
-        """Appends closed plain steps to the window; another set of ranks begins a new window."""
+    def add_steps(self, times: StepTimes, pace_ns: np.ndarray, exchange_ns: np.ndarray) -> None:
+        """Appends closed plain steps to the window; another set of ranks begins a new window.
+
+        exchange_ns: what the collectives of a step took on the rank that waited least in them.
+        """
         if not np.array_equal(times.ranks, self.times.ranks):
             self._forget_window(times.ranks)
         old = self.times
@@ -295,8 +298,10 @@ class JobState:
             starved_ns=np.concatenate([old.starved_ns, times.starved_ns])[keep:],
             phase_self_ns=np.concatenate([old.phase_self_ns, times.phase_self_ns])[-_KEPT_PHASES:],
         )
-        self.pace = np.concatenate([self.pace, np.stack([times.steps, times.begin_ns, pace_ns], axis=1)])
-        self.pace = self.pace[-LONGEST_HISTORY:]
+        own_ns = median(times.self_ns - times.starved_ns, axis=1).astype(np.int64)
+        data_ns = median(times.phase_self_ns[:, :, Phase.DATA], axis=1).astype(np.int64)
+        pace = np.stack([times.steps, times.begin_ns, pace_ns, own_ns, data_ns, exchange_ns], axis=1)
+        self.pace = np.concatenate([self.pace, pace])[-LONGEST_HISTORY:]
         self.steps_changed = True
 
     def note_pace(self, closed_rows: int) -> None:
@@ -336,7 +341,7 @@ class JobState:
 
     def _forget_window(self, ranks: np.ndarray) -> None:
         self.times = empty_times(ranks)
-        self.pace = np.zeros((0, 3), np.int64)
+        self.pace = np.zeros((0, 6), np.int64)
         self.norms = np.zeros((0, ranks.size))
         self.norm_steps = np.zeros((0, 2), np.int64)
         self.losses = np.zeros((0, ranks.size))

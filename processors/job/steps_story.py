@@ -10,6 +10,9 @@ from .story import Body, body, evidence, ruled_out, share, source_of, suspect
 from .straggler import Straggler
 from .words import duration_words, phase_word, ranks_words
 
+#: Share of a surplus from which on it is said to be there.
+MOST_OF_IT = 0.7
+
 
 def straggler_body(job: JobState, found: Straggler, now: int) -> Body:
     others = [int(rank) for rank in job.times.ranks if rank != found.rank]
@@ -62,10 +65,25 @@ def slow_together_body(job: JobState, change: PaceChange, now: int) -> Body:
         suspects=[],
         onset_ns=change.onset_ns,
         now=now,
-        proof=[evidence("steps.pace", f"job {job.job}", now, shows, round(change.ratio, 3))],
+        proof=[
+            evidence("steps.pace", f"job {job.job}", now, shows, round(change.ratio, 3)),
+            evidence("steps.self_time", ranks_words(job.ranks), now, _where_it_went(change), change.own_ns / 1e9),
+        ],
         confidence=0.7,
         step=change.step,
     )
+
+
+def _where_it_went(change: PaceChange) -> str:
+    rise = max(1, change.after_ns - change.before_ns)
+    of_it = f"of the {duration_words(rise)} more a step"
+    if change.exchange_ns > MOST_OF_IT * rise:
+        return f"{of_it}, {duration_words(change.exchange_ns)} are collectives in which nobody waits: a slower network"
+    if change.data_ns > MOST_OF_IT * rise:
+        return f"{of_it}, every rank waits {duration_words(change.data_ns)} for its data: what serves them is slower"
+    if change.own_ns > MOST_OF_IT * rise:
+        return f"{of_it}, {duration_words(change.own_ns)} are every rank's own work: more to do, or slower hosts"
+    return f"{of_it}, {duration_words(max(0, change.own_ns))} are the ranks' own work, the rest is not known"
 
 
 def number_body(job: JobState, bad: BadNumber, now: int) -> tuple[Kind, Body]:

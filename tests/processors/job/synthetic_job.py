@@ -148,6 +148,7 @@ class SyntheticJob:
     #: (rank, round of the program): its calls are made, but no step of its own ends, as under DDP's ``join``.
     shadows: Callable[[int, int], bool] = lambda rank, step: False
     starved_ns: Callable[[int, int], int] = lambda rank, step: 0
+    transfer_s: Callable[[int], float] = lambda step: 0.001
     attempt: str = "a1"
     after_s: float = 8.0
     start_s: float = 100.0
@@ -280,7 +281,7 @@ class SyntheticJob:
         last = max(other.enqueued_ns for other in there)
         if any(last >= self.people[other.rank].ended_ns for other in there):
             return None
-        return last + 1_000_000
+        return last + int(self.transfer_s(row.step) * SECOND)
 
     # --- the agent ----------------------------------------------------------------------------------------------------
     def records(self) -> list[Record]:
@@ -408,7 +409,8 @@ class SyntheticJob:
             mine = [row for row in self.people[rank].rows if row.step == step]
             flags = StepFlag.HAS_LOSS | StepFlag.HAS_GRAD_NORM
             begin, starved_ns = end - sum(phases), self.starved_ns(rank, step)
-            rows.append((rank, flags, step, begin, end, phases, 0, len(mine), loss, norm, starved_ns))
+            calls_ns = sum(max(0, row.done_ns - row.enqueued_ns) for row in mine)
+            rows.append((rank, flags, step, begin, end, phases, calls_ns, len(mine), loss, norm, starved_ns))
             for index, name in enumerate(self.groups):
                 used = [row for row in mine if row.call.group == name and row.call.op not in (Op.SEND, Op.RECV)]
                 if used:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.detector_paces import HABITS
-from benchmarks.detectors import STEPS_ASKED, delays, false_alarms
+from benchmarks.detectors import STEPS_ASKED, delays, false_alarms, together
 
 JOBS = 25
 
@@ -15,6 +15,11 @@ def test_a_rank_that_becomes_slow_is_named_within_ten_steps_and_nobody_else(shar
     seen = delays(share, JOBS, seed=3)
     assert seen.within(STEPS_ASKED) >= at_least
     assert seen.wrong_rank == seen.early == 0
+
+
+def test_ten_percent_of_all_together_are_told_at_their_step() -> None:
+    told, right = together(0.1, 10, seed=3)
+    assert (told, right) == (10, 10)
 
 
 @pytest.mark.parametrize("habit", HABITS)

@@ -114,11 +114,30 @@ def test_between_nodes_durations_tell_who_is_slow() -> None:
     assert [item["rank"] for item in finding.body["suspects"]] == [3]
 
 
-def test_all_slower_together_names_nobody() -> None:
-    job = SyntheticJob(ranks=2, steps=330, step_s=0.4, slow=lambda rank, step: 1.5 if step >= 180 else 1.0)
+@pytest.mark.parametrize(
+    ("slow", "delay_s", "words"),
+    [(1.5, 0.0, "are every rank's own work"), (1.0, 0.06, "for its data: what serves them is slower")],
+)
+def test_all_slower_together_names_nobody(slow: float, delay_s: float, words: str) -> None:
+    job = SyntheticJob(
+        ranks=2,
+        steps=330,
+        step_s=0.4,
+        slow=lambda rank, step: slow if step >= 180 else 1.0,
+        delays=[lambda rank, step, phase: delay_s if phase is Phase.DATA and step >= 180 else 0.0],
+    )
     finding = only(drive(job.records()))
     assert (finding.body["kind"], finding.body["suspects"]) == ("slow_together", [])
     assert abs(finding.body["first_bad"]["step"] - 180) <= 1
+    assert words in finding.body["evidence"][1]["shows"]
+
+
+def test_a_network_that_slows_down_is_told_from_slow_ranks() -> None:
+    """Transfers of 1 ms take 80 ms from step 180 on; nobody's own work changes."""
+    job = SyntheticJob(ranks=3, steps=330, step_s=0.4, transfer_s=lambda step: 0.08 if step >= 180 else 0.001)
+    finding = only(drive(job.records()))
+    assert (finding.body["kind"], finding.body["suspects"]) == ("slow_together", [])
+    assert "a slower network" in finding.body["evidence"][1]["shows"]
 
 
 def numbers(bad: dict[int, list[int]], value: float = math.nan):  # type: ignore[no-untyped-def]

@@ -16,6 +16,7 @@ from ...telemetry.vocabulary import EventFlag, Phase, StepFlag
 from .excess import excess_over_others
 from .matching import Joined, Mismatch, find_mismatch, join_instances, short_steps
 from .median import median
+from .open_rows import Arrived
 from .rows import concatenate, pick
 from .state import JobState
 from .straggler import WARM_UP_STEPS, StepTimes
@@ -95,6 +96,22 @@ def close_steps(job: JobState, horizon: int) -> Closed:
     job.note_pace(instances.rows.size)
     job.steps_changed = job.rewrite_open = True
     return Closed(rows=closing, mismatch=mismatch, short=short)
+
+
+def differ_in_count(job: JobState, arrived: Arrived) -> bool:
+    """Whether members of a group, of those whose STEP_GROUPS came in one message, are at different places after the
+    same step, where that means something. Cheap, for it is asked of every message."""
+    rows = arrived.rows
+    if rows.size < 2:
+        return False
+    place = (rows["group"].astype(np.int64) << 44) + rows["step"]
+    order = place.argsort(kind="stable")
+    place, seq = place[order], rows["last_seq"][order]
+    differ = (place[1:] == place[:-1]) & (seq[1:] != seq[:-1])
+    if not differ.any():
+        return False
+    groups = arrived.group_of(rows)[order][1:][differ].tolist()
+    return any(job.even_steps.get(group, 0) >= EVEN_STEPS for group in groups)
 
 
 def prune_pending(job: JobState) -> Mismatch | None:

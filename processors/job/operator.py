@@ -16,7 +16,7 @@ from ...telemetry.tables import TABLES
 from ...telemetry.vocabulary import EventName, Kind
 from ..operator import Context, Timer
 from .attempts import Place
-from .closing import MOST_PENDING_ROWS, prune_pending
+from .closing import MOST_PENDING_ROWS, differ_in_count, prune_pending
 from .crashes import judge_crash
 from .events import TAKE
 from .findings import clear_finding, revise_all
@@ -29,7 +29,14 @@ from .rows import in_dtype
 from .signatures import note_open_calls, report_mismatch
 from .state import JobState
 from .state_rows import is_current, load_job, save_job
-from .steps import SPEED_KINDS, close_ready_steps, ends_with_steps, judge_late_numbers, judge_open_calls
+from .steps import (
+    SPEED_KINDS,
+    close_ready_steps,
+    ends_with_steps,
+    judge_counts,
+    judge_late_numbers,
+    judge_open_calls,
+)
 
 NUMBER_HOLD_NS = 1_000_000_000
 #: Steps that take no longer than those before may wait until so much has gathered, or so long.
@@ -39,6 +46,8 @@ CLOSE_NS = 4_000_000_000
 CLOSE_SOON_NS = 200_000_000
 #: While it is known that steps are slow, all that they can tell is that they are no longer.
 CLOSE_SLOW_NS = 1_000_000_000
+#: The steps of those counts, and what other nodes flush at the same time, come in right after.
+COUNTS_HOLD_NS = 100_000_000
 _LOOK = "look"
 _TABLE = "job"
 _GROUPED = frozenset({EventName.BLOCK_COLLECTIVES, EventName.BLOCK_STEP_GROUPS, EventName.BLOCK_GROUP_PROGRESS})
@@ -110,6 +119,7 @@ class JobOperator:
             judge_open_calls(job, now, ctx)
             judge_crash(job, now, ctx)
             judge_late_numbers(job, now, ctx)
+            judge_counts(job, now, ctx)
             revise_all(job, ctx, now)
 
     def _enter(self, job: JobState, payload: Block | Event, now: int, ctx: Context) -> bool:
@@ -161,6 +171,9 @@ class JobOperator:
             self._take_steps(job, arrived, node, stamp_ns, ctx)
         elif block.name is EventName.BLOCK_STEP_GROUPS:
             job.step_groups.add(arrived)
+            if not job.counts_due_ns and differ_in_count(job, arrived):
+                job.counts_due_ns = stamp_ns + COUNTS_HOLD_NS
+                job.schedule(job.counts_due_ns)
         elif block.name is EventName.BLOCK_PROGRESS:
             take_progress(job, arrived, node, stamp_ns)
             judge_stops(job, stamp_ns, ctx)

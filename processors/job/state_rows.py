@@ -35,7 +35,7 @@ _PLAIN_FACTS = (
     "exit_code",
 )
 #: Names of the single numbers in ``clock``, in their order there.
-_CLOCK_NUMBERS = ("due_ns", "number_due_ns", "closed_stamp_ns")
+_CLOCK_NUMBERS = ("due_ns", "number_due_ns", "counts_due_ns", "closed_stamp_ns")
 _RANK_FACTS = tuple(RankFacts.__slots__)
 _PLAIN_STEPS = ("slow_step_ns", "closed_step", "pace_checked_step")
 

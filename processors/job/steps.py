@@ -79,6 +79,13 @@ def judge_late_numbers(job: JobState, now: int, ctx: Context, *, finished: bool 
             judge_numbers(job, rows[rows["step"] == bad.step], now, ctx)
 
 
+def judge_counts(job: JobState, now: int, ctx: Context) -> None:
+    """Ranks that called different numbers of collectives in one step need not wait until many steps are closed."""
+    if job.counts_due_ns and now >= job.counts_due_ns:
+        job.counts_due_ns = 0
+        close_ready_steps(job, now, ctx)
+
+
 def judge_signatures(job: JobState, now: int, ctx: Context) -> None:
     """Compares everything that is pending; closes what can be closed first."""
     close_ready_steps(job, now, ctx)  # the steps before are the pattern by which two ranks are told apart

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.processors.job.synthetic_job import (
+    WALL_NS,
     Action,
     Call,
     MemoryContext,
@@ -94,6 +95,25 @@ def test_a_skip_among_identical_calls_is_found_by_counting(ranks: int) -> None:
     assert finding.body["kind"] == "desync"
     assert [item["rank"] for item in finding.body["suspects"]] == [1]
     assert finding.body["first_bad"]["step"] == 20
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_a_skip_that_stops_nobody_is_told_at_once_though_even_steps_are_closed_seldom(ranks: int) -> None:
+    """Identical calls that nobody waits for: the job goes on at its pace, a call behind on one rank."""
+
+    def program(job: SyntheticJob, rank: int, step: int) -> list[Action]:
+        return [
+            replace(action, asynchronous=True) if isinstance(action, Call) else action
+            for action in same_calls(job, rank, step)
+        ]
+
+    skip = changed(1, 61, 1, drop=True)
+    job = SyntheticJob(ranks=ranks, steps=140, jitter=0.001, program=program, edit=skip)
+    context = drive(job.records())
+    finding = only(context)
+    assert [item["rank"] for item in finding.body["suspects"]] == [1]
+    ended_ns = max(end for rank, step, end, *_ in job.finished if (rank, step) == (1, 61))
+    assert context.findings()[0].time_ns - WALL_NS - ended_ns < 0.5e9
 
 
 def test_an_innocent_that_is_aborted_by_a_wrong_size_is_ruled_out() -> None:

@@ -11,7 +11,7 @@ from .crash_order import Ending, role_hint, weigh_thread_error
 from .crash_story import planned_body
 from .crashes import judge_crash
 from .findings import clear_finding, open_finding, revise, revise_all
-from .hangs import STOP_HOLD_NS
+from .hangs import SIGN_OF_LIFE_NS, STOP_HOLD_NS
 from .joining import end_joining
 from .state import JobState
 from .steps import close_ready_steps, judge_late_numbers
@@ -106,7 +106,7 @@ def _take_stopped(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> N
     if not facts.stopped_ns:
         facts.stopped_ns, facts.stopped_stamp_ns = _time_of(job, event), stamp_ns
     if event.attributes.get("left_behind"):  # it lasted until somebody came to read the rings: nothing to wait for
-        facts.stopped_stamp_ns = stamp_ns - STOP_HOLD_NS
+        facts.stopped_stamp_ns = stamp_ns - SIGN_OF_LIFE_NS
     job.schedule(stamp_ns + STOP_HOLD_NS)
 
 

@@ -17,6 +17,11 @@ from .waiting import Blockage, Wait, find_blockage, longest_wait_for
 
 #: All ranks of a job that is suspended stop within this time of each other.
 STOP_HOLD_NS = 250_000_000
+#: A rank that lives this long after a peer stopped was not stopped with it.
+WENT_ON_NS = 150_000_000
+#: So long it is waited for such a sign; after that a process that does not look stopped is taken to run.
+SIGN_OF_LIFE_NS = 1_500_000_000
+_LOOK_AGAIN_NS = 100_000_000
 #: After the last row of a process, its exit comes within this time; an interpreter that ends takes up to so long.
 EXIT_HOLD_NS = 2_000_000_000
 LEAVING_HOLD_NS = 10_000_000_000
@@ -25,23 +30,45 @@ UNSEEN_FACTOR = 2
 
 
 def judge_stops(job: JobState, now: int, ctx: Context) -> None:
-    """A stopped process while peers run: told after a moment in which the others might stop as well."""
+    """A stopped process while peers run: told when they have shown it, since the others might stop as well."""
     if not any(facts.stopped_ns for facts in job.ranks.values()):
         return
     stopped = [rank for rank in job.alive() if job.ranks[rank].stopped_ns]
     if not stopped or job.stopping_finding() is not None:
         return
-    running = [rank for rank in job.alive() if rank not in stopped]
-    if not running:
+    others = [rank for rank in job.alive() if rank not in stopped]
+    if not others:
         return  # the whole job is suspended, which someone wanted
     for rank in stopped:
         ready = job.ranks[rank].stopped_stamp_ns + STOP_HOLD_NS
         if now < ready:
             job.schedule(ready)
             continue
+        running = [other for other in others if _went_on(job, other, rank, now)]
+        if not running:
+            job.schedule(now + _LOOK_AGAIN_NS)
+            continue
         body = hang_story.stopped_body(job, rank, running, now)
         open_finding(job, ctx, now, kind=Kind.RANK_STOPPED, place=f"rank {rank}", body=body)
         return
+
+
+def _went_on(job: JobState, rank: int, stopped: int, now: int) -> bool:
+    """Whether ``rank`` runs on after ``stopped`` was: a process is looked at seldom, so its heartbeat has to say so.
+
+    On one node both are on one clock; another node's clock is no measure, so there it counts from the arrival.
+    """
+    row, facts = job.progress_row(rank), job.ranks[stopped]
+    if row is None or int(row["process_state"]) == ProcessState.STOPPED:
+        return False
+    if now >= facts.stopped_stamp_ns + SIGN_OF_LIFE_NS:
+        return True
+    age_ns = int(row["heartbeat_age_ns"])
+    if not age_ns:
+        return False  # it has no heartbeat
+    if job.node_of(rank) == job.node_of(stopped):
+        return int(row["read_ns"]) - age_ns > facts.stopped_ns + WENT_ON_NS
+    return int(job.progress_stamps[rank]) - age_ns > facts.stopped_stamp_ns + WENT_ON_NS
 
 
 def judge_waits(job: JobState, now: int, ctx: Context) -> None:

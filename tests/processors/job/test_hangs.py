@@ -152,6 +152,22 @@ def test_a_job_that_is_suspended_as_a_whole_is_nobodys_fault() -> None:
     assert drive(stopped_job([0, 1, 2, 3]).records()).findings() == []
 
 
+@pytest.mark.parametrize("seen_s", [4.5, 4.7, 5.2])
+def test_a_job_whose_processes_are_looked_at_at_different_moments_is_suspended_as_well(seen_s: float) -> None:
+    """All stop at 4.4; rank 1 is seen at once, the others later: until then only their heartbeats tell."""
+    job = SyntheticJob(
+        steps=30,
+        delays=[lambda rank, step, phase: FOREVER if (step, phase) == (20, Phase.FORWARD) else 0],
+        states=lambda rank, at: ProcessState.STOPPED if at > (4.4 if rank == 1 else seen_s) else ProcessState.RUNNING,
+        heartbeat_s=lambda rank, at: max(0.05, at - 4.38),
+        events=[
+            (4.45 if rank == 1 else seen_s + 0.05, EventName.RANK_STOPPED, rank, {"step": 20, "phase": "forward"})
+            for rank in range(4)
+        ],
+    )
+    assert drive(job.records()).findings() == []
+
+
 def test_a_stopped_process_that_goes_on_ends_the_finding() -> None:
     job = stopped_job([1], length_s=5.4)
     job.states = lambda rank, at: ProcessState.STOPPED if rank == 1 and 4.4 < at < 9.3 else ProcessState.RUNNING

@@ -31,6 +31,7 @@ SENTENCES: dict[str, str] = {
     Kind.PLANNED_STOP: "the job was asked to stop",
     Kind.INPUT_SILENT: "no telemetry arrives",
     Kind.AGENT_SILENT: "an agent went silent",
+    Kind.NODE_LOST: "is gone, with its ranks",
 }
 SEVERITY_STYLE = {"page": "bold red", "ticket": "yellow", "info": "cyan"}
 

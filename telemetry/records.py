@@ -63,7 +63,7 @@ class Event:
     """A single thing that happened. ``attributes`` holds only str, int, float, bool and tuples of those.
 
     Attributes by name (all optional unless marked *):
-      JOB_STARTED      command, job_name, world_size, pid
+      JOB_STARTED      command, job_name, world_size, pid, nodes (instances of whichrank that are expected, absent: 1)
       JOB_SIGNALLED    signal* (number), origin ("user" | "scheduler"): someone asked the job to stop
       JOB_FINISHED     exit_code*, signal (of the launcher, 0 none)
       GROUP_DEFINED    the fields of Group
@@ -84,6 +84,10 @@ class Event:
       RANK_LEVEL       level*, hook_state*, note (the rank's last note: why a hook is off)
       AGENT_HEALTH     counters by name
       EVIDENCE_REQUEST id*, action ("stack"), rank*, node
+      PEER_CONNECTED   role* ("follower": the identity's node sends its records here; "judge": that node judges from now
+                       on), offset_ns (from that node's monotonic clock to the wall clock of this bus)
+      PEER_CLOCK       offset_ns*: the same, newer
+      PEER_LOST        role*, why* ("left": its command has ended; "closed"; "silent"), silent_ns
     """
 
     name: EventName

@@ -173,6 +173,8 @@ class Kind(str, Enum):
     #: Telemetry incidents: whichrank itself cannot see.
     INPUT_SILENT = "input_silent"
     AGENT_SILENT = "agent_silent"
+    #: A node of the job is gone with all its ranks.
+    NODE_LOST = "node_lost"
 
 
 class Scope(str, Enum):
@@ -261,3 +263,6 @@ class EventName(str, Enum):
     INPUT_SILENT = "whichrank.input_silent"
     INCIDENT = "whichrank.incident"
     RANK_ATTEMPT = "whichrank.rank.attempt"
+    PEER_CONNECTED = "whichrank.peer.connected"
+    PEER_CLOCK = "whichrank.peer.clock"
+    PEER_LOST = "whichrank.peer.lost"

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
 
+from ...telemetry.ring_layout import parse_ranks
 from ...telemetry.vocabulary import Bucket, Kind
 
 Body = Mapping[str, Any]
@@ -25,6 +26,7 @@ BLOCKING = frozenset(
         Kind.RANK_NEVER_JOINED,
         Kind.DESYNC,
         Kind.DEADLOCK,
+        Kind.NODE_LOST,
     }
 )
 #: Concluded from somebody's waiting: what is seen directly explains it.
@@ -125,7 +127,14 @@ def detected_of(body: Body) -> float:
 
 
 def suspect_ranks(body: Body) -> frozenset[int]:
-    return frozenset(int(s["rank"]) for s in body.get("suspects") or () if s.get("rank") is not None)
+    """A suspected node stands for its ranks."""
+    ranks: set[int] = set()
+    for suspect in body.get("suspects") or ():
+        if suspect.get("rank") is not None:
+            ranks.add(int(suspect["rank"]))
+        elif suspect.get("ranks"):
+            ranks.update(parse_ranks(str(suspect["ranks"])))
+    return frozenset(ranks)
 
 
 def _speaks_of_numbers(body: Body) -> bool:

@@ -62,16 +62,18 @@ def horizon_of(job: JobState) -> int:
         return -1
     newest = int(job.newest_step.max())
     expected = np.zeros(max(job.newest_step.size, *job.ranks, 0) + 1, bool)
-    expected[[rank for rank, facts in job.ranks.items() if not facts.exited_ns and rank not in job.blind_ranks]] = True
+    unseen = job.blind_ranks | job.hidden_ranks()
+    expected[[rank for rank, facts in job.ranks.items() if not facts.exited_ns and rank not in unseen]] = True
     steps = np.full(expected.size, -1, np.int64)
     steps[: job.newest_step.size] = job.newest_step
     horizon = int(steps[expected].min()) if expected.any() else newest
-    if job.world_size > len(job.ranks):
+    all_there = job.world_size <= len(job.ranks) or job.is_partial()
+    if not all_there:
         horizon = -1  # somebody is still to come
     if horizon > newest - FURTHEST_BEHIND:
         return horizon
     within = steps[expected & (steps > newest - FURTHEST_BEHIND)]
-    return int(within.min()) if within.size and job.world_size <= len(job.ranks) else newest - FURTHEST_BEHIND
+    return int(within.min()) if within.size and all_there else newest - FURTHEST_BEHIND
 
 
 def close_steps(job: JobState, horizon: int) -> Closed:

@@ -9,6 +9,7 @@ from ..operator import Context
 from . import crash_story
 from .crash_order import Ending, Hold, judge_endings, role_hint
 from .findings import open_finding, replace_finding, revise, revise_all
+from .nodes import explain_by_node
 from .state import JobState
 from .steps import judge_signatures
 
@@ -47,6 +48,8 @@ def judge_crash(job: JobState, now: int, ctx: Context, *, finished: bool = False
             revise_all(job, ctx, now)
             return
         kind, body = crash_story.crash_body(job, verdict, now)
+        if verdict.sort == "victims" and not body["suspects"]:
+            kind, body = explain_by_node(job, now) or (kind, body)
         place = f"step {body['first_bad']['step']}"
         open_finding(job, ctx, now, kind=kind, place=place, body=body, detail={"crash": True})
 

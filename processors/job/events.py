@@ -13,13 +13,21 @@ from .crashes import judge_crash
 from .findings import clear_finding, open_finding, revise, revise_all
 from .hangs import SIGN_OF_LIFE_NS, STOP_HOLD_NS
 from .joining import end_joining
+from .nodes import judge_nodes
 from .state import JobState
 from .steps import close_ready_steps, judge_late_numbers
 from .words import phase_word
 
+#: What cannot last longer than the job, however it ended.
+_ENDED_WITH_THE_JOB = frozenset({Kind.RANK_SLOW.value, Kind.SLOW_TOGETHER.value, Kind.AGENT_SILENT.value})
+
 
 def _take_job_started(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
-    job.finished_ns = job.signalled_ns = 0
+    if job.finished_ns:  # all commands had ended, and this is a new life of the job
+        job.finished_ns = job.signalled_ns = job.exit_code = 0
+    node = job.node_facts(event.identity.node)
+    node.started, node.finished, node.state = True, False, "here"
+    job.nodes_expected = max(job.nodes_expected, int(event.attributes.get("nodes", 0)))
     job.world_size = job.world_size or int(event.attributes.get("world_size", 0))
     job.name = str(event.attributes.get("job_name", "")) or job.name
 
@@ -27,16 +35,25 @@ def _take_job_started(job: JobState, event: Event, stamp_ns: int, ctx: Context) 
 def _take_job_signalled(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
     if any(role_hint(ending) in ("signal", "error", "code") for ending in job.endings):
         judge_crash(job, stamp_ns, ctx, finished=True)
-    job.signalled_ns = job.signalled_ns or event.time_ns
+    asked_ns = _time_of(job, event)
+    job.signalled_ns = job.signalled_ns or asked_ns
     if job.stopping_finding() is None and not job.has_kind(Kind.PLANNED_STOP):
-        body = planned_body(job, (), event.time_ns, stamp_ns)
+        body = planned_body(job, (), asked_ns, stamp_ns)
         open_finding(job, ctx, stamp_ns, kind=Kind.PLANNED_STOP, place="job", body=body)
 
 
 def _take_job_finished(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
+    """One node's command has ended; the job has when all have that were started."""
+    job.exit_code = job.exit_code or int(event.attributes.get("exit_code", 0))
+    job.node_facts(event.identity.node).finished = True
+    _end_if_over(job, event.time_ns, stamp_ns, ctx)
+
+
+def _end_if_over(job: JobState, ended_ns: int, stamp_ns: int, ctx: Context) -> None:
     """Nothing more will come: what is held is decided now, and what cannot last longer than the job ends."""
-    job.finished_ns = event.time_ns
-    job.exit_code = int(event.attributes.get("exit_code", 0))
+    if any(node.started and not node.finished and node.state == "here" for node in job.nodes.values()):
+        return
+    job.finished_ns = ended_ns
     close_ready_steps(job, stamp_ns, ctx)
     judge_crash(job, stamp_ns, ctx, finished=True)
     judge_late_numbers(job, stamp_ns, ctx, finished=True)
@@ -44,7 +61,7 @@ def _take_job_finished(job: JobState, event: Event, stamp_ns: int, ctx: Context)
     for finding in list(job.findings.values()):
         finding.shown_ns = 0  # the last word must not wait for the revision gap
         revise(job, ctx, stamp_ns, finding)
-        if asked or finding.kind in (Kind.RANK_SLOW.value, Kind.SLOW_TOGETHER.value):
+        if asked or finding.kind in _ENDED_WITH_THE_JOB:
             clear_finding(job, ctx, stamp_ns, finding, "the job ended")
 
 
@@ -148,9 +165,47 @@ def _take_level(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> Non
         job.blind_ranks.add(event.identity.rank)
 
 
+def _take_peer_connected(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
+    name = event.identity.node
+    if event.attributes.get("role") == "judge":
+        job.judged_by, job.judge_left = name, False
+        for finding in list(job.findings.values()):
+            clear_finding(job, ctx, stamp_ns, finding, f"whichrank on {name}, which sees more, judges from now on")
+        return
+    job.node_facts(name).state = "here"
+    _take_peer_clock(job, event, stamp_ns, ctx)
+    for finding in job.of_kind(Kind.AGENT_SILENT):
+        if finding.detail.get("node") == name:
+            clear_finding(job, ctx, stamp_ns, finding, f"whichrank on {name} is there again")
+
+
+def _take_peer_clock(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
+    offset = int(event.attributes.get("offset_ns", 0))
+    if offset:
+        job.node_facts(event.identity.node).offset_ns = offset
+        if event.identity.node in job.offsets:
+            job.offsets[event.identity.node] = offset
+
+
+def _take_peer_lost(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
+    why = str(event.attributes.get("why", "closed"))
+    if event.attributes.get("role") == "judge":
+        if why == "left":
+            job.judge_left = True
+        else:
+            job.judged_by = ""
+        return
+    node = job.node_facts(event.identity.node)
+    node.state, node.lost_ns = why, stamp_ns
+    node.silent_ns = int(event.attributes.get("silent_ns", 0))
+    judge_nodes(job, stamp_ns, ctx)
+    if any(other.finished for other in job.nodes.values()) and not job.finished_ns:
+        _end_if_over(job, event.time_ns, stamp_ns, ctx)
+
+
 def _time_of(job: JobState, event: Event) -> int:
     """On the same clock as the rows of this node, so that what happened first comes first."""
-    offset = job.offsets.get(event.identity.node)
+    offset = job.offset_of(event.identity.node)
     return event.mono_ns + offset if event.mono_ns and offset is not None else event.time_ns
 
 
@@ -197,4 +252,7 @@ TAKE: Mapping[EventName, Callable[[JobState, Event, int, Context], None]] = {
     EventName.RANK_STALE: _take_stale,
     EventName.RANK_STACK: _take_stack,
     EventName.RANK_LEVEL: _take_level,
+    EventName.PEER_CONNECTED: _take_peer_connected,
+    EventName.PEER_CLOCK: _take_peer_clock,
+    EventName.PEER_LOST: _take_peer_lost,
 }

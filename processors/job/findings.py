@@ -43,8 +43,13 @@ def open_finding(
     group: int = -1,
     seq: int = -1,
     detail: dict[str, Any] | None = None,
-) -> OpenFinding:
-    """Publishes a new finding. place: the first bad place, which with kind and attempt makes the key."""
+) -> None:
+    """Publishes a new finding. place: the first bad place, which with kind and attempt makes the key.
+
+    Nothing is said where another node judges: it sees more.
+    """
+    if job.judged_by:
+        return
     finding = OpenFinding(
         key="/".join([job.attempt or "-", kind.value, place]),
         kind=kind.value,
@@ -54,7 +59,7 @@ def open_finding(
         step=body["first_bad"]["step"] if body["first_bad"]["step"] is not None else -1,
         group=group,
         seq=seq,
-        suspects=[item["rank"] for item in body["suspects"]],
+        suspects=suspected_ranks(body),
         body=body,
         detail=detail or {},
     )
@@ -63,7 +68,14 @@ def open_finding(
     revise(job, ctx, now, finding)
     if kind.value in _STACK_KINDS:
         _request_stacks(job, ctx, now, finding)
-    return finding
+
+
+def suspected_ranks(body: Mapping[str, Any]) -> list[int]:
+    """A suspected node stands for its ranks."""
+    ranks: list[int] = []
+    for item in body["suspects"]:
+        ranks += [item["rank"]] if item["rank"] is not None else parse_ranks(item.get("ranks", ""))
+    return ranks
 
 
 def replace_finding(
@@ -72,7 +84,7 @@ def replace_finding(
     """A better explanation of the same stop: the key, and so the incident, stays; what is said changes."""
     body["times"]["detected"] = finding.body["times"]["detected"]
     finding.kind, finding.body = kind.value, body
-    finding.suspects = [item["rank"] for item in body["suspects"]]
+    finding.suspects = suspected_ranks(body)
     finding.onset_ns = int(body["times"]["onset"] * 1e9)
     finding.shown_ns = 0
     job.facts_changed = True
@@ -126,7 +138,8 @@ def _complete(job: JobState, finding: OpenFinding) -> dict[str, Any]:
         return finding.shown or body
     body["job"]["now"] = "stopped" if job.finished_ns else "running"
     for item in body["suspects"]:
-        _add_stack(job, finding, body, item)
+        if item["rank"] is not None:
+            _add_stack(job, finding, body, item)
     if finding.kind == Kind.RANK_SLOW.value or finding.kind == Kind.SLOW_TOGETHER.value:
         return body
     _add_endings(job, finding, body)

@@ -70,6 +70,34 @@ def blockage_body(
     )
 
 
+def unseen_body(job: JobState, blockage: Blockage, unseen: Sequence[int], now: int) -> Body:
+    wait = blockage.wait
+    row = job.progress_row(wait.rank)
+    waiting = list(blockage.waiting)
+    shows = (
+        f"{ranks_words(waiting)} wait{'s' if len(waiting) == 1 else ''} in {_place(job, wait)} since "
+        f"{duration_words(wait.age_ns)}; {ranks_words(unseen)} cannot be seen from here, so nobody is named"
+    )
+    return body(
+        job,
+        Kind.RANK_NOT_ENTERED,
+        bucket=Bucket.COMMUNICATION_HANG,
+        scope=Scope.JOB,
+        severity=Severity.PAGE,
+        suspects=[],
+        victims=waiting,
+        onset_ns=wait.since_ns,
+        now=now,
+        proof=[evidence("progress", f"job {job.job}", now, shows)],
+        cleared=[ruled_out(waiting, "stands still", f"waits for {ranks_words(unseen)}")],
+        confidence=0.4,
+        step=int(row["step"]) if row is not None else None,
+        group=wait.group,
+        seq=wait.seq,
+        op=wait.op,
+    )
+
+
 def _onset(job: JobState, kind: Kind, wait: Wait, suspects: Sequence[int]) -> int:
     """Since when it stands still: in a pipeline ranks wait before anything is wrong, as long as their peer gets on."""
     if kind is not Kind.RANK_NOT_ENTERED or len(suspects) != 1:

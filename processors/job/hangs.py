@@ -101,6 +101,8 @@ def _judge_blockage(job: JobState, blockage: Blockage, waits: Sequence[Wait], no
     if blockage.sort == "inside":
         members = [int(rank) for rank in job.members[blockage.wait.group]]
         suspects = [rank for rank in members if _is_lifeless(job, rank)]
+    if blockage.sort == "unknown" and _judge_unseen(job, blockage, waits, now, ctx):
+        return
     late = []
     threshold = 0
     for rank in suspects:
@@ -125,6 +127,20 @@ def _judge_blockage(job: JobState, blockage: Blockage, waits: Sequence[Wait], no
         kind = Kind.RANK_STOPPED
     body = hang_story.blockage_body(job, kind, blockage, late, threshold, now)
     _open_blockage(job, ctx, now, kind, blockage.wait, body)
+
+
+def _judge_unseen(job: JobState, blockage: Blockage, waits: Sequence[Wait], now: int, ctx: Context) -> bool:
+    """Waits for ranks of nodes from which nothing comes: told in time, but nobody is named whom nobody sees."""
+    hidden = job.hidden_ranks()
+    absent = hidden | {rank for rank in blockage.suspects if job.is_partial() and rank not in job.ranks}
+    if not absent.issuperset(blockage.suspects):
+        return False
+    wait = blockage.wait
+    limit = UNSEEN_FACTOR * max(waiting_threshold_ns(job, rank, wait.group) for rank in (*blockage.waiting, wait.rank))
+    if wait.age_ns >= limit:
+        body = hang_story.unseen_body(job, blockage, sorted(absent & set(blockage.suspects)), now)
+        _open_blockage(job, ctx, now, Kind.RANK_NOT_ENTERED, wait, body)
+    return True
 
 
 def _open_blockage(job: JobState, ctx: Context, now: int, kind: Kind, wait: Wait, body: Body) -> None:

@@ -82,8 +82,10 @@ def end_joining(job: JobState, now: int, ctx: Context) -> None:
 
 def find_joining(job: JobState) -> Joining | None:
     """Who waits in init_process_group and for whom; None: nobody, or all have come."""
-    missing = tuple(rank for rank in range(job.world_size) if not has_come(job, rank))
-    if not missing or len(missing) == job.world_size:
+    absent = [rank for rank in range(job.world_size) if not has_come(job, rank)]
+    unseen = job.is_partial()  # then who was never seen may be on a node from which nothing comes
+    missing = tuple(rank for rank in absent if not unseen or rank in job.ranks)
+    if not missing or len(absent) == job.world_size:
         return None
     waits: list[tuple[int, int, int]] = []  # rank, since, read
     for rank in job.alive():

@@ -22,6 +22,7 @@ from .events import TAKE
 from .findings import clear_finding, revise_all
 from .hangs import judge_stops, judge_waits
 from .joining import judge_joining
+from .nodes import judge_nodes
 from .numeric import find_non_finite
 from .open_rows import Arrived
 from .progress import take_group_progress, take_progress
@@ -118,6 +119,7 @@ class JobOperator:
             judge_stops(job, now, ctx)
             judge_open_calls(job, now, ctx)
             judge_crash(job, now, ctx)
+            judge_nodes(job, now, ctx)
             judge_late_numbers(job, now, ctx)
             judge_counts(job, now, ctx)
             revise_all(job, ctx, now)
@@ -155,7 +157,8 @@ class JobOperator:
             return
         node = block.identity.node
         if node not in job.offsets:
-            job.offsets[node] = block.clock_offset_ns
+            known = job.offset_of(node)
+            job.offsets[node] = block.clock_offset_ns if known is None else known
             job.facts_changed = True
         arrived = Arrived(
             rows=in_dtype(block.rows, TABLES[block.name]),
@@ -177,6 +180,7 @@ class JobOperator:
         elif block.name is EventName.BLOCK_PROGRESS:
             take_progress(job, arrived, node, stamp_ns)
             judge_stops(job, stamp_ns, ctx)
+            judge_nodes(job, stamp_ns, ctx)
             judge_joining(job, stamp_ns, ctx)
             judge_waits(job, stamp_ns, ctx)  # agents send the groups' rows before the ranks'
         elif block.name is EventName.BLOCK_GROUP_PROGRESS:

@@ -113,7 +113,7 @@ def find_waits(job: JobState) -> list[Wait]:
     """Every open operation with the members that have not entered it, or cannot be seen."""
     newest = int(job.group_stamps.max()) if job.group_stamps.size else 0
     fresh_since = newest - FRESH_NS
-    blind = job.blind()
+    blind, lost = job.blind(), job.hidden_ranks()
     waits: list[Wait] = []
     for index, members in enumerate(job.members):
         rows, stamps = job.rows_of_group(index)
@@ -122,7 +122,7 @@ def find_waits(job: JobState) -> list[Wait]:
         gone = np.array([job.has_left(int(rank)) for rank in members], bool)
         seen = stamps > 0
         fresh = seen & (stamps >= fresh_since)
-        hidden = np.array([(index, int(rank)) in blind for rank in members], bool)
+        hidden = np.array([(index, int(rank)) in blind or rank in lost for rank in members], bool)
         for place in np.flatnonzero(fresh & ~gone & ~hidden & (rows["open"] != 0)):
             wait = _read_wait(job, index, int(place), seen, fresh, gone, hidden)
             if wait is not None:
@@ -207,6 +207,7 @@ def _p2p_waits(job: JobState, fresh_since: int) -> list[Wait]:
     rows = pick(rows, (rows["flags"] & int(EventFlag.P2P)) != 0)
     if not rows.size:
         return []
+    lost = job.hidden_ranks()
     newest: dict[tuple[int, int, int], np.void] = {}
     for row in rows:
         newest[(int(row["group"]), int(row["rank"]), int(row["seq"]))] = row
@@ -217,12 +218,13 @@ def _p2p_waits(job: JobState, fresh_since: int) -> list[Wait]:
         peer = _peer(job, group, row)
         facts = job.ranks.get(rank)
         progress = job.progress_row(rank)
-        if peer < 0 or facts is None or facts.exited_ns or progress is None:
+        if peer < 0 or facts is None or facts.exited_ns or progress is None or rank in lost:
             continue
         if job.progress_stamps[rank] < fresh_since:
             continue
         other = int(Op.SEND) if int(row["op"]) == int(Op.RECV) else int(Op.RECV)
         met = (group, peer, rank, other) in ends
+        unseen = peer not in job.ranks or peer in lost
         age_ns = max(0, int(progress["read_ns"]) - int(row["enqueued_ns"]))
         waits.append(
             Wait(
@@ -234,7 +236,8 @@ def _p2p_waits(job: JobState, fresh_since: int) -> list[Wait]:
                 age_ns=age_ns,
                 since_ns=int(row["enqueued_ns"]),
                 passed=_went_on(job, rank, int(row["flags"]), age_ns),
-                missing=() if met else (peer,),
+                missing=() if met or unseen else (peer,),
+                unknown=(peer,) if unseen else (),
             )
         )
     return waits

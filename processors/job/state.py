@@ -22,7 +22,16 @@ from .waits import GroupShape
 
 #: Kinds after which the attempt does not go on: only one of them is ever open per attempt, the rest follows from it.
 STOPPING_KINDS = frozenset(
-    {"rank_died", "rank_raised", "rank_stopped", "rank_not_entered", "rank_never_joined", "desync", "deadlock"}
+    {
+        "rank_died",
+        "rank_raised",
+        "rank_stopped",
+        "rank_not_entered",
+        "rank_never_joined",
+        "desync",
+        "deadlock",
+        "node_lost",
+    }
 )
 MOST_RANKS = 1 << 16
 #: A rank without this much of recent progress rows is not seen, whatever its last row said.
@@ -54,6 +63,22 @@ class RankFacts:
     exited_ns: int = 0
     stack: dict[str, Any] = field(default_factory=dict)
     stale_ns: int = 0
+
+
+@dataclass(slots=True)
+class NodeFacts:
+    """A node whose whichrank sends its records here. state: "here", "left" (its command ended), "closed" or "silent".
+
+    lost_ns: bus stamp; silent_ns: how long it had been silent by then. offset_ns: from its monotonic clock to the bus's
+    wall clock, 0 unknown.
+    """
+
+    state: str = "here"
+    lost_ns: int = 0
+    silent_ns: int = 0
+    offset_ns: int = 0
+    started: bool = False
+    finished: bool = False
 
 
 @dataclass(slots=True)
@@ -89,10 +114,16 @@ class JobState:
         self.finished_ns = 0
         self.exit_code = 0
         self.name = ""
+        self.nodes: dict[str, NodeFacts] = {}
+        self.nodes_expected = 0
+        self.judged_by = ""  # the node whose whichrank judges this job, empty: this one does
+        self.judge_left = False  # it has ended in order, and has said what there was to say of this attempt
 
     def begin_attempt(self, attempt: str) -> None:
         """Forgets everything that belongs to a set of processes; findings stay."""
         self.attempt = attempt
+        if getattr(self, "judge_left", False):
+            self.judged_by, self.judge_left = "", False
         self.world_size = 0
         self.offsets: dict[str, int] = {}
         self.groups: list[Group] = []
@@ -217,6 +248,31 @@ class JobState:
     def node_of(self, rank: int) -> str:
         facts = self.ranks.get(rank)
         return facts.node if facts else ""
+
+    def node_facts(self, node: str) -> NodeFacts:
+        facts = self.nodes.get(node)
+        if facts is None:
+            facts = self.nodes[node] = NodeFacts()
+        self.facts_changed = True
+        return facts
+
+    def offset_of(self, node: str) -> int | None:
+        """From this node's monotonic clock to the one clock of all times here; None unknown."""
+        offset = self.offsets.get(node)
+        if offset is None and node in self.nodes:
+            offset = self.nodes[node].offset_ns or None
+        return offset
+
+    def hidden_ranks(self) -> set[int]:
+        """Ranks that were seen and cannot be any more: nothing comes from their node."""
+        lost = {name for name, node in self.nodes.items() if node.state != "here"}
+        if not lost:
+            return set()
+        return {rank for rank, facts in self.ranks.items() if facts.node in lost and not facts.exited_ns}
+
+    def is_partial(self) -> bool:
+        """Whether nodes are expected from which nothing comes: absent ranks may be there, and well."""
+        return self.nodes_expected > sum(1 for node in self.nodes.values() if node.state == "here")
 
     def progress_row(self, rank: int) -> np.void | None:
         if 0 <= rank < self.progress.size and self.progress_stamps[rank]:

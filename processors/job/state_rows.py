@@ -19,7 +19,7 @@ from .attempts import Attempts
 from .crash_order import Ending
 from .open_rows import Arrived, OpenRows
 from .packing import pack, unpack
-from .state import JobState, OpenFinding, RankFacts
+from .state import JobState, NodeFacts, OpenFinding, RankFacts
 from .straggler import StepTimes
 
 _PLAIN_FACTS = (
@@ -33,6 +33,9 @@ _PLAIN_FACTS = (
     "signalled_ns",
     "finished_ns",
     "exit_code",
+    "nodes_expected",
+    "judged_by",
+    "judge_left",
 )
 #: Names of the single numbers in ``clock``, in their order there.
 _CLOCK_NUMBERS = ("due_ns", "number_due_ns", "counts_due_ns", "closed_stamp_ns")
@@ -101,6 +104,7 @@ def _facts_values(job: JobState) -> dict[str, Any]:
         "ranks": {str(rank): {name: getattr(facts, name) for name in _RANK_FACTS} for rank, facts in job.ranks.items()},
         "endings": [asdict(ending) for ending in job.endings],
         "blind_ranks": sorted(job.blind_ranks),
+        "nodes": {name: asdict(node) for name, node in job.nodes.items()},
         "findings": [asdict(finding) for finding in job.findings.values()],
     }
 
@@ -164,6 +168,7 @@ def _read_facts(job: JobState, values: dict[str, Any]) -> None:
     job.ranks = {int(rank): RankFacts(**facts) for rank, facts in values["ranks"].items()}
     job.endings = [Ending(**ending) for ending in values["endings"]]
     job.blind_ranks = set(values["blind_ranks"])
+    job.nodes = {name: NodeFacts(**node) for name, node in values["nodes"].items()}
     job.findings = {item["key"]: OpenFinding(**item) for item in values["findings"]}
 
 

@@ -21,7 +21,7 @@ OPEN_SLACK_NS = 30_000_000
 #: Newest rows among which such a call's other members are looked for; closing a step looks at all.
 NEAR_ROWS = 16_384
 #: Kinds that are over once all ranks have finished a later step.
-_PASSING = frozenset({Kind.RANK_NOT_ENTERED.value, Kind.DEADLOCK.value, Kind.RANK_STOPPED.value})
+_PASSING = frozenset({Kind.RANK_NOT_ENTERED.value, Kind.DEADLOCK.value, Kind.RANK_STOPPED.value, Kind.NODE_LOST.value})
 _ENDED_BY_STEPS = _PASSING | {Kind.NUMERIC_FIRST_RANK.value, Kind.NUMERIC_ALL.value}
 SPEED_KINDS = frozenset({Kind.RANK_SLOW.value, Kind.SLOW_TOGETHER.value})
 

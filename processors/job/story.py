@@ -82,7 +82,7 @@ def body(
         "severity": severity.value,
         "suspects": list(suspects),
         "victims": {"count": len(hurt), "ranks": format_ranks(hurt)},
-        "coverage": {"ranks_seen": len(job.ranks), "ranks_expected": expected},
+        "coverage": {"ranks_seen": len(job.ranks) - len(job.hidden_ranks()), "ranks_expected": expected},
         "first_bad": {
             "step": step if step is not None and step >= 0 else None,
             "group": job.group_name(group) if group is not None and group >= 0 else None,
@@ -129,4 +129,4 @@ def share(ranks: Sequence[int]) -> float:
 def _coverage_limit(job: JobState) -> float:
     """Unseen ranks leave room for another cause."""
     expected = job.world_size or len(job.ranks) or 1
-    return 0.5 + 0.49 * min(1.0, len(job.ranks) / expected)
+    return 0.5 + 0.49 * min(1.0, (len(job.ranks) - len(job.hidden_ranks())) / expected)

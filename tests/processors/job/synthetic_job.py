@@ -363,9 +363,9 @@ class SyntheticJob:
 
     def _event(self, now: int, name: EventName, rank: int, values: Mapping[str, Any]) -> Record:
         node = self.node_of(rank)
-        event = Event(
-            name=name, identity=self._identity(node, rank), time_ns=now + WALL_NS, mono_ns=now, attributes=values
-        )
+        mono_ns = now + self.clock_skew_ns(node)
+        identity = self._identity(node, rank)
+        event = Event(name=name, identity=identity, time_ns=mono_ns + WALL_NS, mono_ns=mono_ns, attributes=values)
         return Record(topic="whichrank.blocks", key="job-1", stamp_ns=now + WALL_NS + 5_000_000, payload=event)
 
     def _collectives(

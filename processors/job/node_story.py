@@ -1,0 +1,89 @@
+"""What a finding says of a node that is gone, or that cannot be seen any more. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...telemetry.ring_layout import format_ranks
+from ...telemetry.vocabulary import Bucket, Kind, Scope, Severity
+from .state import JobState, NodeFacts
+from .story import Body, body, evidence, ruled_out
+from .waiting import Wait
+from .words import duration_words, op_word, ranks_words
+
+
+def node_lost_body(
+    job: JobState, name: str, node: NodeFacts, ranks: Sequence[int], wait: Wait | None, now: int
+) -> Body:
+    """wait: the oldest for one of its ranks; None: ranks elsewhere failed because their peers were gone."""
+    onset_ns = node.lost_ns - node.silent_ns
+    others = [rank for rank in job.alive() if rank not in ranks]
+    proof = [_silence(name, node)]
+    if wait is not None:
+        place = f"{op_word(wait.op)} {wait.seq} of group {job.group_name(wait.group)}"
+        shows = (
+            f"rank {wait.rank} waits in {place} for {ranks_words(ranks)} on {name}, since {duration_words(wait.age_ns)}"
+        )
+        proof.append(evidence("progress", f"job {job.job}", now, shows))
+    else:
+        shows = f"errors elsewhere only say that a peer went away; {ranks_words(ranks)} on {name} were not seen since"
+        proof.append(evidence("rank.exception", f"job {job.job}", now, shows))
+    row = job.progress_row(wait.rank if wait is not None else ranks[0])
+    return body(
+        job,
+        Kind.NODE_LOST,
+        bucket=Bucket.IMMEDIATE_CRASH,
+        scope=Scope.NODE,
+        severity=Severity.PAGE,
+        suspects=[_node_suspect(name, ranks)],
+        victims=[rank for rank in job.ranks if rank not in ranks],
+        onset_ns=onset_ns,
+        now=now,
+        proof=proof,
+        cleared=[ruled_out(others, "stands still", f"waits for {ranks_words(ranks)} on {name}")] if others else (),
+        confidence=0.95,
+        step=int(row["step"]) if row is not None else None,
+        group=wait.group if wait is not None else None,
+        seq=wait.seq if wait is not None else None,
+        op=wait.op if wait is not None else None,
+    )
+
+
+def agent_silent_body(job: JobState, name: str, node: NodeFacts, ranks: Sequence[int], now: int) -> Body:
+    shows = f"{ranks_words(ranks)} on {name} cannot be seen since; nobody waits for them in vain, so they go on"
+    return body(
+        job,
+        Kind.AGENT_SILENT,
+        bucket=Bucket.TELEMETRY,
+        scope=Scope.NODE,
+        severity=Severity.TICKET,
+        suspects=[],
+        victims=(),
+        onset_ns=node.lost_ns - node.silent_ns,
+        now=now,
+        proof=[_silence(name, node), evidence("progress", f"job {job.job}", now, shows)],
+        confidence=0.95,
+    )
+
+
+def _silence(name: str, node: NodeFacts) -> dict[str, Any]:
+    if node.state == "closed":
+        shows = f"the connection of whichrank on {name} was closed without a word: it was killed, or its node was"
+    else:
+        shows = f"whichrank on {name}, which speaks twice a second, was silent for {duration_words(node.silent_ns)}"
+    return evidence(f"peer.{node.state}", f"node {name}", node.lost_ns, shows)
+
+
+def _node_suspect(name: str, ranks: Sequence[int]) -> dict[str, Any]:
+    return {
+        "scope": "node",
+        "id": name,
+        "rank": None,
+        "node": name,
+        "gpu": None,
+        "pid": None,
+        "where": None,
+        "probability": 0.95,
+        "ranks": format_ranks(list(ranks)),
+    }

@@ -1,0 +1,105 @@
+"""Nodes that fall silent: a node that is gone with its ranks, or only the whichrank that watched it.
+
+A connection that was closed without a word is a killed whichrank, unless the node's ranks went in the same moment. A
+silent one may be either; what decides is whether ranks that can be seen wait for ranks of that node.
+"""
+
+from __future__ import annotations
+
+from ...telemetry.vocabulary import Kind
+from ..operator import Context
+from . import node_story
+from .crash_order import role_hint
+from .findings import clear_finding, open_finding, replace_finding
+from .progress import find_waits
+from .state import JobState, NodeFacts
+from .story import Body
+from .waiting import Wait
+
+#: A wait for a rank of a silent node says that it is gone. Waits of a moment belong to every collective.
+WAIT_NS = 900_000_000
+#: How long what happened to the ranks may take to show, before it is only whichrank that is gone.
+CLOSED_HOLD_NS = 3_000_000_000
+SILENT_HOLD_NS = 8_000_000_000
+#: Errors of peers so near to a closed connection have its cause.
+SAME_MOMENT_NS = 5_000_000_000
+_LOST = ("closed", "silent")
+
+
+def judge_nodes(job: JobState, now: int, ctx: Context) -> None:
+    """To be called when a node is lost, when progress comes, and when a look is due."""
+    lost = [name for name, node in sorted(job.nodes.items()) if node.state in _LOST]
+    if not lost or job.judged_by or job.finished_ns or job.has_kind(Kind.PLANNED_STOP):
+        return
+    for name in lost:
+        ranks = ranks_on(job, name)
+        if ranks:
+            _judge_node(job, name, ranks, now, ctx)
+
+
+def ranks_on(job: JobState, node: str) -> list[int]:
+    """Ranks of this node that are not known to have ended."""
+    return [rank for rank, facts in sorted(job.ranks.items()) if facts.node == node and not facts.exited_ns]
+
+
+def explain_by_node(job: JobState, now: int) -> tuple[Kind, Body] | None:
+    """The node whose loss explains that ranks failed with nothing but victims' errors; None if there is none."""
+    began = min((ending.arrived_ns for ending in job.endings if role_hint(ending) != "none"), default=now)
+    for name, node in sorted(job.nodes.items()):
+        ranks = ranks_on(job, name) if node.state in _LOST else []
+        if ranks and (node.state == "silent" or abs(began - node.lost_ns) <= SAME_MOMENT_NS):
+            return Kind.NODE_LOST, node_story.node_lost_body(job, name, node, ranks, None, now)
+    return None
+
+
+def _judge_node(job: JobState, name: str, ranks: list[int], now: int, ctx: Context) -> None:
+    node = job.nodes[name]
+    finding = job.stopping_finding()
+    if finding is not None:
+        unnamed = finding.kind == Kind.RANK_DIED.value and not finding.suspects and finding.detail.get("crash")
+        waits_only = finding.kind == Kind.RANK_NOT_ENTERED.value and set(finding.suspects) <= set(ranks)
+        if waits_only and node.state == "silent":
+            wait = _wait_for(job, ranks)
+            if wait is None or not finding.suspects:
+                return
+            body = node_story.node_lost_body(job, name, node, ranks, wait, now)
+            replace_finding(job, ctx, now, finding, kind=Kind.NODE_LOST, body=body)
+        elif unnamed:
+            better = explain_by_node(job, now)
+            if better is not None:
+                replace_finding(job, ctx, now, finding, kind=better[0], body=better[1])
+        return
+    if node.state == "silent":
+        wait = _wait_for(job, ranks)
+        if wait is not None:
+            _forget_silence(job, name, now, ctx)
+            body = node_story.node_lost_body(job, name, node, ranks, wait, now)
+            open_finding(job, ctx, now, kind=Kind.NODE_LOST, place=f"node {name}", body=body)
+            return
+    _judge_agent(job, name, node, ranks, now, ctx)
+
+
+def _judge_agent(job: JobState, name: str, node: NodeFacts, ranks: list[int], now: int, ctx: Context) -> None:
+    if any(finding.detail.get("node") == name for finding in job.of_kind(Kind.AGENT_SILENT)):
+        return
+    ready_ns = node.lost_ns + (CLOSED_HOLD_NS if node.state == "closed" else SILENT_HOLD_NS)
+    if now < ready_ns:
+        job.schedule(ready_ns)
+        return
+    body = node_story.agent_silent_body(job, name, node, ranks, now)
+    place = f"node {name} {node.lost_ns}"
+    open_finding(job, ctx, now, kind=Kind.AGENT_SILENT, place=place, body=body, detail={"node": name})
+
+
+def _forget_silence(job: JobState, name: str, now: int, ctx: Context) -> None:
+    for finding in job.of_kind(Kind.AGENT_SILENT):
+        if finding.detail.get("node") == name:
+            clear_finding(job, ctx, now, finding, "the node is gone: its ranks are waited for in vain")
+
+
+def _wait_for(job: JobState, ranks: list[int]) -> Wait | None:
+    """The oldest wait of a rank that can be seen for one of these, if it is more than a moment old."""
+    wanted = set(ranks)
+    waits = [wait for wait in find_waits(job) if wanted & {*wait.missing, *wait.unknown} and not wait.passed]
+    oldest = max(waits, key=lambda wait: (wait.age_ns, -wait.rank), default=None)
+    return oldest if oldest is not None and oldest.age_ns >= WAIT_NS else None

@@ -252,7 +252,7 @@ def _sees_half(job: SyntheticJob) -> SyntheticJob:
     return job
 
 
-JUDGE = {"role": "judge"}
+JUDGE: dict[str, Any] = {"role": "judge"}
 
 
 def test_out_of_reach_a_follower_blames_nobody_it_cannot_see() -> None:
@@ -283,7 +283,8 @@ def test_when_the_judge_is_killed_its_followers_judge_again() -> None:
 
 def test_when_the_judge_is_back_it_takes_over() -> None:
     delays = [lambda r, s, p: FOREVER if (r, s, p) == (3, 40, Phase.FORWARD) else 0]
-    events = [(0.5, EventName.PEER_CONNECTED, 0, JUDGE), (5.0, EventName.PEER_LOST, 0, {**JUDGE, "why": "silent"})]
+    events: list[Happening] = [(0.5, EventName.PEER_CONNECTED, 0, JUDGE)]
+    events.append((5.0, EventName.PEER_LOST, 0, {**JUDGE, "why": "silent"}))
     events.append((25.0, EventName.PEER_CONNECTED, 0, JUDGE))
     finding = one(_sees_half(follower(*events, steps=60, delays=delays, after_s=30)))
     assert finding.cleared

@@ -134,6 +134,29 @@ class Agent:
         """Take an EVIDENCE_REQUEST: bounded, idempotent by id, answered within its lifetime or dropped."""
         self._stacks.request(event, self._monotonic_ns())
 
+    def rename_node(self, node: str) -> None:
+        """Another node of the job has our name: what is told from now on carries this one."""
+        self._identity = replace(self._identity, node=node)
+        self._launches.rename_node(node)
+        self._stacks.rename_node(node)
+        for rank in self._ranks:
+            rank.identity = replace(rank.identity, node=node)
+
+    def announce(self) -> None:
+        """Tell again which ranks and groups there are, with the next flush: somebody may have missed it."""
+        self._groups_told.clear()
+        now_ns = self._monotonic_ns()
+        for rank in self._ranks:
+            if rank.has_token:
+                identity, attributes = replace(rank.identity, rank=-1), {"provisional": rank.launch}
+                self._head_events.append(self._event(EventName.RANK_ATTEMPT, identity, now_ns, attributes))
+            started_ns = rank.ring.header.created_mono_ns
+            self._head_events.append(
+                self._event(EventName.RANK_STARTED, rank.identity, started_ns, started_attributes(rank))
+            )
+            rank.definitions_read = 0
+        self._urgent = True
+
     def read_left_behind(self) -> None:
         """Read rings whose agent is gone: everything in them is shipped, dead writers aged by their own last times.
 

@@ -31,6 +31,9 @@ class Launches:
         self._identity = identity
         self._attempts: dict[str, str] = {}
 
+    def rename_node(self, node: str) -> None:
+        self._identity = replace(self._identity, node=node)
+
     def identify(self, ring: RingFile, live_pid: int) -> tuple[Identity, str]:
         """(identity of a ring's rank as known by now, its launch). live_pid: 0 if its process is gone or unknown."""
         claims = ring.header.identity

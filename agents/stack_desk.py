@@ -47,6 +47,9 @@ class StackDesk:
         self._ids: deque[str] = deque(maxlen=_REMEMBERED_IDS)
         self._times_ns: deque[int] = deque()
 
+    def rename_node(self, node: str) -> None:
+        self._node = node
+
     def request(self, event: Event, now_ns: int) -> None:
         """Take an EVIDENCE_REQUEST; what cannot be served is counted."""
         request_id = event.attributes.get("id")

@@ -8,9 +8,10 @@ still works, and the command goes on.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ..agents.agent import Agent
 from ..agents.settings import AgentSettings
@@ -25,6 +26,7 @@ from ..transport.bus import TOPIC_BLOCKS, TOPIC_LOGS
 from ..transport.embedded import EmbeddedBus
 from .incident_log import IncidentLog
 from .losses import AGENT_LOSSES, Losses
+from .peers import NoPeers, Peers
 from .run_directory import RunDirectory
 
 #: How often operators and view get their turn; the agent knows itself when its next look is due.
@@ -49,16 +51,21 @@ class EmbeddedWatch:
         identity: Identity,
         on_incident: Callable[[Incident], None],
         on_published: Callable[[str, str, bytes], None],
+        on_foreign_incident: Callable[[Incident], None] = lambda incident: None,
         say: Callable[[str], None],
         capture_limit_bytes: int | None = None,
+        peers: Peers | None = None,
     ) -> None:
         """Raises OSError when capture or incidents.jsonl cannot be created.
 
         capture_limit_bytes: the oldest of the capture goes beyond this size; None keeps all.
+        peers: the instances on the job's other nodes; None: it has one node.
         """
-        self._identity = identity
+        self._identity = replace(identity, attempt="")  # events of the job itself are of no attempt
+        self._peers: Peers = peers or NoPeers()
         self._on_incident = on_incident
         self._on_published = on_published
+        self._on_foreign_incident = on_foreign_incident
         self._say = say
         self._said: set[str] = set()
         self._broken: str | None = None
@@ -69,7 +76,7 @@ class EmbeddedWatch:
         )
         self._agent = Agent(
             ring_directory=ring_directory,
-            publish=self._publish,
+            publish=self._publish_own,
             identity=identity,
             evidence_directory=directory.evidence,
             settings=AgentSettings(),
@@ -93,6 +100,7 @@ class EmbeddedWatch:
             return
         try:
             self._agent.poll()
+            self._peers.turn(self)
             self._runner.drain()
         except Exception as error:  # edge: whatever fails here must not reach the command
             self._broken = f"{type(error).__name__}: {error}"
@@ -100,18 +108,44 @@ class EmbeddedWatch:
 
     def tell(self, name: EventName, **attributes: str | int) -> None:
         """Put an event of the job itself on the bus."""
-        if self._broken is not None:
-            return
-        event = Event(
-            name=name,
-            identity=self._identity,
-            time_ns=time.time_ns(),
-            mono_ns=time.monotonic_ns(),
-            attributes=attributes,
-        )
-        value = encode_payloads([event])
+        if self._broken is None:
+            value = self._encode_event(self._identity, name, attributes)
+            for topic in (TOPIC_BLOCKS, TOPIC_LOGS):
+                self._publish_own(topic, self._identity.job, value)
+
+    # --- for the instances on other nodes (peers.Bench) ---------------------------------------------------------------
+    def append(self, topic: str, key: str, value: bytes) -> None:
+        self._publish(topic, key, value)
+
+    def tell_of(self, node: str, name: EventName, **attributes: str | int) -> None:
+        value = self._encode_event(replace(self._identity, node=node), name, attributes)
         for topic in (TOPIC_BLOCKS, TOPIC_LOGS):
             self._publish(topic, self._identity.job, value)
+
+    def show(self, document: Mapping[str, Any]) -> None:
+        self._on_foreign_incident(Incident(document=document))
+
+    def request(self, event: Event) -> None:
+        self._agent.request(event)
+
+    def rename(self, node: str) -> None:
+        self._identity = replace(self._identity, node=node)
+        self._agent.rename_node(node)
+
+    def announce(self) -> None:
+        self._agent.announce()
+
+    def wait_for_peers(self, seconds: float) -> None:
+        """After this node's command has ended: others end in the same moment, if they do."""
+        deadline = time.monotonic() + seconds
+        while self._broken is None and not self._peers.may_end() and time.monotonic() < deadline:
+            self.turn()
+            time.sleep(TURN_S)
+
+    def _encode_event(self, identity: Identity, name: EventName, attributes: Mapping[str, str | int]) -> bytes:
+        time_ns, mono_ns = time.time_ns(), time.monotonic_ns()
+        event = Event(name=name, identity=identity, time_ns=time_ns, mono_ns=mono_ns, attributes=attributes)
+        return encode_payloads([event])
 
     def settle(self, abnormal: bool) -> None:
         """After the command ended: the ranks' last events, and the conclusions that waited for them."""
@@ -124,7 +158,15 @@ class EmbeddedWatch:
 
     def close(self) -> None:
         """Flush and close everything; says what failed."""
-        for close in (self._agent.close, self._drain_rest, self._runner.close, self._bus.close, self._log.close):
+        parts = (
+            self._agent.close,
+            self._drain_rest,
+            self._peers.close,
+            self._runner.close,
+            self._bus.close,
+            self._log.close,
+        )
+        for close in parts:
             try:
                 close()
             except Exception as error:  # edge: the command has ended, each part still gets its turn
@@ -149,11 +191,16 @@ class EmbeddedWatch:
             failed_commits=self._runner.failed_commits,
             unwritten_revisions=self._log.unwritten,
             agent={**agent, **health.drops},
+            peers=self._peers.losses,
         )
 
     def _drain_rest(self) -> None:
         if self._broken is None:
             self._runner.drain()
+
+    def _publish_own(self, topic: str, key: str, value: bytes) -> None:
+        self._publish(topic, key, value)
+        self._peers.published(topic, key, value)
 
     def _publish(self, topic: str, key: str, value: bytes) -> None:
         try:
@@ -170,7 +217,12 @@ class EmbeddedWatch:
             except OSError as error:
                 self._say_once(f"{self._log.path}: {error.strerror}; incidents are kept until there is room")
             self._on_incident(payload)
-        elif isinstance(payload, Event) and payload.name is EventName.EVIDENCE_REQUEST:
+            self._peers.concluded(payload.document)
+        elif (
+            isinstance(payload, Event)
+            and payload.name is EventName.EVIDENCE_REQUEST
+            and not self._peers.request(payload)
+        ):
             self._agent.request(payload)
 
     def _say_once(self, line: str) -> None:

@@ -6,6 +6,7 @@ Verdicts come from the operators; this is the picture a person watches meanwhile
 from __future__ import annotations
 
 import statistics
+import time
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ class RankStatus:
 
     rank: int
     pid: int = 0
+    node: str = ""
     step: int = 0
     phase: Phase = Phase.INIT
     state: ProcessState = ProcessState.UNKNOWN
@@ -64,6 +66,8 @@ class _Member:
 class JobStatus:
     """The picture. ``update`` takes payloads in the order of the bus."""
 
+    #: This node's name. Other nodes have clocks and processes of their own.
+    node: str = ""
     world_size: int = 0
     ranks: dict[int, RankStatus] = field(default_factory=dict)
     _attempts: Attempts = field(default_factory=Attempts)
@@ -100,7 +104,8 @@ class JobStatus:
 
     def living(self) -> list[int]:
         """Ranks of this node whose process is still there, asked of the kernel."""
-        return [r.rank for r in self.ranks.values() if not r.ended and r.pid and Path(f"/proc/{r.pid}").exists()]
+        here = [rank for rank in self.ranks.values() if rank.node in ("", self.node)]
+        return [rank.rank for rank in here if not rank.ended and rank.pid and Path(f"/proc/{rank.pid}").exists()]
 
     def waiting(self) -> list[Waiting]:
         """Who waits for whom, by group; longest wait first."""
@@ -147,13 +152,15 @@ class JobStatus:
         self._step_seconds.clear()
 
     def _take_progress(self, block: Block) -> None:
+        node = block.identity.node
         for row in block.rows:
             rank = self._rank(int(row["rank"]))
+            rank.node = node
             rank.pid = int(row["pid"])
             rank.step = int(row["step"])
             rank.phase = _member(Phase, int(row["phase"]), Phase.OTHER)
             rank.state = _member(ProcessState, int(row["process_state"]), ProcessState.UNKNOWN)
-            rank.seen_ns = int(row["read_ns"])
+            rank.seen_ns = int(row["read_ns"]) if node == self.node else time.monotonic_ns()
             rank.phase_since_ns = rank.seen_ns - int(row["phase_age_ns"])
             if rank.state is ProcessState.DEAD and not rank.ended:
                 rank.ended = "gone"

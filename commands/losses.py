@@ -23,12 +23,18 @@ AGENT_WORDS: dict[str, str] = {
     "evidence_not_written": "pieces of evidence not written",
     "publish_refused": "messages refused by the bus",
 }
+PEER_WORDS: dict[str, str] = {
+    "never_sent": "messages that the judge never had",
+    "never_received": "messages that other nodes had to drop",
+    "incidents_not_passed_on": "words to nodes that did not listen",
+}
 #: Counters of the agent that tell of lost telemetry, beside its drops.
 AGENT_LOSSES = ("events_lost", "events_dropped_by_writers", "events_torn", "rings_refused")
 #: Counted by the agent, but nothing that a verdict could miss.
 NO_LOSS = frozenset(
     {
         "evidence_replaced",
+        "foreign_messages",
         "problem_lines",
         "publish_refused_bytes",
         "requests_expired",
@@ -37,6 +43,7 @@ NO_LOSS = frozenset(
         "requests_refused",
         "requests_unreadable",
         "rings_of_the_past",
+        "strangers",
     }
 )
 
@@ -57,12 +64,16 @@ class Losses:
     failed_commits: int = 0
     unwritten_revisions: int = 0
     agent: Mapping[str, int] = field(default_factory=dict)
+    #: Between the nodes of one job, by reason.
+    peers: Mapping[str, int] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """What is not zero."""
-        counts = {name: getattr(self, name) for name in self.__slots__ if name != "agent"}
-        agent = {reason: count for reason, count in self.agent.items() if count}
-        return {name: value for name, value in counts.items() if value} | ({"agent": agent} if agent else {})
+        reasons = {"agent": self.agent, "peers": self.peers}
+        counts: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__ if name not in reasons}
+        for name, by_reason in reasons.items():
+            counts[name] = {reason: count for reason, count in by_reason.items() if count}
+        return {name: value for name, value in counts.items() if value}
 
 
 def describe_losses(losses: Losses) -> list[str]:
@@ -97,4 +108,11 @@ def describe_losses(losses: Losses) -> list[str]:
     ]
     if agent:
         lines.append("lost on the way from the ranks: " + ", ".join(agent))
+    peers = [
+        f"{count} {PEER_WORDS.get(reason, reason.replace('_', ' '))}"
+        for reason, count in losses.peers.items()
+        if count and reason not in NO_LOSS
+    ]
+    if peers:
+        lines.append("lost between the nodes: " + ", ".join(peers))
     return lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,6 +53,16 @@ def run_command(
         str | None,
         typer.Option(metavar="NAME", help="what people call the job; default: the scheduler's word, or the script"),
     ] = None,
+    judge: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST[:PORT]", help="several nodes: whose whichrank judges; default: the rendezvous's machine"
+        ),
+    ] = None,
+    judge_secret: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="several nodes: shared by them; better as WHICHRANK_JUDGE_SECRET"),
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="settings file (TOML); default ./whichrank.toml")] = None,
     print_config: Annotated[bool, typer.Option("--print-config", help="print the settings and stop")] = False,
 ) -> None:
@@ -77,6 +88,8 @@ def run_command(
         "keep_rings": keep_rings,
         "capture_limit": capture_limit,
         "job_name": job_name,
+        "judge": judge,
+        "judge_secret": judge_secret,
     }
     try:
         settings, origins = load_settings({k: v for k, v in given.items() if v is not None}, config)
@@ -86,6 +99,7 @@ def run_command(
         raise typer.Exit(EXIT_USAGE) from None
     if print_config:
         typer.echo(print_settings(settings, origins))
+        typer.echo(f"# {explain_nodes(command or [], settings.judge)}")
         return
     if not command:
         typer.echo("whichrank: no command to watch; write it after --: whichrank run -- torchrun train.py", err=True)
@@ -131,6 +145,17 @@ def demo_command(
     from .demo import demo
 
     raise typer.Exit(demo(scenario, as_json=as_json, seed=seed, out=out))
+
+
+def explain_nodes(command: list[str], judge: str) -> str:
+    """Who would judge this command, in words."""
+    from .launcher import find_rendezvous
+    from .peer_plan import Role, plan_peers
+    from .peer_setup import is_this_machine
+
+    job = os.environ.get("WHICHRANK_JOB_ID", "")
+    plan = plan_peers(find_rendezvous(command, os.environ), judge=judge, job=job, is_local=is_this_machine)
+    return plan.why if plan.role is Role.ALONE else f"{plan.why}: {plan.role.value}, ports from {plan.address} on"
 
 
 def main() -> None:

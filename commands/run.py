@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from .foreground_command import CommandNotStarted, ForegroundCommand
+from .peer_plan import Role
+from .peer_setup import PeerSetup, set_up_peers
 from .run_directory import (
     RunDirectory,
     Unusable,
@@ -72,12 +74,15 @@ class Job:
     rings: Path | None
 
 
-def prepare_job(command: Sequence[str], settings: RunSettings) -> Job:
+def prepare_job(command: Sequence[str], settings: RunSettings, peers: PeerSetup) -> Job:
     """Create the folders. What cannot be created is said in one line and leaves the job unwatched."""
     script = name_script(command)
-    job_id = os.environ.get("WHICHRANK_JOB_ID") or make_job_id(script)
+    job_id = peers.job or os.environ.get("WHICHRANK_JOB_ID") or make_job_id(script)
+    out = settings.out
+    if out is not None and peers.role is Role.FOLLOWER:
+        out = out / f"node-{peers.node}"  # the folder itself is the judge's, where nodes share it
     try:
-        directory, why = make_run_directory(settings.out, job_id)
+        directory, why = make_run_directory(out, job_id, peers.node)
         if why:
             say(f"{why}; this run is kept in {directory.path} instead")
         rings = make_ring_directory(settings.ring_root, job_id)
@@ -90,6 +95,7 @@ def prepare_job(command: Sequence[str], settings: RunSettings) -> Job:
 def child_environment(job: Job, settings: RunSettings) -> dict[str, str]:
     """The environment of the command: ours, and what makes the ranks record."""
     environ = dict(os.environ)
+    environ.pop("WHICHRANK_JUDGE_SECRET", None)
     if job.rings is None:
         return environ
     # Only the bootstrap folder: it loads the package from its own tree where the job's Python has none, so nothing
@@ -110,7 +116,14 @@ def child_environment(job: Job, settings: RunSettings) -> dict[str, str]:
 
 def run(command: Sequence[str], settings: RunSettings) -> NoReturn:
     """Run the command under watch and exit as it does."""
-    job = prepare_job(command, settings)
+    peers = set_up_peers(
+        command,
+        judge=settings.judge,
+        secret=settings.judge_secret.get_secret_value(),
+        script=name_script(command),
+        report=say,
+    )
+    job = prepare_job(command, settings, peers)
     logger = logging.getLogger("whichrank")
     logger.addHandler(_SayHandler())
     logger.propagate = False
@@ -129,7 +142,7 @@ def run(command: Sequence[str], settings: RunSettings) -> NoReturn:
             # Imported only now: numpy and the rest load while the command's own interpreter starts.
             from .watching import watch
 
-            watch(child, job, job.directory, job.rings, settings, started_ns)
+            watch(child, job, job.directory, job.rings, settings, started_ns, peers)
         except Exception as error:  # edge: nothing of ours may end the command
             say(f"stopped watching: {type(error).__name__}: {error}; the command goes on")
     child.wait()

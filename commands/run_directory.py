@@ -91,13 +91,15 @@ def make_job_id(script: str) -> str:
     return f"{_safe(stem)}-{secrets.token_hex(4)}"
 
 
-def make_run_directory(wanted: Path | None, job: str) -> tuple[RunDirectory, str | None]:
+def make_run_directory(wanted: Path | None, job: str, node: str = "") -> tuple[RunDirectory, str | None]:
     """Create the folder of a run; one that holds another run already is not reused.
 
+    node: this one of several; file systems may be shared, so its name is part of a folder that nobody named.
     Returns the directory and, when the wanted place cannot be written and a temporary one is used, why.
     Raises Unusable when no place can be written at all.
     """
-    path = wanted or Path("whichrank-out") / f"{time.strftime('%Y%m%d-%H%M%S')}-{job}"
+    name = "-".join(filter(None, (time.strftime("%Y%m%d-%H%M%S"), job, _safe(node) if node else "")))
+    path = wanted or Path("whichrank-out") / name
     try:
         path.mkdir(parents=True, exist_ok=True)
         if (path / RUN_FILE).exists() or (path / INCIDENTS_FILE).exists():
@@ -124,12 +126,25 @@ def make_ring_directory(root: Path | None, job: str) -> Path:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         if root.stat().st_uid != os.getuid():
             raise Unusable(f"{root}: belongs to another user")
-        path = root / _safe(job)
-        path.mkdir(mode=0o700)
+        path = _make_new(root / _safe(job))
         os.statvfs(path)
     except OSError as error:
         raise Unusable(f"{root}: no folder for rings: {error.strerror}") from error
     return path
+
+
+def _make_new(path: Path) -> Path:
+    """A folder that nobody else has: another instance of this job on this machine, or a killed one, may have the name.
+
+    Raises OSError.
+    """
+    try:
+        path.mkdir(mode=0o700)
+        return path
+    except FileExistsError:
+        path = path.with_name(f"{path.name}-{secrets.token_hex(2)}")
+        path.mkdir(mode=0o700)
+        return path
 
 
 def remove_ring_directory(path: Path) -> None:

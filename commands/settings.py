@@ -15,8 +15,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from pydantic import ByteSize, Field, ValidationError, field_validator
+from pydantic import ByteSize, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+
+from .launcher import split_address
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -66,6 +68,10 @@ class RunSettings(BaseSettings):
     capture_limit: ByteSize = Field(
         ByteSize(2 << 30), description="size of the capture (1GiB, 500MB, bytes), the oldest goes first; 0: no limit"
     )
+    judge: str = Field("", description="HOST or HOST:PORT whose whichrank judges; default: from the rendezvous")
+    judge_secret: SecretStr = Field(
+        SecretStr(""), description="what the instances of one job share; better by variable"
+    )
     job_name: str = Field("", description="what people call the job; default: the scheduler's word, or the script")
 
     @field_validator("capture_limit")
@@ -73,6 +79,13 @@ class RunSettings(BaseSettings):
     def _check_capture_limit(cls, value: ByteSize) -> ByteSize:
         if 0 < value < MIN_CAPTURE_BYTES:
             raise ValueError(f"at least {MIN_CAPTURE_BYTES >> 10} KiB, or 0 for no limit")
+        return value
+
+    @field_validator("judge")
+    @classmethod
+    def _check_judge(cls, value: str) -> str:
+        if value:
+            split_address(value, 0)
         return value
 
     @classmethod

@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -27,6 +28,8 @@ from .incident_panel import incident_panel, printable
 from .job_status import JobStatus, describe_ranks
 from .losses import describe_losses
 from .otlp_export import OtlpExport
+from .peer_setup import PeerSetup
+from .peers import OTHERS_END_S, FollowerPeers, join_peers
 from .run import Job, describe_run, say
 from .run_directory import RunDirectory, remove_ring_directory
 from .settings import RunSettings
@@ -40,18 +43,28 @@ FROM_PEOPLE = {signal.SIGINT, signal.SIGQUIT, signal.SIGHUP}
 
 
 def watch(
-    child: ForegroundCommand, job: Job, directory: RunDirectory, rings: Path, settings: RunSettings, started_ns: int
+    child: ForegroundCommand,
+    job: Job,
+    directory: RunDirectory,
+    rings: Path,
+    settings: RunSettings,
+    started_ns: int,
+    setup: PeerSetup,
 ) -> None:
     """Watch until the command has ended and everything about it is concluded and saved."""
+    peers = join_peers(setup, job.id, say)
     identity = with_job(resolve_identity(os.environ, hostname=socket.gethostname()), job.id)
+    if setup.several:
+        identity = replace(identity, node=peers.node if isinstance(peers, FollowerPeers) else setup.node)
     name = name_job(settings.job_name, job.script)
     description = describe_run(job, rings, name=name, identity=identity, pid=child.pid, started_ns=started_ns)
     try:
         directory.write_run(description)
     except OSError as error:
         say(f"{directory.path}: run.json not written: {error.strerror}")
-    status = JobStatus()
+    status = JobStatus(node=identity.node)
     incidents: dict[str, Incident] = {}
+    foreign: dict[str, Incident] = {}
     view = _Guarded(choose_view(settings, name, running_s=(time.time_ns() - started_ns) / 1e9))
 
     export = OtlpExport(os.environ)
@@ -62,6 +75,10 @@ def watch(
         incidents[str(incident.document["id"])] = incident
         view.incident(incident)
         export.incident(incident.document)
+
+    def on_foreign_incident(incident: Incident) -> None:
+        foreign[str(incident.document["id"])] = incident
+        view.incident(incident)
 
     def on_published(topic: str, key: str, value: bytes) -> None:
         if topic == TOPIC_BLOCKS:
@@ -76,10 +93,13 @@ def watch(
         identity=identity,
         on_incident=on_incident,
         on_published=on_published,
+        on_foreign_incident=on_foreign_incident,
         say=say,
         capture_limit_bytes=settings.capture_limit or None,
+        peers=peers,
     )
-    watcher.tell(EventName.JOB_STARTED, command=shlex.join(job.command), job_name=name, pid=child.pid)
+    nodes = {"nodes": setup.plan.nodes} if setup.several else {}
+    watcher.tell(EventName.JOB_STARTED, command=shlex.join(job.command), job_name=name, pid=child.pid, **nodes)
     while not child.poll():
         watcher.wait()
         _tell_signals(child, watcher)
@@ -88,6 +108,7 @@ def watch(
     _tell_signals(child, watcher)
     watcher.turn()  # a rank that is the command itself ends with it: its exit comes before the job's
     watcher.tell(EventName.JOB_FINISHED, exit_code=child.exit_code, signal=child.signal_number)
+    watcher.wait_for_peers(OTHERS_END_S)
     watcher.settle(abnormal=child.exit_code != 0)
     watcher.close()
     view.close()
@@ -108,7 +129,7 @@ def watch(
     except OSError as error:
         say(f"{directory.path}: run.json not updated: {error.strerror}")
     if not settings.json_lines:
-        print_summary(incidents, status, directory)
+        print_summary(incidents, foreign, status, directory)
 
 
 def name_job(chosen: str, script: str) -> str:
@@ -133,14 +154,18 @@ def choose_view(settings: RunSettings, job: str, running_s: float) -> View:
     return LineView((lambda line: None) if settings.view is ViewChoice.none else say)
 
 
-def print_summary(incidents: dict[str, Incident], status: JobStatus, directory: RunDirectory) -> None:
-    """What happened, for a person, after the command's own last line."""
+def print_summary(
+    incidents: dict[str, Incident], foreign: dict[str, Incident], status: JobStatus, directory: RunDirectory
+) -> None:
+    """What happened, for a person, after the command's own last line. foreign: incidents of the node that judges."""
     console = Console(stderr=True)
     try:
-        for incident in incidents.values():
+        for incident in (*foreign.values(), *incidents.values()):
             console.print(incident_panel(incident.document))
         count = sum(1 for incident in incidents.values() if incident.document.get("state") != "merged")
         found = "no incident" if not count else f"{count} incident{'s' if count != 1 else ''}"
+        if foreign:
+            found += f" here, {len(foreign)} where the job is judged"
         seen = f"{len(status.ranks)} ranks seen, step {status.step}" if status.ranks else "no rank was seen"
         say(f"{found}; {seen}; kept in {directory.path}")
     except OSError:

@@ -26,6 +26,7 @@ def test_a_run_that_lost_nothing_says_nothing() -> None:
         ({"failed_commits": 7}, "state: 7 writes failed"),
         ({"unwritten_revisions": 7}, "incidents.jsonl: 7 revisions are missing"),
         ({"agent": {"events_lost": 7, "events_torn": 0}}, "7 events overwritten before they were read"),
+        ({"peers": {"never_sent": 7, "strangers": 3}}, "lost between the nodes: 7 messages that the judge never had"),
         ({"agent": {"a_reason_of_a_later_release": 7}}, "7 a reason of a later release"),
     ],
 )
@@ -38,7 +39,8 @@ def test_each_kind_of_loss_is_one_line_and_one_entry(lost: dict[str, Any], words
 
 
 def test_every_field_has_a_line() -> None:
-    everything = Losses(**{f.name: 1 for f in fields(Losses) if f.name != "agent"}, agent={"open_rows": 1})
+    by_reason = {"agent": {"open_rows": 1}, "peers": {"never_received": 1}}
+    everything = Losses(**{f.name: by_reason.get(f.name, 1) for f in fields(Losses)})  # type: ignore[arg-type]
     assert len(describe_losses(everything)) == len(fields(Losses)) - 1  # where the capture begins is in its line
 
 

@@ -18,6 +18,7 @@ from .matching import Joined, Mismatch, find_mismatch, join_instances, short_ste
 from .median import median
 from .open_rows import Arrived
 from .rows import concatenate, pick
+from .saves import with_more
 from .state import JobState
 from .straggler import WARM_UP_STEPS, StepTimes
 from .waits import measure_waits, release_times
@@ -197,6 +198,10 @@ def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarra
         job.longest_ns = np.maximum(job.longest_ns, own_phases[later].max(axis=(0, 1)))
     duration = median(length, axis=1).astype(np.int64)
     special = (own_phases[:, :, _SPECIAL].sum(axis=2) * 50 > length).any(axis=1)
+    saving = (own_phases[:, :, Phase.CHECKPOINT] * 50 > length).any(axis=1) & (full >= WARM_UP_STEPS)
+    if saving.any():
+        begins, own_saves = chosen["begin_ns"].min(axis=1)[saving], own_phases[saving][:, :, Phase.CHECKPOINT]
+        job.saves = with_more(job.saves, ranks, full[saving], begins, own_saves)
     plain = ~special & (full >= WARM_UP_STEPS)
     if not plain.any():
         return

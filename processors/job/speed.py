@@ -10,6 +10,7 @@ from . import steps_story
 from .findings import clear_finding, open_finding
 from .numeric import EXPLOSION_RATIO, Numbers, find_explosion, find_non_finite
 from .pace import find_pace_change, is_back_to_pace, with_parts
+from .saves import find_slow_writer, is_still_slow_writer
 from .state import JobState, OpenFinding
 from .straggler import find_straggler, is_still_slow
 
@@ -59,21 +60,39 @@ def _count_good_steps(job: JobState, finding: OpenFinding, rows: np.ndarray, now
 
 
 def judge_speed(job: JobState, now: int, ctx: Context) -> None:
-    """A rank that became slow or is as fast as usual again, then the pace of all."""
+    """A rank that became slow, in its steps or its saves, or is as fast as usual again; then the pace of all."""
     slow = job.of_kind(Kind.RANK_SLOW)
     for finding in slow:
-        detail = finding.detail
-        if not is_still_slow(job.times, finding.suspects[0], detail["excess"], detail["usual"]):
-            job.drop_steps(finding.step, job.closed_step)
-            clear_finding(job, ctx, now, finding, f"rank {finding.suspects[0]} is as fast as usual again")
+        _end_if_fast(job, finding, now, ctx)
     if not slow and job.stopping_finding() is None:
-        found = find_straggler(job.times)
-        if found is not None:
-            body = steps_story.straggler_body(job, found, now)
-            detail = {"excess": found.excess, "usual": found.usual}
-            place = f"rank {found.rank} step {found.onset_step}"
-            open_finding(job, ctx, now, kind=Kind.RANK_SLOW, place=place, body=body, detail=detail)
+        _look_for_slow_ranks(job, now, ctx)
     _judge_pace(job, now, ctx)
+
+
+def _end_if_fast(job: JobState, finding: OpenFinding, now: int, ctx: Context) -> None:
+    rank, detail = finding.suspects[0], finding.detail
+    if "before_ns" in detail:
+        if not is_still_slow_writer(job.saves, rank, detail["before_ns"], detail["now_ns"]):
+            clear_finding(job, ctx, now, finding, f"rank {rank} saves as fast as usual again")
+    elif not is_still_slow(job.times, rank, detail["excess"], detail["usual"]):
+        job.drop_steps(finding.step, job.closed_step)
+        clear_finding(job, ctx, now, finding, f"rank {rank} is as fast as usual again")
+
+
+def _look_for_slow_ranks(job: JobState, now: int, ctx: Context) -> None:
+    found = find_straggler(job.times)
+    if found is not None:
+        body = steps_story.straggler_body(job, found, now)
+        place = f"rank {found.rank} step {found.onset_step}"
+        detail: dict[str, float] = {"excess": found.excess, "usual": found.usual}
+        open_finding(job, ctx, now, kind=Kind.RANK_SLOW, place=place, body=body, detail=detail)
+        return
+    writer = find_slow_writer(job.saves)
+    if writer is not None:
+        body = steps_story.slow_writer_body(job, writer, now)
+        place = f"rank {writer.rank} save {writer.onset_step}"
+        detail = {"before_ns": writer.before_ns, "now_ns": writer.now_ns}
+        open_finding(job, ctx, now, kind=Kind.RANK_SLOW, place=place, body=body, detail=detail)
 
 
 def _judge_pace(job: JobState, now: int, ctx: Context) -> None:

@@ -17,6 +17,7 @@ from .median import median
 from .open_rows import OpenRows
 from .pace import LONGEST_HISTORY
 from .rows import concatenate
+from .saves import no_saves
 from .straggler import LONGEST_BASELINE, SMALLEST_EXCESS, WINDOWS, StepTimes
 from .waits import GroupShape
 
@@ -165,6 +166,7 @@ class JobState:
         self.norms = np.zeros((0, 0))
         self.norm_steps = np.zeros((0, 2), np.int64)
         self.losses = np.zeros((0, 0))
+        self.saves = no_saves(np.zeros(0, np.int64))
         self._shape: GroupShape | None = None
         self.facts_changed = self.progress_changed = self.steps_changed = True
 

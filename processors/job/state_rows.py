@@ -19,6 +19,7 @@ from .attempts import Attempts
 from .crash_order import Ending
 from .open_rows import Arrived, OpenRows
 from .packing import pack, unpack
+from .saves import Saves
 from .state import JobState, NodeFacts, OpenFinding, RankFacts
 from .straggler import StepTimes
 
@@ -121,8 +122,10 @@ def _steps_values(job: JobState) -> dict[str, Any]:
 
 def _steps_arrays(job: JobState) -> dict[str, np.ndarray]:
     times = {name: getattr(job.times, name) for name in StepTimes.__slots__}
+    saves = {f"save/{name}": getattr(job.saves, name) for name in Saves.__slots__}
     return {
         **times,
+        **saves,
         "recent": job.recent,
         "pace": job.pace,
         "norms": job.norms,
@@ -192,6 +195,7 @@ def _read_steps(job: JobState, values: dict[str, Any], arrays: dict[str, np.ndar
     job.longest_ns = np.array(values["longest_ns"], np.int64)
     job.times = StepTimes(**{name: arrays[name] for name in StepTimes.__slots__})
     job.recent, job.pace = arrays["recent"], arrays["pace"]
+    job.saves = Saves(**{name: arrays[f"save/{name}"] for name in Saves.__slots__})
     job.norms, job.norm_steps, job.losses = arrays["norms"], arrays["norm_steps"], arrays["losses"]
 
 

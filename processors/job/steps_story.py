@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ...telemetry.vocabulary import Bucket, Kind, Scope, Severity
+from ...telemetry.vocabulary import Bucket, Kind, Phase, Scope, Severity
 from .numeric import BadNumber
 from .pace import PaceChange
+from .saves import SlowWriter
 from .state import JobState
 from .story import Body, body, evidence, ruled_out, share, source_of, suspect
 from .straggler import Straggler
@@ -34,7 +35,11 @@ def straggler_body(job: JobState, found: Straggler, now: int) -> Body:
             f"something else on {job.node_of(found.rank) or 'its node'} takes the cores"
         )
         proof.append(evidence("kernel.run_delay", source_of(job, found.rank), now, lacks, found.starved_ns / 1e9))
-    waits = f"{ranks_words(others)} {wait} for it in their collectives; step time is {duration_words(found.step_ns)}"
+    waits = (
+        f"{ranks_words(others)} {wait} {duration_words(found.waited_ns)} of each step in their collectives, "
+        f"{duration_words(found.waited_before_ns)} before; step time is {duration_words(found.step_ns)}"
+    )
+    because = f"only waits there for rank {found.rank}, {duration_words(found.waited_ns)} of each step"
     return body(
         job,
         Kind.RANK_SLOW,
@@ -45,8 +50,37 @@ def straggler_body(job: JobState, found: Straggler, now: int) -> Body:
         onset_ns=found.onset_ns,
         now=now,
         proof=[*proof, evidence("steps.waiting", ranks_words(others), now, waits)],
-        cleared=[ruled_out(others, "spends long in collectives", f"only waits there for rank {found.rank}")],
+        cleared=[ruled_out(others, "spends long in collectives", because)],
         confidence=min(0.97, 0.6 + found.z / 30.0),
+        step=found.onset_step,
+    )
+
+
+def slow_writer_body(job: JobState, found: SlowWriter, now: int) -> Body:
+    others = [int(rank) for rank in job.saves.ranks if rank != found.rank]
+    verb, wait = ("saves", "waits") if len(others) == 1 else ("save", "wait")
+    beside = f", where {ranks_words(others)} {verb} in {duration_words(found.others_ns)}" if found.others_ns else ""
+    shows = (
+        f"rank {found.rank} spends {duration_words(found.now_ns)} in each checkpoint since step {found.onset_step}; it "
+        f"was {duration_words(found.before_ns)} before{beside}"
+    )
+    lost = found.now_ns - max(found.before_ns, found.others_ns)
+    waits = f"{ranks_words(others)} {wait} {duration_words(lost)} for it, once in {found.every_steps} steps"
+    return body(
+        job,
+        Kind.RANK_SLOW,
+        bucket=Bucket.SPEED_REGRESSION,
+        scope=Scope.RANK,
+        severity=Severity.TICKET,
+        suspects=[suspect(job, found.rank, 0.95, phase_word(Phase.CHECKPOINT))],
+        onset_ns=found.onset_ns,
+        now=now,
+        proof=[
+            evidence("steps.checkpoint", source_of(job, found.rank), now, shows, found.now_ns / 1e9),
+            evidence("steps.waiting", ranks_words(others), now, waits),
+        ],
+        cleared=[ruled_out(others, "stands still after each save", f"waits there for the save of rank {found.rank}")],
+        confidence=0.9,
         step=found.onset_step,
     )
 

@@ -66,7 +66,8 @@ class StepTimes:
 class Straggler:
     """excess: share of the step time by which the rank is slower than usual, against the others. z: how sure.
 
-    starved_ns: of ``excess_ns``, what it waited for a CPU.
+    starved_ns: of ``excess_ns``, what it waited for a CPU. waited_ns, waited_before_ns: what another rank waits in a
+    step, now and before.
     """
 
     rank: int
@@ -83,6 +84,8 @@ class Straggler:
     others_self_ns: int
     self_ns: int
     starved_ns: int = 0
+    waited_ns: int = 0
+    waited_before_ns: int = 0
 
 
 def find_straggler(times: StepTimes) -> Straggler | None:
@@ -179,6 +182,7 @@ def _look_through_window(times: StepTimes, excess: np.ndarray, excess_ns: np.nda
         return None
     if based and _all_rose(times.self_ns[-excess.shape[0] :], candidate, window, typical_ns):
         return None
+    waited = np.delete(times.duration_ns[:, None] - times.self_ns, candidate, axis=1)[-excess.shape[0] :]
     onset = _first_slow_step(excess[:, candidate], usual + level / 2.0)
     chosen = times.self_ns[-window:][slow]
     offset = times.steps.size - excess.shape[0]
@@ -196,6 +200,8 @@ def _look_through_window(times: StepTimes, excess: np.ndarray, excess_ns: np.nda
         step_ns=int(median(times.duration_ns[-window:])),
         others_self_ns=int(median(np.delete(chosen, candidate, axis=1))),
         self_ns=int(median(chosen[:, candidate])),
+        waited_ns=max(0, int(median(waited[-window:][slow]))),
+        waited_before_ns=max(0, int(median(waited[:-window]))) if past else 0,
     )
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from tests.processors.job.synthetic_job import Action, Enter, MemoryContext, SyntheticJob, Work, drive
+from tests.processors.job.synthetic_job import Action, Call, Enter, MemoryContext, SyntheticJob, Work, drive
 from whichrank.processors.job.closing import spread_readings
 from whichrank.telemetry.records import Finding
-from whichrank.telemetry.vocabulary import Phase
+from whichrank.telemetry.vocabulary import Op, Phase
 
 
 def only(context: MemoryContext) -> Finding:
@@ -88,6 +89,40 @@ def test_rank_0_that_evaluates_or_saves_now_and_then_is_no_straggler() -> None:
         return actions
 
     assert drive(SyntheticJob(steps=150, edit=edit).records()).findings() == []
+
+
+def saving(writers: list[int], takes_s: Callable[[int, int], float]):  # type: ignore[no-untyped-def]
+    """These ranks save in every fifth step, for so long; all meet at a barrier after it."""
+
+    def edit(rank: int, step: int, actions: list[Action]) -> list[Action]:
+        if step % 5 != 4:
+            return actions
+        own: list[Action] = []
+        if rank in writers:
+            own = [Enter(Phase.CHECKPOINT), Work(takes_s(rank, step)), Enter(Phase.OTHER)]
+        return [*actions, *own, Call("world", op=Op.BARRIER, bytes=0)]
+
+    return edit
+
+
+@pytest.mark.parametrize("writers", [[0], [0, 1, 2, 3]])
+def test_a_rank_whose_saves_become_slow_is_told_and_again_when_they_are_not(writers: list[int]) -> None:
+    edit = saving(writers, lambda rank, step: 0.9 if rank == 0 and 50 <= step < 90 else 0.3)
+    found = [finding for finding in drive(SyntheticJob(steps=130, edit=edit).records()).findings()]
+    assert [(item.body["kind"], item.body["first_bad"]["step"], item.cleared) for item in found] == [
+        ("rank_slow", 54, False),
+        ("rank_slow", 54, True),
+    ]
+    (suspect,) = found[0].body["suspects"]
+    assert (suspect["rank"], suspect["where"]["phase"]) == (0, "checkpoint")
+    assert {item["who"] for item in found[0].body["ruled_out"]} == {"ranks 1-3"}
+
+
+def test_storage_that_is_slow_for_all_and_saves_that_vary_name_nobody() -> None:
+    slow_for_all = saving([0, 1, 2, 3], lambda rank, step: 0.9 if step >= 50 else 0.3)
+    assert not drive(SyntheticJob(steps=110, edit=slow_for_all).records()).final()
+    varying = saving([0], lambda rank, step: random.Random(step).uniform(0.2, 0.6))
+    assert not drive(SyntheticJob(steps=200, edit=varying).records()).final()
 
 
 def test_a_straggler_that_recovers_is_cleared_and_may_be_found_again() -> None:

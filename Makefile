@@ -10,6 +10,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 OLDEST := .venv-oldest
+FRAMEWORKS := .venv-frameworks
 BIN := $(VENV)/bin
 PACKAGES := telemetry instrumentation agents transport processors commands
 # What the training process runs, and what reads it: this is what depends on the version of torch.
@@ -64,11 +65,24 @@ $(OLDEST)/.package: $(OLDEST)/.requirements $(VENV)/.package
 	$(call install,$(OLDEST),--no-deps --no-build-isolation --editable .)
 	@touch $@
 
+$(FRAMEWORKS)/.requirements: requirements/frameworks.txt requirements/bootstrap.txt
+	$(call environment,$(FRAMEWORKS))
+	@echo "installing requirements/frameworks.txt (torch and six frameworks: some minutes the first time)"
+	$(call install,$(FRAMEWORKS),--require-hashes -r requirements/frameworks.txt)
+	@touch $@
+
+$(FRAMEWORKS)/.package: $(FRAMEWORKS)/.requirements $(VENV)/.package
+	$(call install,$(FRAMEWORKS),--no-deps --no-build-isolation --editable .)
+	@touch $@
+
 .PHONY: setup
 setup: $(VENV)/.package ## install everything into .venv (the other targets do it too)
 
 .PHONY: setup-oldest
 setup-oldest: $(OLDEST)/.package ## install the oldest supported torch into .venv-oldest
+
+.PHONY: setup-frameworks
+setup-frameworks: $(FRAMEWORKS)/.package ## install Lightning, HF, DeepSpeed, Megatron, torchtitan into .venv-frameworks
 
 .PHONY: demo
 demo: setup ## a real 4-rank job with a fault drawn at random; checks that whichrank finds it
@@ -116,10 +130,11 @@ pins: setup ## requirements/*.txt anew from pyproject.toml and requirements/*.in
 	  { echo "# Pinned with hashes for Python 3.10 and later. Written by: make pins"; cat $$out; } > $$out.new; mv $$out.new $$out; }; \
 	compile bootstrap requirements/bootstrap.in; \
 	compile oldest requirements/oldest.in pyproject.toml --extra all; \
+	compile frameworks requirements/frameworks.in pyproject.toml --extra all; \
 	compile newest requirements/build.in pyproject.toml --extra all --extra dev --extra torch
 
 .PHONY: clean
 clean: ## remove the environments and everything that was built
-	rm -rf $(VENV) $(OLDEST) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) $(FRAMEWORKS) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -f instrumentation/*.so

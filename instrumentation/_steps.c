@@ -20,6 +20,7 @@
 #include <time.h>
 
 enum {
+    MAX_TURNS = 4,   /* as in steps.py */
     COST_EVERY = 16, /* own cost is measured on one step in this many, never the first */
     MAX_NESTED = 8,  /* optimizers inside optimizers; deeper: ends were not seen because steps raised */
 };
@@ -83,7 +84,8 @@ typedef struct {
     PyObject *guard;
     int skipped_flag, by_hand_flag;
     long long optimizer_calls, step, calls, cost_ns;
-    uintptr_t *stepped; /* identities of the optimizers that stepped since the last step began */
+    uintptr_t *stepped; /* identities of the optimizers that have stepped in this round */
+    int turns;          /* how many of them had a backward pass of their own */
     Py_ssize_t stepped_count, stepped_capacity;
 } Steps;
 
@@ -164,17 +166,18 @@ static int optimizer_stepped(Steps *self, PyObject *optimizer, int skipped) {
     if (!skipped) self->optimizer_calls++;
     if (self->by_hand) return 0;
     uintptr_t identity = (uintptr_t)optimizer;
-    int again = 0;
-    for (Py_ssize_t i = 0; i < self->stepped_count && !again; i++) again = self->stepped[i] == identity;
-    if (self->backward_seen || again) {
-        if (self->stepped_count > again) {
-            self->stepped_count = 0;
-            again = 0;
-        }
+    int ends = self->backward_seen && (self->stepped_count == 0 || self->turns == MAX_TURNS), known = 0;
+    for (Py_ssize_t i = 0; i < self->stepped_count && !known; i++) known = self->stepped[i] == identity;
+    if (ends || known) {
+        self->stepped_count = 0;
+        self->turns = 0;
         self->auto_since_hand = 1;
         if (end_step(self, skipped ? self->skipped_flag : 0)) return -1;
+    } else if (self->backward_seen) {
+        self->turns++;
+        self->backward_seen = 0;
     }
-    return again ? 0 : remember_stepped(self, identity);
+    return remember_stepped(self, identity);
 }
 
 static PyObject *Steps_on_optimizer_step(Steps *self, PyObject *const *a, Py_ssize_t n, PyObject *names) {

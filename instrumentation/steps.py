@@ -1,12 +1,12 @@
 """Counts training steps: one per iteration, whatever the script does around its optimizer.
 
-The rule. A step ends at the first optimizer step after a backward pass. Further optimizers that step without a backward
-between them belong to the same step (their time is already the next step's). An optimizer that steps twice with no
-backward seen between (gradients from ``torch.autograd.grad``) counts each time. Hence gradient accumulation counts
-once, LBFGS and scheduler-wrapped optimizers once, and a GAN with two backward passes and two optimizer steps twice.
-A GradScaler that skips the update counts the step with SKIPPED. The first ``whichrank.step()`` ends automatic counting.
-Optimizers that do not subclass ``torch.optim.Optimizer`` and wrap none are not seen: such loops call
-``whichrank.step()``.
+The rule. A step ends when an optimizer steps that has stepped in it already, and at the very first optimizer step after
+a backward pass. Optimizers that step in between belong to the same step, with a backward pass of their own or without
+(their time is already the next step's). Hence gradient accumulation counts once, LBFGS and scheduler-wrapped optimizers
+once, chained optimizers once, and a GAN whose two optimizers take turns once. Optimizers that are new in each iteration
+have MAX_TURNS turns before a step ends all the same. A GradScaler that skips the update counts the step with SKIPPED.
+The first ``whichrank.step()`` ends automatic counting. Optimizers that do not subclass ``torch.optim.Optimizer`` and
+wrap none are seen where a framework's own step is hooked (``hooks/``); other such loops call ``whichrank.step()``.
 
 Runs in the main thread, in a training step with cold caches (see phases). Never raises. Standard library only.
 ``_steps.c`` has the same class in C; ``make_step_counter`` prefers it. Change both together.
@@ -25,6 +25,8 @@ from .native import native_wanted
 _SKIPPED, _BY_HAND = int(StepFlag.SKIPPED), int(StepFlag.BY_HAND)
 #: Own cost is measured on one step in this many, never the first.
 COST_EVERY = 16
+#: Optimizers with a backward pass each that may follow the one that ended a step before the next step ends.
+MAX_TURNS = 4
 
 
 class StepWriter(Protocol):
@@ -64,6 +66,7 @@ class StepCounter:
         "_guard",
         "_loss",
         "_stepped",
+        "_turns",
         "_writer",
         "by_hand",
         "calls",
@@ -77,7 +80,9 @@ class StepCounter:
         self._writer = writer
         self._guard = guard
         self._backward_seen = False
+        #: Identities of the optimizers that have stepped in this round.
         self._stepped: set[int] = set()
+        self._turns = 0
         self._auto_since_hand = False
         self._loss: float | None = None
         self._grad_norm: float | None = None
@@ -126,15 +131,16 @@ class StepCounter:
                 return
             identity = id(optimizer)
             stepped = self._stepped
-            again = identity in stepped
-            if self._backward_seen or again:
-                if len(stepped) > again:
-                    stepped.clear()
-                    again = False
+            backward_seen = self._backward_seen
+            if identity in stepped or (backward_seen and (not stepped or self._turns == MAX_TURNS)):
+                stepped.clear()
+                self._turns = 0
                 self._auto_since_hand = True
                 self._end(_SKIPPED if skipped else 0)
-            if not again:
-                stepped.add(identity)
+            elif backward_seen:
+                self._turns += 1
+                self._backward_seen = False
+            stepped.add(identity)
         except Exception as error:  # edge: hook
             self._guard.fail(error)
 

@@ -95,13 +95,40 @@ def test_two_optimizers_after_one_backward_are_one_step(loop: Loop) -> None:
     assert len(loop.recorder.ended) == 3
 
 
-def test_two_backwards_with_an_optimizer_each_are_two_steps(loop: Loop) -> None:
+def test_optimizers_that_take_turns_are_one_step_per_round(loop: Loop) -> None:
     generator, discriminator = object(), object()
-    for _ in range(2):
+    for _ in range(5):
         loop.backward()
         loop.optimizer(discriminator)
         loop.backward()
         loop.optimizer(generator)
+    assert len(loop.recorder.ended) == 5
+
+
+def test_one_that_takes_its_turn_in_every_fifth_round_adds_no_step(loop: Loop) -> None:
+    critic, generator = object(), object()
+    for _ in range(3):
+        for _ in range(5):
+            loop.backward()
+            loop.optimizer(critic)
+        loop.backward()
+        loop.optimizer(generator)
+    assert len(loop.recorder.ended) == 15
+
+
+def test_another_optimizer_that_goes_on_alone_is_counted_from_its_second_step(loop: Loop) -> None:
+    for optimizer in (object(), object()):
+        for _ in range(6):
+            loop.backward()
+            loop.optimizer(optimizer)
+    assert len(loop.recorder.ended) == 11
+
+
+def test_optimizers_that_are_always_new_do_not_stop_the_count(loop: Loop) -> None:
+    fresh = [object() for _ in range(20)]
+    for optimizer in fresh:
+        loop.backward()
+        loop.optimizer(optimizer)
     assert len(loop.recorder.ended) == 4
 
 

@@ -164,9 +164,11 @@ class Session:
                 data,
                 evaluation,
                 forward,
+                frameworks,
                 grad_scaler,
                 joining,
                 optimizer,
+                plain_forward,
                 process_group_end,
             )
             from .hooks.context import HookContext
@@ -196,11 +198,13 @@ class Session:
             grad_scaler,
             data,
             forward,
+            plain_forward,
             evaluation,
             checkpoint,
             compilation,
             clip_grad,
             process_group_end,
+            frameworks,
         ):
             try:
                 module.install(context)

@@ -11,7 +11,7 @@ from torch.compiler import is_dynamo_compiling
 
 from ...telemetry.vocabulary import Phase
 from ..patch import Patch
-from .context import HookContext
+from .context import KNOWN, HookContext
 
 _BACKWARD, _EVAL, _OTHER = int(Phase.BACKWARD), int(Phase.EVAL), int(Phase.OTHER)
 
@@ -40,9 +40,11 @@ def install(context: HookContext) -> None:
                     grad_norms.collect()
                 # A gradient of its own means that this is not the loss (pipeline stages, custom graphs).
                 if (args[0] if args else kwargs.get("grad_tensors")) is None:
-                    if context.scaled_loss != id(tensors):
-                        read_loss(tensors)
-                    context.scaled_loss = 0
+                    scaled_loss = context.scaled_loss
+                    if scaled_loss != KNOWN:
+                        if scaled_loss != id(tensors):
+                            read_loss(tensors)
+                        context.scaled_loss = 0
             try:
                 result = original(tensors, *args, **kwargs)
             except BaseException as error:

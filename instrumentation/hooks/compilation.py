@@ -28,6 +28,8 @@ def _install(dynamo: ModuleType, context: HookContext) -> None:
 
     # 2.6 calls without arguments and nests; later releases pass CallbackArgs and call once per outermost compilation.
     def started(*_: Any) -> None:
+        if context.candidates is not None:
+            context.candidates.close()
         entered.append(tracker.enter(_COMPILE))
 
     def ended(*_: Any) -> None:

@@ -6,16 +6,24 @@ import functools
 import weakref
 from collections.abc import Callable, Sized
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.compiler import is_dynamo_compiling
 
+from ...telemetry.vocabulary import Phase
 from ..guard import Guard, HookHealth
 from ..import_hooks import PostImportFinder
 from ..loss import Scalars
 from ..patch import PatchSet
 from ..phases import Phases
 from ..steps import Steps
+
+if TYPE_CHECKING:
+    from .plain_forward import Candidates
+
+_EVAL, _OTHER = int(Phase.EVAL), int(Phase.OTHER)
+#: In place of ``scaled_loss``: the loss of the backward pass under way has been read, whatever is passed on.
+KNOWN = -1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,10 +43,17 @@ class HookContext:
     open_operations: Sized
     #: Ways back that are not patches, such as torch's own hook handles.
     undo: list[Callable[[], None]] = field(default_factory=list)
-    #: id of the last loss that a GradScaler scaled: its true value has been read.
+    #: id of the last loss that a GradScaler scaled: its true value has been read. KNOWN: so has that of any other.
     scaled_loss: int = 0
-    #: Modules whose mode tells training from evaluation, by id; a module that is gone leaves by itself.
-    roots: weakref.WeakValueDictionary[int, Any] = field(default_factory=weakref.WeakValueDictionary)
+    #: Not empty while a framework's own step is under way: what torch's optimizers do inside it are no steps.
+    inside_step: list[int] = field(default_factory=list)
+    #: Modules that may turn out to be the model of a job without DDP or FSDP; None where they are not looked for.
+    candidates: Candidates | None = None
+    #: The model whose ``eval()`` began the evaluation.
+    evaluated: Callable[[], Any] | None = None
+    #: Modules whose mode tells training from evaluation, by id; a module that is gone leaves by itself. A plain dict:
+    #: where torch.compile runs the model, each frame of Python that a hook calls would be one more to compile.
+    roots: dict[int, weakref.ref[Any]] = field(default_factory=dict)
 
     def guard(self, name: str) -> Guard:
         """A guard of its own for one hook."""
@@ -46,7 +61,20 @@ class HookContext:
 
     def add_root(self, module: Any) -> None:
         """Remember a model whose train/eval mode is the job's mode."""
-        self.roots[id(module)] = module
+        self.roots[id(module)] = weakref.ref(module, functools.partial(self.roots.pop, id(module)))
+
+    def wrapped(self, module: Any) -> None:
+        """This model's forward passes are seen at its wrapper."""
+        self.add_root(module)
+        if self.candidates is not None:
+            self.candidates.give_back(module)
+
+    def end_stale_evaluation(self) -> None:
+        """Frameworks put ``training`` back without calling ``train``; data and forward passes look here."""
+        if self.tracker.base == _EVAL:
+            model = None if self.evaluated is None else self.evaluated()
+            if model is None or model.training:
+                self.tracker.set_base(_OTHER)
 
 
 def phase_wrapper(

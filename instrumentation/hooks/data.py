@@ -13,7 +13,7 @@ from ...telemetry.vocabulary import Phase
 from ..patch import Patch
 from .context import HookContext
 
-_DATA = int(Phase.DATA)
+_DATA, _EVAL = int(Phase.DATA), int(Phase.EVAL)
 
 
 def install(context: HookContext) -> None:
@@ -26,6 +26,8 @@ def install(context: HookContext) -> None:
         def __next__(self: Any) -> Any:
             if is_dynamo_compiling():
                 return original(self)
+            if tracker.base == _EVAL:
+                context.end_stale_evaluation()
             entered = enter(_DATA)
             try:
                 batch = original(self)

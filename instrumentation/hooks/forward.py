@@ -18,6 +18,8 @@ from ..patch import Patch
 from .context import HookContext
 
 _FORWARD, _EVAL = int(Phase.FORWARD), int(Phase.EVAL)
+#: Marks a class's forward as seen here, so that nobody looks for its calls elsewhere.
+SEEN = "__whichrank_seen__"
 FSDP2_STATE = "torch.distributed.fsdp._fully_shard._fsdp_state"
 FSDP1 = "torch.distributed.fsdp.fully_sharded_data_parallel"
 
@@ -27,7 +29,7 @@ def install(context: HookContext) -> None:
     from torch.nn.parallel import DistributedDataParallel
 
     def patch_wrapper_class(name: str, owner: Any) -> None:
-        context.patches.install(Patch(name, [(owner, "forward")], lambda original: _wrap_forward(original, context)))
+        context.patches.install(Patch(name, [(owner, "forward")], lambda original: wrap_forward(original, context)))
 
     patch_wrapper_class("forward_ddp", DistributedDataParallel)
     context.imports.when_imported(
@@ -36,7 +38,8 @@ def install(context: HookContext) -> None:
     context.imports.when_imported(FSDP2_STATE, lambda module: _install_fsdp2(module, context))
 
 
-def _wrap_forward(original: Callable[..., Any], context: HookContext) -> Callable[..., Any]:
+def wrap_forward(original: Callable[..., Any], context: HookContext) -> Callable[..., Any]:
+    """The forward of a class whose instances hold the model in ``module``."""
     tracker, roots = context.tracker, context.roots
     enter, leave, unwind = tracker.enter, tracker.leave, tracker.leave_by_exception
     guard = context.guard("forward")
@@ -49,10 +52,12 @@ def _wrap_forward(original: Callable[..., Any], context: HookContext) -> Callabl
         if guard.enabled:
             try:
                 if id(self) not in roots:
-                    context.add_root(self)
-                    context.add_root(self.module)
+                    context.wrapped(self)
+                    context.wrapped(self.module)
                 if not torch.is_grad_enabled():
                     phase = _EVAL
+                elif tracker.base == _EVAL:
+                    context.end_stale_evaluation()
             except Exception as error:  # edge: hook
                 guard.fail(error)
         entered = enter(phase)
@@ -64,6 +69,7 @@ def _wrap_forward(original: Callable[..., Any], context: HookContext) -> Callabl
         leave(entered)
         return result
 
+    setattr(forward, SEEN, True)
     return forward
 
 
@@ -83,8 +89,11 @@ def _install_fsdp2(module: ModuleType, context: HookContext) -> None:
             if not is_dynamo_compiling() and guard.enabled:
                 try:
                     if self._state_ctx.iter_forward_root is None:
-                        context.add_root(module)
+                        if id(module) not in context.roots:
+                            context.wrapped(module)
                         phase = _FORWARD if torch.is_grad_enabled() else _EVAL
+                        if phase == _FORWARD and tracker.base == _EVAL:
+                            context.end_stale_evaluation()
                         tracker.leave(open_entry[0])
                         open_entry[0] = tracker.enter(phase, left_open=True)
                 except Exception as error:  # edge: hook

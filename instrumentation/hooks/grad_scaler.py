@@ -13,7 +13,7 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from ..patch import Patch
-from .context import HookContext
+from .context import KNOWN, HookContext
 
 
 def install(context: HookContext) -> None:
@@ -27,6 +27,7 @@ def install(context: HookContext) -> None:
             result = original(self, optimizer, *args, **kwargs)
             if (
                 steps.optimizer_calls == calls
+                and not context.inside_step
                 and isinstance(optimizer, torch.optim.Optimizer)
                 and tracker.in_main_thread()
                 and not is_dynamo_compiling()
@@ -40,7 +41,12 @@ def install(context: HookContext) -> None:
         @functools.wraps(original)
         def scale(self: Any, outputs: Any) -> Any:
             scaled = original(self, outputs)
-            if not is_dynamo_compiling() and tracker.enabled and tracker.in_main_thread():
+            if (
+                context.scaled_loss != KNOWN
+                and tracker.enabled
+                and tracker.in_main_thread()
+                and not is_dynamo_compiling()
+            ):
                 losses.read(outputs)
                 context.scaled_loss = id(scaled)
             return scaled

@@ -21,14 +21,15 @@ def install(context: HookContext) -> None:
         context.guard("optimizer"),
     )
     begin, end = edges.begin, edges.end
+    inside_step = context.inside_step
 
     # Functions in Python, since Dynamo traces them: what it cannot see into would break the graph of the optimizer.
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not is_dynamo_compiling():
+        if not is_dynamo_compiling() and not inside_step:
             begin(optimizer)
 
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not is_dynamo_compiling():
+        if not is_dynamo_compiling() and not inside_step:
             end(optimizer)
 
     context.undo.append(register_optimizer_step_pre_hook(before).remove)

@@ -1,0 +1,6 @@
+"""DeepSpeed engine with ZeRO-2 on the CPU."""
+# mypy: ignore-errors
+
+from deepspeed_job import main
+
+main(2)

@@ -145,6 +145,8 @@ class SyntheticJob:
     ends: dict[int, float] = field(default_factory=dict)  # rank -> seconds at which its process is gone
     states: Callable[[int, float], ProcessState] = lambda rank, at: ProcessState.SLEEPING
     heartbeat_s: Callable[[int, float], float] = lambda rank, at: 0.05
+    #: Groups whose calls nobody sees: exchange through shared memory, files or flags. The last of ``groups``.
+    unseen: tuple[str, ...] = ()
     #: (rank, round of the program): its calls are made, but no step of its own ends, as under DDP's ``join``.
     shadows: Callable[[int, int], bool] = lambda rank, step: False
     starved_ns: Callable[[int, int], int] = lambda rank, step: 0
@@ -340,8 +342,11 @@ class SyntheticJob:
                 timeout_s=self.timeout_s,
                 is_default=name == "world",
             )
-            for name, members in self.groups.items()
+            for name, members in self._seen().items()
         )
+
+    def _seen(self) -> dict[str, list[int]]:
+        return {name: members for name, members in self.groups.items() if name not in self.unseen}
 
     def _identity(self, node: str, rank: int = -1) -> Identity:
         return Identity(cluster="lab", run="run-1", job="job-1", attempt=self.attempt, world="w", node=node, rank=rank)
@@ -372,7 +377,7 @@ class SyntheticJob:
         self, people: Sequence[_Rank], now: int, sent_open: set[tuple[int, int]], sent_done: set[tuple[int, int]]
     ) -> np.ndarray:
         names = list(self.groups)
-        out = []
+        out: list[tuple[Any, ...]] = []
         for person in people:
             first = self.first_unsent.get(person.rank, 0)
             while first < len(person.rows) and (person.rank, first) in sent_done:
@@ -382,7 +387,7 @@ class SyntheticJob:
                 row, place = person.rows[index], (person.rank, index)
                 if row.enqueued_ns > min(now, person.ended_ns - 1):
                     break
-                if place in sent_done:
+                if place in sent_done or row.call.group in self.unseen:
                     continue
                 done = 0 < row.done_ns <= now
                 if not done and place in sent_open:
@@ -411,7 +416,7 @@ class SyntheticJob:
             begin, starved_ns = end - sum(phases), self.starved_ns(rank, step)
             calls_ns = sum(max(0, row.done_ns - row.enqueued_ns) for row in mine)
             rows.append((rank, flags, step, begin, end, phases, calls_ns, len(mine), loss, norm, starved_ns))
-            for index, name in enumerate(self.groups):
+            for index, name in enumerate(self._seen()):
                 used = [row for row in mine if row.call.group == name and row.call.op not in (Op.SEND, Op.RECV)]
                 if used:
                     last = used[-1]
@@ -428,7 +433,7 @@ class SyntheticJob:
             since, phase, step = next(item for item in reversed(person.phases) if item[0] <= now)
             open_total = 0
             at = (now - start) / SECOND
-            for index, (name, members) in enumerate(self.groups.items()):
+            for index, (name, members) in enumerate(self._seen().items()):
                 if person.rank not in members:
                     continue
                 mine = [row for row in person.rows if row.call.group == name and row.enqueued_ns <= now]

@@ -66,6 +66,7 @@ CLEAN = (
     _clean("1F1B pipeline", "pipeline_1f1b"),
     _clean("TP x PP", "pairs_of_stages"),
     _clean("experts and uneven all_to_all", "experts"),
+    _clean("exchange in shared memory", "shared_memory"),
     _clean("uneven inputs under join", "uneven_join"),
     _clean("object collectives and a second thread", "objects"),
     _clean("loader workers killed at the end", *DDP, loader_workers=(1, 2), workers_killed_at_end=1),

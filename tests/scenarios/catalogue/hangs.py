@@ -120,4 +120,13 @@ HANGS = (
         fault="kill",
         points=("join",),
     ),
+    Scenario(
+        name="waiting in shared memory",
+        truth=replace(NOT_ENTERED, pace=Pace.WITHIN, within_s=16.0),
+        ending=Ending.HANGS,
+        workloads=("shared_memory",),
+        fault="sleep",
+        points=("data", "forward", "backward"),
+        step_s=(0.05, 2.0),
+    ),
 )

@@ -1,0 +1,167 @@
+"""Ranks that stand still with no collective open: they wait outside c10d, in shared memory, on files or on flags.
+
+Nothing says who waits for whom there, so it takes longer until a word is said, and a rank is named only where it alone
+stands elsewhere in the program than all others. Where all stand at one place, nobody is: it may be a pause of theirs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ...telemetry.vocabulary import Bucket, Kind, Phase, ProcessState, Scope, Severity
+from ..operator import Context
+from .findings import open_finding
+from .hang_story import BY_DESIGN
+from .progress import last_move_ns
+from .state import FRESH_NS, JobState
+from .story import Body, body, evidence, ruled_out, source_of, stands, suspect
+from .thresholds import DEFAULT_TIMEOUT_S, RARE_PHASES, SHARE_OF_TIMEOUT, waited_ns
+from .words import duration_words, phase_word, ranks_words
+
+FLOOR_NS = 10_000_000_000
+STEPS_OF_PATIENCE = 4
+TIMES_LONGEST = 2.0
+#: In the order of a step. A rank further back than another, in the same step, has yet to do what that one has done.
+_ORDER = {Phase.DATA: 0, Phase.FORWARD: 1, Phase.BACKWARD: 2, Phase.OPTIMIZER: 3}
+_MOVES = (ProcessState.RUNNING, ProcessState.SLEEPING, ProcessState.DISK_WAIT, ProcessState.UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standstill:
+    """behind: the one rank that stands elsewhere, -1 nobody; since_ns: when the last rank came to stand."""
+
+    behind: int
+    others: tuple[int, ...]
+    age_ns: int
+    since_ns: int
+
+
+def judge_standstill(job: JobState, now: int, ctx: Context) -> None:
+    """To be called when no operation has been open for long and nothing else is told of this attempt."""
+    found = find_standstill(job)
+    if found is None:
+        return
+    if found.age_ns >= _patience_ns(job, found):
+        body_now = standstill_body(job, found, now)
+        rank = found.behind if found.behind >= 0 else min(found.others)
+        row = job.progress_row(rank)
+        place = f"outside:{int(row['step']) if row is not None else -1}"
+        open_finding(job, ctx, now, kind=Kind.RANK_NOT_ENTERED, place=place, body=body_now)
+
+
+def find_standstill(job: JobState) -> Standstill | None:
+    """None while any rank moves, cannot be seen, or has a call open: then other rules speak."""
+    ranks = job.alive()
+    if len(ranks) < 2 or len(ranks) < job.world_size or not job.median_step_ns() or job.blind_ranks:
+        return None
+    if any(job.ranks[rank].stopped_ns for rank in ranks) or (job.group_rows["open"] != 0).any():
+        return None
+    seen = job.progress_stamps > 0
+    if not seen.any() or int(job.progress["phase_age_ns"][seen].min()) < FLOOR_NS:
+        return None  # cheap, and nearly always the answer
+    newest = int(job.progress_stamps.max())
+    places: dict[int, tuple[int, int]] = {}
+    moved_ns: list[int] = []
+    ages_ns: list[int] = []
+    for rank in ranks:
+        row = job.progress_row(rank)
+        if row is None or job.progress_stamps[rank] < newest - FRESH_NS or row["process_state"] not in _MOVES:
+            return None
+        moved = last_move_ns(job, rank)
+        places[rank] = (int(row["step"]), int(row["phase"]))
+        moved_ns.append(moved)
+        ages_ns.append(waited_ns(job, int(row["read_ns"]) - moved, rank))
+    if min(step for step, _ in places.values()) < 1:
+        return None
+    behind = _one_behind(places)
+    others = tuple(rank for rank in ranks if rank != behind)
+    return Standstill(behind=behind, others=others, age_ns=min(ages_ns), since_ns=max(moved_ns))
+
+
+def _one_behind(places: Mapping[int, tuple[int, int]]) -> int:
+    """The one rank that stands at an earlier place of the program than all others, which share theirs; -1 none."""
+    counts = Counter(places.values())
+    if len(counts) != 2:
+        return -1
+    (shared, _), (single, alone) = counts.most_common()
+    if alone != 1:
+        return -1
+    if len(places) == 2 and not _earlier(single, shared):
+        single, shared = shared, single
+    if not _earlier(single, shared):
+        return -1
+    return next(rank for rank, place in places.items() if place == single)
+
+
+def _earlier(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    if one[0] != other[0]:
+        return one[0] < other[0]
+    last = len(_ORDER)
+    return _ORDER.get(Phase(one[1]), last) < _ORDER.get(Phase(other[1]), last)
+
+
+def _patience_ns(job: JobState, found: Standstill) -> int:
+    """Beyond anything that the phase of the rank in question has taken; without such a rank, most of a time-out."""
+    timeouts = [group.timeout_s for group in job.groups if group.timeout_s > 0]
+    long_ns = int(SHARE_OF_TIMEOUT * (max(timeouts, default=0.0) or DEFAULT_TIMEOUT_S) * 1e9)
+    row = job.progress_row(found.behind)
+    if row is None:
+        return long_ns
+    phase = int(row["phase"])
+    longest = int(job.longest_ns[phase]) if phase < job.longest_ns.size else 0
+    if phase in RARE_PHASES and not longest:
+        return long_ns
+    return int(max(FLOOR_NS, STEPS_OF_PATIENCE * job.median_step_ns(), TIMES_LONGEST * longest))
+
+
+def standstill_body(job: JobState, found: Standstill, now: int) -> Body:
+    row = job.progress_row(found.behind)
+    shown = [found.behind] if row is not None else []
+    proof = [
+        evidence(
+            "progress.standstill",
+            source_of(job, rank),
+            now,
+            f"nothing has moved on any rank for {duration_words(found.age_ns)} and no collective is open, so the ranks "
+            f"wait for each other outside torch.distributed; {stands(job, rank)}",
+        )
+        for rank in (shown or found.others[:1])
+    ]
+    proof.append(
+        evidence("progress", ranks_words(found.others), now, _whereabouts(job, found.others)),
+    )
+    cleared = []
+    if row is not None:
+        because = f"have done in this step what rank {found.behind} has yet to do"
+        cleared.append(ruled_out(found.others, "stand still", because))
+    by_design = row is not None and row["phase"] in BY_DESIGN
+    phase = phase_word(row["phase"]) if row is not None else None
+    return body(
+        job,
+        Kind.RANK_NOT_ENTERED,
+        bucket=Bucket.COMMUNICATION_HANG,
+        scope=Scope.JOB if row is None else Scope.APPLICATION if by_design else Scope.RANK,
+        severity=Severity.PAGE,
+        suspects=[suspect(job, found.behind, 0.8, phase)] if row is not None else [],
+        victims=found.others,
+        onset_ns=found.since_ns,
+        now=now,
+        proof=proof,
+        cleared=cleared,
+        confidence=0.7 if row is not None else 0.4,
+        step=int(row["step"]) if row is not None else None,
+    )
+
+
+def _whereabouts(job: JobState, ranks: Sequence[int]) -> str:
+    """``"ranks 0-2 stand in phase other of step 41"``."""
+    places: dict[str, list[int]] = {}
+    for rank in ranks:
+        row = job.progress_row(rank)
+        if row is not None:
+            places.setdefault(f"in phase {phase_word(row['phase'])} of step {int(row['step'])}", []).append(rank)
+    return "; ".join(
+        f"{ranks_words(here)} {'stands' if len(here) == 1 else 'stand'} {place}" for place, here in places.items()
+    )

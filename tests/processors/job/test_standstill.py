@@ -1,0 +1,76 @@
+"""Ranks that wait for each other where nobody can see it: in shared memory, on files, on flags."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.processors.job.synthetic_job import (
+    FOREVER,
+    Action,
+    Call,
+    Enter,
+    MemoryContext,
+    SyntheticJob,
+    Work,
+    drive,
+)
+from whichrank.telemetry.vocabulary import Op, Phase
+
+
+def exchange(job: SyntheticJob, rank: int, step: int) -> list[Action]:
+    """Gradients meet in a file that all ranks map; the flags beside them are looked at again and again."""
+    return [
+        Enter(Phase.DATA),
+        Work(0.1 * job.step_s),
+        Enter(Phase.FORWARD),
+        Work(0.5 * job.step_s),
+        Enter(Phase.BACKWARD),
+        Work(0.3 * job.step_s),
+        Enter(Phase.OTHER),
+        Call("flags", Op.BARRIER),
+        Enter(Phase.OPTIMIZER),
+        Work(0.1 * job.step_s),
+    ]
+
+
+def run(guilty: dict[int, Phase], *, ranks: int = 4, seconds: float = FOREVER, after_s: float = 40.0) -> MemoryContext:
+    """guilty: who stands still from step 30 on, and where."""
+    job = SyntheticJob(
+        ranks=ranks,
+        steps=40,
+        program=exchange,
+        groups={"flags": list(range(ranks))},
+        unseen=("flags",),
+        delays=[lambda rank, step, phase: seconds if step == 30 and guilty.get(rank) is phase else 0],
+        after_s=after_s,
+    )
+    return drive(job.records())
+
+
+@pytest.mark.parametrize("phase", [Phase.DATA, Phase.FORWARD, Phase.BACKWARD])
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_the_rank_that_alone_is_behind_is_named(phase: Phase, ranks: int) -> None:
+    (finding,) = run({1: phase}, ranks=ranks).final().values()
+    assert (finding.body["kind"], finding.body["bucket"]) == ("rank_not_entered", "communication_hang")
+    assert [item["rank"] for item in finding.body["suspects"]] == [1]
+    assert finding.body["suspects"][0]["where"]["phase"] == phase.name.lower()
+    assert "no collective is open" in finding.body["evidence"][0]["shows"]
+    assert 10.0 <= finding.body["times"]["detected"] - finding.body["times"]["onset"] <= 12.5
+
+
+def test_where_all_stand_at_one_place_nobody_is_named() -> None:
+    assert not run({1: Phase.OTHER}).findings()
+    assert not run(dict.fromkeys(range(4), Phase.FORWARD)).findings()
+
+
+def test_two_behind_are_not_told_apart() -> None:
+    assert not run({1: Phase.FORWARD, 2: Phase.DATA}).findings()
+
+
+def test_a_pause_of_nine_seconds_is_no_incident() -> None:
+    assert not run({1: Phase.FORWARD}, seconds=9.0).findings()
+
+
+def test_it_is_over_when_the_ranks_go_on() -> None:
+    (finding,) = run({1: Phase.FORWARD}, seconds=20.0).final().values()
+    assert finding.cleared

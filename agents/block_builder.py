@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..telemetry.records import Block, Group
 from ..telemetry.tables import NO_GROUP
-from ..telemetry.vocabulary import EventName
+from ..telemetry.vocabulary import EventName, is_device_backend
 from .collect_collectives import CollectiveJoiner
 from .collect_progress import group_progress_rows, progress_rows
 from .collect_steps import StepCollector
@@ -58,6 +58,8 @@ class BlockBuilder:
             return NO_GROUP
         self._group_of[rank.slot, row] = number
         rank.group_numbers[row] = number
+        if is_device_backend(group.backend):
+            rank.device_groups.add(row)
         if group.is_default:
             rank.default_group = number
         if number >= len(self._longest_ns):

@@ -78,6 +78,9 @@ def group_progress_rows(ranks: Sequence[WatchedRank], now_ns: int) -> tuple[NDAr
                 slots.append(rank.slot)
                 continue
             moved_ns = max(group.enqueue_ns, group.complete_ns)
+            # A device group of which no end was ever seen may have nobody to tell them.
+            told = seen and (index not in rank.device_groups or group.completed > 0)
+            opened = group.open if told else -1
             rows.append(
                 (
                     rank.rank,
@@ -91,11 +94,11 @@ def group_progress_rows(ranks: Sequence[WatchedRank], now_ns: int) -> tuple[NDAr
                     group.nbytes,
                     group.enqueued,
                     group.started,
-                    group.completed if seen else -1,
+                    group.completed if told else -1,
                     group.p2p_enqueued,
-                    group.p2p_completed if seen else -1,
-                    group.open if seen else -1,
-                    _age(read_ns, group.oldest_open_ns) if seen else 0,
+                    group.p2p_completed if told else -1,
+                    opened,
+                    _age(read_ns, rank.open_since_ns(index)) if told else 0,
                     _age(read_ns, moved_ns),
                 )
             )

@@ -97,7 +97,7 @@ def oldest_open_age_ns(rank: WatchedRank, now_ns: int) -> int:
     """Age of the rank's oldest open operation over its groups; 0 = none open."""
     if not rank.completion_seen():
         return 0
-    opened = [group.oldest_open_ns for group in rank.groups.values() if group.open > 0 and group.oldest_open_ns]
+    opened = [since_ns for since_ns in map(rank.open_since_ns, rank.groups) if since_ns]
     return max(now_ns - min(opened), 0) if opened else 0
 
 
@@ -118,13 +118,14 @@ def stacks_wanted(
     for rank in ranks:
         if not rank.alive or not rank.completion_seen():
             continue
-        for index, group in rank.groups.items():
-            if group.open <= 0 or not group.oldest_open_ns:
+        for index in rank.groups:
+            since_ns = rank.open_since_ns(index)
+            if not since_ns:
                 continue
             waiting.add(rank.slot)
             number = rank.group_numbers.get(index, -1)
             limit_ns = max(to_ns(settings.stack_operation_s), int(settings.stack_factor * longest_ns.get(number, 0)))
-            if now_ns - group.oldest_open_ns > limit_ns and no_progress(rank, now_ns, settings):
+            if now_ns - since_ns > limit_ns and no_progress(rank, now_ns, settings):
                 slow_groups.setdefault(number, rank)
     if not slow_groups:
         return []

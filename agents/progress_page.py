@@ -69,6 +69,7 @@ class GroupRow:
     started: int
     oldest_open_ns: int
     open: int
+    started_ns: int = 0
 
     @property
     def op(self) -> int:
@@ -139,4 +140,5 @@ def parse_group_row(first: bytes, second: bytes, index: int) -> GroupRow | None:
         started=clamp_i64(done[4]),
         oldest_open_ns=max(clamp_i64(done[5]), 0),
         open=done[6] if done[6] < 1 << 31 else -1,
+        started_ns=max(clamp_i64(done[7]), 0),
     )

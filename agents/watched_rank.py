@@ -54,6 +54,7 @@ class WatchedRank:
     _rows_parsed: bool = False
     groups: dict[int, GroupRow] = field(default_factory=dict)
     group_numbers: dict[int, int] = field(default_factory=dict)  # row -> agent-wide number
+    device_groups: set[int] = field(default_factory=set)  # rows of groups whose operations a device does
     default_group: int = -1  # agent-wide number of the default group, -1 not known yet
     group_bytes: bytes = b""
     recorder_numbers: tuple[int, int] = (-1, -1)  # flight recorder: enqueued, completed of the default group
@@ -142,6 +143,24 @@ class WatchedRank:
             if row is not None:
                 self.groups[index] = row
         return self.groups
+
+    def open_since_ns(self, index: int) -> int:
+        """Since when the oldest open operation of a group (by row) has kept it; 0 = none open, or it cannot be told.
+
+        A host launches steps ahead of its device, so there an operation counts from when the device began it, or, where
+        nobody tells, from the device's last move.
+        """
+        group = self.groups[index]
+        if group.open <= 0 or not group.oldest_open_ns:
+            return 0
+        if index not in self.device_groups:
+            return group.oldest_open_ns
+        if group.completed <= 0:
+            return 0  # no end was ever seen in it: it may be that nobody tells them
+        if group.started > group.completed:
+            return max(group.oldest_open_ns, group.started_ns)
+        ended_ns = [self.groups[other].complete_ns for other in self.device_groups if other in self.groups]
+        return max(group.oldest_open_ns, *ended_ns)
 
     def last_sign_of_life_ns(self) -> int:
         """The newest time the ring itself holds: heartbeat, last event, creation. For writers that are gone."""

@@ -24,6 +24,7 @@ SENTENCES: dict[str, str] = {
     Kind.RANK_SLOW: "is slower than the others",
     Kind.DESYNC: "calls another operation than the others",
     Kind.DEADLOCK: "ranks take groups in opposite order",
+    Kind.COLLECTIVE_STALLED: "a collective that all are in does not end",
     Kind.NUMERIC_FIRST_RANK: "had the first NaN or infinite number",
     Kind.NUMERIC_ALL: "all ranks have NaN or infinite numbers",
     Kind.SLOW_TOGETHER: "all ranks became slower together",

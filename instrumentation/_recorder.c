@@ -64,6 +64,7 @@ enum {
     G_P2P_COMPLETED = 80,
     G_COMPLETE_NS = 88,
     G_STARTED = 96,
+    G_STARTED_NS = 120,
     G_OLDEST_OPEN_NS = 104,
     G_OPEN = 112,
     RUN_DELAY_PERIOD_NS = 50000000,
@@ -409,8 +410,10 @@ static PyObject *Recorder_started_through(Recorder *r, PyObject *const *a, Py_ss
     uint64_t *row = group_row(r, (Py_ssize_t)group);
     if (row[G_STARTED / 8] != seq) {
         OpenSlot *slot = find_open(&r->groups[group].side[0], seq);
-        append_event(r, pack_head(KIND_STARTED, 0, r->phase, 0, (uint64_t)group, 0), seq, now_ns(),
-                     slot ? slot->ns : 0, slot ? slot->step : r->step, 0);
+        uint64_t now = now_ns();
+        append_event(r, pack_head(KIND_STARTED, 0, r->phase, 0, (uint64_t)group, 0), seq, now, slot ? slot->ns : 0,
+                     slot ? slot->step : r->step, 0);
+        STORE(&row[G_STARTED_NS / 8], now);
         STORE(&row[G_STARTED / 8], seq);
     }
     Py_RETURN_NONE;
@@ -1043,10 +1046,11 @@ typedef struct {
     OpenWork *open;
     Switch *gate;
     PyObject *dtypes; /* dict: torch.dtype -> code */
-    PyObject *define; /* () -> (row, members, on_cpu), or None while the members are not known */
+    PyObject *define; /* () -> (row, members, on_cpu, cpu_on_host), or None while the members are not known */
     int64_t row;
     int completes;
     int on_cpu;
+    int cpu_on_host;
     int64_t *members;
     Py_ssize_t size;
     Issued issued[MAX_ISSUED]; /* between pre and post hook */
@@ -1096,8 +1100,8 @@ static int define_group(HookGroup *self) {
     }
     long long row;
     PyObject *members;
-    int on_cpu;
-    if (!PyArg_ParseTuple(answer, "LO!p", &row, &PyTuple_Type, &members, &on_cpu)) {
+    int on_cpu, cpu_on_host;
+    if (!PyArg_ParseTuple(answer, "LO!pp", &row, &PyTuple_Type, &members, &on_cpu, &cpu_on_host)) {
         Py_DECREF(answer);
         return -1;
     }
@@ -1115,6 +1119,7 @@ static int define_group(HookGroup *self) {
     self->members = ranks;
     self->size = size;
     self->on_cpu = on_cpu;
+    self->cpu_on_host = cpu_on_host;
     self->row = row < 0 ? ROW_BLIND : row;
     return 0;
 }
@@ -1269,7 +1274,8 @@ static int before_operation(HookGroup *group, PyObject *args, uint64_t now) {
     }
     if (sizes.flags & FLAG_NO_SIZE) sizes.nbytes = 0;
     int on_host = group->on_cpu;
-    if (!on_host && group->completes && sizes.first != NULL) on_host = read_bool(sizes.first, s_is_cpu);
+    if (!on_host && group->cpu_on_host && group->completes && sizes.first != NULL)
+        on_host = read_bool(sizes.first, s_is_cpu);
     Py_DECREF(tensors);
     if (on_host < 0) return -1;
     flags |= sizes.flags;
@@ -1456,7 +1462,9 @@ static int before_dispatch(DispatchHook *self, PyObject *args, uint64_t now, Rec
             if (fake) goto leave;
             if (group->gate->enabled) {
                 if (measure(tensors, group->dtypes, &sizes)) goto fail;
-                if (!on_host && group->completes && (on_host = read_bool(probe, s_is_cpu)) < 0) goto fail;
+                if (!on_host && group->cpu_on_host && group->completes &&
+                    (on_host = read_bool(probe, s_is_cpu)) < 0)
+                    goto fail;
             }
         }
     }
@@ -1618,7 +1626,7 @@ static struct PyModuleDef module_definition = {PyModuleDef_HEAD_INIT, "_recorder
     X(R_STEP_SINCE_NS) X(R_LOSS) X(R_GRAD_NORM) X(R_LOSS_STEP) X(R_LEVEL) X(R_HOOK_STATE) X(R_COST_NS) X(R_CALLS)     \
     X(R_EXIT_STATE) X(R_FLAGS) X(R_MICROSTEPS) X(G_VERSION) X(G_ENQUEUED) X(G_P2P_ENQUEUED) X(G_ENQUEUE_NS)           \
     X(G_SIGNATURE) X(G_BYTES) X(G_PEER) X(G_DONE_VERSION) X(G_COMPLETED) X(G_P2P_COMPLETED) X(G_COMPLETE_NS)          \
-    X(G_STARTED) X(G_OLDEST_OPEN_NS) X(G_OPEN) X(RUN_DELAY_PERIOD_NS)
+    X(G_STARTED) X(G_STARTED_NS) X(G_OLDEST_OPEN_NS) X(G_OPEN) X(RUN_DELAY_PERIOD_NS)
 
 static PyTypeObject *add_type(PyObject *module, PyType_Spec *spec, const char *name) {
     PyObject *type = PyType_FromSpec(spec);

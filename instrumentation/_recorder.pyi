@@ -58,7 +58,7 @@ class HookGroup:
         open_work: OpenWork,
         switch: HookSwitch,
         dtypes: dict[Any, int],
-        define: Callable[[], tuple[int, tuple[int, ...], bool] | None],
+        define: Callable[[], tuple[int, tuple[int, ...], bool, bool] | None],
         completes: bool,
     ) -> HookGroup: ...
 

@@ -14,7 +14,7 @@ from time import monotonic_ns
 from typing import Any, Protocol
 
 from ..telemetry import ring_layout as layout
-from ..telemetry.vocabulary import EventFlag, EventKind, HookState, Level, Op
+from ..telemetry.vocabulary import HOST_BACKENDS, EventFlag, EventKind, HookState, Level, Op
 from .collectives_status import FlightRecorderStatus
 from .completion import CompletionTracker
 from .groups import GroupRegistry, RankGroup
@@ -22,6 +22,7 @@ from .hook_switch import CROSSING_NS_DISPATCH, CROSSING_NS_OFFICIAL, HookSwitch,
 from .ring_writer import RankRecorder
 
 _POLLED = int(EventFlag.POLLED)
+_P2P = int(EventFlag.P2P)
 
 
 class CollectiveBackend(Protocol):
@@ -190,12 +191,19 @@ class CollectiveHooks:
         if self.stopped:
             return layout.UNKNOWN_U64, layout.UNKNOWN_U64
         try:
+            backends: set[str] = set()
             waiting: list[tuple[RankGroup, str, int]] = []
-            if self.completes:
-                for group in self.registry.groups():
-                    if "nccl" in group.orders:
-                        waiting.append((group, "nccl", self.writer.enqueued(group.row)))
-            self.status.read()
+            for group in self.registry.groups():
+                backends.update(group.orders)
+                if self.completes and not group.on_cpu:
+                    waiting += [
+                        (group, backend, self.writer.enqueued(group.row))
+                        for backend in group.orders
+                        if backend not in HOST_BACKENDS
+                    ]
+                    # What no recorder tells the end of must not look open for ever.
+                    self.writer.complete_through(group.row, self.writer.enqueued(group.row, _P2P), _P2P | _POLLED)
+            self.status.read(sorted(backends))
             for group, backend, before in waiting:
                 self.status.complete_group(group.row, backend, group.orders[backend], before, _POLLED)
             return self.status.default_group()

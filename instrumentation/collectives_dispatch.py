@@ -207,7 +207,7 @@ class DispatchHooks:
                 hooks.end(row, seq, flags | _FAILED)
                 raise
             try:
-                if group.on_cpu or (tensor is not None and tensor.is_cpu):
+                if group.on_cpu or (tensor is not None and tensor.is_cpu and group.cpu_on_host):
                     boxed = result[-1] if type(result) is tuple else result
                     if boxed is None:
                         writer.complete(row, seq, 0, flags)

@@ -168,7 +168,7 @@ class OfficialHooks:
                         peer = group.members[root]
                 seq = enqueue(row, op, nbytes, dtype, peer, flags)
                 if completes:
-                    on_host = group.on_cpu or (tensor is not None and tensor.is_cpu)
+                    on_host = group.on_cpu or (tensor is not None and tensor.is_cpu and group.cpu_on_host)
                     thread = get_ident()
                     if issued:
                         raised = issued.get(thread)

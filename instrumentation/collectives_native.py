@@ -59,10 +59,10 @@ def make_switch(on_error: Callable[[BaseException], None]) -> _recorder.HookSwit
 def _make_group(hooks: CollectiveHooks, group: RankGroup, dtypes: dict[Any, int]) -> _recorder.HookGroup:
     registry = hooks.registry
 
-    def define() -> tuple[int, tuple[int, ...], bool] | None:
+    def define() -> tuple[int, tuple[int, ...], bool, bool] | None:
         if not registry.define(group):
             return None
-        return group.row, group.members, group.on_cpu
+        return group.row, group.members, group.on_cpu, group.cpu_on_host
 
     writer: Any = hooks.writer
     completion: Any = hooks.completion

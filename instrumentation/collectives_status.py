@@ -2,17 +2,18 @@
 
 The lowest level, and the source of completion for device backends, whose Work must not be held (it keeps device memory
 alive). Reads only the status part of the dump, 3 to 4 microseconds; called by the heartbeat thread and nowhere else.
-Torch keeps one recorder for gloo and one for NCCL; either may be missing or off, and then nothing is known.
+Torch keeps a recorder per backend; any may be missing or off, and then nothing is known of its groups.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from ..telemetry.ring_layout import UNKNOWN_U64
+from ..telemetry.vocabulary import HOST_BACKENDS
 from .ring_writer import RankRecorder
 
 
@@ -41,20 +42,22 @@ def parse_status(text: bytes | str) -> dict[int, RecorderStatus]:
         return {}
 
 
-def find_readers() -> list[tuple[str, Callable[[], bytes]]]:
-    """(backend, function that dumps the status part) for the recorders that this build of torch has."""
+def find_reader(backend: str) -> Callable[[], bytes] | None:
+    """The function that dumps the status part of this backend's recorder; None where this torch has none."""
     try:
-        from torch._C import _distributed_c10d as c10d
+        from torch._C import _distributed_c10d
     except ImportError:
-        return []
-    readers: list[tuple[str, Callable[[], bytes]]] = []
-    nccl: Any = getattr(c10d, "_dump_nccl_trace_json", None)
-    if nccl is not None:
-        readers.append(("nccl", lambda: nccl(includeCollectives=False)))
-    general: Any = getattr(c10d, "_dump_fr_trace_json", None)
-    if general is not None:
-        readers.append(("gloo", lambda: general(includeCollectives=False)))
-    return readers
+        return None
+    c10d: Any = _distributed_c10d
+    # Looked up at each call: a backend that is not torch's own may put its recorder there later.
+    if backend == "nccl" and hasattr(c10d, "_dump_nccl_trace_json"):
+        return lambda: c10d._dump_nccl_trace_json(includeCollectives=False)
+    if not hasattr(c10d, "_dump_fr_trace_json"):
+        return None
+    if backend == "gloo":
+        return lambda: c10d._dump_fr_trace_json(includeCollectives=False)
+    # Releases before 2.15 keep one general recorder and know no such argument: they raise, and it is given up.
+    return lambda: c10d._dump_fr_trace_json(includeCollectives=False, backend=backend)
 
 
 class FlightRecorderStatus:
@@ -62,21 +65,26 @@ class FlightRecorderStatus:
 
     def __init__(self, writer: RankRecorder) -> None:
         self._writer = writer
-        self._readers = find_readers()
+        #: None: there is none, or it failed.
+        self._readers: dict[str, Callable[[], bytes] | None] = {}
         self._by_backend: dict[str, dict[int, RecorderStatus]] = {}
         #: Backend's count minus ours when a group was first seen, by (backend, id, row).
         self._offsets: dict[tuple[str, int, int], int] = {}
         self.errors = 0
 
-    def read(self) -> None:
-        """Read every recorder once. A recorder that fails is left out from then on."""
-        for reader in list(self._readers):
-            backend, dump = reader
+    def read(self, backends: Iterable[str]) -> None:
+        """Read the recorder of each backend once. A recorder that fails is left out from then on."""
+        for backend in backends:
+            if backend not in self._readers:
+                self._readers[backend] = find_reader(backend)
+            dump = self._readers[backend]
+            if dump is None:
+                continue
             try:
                 self._by_backend[backend] = parse_status(dump())
             except Exception:
                 self.errors += 1
-                self._readers.remove(reader)
+                self._readers[backend] = None
                 self._by_backend.pop(backend, None)
 
     def status_of(self, backend: str, order: int) -> RecorderStatus | None:
@@ -85,7 +93,7 @@ class FlightRecorderStatus:
 
     def default_group(self) -> tuple[int, int]:
         """(enqueued, completed) of the default group for the heartbeat row; UNKNOWN_U64 where nothing is known."""
-        for backend in ("nccl", "gloo"):
+        for backend in sorted(self._by_backend, key=HOST_BACKENDS.__contains__):  # devices first
             status = self.status_of(backend, 0)
             if status is not None:
                 return status.enqueued & UNKNOWN_U64, status.completed & UNKNOWN_U64

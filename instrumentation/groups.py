@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..telemetry.ring_layout import format_ranks
+from ..telemetry.vocabulary import HOST_BACKENDS, is_device_backend
 from .ring_writer import RankRecorder
 
 #: Groups of this process so far, by backend; of the process, because backends number theirs for its whole life.
@@ -28,6 +29,7 @@ class RankGroup:
         "__weakref__",
         "backend",
         "blind",
+        "cpu_on_host",
         "defined",
         "gone",
         "members",
@@ -49,6 +51,8 @@ class RankGroup:
         self.backend = ""
         #: Whether every backend of the group ends its operations on the host (their Work can be polled and held).
         self.on_cpu = False
+        #: Whether that holds for the backend of CPU tensors, in a group that has others for other devices.
+        self.cpu_on_host = True
         #: By backend: how many groups of this process had it before. The flight recorder numbers groups like that.
         self.orders: dict[str, int] = {}
 
@@ -227,7 +231,8 @@ class GroupRegistry:
                 return False
             group.members = members
             group.backend = _backend_of(self._c10d, pg)
-            group.on_cpu = group.backend in ("gloo", "mpi")
+            group.on_cpu = not is_device_backend(group.backend)
+            group.cpu_on_host = _cpu_backend_of(self._c10d, pg) in HOST_BACKENDS
             key = (group.name, members)
             ordinal = self._seen.get(key, 0)
             self._seen[key] = ordinal + 1
@@ -280,6 +285,12 @@ def _backend_of(c10d: Any, pg: Any) -> str:
     """One name ("gloo", "nccl"), or the map ("cpu:gloo,cuda:nccl") where devices have different backends."""
     backends = _backends_of(c10d, pg)
     return backends[0] if len(backends) == 1 else str(c10d._world.pg_backend_config.get(pg, ""))
+
+
+def _cpu_backend_of(c10d: Any, pg: Any) -> str:
+    """The backend that gets CPU tensors; gloo where the group has none for them."""
+    parts = (part.partition(":") for part in str(c10d._world.pg_backend_config.get(pg, "") or "").split(","))
+    return next((backend for device, _, backend in parts if device == "cpu"), "gloo")
 
 
 def _timeout_of(pg: Any) -> float | None:

@@ -231,7 +231,9 @@ class RingCollectives(RingRecords):
             if self._words[row + 12] == seq:
                 return
             entry = self._open[0][group].get(seq, (0, self._step))
-            self._append(_STARTED, group, seq, monotonic_ns(), entry[0], entry[1], 0, 0)
+            now = monotonic_ns()
+            self._append(_STARTED, group, seq, now, entry[0], entry[1], 0, 0)
+            self._words[row + 15] = now
             self._words[row + 12] = seq
 
     def _write_done_half(self, group: int, p2p: int, now: int) -> None:

@@ -251,7 +251,7 @@ class Session:
         if self._beats % self._status_every == 0:
             self._flight_recorder = collectives.poll_status()
             # Without device groups nothing but two numbers comes from there, and those count below this level only.
-            on_device = any("nccl" in group.orders for group in collectives.registry.groups())
+            on_device = any(not group.on_cpu for group in collectives.registry.groups())
             self._status_every = 1 if on_device or self.level < Level.EVENTS else HOST_STATUS_BEATS
         enqueued, completed = self._flight_recorder
         self.writer.beat(self.hook_errors(), pending, enqueued, completed)

@@ -114,7 +114,7 @@ G_COMPLETE_NS = 88  # time of the last completion seen
 G_STARTED = 96  # UNKNOWN_U64 where the backend cannot tell
 G_OLDEST_OPEN_NS = 104  # enqueue time of the oldest open operation, 0 = none open
 G_OPEN = 112  # operations open
-G_DONE_SPARE = 120
+G_STARTED_NS = 120  # time at which G_STARTED was seen to come so far; 0 never
 
 UNKNOWN_U64 = (1 << 64) - 1
 

@@ -26,6 +26,16 @@ class Phase(IntEnum):
     EXIT = 10
 
 
+#: Backends whose operations the host does: their Work may be held and asked, and host time is their time.
+HOST_BACKENDS = frozenset({"gloo", "mpi"})
+
+
+def is_device_backend(backend: str) -> bool:
+    """Whether a device does operations of such a group. ``backend``: one name, or "cpu:gloo,cuda:nccl"; "" unknown."""
+    names = {part.rpartition(":")[2] for part in backend.split(",") if part}
+    return bool(names - HOST_BACKENDS)
+
+
 class Op(IntEnum):
     """Collective and point-to-point operations by family.
 
@@ -175,6 +185,8 @@ class Kind(str, Enum):
     AGENT_SILENT = "agent_silent"
     #: A node of the job is gone with all its ranks.
     NODE_LOST = "node_lost"
+    #: Every member is in a collective, and it does not end: the network, a device, nobody can tell whose.
+    COLLECTIVE_STALLED = "collective_stalled"
 
 
 class Scope(str, Enum):

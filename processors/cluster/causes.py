@@ -27,10 +27,11 @@ BLOCKING = frozenset(
         Kind.DESYNC,
         Kind.DEADLOCK,
         Kind.NODE_LOST,
+        Kind.COLLECTIVE_STALLED,
     }
 )
 #: Concluded from somebody's waiting: what is seen directly explains it.
-WAITING = frozenset({Kind.RANK_NOT_ENTERED, Kind.RANK_NEVER_JOINED})
+WAITING = frozenset({Kind.RANK_NOT_ENTERED, Kind.RANK_NEVER_JOINED, Kind.COLLECTIVE_STALLED})
 SPEED = frozenset({Kind.RANK_SLOW, Kind.SLOW_TOGETHER, Kind.WANDERING})
 NUMERIC = frozenset({Kind.NUMERIC_FIRST_RANK, Kind.NUMERIC_ALL})
 #: Onsets of different ranks closer than this are not an order: nodes' clocks differ.

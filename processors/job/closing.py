@@ -13,6 +13,7 @@ import numpy as np
 
 from ...telemetry.tables import COLLECTIVES, NO_GROUP
 from ...telemetry.vocabulary import EventFlag, Phase, StepFlag
+from .device import device_rows, has_device_groups, measure_device_waits
 from .excess import excess_over_others
 from .matching import Joined, Mismatch, find_mismatch, join_instances, short_steps
 from .median import median
@@ -185,7 +186,8 @@ def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarra
     chosen = step_rows.reshape(full.size, ranks.size)
     length = chosen["end_ns"] - chosen["begin_ns"]
     phases = chosen["phase_ns"].astype(np.int64)
-    if ready.rows.size or p2p.size:  # pipelines may have nothing but point-to-point calls
+    by_device = device_rows(job, ready.rows) if has_device_groups(job) else ready.rows[:0]
+    if (ready.rows.size or p2p.size) and not by_device.size:  # pipelines may have nothing but point-to-point calls
         release = release_times(ready, job.shape()) if ready.rows.size else np.zeros(0, np.int64)
         waits = measure_waits(ready, release, p2p)
         blocked = _align(waits.ranks, waits.steps, waits.blocked_ns, ranks, full)
@@ -197,6 +199,13 @@ def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarra
     if later.any():
         job.longest_ns = np.maximum(job.longest_ns, own_phases[later].max(axis=(0, 1)))
     duration = median(length, axis=1).astype(np.int64)
+    starved = np.minimum(spread_readings(chosen["run_delay_ns"]), own)
+    if by_device.size:
+        # The host only launches: what its own clock shows is nobody's work, and no phase's.
+        stood = measure_device_waits(by_device)
+        blocked = _align(stood.ranks, stood.steps, stood.blocked_ns, ranks, full)
+        own = np.maximum(0, duration[:, None] - blocked.sum(axis=2))
+        starved = np.zeros_like(own)
     special = (own_phases[:, :, _SPECIAL].sum(axis=2) * 50 > length).any(axis=1)
     saving = (own_phases[:, :, Phase.CHECKPOINT] * 50 > length).any(axis=1) & (full >= WARM_UP_STEPS)
     if saving.any():
@@ -211,8 +220,8 @@ def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarra
         begin_ns=chosen["begin_ns"].min(axis=1)[plain],
         duration_ns=duration[plain],
         self_ns=own[plain],
-        starved_ns=np.minimum(spread_readings(chosen["run_delay_ns"]), own)[plain],
-        phase_self_ns=own_phases[plain],
+        starved_ns=starved[plain],
+        phase_self_ns=(np.zeros_like(own_phases) if by_device.size else own_phases)[plain],
     )
     worst = np.maximum(excess_over_others(own[plain]), 0).max(axis=1) if ranks.size > 1 else 0
     others = median(times.starved_ns, axis=1)  # a crowded node slows the job, but did not change it

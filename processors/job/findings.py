@@ -66,7 +66,7 @@ def open_finding(
     job.findings[finding.key] = finding
     job.facts_changed = True
     revise(job, ctx, now, finding)
-    if kind.value in _STACK_KINDS:
+    if _host_stands(finding):
         _request_stacks(job, ctx, now, finding)
 
 
@@ -89,8 +89,13 @@ def replace_finding(
     finding.shown_ns = 0
     job.facts_changed = True
     revise(job, ctx, now, finding)
-    if kind.value in _STACK_KINDS:
+    if _host_stands(finding):
         _request_stacks(job, ctx, now, finding)
+
+
+def _host_stands(finding: OpenFinding) -> bool:
+    """Whether the suspect's stack shows where it stands: not where its device does, which its host knows nothing of."""
+    return finding.kind in _STACK_KINDS and not finding.detail.get("by_device")
 
 
 def revise(job: JobState, ctx: Context, now: int, finding: OpenFinding) -> None:
@@ -152,7 +157,7 @@ def _add_stack(job: JobState, finding: OpenFinding, body: dict[str, Any], item: 
     raised = [e for e in job.endings if e.rank == rank and e.sort == "exception" and e.file]
     own = next((e for e in raised if role_hint(e) == "error"), None)
     stack = job.facts(rank).stack
-    stuck = finding.kind in _STACK_KINDS
+    stuck = _host_stands(finding)
     fell = finding.kind == Kind.RANK_DIED.value and stack.get("method") == "signal"
     if own is None and stack and (stuck or fell) and stack["time_ns"] >= finding.onset_ns - STACK_LEAD_NS:
         item["where"] = {"file": stack["file"], "line": stack["line"], "phase": phase or stack["phase"] or None}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...telemetry.vocabulary import Bucket, Kind, Phase, Scope, Severity
+from .device import launched_at
 from .progress import last_move_ns
 from .state import JobState
 from .story import Body, body, evidence, ruled_out, share, source_of, stands, suspect
@@ -29,6 +30,11 @@ def blockage_body(
     certain = blockage.sort == "missing"
     proof = []
     for rank in suspects[:3]:
+        if rank in wait.launched:
+            proof.append(
+                evidence("progress.device", source_of(job, rank), now, _device_words(job, rank, wait, waiting))
+            )
+            continue
         verb = "has not entered" if certain else "may not have entered" if blockage.sort == "unknown" else "is inside"
         proof.append(
             evidence(
@@ -48,8 +54,12 @@ def blockage_body(
         )
     )
     row = job.progress_row(suspects[0])
-    phase = phase_word(row["phase"]) if row is not None else None
-    by_design = kind is Kind.RANK_NOT_ENTERED and row is not None and row["phase"] in BY_DESIGN
+    step, phase = (int(row["step"]), phase_word(row["phase"])) if row is not None else (None, None)
+    by_device = suspects[0] in wait.launched
+    launched = launched_at(job, suspects[0], wait.group, wait.seq) if by_device else None
+    if launched is not None:
+        step, phase = launched[0], phase_word(launched[1])
+    by_design = kind is Kind.RANK_NOT_ENTERED and row is not None and row["phase"] in BY_DESIGN and not by_device
     return body(
         job,
         kind,
@@ -63,7 +73,48 @@ def blockage_body(
         proof=proof,
         cleared=[ruled_out(waiting, "stands still", f"waits for {ranks_words(suspects)}, directly or through others")],
         confidence=(0.95 if len(suspects) == 1 else 0.6) if certain else 0.4,
-        step=int(row["step"]) if row is not None else None,
+        step=step,
+        group=wait.group,
+        seq=wait.seq,
+        op=wait.op,
+    )
+
+
+def _device_words(job: JobState, rank: int, wait: Wait, waiting: Sequence[int]) -> str:
+    return (
+        f"the device of rank {rank} has not begun {_place(job, wait)}, which its host has launched: a kernel or copy "
+        f"before it in its stream does not end; the devices of {ranks_words(waiting)} stand in it since "
+        f"{duration_words(wait.age_ns)}; its host goes on until its launch queue is full ({stands(job, rank)})"
+    )
+
+
+def stall_body(job: JobState, blockage: Blockage, begun: bool, now: int) -> Body:
+    """begun: every device is known to be inside; else it may as well be that one has not come to it."""
+    wait = blockage.wait
+    members = [int(rank) for rank in job.members[wait.group]]
+    launched = launched_at(job, wait.rank, wait.group, wait.seq)
+    if begun:
+        shows = f"the devices of {ranks_words(members)} are all in {_place(job, wait)} and it does not end"
+        because = "has entered; what moves the data between the members does not get on, and nobody sees where"
+    else:
+        shows = (
+            f"{ranks_words(members)} have all launched {_place(job, wait)} and it does not end; which devices have "
+            "begun it is not known (TORCH_NCCL_ENABLE_TIMING=1 in the job would tell)"
+        )
+        because = "has launched it; a kernel that does not end on one device looks like a network that is silent"
+    return body(
+        job,
+        Kind.COLLECTIVE_STALLED,
+        bucket=Bucket.COMMUNICATION_HANG,
+        scope=Scope.LINK if begun else Scope.JOB,
+        severity=Severity.PAGE,
+        suspects=[],
+        onset_ns=wait.since_ns,
+        now=now,
+        proof=[evidence("progress.device", ranks_words(members), now, f"{shows}, since {duration_words(wait.age_ns)}")],
+        cleared=[ruled_out(members, "stands still", f"{because}: these remain")],
+        confidence=0.7 if begun else 0.4,
+        step=launched[0] if launched is not None else None,
         group=wait.group,
         seq=wait.seq,
         op=wait.op,
@@ -100,7 +151,7 @@ def unseen_body(job: JobState, blockage: Blockage, unseen: Sequence[int], now: i
 
 def _onset(job: JobState, kind: Kind, wait: Wait, suspects: Sequence[int]) -> int:
     """Since when it stands still: in a pipeline ranks wait before anything is wrong, as long as their peer gets on."""
-    if kind is not Kind.RANK_NOT_ENTERED or len(suspects) != 1:
+    if kind is not Kind.RANK_NOT_ENTERED or len(suspects) != 1 or suspects[0] in wait.launched:
         return wait.since_ns
     row, moved_ns = job.progress_row(suspects[0]), last_move_ns(job, suspects[0])
     stands_still = row is not None and int(row["read_ns"]) - moved_ns >= STANDS_NS

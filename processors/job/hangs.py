@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ...telemetry.vocabulary import Kind, Phase, ProcessState
 from ..operator import Context
 from . import hang_story
+from .device import BLURRED_NS, BLURRED_STEPS, all_begun, device_threshold_ns, patience_ns
 from .findings import clear_finding, open_finding
 from .progress import find_waits, oldest_open_ns
 from .state import JobState, OpenFinding
@@ -27,6 +28,7 @@ EXIT_HOLD_NS = 2_000_000_000
 LEAVING_HOLD_NS = 10_000_000_000
 #: A blind rank may be innocent: wait longer before it is even named as a candidate.
 UNSEEN_FACTOR = 2
+_ENDED_BY_SEQ = frozenset({Kind.RANK_NOT_ENTERED.value, Kind.DEADLOCK.value, Kind.COLLECTIVE_STALLED.value})
 
 
 def judge_stops(job: JobState, now: int, ctx: Context) -> None:
@@ -107,15 +109,21 @@ def _judge_blockage(job: JobState, blockage: Blockage, waits: Sequence[Wait], no
     threshold = 0
     for rank in suspects:
         wait = longest_wait_for(waits, rank) or blockage.wait
-        limit = waiting_threshold_ns(job, rank, wait.group)
+        limit, waited = waiting_threshold_ns(job, rank, wait.group), waited_ns(job, wait.age_ns, rank)
+        if rank in wait.launched:  # wherever its host is by now
+            limit, waited = device_threshold_ns(job, wait.group), wait.age_ns
+        elif job.on_device[wait.group]:
+            limit = max(limit, patience_ns(job, wait.group))
         if blockage.sort == "unknown":
             limit *= UNSEEN_FACTOR
         if _is_ending(job, rank, now):
             continue  # its own end says more than its absence
-        if waited_ns(job, wait.age_ns, rank) >= limit:
+        if waited >= limit:
             late.append(rank)
             threshold = max(threshold, limit)
     if not late:
+        if blockage.sort == "inside" and job.on_device[blockage.wait.group]:
+            _judge_stall(job, blockage, now, ctx)
         return
     gone = [rank for rank in late if job.has_left(rank)]
     late = gone or late
@@ -143,10 +151,24 @@ def _judge_unseen(job: JobState, blockage: Blockage, waits: Sequence[Wait], now:
     return True
 
 
+def _judge_stall(job: JobState, blockage: Blockage, now: int, ctx: Context) -> None:
+    """All have launched the same collective and it does not end on the device: nobody can be named."""
+    wait = blockage.wait
+    begun = all_begun(job, wait.group, wait.seq)
+    limit = device_threshold_ns(job, wait.group)
+    if not begun:
+        limit = max(limit, BLURRED_NS, BLURRED_STEPS * job.median_step_ns())
+    if wait.age_ns >= limit:
+        body = hang_story.stall_body(job, blockage, begun, now)
+        _open_blockage(job, ctx, now, Kind.COLLECTIVE_STALLED, wait, body)
+
+
 def _open_blockage(job: JobState, ctx: Context, now: int, kind: Kind, wait: Wait, body: Body) -> None:
     place = f"{job.groups[wait.group].uid}:{'p2p ' if wait.p2p else ''}{wait.seq}"
     seq = -1 if wait.p2p else wait.seq
-    open_finding(job, ctx, now, kind=kind, place=place, body=body, group=wait.group, seq=seq)
+    by_device = bool(wait.launched) and {item["rank"] for item in body["suspects"]} <= set(wait.launched)
+    detail = {"by_device": True} if by_device else None
+    open_finding(job, ctx, now, kind=kind, place=place, body=body, group=wait.group, seq=seq, detail=detail)
 
 
 def _is_ending(job: JobState, rank: int, now: int) -> bool:
@@ -172,7 +194,7 @@ def _is_stopped(job: JobState, rank: int) -> bool:
 
 def _end_if_moved_on(job: JobState, finding: OpenFinding, now: int, ctx: Context) -> None:
     """A hang that was none, or is over: the operation that was waited in has completed."""
-    if finding.kind not in (Kind.RANK_NOT_ENTERED.value, Kind.DEADLOCK.value) or finding.seq < 0:
+    if finding.kind not in _ENDED_BY_SEQ or finding.seq < 0:
         return
     rows, stamps = job.rows_of_group(finding.group)
     seen = stamps > 0

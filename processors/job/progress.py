@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...telemetry.vocabulary import EventFlag, Op, ProcessState
+from .device import has_device_groups, not_begun, note_gaps
 from .open_rows import Arrived
 from .rows import pick
 from .state import FRESH_NS, MOST_RANKS, JobState
@@ -94,6 +95,7 @@ def take_group_progress(job: JobState, arrived: Arrived, stamp_ns: int) -> None:
     if not member.all():
         rows, groups, place = pick(rows, member), groups[member], place[member]
     place = place + np.array(job.group_first, np.int64)[groups]
+    note_gaps(job, job.group_rows.take(place), rows, groups, job.group_stamps[place] > 0)
     job.group_rows[place] = rows
     job.group_rows["group"][place] = groups
     job.group_stamps[place] = stamp_ns
@@ -144,6 +146,11 @@ def _read_wait(
     if seq > enqueued or seq < 1:
         return None  # what is open is P2P
     lacks = np.where(seen, rows["enqueued"] < seq, True)
+    on_device = job.on_device[index]
+    idle = not_begun(rows, seq) & seen if on_device and not blurred else np.zeros(rows.size, bool)
+    if idle[place]:
+        return None  # only its host has called; its device is busy with something else
+    lacks |= idle
     lacks[place] = False
     # A rank that left stays where its last row saw it; one that is merely unseen may have moved on.
     visible = (fresh | gone | (~seen & _has_fresh_progress(job, members))) & ~hidden
@@ -160,9 +167,11 @@ def _read_wait(
         p2p=False,
         age_ns=age_ns,
         since_ns=_read_ns(job, int(members[place])) - age_ns,
-        passed=_went_on(job, int(members[place]), int(row["flags"]), age_ns),
+        # On a device it holds the rank, wherever its host is by now.
+        passed=not on_device and _went_on(job, int(members[place]), int(row["flags"]), age_ns),
         missing=missing,
         unknown=unknown,
+        launched=tuple(rank for rank in missing if idle[int(np.flatnonzero(members == rank)[0])]),
     )
 
 
@@ -202,9 +211,14 @@ def _has_fresh_progress(job: JobState, members: np.ndarray) -> np.ndarray:
 
 
 def _p2p_waits(job: JobState, fresh_since: int) -> list[Wait]:
-    """Open sends and receives whose other end has no matching call open: edges to the peer."""
+    """Open sends and receives whose other end has no matching call open: edges to the peer.
+
+    Not on devices, where nobody tells the end of a send or a receive.
+    """
     rows = job.pending.all()
     rows = pick(rows, (rows["flags"] & int(EventFlag.P2P)) != 0)
+    if rows.size and has_device_groups(job):
+        rows = pick(rows, ~np.array([*job.on_device, True], bool)[np.minimum(rows["group"], len(job.on_device))])
     if not rows.size:
         return []
     lost = job.hidden_ranks()

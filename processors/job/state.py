@@ -10,7 +10,7 @@ import numpy as np
 from ...telemetry.records import Group
 from ...telemetry.ring_layout import parse_ranks
 from ...telemetry.tables import COLLECTIVES, GROUP_PROGRESS, NO_GROUP, PROGRESS, STEP_GROUPS, STEPS
-from ...telemetry.vocabulary import HookState, Kind, Level, Phase
+from ...telemetry.vocabulary import HookState, Kind, Level, Phase, is_device_backend
 from .attempts import Attempts
 from .crash_order import Ending
 from .median import median
@@ -32,6 +32,7 @@ STOPPING_KINDS = frozenset(
         "desync",
         "deadlock",
         "node_lost",
+        "collective_stalled",
     }
 )
 MOST_RANKS = 1 << 16
@@ -129,6 +130,7 @@ class JobState:
         self.offsets: dict[str, int] = {}
         self.groups: list[Group] = []
         self.members: list[np.ndarray] = []
+        self.on_device: list[bool] = []  # by group: whether a device does its operations
         self._group_index: dict[str, int] = {}
         self._lookups: dict[int, tuple[tuple[Group, ...], np.ndarray]] = {}
         self.ranks: dict[int, RankFacts] = {}
@@ -157,6 +159,7 @@ class JobState:
         self.last_seqs: dict[int, int] = {}
         self.usual_counts: dict[int, int] = {}
         self.even_steps: dict[int, int] = {}
+        self.device_gaps: dict[int, int] = {}  # by device group: longest time without an end, in ns
         self.longest_ns = np.zeros(len(Phase), np.int64)
         self.number_due_ns = 0
         self.counts_due_ns = 0
@@ -196,6 +199,7 @@ class JobState:
         index = len(self.groups)
         self.groups.append(group)
         self.members.append(np.array(members, np.int64))
+        self.on_device.append(is_device_backend(group.backend))
         self.group_first.append(self.group_rows.size)
         self.group_rows = concatenate([self.group_rows, np.zeros(len(members), GROUP_PROGRESS)], GROUP_PROGRESS)
         self.group_stamps = np.concatenate([self.group_stamps, np.zeros(len(members), np.int64)])

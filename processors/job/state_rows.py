@@ -116,6 +116,7 @@ def _steps_values(job: JobState) -> dict[str, Any]:
         "last_seqs": list(job.last_seqs.items()),
         "usual_counts": list(job.usual_counts.items()),
         "even_steps": list(job.even_steps.items()),
+        "device_gaps": list(job.device_gaps.items()),
         "longest_ns": job.longest_ns.tolist(),
     }
 
@@ -192,6 +193,7 @@ def _read_steps(job: JobState, values: dict[str, Any], arrays: dict[str, np.ndar
     job.last_seqs = {group: seq for group, seq in values["last_seqs"]}
     job.usual_counts = {group: count for group, count in values["usual_counts"]}
     job.even_steps = {group: count for group, count in values["even_steps"]}
+    job.device_gaps = {group: gap_ns for group, gap_ns in values.get("device_gaps", ())}
     job.longest_ns = np.array(values["longest_ns"], np.int64)
     job.times = StepTimes(**{name: arrays[name] for name in StepTimes.__slots__})
     job.recent, job.pace = arrays["recent"], arrays["pace"]

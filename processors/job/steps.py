@@ -7,7 +7,8 @@ import numpy as np
 from ...telemetry.vocabulary import Kind
 from ..operator import Context
 from . import desync_story
-from .closing import Closed, close_steps, horizon_of
+from .closing import FURTHEST_BEHIND, Closed, close_steps, horizon_of
+from .device import device_horizon, has_device_groups
 from .findings import clear_finding, open_finding
 from .matching import find_mismatch, join_instances
 from .numeric import find_non_finite
@@ -21,7 +22,15 @@ OPEN_SLACK_NS = 30_000_000
 #: Newest rows among which such a call's other members are looked for; closing a step looks at all.
 NEAR_ROWS = 16_384
 #: Kinds that are over once all ranks have finished a later step.
-_PASSING = frozenset({Kind.RANK_NOT_ENTERED.value, Kind.DEADLOCK.value, Kind.RANK_STOPPED.value, Kind.NODE_LOST.value})
+_PASSING = frozenset(
+    {
+        Kind.RANK_NOT_ENTERED.value,
+        Kind.DEADLOCK.value,
+        Kind.RANK_STOPPED.value,
+        Kind.NODE_LOST.value,
+        Kind.COLLECTIVE_STALLED.value,
+    }
+)
 _ENDED_BY_STEPS = _PASSING | {Kind.NUMERIC_FIRST_RANK.value, Kind.NUMERIC_ALL.value}
 SPEED_KINDS = frozenset({Kind.RANK_SLOW.value, Kind.SLOW_TOGETHER.value})
 
@@ -29,6 +38,9 @@ SPEED_KINDS = frozenset({Kind.RANK_SLOW.value, Kind.SLOW_TOGETHER.value})
 def close_ready_steps(job: JobState, now: int, ctx: Context) -> None:
     """Closes what can be closed. Steps like those before may lie for a while: joining many at once is cheap."""
     horizon = horizon_of(job)
+    if horizon > job.closed_step and has_device_groups(job):
+        # Whom nobody tells the end of must not hold up the rest for ever.
+        horizon = max(device_horizon(job, horizon), int(job.newest_step.max()) - FURTHEST_BEHIND)
     if horizon > job.closed_step:
         job.closed_stamp_ns = now
         judge_steps(job, close_steps(job, horizon), now, ctx)

@@ -17,13 +17,14 @@ MOST_OF_IT = 0.7
 
 def straggler_body(job: JobState, found: Straggler, now: int) -> Body:
     others = [int(rank) for rank in job.times.ranks if rank != found.rank]
-    phase = phase_word(found.phase)
+    phase = phase_word(found.phase) if found.phase >= 0 else None
+    place = f"mostly in phase {phase}" if phase else "by the time its device spends outside collectives"
     works, wait = ("works", "waits") if len(others) == 1 else ("work", "wait")
     usual = f" (usual: {found.usual:+.0%})" if found.usual > 0.01 else ""
     shows = (
         f"rank {found.rank} works {duration_words(found.self_ns)} per step where {ranks_words(others)} {works} "
         f"{duration_words(found.others_self_ns)}: {duration_words(found.excess_ns)} more, {found.excess:.0%} of a step"
-        f"{usual}, mostly in phase {phase}, in {found.slow_steps} of the last {found.window} steps, since step "
+        f"{usual}, {place}, in {found.slow_steps} of the last {found.window} steps, since step "
         f"{found.onset_step}"
     )
     proof = [

@@ -238,7 +238,8 @@ def _first_slow_step(excess: np.ndarray, level: float) -> int:
 
 
 def _slow_phase(times: StepTimes, candidate: int, window: int, slow: np.ndarray) -> int:
-    """The phase that holds most of the excess."""
+    """The phase that holds most of the excess; -1 where none is known, as of what a device does."""
     chosen = times.phase_self_ns[-window:][slow]
     others = median(np.delete(chosen, candidate, axis=1), axis=1)
-    return int(np.argmax(median(chosen[:, candidate] - others, axis=0)))
+    excess = median(chosen[:, candidate] - others, axis=0)
+    return int(np.argmax(excess)) if (excess > 0).any() else -1

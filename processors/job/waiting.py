@@ -18,6 +18,7 @@ class Wait:
 
     missing: members that have not entered it; unknown: members that cannot be seen (blind, silent).
     Both empty: everyone is in, and the operation still does not end.
+    launched: those of ``missing`` whose host has called it and whose device has not come to it.
     """
 
     rank: int
@@ -30,6 +31,7 @@ class Wait:
     passed: bool
     missing: tuple[int, ...]
     unknown: tuple[int, ...] = ()
+    launched: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

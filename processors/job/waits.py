@@ -100,7 +100,7 @@ def measure_waits(joined: Joined, release: np.ndarray, p2p: np.ndarray) -> Waits
     begins = clock.copy()
     begins[1:] = np.maximum(clock[1:], reach[:-1])  # a lower rank's reach lies below every time of the next rank
     blocked = np.maximum(0, ends + offset - begins)
-    return _sum_by_rank_and_step(rank, rows["step"][order], rows["phase"][order], blocked)
+    return sum_by_rank_and_step(rank, rows["step"][order], rows["phase"][order], blocked)
 
 
 def _add_asynchronous_waits(
@@ -134,7 +134,8 @@ def _add_asynchronous_waits(
         ends[last] = np.maximum(ends[last], reached)
 
 
-def _sum_by_rank_and_step(rank: np.ndarray, step: np.ndarray, phase: np.ndarray, blocked: np.ndarray) -> Waits:
+def sum_by_rank_and_step(rank: np.ndarray, step: np.ndarray, phase: np.ndarray, blocked: np.ndarray) -> Waits:
+    """All (n,), n > 0."""
     ranks = np.flatnonzero(np.bincount(rank))
     row_of = np.zeros(int(ranks[-1]) + 1, np.int64)
     row_of[ranks] = np.arange(ranks.size)

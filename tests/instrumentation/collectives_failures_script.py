@@ -126,14 +126,14 @@ def open_operation() -> None:
         work: Any = dist.all_reduce(ones(), async_op=True)
         time.sleep(0.3)
         RESULT["open_before"] = hooks.poll_completions()
-        hooks.status.read()
+        hooks.status.read(["gloo"])
         status = status_of(hooks)
         RESULT["status_before"] = None if status is None else [status.enqueued, status.completed]
         (DIRECTORY / "go").touch()
         while hooks.poll_completions() and time.monotonic() < began + 30:
             time.sleep(0.005)
         RESULT["open_after"] = hooks.poll_completions()
-        hooks.status.read()
+        hooks.status.read(["gloo"])
         status = status_of(hooks)
         RESULT["status_after"] = None if status is None else [status.enqueued, status.completed]
         del work
@@ -156,7 +156,7 @@ def recorder_completes() -> None:
 
         def look() -> list[int] | None:
             before = WRITER.enqueued(0)
-            hooks.status.read()
+            hooks.status.read(["gloo"])
             hooks.status.complete_group(0, "gloo", hooks.registry.groups()[0].orders["gloo"], before, 4)
             status = status_of(hooks)
             return None if status is None else [before, status.enqueued, status.completed]

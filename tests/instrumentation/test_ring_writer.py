@@ -571,7 +571,7 @@ def picture(writer: RankRecorder) -> Any:
     groups = []
     for group in range(3):
         row = reader.group(group)
-        for name in ("enqueue_ns", "complete_ns", "oldest_open_ns"):
+        for name in ("enqueue_ns", "complete_ns", "oldest_open_ns", "started_ns"):
             row[name] = moments.get(row[name], "unknown")  # type: ignore[assignment]
         groups.append(row)
     rank = reader.rank()

@@ -1,0 +1,127 @@
+"""Groups on devices: hosts run ahead, so only what is enqueued, started and completed tells who stands in what."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from tests.processors.job.synthetic_device_job import DeviceJob
+from tests.processors.job.synthetic_job import FOREVER, MemoryContext, drive
+from whichrank.telemetry.records import Finding
+from whichrank.telemetry.vocabulary import Op
+
+
+def only(context: MemoryContext) -> Finding:
+    found = list(context.final().values())
+    assert len(found) == 1, [finding.key for finding in found]
+    return found[0]
+
+
+def suspects(finding: Finding) -> list[int]:
+    return [item["rank"] for item in finding.body["suspects"]]
+
+
+def from_step(step: int, guilty: int, value: float, usual: float) -> Callable[[int, int], float]:
+    return lambda rank, now: value if rank == guilty and now >= step else usual
+
+
+@pytest.mark.parametrize("step_s", [0.05, 0.5, 4.0])
+@pytest.mark.parametrize("timing", [True, False])
+def test_a_healthy_job_whose_hosts_run_ahead_says_nothing(step_s: float, timing: bool) -> None:
+    for seed in range(2):
+        job = DeviceJob(step_s=step_s, timing=timing, seed=seed, steps=min(400, int(120 / step_s)))
+        assert not drive(job.records()).final()
+
+
+@pytest.mark.parametrize("timing", [True, False])
+@pytest.mark.parametrize("step_s", [0.1, 1.0, 3.0])
+def test_a_host_that_does_not_launch_is_named(step_s: float, timing: bool) -> None:
+    job = DeviceJob(host=from_step(20, 2, FOREVER, 0.0), step_s=step_s, timing=timing)
+    finding = only(drive(job.records()))
+    assert (finding.body["kind"], suspects(finding)) == ("rank_not_entered", [2])
+    assert finding.body["first_bad"]["step"] in (19, 20)  # it is between its steps
+    assert finding.body["scope"] == "rank"
+
+
+@pytest.mark.parametrize("step_s", [0.1, 1.0, 3.0])
+def test_a_kernel_that_does_not_end_is_that_ranks_though_its_host_went_on(step_s: float) -> None:
+    job = DeviceJob(kernel=from_step(20, 1, FOREVER, 1.0), step_s=step_s)
+    finding = only(drive(job.records()))
+    assert (finding.body["kind"], suspects(finding)) == ("rank_not_entered", [1])
+    assert finding.body["first_bad"]["step"] == 20
+    assert "has not begun" in finding.body["evidence"][0]["shows"]
+    assert "ranks 0,2-3" in finding.body["ruled_out"][0]["who"]
+
+
+def test_all_inside_and_no_end_is_nobodys() -> None:
+    finding = only(drive(DeviceJob(stuck=(20, 1)).records()))
+    assert (finding.body["kind"], finding.body["bucket"]) == ("collective_stalled", "communication_hang")
+    assert (suspects(finding), finding.body["scope"]) == ([], "link")
+    assert finding.body["first_bad"]["step"] == 20
+    assert finding.body["first_bad"]["sequence"] == 42
+
+
+@pytest.mark.parametrize("kind", ["kernel", "link"])
+def test_without_start_times_a_kernel_and_a_link_look_alike_and_nobody_is_named(kind: str) -> None:
+    job = DeviceJob(timing=False, after_s=50.0)
+    if kind == "kernel":
+        job.kernel = from_step(20, 1, FOREVER, 1.0)
+    else:
+        job.stuck = (20, 0)
+    finding = only(drive(job.records()))
+    assert (finding.body["kind"], suspects(finding), finding.body["scope"]) == ("collective_stalled", [], "job")
+    assert "TORCH_NCCL_ENABLE_TIMING" in finding.body["evidence"][0]["shows"]
+
+
+def test_where_no_end_is_ever_told_the_lagging_host_is_still_named() -> None:
+    job = DeviceJob(told=False, timing=False, host=from_step(20, 3, FOREVER, 0.0))
+    assert suspects(only(drive(job.records()))) == [3]
+    assert not drive(DeviceJob(told=False, timing=False).records()).final()
+
+
+def test_a_long_kernel_on_all_devices_is_no_hang() -> None:
+    job = DeviceJob(kernel=lambda rank, step: 25.0 if step % 10 == 9 else 1.0)
+    assert not drive(job.records()).final()
+
+
+def test_a_kernel_as_long_as_one_seen_before_is_no_hang() -> None:
+    job = DeviceJob(kernel=lambda rank, step: 2.4 if rank == 0 and step % 7 == 6 else 1.0, steps=60, step_s=2.0)
+    findings = drive(job.records()).final().values()
+    assert all(finding.body["kind"] != "rank_not_entered" for finding in findings)
+
+
+def test_a_skipped_collective_is_told_by_what_was_launched() -> None:
+    def edit(rank: int, step: int, calls: list[tuple[Op, int]]) -> list[tuple[Op, int]]:
+        return calls[:1] if (rank, step) == (2, 20) else calls
+
+    finding = only(drive(DeviceJob(edit=edit).records()))
+    assert (finding.body["kind"], suspects(finding)) == ("desync", [2])
+
+
+@pytest.mark.parametrize("step_s", [0.4, 1.0, 3.0])
+@pytest.mark.parametrize("guilty", [0, 3])
+def test_a_device_that_is_slow_is_named_by_the_time_it_spends_outside(step_s: float, guilty: int) -> None:
+    job = DeviceJob(kernel=from_step(30, guilty, 1.3, 1.0), step_s=step_s, steps=70)
+    found = [finding for finding in drive(job.records()).final().values() if finding.body["kind"] == "rank_slow"]
+    assert [suspects(finding) for finding in found] == [[guilty]]
+    assert 28 <= found[0].body["first_bad"]["step"] <= 33
+    assert "device" in found[0].body["evidence"][0]["shows"]
+
+
+def test_without_start_times_no_device_is_called_slow() -> None:
+    job = DeviceJob(kernel=from_step(30, 1, 1.3, 1.0), timing=False, steps=80)
+    assert all(not finding.body["suspects"] for finding in drive(job.records()).final().values())
+
+
+def test_batches_change_nothing() -> None:
+    draw = random.Random(3)
+    for job in (DeviceJob(kernel=from_step(12, 1, FOREVER, 1.0), steps=20), DeviceJob(stuck=(9, 0), steps=16)):
+        records = job.records()
+        plain = [item.body for item in drive(records).findings()]
+        assert plain
+        assert [
+            item.body for item in drive(records, batches=[draw.randint(1, 9) for _ in range(50)]).findings()
+        ] == plain
+        assert [item.body for item in drive(records, fresh_each_time=True).findings()] == plain

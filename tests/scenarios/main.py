@@ -76,6 +76,7 @@ def load_outcome(document: dict[str, Any], plan: Plan, folder: Path) -> Outcome:
     document["onsets"] = tuple(Onset(**{**item, "lines": tuple(item["lines"])}) for item in document["onsets"])
     document["revisions"], document["notes"] = tuple(document["revisions"]), tuple(document["notes"])
     for name in ("pids", "steps_captured", "steps_done", "waits"):
+        document.setdefault(name, {})  # of an older command, judged anew
         document[name] = {int(rank): number for rank, number in document[name].items()}
     return Outcome(**document)
 

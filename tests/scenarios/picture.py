@@ -16,6 +16,7 @@ matplotlib.use("Agg")  # files only, on machines without a screen
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from .judge import Verdict
@@ -24,7 +25,7 @@ from .report import STEPS_ASKED
 
 RIGHT, WRONG, BAR, FAINT = "#1f5fa8", "#c8321e", "#444444", "#e4e4e4"
 SECONDS = (0.01, 100.0)
-STEPS = (0.5, 40.0)
+STEPS = (0.9, 40.0)
 ROW_INCH = 0.23
 
 
@@ -79,7 +80,7 @@ def draw(
     figure = Figure(figsize=(8.2 * len(panels), 2.0 + ROW_INCH * tallest), layout="constrained")
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     for axis, (rows, limits) in zip(axes, panels, strict=True):
-        _draw_panel(axis, rows, limits, in_steps=limits is STEPS)
+        _draw_panel(axis, rows, limits, tallest, in_steps=limits is STEPS)
     figure.suptitle(title, fontsize=11)
     figure.savefig(path, dpi=110)
     return True
@@ -94,7 +95,8 @@ def _panels(
     ]
 
 
-def _draw_panel(axis: Axes, rows: Sequence[Row], limits: tuple[float, float], *, in_steps: bool) -> None:
+def _draw_panel(axis: Axes, rows: Sequence[Row], limits: tuple[float, float], lines: int, *, in_steps: bool) -> None:
+    """lines: that the panel has room for; panels side by side have the same, so that rows are as high in both."""
     low, high = limits
     labels: list[tuple[int, str, bool]] = []
     line = 0
@@ -116,7 +118,7 @@ def _draw_panel(axis: Axes, rows: Sequence[Row], limits: tuple[float, float], *,
         line += 1
     axis.set_xscale("log")
     axis.set_xlim(low, high)
-    axis.set_ylim(line - 0.4, -0.8)
+    axis.set_ylim(lines - 0.4, -0.8)
     axis.set_yticks([y for y, _, _ in labels], [text for _, text, _ in labels], fontsize=8)
     for tick, (_, _, heading) in zip(axis.get_yticklabels(), labels, strict=True):
         tick.set_fontweight("bold" if heading else "normal")
@@ -129,9 +131,14 @@ def _draw_panel(axis: Axes, rows: Sequence[Row], limits: tuple[float, float], *,
     axis.grid(axis="x", color=FAINT, linewidth=0.6, zorder=0)
     for side in ("top", "right", "left"):
         axis.spines[side].set_visible(False)
-    axis.set_title("|  asked     ●  right     ✖  wrong     ▶  no verdict", fontsize=8, loc="right")
+    signs = (("asked", BAR, "|"), ("right", RIGHT, "o"), ("wrong", WRONG, "X"), ("no verdict", WRONG, ">"))
+    handles = [
+        Line2D([], [], color=color, marker=marker, label=label, linestyle="none", markersize=6)
+        for label, color, marker in signs
+    ]
+    axis.legend(handles=handles, ncols=4, fontsize=8, frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0))
 
 
 def _spread(index: int, count: int) -> float:
     """Dots of one scenario lie below one another, so that none hides another."""
-    return 0.0 if count < 2 else -0.3 + 0.6 * index / (count - 1)
+    return 0.0 if count < 2 else -0.22 + 0.44 * index / (count - 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from ..telemetry.vocabulary import Kind
+from ..telemetry.ring_layout import format_ranks, parse_ranks
+from ..telemetry.vocabulary import Kind, Phase
 
 #: What each kind says of its suspect, in a sentence; the suspect comes first.
 SENTENCES: dict[str, str] = {
@@ -34,6 +36,8 @@ SENTENCES: dict[str, str] = {
     Kind.AGENT_SILENT: "an agent went silent",
     Kind.NODE_LOST: "is gone, with its ranks",
 }
+#: ``[127.0.0.1]:51592`` in an error of gloo.
+_PORT = re.compile(r"\](:\d+)")
 SEVERITY_STYLE = {"page": "bold red", "ticket": "yellow", "info": "cyan"}
 
 
@@ -62,8 +66,14 @@ def describe_where(suspect: Mapping[str, Any]) -> str:
     """``train.py:88 in forward``; empty when nothing is known."""
     where = suspect.get("where") or {}
     place = f"{where['file']}:{where.get('line')}" if where.get("file") else ""
-    phase = f"in {where['phase']}" if where.get("phase") else ""
+    phase = _phase_words(where)
     return " ".join(filter(None, (place, phase)))
+
+
+def _phase_words(where: Mapping[str, Any]) -> str:
+    """``in forward``; between the known phases there is nothing to say."""
+    phase = where.get("phase")
+    return f"in {phase}" if phase and phase != Phase.OTHER.name.lower() else ""
 
 
 def describe_verdict(document: Mapping[str, Any]) -> str:
@@ -76,7 +86,7 @@ def describe_place(document: Mapping[str, Any]) -> str:
     """``at train.py:88 in forward``, of the first suspect of whom it is known; empty when it is of none."""
     where = next((s.get("where") for s in document.get("suspects") or () if s.get("where")), None) or {}
     place = f"at {Path(where['file']).name}:{where.get('line')}" if where.get("file") else ""
-    phase = f"in {where['phase']}" if where.get("phase") else ""
+    phase = _phase_words(where)
     return " ".join(filter(None, (place, phase)))
 
 
@@ -120,8 +130,7 @@ def incident_panel(document: Mapping[str, Any]) -> RenderableType:
     for index, item in enumerate(document.get("evidence") or ()):
         text = f"{item.get('shows') or item.get('value')}  ({item.get('source')}: {item.get('signal')})"
         table.add_row("why" if index == 0 else "", Text(printable(text)))
-    for index, item in enumerate(document.get("ruled_out") or ()):
-        text = f"{item.get('who')}: {item.get('looks_guilty')}, but {item.get('because')}"
+    for index, text in enumerate(cleared_words(document.get("ruled_out") or ())):
         table.add_row("not guilty" if index == 0 else "", Text(printable(text)))
     coverage = document.get("coverage") or {}
     if coverage.get("ranks_seen") is not None:
@@ -132,6 +141,30 @@ def incident_panel(document: Mapping[str, Any]) -> RenderableType:
     style = SEVERITY_STYLE.get(severity, "")
     title = f"[{style}]{severity}[/] · {kind} · {document.get('state')}" if style else severity
     return Panel(Group(table), title=title, subtitle=f"incident {document['id']}", border_style=style or "none")
+
+
+def cleared_words(cleared: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for each reason, with all ranks that share it: of a large job, thousands say the same.
+
+    Errors that differ only in the port of a connection are the same.
+    """
+    shared: dict[str, list[Mapping[str, Any]]] = {}
+    for item in cleared:
+        text = f"{item.get('looks_guilty')}, but {item.get('because')}"
+        shared.setdefault(_PORT.sub("]", text), []).append(item)
+    return [_line_of(items, text) for text, items in shared.items()]
+
+
+def _line_of(items: Sequence[Mapping[str, Any]], text: str) -> str:
+    try:
+        ranks = sorted({rank for item in items for rank in parse_ranks(str(item.get("ranks") or ""))})
+    except ValueError:  # a document of another release
+        ranks = []
+    if not ranks or len(items) == 1:
+        who = ", ".join(str(item.get("who")) for item in items)
+    else:
+        who = f"ranks {format_ranks(ranks)}"
+    return f"{who}: each {text}" if len(ranks) > 1 else f"{who}: {text}"
 
 
 def _first_bad(first: Mapping[str, Any]) -> str:

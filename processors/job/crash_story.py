@@ -84,12 +84,16 @@ def ending_words(ending: Ending) -> str:
         verb = "aborted" if ending.signal == SIGABRT else "ended"
         return f"rank {ending.rank} {verb} itself ({signal_word(ending.signal)})"
     if ending.signal > 0:
-        sender = f" sent by pid {ending.sender_pid}" if ending.sender_pid else ""
+        sender = f" sent by {_sender_words(ending)}" if ending.sender_pid else ""
         return f"rank {ending.rank} was ended by {signal_word(ending.signal)}{sender}"
     if ending.normal:
         return f"rank {ending.rank} came to the end of its script and left"
     code = f"with exit code {ending.exit_code}" if ending.exit_code >= 0 else "without a word (exit code not visible)"
     return f"rank {ending.rank} ended {code}"
+
+
+def _sender_words(ending: Ending) -> str:
+    return f"the launcher (pid {ending.sender_pid})" if ending.by_launcher else f"pid {ending.sender_pid}"
 
 
 def _cause_words(job: JobState, verdict: CrashVerdict, cause: Ending) -> str:
@@ -132,7 +136,9 @@ def consequence(ending: Ending, kind: str, suspects: Sequence[int]) -> dict[str,
     """A ruled-out entry for a rank that printed an error or died, and is not to blame."""
     cause = f"{ranks_words(suspects)} came first" if suspects else "the job as a whole was ended or blocked"
     if role_hint(ending) == "stop":
-        because = f"was told to stop after that; {cause}"
+        because = (
+            f"that is how a launcher ends the rest; {cause}" if ending.by_launcher else f"only after that; {cause}"
+        )
     elif ending.communication:
         because = f"its error only says that a peer went away or did not answer; {cause}"
     elif kind == Kind.DESYNC.value:

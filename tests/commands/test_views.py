@@ -13,7 +13,13 @@ import pytest
 from rich.console import Console
 
 from whichrank.commands import status_view
-from whichrank.commands.incident_panel import headline, incident_line, incident_panel
+from whichrank.commands.incident_panel import (
+    cleared_words,
+    describe_where,
+    headline,
+    incident_line,
+    incident_panel,
+)
 from whichrank.commands.job_status import JobStatus, describe_ranks
 from whichrank.commands.status_view import LineView, describe_waiting, render_lines, render_status
 from whichrank.telemetry.incident import complete_document
@@ -194,6 +200,27 @@ def incident(**fields: Any) -> dict[str, Any]:
             **fields,
         }
     )
+
+
+def test_ranks_with_one_excuse_share_a_line_and_phase_other_is_not_said() -> None:
+    gloo = "raised RuntimeError: Connection closed by peer [127.0.0.1]:{}"
+    rows = [
+        {"who": "rank 0", "ranks": "0", "looks_guilty": gloo.format(8844), "because": "rank 3 came first"},
+        {"who": "rank 1", "ranks": "1", "looks_guilty": "was ended by SIGTERM", "because": "rank 3 came first"},
+        {"who": "rank 2", "ranks": "2", "looks_guilty": gloo.format(24208), "because": "rank 3 came first"},
+        {"who": "ranks 4-9", "ranks": "4-9", "looks_guilty": gloo.format(1), "because": "rank 3 came first"},
+        {"who": "the switch", "looks_guilty": "is shared", "because": "others use it"},
+        {"who": "rank 7", "ranks": "seven", "looks_guilty": "is odd", "because": "it is not"},
+    ]
+    assert cleared_words(rows) == [
+        "ranks 0,2,4-9: each raised RuntimeError: Connection closed by peer [127.0.0.1], but rank 3 came first",
+        "rank 1: was ended by SIGTERM, but rank 3 came first",
+        "the switch: is shared, but others use it",
+        "rank 7: is odd, but it is not",
+    ]
+    where = {"file": "train.py", "line": 88, "phase": "other"}
+    assert describe_where({"where": where}) == "train.py:88"
+    assert describe_where({"where": {**where, "phase": "forward"}}) == "train.py:88 in forward"
 
 
 def test_the_panel_tells_who_what_where_since_why_and_who_is_innocent() -> None:

@@ -51,6 +51,7 @@ CLEAN = (
     _twice(_clean("loader hiccups of 2 s", *DDP, hiccups=0.02, hiccup_s=2.0, loader_workers=(0, 1))),
     _twice(_clean("batches grow", *DDP, grow_to=(2.0, 3.0), stairs=(6.0, 9.0))),
     _twice(_clean("sequences grow", *DDP, grow_to=(2.0, 4.0))),
+    replace(_twice(_clean("compiled at the start and in mid-run", "ddp_compiled")), step_s=_SHORT_STEPS),
     _twice(_clean("no_sync", "accumulate")),
     _twice(_clean("profiler windows", *DDP, profile_every=(10, 20), profile_all=(0, 1))),
     _twice(_clean("all ranks suspended and resumed", *DDP), suspend_ranks),

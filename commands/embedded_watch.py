@@ -141,6 +141,7 @@ class EmbeddedWatch:
         while self._broken is None and not self._peers.may_end() and time.monotonic() < deadline:
             self.turn()
             time.sleep(TURN_S)
+        self._peers.leave(self)
 
     def _encode_event(self, identity: Identity, name: EventName, attributes: Mapping[str, str | int]) -> bytes:
         time_ns, mono_ns = time.time_ns(), time.monotonic_ns()

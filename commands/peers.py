@@ -75,6 +75,10 @@ class Peers(Protocol):
         """Whether nobody is worth waiting for, once this node's command has ended."""
         ...
 
+    def leave(self, bench: Bench) -> None:
+        """This node goes, whoever is still there."""
+        ...
+
     def close(self) -> None: ...
 
     @property
@@ -101,6 +105,8 @@ class NoPeers:
 
     def may_end(self) -> bool:
         return True
+
+    def leave(self, bench: Bench) -> None: ...
 
     def close(self) -> None: ...
 
@@ -155,6 +161,11 @@ class JudgePeers:
 
     def may_end(self) -> bool:
         return not self._there
+
+    def leave(self, bench: Bench) -> None:
+        """Without a judge the others judge for themselves; as far as this capture goes, they have left."""
+        for node in sorted(self._there):
+            bench.tell_of(node, EventName.PEER_LOST, role="follower", why="left", silent_ns=0)
 
     def close(self) -> None:
         self._hub.close()
@@ -248,6 +259,8 @@ class FollowerPeers:
 
     def may_end(self) -> bool:
         return True
+
+    def leave(self, bench: Bench) -> None: ...
 
     def close(self) -> None:
         self._link.close(GOODBYE_S if self._connected else 0.1)

@@ -101,7 +101,9 @@ def judge(scenario: Scenario, outcome: Outcome, printed: Collection[int], step_e
     """printed: ranks that printed an error. step_ends: each step of the guilty rank, and the Unix time of its end."""
     truth, plan = scenario.truth, outcome.plan
     documents = latest_by_id(outcome.revisions)
-    counted = [document for document in documents if document["bucket"] not in APART]
+    # A fault of whichrank itself is a telemetry incident, and must be no more than that.
+    apart = ("planned",) if truth.bucket == "telemetry" else APART
+    counted = [document for document in documents if document["bucket"] not in apart]
     planned = [document for document in documents if document["bucket"] == "planned"]
     problems: list[str] = []
     if outcome.harness_error:
@@ -309,7 +311,14 @@ def _located(incident: Mapping[str, Any], outcome: Outcome) -> bool:
 
 
 def suspect_ranks(incident: Mapping[str, Any]) -> list[int]:
-    return [suspect["rank"] for suspect in incident["suspects"] if suspect.get("rank") is not None]
+    """A suspected node stands for its ranks."""
+    named: list[int] = []
+    for suspect in incident["suspects"]:
+        if suspect.get("rank") is not None:
+            named.append(suspect["rank"])
+        elif suspect.get("ranks"):
+            named += sorted(ranks_in(f"ranks {suspect['ranks']}"))
+    return named
 
 
 def describe(document: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from .clean import CLEAN
 from .crashes import CRASHES
 from .desyncs import DESYNCS
 from .hangs import HANGS
+from .nodes import NODES
 from .numeric import NUMERIC
 from .speed import SPEED
 
@@ -20,6 +21,7 @@ FAMILIES = {
     "desyncs": DESYNCS,
     "speed": SPEED,
     "numeric": NUMERIC,
+    "nodes": NODES,
     "clean": CLEAN,
 }
 SCENARIOS = tuple(scenario for family in FAMILIES.values() for scenario in family)

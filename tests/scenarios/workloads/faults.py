@@ -36,6 +36,11 @@ def fault(function: Fault) -> Fault:
 
 
 @fault
+def from_outside(course: Course, tensor: torch.Tensor | None) -> None:
+    """The rank itself does nothing wrong: who waits for the stamp does the rest."""
+
+
+@fault
 def sleep(course: Course, tensor: torch.Tensor | None) -> None:
     parent = os.getppid()
     while os.getppid() == parent:

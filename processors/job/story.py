@@ -75,6 +75,8 @@ def body(
     blamed = {item["rank"] for item in suspects}
     hurt = sorted(set(job.ranks if victims is None else victims) - blamed)
     expected = job.world_size or len(job.ranks)
+    # Time stands still while the rings of a killed run are read, and another node's clock may be ahead of ours.
+    seen_ns = max(now, onset_ns)
     return {
         "bucket": bucket.value,
         "kind": kind.value,
@@ -89,7 +91,7 @@ def body(
             "sequence": seq,
             "operation": op_word(op) if op else None,
         },
-        "times": {"onset": seconds(onset_ns), "detected": seconds(now), "attributed": seconds(now)},
+        "times": {"onset": seconds(onset_ns), "detected": seconds(seen_ns), "attributed": seconds(seen_ns)},
         "evidence": list(proof),
         "ruled_out": list(cleared),
         "confidence": round(min(confidence, _coverage_limit(job)), 3),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -260,3 +261,13 @@ def test_an_old_error_in_a_thread_has_no_part_in_a_death() -> None:
     assert verdict(context) == ("immediate_crash", "rank_died", [1])
     context = run(in_thread(2.0, 2), exited(9.0, 2, 3, ExitState.RUNNING, exception=True))
     assert verdict(context) == ("immediate_crash", "rank_died", [2])
+
+
+def test_nothing_is_seen_before_it_began_although_time_stands_still_in_a_replay() -> None:
+    """Rings that a killed run left behind are read at the last stamp of its capture, which is older than the fault."""
+    events = [killed(4.43, 2, 9), victim(4.45, 1), exited(4.6, 1, 1, ExitState.EXCEPTION, exception=True)]
+    records = SyntheticJob(steps=60, events=events, ends={1: 4.6, 2: 4.43}, after_s=3.0).records()
+    last_ns = records[0].stamp_ns + 3 * 10**9
+    still = [replace(record, stamp_ns=min(record.stamp_ns, last_ns + index)) for index, record in enumerate(records)]
+    times = only(drive(still)).body["times"]
+    assert times["onset"] <= times["detected"]

@@ -36,7 +36,7 @@ def node_lost_body(
         bucket=Bucket.IMMEDIATE_CRASH,
         scope=Scope.NODE,
         severity=Severity.PAGE,
-        suspects=[_node_suspect(name, ranks)],
+        suspects=[node_suspect(name, ranks)],
         victims=[rank for rank in job.ranks if rank not in ranks],
         onset_ns=onset_ns,
         now=now,
@@ -75,7 +75,7 @@ def _silence(name: str, node: NodeFacts) -> dict[str, Any]:
     return evidence(f"peer.{node.state}", f"node {name}", node.lost_ns, shows)
 
 
-def _node_suspect(name: str, ranks: Sequence[int]) -> dict[str, Any]:
+def node_suspect(name: str, ranks: Sequence[int]) -> dict[str, Any]:
     return {
         "scope": "node",
         "id": name,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from typing import Any
+
 import numpy as np
 
 from ...telemetry.vocabulary import Kind
@@ -12,7 +15,7 @@ from .numeric import EXPLOSION_RATIO, Numbers, find_explosion, find_non_finite
 from .pace import find_pace_change, is_back_to_pace, with_parts
 from .saves import find_slow_writer, is_still_slow_writer
 from .state import JobState, OpenFinding
-from .straggler import find_straggler, is_still_slow
+from .straggler import Found, find_straggler, is_still_slow
 
 PACE_CHECK_STEPS = 8
 GOOD_STEPS_TO_CLEAR = 3
@@ -70,11 +73,12 @@ def judge_speed(job: JobState, now: int, ctx: Context) -> None:
 
 
 def _end_if_fast(job: JobState, finding: OpenFinding, now: int, ctx: Context) -> None:
-    rank, detail = finding.suspects[0], finding.detail
+    detail = finding.detail
+    rank = int(detail["rank"])
     if "before_ns" in detail:
         if not is_still_slow_writer(job.saves, rank, detail["before_ns"], detail["now_ns"]):
             clear_finding(job, ctx, now, finding, f"rank {rank} saves as fast as usual again")
-    elif not is_still_slow(job.times, rank, detail["excess"], detail["usual"]):
+    elif not is_still_slow(job.times, Found(**detail)):
         job.drop_steps(finding.step, job.closed_step)
         clear_finding(job, ctx, now, finding, f"rank {rank} is as fast as usual again")
 
@@ -84,14 +88,15 @@ def _look_for_slow_ranks(job: JobState, now: int, ctx: Context) -> None:
     if found is not None:
         body = steps_story.straggler_body(job, found, now)
         place = f"rank {found.rank} step {found.onset_step}"
-        detail: dict[str, float] = {"excess": found.excess, "usual": found.usual}
+        known = Found(rank=found.rank, step=found.onset_step, excess=found.excess, usual=found.usual, noise=found.noise)
+        detail: dict[str, Any] = asdict(known)
         open_finding(job, ctx, now, kind=Kind.RANK_SLOW, place=place, body=body, detail=detail)
         return
     writer = find_slow_writer(job.saves)
     if writer is not None:
         body = steps_story.slow_writer_body(job, writer, now)
         place = f"rank {writer.rank} save {writer.onset_step}"
-        detail = {"before_ns": writer.before_ns, "now_ns": writer.now_ns}
+        detail = {"rank": writer.rank, "before_ns": writer.before_ns, "now_ns": writer.now_ns}
         open_finding(job, ctx, now, kind=Kind.RANK_SLOW, place=place, body=body, detail=detail)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from ...telemetry.vocabulary import Bucket, Kind, Phase, Scope, Severity
+from .culprit import Culprit, whose_slowness
+from .node_story import node_suspect
 from .numeric import BadNumber
 from .pace import PaceChange
 from .saves import SlowWriter
@@ -16,16 +18,17 @@ MOST_OF_IT = 0.7
 
 
 def straggler_body(job: JobState, found: Straggler, now: int) -> Body:
-    others = [int(rank) for rank in job.times.ranks if rank != found.rank]
+    culprit = whose_slowness(job, (found.rank, *found.company), always=not found.based)
+    others = [int(rank) for rank in job.times.ranks if rank not in culprit.ranks]
     phase = phase_word(found.phase) if found.phase >= 0 else None
     place = f"mostly in phase {phase}" if phase else "by the time its device spends outside collectives"
     works, wait = ("works", "waits") if len(others) == 1 else ("work", "wait")
     usual = f" (usual: {found.usual:+.0%})" if found.usual > 0.01 else ""
+    since = f"since step {found.onset_step}" if found.based else "as long as its steps are known"
     shows = (
         f"rank {found.rank} works {duration_words(found.self_ns)} per step where {ranks_words(others)} {works} "
         f"{duration_words(found.others_self_ns)}: {duration_words(found.excess_ns)} more, {found.excess:.0%} of a step"
-        f"{usual}, {place}, in {found.slow_steps} of the last {found.window} steps, since step "
-        f"{found.onset_step}"
+        f"{usual}, {place}, in {found.slow_steps} of the last {found.window} steps, {since}"
     )
     proof = [
         evidence("steps.self_time", source_of(job, found.rank), now, shows, round(found.excess, 4)),
@@ -36,18 +39,23 @@ def straggler_body(job: JobState, found: Straggler, now: int) -> Body:
             f"something else on {job.node_of(found.rank) or 'its node'} takes the cores"
         )
         proof.append(evidence("kernel.run_delay", source_of(job, found.rank), now, lacks, found.starved_ns / 1e9))
+    if common := _in_common(culprit):
+        proof.append(evidence("steps.company", ranks_words(culprit.ranks), now, common))
     waits = (
-        f"{ranks_words(others)} {wait} {duration_words(found.waited_ns)} of each step in their collectives, "
+        f"{ranks_words(others)} {wait} {duration_words(found.waited_ns)} of each step in collectives, "
         f"{duration_words(found.waited_before_ns)} before; step time is {duration_words(found.step_ns)}"
     )
-    because = f"only waits there for rank {found.rank}, {duration_words(found.waited_ns)} of each step"
+    because = f"only waits there for {ranks_words(culprit.ranks)}, {duration_words(found.waited_ns)} of each step"
+    suspects = [suspect(job, rank, share(culprit.ranks), phase) for rank in culprit.ranks]
+    if culprit.scope is not Scope.RANK:
+        suspects = [node_suspect(culprit.node, culprit.ranks)] if culprit.scope is Scope.NODE else []
     return body(
         job,
         Kind.RANK_SLOW,
         bucket=Bucket.SPEED_REGRESSION,
-        scope=Scope.RANK,
+        scope=culprit.scope,
         severity=Severity.TICKET,
-        suspects=[suspect(job, found.rank, 0.95, phase)],
+        suspects=suspects,
         onset_ns=found.onset_ns,
         now=now,
         proof=[*proof, evidence("steps.waiting", ranks_words(others), now, waits)],
@@ -55,6 +63,24 @@ def straggler_body(job: JobState, found: Straggler, now: int) -> Body:
         confidence=min(0.97, 0.6 + found.z / 30.0),
         step=found.onset_step,
     )
+
+
+def _in_common(culprit: Culprit) -> str:
+    if culprit.scope is Scope.NODE:
+        return f"{ranks_words(culprit.ranks)} are slower in the same steps: all ranks of {culprit.node}, and no others"
+    if culprit.group:
+        return (
+            f"{ranks_words(culprit.ranks)} are slower in the same steps: all members of group {culprit.group} and no "
+            "others; the part of the work that they do is longer"
+        )
+    if culprit.scope is Scope.APPLICATION:
+        return (
+            f"{ranks_words(culprit.ranks)} was the longest stage from the first step on: most likely the work is cut "
+            "so; a machine that is slow from the start would look the same"
+        )
+    if len(culprit.ranks) > 1:
+        return f"{ranks_words(culprit.ranks)} are slower in the same steps; they share neither node nor group"
+    return ""
 
 
 def slow_writer_body(job: JobState, found: SlowWriter, now: int) -> Body:

@@ -22,6 +22,10 @@ WINDOWS = (6, 8, 10, 12, 16, 24, 32)
 SHORTEST_WINDOW_NS = 300_000_000
 FEWEST_BASELINE_STEPS = 6
 LONGEST_BASELINE = 128
+#: Ranks with this share of the slowest one's excess are slow together with it.
+COMPANY_SHARE = 0.5
+#: The excess has gone when it is so many standard deviations nearer to none than to what it was.
+RECOVERY_SIGMAS = 3.5
 #: In units of the step time.
 SMALLEST_EXCESS = 0.05
 SMALLEST_EXCESS_NS = 4_000_000
@@ -67,7 +71,8 @@ class Straggler:
     """excess: share of the step time by which the rank is slower than usual, against the others. z: how sure.
 
     starved_ns: of ``excess_ns``, what it waited for a CPU. waited_ns, waited_before_ns: what another rank waits in a
-    step, now and before.
+    step, now and before. company: other ranks that are slower in the same steps. based: it was not always so.
+    noise: of one step's excess, in step times.
     """
 
     rank: int
@@ -86,6 +91,20 @@ class Straggler:
     starved_ns: int = 0
     waited_ns: int = 0
     waited_before_ns: int = 0
+    company: tuple[int, ...] = ()
+    based: bool = True
+    noise: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What is remembered of a straggler while its finding is open. step: its first slow one."""
+
+    rank: int
+    step: int
+    excess: float
+    usual: float
+    noise: float
 
 
 def find_straggler(times: StepTimes) -> Straggler | None:
@@ -146,13 +165,20 @@ def _anyone_stands_out(times: StepTimes) -> bool:
     return level > SMALLEST_EXCESS / 2.0
 
 
-def is_still_slow(times: StepTimes, rank: int, excess: float, usual: float) -> bool:
-    """False once the rank's excess over the last steps has fallen to a third of what it was found with."""
-    where = np.flatnonzero(times.ranks == rank)
-    if times.steps.size < min(WINDOWS) or not where.size:
+def is_still_slow(times: StepTimes, found: Found) -> bool:
+    """False once the rank's excess over the last steps has fallen to half of what it was; over as many steps as the
+    noise of one of them asks for. What it was: all steps since say it better than the few in which it was found."""
+    where = np.flatnonzero(times.ranks == found.rank)
+    if not where.size:
         return True
-    recent = excess_over_others(times.self_ns[-min(WINDOWS) :])[:, where[0]] / times.duration_ns[-min(WINDOWS) :]
-    return float(median(recent)) - usual > max(excess / 3.0, SMALLEST_EXCESS / 2.0)
+    excess = excess_over_others(times.self_ns)[:, where[0]] / np.maximum(times.duration_ns, 1) - found.usual
+    since = excess[times.steps >= found.step]
+    size = min(found.excess, float(median(since))) if since.size else found.excess
+    asked = (2.0 * RECOVERY_SIGMAS * found.noise / max(size, SMALLEST_EXCESS / 2.0)) ** 2
+    window = next((count for count in WINDOWS if count >= asked), max(WINDOWS))
+    if since.size < window:
+        return True
+    return float(median(since[-window:])) > max(size, SMALLEST_EXCESS / 2.0) / 2.0
 
 
 def _look_through_window(times: StepTimes, excess: np.ndarray, excess_ns: np.ndarray, window: int) -> Straggler | None:
@@ -202,6 +228,9 @@ def _look_through_window(times: StepTimes, excess: np.ndarray, excess_ns: np.nda
         self_ns=int(median(chosen[:, candidate])),
         waited_ns=max(0, int(median(waited[-window:][slow]))),
         waited_before_ns=max(0, int(median(waited[:-window]))) if past else 0,
+        company=tuple(int(rank) for rank in times.ranks[_in_company(others, candidate, level)]),
+        based=based,
+        noise=float(others.noise[candidate]) * window**0.5,
     )
 
 
@@ -216,6 +245,13 @@ def _against_own_past(times: StepTimes, others: View, window: int, past: int) ->
     alone = (common < COMMON_Z * common_noise) & (others.gain > OWN_SHARE * own.gain)
     alone &= others.gain > OWN_SUPPORT_Z * others.noise
     return own.gain, np.where(alone, own.gain / own.noise, 0.0)
+
+
+def _in_company(others: View, candidate: int, level: float) -> np.ndarray:
+    """By rank: whether it is slower as well: a node's ranks, or those that play one role, slow down together."""
+    also = (others.middle > COMPANY_SHARE * level) & (others.gain > SIGNIFICANCE / 2.0 * others.noise)
+    also[candidate] = False
+    return also
 
 
 def _may_be_pauses(times: StepTimes, excess: np.ndarray, threshold: float, slow: int, window: int) -> bool:

@@ -91,6 +91,60 @@ def test_rank_0_that_evaluates_or_saves_now_and_then_is_no_straggler() -> None:
     assert drive(SyntheticJob(steps=150, edit=edit).records()).findings() == []
 
 
+def pipeline_step(job: SyntheticJob, rank: int, step: int) -> list[Action]:
+    """A stage: activations from the stage before and to the one after, gradients back. Nothing but P2P calls."""
+    last = job.ranks - 1
+    before = [Call("world", op=Op.RECV, peer=rank - 1)] if rank else []
+    after = [Call("world", op=Op.SEND, peer=rank + 1), Call("world", op=Op.RECV, peer=rank + 1)] if rank < last else []
+    back = [Call("world", op=Op.SEND, peer=rank - 1)] if rank else []
+    work = Work(job.step_s / job.ranks)
+    return [Enter(Phase.OTHER), *before, work, *after, Work(0.002), *back]
+
+
+@pytest.mark.parametrize(
+    ("since", "scope", "named"),
+    [(30, "rank", [1]), (0, "application", [])],  # a stage that was always longest was most likely cut so
+)
+def test_a_slow_stage_is_the_rank_that_waits_for_nobody(since: int, scope: str, named: list[int]) -> None:
+    job = SyntheticJob(
+        ranks=3,
+        steps=70,
+        step_s=0.3,
+        program=pipeline_step,
+        slow=lambda rank, step: 2.0 if rank == 1 and step >= since else 1.0,
+    )
+    body = only(drive(job.records())).body
+    assert (body["kind"], body["scope"]) == ("rank_slow", scope)
+    assert [item["rank"] for item in body["suspects"]] == named
+
+
+def test_all_ranks_of_a_node_are_the_node() -> None:
+    job = SyntheticJob(
+        ranks=6,
+        steps=60,
+        slow=lambda rank, step: 1.4 if rank in (2, 3) and step >= 30 else 1.0,
+        node_of=lambda rank: f"node-{rank // 2}",
+    )
+    body = only(drive(job.records())).body
+    assert (body["kind"], body["scope"]) == ("rank_slow", "node")
+    (suspect,) = body["suspects"]
+    assert (suspect["scope"], suspect["id"], suspect["ranks"]) == ("node", "node-1", "2-3")
+    assert {item["ranks"] for item in body["ruled_out"]} == {"0-1,4-5"}
+
+
+def test_all_members_of_a_group_play_a_part_that_grew() -> None:
+    """Ranks 1 and 3 hold the same stage on two nodes: neither they nor their nodes are to blame."""
+    job = SyntheticJob(
+        steps=60,
+        slow=lambda rank, step: 1.4 if rank in (1, 3) and step >= 30 else 1.0,
+        node_of=lambda rank: f"node-{rank // 2}",
+        groups={"stage_1": [1, 3]},
+    )
+    body = only(drive(job.records())).body
+    assert (body["kind"], body["scope"], body["suspects"]) == ("rank_slow", "application", [])
+    assert "stage_1" in body["evidence"][1]["shows"]
+
+
 def saving(writers: list[int], takes_s: Callable[[int, int], float]):  # type: ignore[no-untyped-def]
     """These ranks save in every fifth step, for so long; all meet at a barrier after it."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ...telemetry.vocabulary import CausalRole, ExitState, Phase
 
-SIGINT, SIGABRT, SIGTERM = 2, 6, 15
+SIGINT, SIGABRT, SIGKILL, SIGTERM = 2, 6, 9, 15
 HOLD_NS = 500_000_000
 #: Siblings of an initiating cause, seen by the same agent, arrive within this time.
 SETTLE_NS = 100_000_000

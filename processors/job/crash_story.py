@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from ...telemetry.vocabulary import Bucket, Kind, Scope, Severity
-from .crash_order import SIGABRT, TOGETHER_NS, CrashVerdict, Ending, role_hint
+from .crash_order import SIGABRT, SIGKILL, TOGETHER_NS, CrashVerdict, Ending, role_hint
 from .state import JobState
 from .story import Body, body, evidence, ruled_out, source_of, suspect
 from .words import duration_words, ranks_words, signal_word
+
+#: Where in torch's sources a victim's error was raised says nothing, and what follows its first words neither.
+_LOCATION = re.compile(r"^\[[^\]]*\]\s*")
+_BRIEF_CHARS = 120
 
 
 def crash_body(job: JobState, verdict: CrashVerdict, now: int) -> tuple[Kind, Body]:
@@ -102,6 +108,10 @@ def _cause_words(job: JobState, verdict: CrashVerdict, cause: Ending) -> str:
         words += f" in step {cause.step}"
     if cause.phase:
         words += f", phase {cause.phase}"
+    if cause.signal == SIGKILL:
+        words += (
+            " (it leaves no trace in the process: look for the kernel's out-of-memory killer, a scheduler, a person)"
+        )
     later = sorted({e.rank for e, role in verdict.roles if role_hint(e) != "none"} - {cause.rank, *verdict.same_error})
     if later:
         words += f", before {ranks_words(later)} failed"
@@ -145,4 +155,5 @@ def consequence(ending: Ending, kind: str, suspects: Sequence[int]) -> dict[str,
         because = f"failed inside the collective that did not match; {cause}"
     else:
         because = f"failed after that; {cause}"
-    return ruled_out([ending.rank], ending_words(ending).partition(" ")[2].partition(" ")[2], because)
+    brief = replace(ending, message=_LOCATION.sub("", ending.message)[:_BRIEF_CHARS])
+    return ruled_out([ending.rank], ending_words(brief).removeprefix(f"rank {ending.rank} "), because)

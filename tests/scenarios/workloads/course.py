@@ -310,13 +310,13 @@ class Course:
         return every > 0 and (self.step + 1) % every == 0
 
     def _evaluate(self, model: torch.nn.Module, seconds: float) -> None:
-        self.point("evaluate")
         alone = getattr(model, "module", model)  # a DDP forward could communicate, and only rank 0 is here
         alone.eval()
         began = time.monotonic()
         with torch.no_grad():
             while time.monotonic() < began + seconds:
                 alone(torch.randn(BATCH, FEATURES))
+                self.point("evaluate")
         alone.train()
 
     def _write(self, name: str, document: dict[str, Any]) -> None:

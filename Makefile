@@ -118,6 +118,10 @@ format: setup ## let ruff put format and imports right
 scenarios: setup ## every scenario, 3 repeats each, resumable (SEED=7 for other draws, PART=1/4 for a quarter, MINUTES=30)
 	@$(BIN)/python tests/scenarios/run.py $(if $(SEED),--seed $(SEED)) $(if $(PART),--part $(PART)) $(if $(MINUTES),--minutes $(MINUTES))
 
+.PHONY: frameworks
+frameworks: setup-frameworks ## what is seen of Lightning, Hugging Face, DeepSpeed, Megatron, torchtitan: real jobs, counted
+	@$(FRAMEWORKS)/bin/python tests/frameworks/run.py
+
 .PHONY: bench
 bench: setup $(SETUP_OLDEST) ## each headline number of the README, measured here (QUICK=1: a look, not a result)
 	@$(BIN)/python -m benchmarks $(if $(QUICK),--quick)

@@ -22,14 +22,18 @@ class PostImportFinder:
 
     def __init__(self, on_error: Callable[[str, BaseException], None] | None = None) -> None:
         self._callbacks: dict[str, list[Callback]] = {}
+        #: Modules whose import was under way when somebody asked: frameworks that import torch, and so start us.
+        self._under_way: set[str] = set()
         self._on_error = on_error
 
     def when_imported(self, name: str, callback: Callback) -> None:
         """Call back with the module: now if it is already complete, else right after its import."""
         module = sys.modules.get(name)
-        if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
-            self._call(name, callback, module)
-            return
+        if module is not None:
+            if not _is_initializing(module):
+                self._call(name, callback, module)
+                return
+            self._under_way.add(name)
         self._callbacks.setdefault(name, []).append(callback)
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
@@ -37,10 +41,13 @@ class PostImportFinder:
     def remove(self) -> None:
         """Forget all callbacks and leave the meta path."""
         self._callbacks.clear()
+        self._under_way.clear()
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if self._under_way:
+            self.look_at_those_under_way()
         if name not in self._callbacks:
             return None
         for finder in sys.meta_path:
@@ -51,6 +58,19 @@ class PostImportFinder:
                 self._watch(name, spec)
                 return spec
         return None
+
+    def look_at_those_under_way(self) -> None:
+        """Imports that had begun before us have no hook at their end: at every other import, and now and then."""
+        for name in list(self._under_way):
+            module = sys.modules.get(name)
+            if module is None:
+                self._under_way.discard(name)  # it failed; another attempt is found as any import is
+            elif not _is_initializing(module):
+                self._under_way.discard(name)
+                for callback in self._callbacks.pop(name, ()):
+                    self._call(name, callback, module)
+        if not self._callbacks:
+            self.remove()
 
     def _watch(self, name: str, spec: ModuleSpec) -> None:
         loader: Any = spec.loader
@@ -77,3 +97,7 @@ class PostImportFinder:
         except Exception as error:  # edge: this runs inside somebody's import statement
             if self._on_error is not None:
                 self._on_error(f"import of {name}", error)
+
+
+def _is_initializing(module: ModuleType) -> bool:
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))

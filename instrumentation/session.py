@@ -267,6 +267,7 @@ class Session:
         while self.health.notes:
             self.writer.define(layout.DEFINITION_NOTE, 0, {"text": self.health.notes.popleft()})
         self.exceptions.chain_again()
+        self.imports.look_at_those_under_way()
         self._exchange_token()
 
     def _keep_stack(self) -> None:

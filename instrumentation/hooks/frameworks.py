@@ -22,6 +22,7 @@ from .context import HookContext, phase_wrapper
 from .own_step import unscaled_loss
 
 _CHECKPOINT, _RESTORE, _EVAL, _FORWARD = Phase.CHECKPOINT, Phase.RESTORE, Phase.EVAL, Phase.FORWARD
+_OTHER = int(Phase.OTHER)
 
 #: module, class ("" = the module's own function), name, phase
 PHASES = (
@@ -72,8 +73,29 @@ def _patch_phases(context: HookContext, module: ModuleType) -> None:
         package = sys.modules.get(HANDED_ON.get(module_name, ""))
         if package is not None:
             places.append((package, name))
-        wrap = functools.partial(phase_wrapper, tracker=context.tracker, phase=int(phase))
+        wrap: Callable[..., Any] = functools.partial(phase_wrapper, tracker=context.tracker, phase=int(phase))
+        if phase is _EVAL:
+            wrap = functools.partial(_evaluation, context)
         context.patches.install(Patch(f"{module_name}.{name}", places, wrap))
+
+
+def _evaluation(context: HookContext, original: Callable[..., Any]) -> Callable[..., Any]:
+    """The function is the whole evaluation: the model's ``eval()`` in it says no more once it has returned.
+
+    Frameworks leave the model in that mode, or put it back without a call, and fetch the next batch meanwhile.
+    """
+    tracker = context.tracker
+    in_phase = phase_wrapper(original, tracker, int(_EVAL))
+
+    @functools.wraps(original)
+    def evaluate(*args: Any, **kwargs: Any) -> Any:
+        before = tracker.base
+        result = in_phase(*args, **kwargs)
+        if before != _EVAL and tracker.base == _EVAL:
+            tracker.set_base(_OTHER)
+        return result
+
+    return evaluate
 
 
 def _patch_accelerate(context: HookContext, module: ModuleType) -> None:

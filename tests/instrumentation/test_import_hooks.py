@@ -72,3 +72,26 @@ def test_a_module_that_does_not_exist(module_file: Path) -> None:
         __import__("whichrank_no_such_module")
     finder.remove()
     assert finder not in sys.meta_path
+
+
+def test_an_import_that_was_under_way_is_seen_at_the_next_one(
+    module_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A framework that imports torch starts the recording, which then waits for the framework itself."""
+    finder = PostImportFinder()
+    seen: list[int] = []
+    monkeypatch.setattr(
+        sys, "whichrank_test_hook", lambda: finder.when_imported(NAME, lambda m: seen.append(m.value)), raising=False
+    )
+    module_file.write_text("import sys\nsys.whichrank_test_hook()\nvalue = 7\n")
+    other = f"{NAME}_other"
+    (tmp_path / f"{other}.py").write_text("")
+    try:
+        __import__(NAME)
+        assert seen == []
+        __import__(other)
+        assert seen == [7]
+        assert finder not in sys.meta_path
+    finally:
+        finder.remove()
+        sys.modules.pop(other, None)

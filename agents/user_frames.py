@@ -21,6 +21,11 @@ _FOREIGN = re.compile(
     r"|^<(frozen|__array_function__|eval_with_key)"
     r"|^$"
 )
+#: Where the framework is the program (``python -m``, a command of its own), its line says more than none.
+_FRAMEWORK = re.compile(
+    r"/(site|dist)-packages/(lightning|pytorch_lightning|transformers|accelerate|trl|deepspeed|megatron|torchtitan"
+    r"|torchtune|axolotl|llamafactory|composer|nemo)/"
+)
 _PACKAGE = Path(__file__).resolve().parents[1].as_posix()
 #: Our own hooks where they do not lie in site-packages. The demo script and the tests are user code like any other.
 _OWN_FOLDERS = (f"{_PACKAGE}/instrumentation/", f"{_PACKAGE}/telemetry/")
@@ -53,8 +58,11 @@ def is_user_file(file: str) -> bool:
 
 
 def innermost_user_frame(frames: tuple[Frame, ...]) -> Frame | None:
-    """The last frame of the user's code; None if there is none (better nothing than a line of torch)."""
+    """The last frame of the user's code, else of the framework that runs it; None rather than a line of torch."""
     for frame in reversed(frames):
         if is_user_file(frame.file):
+            return frame
+    for frame in reversed(frames):
+        if _FRAMEWORK.search(frame.file):
             return frame
     return None

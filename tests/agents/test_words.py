@@ -56,6 +56,14 @@ def test_innermost_user_frame_skips_what_lies_inside_libraries() -> None:
     assert innermost_user_frame(frames[2:]) is None
 
 
+def test_without_a_users_frame_the_frameworks_is_better_than_torchs() -> None:
+    loop = Frame("/x/site-packages/lightning/pytorch/loops/fit_loop.py", 12, "advance")
+    inner = Frame("/x/site-packages/torch/nn/modules/linear.py", 7, "forward")
+    module = Frame("/home/me/module.py", 5, "training_step")
+    assert innermost_user_frame((loop, inner)) == loop
+    assert innermost_user_frame((loop, module, loop, inner)) == module
+
+
 @given(st.text(max_size=400))
 def test_any_text_is_a_stack_or_none(text: str) -> None:
     for frame in parse_stack(text):

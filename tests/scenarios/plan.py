@@ -84,7 +84,7 @@ class Scenario:
     everyone: the fault bites on all ranks.
     before_s, after_s: seconds of the job's past to draw from and of what follows; 0: as the truth's pace needs.
     restarts: ``--max-restarts`` of torchrun: the job goes on after its fault, in another attempt.
-    arguments, environment: more of both for the job's command.
+    arguments, environment: more of both for the job's command. venv: whose torchrun it is, if not this environment's.
     job: another way to start it (two nodes, two jobs): makes a ``runner.Job``, given scenario, plan and folder.
     beside: runs in a thread beside the job, from its start until the event is set: whatever comes from outside
     (a busy neighbour, signals, a switch). It may stamp an onset with ``Job.stamp``.
@@ -114,6 +114,7 @@ class Scenario:
     restarts: int = 0
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    venv: str = ""
     job: Callable[[Scenario, Plan, Path], Job] | None = None
     beside: Callable[[Job, threading.Event], None] | None = None
     twin: str = ""

@@ -132,8 +132,9 @@ def whichrank_command() -> list[str]:
 
 
 def torchrun_command(scenario: Scenario, plan: Plan, logs: Path) -> list[str]:
+    programs = WORKLOADS.parents[2] / scenario.venv / "bin" if scenario.venv else Path(sys.executable).parent
     return [
-        str(Path(sys.executable).parent / "torchrun"),
+        str(programs / "torchrun"),
         "--standalone",
         f"--nproc-per-node={plan.world_size}",
         f"--max-restarts={scenario.restarts}",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from .basics import BASICS
 from .clean import CLEAN
+from .compiled import COMPILED
 from .crashes import CRASHES
 from .desyncs import DESYNCS
 from .hangs import HANGS
@@ -22,6 +23,7 @@ FAMILIES = {
     "speed": SPEED,
     "numeric": NUMERIC,
     "nodes": NODES,
+    "compiled": COMPILED,
     "clean": CLEAN,
 }
 SCENARIOS = tuple(scenario for family in FAMILIES.values() for scenario in family)

@@ -57,6 +57,7 @@ CLEAN = (
     _twice(_clean("all ranks suspended and resumed", *DDP), suspend_ranks),
     _twice(_clean("machine suspended and resumed", *DDP), suspend_machine),
     _twice(_clean("two busy neighbours at nice 19", *DDP), busy_neighbours),
+    _twice(_clean("compile at the start and in mid-run", "compiled", recompile_every=(8, 15), compiled_inside=(0, 1))),
     _clean("transformer with loader workers", "ddp_transformer", loader_workers=1),
     _clean("convnet with buffers", "ddp_convnet"),
     _clean("FSDP2", "fsdp2"),

@@ -13,6 +13,8 @@ HISTORY_S = (4.0, 12.0)
 #: A straggler shows only against a past, and must be named within ten steps of its first slow one.
 STEPS_BEFORE_SLOW = (12, 60)
 STEPS_AFTER = 16
+#: Two such jobs at a time are no more than the largest one.
+SMALL_WORLD = 3
 #: Of a step, as ``workloads/course.py`` shares it out.
 FORWARD_SHARE = 0.85
 #: Seconds of job after the fault, if the scenario asks for no others.
@@ -68,6 +70,17 @@ def draw_plan(scenario: Scenario, seed: int, repeat: int) -> Plan:
         jitter_seed=drawn.randrange(2**31),
         options=options,
     )
+
+
+def goes_alone(scenario: Scenario, plan: Plan) -> bool:
+    """Whether another job beside it would change what is measured: paces, and jobs that fill the machine by themselves.
+
+    Seconds to a death or a hang are judged beside another small job as well: a node has other things to do, too.
+    """
+    if not scenario.alone:
+        return False
+    paced = scenario.truth.pace is Pace.STEPS or scenario.truth.bucket == "speed_regression"
+    return paced or plan.world_size > SMALL_WORLD or scenario.job is not None
 
 
 def estimate_s(scenario: Scenario, plan: Plan) -> float:

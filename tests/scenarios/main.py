@@ -29,7 +29,7 @@ from rich.console import Console
 
 from . import outputs, report
 from .catalogue import REPRESENTATIVE, SCENARIOS
-from .draw import draw_plan, estimate_s
+from .draw import draw_plan, estimate_s, goes_alone
 from .judge import Verdict, describe, judge_folder, latest_by_id
 from .parent import describe_plan, finished_runs, killed_parent_plans, killed_parent_problems, replay_problems
 from .plan import Plan, Scenario
@@ -247,8 +247,8 @@ def part_of(options: argparse.Namespace) -> tuple[int, None, int]:
 def say_plan(console: Console, chosen: Sequence[tuple[Scenario, Plan]], batch: Batch) -> None:
     """How many runs, and about how long: alone one after the other, the rest two at a time beside the soak."""
     todo = [(s, p) for s, p in chosen if not batch.stored(s, p) and not s.skip()]
-    alone_s = sum(estimate_s(s, p) for s, p in todo if s.alone)
-    together = [estimate_s(s, p) for s, p in todo if not s.alone]
+    alone_s = sum(estimate_s(s, p) for s, p in todo if goes_alone(s, p))
+    together = [estimate_s(s, p) for s, p in todo if not goes_alone(s, p)]
     together_s = max([sum(together) / 2.0, *together])
     console.print(
         f"{len(todo)} runs to do, {len(chosen) - len(todo)} stored or left out: "
@@ -276,11 +276,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     batch = Batch(options.results, stored_as, len(chosen), console, options.minutes * 60.0)
     say_plan(console, chosen, batch)
     for scenario, plan in chosen:
-        if scenario.alone:
+        if goes_alone(scenario, plan):
             batch.run(scenario, plan)
     with ThreadPoolExecutor(max_workers=min(2, os.cpu_count() or 1)) as pool:
         # list(): a failure of the harness in a thread must end the command, not vanish
-        beside = sorted((item for item in chosen if not item[0].alone), key=lambda item: -estimate_s(*item))
+        beside = sorted((item for item in chosen if not goes_alone(*item)), key=lambda item: -estimate_s(*item))
         list(pool.map(lambda item: batch.run(*item), beside))
     lines = [*report.must_show(batch.judged), report.skipped(batch.skipped)]
     for scenario, plan in chosen:

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from .catalogue import FAMILIES, SCENARIOS
 from .confusion import confusion
-from .draw import draw_plan
+from .draw import draw_plan, goes_alone
 from .judge import Verdict
 from .main import main, parse, select
 from .outputs import write_all
@@ -87,6 +87,14 @@ def test_the_parts_of_a_seed_hold_every_run_once() -> None:
     assert sum(map(len, parts)) == len(whole)
     assert set().union(*parts) == whole
     assert (SOAK.name, 0) in whole
+
+
+def test_what_is_measured_by_pace_or_fills_the_machine_goes_alone() -> None:
+    plan = replace(draw_plan(KILL, 1, 0), world_size=2)
+    assert not goes_alone(KILL, plan)
+    assert goes_alone(KILL, replace(plan, world_size=4))
+    assert goes_alone(SLOW, plan)
+    assert not goes_alone(CLEAN, replace(plan, world_size=4))
 
 
 def test_the_plan_is_told_before_anything_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -159,10 +159,15 @@ def _find_in(times: StepTimes) -> Straggler | None:
 
 
 def _anyone_stands_out(times: StepTimes) -> bool:
-    """A cheap look at the last steps: without half the smallest excess there is nothing to find."""
+    """A cheap look at the last steps: without half of what is asked for, in any window, there is nothing to find."""
     recent = excess_over_others(times.self_ns[-max(WINDOWS) :]) / times.duration_ns[-max(WINDOWS) :, None]
-    level = max(float(median(recent[-min(WINDOWS) :], axis=0).max()), float(recent.mean(axis=0).max()))
-    return level > SMALLEST_EXCESS / 2.0
+    noise = 1.4826 * float(median(np.abs(recent - median(recent, axis=0))))
+    highest = np.cumsum(recent[::-1], axis=0).max(axis=1)  # of the sums over the last 1, 2, ... steps
+    return any(
+        highest[window - 1] > max(SMALLEST_EXCESS / 2.0 * window, SIGNIFICANCE / 2.0 * noise * window**0.5)
+        for window in WINDOWS
+        if window <= highest.size
+    )
 
 
 def is_still_slow(times: StepTimes, found: Found) -> bool:

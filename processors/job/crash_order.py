@@ -76,13 +76,15 @@ class Ending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrashVerdict:
-    """cause: None = nobody (planned, or all at once). sort: "died" | "raised" | "left" | "planned" | "together"."""
+    """cause: None = nobody (planned, or all at once). sort: "died" | "raised" | "left" | "planned" | "together" |
+    "unseen" (a rank failed before anybody could see it; ``unseen`` says which were not seen)."""
 
     sort: str
     cause: Ending | None
     roles: tuple[tuple[Ending, CausalRole], ...]
     #: Other ranks that raised the same error of their own, or were killed with it: one cause, fanned out.
     same_error: tuple[int, ...] = ()
+    unseen: tuple[int, ...] = ()
     confidence: float = 0.95
 
 
@@ -98,11 +100,13 @@ def judge_endings(
     *,
     now: int,
     ranks: Collection[int],
+    unseen: Collection[int] = (),
     signalled_ns: int = 0,
     finished: bool = False,
     patient: bool = True,
 ) -> CrashVerdict | Hold | None:
-    """endings: of one attempt. ranks: those that started. signalled_ns: when someone asked the job to stop, 0 never.
+    """endings: of one attempt. ranks: those that started; unseen: the world's others. signalled_ns: when someone
+    asked the job to stop, 0 never.
 
     None: nothing that needs a word (normal ends). finished: no more records will come, so nothing is held.
     """
@@ -122,7 +126,12 @@ def judge_endings(
     held_until = began + HOLD_NS
     if not finished and now < held_until:
         return Hold(until_ns=held_until)
-    return _judge_held(order, endings, began, now=now, ranks=ranks, finished=finished or not patient)
+    verdict = _judge_held(order, endings, began, now=now, ranks=ranks, finished=finished or not patient)
+    if isinstance(verdict, CrashVerdict) and verdict.sort == "planned" and unseen and len(unseen) <= len(ranks):
+        # Who was told to stop itself goes through the command, and is signalled; a launcher that ends its ranks by
+        # itself, before all of them have come, has lost one.
+        return replace(verdict, sort="unseen", unseen=tuple(sorted(unseen)), confidence=0.6)
+    return verdict
 
 
 def weigh_thread_error(endings: Sequence[Ending], exited: Ending) -> list[Ending]:

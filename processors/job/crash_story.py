@@ -10,7 +10,7 @@ from typing import Any
 from ...telemetry.vocabulary import Bucket, Kind, Scope, Severity
 from .crash_order import SIGABRT, SIGKILL, TOGETHER_NS, CrashVerdict, Ending, role_hint
 from .state import JobState
-from .story import Body, body, evidence, ruled_out, source_of, suspect
+from .story import Body, body, evidence, ruled_out, share, source_of, suspect
 from .words import duration_words, ranks_words, signal_word
 
 #: Where in torch's sources a victim's error was raised says nothing, and what follows its first words neither.
@@ -24,6 +24,8 @@ def crash_body(job: JobState, verdict: CrashVerdict, now: int) -> tuple[Kind, Bo
     began = min((ending.time_ns for ending in endings), default=now)
     if verdict.sort == "planned":
         return Kind.PLANNED_STOP, planned_body(job, endings, began, now)
+    if verdict.sort == "unseen":
+        return Kind.RANK_DIED, unseen_body(job, verdict, began, now)
     if cause is None:
         ends = "; ".join(ending_words(ending) for ending in endings[:4])
         shows = f"all ranks ended together: {ends}" if verdict.sort == "together" else f"only victims' errors: {ends}"
@@ -118,6 +120,27 @@ def _cause_words(job: JobState, verdict: CrashVerdict, cause: Ending) -> str:
     elif verdict.sort == "left":
         words += ", while the others still called collectives with it"
     return words
+
+
+def unseen_body(job: JobState, verdict: CrashVerdict, began: int, now: int) -> Body:
+    unseen = ranks_words(verdict.unseen)
+    told = sorted({ending.rank for ending, _ in verdict.roles if role_hint(ending) == "stop"})
+    shows = (
+        f"the launcher ended {ranks_words(told)} before {unseen} of {job.world_size} had come as far as importing "
+        f"torch: it failed at its first lines, or could not be started; its own log says why"
+    )
+    return body(
+        job,
+        Kind.RANK_DIED,
+        bucket=Bucket.IMMEDIATE_CRASH,
+        scope=Scope.RANK,
+        severity=Severity.PAGE,
+        suspects=[suspect(job, rank, share(verdict.unseen), "init") for rank in verdict.unseen],
+        onset_ns=began,
+        now=now,
+        proof=[evidence("rank.unseen", unseen, began, shows)],
+        confidence=verdict.confidence,
+    )
 
 
 def planned_body(job: JobState, endings: Sequence[Ending], began: int, now: int) -> Body:

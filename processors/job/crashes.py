@@ -34,7 +34,16 @@ def judge_crash(job: JobState, now: int, ctx: Context, *, finished: bool = False
     if (finding is not None and not finding.detail.get("crash")) or job.has_kind(Kind.PLANNED_STOP):
         revise_all(job, ctx, now)
         return
-    verdict = judge_endings(job.endings, now=now, ranks=job.ranks, signalled_ns=job.signalled_ns, finished=finished)
+    # Who was never seen may be on a node from which nothing comes, and well.
+    unseen = [] if job.is_partial() else [rank for rank in range(job.world_size) if rank not in job.ranks]
+    verdict = judge_endings(
+        job.endings,
+        now=now,
+        ranks=job.ranks,
+        unseen=unseen,
+        signalled_ns=job.signalled_ns,
+        finished=finished,
+    )
     if isinstance(verdict, Hold):
         job.schedule(verdict.until_ns)
     elif verdict is not None and finding is not None:

@@ -233,6 +233,17 @@ def test_sigterm_to_one_rank_is_no_planned_stop() -> None:
     assert verdict(run(*started, *by_launcher))[:2] == ("planned", "planned_stop")
 
 
+def test_a_launcher_that_ends_its_ranks_before_all_have_come_has_lost_one() -> None:
+    """Rank 2 failed at its first lines, before its import of torch: nothing of it was ever seen."""
+    start = {"launcher_pid": 3999, "world_size": 4}
+    started = [(0.0, EventName.RANK_STARTED, rank, {**start, "pid": 4000 + rank}) for rank in (0, 1, 3)]
+    ends = [signalled(9.0 + rank / 100, rank, 15, 3999) for rank in (0, 1, 3)]
+    context = run(*started, *ends, absent=(2,))
+    assert verdict(context) == ("immediate_crash", "rank_died", [2])
+    asked = (8.9, EventName.JOB_SIGNALLED, -1, {"signal": 15})
+    assert verdict(run(*started, asked, *ends, absent=(2,)))[:2] == ("planned", "planned_stop")
+
+
 def test_two_ranks_killed_at_once_are_both_named() -> None:
     context = run(killed(9.0, 1, 9), killed(9.02, 3, 9), victim(9.1, 0), victim(9.1, 2))
     assert verdict(context) == ("immediate_crash", "rank_died", [1, 3])

@@ -129,4 +129,13 @@ HANGS = (
         points=("data", "forward", "backward"),
         step_s=(0.05, 2.0),
     ),
+    Scenario(
+        name="fails before it imports torch",
+        truth=replace(DIED, pace=Pace.UNTIMED),  # the launcher takes its time to say so
+        ending=Ending.CRASHES,
+        workloads=("late_comer",),
+        fault="throw",
+        points=("import",),
+        options={"early_s": 20.0},
+    ),
 )

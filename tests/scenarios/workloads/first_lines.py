@@ -17,6 +17,7 @@ RANK = int(os.environ["RANK"])
 
 def read_configuration() -> None:
     if PLAN["point"] == "import" and RANK in PLAN["guilty"]:
+        time.sleep(PLAN["options"].get("early_s", 0.0))  # the others are further by then
         folder = Path(PLAN["truth"])
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"rank-{RANK}.json").write_text(json.dumps({"pid": os.getpid()}))
@@ -24,6 +25,8 @@ def read_configuration() -> None:
         (folder / f"onset-{RANK}.json").write_text(
             json.dumps({**now, "file": Path(__file__).name, "lines": [0, 10**9]})
         )
+        if PLAN["fault"] == "throw":
+            raise OSError(116, "Stale file handle", "/configuration.json")
         reader, _writer = os.pipe()
         parent = os.getppid()
         while os.getppid() == parent:  # a file server that does not answer

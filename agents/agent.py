@@ -50,7 +50,7 @@ from .rank_events import (
     started_attributes,
     where_attributes,
 )
-from .ring_directory import RingDirectory, find_process
+from .ring_directory import EndedRings, RingDirectory, find_process
 from .ring_file import RingFile, exception_version
 from .settings import AgentSettings
 from .shipper import Shipper
@@ -88,6 +88,7 @@ class Agent:
         self._identity = replace(identity, node=identity.node or socket.gethostname(), attempt="", rank=-1)
         self._launches = Launches(self._identity)
         self._directory = RingDirectory(ring_directory, self.health)
+        self._ended_rings = EndedRings(self.settings.ended_ring_bytes)
         self._shipper = Shipper(publish, identity.job, self.health, self.settings.request_bytes)
         self._evidence = EvidenceStore(evidence_directory, self.settings.evidence_bytes, self.health)
         self._stacks = StackDesk(self.settings, self.health, self._identity.node)
@@ -351,6 +352,8 @@ class Agent:
             if self._by_pidfd.pop(rank.pidfd, None) is not None:
                 self._poller.unregister(rank.pidfd)
             self._blocks.forget_ring(rank)
+            if self._may_touch:
+                self._ended_rings.add(rank.ring)
             rank.close()
             self._free_slots.append(rank.slot)
             self.health.rings_closed += 1

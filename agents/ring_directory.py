@@ -6,7 +6,9 @@ never what the ring says; a ring that points at a process of another user is rea
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,25 @@ from .health import AgentHealth
 from .ring_file import RingDamaged, RingFile
 
 _RESCAN_NS = 1_000_000_000
+
+
+class EndedRings:
+    """Rings whose ranks have ended and whose content has been shipped: kept for people, but not without bound."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._kept: deque[tuple[Path, int]] = deque()
+        self._bytes = 0
+
+    def add(self, ring: RingFile) -> None:
+        """Take in a ring, and remove the oldest of what is more than the bound. What cannot be removed stays."""
+        self._kept.append((ring.path, ring.header.file_bytes))
+        self._bytes += ring.header.file_bytes
+        while self._bytes > self._most_bytes and len(self._kept) > 1:
+            path, size = self._kept.popleft()
+            self._bytes -= size
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 class RingDirectory:

@@ -49,6 +49,8 @@ class AgentSettings:
     history_s: float = 180.0
     history_bytes_per_ring: int = 2 << 20
     evidence_bytes: int = 20 << 20
+    #: Rings of ranks that have ended stay in their folder, which is memory, up to so many bytes; the oldest go first.
+    ended_ring_bytes: int = 64 << 20
     #: Blocks stay under this; whole requests under ``request_bytes``.
     block_bytes: int = 60_000
     request_bytes: int = 600_000

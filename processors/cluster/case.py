@@ -42,7 +42,7 @@ class Case:
     job: str
     attempt: str
     contributions: list[Contribution] = field(default_factory=list)
-    #: Unix seconds at which the job's owner ended the job, or a later attempt passed the place.
+    #: Unix seconds at which the job's owner ended the job.
     ended: float | None = None
     merged_into: str | None = None
     job_now: str | None = None

@@ -135,7 +135,6 @@ class _Docket:
     def _follow_the_job(self, finding: Finding, cases: list[Case]) -> None:
         """What a finding says of the job holds for all incidents of the job."""
         now = (finding.body.get("job") or {}).get("now")
-        step = (finding.body.get("first_bad") or {}).get("step")
         planned = finding.body["kind"] == Kind.PLANNED_STOP.value and not finding.cleared
         for case in cases:
             if case.merged_into is not None:
@@ -144,10 +143,7 @@ class _Docket:
                 case.job_now = now or case.job_now
             if case.resolved_at is not None or not is_blocking_incident(case):
                 continue
-            place = (case.primary.get("first_bad") or {}).get("step")
-            later = case.attempt != finding.identity.attempt
-            passed = later and step is not None and place is not None and step > place
-            if planned or passed:
+            if planned:
                 case.ended = finding.time_ns / 1e9
 
     def _publish(self, case: Case, finding: Finding) -> None:

@@ -25,6 +25,8 @@ REVISION_GAP_NS = 500_000_000
 #: A stack older than the fault says nothing about it; allow for the time the fault took to be noticed.
 STACK_LEAD_NS = 500_000_000
 MOST_REQUESTS = 4
+#: Findings of earlier attempts that stay open until an attempt has passed where they failed.
+MOST_PAST = 8
 #: Kinds whose suspect stands still, so that its stack shows where.
 _STACK_KINDS = frozenset(
     {Kind.RANK_NOT_ENTERED.value, Kind.RANK_STOPPED.value, Kind.RANK_NEVER_JOINED.value, Kind.DESYNC.value}
@@ -61,6 +63,7 @@ def open_finding(
         seq=seq,
         suspects=suspected_ranks(body),
         body=body,
+        steps_before=job.steps_before,
         detail=detail or {},
     )
     job.findings[finding.key] = finding
@@ -117,9 +120,19 @@ def revise_all(job: JobState, ctx: Context, now: int) -> None:
             revise(job, ctx, now, finding)
 
 
+def follow_restart(job: JobState, ctx: Context, now: int) -> None:
+    """Another attempt has begun: what is open of those before says so, and a loop of failures keeps the newest open."""
+    past = [finding for finding in job.findings.values() if finding.attempt != job.attempt]
+    for finding in past[: max(0, len(past) - MOST_PAST)]:
+        clear_finding(job, ctx, now, finding, f"{MOST_PAST} later attempts have failed since; their findings stay open")
+    for finding in past[-MOST_PAST:]:
+        revise(job, ctx, now, finding)
+
+
 def clear_finding(job: JobState, ctx: Context, now: int, finding: OpenFinding, why: str) -> None:
     """Ends a finding; ``why`` is its last piece of evidence."""
-    finding.shown = finding.shown or _complete(job, finding)
+    if not finding.shown or finding.attempt != job.attempt:
+        finding.shown = _complete(job, finding)
     finding.shown = {
         **finding.shown,
         "evidence": [*finding.shown["evidence"], evidence("resolved", f"job {job.job}", now, why)],
@@ -138,9 +151,11 @@ def _emit(job: JobState, ctx: Context, now: int, finding: OpenFinding, *, cleare
 
 def _complete(job: JobState, finding: OpenFinding) -> dict[str, Any]:
     """The body as found, with what came later: stacks, pids, the suspects' ends, the innocents' errors."""
-    body: dict[str, Any] = json.loads(json.dumps(finding.body))
     if finding.attempt != job.attempt:
-        return finding.shown or body
+        body = finding.shown or finding.body
+        now = "stopped" if job.finished_ns else "running" if job.closed_step >= 0 else "restarting"
+        return {**body, "job": {**body["job"], "now": now}}
+    body = json.loads(json.dumps(finding.body))
     body["job"]["now"] = "stopped" if job.finished_ns else "running"
     for item in body["suspects"]:
         if item["rank"] is not None:

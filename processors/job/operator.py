@@ -19,7 +19,7 @@ from .attempts import Place
 from .closing import MOST_PENDING_ROWS, differ_in_count, prune_pending
 from .crashes import judge_crash
 from .events import TAKE
-from .findings import clear_finding, revise_all
+from .findings import clear_finding, follow_restart, revise_all
 from .hangs import judge_stops, judge_waits
 from .joining import judge_joining
 from .nodes import judge_nodes
@@ -146,7 +146,9 @@ class JobOperator:
             for finding in list(job.findings.values()):
                 if finding.kind in (Kind.RANK_SLOW.value, Kind.SLOW_TOGETHER.value):
                     clear_finding(job, ctx, now, finding, "the job was restarted")
+            job.steps_before = job.saved_steps
             job.begin_attempt(attempt)
+            follow_restart(job, ctx, now)
         elif not job.attempt or (is_provisional(job.attempt) and job.attempts.token and not job.has_told()):
             job.attempt = job.attempts.token or attempt
             job.facts_changed = True
@@ -199,6 +201,7 @@ class JobOperator:
         if not rows.size:
             return
         job.step_rows.add(arrived)
+        job.note_saving(rows)
         job.note_steps(rows["rank"], rows["step"], node)
         if not job.number_due_ns and find_non_finite(rows) is not None:
             job.number_due_ns = stamp_ns + NUMBER_HOLD_NS

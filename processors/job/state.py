@@ -97,6 +97,8 @@ class OpenFinding:
     seq: int
     suspects: list[int]
     body: dict[str, Any]
+    #: How many steps of the training lay before the attempt's first one, as far as checkpoints tell.
+    steps_before: int = 0
     shown: dict[str, Any] = field(default_factory=dict)
     shown_ns: int = 0
     detail: dict[str, Any] = field(default_factory=dict)
@@ -109,6 +111,9 @@ class JobState:
         self.cluster, self.run, self.job = cluster, run, job
         self.begin_attempt("")
         self.attempts = Attempts()
+        # Ranks count their steps from 0 in every attempt; a restarted one goes on from the newest checkpoint.
+        self.steps_before = 0
+        self.saved_steps = 0
         self.findings: dict[str, OpenFinding] = {}
         self.due_ns = 0
         self.revision = 0
@@ -172,6 +177,16 @@ class JobState:
         self.saves = no_saves(np.zeros(0, np.int64))
         self._shape: GroupShape | None = None
         self.facts_changed = self.progress_changed = self.steps_changed = True
+
+    def note_saving(self, rows: np.ndarray) -> None:
+        """STEPS rows in which a checkpoint was written: a later attempt will begin with the newest such step."""
+        saving = rows["phase_ns"][:, int(Phase.CHECKPOINT)] > 0
+        if saving.any():
+            self.saved_steps = self.steps_before + int(rows["step"][saving].max())
+
+    def has_passed(self, finding: OpenFinding) -> bool:
+        """Whether all ranks have finished a step beyond the one that a finding of an earlier attempt is about."""
+        return self.closed_step >= 0 and self.steps_before + self.closed_step > finding.steps_before + finding.step
 
     # --- groups -----------------------------------------------------------------------------------------------------
     def group_lookup(self, groups: tuple[Group, ...]) -> np.ndarray:

@@ -9,7 +9,7 @@ from ..operator import Context
 from . import desync_story
 from .closing import FURTHEST_BEHIND, Closed, close_steps, horizon_of
 from .device import device_horizon, has_device_groups
-from .findings import clear_finding, open_finding
+from .findings import clear_finding, open_finding, revise
 from .matching import find_mismatch, join_instances
 from .numeric import find_non_finite
 from .rows import pick
@@ -70,10 +70,18 @@ def ends_with_steps(job: JobState, finding: OpenFinding) -> bool:
 
 def _end_if_passed(job: JobState, finding: OpenFinding, now: int, ctx: Context) -> None:
     if finding.attempt != job.attempt:
-        if job.closed_step > finding.step:
-            clear_finding(job, ctx, now, finding, f"the restarted job has passed step {finding.step}")
+        if job.has_passed(finding):
+            clear_finding(job, ctx, now, finding, _passed_words(finding))
+        else:
+            revise(job, ctx, now, finding)
     elif finding.kind in _PASSING and job.closed_step > max(finding.step, -1):
         clear_finding(job, ctx, now, finding, f"all ranks have finished step {job.closed_step}")
+
+
+def _passed_words(finding: OpenFinding) -> str:
+    where = f"step {finding.step}" if finding.step >= 0 else "its first step"
+    resumed = f", counted from the checkpoint after {finding.steps_before} steps" if finding.steps_before else ""
+    return f"the restarted job has passed {where} of the attempt that failed{resumed}"
 
 
 def judge_late_numbers(job: JobState, now: int, ctx: Context, *, finished: bool = False) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from whichrank.agents import processes
 from whichrank.agents.health import AgentHealth
-from whichrank.agents.ring_directory import RingDirectory, find_process, identity_int
+from whichrank.agents.ring_directory import EndedRings, RingDirectory, find_process, identity_int
 from whichrank.agents.ring_file import RingFile
 from whichrank.instrumentation.ring_writer import RingWriter
 from whichrank.telemetry.vocabulary import ProcessState
@@ -182,3 +182,15 @@ def test_identity_numbers(value: object, expected: int) -> None:
 def test_signal_names() -> None:
     assert processes.signal_name(int(signal.SIGKILL)) == "SIGKILL"
     assert processes.signal_name(99) == "signal 99"
+
+
+def test_rings_of_ranks_that_ended_do_not_pile_up(tmp_path: Path) -> None:
+    """Fifty restarts of a job: the newest rings are there for people, the folder keeps to its bound."""
+    writers = [RingWriter.create(tmp_path, rank=rank, local_rank=0, world_size=3, identity={}) for rank in range(3)]
+    ended = EndedRings(most_bytes=2 * writers[0].path.stat().st_size)
+    for writer in writers:
+        ring = RingFile(writer.path)
+        ended.add(ring)
+        ring.close()
+        writer.close()
+    assert sorted(path.name[:10] for path in tmp_path.iterdir()) == ["rank-00001", "rank-00002"]

@@ -137,8 +137,11 @@ def judge(scenario: Scenario, outcome: Outcome, printed: Collection[int], step_e
         if not truth.silence:
             problems.append("no incident")
         return Verdict(problems=tuple(problems), incidents=0, apart=len(documents), blamed=False, excused=truth.silence)
-    if len(counted) > 1:
+    if len(counted) != truth.incidents:
         problems.append(f"{len(counted)} incidents: {'; '.join(describe(item) for item in counted)}")
+    aware = truth.incidents == 1 or [d["history"]["suspect_incidents"] for d in counted] == [*range(len(counted))]
+    if not aware:
+        problems.append("the incidents do not know of each other")
     incident = counted[0]
     guilty = set(plan.guilty)
     named = set(suspect_ranks(incident))

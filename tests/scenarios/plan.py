@@ -54,6 +54,7 @@ class Truth:
     words: one of them must stand in the evidence, so that a person learns what ended the rank; empty: not judged.
     severities: what the incident must have been in turn, as its revisions say; empty: not judged.
     within_s: what Pace.WITHIN asks.
+    incidents: how many there are, one per attempt that failed; each but the first knows of those before it.
     """
 
     bucket: str = ""
@@ -70,6 +71,7 @@ class Truth:
     kinds: tuple[str, ...] = ()
     silence: bool = False
     within_s: float = 0.0
+    incidents: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

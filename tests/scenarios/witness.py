@@ -15,12 +15,15 @@ READ_AT_ONCE = 1000
 
 
 def steps_captured(run_folder: Path) -> dict[int, int]:
-    """Number of different steps of each rank in the capture of a finished run; empty when there is none."""
+    """Number of steps of each rank in the capture of a finished run; empty when there is none.
+
+    Every attempt counts from 0, so its steps are others than those of the attempts before.
+    """
     capture = run_folder / "capture"
     if not capture.is_dir():
         return {}
     bus = EmbeddedBus(capture, read_only=True)
-    steps: dict[int, set[int]] = defaultdict(set)
+    steps: dict[int, set[tuple[str, int]]] = defaultdict(set)
     position = 0
     try:
         while messages := bus.read(position, READ_AT_ONCE):
@@ -31,7 +34,7 @@ def steps_captured(run_folder: Path) -> dict[int, int]:
                 for payload in decode_logs(message.topic, message.value):
                     if isinstance(payload, Block) and payload.name is EventName.BLOCK_STEPS:
                         for rank, step in zip(payload.rows["rank"], payload.rows["step"], strict=True):
-                            steps[int(rank)].add(int(step))
+                            steps[int(rank)].add((payload.identity.attempt, int(step)))
     finally:
         bus.close()
     return {rank: len(seen) for rank, seen in sorted(steps.items())}

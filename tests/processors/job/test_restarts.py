@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.processors.job.synthetic_job import SECOND, WALL_NS, MemoryContext, SyntheticJob, drive
+from tests.processors.job.synthetic_job import (
+    SECOND,
+    WALL_NS,
+    Enter,
+    MemoryContext,
+    SyntheticJob,
+    Work,
+    ddp_step,
+    drive,
+)
 from whichrank.telemetry.records import Block, Event, Record
 from whichrank.telemetry.vocabulary import EventName, ExitState, Phase
 
@@ -101,3 +111,55 @@ def test_each_death_is_one_incident_and_the_attempt_that_passes_resolves_them(ov
         )
     )
     assert incidents(context) == [("rank_died", [2], True), ("rank_died", [2], True)]
+
+
+def crash(steps: int = 60, **values: Any) -> SyntheticJob:
+    return SyntheticJob(steps=steps, after_s=1.0, events=[exits(4.4, 2, signal=9, step=19)], ends={2: 4.4}, **values)
+
+
+def test_the_job_is_restarting_until_its_first_step_then_running_and_resolved_when_past_the_fault() -> None:
+    first = crash(attempt="a1")
+    second = SyntheticJob(steps=60, attempt="a2", start_s=120.0, after_s=1.0)
+    context = drive([*first.records(), *second.records()])
+    (key,) = context.final()
+    said = [(finding.body["job"]["now"], finding.cleared) for finding in context.findings() if finding.key == key]
+    assert [word for word, _ in itertools.groupby(said)] == [
+        ("running", False),
+        ("restarting", False),
+        ("running", False),
+        ("running", True),
+    ]
+
+
+def saving(every: int) -> Callable[[SyntheticJob, int, int], list[Any]]:
+    """The DDP script, whose rank 0 writes a checkpoint after every so many steps."""
+
+    def program(job: SyntheticJob, rank: int, step: int) -> list[Any]:
+        actions = ddp_step(job, rank, step)
+        if rank == 0 and step and step % every == 0:
+            actions = [Enter(Phase.CHECKPOINT), Work(0.05), *actions]
+        return actions
+
+    return program
+
+
+def test_a_job_that_resumes_from_its_checkpoint_is_past_the_fault_when_it_has_made_up_for_what_was_lost() -> None:
+    """Ranks count from 0 again: step 19 of the first attempt is step 4 of one that goes on after 15."""
+    first = crash(attempt="a1", program=saving(5))
+    second = SyntheticJob(steps=60, attempt="a2", start_s=120.0, after_s=1.0, program=saving(5))
+    records = second.records()
+    context = drive([*first.records(), *records])
+    (finding,) = context.final().values()
+    failed = finding.body["first_bad"]["step"]
+    assert failed == 19
+    needed = 19 - 15 + 1  # in steps that the second attempt counts from 0
+    ends = {step: end for _, step, end, *_ in sorted(second.finished, key=lambda item: item[2])}
+    assert finding.cleared
+    assert ends[needed] <= finding.body["times"]["resolved"] * 1e9 - WALL_NS <= ends[needed] + 2 * SECOND
+
+
+def test_a_loop_of_failures_keeps_the_newest_open() -> None:
+    attempts = [crash(20, attempt=f"a{number}", start_s=100.0 + 10.0 * number) for number in range(12)]
+    context = drive([record for job in attempts for record in job.records()])
+    states = [finding.cleared for finding in context.final().values()]
+    assert states == [True] * 3 + [False] * 9  # the newest attempt's, and those of eight before

@@ -13,6 +13,7 @@ from .desyncs import DESYNCS
 from .hangs import HANGS
 from .nodes import NODES
 from .numeric import NUMERIC
+from .restarts import RESTARTS
 from .speed import SPEED
 
 FAMILIES = {
@@ -24,6 +25,7 @@ FAMILIES = {
     "numeric": NUMERIC,
     "nodes": NODES,
     "compiled": COMPILED,
+    "restarts": RESTARTS,
     "clean": CLEAN,
 }
 SCENARIOS = tuple(scenario for family in FAMILIES.values() for scenario in family)

@@ -55,7 +55,8 @@ class Course:
         self._truth = Path(self.plan["truth"])
         self._truth.mkdir(parents=True, exist_ok=True)
         # An attempt after a restart finds its fault behind it.
-        self._bitten = (self._truth / f"onset-{self.rank}.json").exists()
+        bites = self._truth / f"bites-{self.rank}.txt"
+        self._bitten = bites.exists() and len(bites.read_text()) >= int(self.options.get("bites", 1))
         self._ended = False
         self._profiler: Any = None
         self.again: Callable[[torch.Tensor | None], None] | None = None  # what a lasting fault does in later steps
@@ -100,11 +101,11 @@ class Course:
             self._profiler = torch.profiler.profile(record_shapes=True, with_stack=True)
             self._profiler.__enter__()
 
-    def loader(self) -> DataLoader[Any]:
-        """An endless-enough loader: one batch per microstep, paced as the plan says."""
+    def loader(self, first_step: int = 0) -> DataLoader[Any]:
+        """An endless-enough loader: one batch per microstep, paced as the plan says. first_step: of a resumed run."""
         workers = int(self.options.get("loader_workers", 0))
         return DataLoader(
-            Samples(self, (self.steps + 1) * BATCH * self._microsteps),
+            Samples(self, (self.steps + 1 - first_step) * BATCH * self._microsteps, first_step),
             batch_size=BATCH,
             num_workers=workers,
             multiprocessing_context="fork" if workers else None,
@@ -218,9 +219,17 @@ class Course:
         return int(json.loads((self._truth / f"rank-{rank}.json").read_text())["pid"])
 
     def stamp(self, file: str, first_line: int, last_line: int, *, rank: int | None = None) -> None:
-        """The true onset, to be called right before the fault bites. rank: on which, if not on this one."""
+        """The true onset, to be called right before the fault bites. rank: on which, if not on this one.
+
+        One that bites again after a restart began with its first bite.
+        """
+        with (self._truth / f"bites-{self.rank}.txt").open("a") as bites:
+            bites.write("x")
+        name = f"onset-{self.rank if rank is None else rank}.json"
+        if (self._truth / name).exists():
+            return
         self._write(
-            f"onset-{self.rank if rank is None else rank}.json",
+            name,
             {
                 "realtime": time.clock_gettime(time.CLOCK_REALTIME),
                 "monotonic": time.monotonic(),
@@ -303,6 +312,10 @@ class Course:
         """As drawn in seconds, or in steps."""
         return self.options.get(f"{habit}_s", self.options.get(f"{habit}_steps", 0.0) * float(self.plan["step_s"]))
 
+    def shift_is_over(self, first_step: int) -> bool:
+        """Whether a job that is started again and again has done what it does in one go (option ``shift``, steps)."""
+        return 0 < self.options.get("shift", 0) <= self.step + 1 - first_step
+
     def _every(self, option: str) -> bool:
         every = int(self.options.get(option, 0))
         if self.options.get("first_at_onset"):  # no evaluation or save before the one that the fault is in
@@ -328,9 +341,10 @@ class Course:
 class Samples(Dataset[Any]):
     """Random samples, fetched a batch at a time, at the pace of the plan; also in a loader worker."""
 
-    def __init__(self, course: Course, length: int) -> None:
+    def __init__(self, course: Course, length: int, first_step: int = 0) -> None:
         self._course = course
         self._length = length
+        self._first_step = first_step
 
     def __len__(self) -> int:
         return self._length
@@ -339,7 +353,7 @@ class Samples(Dataset[Any]):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: list[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        step = indices[0] // (BATCH * int(self._course.options.get("microsteps", 1)))
+        step = self._first_step + indices[0] // (BATCH * int(self._course.options.get("microsteps", 1)))
         with self._course.part("data", step):
             x = torch.randn(len(indices), FEATURES)
             return [(row, row.sum().unsqueeze(0)) for row in x]

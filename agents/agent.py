@@ -31,7 +31,7 @@ from .drain import Drained, drain_rings
 from .evidence import EvidenceStore
 from .group_identity import group_from_definition
 from .health import AgentHealth
-from .launches import Launches, read_token, token_of
+from .launches import Launches, token_of
 from .local_verdicts import (
     judge_stale,
     judge_stop,
@@ -148,9 +148,8 @@ class Agent:
         self._groups_told.clear()
         now_ns = self._monotonic_ns()
         for rank in self._ranks:
-            if rank.has_token:
-                identity, attributes = replace(rank.identity, rank=-1), {"provisional": rank.launch}
-                self._head_events.append(self._event(EventName.RANK_ATTEMPT, identity, now_ns, attributes))
+            if rank.token:
+                self._tell_token(rank, rank.token, now_ns)
             started_ns = rank.ring.header.created_mono_ns
             self._head_events.append(
                 self._event(EventName.RANK_STARTED, rank.identity, started_ns, started_attributes(rank))
@@ -262,13 +261,13 @@ class Agent:
             self._urgent = True
 
     def _read_left_behind(self, now_ns: int) -> None:
-        """Attempt by attempt in the order in which they began: what ended first is told to its end first."""
-        for rings in self._launches.by_attempt(self._new_rings(now_ns)):
+        """Launch by launch in the order in which they began: what ended first is told to its end first."""
+        for rings in self._launches.by_launch(self._new_rings(now_ns)):
             for ring in rings:
                 self._attach(ring, now_ns, left_behind=True)
-            self._read_attempt(now_ns)
+            self._read_launch(now_ns)
 
-    def _read_attempt(self, now_ns: int) -> None:
+    def _read_launch(self, now_ns: int) -> None:
         for rank in self._ranks:
             rank.look(now_ns)
             rank.read_process(now_ns)
@@ -319,12 +318,11 @@ class Agent:
             ring.close()
             return
         self.health.rings_found += 1
-        identity, launch = self._launches.identify(ring, process.pid if process.alive else 0)
+        identity = self._launches.identify(ring, process.pid if process.alive else 0)
         rank = WatchedRank(
             ring=ring,
             slot=self._free_slots.pop(),
             identity=identity,
-            launch=launch,
             pid=process.pid,
             start_ticks=process.start_ticks,
             pidfd=process.pidfd,
@@ -338,9 +336,6 @@ class Agent:
             self._poller.register(process.pidfd, select.POLLIN)
             self._by_pidfd[process.pidfd] = rank
         self._next_flush_ns = self._next_progress_ns = 0
-        token = read_token(ring)  # of a rank that was there before us
-        if token:
-            self._learn_token(rank, token, now_ns)
         self._head_events.append(
             self._event(EventName.RANK_STARTED, rank.identity, header.created_mono_ns, started_attributes(rank))
         )
@@ -357,8 +352,8 @@ class Agent:
             rank.close()
             self._free_slots.append(rank.slot)
             self.health.rings_closed += 1
-            if not any(peer.launch == rank.launch for peer in self._ranks):
-                self._groups_told = {told for told in self._groups_told if told[0] != rank.launch}
+            if not any(peer.identity.attempt == rank.identity.attempt for peer in self._ranks):
+                self._groups_told = {told for told in self._groups_told if told[0] != rank.identity.attempt}
 
     # --- what happened ----------------------------------------------------------------------------------------------
     def _event(self, name: EventName, identity: Identity, mono_ns: int, attributes: dict[str, Any]) -> Event:
@@ -472,18 +467,14 @@ class Agent:
                     self.health.report(f"rank {rank.rank} (pid {rank.pid}) notes: {text[:500]}")
 
     def _learn_token(self, rank: WatchedRank, token: str, now_ns: int) -> None:
-        """From here on the rank's records, and those of its launch whose own token is not in yet, carry the attempt."""
-        attempt, new = self._launches.learn(rank.launch, token)
-        rank.has_token, rank.identity = True, replace(rank.identity, attempt=attempt)
-        if not new:
-            return
-        for peer in self._ranks:
-            if peer.launch == rank.launch and not peer.has_token:
-                peer.identity = replace(peer.identity, attempt=attempt)
-        attributes = {"provisional": rank.launch}
-        self._head_events.append(
-            self._event(EventName.RANK_ATTEMPT, replace(rank.identity, rank=-1), now_ns, attributes)
-        )
+        """Where the rank's launch has met the others; told once, by the first of its ranks."""
+        if not any(peer.token for peer in self._ranks if peer.identity.attempt == rank.identity.attempt):
+            self._tell_token(rank, token, now_ns)
+        rank.token = token
+
+    def _tell_token(self, rank: WatchedRank, token: str, now_ns: int) -> None:
+        identity = replace(rank.identity, rank=-1)
+        self._head_events.append(self._event(EventName.LAUNCH_MET, identity, now_ns, {"token": token}))
 
     def _define_group(self, rank: WatchedRank, row: int, payload: dict[str, Any], now_ns: int) -> None:
         if row >= rank.ring.header.group_rows:
@@ -495,8 +486,8 @@ class Agent:
             self.health.report(f"ring {rank.ring.path}: {error}")
             return
         number = self._blocks.define_group(rank, row, group)
-        if number != NO_GROUP and (rank.launch, number) not in self._groups_told:
-            self._groups_told.add((rank.launch, number))
+        if number != NO_GROUP and (rank.identity.attempt, number) not in self._groups_told:
+            self._groups_told.add((rank.identity.attempt, number))
             names = ("uid", "name", "desc", "ranks", "size", "backend", "timeout_s", "is_default")
             attributes = {name: getattr(group, name) for name in names}
             identity = replace(rank.identity, rank=-1)
@@ -539,7 +530,7 @@ class Agent:
                 self._save_ring(report.rank, report.why)
 
     def _evidence_name(self, rank: WatchedRank, why: str) -> str:
-        return f"{rank.identity.attempt.lstrip('~')}-rank-{rank.rank:05d}-{rank.pid}-{why}"
+        return f"{rank.identity.attempt}-rank-{rank.rank:05d}-{rank.pid}-{why}"
 
     def _save_ring(self, rank: WatchedRank, why: str) -> None:
         if self._may_touch:

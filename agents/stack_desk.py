@@ -154,8 +154,8 @@ class StackDesk:
 
 
 def _requested_rank(ranks: Sequence[WatchedRank], event: Event) -> WatchedRank | None:
-    wanted, attempt = event.attributes.get("rank", event.identity.rank), event.identity.attempt
-    for rank in ranks:
-        if rank.rank == wanted and (not attempt or attempt in (rank.identity.attempt, rank.launch)):
-            return rank
-    return None
+    """The rank of that launch; of any if the request names one of another node, the last to come first."""
+    wanted = event.attributes.get("rank", event.identity.rank)
+    found = [rank for rank in ranks if rank.rank == wanted]
+    of_launch = [rank for rank in found if rank.identity.attempt == event.identity.attempt]
+    return next(reversed(of_launch or found), None)

@@ -38,7 +38,6 @@ class WatchedRank:
     ring: RingFile
     slot: int
     identity: Identity
-    launch: str  # the id of its attempt while nobody of its launch has told the token
     pid: int  # in our PID namespace; 0 unknown
     start_ticks: int
     pidfd: int = -1
@@ -84,7 +83,7 @@ class WatchedRank:
     stack_taken_at_head: int = -1
     notes: list[str] = field(default_factory=list)
     level_sent: tuple[int, int] | None = None
-    has_token: bool = False  # it has told the attempt's token itself
+    token: str = ""  # of the store in which it met the others
 
     @property
     def rank(self) -> int:

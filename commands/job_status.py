@@ -8,14 +8,13 @@ from __future__ import annotations
 import statistics
 import time
 from collections import deque
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 from typing import TypeVar
 
-from ..processors.job.attempts import Attempts, Place
-from ..telemetry.records import Block, Event, Group, Identity, Payload
+from ..processors.job.attempts import Attempts, Place, place_of
+from ..telemetry.records import Block, Event, Group, Payload
 from ..telemetry.ring_layout import format_ranks
 from ..telemetry.vocabulary import EventName, ExitState, Op, Phase, ProcessState
 
@@ -78,7 +77,7 @@ class JobStatus:
     def update(self, payload: Payload) -> None:
         """Take one payload; kinds that say nothing here are passed over."""
         if isinstance(payload, Block):
-            if not self._enter(payload.identity, ()):
+            if not self._enter(payload):
                 return
             if payload.name is EventName.BLOCK_PROGRESS:
                 self._take_progress(payload)
@@ -137,9 +136,9 @@ class JobStatus:
         """How many attempts of the job have begun."""
         return self._attempts.count
 
-    def _enter(self, identity: Identity, ranks: Collection[int]) -> bool:
+    def _enter(self, payload: Block | Event) -> bool:
         """False for a record of an attempt that is over."""
-        place = self._attempts.place(identity.attempt, ranks) if identity.attempt else Place.CURRENT
+        place = place_of(payload, self._attempts) if payload.identity.attempt else Place.CURRENT
         if place is Place.BEGINS:
             self._forget()
         return place is not Place.PAST
@@ -186,11 +185,11 @@ class JobStatus:
 
     def _take_event(self, event: Event) -> None:
         attributes = event.attributes
-        if event.name is EventName.RANK_ATTEMPT:
-            if self._attempts.alias(str(attributes.get("provisional", "")), event.identity.attempt) is Place.BEGINS:
+        if event.name is EventName.LAUNCH_MET:
+            if self._attempts.tell_token(event.identity.attempt, str(attributes.get("token", ""))) is Place.BEGINS:
                 self._forget()
             return
-        if not self._enter(event.identity, (event.identity.rank,) if event.identity.rank >= 0 else ()):
+        if not self._enter(event):
             return
         if event.name is EventName.RANK_STARTED:
             self.world_size = int(attributes.get("world_size", self.world_size))

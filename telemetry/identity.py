@@ -2,8 +2,8 @@
 
 Per field the first source that knows it wins: ``WHICHRANK_*`` > Kubernetes owner (JobSet, PyTorchJob, Kueue) > Slurm >
 Ray > torchelastic. Launcher variables alone do not do: in a two-node torchrun the run id was ``none``, and in one
-attempt the restart counter read 2 on one node and 3 on the other; so the id of an attempt follows from a token that
-its ranks share, and until one of them knows it, each node has a provisional id of its own (``provisional_attempt``).
+attempt the restart counter read 2 on one node and 3 on the other; so a rank's attempt is known by its launch
+(``launch_id``), and JobOperator says which launches of the nodes are one attempt.
 Pure functions of their arguments, except ``read_pod_labels``.
 """
 
@@ -202,27 +202,11 @@ def resolve_job_name(
     )
 
 
-#: First character of an attempt's provisional ids.
-_PROVISIONAL = "~"
-
-
-def attempt_of_token(job: str, token: str) -> str:
-    """Id of the attempt whose ranks share this token: the same on every node."""
-    return _digest("attempt", job, token)
-
-
-def provisional_attempt(
+def launch_id(
     job: str, node: str, world: str, *, launcher_pid: int, launcher_start_ticks: int, restart_count: int
 ) -> str:
-    """What stands for the attempt of one launch on one node while its token is not known.
-
-    A launch is one start of ranks by one launcher: another restart is another launch, and so is another node.
-    """
-    return _PROVISIONAL + _digest("launch", job, node, world, launcher_pid, launcher_start_ticks, restart_count)
-
-
-def is_provisional(attempt: str) -> bool:
-    return attempt.startswith(_PROVISIONAL)
+    """Id of one start of ranks by one launcher on one node: another restart is another launch, another node too."""
+    return _digest("launch", job, node, world, launcher_pid, launcher_start_ticks, restart_count)
 
 
 def _digest(*parts: object) -> str:

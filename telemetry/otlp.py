@@ -41,7 +41,7 @@ _REQUIRED: dict[EventName, tuple[str, ...]] = {
     EventName.RANK_STARTED: ("pid",),
     EventName.RANK_EXCEPTION: ("type", "message"),
     EventName.RANK_STALE: ("heartbeat_age_ns",),
-    EventName.RANK_ATTEMPT: ("provisional",),
+    EventName.LAUNCH_MET: ("token",),
     EventName.RANK_LEVEL: ("level", "hook_state"),
     EventName.EVIDENCE_REQUEST: ("id", "rank"),
 }

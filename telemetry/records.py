@@ -16,7 +16,10 @@ from .vocabulary import EventName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who a record speaks of (``identity`` resolves it). Strings are empty and numbers -1 where unknown."""
+    """Who a record speaks of (``identity`` resolves it). Strings are empty and numbers -1 where unknown.
+
+    attempt: the launch (``identity.launch_id``) in what agents send, the attempt's first launch in what is concluded.
+    """
 
     cluster: str = ""
     run: str = ""
@@ -67,7 +70,7 @@ class Event:
       JOB_SIGNALLED    signal* (number), origin ("user" | "scheduler"): someone asked the job to stop
       JOB_FINISHED     exit_code*, signal (of the launcher, 0 none)
       GROUP_DEFINED    the fields of Group
-      RANK_ATTEMPT     provisional* (the id by which ranks of this launch went before): the attempt's token is known now
+      LAUNCH_MET       token* (of the c10d store in which this launch's ranks met: other tokens, other attempts)
       RANK_STARTED     pid*, local_rank, world_size, host, torch, python, backend ("hooks"|"backend_select"|"status"),
                        writer ("c"|"python"), script, launcher_pid, restart_count, uid (owner of the ring's file)
       RANK_JOINING     joined* (bool: false = waits for the others in init_process_group), timeout_s, pid

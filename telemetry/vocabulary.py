@@ -274,7 +274,7 @@ class EventName(str, Enum):
     TICK = "whichrank.tick"
     INPUT_SILENT = "whichrank.input_silent"
     INCIDENT = "whichrank.incident"
-    RANK_ATTEMPT = "whichrank.rank.attempt"
+    LAUNCH_MET = "whichrank.launch.met"
     PEER_CONNECTED = "whichrank.peer.connected"
     PEER_CLOCK = "whichrank.peer.clock"
     PEER_LOST = "whichrank.peer.lost"

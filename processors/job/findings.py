@@ -152,10 +152,10 @@ def _emit(job: JobState, ctx: Context, now: int, finding: OpenFinding, *, cleare
 def _complete(job: JobState, finding: OpenFinding) -> dict[str, Any]:
     """The body as found, with what came later: stacks, pids, the suspects' ends, the innocents' errors."""
     if finding.attempt != job.attempt:
-        body = finding.shown or finding.body
+        said = finding.shown or finding.body
         now = "stopped" if job.finished_ns else "running" if job.closed_step >= 0 else "restarting"
-        return {**body, "job": {**body["job"], "now": now}}
-    body = json.loads(json.dumps(finding.body))
+        return {**said, "job": {**said["job"], "now": now}}
+    body: dict[str, Any] = json.loads(json.dumps(finding.body))
     body["job"]["now"] = "stopped" if job.finished_ns else "running"
     for item in body["suspects"]:
         if item["rank"] is not None:
@@ -228,7 +228,7 @@ def _request_stacks(job: JobState, ctx: Context, now: int, finding: OpenFinding)
     for rank in finding.suspects[:MOST_REQUESTS]:
         node = job.node_of(rank)
         identity = Identity(
-            cluster=job.cluster, run=job.run, job=job.job, attempt=finding.attempt, node=node, rank=rank
+            cluster=job.cluster, run=job.run, job=job.job, attempt=job.attempts.launch_of(rank), node=node, rank=rank
         )
         request = Event(
             name=EventName.EVIDENCE_REQUEST,

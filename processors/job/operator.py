@@ -10,12 +10,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...telemetry.identity import is_provisional
 from ...telemetry.records import Block, Event, Record
 from ...telemetry.tables import TABLES
 from ...telemetry.vocabulary import EventName, Kind
 from ..operator import Context, Timer
-from .attempts import Place
+from .attempts import Place, place_of
 from .closing import MOST_PENDING_ROWS, differ_in_count, prune_pending
 from .crashes import judge_crash
 from .events import TAKE
@@ -134,10 +133,10 @@ class JobOperator:
         attempt, attempts = identity.attempt, job.attempts
         if not attempt or (attempt in attempts.members and identity.rank < 0):
             return True
-        known = attempt in attempts.members or attempt in attempts.past
-        return self._settle(job, attempts.place(attempt, _ranks_of(payload, known)), attempt, now, ctx)
+        place = place_of(payload, attempts)
+        return self._settle(job, place, now, ctx)
 
-    def _settle(self, job: JobState, place: Place, attempt: str, now: int, ctx: Context) -> bool:
+    def _settle(self, job: JobState, place: Place, now: int, ctx: Context) -> bool:
         """What it means for the state that a record of this attempt has this place."""
         if place is Place.PAST:
             return False
@@ -147,11 +146,11 @@ class JobOperator:
                 if finding.kind in (Kind.RANK_SLOW.value, Kind.SLOW_TOGETHER.value):
                     clear_finding(job, ctx, now, finding, "the job was restarted")
             job.steps_before = job.saved_steps
-            job.begin_attempt(attempt)
+            job.begin_attempt(job.attempts.founder)
             follow_restart(job, ctx, now)
-        elif not job.attempt or (is_provisional(job.attempt) and job.attempts.token and not job.has_told()):
-            job.attempt = job.attempts.token or attempt
-            job.facts_changed = True
+        elif place is Place.BEGINS:
+            job.attempt = job.attempts.founder
+        job.facts_changed = True
         return True
 
     # --- blocks -----------------------------------------------------------------------------------------------------
@@ -215,26 +214,15 @@ class JobOperator:
 
     # --- events -----------------------------------------------------------------------------------------------------
     def _take_event(self, job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
-        if event.name is EventName.RANK_ATTEMPT:
-            attempt = event.identity.attempt
-            place = job.attempts.alias(str(event.attributes.get("provisional", "")), attempt)
-            self._settle(job, place, attempt, stamp_ns, ctx)
-            job.facts_changed = True
+        if event.name is EventName.LAUNCH_MET:
+            place = job.attempts.tell_token(event.identity.attempt, str(event.attributes.get("token", "")))
+            self._settle(job, place, stamp_ns, ctx)
             return
         take = TAKE.get(event.name)
         if take is None or not self._enter(job, event, stamp_ns, ctx):
             return
         job.facts_changed = True
         take(job, event, stamp_ns, ctx)
-
-
-def _ranks_of(payload: Block | Event, known: bool) -> Sequence[int]:
-    """The ranks that a record speaks of; of a block only where nothing else tells which attempt it is of."""
-    if isinstance(payload, Event):
-        return (payload.identity.rank,) if payload.identity.rank >= 0 else ()
-    if known or "rank" not in (payload.rows.dtype.names or ()):
-        return ()
-    return [int(rank) for rank in np.unique(payload.rows["rank"])]
 
 
 def _patience_ns(job: JobState, rows: np.ndarray) -> int:

@@ -436,10 +436,6 @@ class JobState:
     def has_kind(self, kind: Kind) -> bool:
         return bool(self.of_kind(kind))
 
-    def has_told(self) -> bool:
-        """Whether a finding of the current attempt is open: it keeps the id that it was told with."""
-        return any(finding.attempt == self.attempt for finding in self.findings.values())
-
     def schedule(self, due_ns: int) -> None:
         """Asks for a look at this stamp, or earlier if one is already wanted earlier."""
         if due_ns and (not self.due_ns or due_ns < self.due_ns):

@@ -16,7 +16,6 @@ from tests.agents.conftest import Watched
 from whichrank.agents.agent import Agent
 from whichrank.agents.processes import read_stat
 from whichrank.telemetry import ring_layout as L
-from whichrank.telemetry.identity import attempt_of_token, is_provisional
 from whichrank.telemetry.records import Block, Event, Identity
 from whichrank.telemetry.vocabulary import EventName, Phase, ProcessState
 
@@ -294,52 +293,33 @@ def test_a_restarted_rank_is_another_attempt(start_rank: Start, watch: Watch) ->
     assert len({event.attributes["uid"] for event in groups}) == 1
 
 
-def test_a_token_makes_one_attempt_of_launches_on_different_nodes(
-    start_rank: Start, watch: Watch, ring_directory: Path
-) -> None:
-    rank, sibling = start_rank(0, 2), start_rank(1, 2)
+def test_where_a_launch_has_met_is_told_once(start_rank: Start, watch: Watch) -> None:
+    ranks = [start_rank(0, 2), start_rank(1, 2)]
     watched = watch()
     watched.run_until(lambda: len(watched.events(EventName.RANK_STARTED)) == 2)
-    launch = watched.events(EventName.RANK_STARTED)[0].identity.attempt
-    assert is_provisional(launch)
-    rank.say("token abc")
-    watched.run_until(lambda: watched.events(EventName.RANK_ATTEMPT))
-    sibling.say("token abc")
-    for told in (rank, sibling):
-        told.say("collectives 2")
-    watched.run_until(lambda: len(_rows(watched, EventName.BLOCK_COLLECTIVES)) == 4)
-    (event,) = watched.events(EventName.RANK_ATTEMPT)
-    attempt = attempt_of_token("job", "abc")
-    assert (event.attributes["provisional"], event.identity.attempt) == (launch, attempt)
-    assert {block.identity.attempt for block in watched.blocks(EventName.BLOCK_COLLECTIVES)} == {attempt}
-    order = [payload for payload in watched.payloads if payload.identity.attempt == attempt]
-    assert order[0] is event
-
-    late = Watched(ring_directory)  # another agent, which comes when the token is there
-    late.run_until(lambda: len(late.events(EventName.RANK_STARTED)) == 2)
-    late.agent.close()
-    assert {event.identity.attempt for event in late.events(EventName.RANK_STARTED)} == {attempt}
-    assert late.names().index(EventName.RANK_ATTEMPT.value) == 0
+    for rank in ranks:
+        rank.say("token abc")
+    watched.run_until(lambda: watched.events(EventName.LAUNCH_MET))
+    watched.run_for(0.6)
+    (event,) = watched.events(EventName.LAUNCH_MET)
+    assert event.attributes["token"] == "abc"
+    assert {event.identity.attempt} == {started.identity.attempt for started in watched.events(EventName.RANK_STARTED)}
 
 
-def test_rings_left_behind_are_read_attempt_by_attempt(start_rank: Start, ring_directory: Path) -> None:
+def test_rings_left_behind_are_read_launch_by_launch(start_rank: Start, ring_directory: Path) -> None:
     for restart in range(2):
         ranks = [start_rank(number, 2, restart_count=restart) for number in range(2)]
-        ranks[1].say(f"token t{restart}")  # rank 0 dies before it could ask for it
         for rank in ranks:
             rank.say("collectives 3")
             rank.end()
     left = Watched(ring_directory)
     left.agent.read_left_behind()
     left.agent.close()
-    attempts = [attempt_of_token("job", f"t{restart}") for restart in range(2)]
     order = [payload.identity.attempt for payload in left.payloads if payload.identity.attempt]
-    first_of_second = order.index(attempts[1])
-    assert attempts[0] not in order[first_of_second:]
-    exits = left.events(EventName.RANK_EXIT)
-    assert sorted((event.identity.attempt, event.identity.rank) for event in exits) == sorted(
-        (attempt, rank) for attempt in attempts for rank in range(2)
-    )
+    first, second = dict.fromkeys(order)
+    assert first not in order[order.index(second) :]
+    exits = [(event.identity.attempt, event.identity.rank) for event in left.events(EventName.RANK_EXIT)]
+    assert sorted(exits) == sorted((launch, rank) for launch in (first, second) for rank in range(2))
 
 
 def test_damaged_rings_give_one_line_each_and_the_good_one_is_read(

@@ -24,7 +24,7 @@ SLOTS = 16
 
 def _ring(directory: Path, slots: int = SLOTS) -> tuple[RingWriter, WatchedRank]:
     writer = RingWriter.create(directory, rank=0, local_rank=0, world_size=1, identity={}, slots=slots, group_rows=2)
-    rank = WatchedRank(ring=RingFile(writer.path), slot=3, identity=Identity(), launch="", pid=0, start_ticks=0)
+    rank = WatchedRank(ring=RingFile(writer.path), slot=3, identity=Identity(), pid=0, start_ticks=0)
     return writer, rank
 
 

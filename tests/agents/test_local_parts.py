@@ -36,7 +36,7 @@ def _rank(tmp_path: Path, slot: int = 0) -> WatchedRank:
     writer = RingWriter.create(directory, rank=slot, local_rank=0, world_size=9, identity={}, slots=16, group_rows=2)
     ring = RingFile(writer.path)
     writer.close()
-    return WatchedRank(ring=ring, slot=slot, identity=Identity(), launch="", pid=1, start_ticks=1, moved_ns=1)
+    return WatchedRank(ring=ring, slot=slot, identity=Identity(), pid=1, start_ticks=1, moved_ns=1)
 
 
 def _see(rank: WatchedRank, state: ProcessState, now_ns: int, traced: bool = False) -> bool | None:
@@ -237,7 +237,7 @@ def _status_rank(tmp_path: Path, slot: int, level: Level, enqueued: int, complet
     writer.define_group({"name": "0", "ranks": "0-1"})
     writer.set_level(level, HookState.COLLECTIVES_HOOKED | HookState.COMPLETION_HOOKED)
     writer.beat(0, 0, enqueued, completed)
-    rank = WatchedRank(ring=RingFile(writer.path), slot=slot, identity=Identity(), launch="", pid=1, start_ticks=1)
+    rank = WatchedRank(ring=RingFile(writer.path), slot=slot, identity=Identity(), pid=1, start_ticks=1)
     rank.ring.expect_groups(1)
     rank.group_numbers[0] = rank.default_group = 0
     rank.look(1 * S)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,29 +15,30 @@ from whichrank.processors.job.attempts import Attempts, Place
 
 @dataclass(frozen=True)
 class Launch:
-    """One start of one node's ranks; its records are (start of each rank), token, a row or two."""
+    """One start of one node's ranks; its records are the start of each rank, where they met, a row or two."""
 
     node: int
     number: int  # of the attempt
     ranks: tuple[int, ...]
-    tells: bool = True
+    store: str = ""
 
     @property
     def id(self) -> str:
-        return f"~{self.node}.{self.number}"
+        return f"{self.node}.{self.number}"
 
     @property
     def token(self) -> str:
-        return f"T{self.number}"
+        return self.store or f"T{self.number}"
 
 
 def start(attempts: Attempts, launch: Launch) -> Place:
-    places = [attempts.place(launch.id, (rank,)) for rank in launch.ranks]
+    started_ns = 1_000_000_000 * (1000 + 60 * launch.number + 5 * launch.node)
+    places = [attempts.place(launch.id, (rank,), started_ns) for rank in launch.ranks]
     return places[0]
 
 
 def tell(attempts: Attempts, launch: Launch) -> Place:
-    return attempts.alias(launch.id, launch.token)
+    return attempts.tell_token(launch.id, launch.token)
 
 
 A1, A2 = Launch(0, 1, (0, 1)), Launch(0, 2, (0, 1))
@@ -49,64 +51,74 @@ def test_ranks_that_have_not_joined_attach_to_the_attempt_that_runs() -> None:
     assert tell(attempts, A1) is Place.CURRENT
     assert start(attempts, B1) is Place.CURRENT
     assert tell(attempts, B1) is Place.CURRENT
-    assert (attempts.count, attempts.token) == (1, "T1")
+    assert attempts.count == 1
+    assert [attempts.launch_of(rank) for rank in (0, 3, 9)] == [A1.id, B1.id, ""]
 
 
-def test_a_rank_that_starts_again_begins_an_attempt_and_the_other_node_follows() -> None:
+@pytest.mark.parametrize("store", ["", "the same over restarts"])
+def test_a_rank_that_starts_again_begins_an_attempt_and_the_other_node_follows(store: str) -> None:
+    a1, b1, a2, b2 = (replace(launch, store=store) for launch in (A1, B1, A2, B2))
+    attempts = Attempts()
+    start(attempts, a1)
+    start(attempts, b1)
+    tell(attempts, b1)
+    assert start(attempts, b2) is Place.BEGINS
+    assert attempts.place(a1.id) is Place.PAST
+    assert start(attempts, a2) is Place.CURRENT
+    assert tell(attempts, a2) is Place.CURRENT
+    assert tell(attempts, b2) is Place.CURRENT
+    assert attempts.place(a2.id, (1,)) is Place.CURRENT
+    assert tell(attempts, b1) is Place.PAST
+    assert (attempts.count, attempts.founder) == (2, b2.id)
+
+
+def test_ranks_that_met_elsewhere_are_of_another_attempt_even_if_never_seen_before() -> None:
+    """Node 1 was out of sight in the first attempt, and restarts first."""
     attempts = Attempts()
     start(attempts, A1)
-    start(attempts, B1)
-    tell(attempts, B1)
-    assert start(attempts, B2) is Place.BEGINS
+    tell(attempts, A1)
+    assert start(attempts, B2) is Place.CURRENT
+    assert tell(attempts, B2) is Place.BEGINS
     assert attempts.place(A1.id) is Place.PAST
-    assert attempts.place("T1") is Place.PAST
     assert start(attempts, A2) is Place.CURRENT
-    assert tell(attempts, A2) is Place.CURRENT
-    assert attempts.place("T2", (1,)) is Place.CURRENT
     assert attempts.count == 2
-
-
-def test_another_token_is_another_attempt_even_of_ranks_never_seen_before() -> None:
-    attempts = Attempts()
-    attempts.place("T1", (0,))
-    assert attempts.place("T2", (5,)) is Place.BEGINS
-    assert attempts.place("T1", (0,)) is Place.PAST
-
-
-def test_an_attempt_that_ended_before_it_had_a_token_is_over_all_the_same() -> None:
-    attempts = Attempts()
-    start(attempts, A1)
-    assert start(attempts, A2) is Place.BEGINS
-    assert attempts.place(A1.id, (0,)) is Place.PAST
-    assert tell(attempts, A2) is Place.CURRENT
-    assert attempts.token == "T2"
 
 
 def test_a_node_whose_old_records_come_late_is_put_back_where_it_belongs() -> None:
     """Node 1's first attempt is heard of only when node 0 is in its second."""
     attempts = Attempts()
     start(attempts, A1)
-    tell(attempts, A1)
     start(attempts, A2)
+    tell(attempts, A2)
     assert start(attempts, B1) is Place.CURRENT  # nothing speaks against it yet
     assert tell(attempts, B1) is Place.PAST
     assert start(attempts, B2) is Place.CURRENT
-    assert tell(attempts, A2) is Place.CURRENT
     assert tell(attempts, B2) is Place.CURRENT
-    assert (attempts.count, attempts.token) == (2, "T2")
+    assert (attempts.count, attempts.founder) == (2, A2.id)
+
+
+def test_the_first_launch_corrects_what_late_ones_have_told() -> None:
+    attempts = Attempts()
+    start(attempts, A1)
+    start(attempts, A2)
+    start(attempts, B1)
+    assert tell(attempts, B1) is Place.CURRENT
+    assert tell(attempts, A2) is Place.CURRENT
+    assert attempts.place(B1.id) is Place.PAST
+    assert start(attempts, B2) is Place.CURRENT
 
 
 def test_a_record_without_ranks_from_nowhere_attaches() -> None:
     attempts = Attempts()
-    attempts.place("T1", (0,))
-    assert attempts.place("~new") is Place.CURRENT
-    assert attempts.place("~other", (0,)) is Place.BEGINS
+    attempts.place("one", (0,))
+    assert attempts.place("new") is Place.CURRENT
+    assert attempts.place("other", (0,)) is Place.BEGINS
 
 
 def test_two_launches_of_one_attempt_on_one_node_are_one_attempt() -> None:
     attempts = Attempts()
     start(attempts, A1)
-    start(attempts, Launch(0, 1, (4, 5)))
+    start(attempts, Launch(2, 1, (4, 5)))
     assert attempts.count == 1
 
 
@@ -117,61 +129,69 @@ def test_what_is_saved_is_what_is_loaded() -> None:
         tell(attempts, launch)
     again = Attempts.from_json(json.loads(json.dumps(attempts.as_json())))
     assert again.as_json() == attempts.as_json()
-    assert again.place("T1") is Place.PAST
-    assert again.place("T2") is Place.CURRENT
+    assert again.place(A1.id) is Place.PAST
+    assert again.place(A2.id) is Place.CURRENT
 
 
 NODES, ATTEMPTS = 3, 4
+Said = tuple[str, Launch]
 
 
-def stream(node: int, tells: Sequence[bool]) -> list[tuple[str, Launch]]:
-    """What a node's agent says over all attempts, in its order. tells: of each attempt, whether the token got known."""
-    said = []
+def stream(node: int, tells: Sequence[bool], store: str = "") -> list[Said]:
+    """What a node's agent says over all attempts, in its order. tells: of each attempt, whether its ranks met."""
+    said: list[Said] = []
     for number, told in enumerate(tells, start=1):
-        launch = Launch(node, number, (2 * node, 2 * node + 1))
+        launch = Launch(node, number, (2 * node, 2 * node + 1), store)
         said += [("start", launch), *([("token", launch)] if told else []), ("row", launch)]
     return said
 
 
 @st.composite
-def interleavings(draw: st.DrawFn) -> list[tuple[str, Launch]]:
-    """Any order of the nodes' streams, each in its own order, one perhaps all attempts behind another."""
+def interleavings(draw: st.DrawFn) -> list[Said]:
+    """Any order of the nodes' streams, each in its own order, one perhaps all attempts behind another.
+
+    Where a launch has met is told before another node's next word: it takes seconds, such a lag takes longer.
+    """
     streams = [stream(node, [True] * ATTEMPTS) for node in range(NODES)]
     mixed = []
     while any(streams):
         chosen = draw(st.sampled_from([s for s in streams if s]))
         mixed.append(chosen.pop(0))
+        if mixed[-1][0] == "start":
+            mixed.append(chosen.pop(0))
     return mixed
 
 
-def follow(records: Sequence[tuple[str, Launch]]) -> Attempts:
-    attempts = Attempts()
+def follow(records: Sequence[Said]) -> tuple[Attempts, list[int]]:
+    """The attempts, and with which number of attempt each began."""
+    attempts, begun = Attempts(), []
     for what, launch in records:
         if what == "start":
-            start(attempts, launch)
-        elif what == "token":
-            tell(attempts, launch)
+            place = start(attempts, launch)
         else:
-            attempts.place(launch.id)
-    return attempts
+            place = tell(attempts, launch) if what == "token" else attempts.place(launch.id)
+        if place is Place.BEGINS:
+            begun.append(launch.number)
+    return attempts, begun
 
 
 @settings(max_examples=100, deadline=None)
 @given(interleavings())
-def test_any_interleaving_ends_in_the_last_attempt_with_all_of_its_nodes(records: list[tuple[str, Launch]]) -> None:
-    attempts = follow(records)
-    last = {f"~{node}.{ATTEMPTS}" for node in range(NODES)}
-    assert attempts.token == f"T{ATTEMPTS}"
-    assert last <= set(attempts.members)
-    assert not {member for member in attempts.members if member.startswith("~")} - last
-    for number in range(1, ATTEMPTS):
-        assert attempts.place(f"T{number}") is not Place.CURRENT
+def test_any_interleaving_ends_in_the_last_attempt_with_all_of_its_nodes(records: list[Said]) -> None:
+    attempts, begun = follow(records)
+    assert set(attempts.members) == {f"{node}.{ATTEMPTS}" for node in range(NODES)}
+    assert begun[-1] == ATTEMPTS
+    assert len(begun) == len(set(begun))  # none begins twice
 
 
 @st.composite
-def restarts_in_turn(draw: st.DrawFn) -> list[tuple[str, Launch]]:
-    """As restarts are: a node starts an attempt only after every node has started the one before."""
-    streams = [stream(node, [draw(st.booleans()) for _ in range(ATTEMPTS)]) for node in range(NODES)]
+def restarts_in_turn(draw: st.DrawFn) -> list[Said]:
+    """As restarts are: a node starts an attempt only after every node has started the one before.
+
+    The store may be a new one in each attempt or the same in all, and a launch may end before its ranks have met.
+    """
+    store = draw(st.sampled_from(["", "the same over restarts"]))
+    streams = [stream(node, [draw(st.booleans()) for _ in range(ATTEMPTS)], store) for node in range(NODES)]
     begun = [0] * NODES
     mixed = []
     while any(streams):
@@ -189,15 +209,7 @@ def restarts_in_turn(draw: st.DrawFn) -> list[tuple[str, Launch]]:
 
 @settings(max_examples=100, deadline=None)
 @given(restarts_in_turn())
-def test_restarts_give_as_many_attempts_as_there_were(records: list[tuple[str, Launch]]) -> None:
-    attempts, seen = Attempts(), []
-    for what, launch in records:
-        place = start(attempts, launch) if what == "start" else Place.CURRENT
-        if what == "token":
-            tell(attempts, launch)
-        elif what == "row":
-            place = attempts.place(launch.id)
-        if place is Place.BEGINS:
-            seen.append(launch.number)
-    assert seen == list(range(1, ATTEMPTS + 1))
-    assert attempts.count == ATTEMPTS
+def test_restarts_give_as_many_attempts_as_there_were(records: list[Said]) -> None:
+    attempts, begun = follow(records)
+    assert begun == list(range(1, ATTEMPTS + 1))
+    assert set(attempts.members) == {f"{node}.{ATTEMPTS}" for node in range(NODES)}

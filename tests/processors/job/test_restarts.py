@@ -1,4 +1,4 @@
-"""A job over its attempts: nodes that restart in turn, ids from before and after the token, what is told of it."""
+"""A job over its attempts: nodes that restart in turn, what is told of it."""
 
 from __future__ import annotations
 
@@ -27,27 +27,23 @@ def two_nodes(rank: int) -> str:
     return f"node-{rank // 2}"
 
 
-def tokenless(records: Iterable[Record], number: int, token_s: Callable[[str], float]) -> Iterator[Record]:
-    """As agents ship attempt ``number``: each node's provisional id until its ranks know the token, then that."""
+def launched(records: Iterable[Record], number: int, met_s: Callable[[str], float]) -> Iterator[Record]:
+    """As agents ship attempt ``number``: each node's launch by its own id, and at some time where its ranks met."""
     told = set()
     for record in records:
         payload = record.payload
         assert isinstance(payload, Block | Event)
         node = payload.identity.node
-        launch, token = f"~{node}.{number}", f"T{number}"
-        if record.stamp_ns < WALL_NS + int(token_s(node) * SECOND):
-            yield replace(record, payload=replace(payload, identity=replace(payload.identity, attempt=launch)))
-            continue
-        identity = replace(payload.identity, attempt=token)
-        if node not in told:
+        identity = replace(payload.identity, attempt=f"{node}.{number}")
+        if record.stamp_ns >= WALL_NS + int(met_s(node) * SECOND) and node not in told:
             told.add(node)
-            alias = Event(
-                name=EventName.RANK_ATTEMPT,
+            met = Event(
+                name=EventName.LAUNCH_MET,
                 identity=replace(identity, rank=-1),
                 time_ns=payload.time_ns,
-                attributes={"provisional": launch},
+                attributes={"token": f"T{number}"},
             )
-            yield replace(record, payload=alias)
+            yield replace(record, payload=met)
         yield replace(record, payload=replace(payload, identity=identity))
 
 
@@ -66,15 +62,15 @@ def incidents(context: MemoryContext) -> list[tuple[str, list[int], bool]]:
     ]
 
 
-@pytest.mark.parametrize("token_s", [0.0, 103.1, 1e6])
-def test_one_job_on_two_nodes_is_one_attempt_whenever_the_token_comes(token_s: float) -> None:
+@pytest.mark.parametrize("met_s", [0.0, 103.1, 1e6])
+def test_one_job_on_two_nodes_is_one_attempt_whenever_its_ranks_have_met(met_s: float) -> None:
     job = SyntheticJob(
         ranks=4,
         steps=30,
         node_of=two_nodes,
         delays=[lambda rank, step, phase: float("inf") if hung(rank, step, phase) else 0.0],
     )
-    context = drive(list(tokenless(job.records(), 1, lambda node: token_s + 0.4 * (node == "node-1"))))
+    context = drive(list(launched(job.records(), 1, lambda node: met_s + 0.4 * (node == "node-1"))))
     assert incidents(context) == [("rank_not_entered", [3], False)]
 
 
@@ -105,9 +101,9 @@ def test_each_death_is_one_incident_and_the_attempt_that_passes_resolves_them(ov
     third = SyntheticJob(ranks=4, steps=60, start_s=114.0, node_of=two_nodes, after_s=1.0)
     context = drive(
         merged(
-            tokenless(first.records(), 1, lambda node: 101.0),
-            tokenless(second.records(), 2, lambda node: 108.0 + 0.3 * (node == "node-1")),
-            tokenless(third.records(), 3, lambda node: 115.0),
+            launched(first.records(), 1, lambda node: 101.0),
+            launched(second.records(), 2, lambda node: 108.0 + 0.3 * (node == "node-1")),
+            launched(third.records(), 3, lambda node: 115.0),
         )
     )
     assert incidents(context) == [("rank_died", [2], True), ("rank_died", [2], True)]

@@ -108,7 +108,7 @@ class Attempts:
 
     def _end(self, launch: str) -> None:
         for table in (self.members, self.started_ns, self.tokens):
-            table.pop(launch, None)  # type: ignore[attr-defined]
+            table.pop(launch, None)
         self.past[launch] = None
         if len(self.past) > _MOST_PAST:
             del self.past[next(iter(self.past))]

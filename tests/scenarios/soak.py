@@ -31,6 +31,7 @@ VISIT_S = (20.0, 60.0)
 #: Imports, caches and the first windows are full after this share of the run.
 WARM_SHARE = 1.0 / 6.0
 CPU_ASKED = 0.02
+#: The bus keeps the newest of the capture in memory, up to that size (``transport/embedded.py``).
 MEMORY_GROWTH_ASKED_MIB = 16.0
 #: The capture grows with what arrives, up to its limit; state, incidents and the rest must not.
 CAPTURE_LIMIT_MIB = 2048.0

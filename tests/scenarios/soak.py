@@ -26,7 +26,7 @@ from .runner import Job
 SAMPLES_FILE = "samples.json"
 SAMPLE_S = 10.0
 #: Between visits of the neighbours, and how long they stay; between suspends.
-ALONE_S = (120.0, 300.0)
+ALONE_S = (60.0, 180.0)
 VISIT_S = (20.0, 60.0)
 #: Imports, caches and the first windows are full after this share of the run.
 WARM_SHARE = 1.0 / 6.0

@@ -155,6 +155,8 @@ def test_an_incident_ends_with_its_fault() -> None:
     assert not judge(KILL, outcome(document(state="resolved")), {0, 1, 3}, ()).right
     assert judge(hang, outcome(document(state="resolved"), stopped_by_runner=True), {0, 1, 3}, ()).right
     assert not judge(hang, outcome(document(), stopped_by_runner=True), {0, 1, 3}, ()).right
+    for state in ("open", "resolved"):  # told to end while it died by itself
+        assert judge(KILL, outcome(document(state=state), stopped_by_runner=True), {0, 1, 3}, ()).right
     passing = replace(KILL, ending=Ending.RUNS)
 
     def over(resolved_after_s: float | None) -> Outcome:

@@ -17,6 +17,11 @@ from ..telemetry.vocabulary import HOST_BACKENDS
 from .ring_writer import RankRecorder
 
 
+#: Looks in a row that must agree before another difference of the counts is believed: where the recorder counts more
+#: (one look may come between our reading and its), and where we do and nothing runs (a first call sets up for seconds).
+LOOKS_BEHIND, LOOKS_AHEAD = 3, 60
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecorderStatus:
     """Sequence numbers of one group as its backend counts them; -1 where it cannot tell."""
@@ -68,8 +73,10 @@ class FlightRecorderStatus:
         #: None: there is none, or it failed.
         self._readers: dict[str, Callable[[], bytes] | None] = {}
         self._by_backend: dict[str, dict[int, RecorderStatus]] = {}
-        #: Backend's count minus ours when a group was first seen, by (backend, id, row).
+        #: Backend's count minus ours where it is not 0, by (backend, id, row).
         self._offsets: dict[tuple[str, int, int], int] = {}
+        #: By how much ours was unexpectedly ahead at the last look, and at how many looks in a row.
+        self._odd_looks: dict[tuple[str, int, int], tuple[int, int]] = {}
         self.errors = 0
 
     def read(self, backends: Iterable[str]) -> None:
@@ -102,19 +109,35 @@ class FlightRecorderStatus:
     def complete_group(self, row: int, backend: str, order: int, enqueued_before: int, flags: int) -> None:
         """Report ends (and starts) of a device group. ``enqueued_before``: our count, read before :meth:`read`.
 
-        Two rules, both safe against numbers that do not run in step: all complete there means all of ours issued
-        before the reading are; otherwise the counts are compared only while their difference is the one first seen.
+        Our numbers and the recorder's may differ by what one of them does not count. And a host that stands before a
+        full launch queue stands inside a call that we have counted and the recorder has not: ours is one ahead then.
         """
         status = self.status_of(backend, order)
         if status is None or status.completed < 0 or not enqueued_before:
             return
-        if status.completed >= status.enqueued:
-            self._writer.complete_through(row, enqueued_before, flags)
-            self._offsets.setdefault((backend, order, row), status.enqueued - enqueued_before)
+        key = (backend, order, row)
+        offset = self._agree(key, status, enqueued_before)
+        if offset is None:
             return
-        offset = self._offsets.get((backend, order, row), 0)
-        if status.enqueued - offset == enqueued_before:
-            if status.completed > offset:
-                self._writer.complete_through(row, status.completed - offset, flags)
-            if status.started > offset:
-                self._writer.started_through(row, status.started - offset)
+        done = min(status.completed - offset, enqueued_before)
+        if done > 0:
+            self._writer.complete_through(row, done, flags)
+        begun = min(status.started - offset, enqueued_before)
+        if begun > max(done, 0):
+            self._writer.started_through(row, begun)
+
+    def _agree(self, key: tuple[str, int, int], status: RecorderStatus, ours: int) -> int | None:
+        """What to take from the recorder's numbers to get ours; None: it counts more than we know of, so far."""
+        offset = self._offsets.get(key, 0)
+        ahead = ours + offset - status.enqueued
+        looks = self._odd_looks.pop(key, (0, 0))
+        if ahead == 0:
+            return offset
+        again = looks[1] + 1 if looks[0] == ahead else 1
+        idle = status.completed >= status.enqueued
+        if again >= (LOOKS_BEHIND if ahead < 0 else LOOKS_AHEAD) and (ahead < 0 or idle):
+            self._offsets[key] = status.enqueued - ours
+            return self._offsets[key]
+        if ahead < 0 or idle:
+            self._odd_looks[key] = (ahead, again)
+        return None if ahead < 0 else offset

@@ -9,6 +9,7 @@ from ..operator import Context
 from . import crash_story
 from .crash_order import Ending, Hold, judge_endings, role_hint
 from .findings import open_finding, replace_finding, revise, revise_all
+from .hangs import judge_timed_out
 from .nodes import explain_by_node
 from .state import JobState
 from .steps import judge_signatures
@@ -55,6 +56,9 @@ def judge_crash(job: JobState, now: int, ctx: Context, *, finished: bool = False
     elif verdict is not None:
         if verdict.cause is not None and _follows_from_numbers(job, verdict.cause):
             revise_all(job, ctx, now)
+            return
+        aborted = verdict.cause is None or role_hint(verdict.cause) in ("abort", "victim")
+        if aborted and verdict.sort in ("died", "victims") and judge_timed_out(job, now, ctx):
             return
         kind, body = crash_story.crash_body(job, verdict, now)
         if verdict.sort == "victims" and not body["suspects"]:

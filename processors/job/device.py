@@ -39,6 +39,12 @@ def all_begun(job: JobState, group: int, seq: int) -> bool:
     return bool(((stamps > 0) & (rows["started"] >= seq)).all())
 
 
+def any_ended(job: JobState, group: int, seq: int) -> bool:
+    """Whether a member's device has left it: then it ends for all, and who is still told to be inside was not seen."""
+    rows, stamps = job.rows_of_group(group)
+    return bool(((stamps > 0) & (rows["completed"] >= seq)).any())
+
+
 def note_gaps(job: JobState, before: np.ndarray, rows: np.ndarray, groups: np.ndarray, known: np.ndarray) -> None:
     """Remembers how long an operation has been the oldest open one of its device and did end.
 

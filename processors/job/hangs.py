@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from ...telemetry.vocabulary import Kind, Phase, ProcessState
 from ..operator import Context
 from . import hang_story
-from .device import BLURRED_NS, BLURRED_STEPS, all_begun, device_threshold_ns, patience_ns
+from .device import BLURRED_NS, BLURRED_STEPS, all_begun, any_ended, device_threshold_ns, patience_ns
 from .findings import clear_finding, open_finding
 from .progress import find_waits, oldest_open_ns
 from .state import JobState, OpenFinding
 from .steps import judge_signatures
 from .story import STALE_NS, Body
-from .thresholds import FLOOR_NS, waited_ns, waiting_threshold_ns
+from .thresholds import DEFAULT_TIMEOUT_S, FLOOR_NS, SHARE_OF_TIMEOUT, waited_ns, waiting_threshold_ns
 from .waiting import Blockage, Wait, find_blockage, longest_wait_for
 
 #: All ranks of a job that is suspended stop within this time of each other.
@@ -28,6 +28,8 @@ EXIT_HOLD_NS = 2_000_000_000
 LEAVING_HOLD_NS = 10_000_000_000
 #: A blind rank may be innocent: wait longer before it is even named as a candidate.
 UNSEEN_FACTOR = 2
+#: The last row of a rank may be so old when it ends.
+LAST_ROW_NS = 1_500_000_000
 _ENDED_BY_SEQ = frozenset({Kind.RANK_NOT_ENTERED.value, Kind.DEADLOCK.value, Kind.COLLECTIVE_STALLED.value})
 
 
@@ -151,6 +153,34 @@ def _judge_unseen(job: JobState, blockage: Blockage, waits: Sequence[Wait], now:
     return True
 
 
+def judge_timed_out(job: JobState, now: int, ctx: Context) -> bool:
+    """Ranks that aborted, or broke off, in a collective: tells what they had waited for until their time-out, if their
+    last rows show it. A watchdog ends innocents as well as whom they wait for. True: told.
+    """
+    waits = find_waits(job, before_ends=True)
+    oldest = max(waits, key=lambda wait: wait.age_ns, default=None)
+    if oldest is None:
+        return False
+    timeout_ns = int((job.groups[oldest.group].timeout_s or DEFAULT_TIMEOUT_S) * 1e9)
+    # Rows come once a second. On a device the time-out counts from the launch, which may be steps before the wait.
+    least_ns = LAST_ROW_NS if job.on_device[oldest.group] else int(SHARE_OF_TIMEOUT * timeout_ns) - LAST_ROW_NS
+    blockage = find_blockage(waits, max(LAST_ROW_NS, least_ns))
+    if blockage is None:
+        return False
+    if blockage.sort == "missing":
+        body = hang_story.blockage_body(
+            job, Kind.RANK_NOT_ENTERED, blockage, blockage.suspects, blockage.wait.age_ns, now
+        )
+        _open_blockage(job, ctx, now, Kind.RANK_NOT_ENTERED, blockage.wait, body)
+        return True
+    if blockage.sort == "inside" and job.on_device[blockage.wait.group]:
+        begun = all_begun(job, blockage.wait.group, blockage.wait.seq)
+        body = hang_story.stall_body(job, blockage, begun, now)
+        _open_blockage(job, ctx, now, Kind.COLLECTIVE_STALLED, blockage.wait, body)
+        return True
+    return False
+
+
 def _judge_stall(job: JobState, blockage: Blockage, now: int, ctx: Context) -> None:
     """All have launched the same collective and it does not end on the device: nobody can be named."""
     wait = blockage.wait
@@ -158,7 +188,7 @@ def _judge_stall(job: JobState, blockage: Blockage, now: int, ctx: Context) -> N
     limit = device_threshold_ns(job, wait.group)
     if not begun:
         limit = max(limit, BLURRED_NS, BLURRED_STEPS * job.median_step_ns())
-    if wait.age_ns >= limit:
+    if wait.age_ns >= limit and not any_ended(job, wait.group, wait.seq):
         body = hang_story.stall_body(job, blockage, begun, now)
         _open_blockage(job, ctx, now, Kind.COLLECTIVE_STALLED, wait, body)
 

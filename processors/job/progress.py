@@ -111,8 +111,11 @@ def oldest_open_ns(job: JobState) -> int:
     return int(np.where(still < 0, rows["moved_age_ns"], rows["open_age_ns"] * (still > 0)).max())
 
 
-def find_waits(job: JobState) -> list[Wait]:
-    """Every open operation with the members that have not entered it, or cannot be seen."""
+def find_waits(job: JobState, *, before_ends: bool = False) -> list[Wait]:
+    """Every open operation with the members that have not entered it, or cannot be seen.
+
+    before_ends: as things stood before ranks ended, by the last rows of each.
+    """
     newest = int(job.group_stamps.max()) if job.group_stamps.size else 0
     fresh_since = newest - FRESH_NS
     blind, lost = job.blind(), job.hidden_ranks()
@@ -121,7 +124,7 @@ def find_waits(job: JobState) -> list[Wait]:
         rows, stamps = job.rows_of_group(index)
         if not (rows["open"] != 0).any():
             continue
-        gone = np.array([job.has_left(int(rank)) for rank in members], bool)
+        gone = np.array([not before_ends and job.has_left(int(rank)) for rank in members], bool)
         seen = stamps > 0
         fresh = seen & (stamps >= fresh_since)
         hidden = np.array([(index, int(rank)) in blind or rank in lost for rank in members], bool)

@@ -61,6 +61,10 @@ class DeviceWork(Work):
         self._call = call
         self._results = list(results)
 
+    @property
+    def done(self) -> Event:
+        return self._call.done
+
     def wait(self, timeout: object = None) -> bool:
         stream().wait_event(self._call.done)
         return True
@@ -108,6 +112,8 @@ class DeviceGroup(Backend):
         self._changed = threading.Condition()
         self._seq = 0
         self._failure = ""
+        #: Sequence numbers in the order in which they ended.
+        self.order: deque[int] = deque(maxlen=1000)
         self._closed = False
         #: Test faults: the wire of this rank swallows what is sent (see ``swallow``).
         self.swallows = False
@@ -145,7 +151,7 @@ class DeviceGroup(Backend):
     def barrier(self, opts: Any = None) -> Work:
         work = self._issue("BARRIER", [], [], None)
         stream().synchronize()  # NCCL's barrier makes the host wait
-        work._call.done.wait()
+        work.done.wait()
         return work
 
     def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Work:
@@ -232,10 +238,12 @@ class DeviceGroup(Backend):
             }
         )
 
-    def replay_graph(self, name: str = "ALLREDUCE", numel: int = 1) -> None:
+    def replay_graph(self, name: str = "ALLREDUCE", numel: int = 1) -> Event:
         """A collective inside a replayed graph: the device does it, no hook fires and no recorder hears of it."""
         tensor = torch.zeros(numel)
-        self._issue(name, [tensor], [tensor], None, recorded=False).wait()
+        work = self._issue(name, [tensor], [tensor], None, recorded=False)
+        work.wait()
+        return work.done
 
     # --- the device's side ------------------------------------------------------------------------------------------
     def _work(self) -> None:
@@ -255,6 +263,7 @@ class DeviceGroup(Backend):
                 self._failure = str(error)
                 return
             call.done.set()
+            self.order.append(call.seq)
             with self._changed:
                 self._changed.notify_all()
 

@@ -104,7 +104,12 @@ class DeviceJob:
         last = int(max(ends) + self.after_s * SECOND)
         told = SyntheticJob(ranks=self.ranks)
         records = [
-            told._event(start, EventName.RANK_STARTED, rank, {"pid": 4000 + rank, "world_size": self.ranks})  # noqa: SLF001
+            told._event(  # noqa: SLF001
+                start,
+                EventName.RANK_STARTED,
+                rank,
+                {"pid": 4000 + rank, "world_size": self.ranks, "launcher_pid": 99},
+            )
             for rank in range(self.ranks)
         ]
         before = start

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from tests.processors.job.synthetic_device_job import DeviceJob
-from tests.processors.job.synthetic_job import FOREVER, MemoryContext, drive
-from whichrank.telemetry.records import Finding
-from whichrank.telemetry.vocabulary import Op
+from tests.processors.job.synthetic_job import FOREVER, WALL_NS, MemoryContext, drive
+from whichrank.telemetry.records import Event, Finding
+from whichrank.telemetry.vocabulary import EventName, Op
 
 
 def only(context: MemoryContext) -> Finding:
@@ -125,3 +126,34 @@ def test_batches_change_nothing() -> None:
             item.body for item in drive(records, batches=[draw.randint(1, 9) for _ in range(50)]).findings()
         ] == plain
         assert [item.body for item in drive(records, fresh_each_time=True).findings()] == plain
+
+
+@pytest.mark.parametrize("fault", ["host", "kernel"])
+def test_a_watchdog_that_comes_first_ends_all_and_the_one_who_did_not_come_is_named(fault: str) -> None:
+    """Time-out before patience: all abort, innocents first."""
+    job = DeviceJob(step_s=4.0, steps=12, after_s=12.0, timeout_s=12.0)
+    if fault == "host":
+        job.host = from_step(8, 2, FOREVER, 0.0)
+    else:
+        job.kernel = from_step(8, 2, FOREVER, 1.0)
+    records = job.records()
+    starts = [record for record in records if isinstance(record.payload, Event)]
+    quiet = max(call.done for mine in job.calls for call in mine if call.done != FOREVER)
+    told = int(quiet + WALL_NS + 9.0e9)
+    ends = []
+    for place, rank in enumerate((0, 1, 3, 2)):
+        at = told + place * 40_000_000
+        attributes = {"signal": 6, "exit_code": -1, "sender_pid": 4000 + rank}
+        if rank == 2:  # torchrun clears up
+            attributes |= {"signal": 15, "sender_pid": 99}
+        event = Event(
+            name=EventName.RANK_EXIT,
+            identity=replace(starts[0].payload.identity, rank=rank),
+            time_ns=at,
+            mono_ns=at - WALL_NS,
+            attributes=attributes,
+        )
+        ends.append(replace(records[0], stamp_ns=at, payload=event))
+    finding = only(drive([record for record in records if record.stamp_ns < told] + ends))
+    assert (finding.body["kind"], suspects(finding)) == ("rank_not_entered", [2])
+    assert {"0", "1", "3"} <= {item["ranks"] for item in finding.body["ruled_out"]}

@@ -10,6 +10,7 @@ from .clean import CLEAN
 from .compiled import COMPILED
 from .crashes import CRASHES
 from .desyncs import DESYNCS
+from .device import DEVICE
 from .hangs import HANGS
 from .nodes import NODES
 from .numeric import NUMERIC
@@ -26,6 +27,7 @@ FAMILIES = {
     "nodes": NODES,
     "compiled": COMPILED,
     "restarts": RESTARTS,
+    "device": DEVICE,
     "clean": CLEAN,
 }
 SCENARIOS = tuple(scenario for family in FAMILIES.values() for scenario in family)

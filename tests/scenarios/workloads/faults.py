@@ -136,3 +136,27 @@ def spike(course: Course, tensor: torch.Tensor | None) -> None:
     """One odd batch, and everything is as before."""
     assert tensor is not None
     tensor.mul_(30.0)
+
+
+@fault
+def kernel_never_ends(course: Course, tensor: torch.Tensor | None) -> bool:
+    from tests.device_backend import stream
+
+    step = course.step
+
+    def kernel() -> None:
+        course.stamp_step(step, __file__, 0, 10**9)
+        while True:
+            time.sleep(60)
+
+    stream().launch(kernel)
+    return True
+
+
+@fault
+def swallow(course: Course, tensor: torch.Tensor | None) -> None:
+    """From the next collective that the device comes to, what this rank sends is lost."""
+    from tests.device_backend.group import groups
+
+    for group in groups():
+        group.swallows = True

@@ -16,7 +16,6 @@ from ..telemetry.ring_layout import UNKNOWN_U64
 from ..telemetry.vocabulary import HOST_BACKENDS
 from .ring_writer import RankRecorder
 
-
 #: Looks in a row that must agree before another difference of the counts is believed: where the recorder counts more
 #: (one look may come between our reading and its), and where we do and nothing runs (a first call sets up for seconds).
 LOOKS_BEHIND, LOOKS_AHEAD = 3, 60

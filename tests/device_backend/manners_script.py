@@ -31,7 +31,7 @@ def status(group: int = 0) -> tuple[int, int, int]:
     time.sleep(0.25)  # the watchdog looks ten times a second
     text = c10d._dump_fr_trace_json(includeCollectives=False, backend="device")
     entry = json.loads(text)["pg_status"][str(group)]
-    return tuple(entry[f"last_{word}_collective"] for word in ("enqueued", "started", "completed"))  # type: ignore[return-value]
+    return tuple(entry[f"last_{word}_collective"] for word in ("enqueued", "started", "completed"))
 
 
 def try_results() -> None:
@@ -102,7 +102,7 @@ def write() -> None:
 
 def main() -> None:
     register()
-    store = dist.FileStore(os.environ["STORE"], 2)
+    store = c10d.FileStore(os.environ["STORE"], 2)
     dist.init_process_group("device", store=store, rank=RANK, world_size=2, timeout=timedelta(seconds=4))
     if sys.argv[1] == "gone":
         stream().run_ahead()

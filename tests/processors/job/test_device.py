@@ -137,7 +137,7 @@ def test_a_watchdog_that_comes_first_ends_all_and_the_one_who_did_not_come_is_na
     else:
         job.kernel = from_step(8, 2, FOREVER, 1.0)
     records = job.records()
-    starts = [record for record in records if isinstance(record.payload, Event)]
+    started = next(record.payload for record in records if isinstance(record.payload, Event))
     quiet = max(call.done for mine in job.calls for call in mine if call.done != FOREVER)
     told = int(quiet + WALL_NS + 9.0e9)
     ends = []
@@ -148,7 +148,7 @@ def test_a_watchdog_that_comes_first_ends_all_and_the_one_who_did_not_come_is_na
             attributes |= {"signal": 15, "sender_pid": 99}
         event = Event(
             name=EventName.RANK_EXIT,
-            identity=replace(starts[0].payload.identity, rank=rank),
+            identity=replace(started.identity, rank=rank),
             time_ns=at,
             mono_ns=at - WALL_NS,
             attributes=attributes,

@@ -98,9 +98,12 @@ class DeviceCourse(Course):  # type: ignore[misc]
         super().stamp(file, first_line, last_line)
         step = self.step
         if self.plan["fault"] in HOST_HANGS:
-            threading.Thread(
-                target=lambda: (stream().synchronize(), self.stamp_step(step, file, first_line, last_line)), daemon=True
-            ).start()
+
+            def again() -> None:
+                stream().synchronize()
+                self.stamp_step(step, file, first_line, last_line)
+
+            threading.Thread(target=again, daemon=True).start()
 
     def stamp_step(self, step: int, file: str, first_line: int, last_line: int) -> None:
         """The onset, of a step that the host may have left behind."""

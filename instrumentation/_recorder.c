@@ -831,7 +831,9 @@ enum { ASKED_OPEN = 0, ASKED_COMPLETED = 1, ASKED_ABANDONED = 2, ASKED_FAILED = 
 static int ask_completed(OpenWork *self, const Held *entry) {
     PyObject *result = PyObject_CallFunctionObjArgs(self->is_completed, entry->work, NULL);
     int completed = result == NULL ? -1 : PyObject_IsTrue(result);
-    if (completed == 0 && entry->silent && is_abandoned(entry, 2)) completed = ASKED_ABANDONED;
+    /* A silent one completes in its own wait(), in the very thread that has just come out of it: a second wait() of a
+     * receive would wait for a second message. */
+    if (entry->silent && (completed == 1 || (completed == 0 && is_abandoned(entry, 2)))) completed = ASKED_ABANDONED;
     Py_XDECREF(result);
     if (completed < 0) {
         PyErr_Clear();

@@ -11,7 +11,7 @@ from ...telemetry.vocabulary import Bucket, Kind, Scope, Severity
 from .crash_order import SIGABRT, SIGKILL, TOGETHER_NS, CrashVerdict, Ending, role_hint
 from .state import JobState
 from .story import Body, body, evidence, ruled_out, share, source_of, suspect
-from .words import duration_words, ranks_words, signal_word
+from .words import duration_words, phase_word, ranks_words, signal_word
 
 #: Where in torch's sources a victim's error was raised says nothing, and what follows its first words neither.
 _LOCATION = re.compile(r"^\[[^\]]*\]\s*")
@@ -74,12 +74,20 @@ def crash_body(job: JobState, verdict: CrashVerdict, now: int) -> tuple[Kind, Bo
         scope=scope,
         severity=Severity.PAGE,
         suspects=[suspect(job, rank, verdict.confidence, phases.get(rank) or cause.phase or None) for rank in blamed],
-        onset_ns=cause.time_ns,
+        onset_ns=_left_ns(job, cause) if verdict.sort == "left" else cause.time_ns,
         now=now,
         proof=proof,
         confidence=verdict.confidence,
         step=cause.step,
     )
+
+
+def _left_ns(job: JobState, cause: Ending) -> int:
+    """When a rank came to the end of its script: its last row may still show since when it is on its way out."""
+    row = job.progress_row(cause.rank)
+    if row is None or phase_word(row["phase"]) != cause.phase or not int(row["phase_age_ns"]):
+        return cause.time_ns
+    return min(cause.time_ns, int(row["read_ns"]) - int(row["phase_age_ns"]))
 
 
 def ending_words(ending: Ending) -> str:

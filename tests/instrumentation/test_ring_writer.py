@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from tests.instrumentation.ring_contents import as_float, read_ring
 from tests.instrumentation.ring_groups import RingReader, dtype_of, flags_of, group_of, kind_of, op_of
+from whichrank.instrumentation.completion import CompletionTracker
 from whichrank.instrumentation.ring_collectives import MAX_OPEN
 from whichrank.instrumentation.ring_file import RingGeometry, geometry_for, prepare_ring
 from whichrank.instrumentation.ring_writer import RankRecorder, RingWriter, open_ring_writer
@@ -597,3 +598,40 @@ def test_both_writers_write_the_same(tmp_path: Path, calls: list[Any]) -> None:
         writer.path.unlink()
     assert json.dumps(pictures[0], default=str) == json.dumps(pictures[1], default=str)
     assert answers[0] == answers[1]
+
+
+class Receive:
+    """Gloo's Work of a receive: it completes in its own wait(), and a second wait() waits for a second message."""
+
+    def __init__(self) -> None:
+        self.waits = 0
+
+    def is_completed(self) -> bool:
+        return True
+
+    def wait(self) -> bool:
+        self.waits += 1
+        return True
+
+
+def test_a_receive_that_its_own_wait_has_just_ended_is_never_waited_for_again(kind: str, writer: RankRecorder) -> None:
+    """Between the end of wait() in one thread and its stamp, the heartbeat thread looks."""
+    group = writer.define_group({"name": "world", "ranks": "0-7", "size": 8})
+    seq = writer.enqueue(group, int(Op.RECV), 4, 0, 1, P2P)
+    work = Receive()
+    open_work: Any
+    recorder: Any = writer
+    if kind == "c":
+        from whichrank.instrumentation import _recorder
+
+        open_work = _recorder.OpenWork(recorder, Receive.is_completed, Receive.wait)
+    else:
+        open_work = CompletionTracker(writer)
+        open_work._original_wait = Receive.wait
+    open_work.hold(work, group, seq, P2P, True)
+    open_work.poll()
+    assert work.waits == 0
+    assert len(open_work) == 0
+    open_work.hold(work, group, seq, 0, False)  # any other Work says by its wait() whether it failed
+    open_work.poll()
+    assert work.waits == 1

@@ -87,5 +87,5 @@ trainer = Tracked(
     callbacks=[Steps()],
 )
 trainer.train()
-truth.write("HF Trainer DDP", f"transformers {transformers.__version__}", loss_divided_by=ACCUMULATE)
+truth.write("HF Trainer DDP", f"transformers {transformers.__version__}")
 dist.destroy_process_group()

@@ -35,6 +35,7 @@ import megatron.core  # noqa: E402
 from megatron.core import dist_checkpointing, parallel_state  # noqa: E402
 from megatron.core.dist_checkpointing import ShardedTensor  # noqa: E402
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig  # noqa: E402
+from megatron.core.enums import ModelType  # noqa: E402
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer  # noqa: E402
 from megatron.core.pipeline_parallel import get_forward_backward_func  # noqa: E402
 from megatron.core.transformer import TransformerConfig  # noqa: E402
@@ -62,6 +63,7 @@ config.finalize_model_grads_func = lambda models, *args, **kwargs: [model.finish
 class Whole(MegatronModule):
     def __init__(self):
         super().__init__(config)
+        self.model_type = ModelType.encoder_or_decoder
         self.net = Net(truth)
 
     def set_input_tensor(self, tensor):
@@ -74,6 +76,7 @@ class Whole(MegatronModule):
 class Stage(MegatronModule):
     def __init__(self):
         super().__init__(config)
+        self.model_type = ModelType.encoder_or_decoder
         self.first = parallel_state.is_pipeline_first_stage()
         self.layer = nn.Linear(FEATURES if self.first else HIDDEN, HIDDEN if self.first else 1)
         self.input = None

@@ -1,7 +1,7 @@
 """torchtitan's Trainer on the CPU: its Llama 3 debug model under FSDP2, its optimizers, clipping and checkpoints.
 
 torchtitan asks for the device once, at its import; it is told that there is a CPU. Data and tokenizer are ours, since
-its own would be downloaded.
+its own would be downloaded; attention is torch's plain one, since flex attention has no backward pass on the CPU.
 """
 # mypy: ignore-errors
 
@@ -32,11 +32,21 @@ from torchtitan.components.metrics import MetricsProcessor  # noqa: E402
 from torchtitan.components.optimizer import LRSchedulersContainer, default_adamw  # noqa: E402
 from torchtitan.components.tokenizer import BaseTokenizer  # noqa: E402
 from torchtitan.config import TrainingConfig  # noqa: E402
+from torchtitan.models.common.attention import FlexAttention  # noqa: E402
 from torchtitan.models.common.config_utils import decoder_vocab_size  # noqa: E402
 from torchtitan.models.llama3 import model_registry  # noqa: E402
 from torchtitan.trainer import Trainer  # noqa: E402
 
 truth = Truth()
+
+
+def plain_attention(self, q, k, v, *, enable_gqa=False, **kwargs):
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    attended = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=enable_gqa)
+    return attended.transpose(1, 2)
+
+
+FlexAttention.forward = plain_attention
 
 
 class Tokens(IterableDataset):
@@ -94,7 +104,7 @@ class Tracked(Trainer):
         truth.step()
 
 
-spec = model_registry("debugmodel", attn_backend="sdpa")
+spec = model_registry("debugmodel", attn_backend="flex")
 config = Tracked.Config(
     loss=CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(spec)),
     model_spec=spec,

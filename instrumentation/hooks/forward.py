@@ -82,6 +82,7 @@ def _install_fsdp2(module: ModuleType, context: HookContext) -> None:
     tracker = context.tracker
     guard = context.guard("forward_fsdp2")
     open_entry = [0]
+    seen: set[int] = set()
 
     def make_before(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -89,7 +90,8 @@ def _install_fsdp2(module: ModuleType, context: HookContext) -> None:
             if not is_dynamo_compiling() and guard.enabled:
                 try:
                     if self._state_ctx.iter_forward_root is None:
-                        if id(module) not in context.roots:
+                        if id(module) not in seen:  # not ``roots``: its first call may have made it one already
+                            seen.add(id(module))
                             context.wrapped(module)
                         phase = _FORWARD if torch.is_grad_enabled() else _EVAL
                         if phase == _FORWARD and tracker.base == _EVAL:

@@ -50,7 +50,8 @@ def blockage_body(
             "progress.threshold",
             f"job {job.job}",
             now,
-            f"waits of this job for a rank in this phase have never taken longer than {duration_words(threshold_ns)}",
+            f"a wait for a rank in this phase is told from {duration_words(threshold_ns)} on, more than this job has "
+            "ever needed there",
         )
     )
     row = job.progress_row(suspects[0])

@@ -10,6 +10,7 @@ import numpy as np
 from ...telemetry.vocabulary import Kind
 from ..operator import Context
 from . import steps_story
+from .drift import find_drift, has_come_back
 from .findings import clear_finding, open_finding
 from .numeric import EXPLOSION_RATIO, Numbers, find_explosion, find_non_finite
 from .pace import find_pace_change, is_back_to_pace, with_parts
@@ -78,6 +79,9 @@ def _end_if_fast(job: JobState, finding: OpenFinding, now: int, ctx: Context) ->
     if "before_ns" in detail:
         if not is_still_slow_writer(job.saves, rank, detail["before_ns"], detail["now_ns"]):
             clear_finding(job, ctx, now, finding, f"rank {rank} saves as fast as usual again")
+    elif "rise" in detail:
+        if has_come_back(job.drift, job.times.ranks, rank, detail["usual"], detail["rise"]):
+            clear_finding(job, ctx, now, finding, f"rank {rank} is as fast as at its best again")
     elif not is_still_slow(job.times, Found(**detail)):
         job.drop_steps(finding.step, job.closed_step)
         clear_finding(job, ctx, now, finding, f"rank {rank} is as fast as usual again")
@@ -97,6 +101,13 @@ def _look_for_slow_ranks(job: JobState, now: int, ctx: Context) -> None:
         body = steps_story.slow_writer_body(job, writer, now)
         place = f"rank {writer.rank} save {writer.onset_step}"
         detail = {"rank": writer.rank, "before_ns": writer.before_ns, "now_ns": writer.now_ns}
+        open_finding(job, ctx, now, kind=Kind.RANK_SLOW, place=place, body=body, detail=detail)
+        return
+    drift = find_drift(job.drift, job.times.ranks)
+    if drift is not None:
+        body = steps_story.drift_body(job, drift, now)
+        place = f"rank {drift.rank} drift {drift.onset_step}"
+        detail = {"rank": drift.rank, "rise": drift.rise, "usual": drift.usual}
         open_finding(job, ctx, now, kind=Kind.RANK_SLOW, place=place, body=body, detail=detail)
 
 

@@ -13,6 +13,7 @@ from ...telemetry.tables import COLLECTIVES, GROUP_PROGRESS, NO_GROUP, PROGRESS,
 from ...telemetry.vocabulary import HookState, Kind, Level, Phase, is_device_backend
 from .attempts import Attempts
 from .crash_order import Ending
+from .drift import no_blocks, with_block
 from .median import median
 from .open_rows import OpenRows
 from .pace import LONGEST_HISTORY
@@ -175,6 +176,7 @@ class JobState:
         self.norm_steps = np.zeros((0, 2), np.int64)
         self.losses = np.zeros((0, 0))
         self.saves = no_saves(np.zeros(0, np.int64))
+        self.drift = no_blocks(0)
         self._shape: GroupShape | None = None
         self.facts_changed = self.progress_changed = self.steps_changed = True
 
@@ -380,6 +382,7 @@ class JobState:
         data_ns = median(times.phase_self_ns[:, :, Phase.DATA], axis=1).astype(np.int64)
         pace = np.stack([times.steps, times.begin_ns, pace_ns, own_ns, data_ns, exchange_ns], axis=1)
         self.pace = np.concatenate([self.pace, pace])[-LONGEST_HISTORY:]
+        self.drift = with_block(self.drift, self.times)
         self.steps_changed = True
 
     def note_pace(self, closed_rows: int) -> None:
@@ -404,6 +407,7 @@ class JobState:
 
     def drop_steps(self, first: int, last: int) -> None:
         """Takes the steps of a fault that is over out of the window, so that they never count as usual."""
+        self.drift = self.drift[self.drift[:, 0] < first]
         old = self.times
         keep = (old.steps < first) | (old.steps > last)
         self.times = StepTimes(
@@ -423,6 +427,7 @@ class JobState:
         self.norms = np.zeros((0, ranks.size))
         self.norm_steps = np.zeros((0, 2), np.int64)
         self.losses = np.zeros((0, ranks.size))
+        self.drift = no_blocks(ranks.size)
 
     # --- findings ---------------------------------------------------------------------------------------------------
     def stopping_finding(self) -> OpenFinding | None:

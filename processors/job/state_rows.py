@@ -128,6 +128,7 @@ def _steps_arrays(job: JobState) -> dict[str, np.ndarray]:
     return {
         **times,
         **saves,
+        "drift": job.drift,
         "recent": job.recent,
         "pace": job.pace,
         "norms": job.norms,
@@ -198,6 +199,7 @@ def _read_steps(job: JobState, values: dict[str, Any], arrays: dict[str, np.ndar
     job.longest_ns = np.array(values["longest_ns"], np.int64)
     job.times = StepTimes(**{name: arrays[name] for name in StepTimes.__slots__})
     job.recent, job.pace = arrays["recent"], arrays["pace"]
+    job.drift = arrays["drift"]
     job.saves = Saves(**{name: arrays[f"save/{name}"] for name in Saves.__slots__})
     job.norms, job.norm_steps, job.losses = arrays["norms"], arrays["norm_steps"], arrays["losses"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...telemetry.vocabulary import Bucket, Kind, Phase, Scope, Severity
 from .culprit import Culprit, whose_slowness
+from .drift import Drift
 from .node_story import node_suspect
 from .numeric import BadNumber
 from .pace import PaceChange
@@ -81,6 +82,29 @@ def _in_common(culprit: Culprit) -> str:
     if len(culprit.ranks) > 1:
         return f"{ranks_words(culprit.ranks)} are slower in the same steps; they share neither node nor group"
     return ""
+
+
+def drift_body(job: JobState, found: Drift, now: int) -> Body:
+    others = [int(rank) for rank in job.times.ranks if rank != found.rank]
+    shows = (
+        f"rank {found.rank} became slower by and by: its own work takes {duration_words(found.now_ns)} a step, "
+        f"{duration_words(found.best_ns)} at its best around step {found.since_step}; against the others that is "
+        f"{found.rise:.0%} of a step"
+    )
+    return body(
+        job,
+        Kind.RANK_SLOW,
+        bucket=Bucket.SPEED_REGRESSION,
+        scope=Scope.RANK,
+        severity=Severity.TICKET,
+        suspects=[suspect(job, found.rank, 0.9)],
+        onset_ns=found.onset_ns,
+        now=now,
+        proof=[evidence("steps.drift", source_of(job, found.rank), now, shows, round(found.rise, 4))],
+        cleared=[ruled_out(others, "spends longer in collectives", f"only waits there for rank {found.rank}")],
+        confidence=0.8,
+        step=found.onset_step,
+    )
 
 
 def slow_writer_body(job: JobState, found: SlowWriter, now: int) -> Body:

@@ -39,6 +39,8 @@ SIGNIFICANCE = 5.0
 COMMON_Z = 2.0
 OWN_SHARE = 0.7
 OWN_SUPPORT_Z = 2.5
+#: Share of its excess by which a rank's own work has to have grown, where its noise lets that be seen.
+OWN_RISE = 0.3
 #: A rank that is slow only because it gets no CPU is told when it has lasted, and by a wide margin.
 #: Who is kept from its CPU also loses time that nobody counts (cold caches): up to this share of what is counted.
 UNCOUNTED_SHARE = 0.5
@@ -192,9 +194,11 @@ def _look_through_window(times: StepTimes, excess: np.ndarray, excess_ns: np.nda
     others = view(excess, window, based=based, signed=False)
     gain, z = others.gain, others.gain / others.noise
     if based:
-        own_gain, own_z = _against_own_past(times, others, window, past)
+        own, own_z = _against_own_past(times, others, window, past)
         better = own_z > z
-        gain, z = np.where(better, own_gain, gain), np.where(better, own_z, z)
+        # Who looks slow because the others became faster is as fast as before.
+        as_before = (own.gain < OWN_RISE * gain) & (own.noise < OWN_RISE * gain)
+        gain, z = np.where(better, own.gain, gain), np.where(better, own_z, np.where(as_before, 0.0, z))
     candidate = int(np.argmax(z))
     level, usual = float(gain[candidate]), float(others.usual[candidate])
     if level < (SMALLEST_EXCESS if based else UNBASED_EXCESS) or z[candidate] < SIGNIFICANCE:
@@ -239,8 +243,8 @@ def _look_through_window(times: StepTimes, excess: np.ndarray, excess_ns: np.nda
     )
 
 
-def _against_own_past(times: StepTimes, others: View, window: int, past: int) -> tuple[np.ndarray, np.ndarray]:
-    """By rank: gain against its own past in usual step times, and how sure; zero where that view does not hold."""
+def _against_own_past(times: StepTimes, others: View, window: int, past: int) -> tuple[View, np.ndarray]:
+    """By rank: its own past, in usual step times, and how sure a rise is; zero where that view does not hold."""
     keep = window + past
     usual_ns = max(1.0, float(median(times.duration_ns[-keep:-window])))
     own = view(times.self_ns[-keep:] / usual_ns, window, based=True, signed=True)
@@ -249,7 +253,7 @@ def _against_own_past(times: StepTimes, others: View, window: int, past: int) ->
     common_noise = own.noise * 1.25 / max(1, ranks - 1) ** 0.5
     alone = (common < COMMON_Z * common_noise) & (others.gain > OWN_SHARE * own.gain)
     alone &= others.gain > OWN_SUPPORT_Z * others.noise
-    return own.gain, np.where(alone, own.gain / own.noise, 0.0)
+    return own, np.where(alone, own.gain / own.noise, 0.0)
 
 
 def _in_company(others: View, candidate: int, level: float) -> np.ndarray:

@@ -118,6 +118,24 @@ def test_a_slow_stage_is_the_rank_that_waits_for_nobody(since: int, scope: str, 
     assert [item["rank"] for item in body["suspects"]] == named
 
 
+def test_a_rank_that_looks_slow_because_another_became_faster_is_not_blamed() -> None:
+    job = SyntheticJob(ranks=2, steps=90, slow=lambda rank, step: 0.75 if rank == 0 and step >= 40 else 1.0)
+    assert not drive(job.records()).final()
+
+
+def test_a_rank_that_becomes_slow_by_and_by_is_told_and_where_it_began() -> None:
+    """A quarter of a step over a thousand steps: no window of steps sees it."""
+
+    def slow(rank: int, step: int) -> float:
+        return 1.0 + min(0.25, max(0, step - 300) / 4000) if rank == 1 else 1.0
+
+    job = SyntheticJob(ranks=3, steps=1200, step_s=0.1, jitter=0.04, slow=slow)
+    body = only(drive(job.records())).body
+    assert (body["kind"], [item["rank"] for item in body["suspects"]]) == ("rank_slow", [1])
+    assert body["evidence"][0]["signal"] == "steps.drift"
+    assert 300 < body["first_bad"]["step"] < 900
+
+
 def test_all_ranks_of_a_node_are_the_node() -> None:
     job = SyntheticJob(
         ranks=6,

@@ -265,3 +265,29 @@ def test_flight_recorder_numbers_are_never_mixed_with_hook_numbers(tmp_path: Pat
     assert int(group_progress_rows(unknown, 5 * S)[0]["blind"][0]) == 1
     off = [_status_rank(tmp_path, 3, Level.OFF, 1, 1)]
     assert int(group_progress_rows(off, 5 * S)[0]["blind"][0]) == 1
+
+
+def test_on_a_device_an_operation_is_old_from_when_its_device_began_it(tmp_path: Path) -> None:
+    """The host launched it long before: that it lies in a queue is no sign of anything."""
+    rank = _rank(tmp_path)
+    busy = replace(ROW, open=8, oldest_open_ns=1 * S, completed=4, complete_ns=9 * S, started=-1)
+    rank.groups = {0: busy, 1: replace(ROW, open=2, oldest_open_ns=2 * S, completed=7, complete_ns=5 * S, started=-1)}
+    assert [rank.open_since_ns(row) for row in (0, 1)] == [1 * S, 2 * S]  # on the host: since they were called
+    rank.device_groups = {0, 1}
+    # Nobody tells starts: since the device last ended anything, in whichever group.
+    assert [rank.open_since_ns(row) for row in (0, 1)] == [9 * S, 9 * S]
+    rank.groups[0] = replace(busy, started=5, started_ns=9 * S + 700)
+    assert rank.open_since_ns(0) == 9 * S + 700
+    rank.groups[0] = replace(busy, completed=0)
+    assert rank.open_since_ns(0) == 0  # it may be that nobody tells ends
+
+
+def test_a_device_group_of_which_no_end_was_seen_has_unknown_ends(tmp_path: Path) -> None:
+    rank = _rank(tmp_path)
+    rank.groups = {0: replace(ROW, in_use=1, enqueued=6, open=6, oldest_open_ns=1 * S, completed=0)}
+    rank.group_numbers = {0: 0}
+    rows, _ = group_progress_rows([rank], 9 * S)
+    assert (int(rows["completed"][0]), int(rows["open"][0]), int(rows["open_age_ns"][0])) == (0, 6, 8 * S)
+    rank.device_groups = {0}
+    rows, _ = group_progress_rows([rank], 9 * S)
+    assert (int(rows["enqueued"][0]), int(rows["completed"][0]), int(rows["open"][0])) == (6, -1, -1)

@@ -10,6 +10,7 @@ from . import hang_story
 from .device import BLURRED_NS, BLURRED_STEPS, all_begun, any_ended, device_threshold_ns, patience_ns
 from .findings import clear_finding, open_finding
 from .progress import find_waits, oldest_open_ns
+from .standstill import judge_standstill
 from .state import JobState, OpenFinding
 from .steps import judge_signatures
 from .story import STALE_NS, Body
@@ -81,7 +82,12 @@ def judge_waits(job: JobState, now: int, ctx: Context) -> None:
     if finding is not None:
         _end_if_moved_on(job, finding, now, ctx)
         return
-    if oldest_open_ns(job) < FLOOR_NS or job.has_kind(Kind.PLANNED_STOP):
+    if job.has_kind(Kind.PLANNED_STOP):
+        return
+    oldest_ns = oldest_open_ns(job)
+    if oldest_ns < FLOOR_NS:
+        if not oldest_ns:
+            judge_standstill(job, now, ctx)
         return
     judge_signatures(job, now, ctx)
     if job.stopping_finding() is not None:
@@ -133,6 +139,8 @@ def _judge_blockage(job: JobState, blockage: Blockage, waits: Sequence[Wait], no
     if gone:
         normal = any(ending.normal and ending.rank in gone for ending in job.endings)
         kind = Kind.DESYNC if normal else Kind.RANK_DIED
+    elif all(_is_leaving(job, rank) for rank in late):
+        kind = Kind.DESYNC  # it had less to do than the others
     elif len(late) == 1 and _is_stopped(job, late[0]):
         kind = Kind.RANK_STOPPED
     body = hang_story.blockage_body(job, kind, blockage, late, threshold, now)
@@ -209,6 +217,11 @@ def _is_ending(job: JobState, rank: int, now: int) -> bool:
     if row["process_state"] in (ProcessState.DEAD, ProcessState.ZOMBIE):
         return now - int(job.progress_stamps[rank]) < EXIT_HOLD_NS
     return row["phase"] == Phase.EXIT and int(row["phase_age_ns"]) < LEAVING_HOLD_NS
+
+
+def _is_leaving(job: JobState, rank: int) -> bool:
+    row = job.progress_row(rank)
+    return row is not None and bool(row["phase"] == Phase.EXIT)
 
 
 def _is_lifeless(job: JobState, rank: int) -> bool:

@@ -24,10 +24,9 @@ from .joining import judge_joining
 from .nodes import judge_nodes
 from .numeric import find_non_finite
 from .open_rows import Arrived
-from .progress import oldest_open_ns, take_group_progress, take_progress
+from .progress import take_group_progress, take_progress
 from .rows import in_dtype
 from .signatures import note_open_calls, report_mismatch
-from .standstill import judge_standstill
 from .state import JobState
 from .state_rows import is_current, load_job, save_job
 from .steps import (
@@ -184,8 +183,6 @@ class JobOperator:
             judge_stops(job, stamp_ns, ctx)
             judge_nodes(job, stamp_ns, ctx)
             judge_joining(job, stamp_ns, ctx)
-            if job.stopping_finding() is None and not oldest_open_ns(job):
-                judge_standstill(job, stamp_ns, ctx)
             judge_waits(job, stamp_ns, ctx)  # agents send the groups' rows before the ranks'
         elif block.name is EventName.BLOCK_GROUP_PROGRESS:
             take_group_progress(job, arrived, stamp_ns)

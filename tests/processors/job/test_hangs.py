@@ -368,6 +368,38 @@ def test_ranks_that_never_come_are_told_after_twenty_five_seconds() -> None:
     assert 25.0 <= delay_of(finding, context) <= 30.0
 
 
+def test_a_rank_at_the_end_of_its_script_had_less_to_do_than_the_others() -> None:
+    """It destroys its groups, and that does not return; the others still call."""
+
+    def edit(rank: int, step: int, actions: list[Action]) -> list[Action]:
+        return [Enter(Phase.EXIT)] if rank == 1 and step >= 20 else actions
+
+    job = SyntheticJob(
+        steps=30,
+        edit=edit,
+        delays=[lambda rank, step, phase: FOREVER if phase is Phase.EXIT else 0],
+        after_s=16.0,
+    )
+    context = drive(job.records())
+    finding = only(context)
+    assert (finding.body["kind"], finding.body["scope"], suspects(finding)) == ("desync", "application", [1])
+    assert "rank 1 is in phase exit" in finding.body["evidence"][0]["shows"]
+    assert 10.0 <= delay_of(finding, context) <= 12.0
+
+
+def test_a_rank_whose_process_is_gone_is_left_to_the_word_of_its_end() -> None:
+    """Its last row comes in before its exit does; the exit says that it died and how."""
+    job = SyntheticJob(
+        steps=30,
+        delays=[lambda rank, step, phase: FOREVER if (rank, step, phase) == (2, 20, Phase.FORWARD) else 0],
+        states=lambda rank, at: ProcessState.DEAD if rank == 2 and at >= 6.5 else ProcessState.SLEEPING,
+        events=[(8.5, EventName.RANK_EXIT, 2, {"signal": 0, "exit_code": 3, "exit_state": 0, "step": 20})],
+        after_s=3.0,
+    )
+    finding = only(drive(job.records()))
+    assert (finding.body["kind"], suspects(finding)) == ("rank_died", [2])
+
+
 def test_asynchronous_calls_open_on_the_guilty_rank_do_not_make_a_deadlock() -> None:
     """Rank 1 has issued a call on its own group that rank 0 will never reach, and sleeps."""
 

@@ -72,8 +72,12 @@ class _Docket:
         self._save(finding.identity.job, cases)
 
     def _holds(self, case: Case, finding: Finding) -> bool:
-        same_attempt = case.attempt == finding.identity.attempt
-        return same_attempt and case.merged_into is None and case.find(finding.key) is not None
+        return self._is_of_attempt(case, finding) and case.merged_into is None and case.find(finding.key) is not None
+
+    def _is_of_attempt(self, case: Case, finding: Finding) -> bool:
+        """A job is stopped as a whole, whatever attempts of several worlds it consists of."""
+        both = kind_of(case.primary) is kind_of(finding.body) is Kind.PLANNED_STOP
+        return case.attempt == finding.identity.attempt or (both and case.resolved_at is None)
 
     def _hear(self, case: Case, finding: Finding) -> None:
         """A finding that belongs to the case already has something new to say, or has ended."""
@@ -92,7 +96,7 @@ class _Docket:
             key=finding.key, cleared=False, consequence=False, time=finding.time_ns / 1e9, body=dict(finding.body)
         )
         for case in cases:
-            if case.attempt != finding.identity.attempt or case.merged_into is not None:
+            if not self._is_of_attempt(case, finding) or case.merged_into is not None:
                 continue
             relation = relate(case.primary, finding.body, case.resolved_at)
             if relation is Relation.UNRELATED:

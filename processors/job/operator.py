@@ -28,7 +28,6 @@ from .progress import take_group_progress, take_progress
 from .rows import in_dtype
 from .signatures import note_open_calls, report_mismatch
 from .state import JobState
-from .state_rows import is_current, load_job, save_job
 from .steps import (
     SPEED_KINDS,
     close_ready_steps,
@@ -37,6 +36,7 @@ from .steps import (
     judge_late_numbers,
     judge_open_calls,
 )
+from .worlds import Worlds
 
 NUMBER_HOLD_NS = 1_000_000_000
 #: Steps that take no longer than those before may wait until so much has gathered, or so long.
@@ -49,7 +49,6 @@ CLOSE_SLOW_NS = 1_000_000_000
 #: The steps of those counts, and what other nodes flush at the same time, come in right after.
 COUNTS_HOLD_NS = 100_000_000
 _LOOK = "look"
-_TABLE = "job"
 _GROUPED = frozenset({EventName.BLOCK_COLLECTIVES, EventName.BLOCK_STEP_GROUPS, EventName.BLOCK_GROUP_PROGRESS})
 _IGNORED = frozenset(
     {
@@ -69,7 +68,7 @@ class JobOperator:
     name = "job"
 
     def __init__(self) -> None:
-        self._jobs: dict[str, JobState] = {}
+        self._jobs: dict[str, Worlds] = {}
 
     def key_of(self, record: Record) -> str | None:
         payload = record.payload
@@ -78,50 +77,49 @@ class JobOperator:
         return None
 
     def process(self, records: Sequence[Record], ctx: Context) -> None:
-        job = self._load(ctx)
+        worlds = self._load(ctx)
         for record in records:
-            self._look_until(job, record.stamp_ns, ctx)
+            worlds.look_until(record.stamp_ns, lambda job: self._look(job, ctx))
             payload = record.payload
             if isinstance(payload, Block):
-                self._take_block(job, payload, record.stamp_ns, ctx)
+                for job in worlds.of(payload):
+                    self._take_block(job, payload, record.stamp_ns, ctx)
             elif isinstance(payload, Event):
-                self._take_event(job, payload, record.stamp_ns, ctx)
-        self._save(job, ctx)
+                for job in worlds.of(payload):
+                    self._take_event(job, payload, record.stamp_ns, ctx)
+        self._save(worlds, ctx)
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
-        job = self._load(ctx)
-        self._look_until(job, timer.due_ns, ctx)
-        self._save(job, ctx)
+        worlds = self._load(ctx)
+        worlds.look_until(timer.due_ns, lambda job: self._look(job, ctx))
+        self._save(worlds, ctx)
 
     # --- state ------------------------------------------------------------------------------------------------------
-    def _load(self, ctx: Context) -> JobState:
-        table = ctx.state.table(_TABLE)
-        job = self._jobs.get(ctx.key)
-        if job is None or not is_current(job, table):
-            job = load_job(table) or JobState(job=ctx.key)
-            self._jobs[ctx.key] = job
-        return job
+    def _load(self, ctx: Context) -> Worlds:
+        worlds = self._jobs.get(ctx.key)
+        if worlds is None or not worlds.are_current(ctx):
+            worlds = self._jobs[ctx.key] = Worlds.load(ctx)
+        return worlds
 
-    def _save(self, job: JobState, ctx: Context) -> None:
-        save_job(job, ctx.state.table(_TABLE))
-        if job.due_ns:
-            ctx.set_timer(_LOOK, job.due_ns)
+    def _save(self, worlds: Worlds, ctx: Context) -> None:
+        worlds.save(ctx)
+        if worlds.due_ns:
+            ctx.set_timer(_LOOK, worlds.due_ns)
         else:
             ctx.clear_timer(_LOOK)
 
-    def _look_until(self, job: JobState, stamp_ns: int, ctx: Context) -> None:
-        """Takes every decision that is due by then, each at its own stamp."""
-        while job.due_ns and job.due_ns <= stamp_ns:
-            now, job.due_ns = job.due_ns, 0
-            if job.finished_ns:
-                continue  # the last word has been said
-            judge_stops(job, now, ctx)
-            judge_open_calls(job, now, ctx)
-            judge_crash(job, now, ctx)
-            judge_nodes(job, now, ctx)
-            judge_late_numbers(job, now, ctx)
-            judge_counts(job, now, ctx)
-            revise_all(job, ctx, now)
+    def _look(self, job: JobState, ctx: Context) -> None:
+        """Takes the decision that is due, at its own stamp."""
+        now, job.due_ns = job.due_ns, 0
+        if job.finished_ns:
+            return  # the last word has been said
+        judge_stops(job, now, ctx)
+        judge_open_calls(job, now, ctx)
+        judge_crash(job, now, ctx)
+        judge_nodes(job, now, ctx)
+        judge_late_numbers(job, now, ctx)
+        judge_counts(job, now, ctx)
+        revise_all(job, ctx, now)
 
     def _enter(self, job: JobState, payload: Block | Event, now: int, ctx: Context) -> bool:
         """Makes the record's attempt the current one. False: the record belongs to an attempt that is over."""

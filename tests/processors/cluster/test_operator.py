@@ -185,6 +185,19 @@ def test_a_planned_stop_ends_what_is_open_and_explains_what_follows(court: Any, 
     assert len(court.pages) == 2
 
 
+def test_a_job_of_several_worlds_is_stopped_once(court: Any, finding: Any) -> None:
+    court.hear(
+        finding(Kind.PLANNED_STOP, at=5.0, step=None),
+        finding(Kind.PLANNED_STOP, at=5.0, step=None, attempt="b1", key="b1/planned_stop/job"),
+        finding(Kind.PLANNED_STOP, at=6.0, step=None, cleared=True),
+    )
+    assert [page["state"] for page in court.pages] == ["open"]
+    court.hear(finding(Kind.PLANNED_STOP, at=6.0, step=None, attempt="b1", key="b1/planned_stop/job", cleared=True))
+    assert [page["state"] for page in court.pages] == ["resolved"]
+    court.hear(finding(Kind.PLANNED_STOP, at=90.0, step=None, attempt="a2", key="a2/planned_stop/job"))
+    assert [page["state"] for page in court.pages] == ["resolved", "open"]
+
+
 def test_an_attempt_is_stopped_once(court: Any, finding: Any) -> None:
     court.hear(
         finding(Kind.PLANNED_STOP, at=20.0, key="job"),

@@ -29,7 +29,8 @@ def report_mismatch(job: JobState, mismatch: Mismatch, now: int, ctx: Context) -
     finding = job.stopping_finding()
     if finding is not None and finding.kind in (Kind.DESYNC.value, Kind.RANK_STOPPED.value):
         return
-    if job.has_kind(Kind.PLANNED_STOP):
+    # Ranks that are told to stop leave their way: some frameworks talk to each other from the signal's handler.
+    if job.has_kind(Kind.PLANNED_STOP) or 0 < job.signalled_ns <= mismatch.onset_ns:
         return
     earlier = job.recent[job.recent["step"] < max(member.step for member in mismatch.members)]
     divergence = judge_mismatch(mismatch, earlier)

@@ -15,6 +15,7 @@ from tests.processors.job.synthetic_job import (
     MemoryContext,
     Program,
     SyntheticJob,
+    Work,
     ddp_step,
     drive,
 )
@@ -114,6 +115,25 @@ def test_a_skip_that_stops_nobody_is_told_at_once_though_even_steps_are_closed_s
     assert [item["rank"] for item in finding.body["suspects"]] == [1]
     ended_ns = max(end for rank, step, end, *_ in job.finished if (rank, step) == (1, 61))
     assert context.findings()[0].time_ns - WALL_NS - ended_ns < 0.5e9
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_what_a_rank_calls_when_it_is_told_to_stop_changes_no_verdict(told: bool) -> None:
+    """Lightning's handler of SIGTERM broadcasts, whatever the others are in."""
+
+    def edit(rank: int, step: int, actions: list[Action]) -> list[Action]:
+        if (rank, step) != (2, 20):
+            return actions
+        place = [isinstance(action, Call) for action in actions].index(True)
+        return [*actions[:place], Work(15.0), Call("world", Op.BROADCAST, 8, peer=0), *actions[place:]]
+
+    signalled: list[tuple[float, EventName, int, dict[str, Any]]] = [
+        (12.0, EventName.JOB_SIGNALLED, -1, {"signal": 15, "origin": "user"})
+    ]
+    job = SyntheticJob(steps=24, edit=edit, events=signalled if told else [])
+    found = [finding.body["kind"] for finding in drive(job.records()).findings()]
+    assert found[0] == "rank_not_entered"
+    assert ("desync" in found) is not told
 
 
 def test_an_innocent_that_is_aborted_by_a_wrong_size_is_ruled_out() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from whichrank.agents.health import MAX_PROBLEMS, AgentHealth
 from whichrank.agents.local_verdicts import judge_stale, judge_stop, process_look_due, stacks_wanted
 from whichrank.agents.processes import ProcessStat
 from whichrank.agents.progress_page import GroupRow
+from whichrank.agents.rank_events import joining_attributes
 from whichrank.agents.ring_file import HotWords, RingFile
 from whichrank.agents.settings import AgentSettings
 from whichrank.agents.watched_rank import WatchedRank
@@ -291,3 +294,21 @@ def test_a_device_group_of_which_no_end_was_seen_has_unknown_ends(tmp_path: Path
     rank.device_groups = {0}
     rows, _ = group_progress_rows([rank], 9 * S)
     assert (int(rows["enqueued"][0]), int(rows["completed"][0]), int(rows["open"][0])) == (6, -1, -1)
+
+
+@pytest.mark.parametrize(
+    ("payload", "expected"),
+    [
+        ({"timeout_s": 50.0, "joined": False, "time_ns": 7}, (7, False, 50.0)),
+        ({"timeout_s": 50, "joined": True, "time_ns": 99}, (9, True, 50.0)),  # nothing happens after it was read
+        ({"timeout_s": float("nan"), "joined": "yes", "time_ns": "soon"}, (9, False, 1800.0)),
+        ({}, (9, False, 1800.0)),
+    ],
+)
+def test_a_word_of_joining_is_a_claim_like_any_other(
+    payload: dict[str, Any], expected: tuple[int, bool, float]
+) -> None:
+    rank: Any = SimpleNamespace(pid=4711)
+    time_ns, attributes = joining_attributes(rank, payload, now_ns=9)
+    assert (time_ns, attributes["joined"], attributes["timeout_s"]) == expected
+    assert attributes["pid"] == 4711

@@ -102,6 +102,14 @@ def test_ddp_with_accumulation_two_optimizers_and_a_skipped_update(trained: JobR
     assert len(tokens) == 1
 
 
+def test_the_wait_for_the_other_ranks_is_recorded(trained: JobResult) -> None:
+    for ring in trained.rings:
+        joining = [payload for kind, payload in ring.definitions if kind == layout.DEFINITION_JOINING]
+        assert [entry["joined"] for entry in joining[:2]] == [False, True]
+        assert joining[0]["time_ns"] < joining[1]["time_ns"]
+        assert joining[0]["timeout_s"] == 1800.0  # torch's own for gloo
+
+
 @pytest.mark.skipif(not HAS_FSDP2, reason="FSDP2 does not work on the CPU before torch 2.8")
 def test_fsdp2(trained: JobResult) -> None:
     for ring in trained.rings:

@@ -79,6 +79,10 @@ class Peers(Protocol):
         """This node goes, whoever is still there."""
         ...
 
+    def is_partial(self) -> bool:
+        """Whether nodes of the job are missing here that this instance would judge."""
+        ...
+
     def close(self) -> None: ...
 
     @property
@@ -107,6 +111,9 @@ class NoPeers:
         return True
 
     def leave(self, bench: Bench) -> None: ...
+
+    def is_partial(self) -> bool:
+        return False
 
     def close(self) -> None: ...
 
@@ -161,6 +168,9 @@ class JudgePeers:
 
     def may_end(self) -> bool:
         return not self._there
+
+    def is_partial(self) -> bool:
+        return len(self._there) + 1 < self._nodes_expected
 
     def leave(self, bench: Bench) -> None:
         """Without a judge the others judge for themselves; as far as this capture goes, they have left."""
@@ -261,6 +271,9 @@ class FollowerPeers:
         return True
 
     def leave(self, bench: Bench) -> None: ...
+
+    def is_partial(self) -> bool:
+        return not self._connected
 
     def close(self) -> None:
         self._link.close(GOODBYE_S if self._connected else 0.1)

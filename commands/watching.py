@@ -36,6 +36,8 @@ from .settings import RunSettings
 from .settings import View as ViewChoice
 from .status_view import JsonView, LineView, LiveView, View
 
+#: Ranks of other nodes that are not seen by then are told of.
+UNSEEN_S = 15.0
 #: Longer names of jobs are cut.
 MAX_NAME = 120
 #: Signals by which people, not schedulers, end a job.
@@ -58,6 +60,8 @@ def watch(
         identity = replace(identity, node=peers.node if isinstance(peers, FollowerPeers) else setup.node)
     name = name_job(settings.job_name, job.script)
     description = describe_run(job, rings, name=name, identity=identity, pid=child.pid, started_ns=started_ns)
+    if setup.several:
+        description["peers"] = {"role": setup.role.value, "nodes": setup.plan.nodes, "why": setup.plan.why}
     try:
         directory.write_run(description)
     except OSError as error:
@@ -100,11 +104,14 @@ def watch(
     )
     nodes = {"nodes": setup.plan.nodes} if setup.several else {}
     watcher.tell(EventName.JOB_STARTED, command=shlex.join(job.command), job_name=name, pid=child.pid, **nodes)
+    began, told_unseen = time.monotonic(), False
     while not child.poll():
         watcher.wait()
         _tell_signals(child, watcher)
         watcher.turn()
         view.update(status)
+        if not told_unseen and peers.is_partial() and time.monotonic() - began > UNSEEN_S:
+            told_unseen = _tell_unseen(status)
     _tell_signals(child, watcher)
     watcher.turn()  # a rank that is the command itself ends with it: its exit comes before the job's
     watcher.tell(EventName.JOB_FINISHED, exit_code=child.exit_code, signal=child.signal_number)
@@ -195,6 +202,16 @@ class _Guarded:
         except Exception as error:  # edge: showing is never worth the watching
             self._view = None
             say(f"the view is off: {type(error).__name__}: {error}")
+
+
+def _tell_unseen(status: JobStatus) -> bool:
+    """Which ranks of other nodes cannot be seen; False while it is not known how many there are."""
+    unseen = [rank for rank in range(status.world_size) if rank not in status.ranks]
+    if not status.ranks or not unseen:
+        return False
+    verb = "are" if len(unseen) > 1 else "is"
+    say(f"{describe_ranks(unseen)} {verb} not visible here: nothing comes from the other nodes; they are not judged")
+    return True
 
 
 def _tell_signals(child: ForegroundCommand, watcher: EmbeddedWatch) -> None:

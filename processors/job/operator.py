@@ -178,6 +178,8 @@ class JobOperator:
                 job.schedule(job.counts_due_ns)
         elif block.name is EventName.BLOCK_PROGRESS:
             take_progress(job, arrived, node, stamp_ns)
+            if job.finished_ns:
+                return  # ranks that outlive the command are nobody's job any more
             judge_stops(job, stamp_ns, ctx)
             judge_nodes(job, stamp_ns, ctx)
             judge_joining(job, stamp_ns, ctx)

@@ -12,7 +12,7 @@ import signal
 import sys
 
 #: In this order: the mount namespace last, so that /proc is ours until all are open.
-NAMESPACES = ("uts", "net", "pid", "mnt")
+NAMESPACES = ("uts", "net", "time", "pid", "mnt")
 
 
 def main() -> None:

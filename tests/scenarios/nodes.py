@@ -33,8 +33,10 @@ INIT = """
 mount -t tmpfs tmpfs /dev/shm && mount --bind "$1" /etc/hosts && hostname "$2" && ip link set lo up && : > "$3"
 while :; do sleep 3600 & wait $!; done
 """
-#: Ports on which judges listen, as two masked ranges: 20480-24575 and 24576-25087.
-JUDGES_PORTS = (("0x5000", "0xf000"), ("0x6000", "0xfe00"))
+#: Ports on which judges listen.
+JUDGES_PORTS = "21000-24999"
+#: How far the monotonic clocks of the nodes are apart, as those of two machines are by their uptimes.
+UPTIME_S = (0, 100_000)
 
 
 @functools.cache
@@ -43,7 +45,7 @@ def missing() -> str:
     if os.geteuid() != 0:
         return "namespaces need root"
     try:
-        command = ["unshare", "--fork", "--pid", "--mount", "--uts", "--net", "ip", "link"]
+        command = ["unshare", "--fork", "--pid", "--mount", "--uts", "--net", "--time", "ip", "link"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"no namespaces: {error}"
@@ -53,14 +55,18 @@ def missing() -> str:
 class Node:
     """One set of namespaces. ``pid``: of its first process, as seen from outside; killing it kills all inside."""
 
-    def __init__(self, name: str, folder: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, name: str, folder: Path, environment: Mapping[str, str], *, uptime_s: int = 0) -> None:
+        """uptime_s: what its monotonic clock is ahead of this machine's."""
         self.name = name
         hosts, ready = folder / "hosts", folder / f"{name}.ready"
         hosts.write_text("127.0.0.1 localhost\n" + "".join(f"{a} {n}\n" for a, n in zip(ADDRESSES, NAMES, strict=True)))
         flags = ["--fork", "--kill-child", "--pid", "--mount", "--mount-proc", "--uts", "--net"]
+        if uptime_s:
+            flags += ["--time", "--monotonic", str(uptime_s), "--boottime", str(uptime_s)]
         self._holder = subprocess.Popen(
             ["unshare", *flags, "sh", "-c", INIT, "init", str(hosts), name, str(ready)],
             stdin=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
             env=dict(environment),
             start_new_session=True,
         )
@@ -98,14 +104,18 @@ class Node:
         self._holder.wait()
 
 
-def connect(nodes: tuple[Node, Node]) -> None:
-    """The cable between two nodes."""
-    first, second = nodes
+def make_nodes(folder: Path, environment: Mapping[str, str]) -> tuple[Node, Node]:
+    """Two nodes and the cable between them."""
+    first, second = nodes = (
+        Node(NAMES[0], folder, environment, uptime_s=UPTIME_S[0]),
+        Node(NAMES[1], folder, environment, uptime_s=UPTIME_S[1]),
+    )
     ends = ["name", "eth0", "netns", str(first.pid)], ["name", "eth0", "netns", str(second.pid)]
     subprocess.run(["ip", "link", "add", *ends[0], "type", "veth", "peer", *ends[1]], check=True, timeout=20)
     for node, address in zip(nodes, ADDRESSES, strict=True):
         node.run("ip", "address", "add", f"{address}/24", "dev", "eth0")
         node.run("ip", "link", "set", "eth0", "up")
+    return nodes
 
 
 class TwoNodes(Job):
@@ -122,9 +132,8 @@ class TwoNodes(Job):
         return self.folder / "out-2" / f"node-{NAMES[1]}"
 
     def start(self, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        made = Node(NAMES[0], self.folder, environment), Node(NAMES[1], self.folder, environment)
+        made = make_nodes(self.folder, environment)
         self.nodes = made
-        connect(made)
         self.prepare(made)
         first, second = (
             node.start(self._command(node.name, out), environment, self.folder / f"console{suffix}.txt")
@@ -188,12 +197,7 @@ class BlockedJudge(TwoNodes):
     """A firewall between the nodes lets everything through but whichrank."""
 
     def prepare(self, nodes: tuple[Node, Node]) -> None:
-        second = nodes[1]
-        second.run("tc", "qdisc", "add", "dev", "eth0", "clsact")
-        for port, mask in JUDGES_PORTS:
-            match = ["match", "ip", "protocol", "6", "0xff", "match", "ip", "dport", port, mask]
-            rule = ["protocol", "ip", "u32", *match, "action", "drop"]
-            second.run("tc", "filter", "add", "dev", "eth0", "egress", *rule)
+        nodes[0].run("ip", "rule", "add", "ipproto", "tcp", "sport", JUDGES_PORTS, "blackhole")
 
 
 def two_nodes(scenario: Scenario, plan: Plan, folder: Path) -> Job:

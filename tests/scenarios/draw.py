@@ -13,8 +13,8 @@ HISTORY_S = (4.0, 12.0)
 #: A straggler shows only against a past, and must be named within ten steps of its first slow one.
 STEPS_BEFORE_SLOW = (12, 60)
 STEPS_AFTER = 16
-#: Two such jobs at a time are no more than the largest one.
-SMALL_WORLD = 3
+#: Two such jobs at a time are little more than the largest one.
+SMALL_WORLD = 4
 #: Of a step, as ``workloads/course.py`` shares it out.
 FORWARD_SHARE = 0.85
 #: Seconds of job after the fault, if the scenario asks for no others.

@@ -227,7 +227,8 @@ def select(options: argparse.Namespace, seed: int) -> list[tuple[Scenario, Plan]
             continue
         if options.no_clean and scenario.clean_s >= 90.0:
             continue
-        repeats = 1 if options.quick else scenario.repeats or options.repeats
+        usual = 1 if scenario.clean_s >= report.CLEAN_S else options.repeats
+        repeats = 1 if options.quick else scenario.repeats or usual
         chosen += [(scenario, draw_plan(scenario, seed, repeat)) for repeat in range(repeats)]
     if not (options.only or options.quick or options.no_clean):
         chosen.append((SOAK, draw_plan(SOAK, seed, 0)))

@@ -92,7 +92,7 @@ class Scenario:
     (a busy neighbour, signals, a switch). It may stamp an onset with ``Job.stamp``.
     skip: why this machine cannot run it; empty: it can. A scenario left out is a demand not shown.
     alone: whether another job beside it could change what is measured (``draw.goes_alone``).
-    repeats: how often it is run; 0: as often as the command says.
+    repeats: how often it is run; 0: as often as the command says, clean runs once.
     twin: name of the scenario that this one, on the test process group, must be no worse than.
     """
 

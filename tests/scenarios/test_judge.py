@@ -292,4 +292,4 @@ def test_draws_are_possible_and_repeatable(scenario: Scenario) -> None:
 
 def test_the_representative_part_exists() -> None:
     assert set(REPRESENTATIVE) <= set(NAMED)
-    assert sum(scenario.repeats or 3 for scenario in SCENARIOS if scenario.clean_s >= 90.0) >= 24
+    assert sum(scenario.repeats or 1 for scenario in SCENARIOS if scenario.clean_s >= 90.0) >= 24

@@ -92,9 +92,16 @@ def test_the_parts_of_a_seed_hold_every_run_once() -> None:
 def test_what_is_measured_by_pace_or_fills_the_machine_goes_alone() -> None:
     plan = replace(draw_plan(KILL, 1, 0), world_size=2)
     assert not goes_alone(KILL, plan)
-    assert goes_alone(KILL, replace(plan, world_size=4))
+    assert goes_alone(KILL, replace(plan, world_size=5))
     assert goes_alone(SLOW, plan)
     assert not goes_alone(CLEAN, replace(plan, world_size=4))
+
+
+def test_every_twin_is_a_scenario_of_its_own_kind_of_truth() -> None:
+    twins = {scenario.name: scenario.twin for scenario in SCENARIOS if scenario.twin}
+    assert twins
+    for name, twin in twins.items():
+        assert NAMED[twin].truth.kind == NAMED[name].truth.kind, name
 
 
 def test_the_plan_is_told_before_anything_runs(capsys: pytest.CaptureFixture[str]) -> None:

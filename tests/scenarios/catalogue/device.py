@@ -30,6 +30,7 @@ def _clean(name: str, *workloads: str, **options: float) -> Scenario:
 DEVICE = (
     Scenario(
         name="device: sleep on the host",
+        twin="sleep in forward",
         truth=NOT_ENTERED,
         ending=Ending.HANGS,
         workloads=_DDP,
@@ -38,6 +39,7 @@ DEVICE = (
     ),
     Scenario(
         name="device: Python busy loop",
+        twin="Python busy loop",
         truth=NOT_ENTERED,
         ending=Ending.HANGS,
         workloads=_DDP,
@@ -62,6 +64,7 @@ DEVICE = (
     ),
     Scenario(
         name="device: compute straggler",
+        twin="compute straggler",
         truth=replace(SLOW, phases=()),
         ending=Ending.RUNS,
         workloads=_DDP,
@@ -70,6 +73,7 @@ DEVICE = (
     ),
     Scenario(
         name="device: skipped collective",
+        twin="skipped collective",
         truth=DIVERGED,
         ending=Ending.EITHER,
         workloads=_DDP,
@@ -78,6 +82,7 @@ DEVICE = (
     ),
     Scenario(
         name="device: wrong op",
+        twin="wrong op",
         truth=DIVERGED,
         ending=Ending.EITHER,
         workloads=_DDP,
@@ -86,6 +91,7 @@ DEVICE = (
     ),
     Scenario(
         name="device: SIGKILL",
+        twin="SIGKILL",
         truth=DIED,
         ending=Ending.CRASHES,
         workloads=_DDP,
@@ -104,6 +110,7 @@ DEVICE = (
     ),
     Scenario(
         name="device: asynchronous calls waited for late",
+        twin="asynchronous calls waited for late",
         truth=NOT_ENTERED,
         ending=Ending.HANGS,
         workloads=("late_waits",),

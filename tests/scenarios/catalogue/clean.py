@@ -71,5 +71,4 @@ CLEAN = (
     _clean("exchange in shared memory", "shared_memory"),
     _clean("uneven inputs under join", "uneven_join"),
     _clean("object collectives and a second thread", "objects"),
-    _clean("loader workers killed at the end", *DDP, loader_workers=(1, 2), workers_killed_at_end=1),
 )

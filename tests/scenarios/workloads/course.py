@@ -8,10 +8,8 @@ the plan's seed fixes. What really happened and when goes to the plan's truth fo
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import random
-import signal
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -273,10 +271,6 @@ class Course:
         how = self.options.get("ends_by", END_DESTROYS)
         if self.plan["fault"] == "runs_out" and self._guilty:
             self.stamp(__file__, 0, 0)
-        if self.options.get("workers_killed_at_end"):
-            for worker in multiprocessing.active_children():
-                os.kill(worker.pid or 0, signal.SIGKILL)
-            time.sleep(0.5)
         if how == END_BARRIER:
             dist.barrier()
         if how != END_RETURNS:

@@ -286,6 +286,7 @@ def test_draws_are_possible_and_repeatable(scenario: Scenario) -> None:
         if plan.fault not in ("", "slow", "runs_out") and plan.point not in ("data", "forward"):
             script += (workloads / "first_lines.py").read_text() if "import first_lines" in script else ""
             shared = (workloads / "course.py").read_text() if "course.hook(" in script else ""
+            shared += (workloads / "device_course.py").read_text() if "device_course" in script else ""
             assert f'.point("{plan.point}"' in script + shared or f'PLAN["point"] == "{plan.point}"' in script
         assert "whichrank" not in script or plan.workload == "by_hand"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -283,11 +284,12 @@ def test_draws_are_possible_and_repeatable(scenario: Scenario) -> None:
         assert len(plan.guilty) in (0, scenario.guilty_count) or scenario.truth.blame is Blame.NOBODY
         assert plan.onset_step < plan.steps
         script = (workloads / f"{plan.workload}.py").read_text()
+        parts = script
         if plan.fault not in ("", "slow", "runs_out") and plan.point not in ("data", "forward"):
-            script += (workloads / "first_lines.py").read_text() if "import first_lines" in script else ""
-            shared = (workloads / "course.py").read_text() if "course.hook(" in script else ""
-            shared += (workloads / "device_course.py").read_text() if "device_course" in script else ""
-            assert f'.point("{plan.point}"' in script + shared or f'PLAN["point"] == "{plan.point}"' in script
+            for name in re.findall(r"^(?:from|import) (\w+)", script, re.MULTILINE):  # the parts that scripts share
+                if (workloads / f"{name}.py").exists():
+                    parts += (workloads / f"{name}.py").read_text()
+            assert f'.point("{plan.point}"' in parts or f'PLAN["point"] == "{plan.point}"' in parts
         assert "whichrank" not in script or plan.workload == "by_hand"
 
 

@@ -105,6 +105,7 @@ class EmbeddedWatch:
         except Exception as error:  # edge: whatever fails here must not reach the command
             self._broken = f"{type(error).__name__}: {error}"
             self._say_once(f"stopped watching: {self._broken}; the command goes on")
+            self._peers.abandon()
 
     def tell(self, name: EventName, **attributes: str | int) -> None:
         """Put an event of the job itself on the bus."""

@@ -85,6 +85,10 @@ class Peers(Protocol):
 
     def close(self) -> None: ...
 
+    def abandon(self) -> None:
+        """This instance watches no more: the others must not believe that it does."""
+        ...
+
     @property
     def losses(self) -> dict[str, int]: ...
 
@@ -116,6 +120,8 @@ class NoPeers:
         return False
 
     def close(self) -> None: ...
+
+    def abandon(self) -> None: ...
 
 
 class JudgePeers:
@@ -179,6 +185,9 @@ class JudgePeers:
 
     def close(self) -> None:
         self._hub.close()
+
+    def abandon(self) -> None:
+        self._hub.close(goodbye=False)
 
     @property
     def losses(self) -> dict[str, int]:
@@ -277,6 +286,9 @@ class FollowerPeers:
 
     def close(self) -> None:
         self._link.close(GOODBYE_S if self._connected else 0.1)
+
+    def abandon(self) -> None:
+        self._link.abandon()
 
     @property
     def losses(self) -> dict[str, int]:

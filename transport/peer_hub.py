@@ -48,6 +48,8 @@ OUT_BYTES = 8 << 20
 MAX_NAME = 128
 #: The two clocks are compared at every ping; a better or a later estimate that differs by this much is told.
 CLOCK_NEWS_NS = 20_000_000
+#: No ping is delayed for so long: that node was suspended, and its clock stood still.
+SUSPENDED_NS = 2_000_000_000
 _READ_BYTES = 1 << 16
 
 
@@ -118,7 +120,9 @@ class PeerHub:
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
-        self._closing = False
+        self._closing = self._goodbye = False
+        # A wall clock that nobody sets: followers' clocks are mapped to this one for as long as the run lasts.
+        self._wall_base_ns = time.time_ns() - time.monotonic_ns()
         #: Counted for people: connections that were none of this job's, and frames for a follower that did not read.
         self.strangers = 0
         self.unsent = 0
@@ -149,9 +153,11 @@ class PeerHub:
         """Messages that followers had to drop before they could send them."""
         return sum(known.missing for known in self._known.values())
 
-    def close(self) -> None:
-        """Says goodbye to everybody."""
-        self.broadcast(Frame.BYE, b"")
+    def close(self, *, goodbye: bool = True) -> None:
+        """Without a goodbye the followers know that they are on their own from here on."""
+        self._goodbye = goodbye
+        if goodbye:
+            self.broadcast(Frame.BYE, b"")
         self._closing = True
         self._wake()
         self._thread.join(2 * GOODBYE_S)
@@ -290,7 +296,7 @@ class PeerHub:
             known = self._known[instance] = _Known(node=self._free_name(node, instance))
         connection.instance = instance
         connection.unframer.limit = MAX_BODY_BYTES
-        connection.offset_ns = connection.told_offset_ns = time.time_ns() - mono_ns
+        connection.offset_ns = connection.told_offset_ns = self._now_ns() - mono_ns
         fields = {"node": known.node, "judge": self._node, "received": known.received}
         self._put(connection, pack_frame(Frame.WELCOME, pack_proof(self._secret, "judge", nonce, fields)))
         self._tell(PeerJoined(node=known.node, offset_ns=connection.told_offset_ns))
@@ -311,14 +317,17 @@ class PeerHub:
 
     def _compare_clocks(self, connection: _Connection, known: _Known, mono_ns: int) -> None:
         """The least delayed ping tells best; between pings the clocks drift by less than what is news."""
-        offset_ns = time.time_ns() - mono_ns
+        offset_ns = self._now_ns() - mono_ns
         # Delays only ever make it larger: smaller is better, larger counts if it stays (a slow rise follows it).
         connection.offset_ns = min(offset_ns, connection.offset_ns + CLOCK_NEWS_NS // 64)
-        if offset_ns - connection.offset_ns > 2_000_000_000:  # this machine's wall clock was set
-            connection.offset_ns = connection.told_offset_ns = offset_ns
-        elif abs(connection.offset_ns - connection.told_offset_ns) > CLOCK_NEWS_NS:
+        if offset_ns - connection.offset_ns > SUSPENDED_NS:
+            connection.offset_ns = offset_ns
+        if abs(connection.offset_ns - connection.told_offset_ns) > CLOCK_NEWS_NS:
             connection.told_offset_ns = connection.offset_ns
             self._tell(PeerClock(node=known.node, offset_ns=connection.offset_ns))
+
+    def _now_ns(self) -> int:
+        return self._wall_base_ns + time.monotonic_ns()
 
     def _ping_and_look(self, now: float) -> None:
         for connection in list(self._connections.values()):
@@ -405,7 +414,7 @@ class PeerHub:
         """What is unread when a socket is closed makes the kernel take back our goodbye: read until they have it."""
         self._selector.unregister(self._listener)
         self._listener.close()
-        deadline = time.monotonic() + GOODBYE_S
+        deadline = time.monotonic() + (GOODBYE_S if self._goodbye else 0.0)
         for connection in list(self._connections.values()):
             try:
                 self._write(connection)

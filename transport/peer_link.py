@@ -93,6 +93,7 @@ class PeerLink:
         self._news: deque[LinkNews] = deque()
         self._finishing = threading.Event()
         self._done = threading.Event()
+        self._abandoned = False
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
@@ -136,6 +137,12 @@ class PeerLink:
         self._finishing.set()
         self._wake()
         self._done.wait(patience_s)
+
+    def abandon(self) -> None:
+        """End at once and without a goodbye: nothing true comes from this node any more."""
+        self._abandoned = True
+        self._finishing.set()
+        self._wake()
 
     def _wake(self) -> None:
         with contextlib.suppress(OSError):
@@ -234,6 +241,8 @@ class PeerLink:
                     out += pack_frame(Frame.PING, pack_ping(time.monotonic_ns(), 0))
                 if not out:
                     out += self._next_frames()
+                if self._abandoned:
+                    return "closed"
                 if self._finishing.is_set() and not out:
                     if not said_bye:
                         said_bye = True

@@ -32,7 +32,7 @@ from whichrank.transport.peer_frames import (
     unpack_ping,
     unpack_proof,
 )
-from whichrank.transport.peer_hub import HubNews, PeerHub, PeerJoined, PeerLost, listen
+from whichrank.transport.peer_hub import HubNews, PeerClock, PeerHub, PeerJoined, PeerLost, listen
 from whichrank.transport.peer_link import JudgeLost, JudgeReached, JudgeSaid, PeerLink
 
 SECRET = b"s" * 32
@@ -232,6 +232,39 @@ def test_a_judge_that_comes_back_is_found_again(ends: Ends) -> None:
     ends.open()
     link.send("t", "after", b"")
     until(lambda: any(message.key == "after" for message in ends.messages()), 15.0)
+
+
+def test_a_judge_that_watches_no_more_says_no_goodbye(ends: Ends) -> None:
+    """Its followers must judge for themselves, as if it had been killed."""
+    link = ends.link()
+    until(lambda: bool(ends.of(PeerJoined)))
+    ends.hub.close(goodbye=False)
+    news: list[Any] = []
+
+    def lost() -> bool:
+        news.extend(link.take())
+        return any(isinstance(item, JudgeLost) for item in news)
+
+    until(lost)
+    assert [item.why for item in news if isinstance(item, JudgeLost)] == ["closed"]
+
+
+def test_a_follower_that_watches_no_more_says_no_goodbye(ends: Ends) -> None:
+    link = ends.link()
+    until(lambda: bool(ends.of(PeerJoined)))
+    link.abandon()
+    until(lambda: bool(ends.of(PeerLost)))
+    assert [item.why for item in ends.of(PeerLost)] == ["closed"]
+
+
+def test_nobody_notices_that_the_judges_clock_was_set(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends.link()
+    until(lambda: bool(ends.of(PeerJoined)))
+    really = time.time_ns
+    for step_ns in (-5_000_000_000, 60_000_000_000):
+        monkeypatch.setattr(time, "time_ns", lambda step_ns=step_ns: really() + step_ns)
+        time.sleep(0.8)  # a ping or two
+    assert ends.of(PeerClock) == []
 
 
 def test_silence_is_told_and_ends_with_the_first_byte(ends: Ends) -> None:

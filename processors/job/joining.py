@@ -18,6 +18,8 @@ from .thresholds import DEFAULT_TIMEOUT_S, SHARE_OF_TIMEOUT
 from .words import duration_words, ranks_words
 
 TOLD_NS = 25_000_000_000
+#: Every node sends progress each second, and each look goes over all ranks of the world.
+LOOK_NS = 900_000_000
 _MOST_SHOWN = 3
 
 
@@ -45,8 +47,9 @@ class Joining:
 
 def judge_joining(job: JobState, now: int, ctx: Context) -> None:
     """Tells of ranks that the others wait for, once they have done so for long; again when it becomes a page."""
-    if not job.world_size or job.steps_seen():
+    if not job.world_size or job.steps_seen() or now - job.joining_looked_ns < LOOK_NS:
         return
+    job.joining_looked_ns = now
     stopping = job.stopping_finding()
     if stopping is not None and stopping.kind != Kind.RANK_NEVER_JOINED.value:
         return

@@ -169,6 +169,7 @@ class JobState:
         self.longest_ns = np.zeros(len(Phase), np.int64)
         self.number_due_ns = 0
         self.counts_due_ns = 0
+        self.joining_looked_ns = 0
         self.pace_checked_step = 0
         self.times = empty_times(np.zeros(0, np.int64))
         self.pace = np.zeros((0, 6), np.int64)  # step, begin, pace, all ranks' own work, of it data, exchange

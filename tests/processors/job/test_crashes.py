@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.processors.job.synthetic_job import MemoryContext, SyntheticJob, drive
+from tests.processors.job.synthetic_job import FOREVER, MemoryContext, SyntheticJob, drive
 from whichrank.telemetry.records import Event, Finding
-from whichrank.telemetry.vocabulary import EventName, ExitState
+from whichrank.telemetry.vocabulary import EventName, ExitState, Phase
 
 EXC, EXIT = EventName.RANK_EXCEPTION, EventName.RANK_EXIT
 Happening = tuple[float, EventName, int, dict[str, Any]]
@@ -282,3 +282,19 @@ def test_nothing_is_seen_before_it_began_although_time_stands_still_in_a_replay(
     still = [replace(record, stamp_ns=min(record.stamp_ns, last_ns + index)) for index, record in enumerate(records)]
     times = only(drive(still)).body["times"]
     assert times["onset"] <= times["detected"]
+
+
+@pytest.mark.parametrize(("killed_s", "kind", "guilty"), [(5.5, "rank_died", [3]), (10.0, "rank_not_entered", [1])])
+def test_a_death_while_another_rank_hangs_is_one_incident(killed_s: float, kind: str, guilty: list[int]) -> None:
+    """Rank 1 stands still from 4.1 s on. What is told first stays: a job that hangs is often ended by hand."""
+    job = SyntheticJob(
+        steps=60,
+        delays=[lambda rank, step, phase: FOREVER if (rank, step, phase) == (1, 20, Phase.FORWARD) else 0],
+        events=[killed(killed_s, 3, 9), victim(killed_s + 0.1, 0), victim(killed_s + 0.1, 2)],
+        ends={3: killed_s},
+        after_s=12.0,
+    )
+    context = drive(job.records())
+    assert verdict(context)[1:] == (kind, guilty)
+    cleared = {item["who"] for item in only(context).body["ruled_out"]}
+    assert cleared >= {"rank 0", "rank 2"} | ({"rank 3"} if guilty == [1] else set())

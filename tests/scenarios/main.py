@@ -296,5 +296,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if batch.left_out:
         console.print(f"{batch.left_out} of {len(chosen)} runs are not done yet: the same call goes on with them")
     folder = options.results / f"seed-{seed}"
-    good = outputs.write_all(folder, f"scenarios, seed {seed}", batch.judged, batch.told, lines, console)
+    title = f"scenarios, seed {seed}"
+    good = outputs.write_all(folder, title, batch.judged, batch.told, lines, console, quick=options.quick)
     return 0 if good and not batch.left_out else 1

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from whichrank.commands.incident_panel import incident_panel
 
-from . import picture, report
+from . import report
 from .catalogue import FAMILIES
 from .confusion import as_table, confusion
 from .judge import Verdict, latest_by_id
@@ -38,8 +38,10 @@ def write_all(
     verdicts: Sequence[Told],
     lines: Sequence[report.Line],
     console: Console,
+    *,
+    quick: bool = False,
 ) -> bool:
-    """Prints the tables, writes all. False when anything asked was SHORT."""
+    """Prints the tables, writes all (quick: but for the picture). False when anything asked was SHORT."""
     folder.mkdir(parents=True, exist_ok=True)
     cells = as_table(confusion(results), "what was true, and what was said (runs)")
     report.print_scenarios(console, results)
@@ -53,8 +55,11 @@ def write_all(
     with (folder / "verdicts.txt").open("w") as file:
         write_verdicts(Console(file=file, width=PAGE_COLUMNS), verdicts, title)
     written = ["tables.txt", "verdicts.txt"]
-    if picture.draw(results, FAMILIES, f"onset to incident: {title}, {len(results)} runs", folder / "delays.png"):
-        written.append("delays.png")
+    if not quick:
+        from . import picture  # it takes a second to load, five times in `make test`
+
+        caption = f"onset to incident: {title}, {len(results)} runs"
+        written += ["delays.png"] if picture.draw(results, FAMILIES, caption, folder / "delays.png") else []
     console.print(f"written to {folder}: {', '.join(written)}", soft_wrap=True)
     return good
 

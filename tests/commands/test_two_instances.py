@@ -119,7 +119,7 @@ def test_a_hang_on_the_second_node_is_one_incident_of_the_first(start: Callable[
 
 def test_who_is_left_judges_on(start: Callable[..., Instance]) -> None:
     """The judge is killed, its ranks train on: no page. Then a rank that the other still sees stands still."""
-    judge, follower = start(0, 2000, "3@120"), start(1, 2000, "3@120")
+    judge, follower = start(0, 2000, "3@60"), start(1, 2000, "3@60")
     until(lambda: "judged on" in follower.said())
     until(lambda: (judge.out.parent / "meeting" / "3.30").exists())
     judge.process.kill()
@@ -131,7 +131,7 @@ def test_who_is_left_judges_on(start: Callable[..., Instance]) -> None:
 
 
 def test_a_killed_follower_is_no_page_and_over_with_the_job(start: Callable[..., Instance]) -> None:
-    judge, follower = start(0, 160), start(1, 160)
+    judge, follower = start(0, 120), start(1, 120)
     until(lambda: "2 of 2 nodes seen" in judge.said())
     until(lambda: (judge.out.parent / "meeting" / "3.30").exists())
     follower.process.kill()

@@ -33,11 +33,15 @@ SENTENCES: dict[str, str] = {
     Kind.WANDERING: "pauses wander from rank to rank",
     Kind.PLANNED_STOP: "the job was asked to stop",
     Kind.INPUT_SILENT: "no telemetry arrives",
-    Kind.AGENT_SILENT: "an agent went silent",
+    Kind.AGENT_SILENT: "the whichrank of a node is gone or silent, its ranks are not visible",
     Kind.NODE_LOST: "is gone, with its ranks",
 }
 #: ``[127.0.0.1]:51592`` in an error of gloo.
 _PORT = re.compile(r"\](:\d+)")
+#: The same where nobody is named.
+SENTENCES_OF_NOBODY: dict[str, str] = {
+    Kind.RANK_NOT_ENTERED: "ranks wait in a collective for others that cannot be seen",
+}
 SEVERITY_STYLE = {"page": "bold red", "ticket": "yellow", "info": "cyan"}
 
 
@@ -56,7 +60,9 @@ def describe_suspects(document: Mapping[str, Any]) -> str:
     for suspect in document.get("suspects") or ():
         name = f"{suspect.get('scope', 'rank')} {suspect.get('id')}"
         details = [f"pid {suspect['pid']}"] if suspect.get("pid") else []
-        if suspect.get("node"):
+        if suspect.get("ranks"):
+            details.append(f"ranks {suspect['ranks']}")
+        elif suspect.get("node"):
             details.append(str(suspect["node"]))
         names.append(name + (f" ({', '.join(details)})" if details else ""))
     return " or ".join(names)
@@ -78,8 +84,15 @@ def _phase_words(where: Mapping[str, Any]) -> str:
 
 def describe_verdict(document: Mapping[str, Any]) -> str:
     """``rank 2 (pid 4711) died``."""
-    sentence = SENTENCES.get(str(document.get("kind")), str(document.get("kind")))
-    return " ".join(filter(None, (describe_suspects(document), sentence)))
+    return " ".join(filter(None, (describe_suspects(document), describe_kind(document))))
+
+
+def describe_kind(document: Mapping[str, Any]) -> str:
+    """What happened, in a sentence that goes on after its suspects."""
+    kind = str(document.get("kind"))
+    if not document.get("suspects") and kind in SENTENCES_OF_NOBODY:
+        return SENTENCES_OF_NOBODY[kind]
+    return SENTENCES.get(kind, kind)
 
 
 def describe_place(document: Mapping[str, Any]) -> str:
@@ -114,7 +127,7 @@ def incident_panel(document: Mapping[str, Any]) -> RenderableType:
     job = document.get("job") or {}
     if job.get("name") or job.get("id"):
         table.add_row("job", Text(printable(" · ".join(str(job[key]) for key in ("name", "id") if job.get(key)))))
-    table.add_row("what", Text(f"{SENTENCES.get(kind, kind)}  [{document.get('bucket')} / {kind}]"))
+    table.add_row("what", Text(f"{describe_kind(document)}  [{document.get('bucket')} / {kind}]"))
     for suspect in suspects:
         place = describe_where(suspect)
         if place:

@@ -275,3 +275,13 @@ def test_one_line_for_logs() -> None:
 
 def _without_colours(line: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", line)
+
+
+def test_a_node_is_named_with_its_ranks_and_nobody_with_what_is_known() -> None:
+    node = {"scope": "node", "id": "node-2", "node": "node-2", "ranks": "8-15"}
+    lost = complete_document(
+        {"id": "a", "severity": "page", "change": "opened", "kind": "node_lost", "suspects": [node]}
+    )
+    assert "node_lost: node node-2 (ranks 8-15) is gone, with its ranks" in incident_line(lost)
+    unseen = complete_document({"id": "b", "severity": "page", "change": "opened", "kind": "rank_not_entered"})
+    assert "rank_not_entered: ranks wait in a collective for others that cannot be seen (" in incident_line(unseen)

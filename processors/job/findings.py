@@ -194,7 +194,8 @@ def _add_endings(job: JobState, finding: OpenFinding, body: dict[str, Any]) -> N
     cleared: dict[int, dict[str, Any]] = {}
     said = {item["shows"] for item in body["evidence"]}
     for ending in sorted(job.endings, key=lambda e: (e.time_ns, e.rank, e.sort)):
-        if role_hint(ending) == "none":
+        # A thread that raised ended nothing by itself, but what its rank stands still for may be its work.
+        if role_hint(ending) == "none" and not (ending.sort == "exception" and ending.rank in finding.suspects):
             continue
         if ending.rank in finding.suspects:
             words = ending_words(ending)

@@ -267,6 +267,20 @@ def test_an_error_in_a_thread_is_a_cause_only_where_the_process_ends_of_it() -> 
     assert not run(in_thread(5.0, 2), ends, gone={rank: 14.0 for rank in (0, 1, 3)}).findings()
 
 
+def test_a_thread_that_raised_is_evidence_where_its_rank_then_stands_still() -> None:
+    """The thread that filled the queue is gone, and the rank waits for the queue."""
+    job = SyntheticJob(
+        steps=60,
+        delays=[lambda rank, step, phase: FOREVER if (rank, step, phase) == (2, 20, Phase.DATA) else 0],
+        events=[in_thread(3.9, 2), in_thread(3.0, 1)],
+    )
+    context = drive(job.records())
+    assert verdict(context) == ("communication_hang", "rank_not_entered", [2])
+    shown = [item["shows"] for item in only(context).body["evidence"]]
+    assert any(words.startswith("a thread of rank 2 raised KeyError: shard-00017") for words in shown)
+    assert not any("thread of rank 1" in words for words in shown)
+
+
 def test_an_old_error_in_a_thread_has_no_part_in_a_death() -> None:
     context = run(in_thread(2.0, 2), killed(9.0, 1, 9), victim(9.1, 2))
     assert verdict(context) == ("immediate_crash", "rank_died", [1])

@@ -92,6 +92,29 @@ def test_each_wrong_field_is_found(changes: dict[str, Any], problem: str) -> Non
     assert [text for text in verdict.problems if problem in text] == list(verdict.problems) != []
 
 
+def test_evidence_must_say_what_the_truth_asks_for() -> None:
+    scenario = replace(KILL, truth=replace(KILL.truth, words=("SIGKILL", "signal 9")))
+    assert judge(scenario, outcome(document()), {0, 1, 3}, ()).right
+    vague = document(evidence=[{"source": "rank 2", "shows": "is gone"}])
+    assert judge(scenario, outcome(vague), {0, 1, 3}, ()).problems == ("no evidence says SIGKILL or signal 9",)
+
+
+def test_an_incident_must_have_been_information_before_it_was_a_page() -> None:
+    scenario = replace(KILL, truth=replace(KILL.truth, severities=("info", "page")))
+    told = [document(severity="info"), document(severity="info"), document()]
+    assert judge(scenario, outcome(*told), {0, 1, 3}, ()).right
+    assert not judge(scenario, outcome(told[0]), {0, 1, 3}, ()).right
+    assert not judge(scenario, outcome(*told, told[0]), {0, 1, 3}, ()).right
+
+
+def test_all_of_several_guilty_ranks_must_be_named() -> None:
+    plan = replace(PLAN, guilty=(2, 3))
+    both = document(suspects=[{"rank": 2}, {"rank": 3}], ruled_out=[{"who": "ranks 0-1"}])
+    assert judge(KILL, outcome(both, plan=plan), {0, 1}, ()).right
+    one = document(ruled_out=[{"who": "ranks 0-1"}])
+    assert not judge(KILL, outcome(one, plan=plan), {0, 1}, ()).right
+
+
 def test_no_incident_two_incidents_and_an_early_one_are_wrong() -> None:
     assert judge(KILL, outcome(), (), ()).problems == ("no incident",)
     assert not judge(KILL, outcome(document(), document(id="b")), (), ()).right

@@ -1,7 +1,7 @@
 """Before the command starts: is this one of several nodes, does this instance judge, and under what name.
 
-Runs in the main thread of ``whichrank run`` while there is no other thread, and takes milliseconds: sockets are bound
-here and served only later. Standard library only, so that the command need not wait for anything to load.
+Runs in the main thread of ``whichrank run`` while there is no other thread: sockets are bound here and served only
+later. For a job on one machine it loads nothing but the standard library, so that its command starts at once.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from ..telemetry.identity import read_pod_labels, resolve_identity
 from ..transport.peer_hub import listen
 from .launcher import find_rendezvous
 from .peer_plan import PeerPlan, Role, plan_peers, secret_of
@@ -52,6 +51,9 @@ def set_up_peers(
         plan = plan_peers(None, judge="", job="", is_local=is_this_machine)
     if plan.role is Role.ALONE:
         return PeerSetup(plan=plan)
+    # Only now: it brings numpy along, and a job on one machine need not wait for that.
+    from ..telemetry.identity import read_pod_labels, resolve_identity
+
     identity = resolve_identity(environ, pod_labels=read_pod_labels(environ), hostname=hostname)
     setup = PeerSetup(
         plan=plan,

@@ -14,6 +14,8 @@ import numpy as np
 
 from .median import median
 
+#: Among more ranks than this, leaving one out of their median changes nothing any more.
+MANY_RANKS = 12
 #: A step's noise below this share is luck, or a clock too even to be true.
 SMALLEST_NOISE = 0.012
 #: Weight of one rank's own noise in a window beside that of all ranks.
@@ -45,7 +47,7 @@ def excess_over_others(self_ns: np.ndarray) -> np.ndarray:
     ranks = self_ns.shape[1]
     if ranks < 2:
         return np.zeros(self_ns.shape)
-    if ranks > 12:  # leaving one out changes nothing any more
+    if ranks > MANY_RANKS:
         return np.asarray(self_ns - median(self_ns, axis=1, keepdims=True))
     others = [median(np.delete(self_ns, rank, axis=1), axis=1) for rank in range(ranks)]
     return np.asarray(self_ns - np.stack(others, axis=1))
@@ -66,7 +68,7 @@ def view(series: np.ndarray, window: int, *, based: bool, signed: bool) -> View:
     # One long step must not carry a window: what stands out counts twice the middle at most.
     gain = np.minimum(above, np.maximum(2.0 * middle, 0.0)).mean(axis=0)
     pooled = _scale(recent - median(recent, axis=0))
-    own = np.array([_scale(column) for column in (above - middle).T])
+    own = _scale_by_rank(above - middle)
     # Few steps say little about one rank's own noise: it counts where it is clearly larger than the ranks' together.
     step_noise = np.maximum(np.maximum(pooled, OWN_WEIGHT * own), SMALLEST_NOISE)
     means_noise = 0.0
@@ -100,6 +102,13 @@ def _scale(residuals: np.ndarray) -> float:
     size.sort()
     count = size.size
     return float(max(1.4826 * size[count // 2], size[min(count - 1, int(0.8 * count))] / 1.2816))
+
+
+def _scale_by_rank(residuals: np.ndarray) -> np.ndarray:
+    """The same for each column."""
+    size = np.sort(np.abs(residuals), axis=0)
+    count = size.shape[0]
+    return np.asarray(np.maximum(1.4826 * size[count // 2], size[min(count - 1, int(0.8 * count))] / 1.2816))
 
 
 def _noise_of_means(residuals: np.ndarray, window: int) -> float:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .excess import View, excess_over_others, may_be_pauses, view
+from .excess import MANY_RANKS, View, excess_over_others, may_be_pauses, view
 from .median import median
 
 WARM_UP_STEPS = 3
@@ -192,6 +192,8 @@ def _look_through_window(times: StepTimes, excess: np.ndarray, excess_ns: np.nda
     past = excess.shape[0] - window
     based = past >= FEWEST_BASELINE_STEPS
     others = view(excess, window, based=based, signed=False)
+    if not ((others.gain > OWN_SHARE * SMALLEST_EXCESS) & (others.gain > OWN_SUPPORT_Z * others.noise)).any():
+        return None  # neither view would name anyone
     gain, z = others.gain, others.gain / others.noise
     if based:
         own, own_z = _against_own_past(times, others, window, past)
@@ -249,7 +251,10 @@ def _against_own_past(times: StepTimes, others: View, window: int, past: int) ->
     usual_ns = max(1.0, float(median(times.duration_ns[-keep:-window])))
     own = view(times.self_ns[-keep:] / usual_ns, window, based=True, signed=True)
     ranks = own.gain.size
-    common = np.array([float(median(np.delete(own.middle, rank))) for rank in range(ranks)])
+    if ranks > MANY_RANKS:
+        common = np.full(ranks, float(median(own.middle)))
+    else:
+        common = np.array([float(median(np.delete(own.middle, rank))) for rank in range(ranks)])
     common_noise = own.noise * 1.25 / max(1, ranks - 1) ** 0.5
     alone = (common < COMMON_Z * common_noise) & (others.gain > OWN_SHARE * own.gain)
     alone &= others.gain > OWN_SUPPORT_Z * others.noise

@@ -24,7 +24,7 @@ from .compare import COLUMNS, Comparison, Count, compare
 JOBS = Path(__file__).parent / "jobs"
 RANKS = 2
 #: A job takes seconds; DeepSpeed builds an extension the first time.
-PATIENCE_S = 300
+PATIENCE_S = 240
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

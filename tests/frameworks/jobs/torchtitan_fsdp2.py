@@ -40,8 +40,8 @@ from torchtitan.trainer import Trainer  # noqa: E402
 truth = Truth()
 
 
-def plain_attention(self, q, k, v, *, enable_gqa=False, **kwargs):
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+def plain_attention(self, q_BLNH, k_BLNH, v_BLNH, *, enable_gqa=False, **kwargs):
+    q, k, v = (x.transpose(1, 2) for x in (q_BLNH, k_BLNH, v_BLNH))
     attended = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=enable_gqa)
     return attended.transpose(1, 2)
 

@@ -115,8 +115,8 @@ class DeviceGroup(Backend):
         #: Sequence numbers in the order in which they ended.
         self.order: deque[int] = deque(maxlen=1000)
         self._closed = False
-        #: Test faults: the wire of this rank swallows what is sent (see ``swallow``).
-        self.swallows = False
+        #: Where set, the wire of this rank swallows what is sent: called when the device begins the first such call.
+        self.swallows: Callable[[], object] | None = None
         _groups.append(self)
         for target, name in ((self._work, "device-comm"), (self._watch, "device-watchdog")):
             threading.Thread(target=target, name=f"{name}-{self._number}", daemon=True).start()
@@ -269,7 +269,8 @@ class DeviceGroup(Backend):
 
     def _meet(self, call: Call) -> None:
         """Returns when every member has come to the same call; for ever away if they called different things."""
-        if self.swallows:
+        if self.swallows is not None:
+            self.swallows()
             threading.Event().wait()
         heads = [torch.empty_like(call.head) for _ in range(self._members)]
         self._wire.allgather([heads], [call.head]).wait()

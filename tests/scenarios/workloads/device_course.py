@@ -27,7 +27,7 @@ from tests.device_backend.group import groups, wait_for_futures
 SHARES = {"data": 0.1, "forward": 0.9}
 AHEAD_STEPS = 4
 #: After these the host stands still, and its device goes on with what was launched.
-HOST_HANGS = frozenset({"sleep", "blocked_read", "busy_loop", "swallow"})
+HOST_HANGS = frozenset({"sleep", "blocked_read", "busy_loop"})
 
 
 class DeviceCourse(Course):  # type: ignore[misc]

@@ -158,5 +158,6 @@ def swallow(course: Course, tensor: torch.Tensor | None) -> None:
     """From the next collective that the device comes to, what this rank sends is lost."""
     from tests.device_backend.group import groups
 
+    step = course.step
     for group in groups():
-        group.swallows = True
+        group.swallows = lambda: course.stamp_step(step, __file__, 0, 10**9)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -58,6 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="leave runs and truths here")
     options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     unknown = sorted(set(options.names) - {job.name for job in CATALOGUE})
     if unknown:
         parser.error(f"no such job: {', '.join(unknown)}")
@@ -104,8 +106,11 @@ def run(job: Job, folder: Path) -> Comparison:
         try:
             code = process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
-            process.terminate()
-            code = process.wait(60)
+            code = -1
+        finally:  # told to stop, too
+            if process.poll() is None:
+                process.terminate()
+                process.wait(60)
     comparison = compare(out, truth, RANKS)
     notes = list(comparison.notes)
     if code:

@@ -101,11 +101,13 @@ def judge_endings(
     now: int,
     ranks: Collection[int],
     unseen: Collection[int] = (),
+    leaving: Sequence[Ending] = (),
     signalled_ns: int = 0,
     finished: bool = False,
     patient: bool = True,
 ) -> CrashVerdict | Hold | None:
-    """endings: of one attempt. ranks: those that started; unseen: the world's others. signalled_ns: when someone
+    """endings: of one attempt. ranks: those that started; unseen: the world's others; leaving: ranks that
+    came to the end of their script, as normal ends, though their process may still be there. signalled_ns: when someone
     asked the job to stop, 0 never.
 
     None: nothing that needs a word (normal ends). finished: no more records will come, so nothing is held.
@@ -126,7 +128,8 @@ def judge_endings(
     held_until = began + HOLD_NS
     if not finished and now < held_until:
         return Hold(until_ns=held_until)
-    verdict = _judge_held(order, endings, began, now=now, ranks=ranks, finished=finished or not patient)
+    ready = finished or not patient
+    verdict = _judge_held(order, endings, began, leaving, now=now, ranks=ranks, finished=ready)
     if isinstance(verdict, CrashVerdict) and verdict.sort == "planned" and unseen and len(unseen) <= len(ranks):
         # Who was told to stop itself goes through the command, and is signalled; a launcher that ends its ranks by
         # itself, before all of them have come, has lost one.
@@ -210,6 +213,7 @@ def _judge_held(
     order: Sequence[Ending],
     endings: Sequence[Ending],
     began: int,
+    leaving: Sequence[Ending],
     *,
     now: int,
     ranks: Collection[int],
@@ -219,7 +223,10 @@ def _judge_held(
     stops = [ending for ending in order if role_hint(ending) == "stop"]
     first = order[0]
     aborts = [ending for ending in order if role_hint(ending) == "abort"]
-    left = [ending for ending in endings if ending.normal and ending.time_ns <= first.time_ns + TOGETHER_NS]
+    ends = [*(ending for ending in endings if ending.normal), *leaving]
+    left = [ending for ending in ends if ending.time_ns <= first.time_ns + TOGETHER_NS]
+    if first.rank in {ending.rank for ending in left}:
+        left = []  # everybody was on the way out
     # A launcher that clears up after a rank's abort tells the others to stop; one that was told to stop does so first.
     cleared_up = bool(aborts) and aborts[0] is first and all(stop.by_launcher for stop in stops)
     if stops and not cleared_up and stops[0].time_ns <= first.time_ns + TOGETHER_NS:

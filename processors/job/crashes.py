@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ...telemetry.vocabulary import Kind
+from ...telemetry.vocabulary import ExitState, Kind, Phase
 from ..operator import Context
 from . import crash_story
 from .crash_order import Ending, Hold, judge_endings, role_hint
@@ -13,6 +13,7 @@ from .hangs import judge_timed_out
 from .nodes import explain_by_node
 from .state import JobState
 from .steps import judge_signatures
+from .words import phase_word
 
 #: A better cause may still replace the one that a crash was opened with.
 CRASH_REVISION_NS = 10_000_000_000
@@ -42,6 +43,7 @@ def judge_crash(job: JobState, now: int, ctx: Context, *, finished: bool = False
         now=now,
         ranks=job.ranks,
         unseen=unseen,
+        leaving=_leaving(job, now),
         signalled_ns=job.signalled_ns,
         finished=finished,
     )
@@ -65,6 +67,29 @@ def judge_crash(job: JobState, now: int, ctx: Context, *, finished: bool = False
             kind, body = explain_by_node(job, now) or (kind, body)
         place = f"step {body['first_bad']['step']}"
         open_finding(job, ctx, now, kind=kind, place=place, body=body, detail={"crash": True})
+
+
+def _leaving(job: JobState, now: int) -> list[Ending]:
+    """Ranks whose last row shows them past the end of their script. Their interpreter may take seconds to end, and a
+    launcher that clears up after their peers' errors may be faster."""
+    found = []
+    for rank in sorted(job.ranks):
+        row = job.progress_row(rank)
+        if row is not None and row["phase"] == Phase.EXIT and int(row["phase_age_ns"]) > 0:
+            since_ns = int(row["read_ns"]) - int(row["phase_age_ns"])
+            found.append(
+                Ending(
+                    rank=rank,
+                    sort="exit",
+                    time_ns=since_ns,
+                    arrived_ns=now,
+                    step=int(row["step"]),
+                    phase=phase_word(row["phase"]),
+                    exit_code=0,
+                    exit_state=int(ExitState.NORMAL),
+                )
+            )
+    return found
 
 
 def _follows_from_numbers(job: JobState, cause: Ending) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.processors.job.synthetic_job import FOREVER, MemoryContext, SyntheticJob, drive
+from tests.processors.job.synthetic_job import FOREVER, Action, Enter, MemoryContext, SyntheticJob, drive
 from whichrank.telemetry.records import Event, Finding
 from whichrank.telemetry.vocabulary import EventName, ExitState, Phase
 
@@ -312,3 +312,30 @@ def test_a_death_while_another_rank_hangs_is_one_incident(killed_s: float, kind:
     assert verdict(context)[1:] == (kind, guilty)
     cleared = {item["who"] for item in only(context).body["ruled_out"]}
     assert cleared >= {"rank 0", "rank 2"} | ({"rank 3"} if guilty == [1] else set())
+
+
+def test_a_rank_that_was_on_its_way_out_when_the_others_failed_had_fewer_batches() -> None:
+    """It closed its connections and its interpreter is still ending when the launcher clears up after the others."""
+
+    def edit(rank: int, step: int, actions: list[Action]) -> list[Action]:
+        return [Enter(Phase.EXIT)] if rank == 1 and step >= 20 else actions
+
+    told = [signalled(6.0 + rank / 100, rank, 15, 3999) for rank in (1, 3)]
+    job = SyntheticJob(
+        steps=60,
+        edit=edit,
+        delays=[lambda rank, step, phase: FOREVER if phase is Phase.EXIT else 0],
+        events=[
+            *((0.0, EventName.RANK_STARTED, rank, {"launcher_pid": 3999, "pid": 4000 + rank}) for rank in range(4)),
+            victim(5.2, 0),
+            victim(5.2, 2),
+            *told,
+        ],
+        ends={rank: 6.0 for rank in range(4)},
+        after_s=3.0,
+    )
+    context = drive(job.records())
+    assert verdict(context) == ("communication_hang", "desync", [1])
+    assert only(context).body["scope"] == "application"
+    assert "rank 1 came to the end of its script" in only(context).body["evidence"][0]["shows"]
+    assert {item["who"] for item in only(context).body["ruled_out"]} == {"rank 0", "rank 2", "rank 3"}

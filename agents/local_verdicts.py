@@ -27,6 +27,8 @@ def process_look_due(rank: WatchedRank, now_ns: int, settings: AgentSettings) ->
     since_ns = now_ns - rank.process_read_ns
     if rank.stop_first_seen_ns and not rank.stopped:
         return since_ns >= to_ns(settings.confirm_s)
+    if rank.stopped and rank.heartbeat_ns > rank.stop_first_seen_ns:
+        return True  # it beats again: say so before anybody takes it for the only one that stands
     late = not 0 < rank.heartbeat_age_ns(now_ns) <= to_ns(settings.suspicious_heartbeat_s)
     return since_ns >= to_ns(settings.suspicious_process_period_s if late else settings.process_period_s)
 

@@ -14,7 +14,7 @@ from .standstill import judge_standstill
 from .state import JobState, OpenFinding
 from .steps import judge_signatures
 from .story import STALE_NS, Body
-from .thresholds import DEFAULT_TIMEOUT_S, FLOOR_NS, SHARE_OF_TIMEOUT, waited_ns, waiting_threshold_ns
+from .thresholds import DEFAULT_TIMEOUT_S, FLOOR_NS, SHARE_OF_TIMEOUT, as_lived, waited_ns, waiting_threshold_ns
 from .waiting import Blockage, Wait, find_blockage, longest_wait_for
 
 #: All ranks of a job that is suspended stop within this time of each other.
@@ -23,6 +23,8 @@ STOP_HOLD_NS = 250_000_000
 WENT_ON_NS = 150_000_000
 #: So long it is waited for such a sign; after that a process that does not look stopped is taken to run.
 SIGN_OF_LIFE_NS = 1_500_000_000
+#: All ranks of a job that is continued are seen to go on within this time of each other.
+RESUME_NS = 1_500_000_000
 _LOOK_AGAIN_NS = 100_000_000
 #: After the last row of a process, its exit comes within this time; an interpreter that ends takes up to so long.
 EXIT_HOLD_NS = 2_000_000_000
@@ -63,9 +65,11 @@ def _went_on(job: JobState, rank: int, stopped: int, now: int) -> bool:
 
     On one node both are on one clock; another node's clock is no measure, so there it counts from the arrival.
     """
-    row, facts = job.progress_row(rank), job.ranks[stopped]
-    if row is None or int(row["process_state"]) == ProcessState.STOPPED:
+    row, facts, own = job.progress_row(rank), job.ranks[stopped], job.ranks[rank]
+    if row is None or int(row["process_state"]) == ProcessState.STOPPED or _beats_since_its_stop(job, stopped):
         return False
+    if own.continued_ns > facts.stopped_ns and int(row["read_ns"]) - own.continued_ns < RESUME_NS:
+        return False  # they were stopped together, and now go on one after the other
     if now >= facts.stopped_stamp_ns + SIGN_OF_LIFE_NS:
         return True
     age_ns = int(row["heartbeat_age_ns"])
@@ -74,6 +78,14 @@ def _went_on(job: JobState, rank: int, stopped: int, now: int) -> bool:
     if job.node_of(rank) == job.node_of(stopped):
         return int(row["read_ns"]) - age_ns > facts.stopped_ns + WENT_ON_NS
     return int(job.progress_stamps[rank]) - age_ns > facts.stopped_stamp_ns + WENT_ON_NS
+
+
+def _beats_since_its_stop(job: JobState, rank: int) -> bool:
+    """A stopped process has no heartbeat: it goes on, and only the word of that is still to come."""
+    row = job.progress_row(rank)
+    if row is None or not int(row["heartbeat_age_ns"]):
+        return False
+    return int(row["read_ns"]) - int(row["heartbeat_age_ns"]) > job.ranks[rank].stopped_ns + WENT_ON_NS
 
 
 def judge_waits(job: JobState, now: int, ctx: Context) -> None:
@@ -92,7 +104,7 @@ def judge_waits(job: JobState, now: int, ctx: Context) -> None:
     judge_signatures(job, now, ctx)
     if job.stopping_finding() is not None:
         return
-    waits = find_waits(job)
+    waits = [as_lived(job, wait) for wait in find_waits(job)]
     blockage = find_blockage(waits, FLOOR_NS)
     if blockage is None:
         return

@@ -6,10 +6,13 @@ group's own time-out is a measure. People mute a tool that pages on a start-up.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from ...telemetry.vocabulary import Phase
+from ...telemetry.vocabulary import Phase, ProcessState
 from .state import JobState
+from .waiting import Wait
 
 FLOOR_NS = 3_000_000_000
 STEPS_OF_PATIENCE = 2
@@ -20,6 +23,8 @@ DEFAULT_TIMEOUT_S = 1800.0
 RARE_PHASES = frozenset({Phase.INIT, Phase.COMPILE, Phase.CHECKPOINT, Phase.RESTORE, Phase.EVAL})
 _IS_RARE = np.zeros(256, bool)
 _IS_RARE[[int(phase) for phase in RARE_PHASES]] = True
+#: A process whose heartbeat is late for so long has been looked at: whether it is stopped is known.
+STATE_KNOWN_NS = 1_500_000_000
 #: Shorter than this, a phase is not taken as seen: entering and leaving at once is no precedent.
 _SEEN_NS = 1_000_000
 
@@ -45,6 +50,24 @@ def waiting_threshold_ns(job: JobState, rank: int, group: int) -> int:
         timeout = job.groups[group].timeout_s or DEFAULT_TIMEOUT_S
         return int(SHARE_OF_TIMEOUT * timeout * 1e9)
     return int(max(FLOOR_NS, STEPS_OF_PATIENCE * job.median_step_ns(), TIMES_LONGEST * longest))
+
+
+def as_lived(job: JobState, wait: Wait) -> Wait:
+    """The wait without what its rank was suspended for: a process that is stopped does not wait, it stands still.
+
+    Until its state is known, its last heartbeat tells how long it lived.
+    """
+    facts, row = job.ranks.get(wait.rank), job.progress_row(wait.rank)
+    if facts is None or row is None or facts.exited_ns:
+        return wait
+    stopped = int(row["process_state"]) == ProcessState.STOPPED
+    if facts.stopped_ns:
+        return replace(wait, age_ns=0)
+    silent_ns = int(row["heartbeat_age_ns"])
+    age_ns = wait.age_ns - (silent_ns if stopped or silent_ns < STATE_KNOWN_NS else 0)
+    if facts.continued_ns:
+        age_ns = min(age_ns, int(row["read_ns"]) - facts.continued_ns)
+    return wait if age_ns == wait.age_ns else replace(wait, age_ns=max(0, age_ns))
 
 
 def waited_ns(job: JobState, age_ns: int, rank: int) -> int:

@@ -135,6 +135,7 @@ def stopped_job(stopped: list[int], length_s: float = FOREVER) -> SyntheticJob:
         steps=30,
         delays=[lambda rank, step, phase: length_s if rank in stopped and (step, phase) == (20, Phase.FORWARD) else 0],
         states=lambda rank, at: ProcessState.STOPPED if rank in stopped and at > 4.4 else ProcessState.RUNNING,
+        heartbeat_s=lambda rank, at: max(0.05, at - 4.4) if rank in stopped else 0.05,
         events=[
             (4.4 + 0.01 * rank, EventName.RANK_STOPPED, rank, {"step": 20, "phase": "forward"}) for rank in stopped
         ],
@@ -166,6 +167,27 @@ def test_a_job_whose_processes_are_looked_at_at_different_moments_is_suspended_a
         ],
     )
     assert drive(job.records()).findings() == []
+
+
+def test_a_job_suspended_while_some_wait_is_nobodys_fault_and_neither_is_its_going_on() -> None:
+    """Rank 0 saves and the others wait for it when all are stopped, for longer than any wait; they go on in turn."""
+    stop_s, go_s = 5.6, 15.6
+
+    def stopped(rank: int, at: float) -> bool:
+        return stop_s + 0.4 * (rank != 1) < at < go_s + 0.3 * rank
+
+    job = SyntheticJob(
+        steps=60,
+        delays=[lambda rank, step, phase: 14.0 if (rank, step, phase) == (0, 20, Phase.FORWARD) else 0],
+        states=lambda rank, at: ProcessState.STOPPED if stopped(rank, at) else ProcessState.SLEEPING,
+        heartbeat_s=lambda rank, at: max(0.05, at - stop_s) if at < go_s else 0.05,
+        events=[
+            *[(stop_s + 0.05 + 0.4 * (rank != 1), EventName.RANK_STOPPED, rank, {"step": 20}) for rank in range(4)],
+            *[(go_s + 0.3 * rank, EventName.RANK_CONTINUED, rank, {}) for rank in range(4)],
+        ],
+    )
+    told = [finding for finding in drive(job.records()).findings() if finding.time_ns < WALL_NS + (100 + 17) * SECOND]
+    assert [finding.body["kind"] for finding in told] == []
 
 
 def test_a_stopped_process_that_goes_on_ends_the_finding() -> None:

@@ -84,11 +84,14 @@ def watch(
         foreign[str(incident.document["id"])] = incident
         view.incident(incident)
 
+    def is_own(block: Block) -> bool:
+        return block.identity.node in ("", identity.node)  # other nodes' instances export theirs
+
     def on_published(topic: str, key: str, value: bytes) -> None:
         if topic == TOPIC_BLOCKS:
             for payload in decode_logs(topic, value):
                 status.update(payload)
-                if isinstance(payload, Block) and payload.name is EventName.BLOCK_STEPS:
+                if isinstance(payload, Block) and payload.name is EventName.BLOCK_STEPS and is_own(payload):
                     export.step_metrics(payload)
 
     watcher = EmbeddedWatch(

@@ -62,6 +62,8 @@ _CLOCK_STEP_NS = 10_000_000
 #: A pause of the agent itself (stopped, starved) makes every heartbeat look old; wait this long before judging.
 _GRACE_NS = 1_000_000_000
 _OWN_PAUSE_NS = 500_000_000
+#: So long a pause, and the machine may have stood still: the ranks with us.
+_SUSPENDED_NS = 2_000_000_000
 _MAX_NOTES = 32
 #: Level changes told of one drain; a rank that flips more often is broken, and the newest state is in its progress.
 _MAX_LEVEL_EVENTS = 64
@@ -195,7 +197,8 @@ class Agent:
     # --- one poll ---------------------------------------------------------------------------------------------------
     def _poll(self, now_ns: int, ended: Sequence[int]) -> None:
         settings = self.settings
-        if now_ns - self._last_poll_ns > _OWN_PAUSE_NS:
+        paused_ns = now_ns - self._last_poll_ns
+        if paused_ns > _OWN_PAUSE_NS:
             self._judge_from_ns = now_ns + _GRACE_NS
         self._last_poll_ns = now_ns
         self._next_look_ns = now_ns + to_ns(settings.look_period_s)
@@ -206,6 +209,8 @@ class Agent:
             self._attach(ring, now_ns, left_behind=False)
         for rank in self._ranks:
             self._look(rank, now_ns)
+        if paused_ns > _SUSPENDED_NS:
+            self._tell_resumed(now_ns)
         self._tell_stacks(now_ns)
         if now_ns >= self._next_health_ns:
             self._next_health_ns = now_ns + to_ns(settings.health_period_s)
@@ -217,6 +222,13 @@ class Agent:
             self._stacks.ask_for_stacks(self._ranks, self._blocks.longest_ns, now_ns)
         if self._stacks.busy or any(wants_a_closer_look(rank, now_ns, settings) for rank in self._ranks):
             self._next_look_ns = now_ns + to_ns(settings.alert_look_period_s)
+
+    def _tell_resumed(self, now_ns: int) -> None:
+        """Ranks that live and are not stopped go on with us: what they stood still for meanwhile was no wait."""
+        for rank in self._ranks:
+            if rank.alive and not rank.stopped and not rank.stop_first_seen_ns:
+                event = self._event(EventName.RANK_CONTINUED, rank.identity, now_ns, where_attributes(rank))
+                self._head_events.append(event)
 
     def _look(self, rank: WatchedRank, now_ns: int) -> None:
         moved = rank.look(now_ns)

@@ -187,6 +187,20 @@ def test_stop_and_continue(start_rank: Start, watch: Watch) -> None:
     assert not watched.events(EventName.RANK_STALE)
 
 
+def test_after_a_pause_of_the_machine_every_rank_goes_on_from_here(start_rank: Start, watch: Watch) -> None:
+    start_rank(0)
+    watched = watch()
+    watched.run_until(lambda: watched.blocks(EventName.BLOCK_PROGRESS))
+    assert not watched.events(EventName.RANK_CONTINUED)
+    watched.agent._last_poll_ns -= 5 * 10**9  # noqa: SLF001  # nobody looked for five seconds
+    rows = len(watched.names())
+    watched.run_until(lambda: watched.events(EventName.RANK_CONTINUED))
+    (event,) = watched.events(EventName.RANK_CONTINUED)
+    assert event.identity.rank == 0
+    later = watched.names()[rows:]
+    assert EventName.BLOCK_PROGRESS.value not in later[: later.index(EventName.RANK_CONTINUED.value)]
+
+
 def test_a_silent_heartbeat_of_a_living_process_is_told_once(start_rank: Start, watch: Watch) -> None:
     rank = start_rank(0, 1)
     watched = watch(stale_heartbeat_s=0.3)

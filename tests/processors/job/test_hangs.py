@@ -190,6 +190,27 @@ def test_a_job_suspended_while_some_wait_is_nobodys_fault_and_neither_is_its_goi
     assert [finding.body["kind"] for finding in told] == []
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_a_machine_that_stood_still_with_its_agent_makes_no_wait(told: bool) -> None:
+    """Nobody saw anybody stopped; when all go on, the agent says so first. Rank 1 comes two seconds later."""
+    stop_s, go_s = 4.4, 14.4
+    word = EventName.RANK_CONTINUED if told else EventName.RANK_LEVEL  # the latter changes nothing
+    job = SyntheticJob(
+        steps=60,
+        delays=[lambda rank, step, phase: 12.4 if (rank, step, phase) == (1, 20, Phase.FORWARD) else 0],
+        events=[(go_s, word, rank, {"level": int(Level.EVENTS)}) for rank in range(4)],
+    )
+    start_ns = WALL_NS + int(job.start_s * SECOND)
+    seen = [
+        record
+        for record in job.records()
+        if not stop_s * SECOND < record.stamp_ns - start_ns < (go_s + 0.005) * SECOND
+        or (isinstance(record.payload, Event) and record.payload.name is word)
+    ]
+    kinds = {finding.body["kind"] for finding in drive(seen).findings()}
+    assert kinds == (set() if told else {"rank_not_entered"})
+
+
 def test_a_stopped_process_that_goes_on_ends_the_finding() -> None:
     job = stopped_job([1], length_s=5.4)
     job.states = lambda rank, at: ProcessState.STOPPED if rank == 1 and 4.4 < at < 9.3 else ProcessState.RUNNING

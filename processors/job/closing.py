@@ -31,7 +31,7 @@ MOST_PENDING_ROWS = 65_536
 #: Steps of which the pattern of signatures is kept.
 PATTERN_STEPS = 3
 #: Steps whose losses and gradient norms are kept.
-KEPT_NUMBERS = 64
+KEPT_NUMBERS = 256
 #: Steps in which all members agreed before a difference means something.
 EVEN_STEPS = 3
 #: A step is not plain when one of these phases takes more than a fiftieth of it.

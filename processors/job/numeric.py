@@ -18,6 +18,8 @@ EXPLOSION_Z = 6.0
 EXPLOSION_RATIO = 5.0
 EXPLOSION_STEPS = 3
 EXPLOSION_BASELINE = 30
+#: Steps that are looked at together.
+EXPLOSION_WINDOW = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,15 @@ from ..operator import Context
 from . import steps_story
 from .drift import find_drift, has_come_back
 from .findings import clear_finding, open_finding
-from .numeric import EXPLOSION_RATIO, Numbers, find_explosion, find_non_finite
+from .numeric import (
+    EXPLOSION_RATIO,
+    EXPLOSION_STEPS,
+    EXPLOSION_WINDOW,
+    BadNumber,
+    Numbers,
+    find_explosion,
+    find_non_finite,
+)
 from .pace import find_pace_change, is_back_to_pace, with_parts
 from .saves import find_slow_writer, is_still_slow_writer
 from .state import JobState, OpenFinding
@@ -26,15 +34,7 @@ def judge_numbers(job: JobState, rows: np.ndarray, now: int, ctx: Context) -> No
     """rows: STEPS of closed steps. Opens, or counts good steps towards the end of, a numeric finding."""
     bad = find_non_finite(rows)
     if bad is None and len(job.norms):
-        bad = find_explosion(
-            Numbers(
-                ranks=job.times.ranks,
-                steps=job.norm_steps[:, 0],
-                ends_ns=job.norm_steps[:, 1],
-                norms=job.norms,
-                losses=job.losses,
-            )
-        )
+        bad = _find_explosion(job, int(rows["step"].min()) if rows.size else 0)
     reported = job.of_kind(Kind.NUMERIC_ALL) + job.of_kind(Kind.NUMERIC_FIRST_RANK)
     if bad is None:
         for finding in reported:
@@ -48,6 +48,28 @@ def judge_numbers(job: JobState, rows: np.ndarray, now: int, ctx: Context) -> No
         kind, body = steps_story.number_body(job, bad, now)
         detail = {"usual": bad.usual_norm} if bad.usual_norm else {}
         open_finding(job, ctx, now, kind=kind, place=f"step {bad.step}", body=body, detail=detail)
+
+
+def _find_explosion(job: JobState, first: int) -> BadNumber | None:
+    """Steps of short jobs are closed by the hundred: each is judged against those before it, as if they came singly.
+
+    first: the first step that was closed just now.
+    """
+    count = len(job.norms)
+    known = int((job.norm_steps[:, 0] < first).sum())
+    for end in sorted({count, *range(known + EXPLOSION_STEPS, count, EXPLOSION_STEPS)}):
+        part = slice(max(0, end - EXPLOSION_WINDOW), end)
+        numbers = Numbers(
+            ranks=job.times.ranks,
+            steps=job.norm_steps[part, 0],
+            ends_ns=job.norm_steps[part, 1],
+            norms=job.norms[part],
+            losses=job.losses[part],
+        )
+        bad = find_explosion(numbers)
+        if bad is not None:
+            return bad
+    return None
 
 
 def _is_still_exploded(job: JobState, finding: OpenFinding) -> bool:

@@ -310,6 +310,12 @@ def test_an_explosion_is_over_when_the_norm_is_back_and_not_when_it_has_become_u
     assert kinds(150, 110) == [False, True]
 
 
+def test_an_explosion_in_steps_that_are_closed_by_the_hundred() -> None:
+    finding = only(drive(SyntheticJob(steps=240, step_s=0.03, numbers=exploding([0, 1, 2, 3], [2])).records()))
+    assert [item["rank"] for item in finding.body["suspects"]] == [2]
+    assert finding.body["first_bad"]["step"] == 60
+
+
 def test_a_spike_of_one_step_is_silent() -> None:
     job = SyntheticJob(steps=90, numbers=exploding([0, 1, 2, 3], [0, 1, 2, 3], until=61))
     assert not drive(job.records()).final()

@@ -221,7 +221,8 @@ def stopped_body(job: JobState, rank: int, running: Sequence[int], now: int) -> 
                 "process.state",
                 source_of(job, rank),
                 facts.stopped_ns,
-                f"the process of rank {rank} is stopped (state T){where}, while {ranks_words(running)} still run",
+                f"the process of rank {rank} is stopped (state T){where}, while {ranks_words(running)} "
+                f"still run{'s' if len(running) == 1 else ''}",
                 "T",
             )
         ],

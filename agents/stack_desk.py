@@ -23,6 +23,7 @@ from .user_frames import format_stack
 from .watched_rank import WatchedRank
 
 _MAX_REQUESTS = 256
+_OUT_OF_REACH = "its process is in another PID namespace"
 _REMEMBERED_IDS = 1024
 _MINUTE_NS = 60_000_000_000
 
@@ -46,6 +47,7 @@ class StackDesk:
         self._requests: deque[tuple[int, Event]] = deque()
         self._ids: deque[str] = deque(maxlen=_REMEMBERED_IDS)
         self._times_ns: deque[int] = deque()
+        self._own: list[StackReport] = []  # stacks that ranks out of reach have left in their rings
 
     def rename_node(self, node: str) -> None:
         self._node = node
@@ -72,7 +74,7 @@ class StackDesk:
 
     def finished(self, ranks: Sequence[WatchedRank]) -> list[StackReport]:
         """Stacks that came in since the last call."""
-        reports = []
+        reports, self._own = self._own, []
         for answer in self._taker.take_finished():
             rank = next((rank for rank in ranks if rank.slot == answer.request.slot), None)
             if rank is not None and rank.pid == answer.request.pid:
@@ -117,8 +119,10 @@ class StackDesk:
         times, rank = self._times_ns, want.rank
         while times and times[0] < now_ns - _MINUTE_NS:
             times.popleft()
-        if len(times) >= self._settings.stacks_per_minute or not rank.pid:
+        if len(times) >= self._settings.stacks_per_minute:
             return False
+        if not rank.pid:
+            return self._take_own(want, request_id)
         stopped = rank.stopped or (rank.process is not None and rank.process.state is ProcessState.STOPPED)
         request = StackRequest(slot=rank.slot, pid=rank.pid, stopped=stopped, why=want.why, request_id=request_id)
         if not self._taker.ask(request):
@@ -127,13 +131,24 @@ class StackDesk:
         rank.stack_taken_at_head = rank.hot.event_head
         return True
 
+    def _take_own(self, want: StackWanted, request_id: str) -> bool:
+        """Of a process that cannot be reached (another PID namespace): the stack that it keeps in its ring itself."""
+        request = StackRequest(slot=want.rank.slot, pid=0, stopped=False, why=want.why, request_id=request_id)
+        report = self._report(want.rank, StackAnswer(request=request, frames=(), text="", error=_OUT_OF_REACH))
+        if report is None:
+            return False  # it may yet write one: asked again with the next look
+        self._own.append(report)
+        want.rank.stack_taken_at_head = want.rank.hot.event_head
+        return True
+
     def _report(self, rank: WatchedRank, answer: StackAnswer) -> StackReport | None:
         method, frames = "py-spy", answer.frames
         if frames:
             self._health.stacks_taken += 1
         else:
-            self._health.stacks_failed += 1
-            self._health.report(f"rank {rank.rank} (pid {rank.pid}): no stack by py-spy: {answer.error}")
+            if answer.error is not _OUT_OF_REACH:  # that was said when the ring was found
+                self._health.stacks_failed += 1
+                self._health.report(f"rank {rank.rank} (pid {rank.pid}): no stack by py-spy: {answer.error}")
             own = read_stack(rank.ring)
             if own is None or own.time_ns < rank.moved_ns - to_ns(self._settings.look_period_s):
                 return None  # from before it came to stand still

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from .basics import BASICS
 from .clean import CLEAN
+from .company import COMPANY
 from .compiled import COMPILED
 from .crashes import CRASHES
 from .desyncs import DESYNCS
 from .device import DEVICE
 from .hangs import HANGS
+from .levels import LEVELS
 from .nodes import NODES
 from .numeric import NUMERIC
 from .restarts import RESTARTS
@@ -27,6 +29,8 @@ FAMILIES = {
     "nodes": NODES,
     "compiled": COMPILED,
     "restarts": RESTARTS,
+    "company": COMPANY,
+    "levels": LEVELS,
     "device": DEVICE,
     "clean": CLEAN,
 }

@@ -57,6 +57,7 @@ class Course:
         self._bitten = bites.exists() and len(bites.read_text()) >= int(self.options.get("bites", 1))
         self._ended = False
         self._profiler: Any = None
+        self._helpers: Any = None
         self.again: Callable[[torch.Tensor | None], None] | None = None  # what a lasting fault does in later steps
         self._burns = 0
         self._lengths_s: list[float] = []
@@ -292,6 +293,8 @@ class Course:
                 target.close()
             dist.barrier()
 
+        if self.options.get("helpers_every_s"):
+            self._start_helpers()
         if self._every("save_every"):  # each rank its shard
             seconds = self.options["save_s"] * own.uniform(0.93, 1.07)
             seconds += self._slow_down("checkpoint", self.step) and self.options["save_slow_s"] * own.uniform(
@@ -301,6 +304,17 @@ class Course:
             torch.save(model.state_dict(), target)  # type: ignore[arg-type]
             target.close()
             dist.barrier()
+
+    def _start_helpers(self) -> None:
+        """About as often as the option says, on every rank."""
+        from helper_processes import Helpers  # type: ignore[import-not-found]
+
+        if self._helpers is None:
+            self._helpers = Helpers()
+        self._helpers.reap()
+        own = random.Random(f"{self.plan['jitter_seed']}/{self.step}/{self.rank}/helpers")
+        if own.random() < float(self.plan["step_s"]) / self.options["helpers_every_s"]:
+            self._helpers.start_next()
 
     def _seconds(self, habit: str) -> float:
         """As drawn in seconds, or in steps."""

@@ -49,7 +49,7 @@ def started_attributes(rank: WatchedRank) -> Attributes:
         "writer": "c" if header.writer == L.WRITER_C else "python",
         "launcher_pid": identity_int(claims, "launcher_pid"),
         "restart_count": identity_int(claims, "restart_count"),
-        "uid": rank.ring.uid,
+        "owner_uid": rank.ring.uid,
     }
     for word in _STARTED_WORDS:
         if isinstance(claims.get(word), str):

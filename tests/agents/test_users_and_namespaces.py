@@ -108,7 +108,7 @@ def test_root_reads_the_rings_of_all_users_and_each_belongs_to_its_files_owner(s
         watched = Watched(folder)
         watched.run_until(lambda: len(watched.events(EventName.RANK_STARTED)) == 2)
         started = watched.events(EventName.RANK_STARTED)
-        assert {(event.attributes["uid"], event.attributes["pid"]) for event in started} == {
+        assert {(event.attributes["owner_uid"], event.attributes["pid"]) for event in started} == {
             (USERS[0], first),
             (USERS[1], second),
         }

@@ -85,7 +85,12 @@ def _take_group(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> Non
 def _take_rank_started(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
     facts = job.facts(event.identity.rank)
     job.set_node(event.identity.rank, event.identity.node)
-    facts.pid = int(event.attributes.get("pid", 0))
+    pid = int(event.attributes.get("pid", 0))
+    if facts.exited_ns and pid != facts.pid:
+        # A check that a wrapper script ran before its trainer had the rank's variables, and was not the rank.
+        facts.exited_ns = facts.stopped_ns = 0
+        job.endings = [ending for ending in job.endings if ending.rank != event.identity.rank]
+    facts.pid = pid
     facts.local_rank = int(event.attributes.get("local_rank", -1))
     facts.started_ns = event.time_ns
     facts.launcher_pid = int(event.attributes.get("launcher_pid", 0))

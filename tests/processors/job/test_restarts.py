@@ -159,3 +159,20 @@ def test_a_loop_of_failures_keeps_the_newest_open() -> None:
     context = drive([record for job in attempts for record in job.records()])
     states = [finding.cleared for finding in context.final().values()]
     assert states == [True] * 3 + [False] * 9  # the newest attempt's, and those of eight before
+
+
+def test_a_check_that_ran_before_the_trainer_was_not_the_rank() -> None:
+    """A wrapper script runs one Python after the other with the same RANK; the first one ends well."""
+    checked = [
+        exits(0.05, 3, exit_code=0, exit_state=int(ExitState.NORMAL), phase="init"),
+        (0.06, EventName.RANK_STARTED, 3, {"pid": 5003, "world_size": 4}),
+    ]
+    job = SyntheticJob(
+        steps=30,
+        events=checked,
+        delays=[lambda rank, step, phase: float("inf") if hung(rank, step, phase) else 0.0],
+    )
+    context = drive(job.records())
+    assert incidents(context) == [("rank_not_entered", [3], False)]
+    (finding,) = context.final().values()
+    assert "has left" not in str(finding.body)

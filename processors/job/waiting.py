@@ -61,12 +61,15 @@ def find_blockage(waits: Sequence[Wait], old_ns: int) -> Blockage | None:
             edges.setdefault(wait.rank, set()).update(wait.missing)
     reached = _reachable(edges, {wait.rank for wait in old if wait.missing})
     everyone = tuple(sorted({wait.rank for wait in waits}))
-    sinks = tuple(sorted(rank for rank in reached if rank not in edges))
+    # Who stands in a call for ranks that nobody sees is held up by them, and is no root.
+    held_unseen = {wait.rank for wait in waits if wait.unknown and not wait.missing and not wait.passed}
+    ends = {rank for rank in reached if rank not in edges}
+    sinks = tuple(sorted(ends - held_unseen))
     if sinks:
         return _blockage("missing", sinks, old, everyone)
-    if reached:
+    if reached and not ends:
         return _judge_cycle(waits, old, edges, reached, everyone)
-    unseen = tuple(sorted({rank for wait in old for rank in wait.unknown}))
+    unseen = tuple(sorted({rank for wait in waits if wait in old or wait.rank in ends for rank in wait.unknown}))
     if unseen:
         return _blockage("unknown", unseen, old, everyone)
     return Blockage(sort="inside", suspects=(), wait=max(old, key=_age), waiting=everyone)

@@ -16,6 +16,7 @@ from tests.processors.job.synthetic_job import (
     SyntheticJob,
     drive,
 )
+from whichrank.processors.job.waiting import Wait, find_blockage
 from whichrank.telemetry.records import Block, Event, Finding, Record
 from whichrank.telemetry.vocabulary import EventName, ExitState, Phase
 
@@ -320,3 +321,13 @@ def test_the_answer_does_not_depend_on_batches_or_restarts(batches: list[int], f
     records = two_nodes(lost(6.6, "silent", 2.6), steps=40, ends={2: 4.0, 3: 4.0}).records()
     once, again = drive(records), drive(records, batches=batches, fresh_each_time=fresh)
     assert [finding.body for finding in again.findings()] == [finding.body for finding in once.findings()] != []
+
+
+def test_who_is_held_up_by_ranks_that_nobody_sees_is_no_root() -> None:
+    """Rank 2 waits for rank 3, which stands in an earlier call for ranks of the other node."""
+    common: dict[str, Any] = {"group": 0, "op": 1, "p2p": False, "since_ns": 0, "passed": False}
+    held = Wait(rank=3, seq=24, age_ns=5 * SECOND, missing=(), unknown=(0, 1), **common)
+    behind = Wait(rank=2, seq=25, age_ns=5 * SECOND, missing=(3,), unknown=(0, 1), **common)
+    found = find_blockage([held, behind], 3 * SECOND)
+    assert found is not None
+    assert (found.sort, found.suspects) == ("unknown", (0, 1))

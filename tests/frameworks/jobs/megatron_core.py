@@ -88,7 +88,7 @@ def main():
         def forward(self, x):
             truth.spend("forward", FORWARD_S)
             if self.first:
-                return Slow.apply(self.layer(x), truth).unsqueeze(0)  # sequence, batch, hidden
+                return Slow.apply(self.layer(x).unsqueeze(0), truth)  # sequence, batch, hidden
             return Slow.apply(self.layer(self.input[0]), truth)
 
     model = DistributedDataParallel(config, DistributedDataParallelConfig(), Stage() if PIPELINE else Whole())

@@ -24,6 +24,7 @@ for name, answer in {
     setattr(torch.cpu, name, lambda *args, answer=answer: answer)
 
 import torchtitan  # noqa: E402
+from torch.distributed.fsdp import FSDPModule  # noqa: E402
 from torch.utils.data import IterableDataset  # noqa: E402
 from torchtitan.components.checkpoint import CheckpointManager  # noqa: E402
 from torchtitan.components.dataloader import ParallelAwareDataloader  # noqa: E402
@@ -125,6 +126,9 @@ config = Tracked.Config(
     checkpoint=CheckpointManager.Config(enable=True, interval=5, folder="checkpoint"),
 )
 trainer = config.build()
+for module in trainer.model_parts[0].modules():
+    if isinstance(module, FSDPModule):
+        module.set_force_sum_reduction_for_comms(True)  # gloo has no PREMUL_SUM
 layer = next(iter(trainer.model_parts[0].layers.values()))
 layer.register_forward_pre_hook(lambda module, args: truth.spend("forward", FORWARD_S))
 layer.register_forward_hook(lambda module, args, output: Slow.apply(output, truth))

@@ -21,6 +21,7 @@
 
 enum {
     MAX_TURNS = 4,   /* as in steps.py */
+    MAX_KNOWN = 64,
     COST_EVERY = 16, /* own cost is measured on one step in this many, never the first */
     MAX_NESTED = 8,  /* optimizers inside optimizers; deeper: ends were not seen because steps raised */
 };
@@ -87,6 +88,9 @@ typedef struct {
     uintptr_t *stepped; /* identities of the optimizers that have stepped in this round */
     int turns;          /* how many of them had a backward pass of their own */
     Py_ssize_t stepped_count, stepped_capacity;
+    uintptr_t known[MAX_KNOWN]; /* identities of those that have ever stepped */
+    int known_count;
+    char rounds; /* a round has come to its end */
 } Steps;
 
 static int counts(Steps *self) { return self->enabled && is_enabled(self->guard); }
@@ -162,13 +166,21 @@ static int remember_stepped(Steps *self, uintptr_t identity) {
     return 0;
 }
 
+static int is_known(const Steps *self, uintptr_t identity) {
+    for (int i = 0; i < self->known_count; i++)
+        if (self->known[i] == identity) return 1;
+    return 0;
+}
+
 static int optimizer_stepped(Steps *self, PyObject *optimizer, int skipped) {
     if (!skipped) self->optimizer_calls++;
     if (self->by_hand) return 0;
     uintptr_t identity = (uintptr_t)optimizer;
-    int ends = self->backward_seen && (self->stepped_count == 0 || self->turns == MAX_TURNS), known = 0;
-    for (Py_ssize_t i = 0; i < self->stepped_count && !known; i++) known = self->stepped[i] == identity;
-    if (ends || known) {
+    int again = 0;
+    for (Py_ssize_t i = 0; i < self->stepped_count && !again; i++) again = self->stepped[i] == identity;
+    if (again || (self->backward_seen && (self->stepped_count == 0 || self->turns == MAX_TURNS ||
+                                          (self->rounds && !is_known(self, identity))))) {
+        if (self->stepped_count > 0) self->rounds = 1;
         self->stepped_count = 0;
         self->turns = 0;
         self->auto_since_hand = 1;
@@ -176,6 +188,10 @@ static int optimizer_stepped(Steps *self, PyObject *optimizer, int skipped) {
     } else if (self->backward_seen) {
         self->turns++;
         self->backward_seen = 0;
+    }
+    if (!again && !is_known(self, identity)) {
+        if (self->known_count == MAX_KNOWN) self->known_count = 0;
+        self->known[self->known_count++] = identity;
     }
     return remember_stepped(self, identity);
 }

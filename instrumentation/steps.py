@@ -3,8 +3,10 @@
 The rule. A step ends when an optimizer steps that has stepped in it already, and at the very first optimizer step after
 a backward pass. Optimizers that step in between belong to the same step, with a backward pass of their own or without
 (their time is already the next step's). Hence gradient accumulation counts once, LBFGS and scheduler-wrapped optimizers
-once, chained optimizers once, and a GAN whose two optimizers take turns once. Optimizers that are new in each iteration
-have MAX_TURNS turns before a step ends all the same. A GradScaler that skips the update counts the step with SKIPPED.
+once, chained optimizers once, and a GAN whose two optimizers take turns once. An optimizer that turns up with a backward
+pass of its own when others have been through a whole round is no part of theirs (another training begins, or each
+iteration has a new one) and ends a step; in the first round MAX_TURNS may come together. A GradScaler that skips the
+update counts the step with SKIPPED.
 The first ``whichrank.step()`` ends automatic counting. Optimizers that do not subclass ``torch.optim.Optimizer`` and
 wrap none are seen where a framework's own step is hooked (``hooks/``); other such loops call ``whichrank.step()``.
 
@@ -27,6 +29,8 @@ _SKIPPED, _BY_HAND = int(StepFlag.SKIPPED), int(StepFlag.BY_HAND)
 COST_EVERY = 16
 #: Optimizers with a backward pass each that may follow the one that ended a step before the next step ends.
 MAX_TURNS = 4
+#: Optimizers remembered from earlier rounds.
+MAX_KNOWN = 64
 
 
 class StepWriter(Protocol):
@@ -64,7 +68,9 @@ class StepCounter:
         "_backward_seen",
         "_grad_norm",
         "_guard",
+        "_known",
         "_loss",
+        "_rounds",
         "_stepped",
         "_turns",
         "_writer",
@@ -82,6 +88,9 @@ class StepCounter:
         self._backward_seen = False
         #: Identities of the optimizers that have stepped in this round.
         self._stepped: set[int] = set()
+        #: Identities of those that have ever stepped, as far as MAX_KNOWN reaches; whether a round has come to its end.
+        self._known: set[int] = set()
+        self._rounds = False
         self._turns = 0
         self._auto_since_hand = False
         self._loss: float | None = None
@@ -132,7 +141,9 @@ class StepCounter:
             identity = id(optimizer)
             stepped = self._stepped
             backward_seen = self._backward_seen
-            if identity in stepped or (backward_seen and (not stepped or self._turns == MAX_TURNS)):
+            again = identity in stepped
+            if again or (backward_seen and (not stepped or self._turns == MAX_TURNS or self._is_new(identity))):
+                self._rounds = self._rounds or bool(stepped)
                 stepped.clear()
                 self._turns = 0
                 self._auto_since_hand = True
@@ -141,8 +152,16 @@ class StepCounter:
                 self._turns += 1
                 self._backward_seen = False
             stepped.add(identity)
+            if not again:
+                if len(self._known) == MAX_KNOWN:
+                    self._known.clear()
+                self._known.add(identity)
         except Exception as error:  # edge: hook
             self._guard.fail(error)
+
+    def _is_new(self, identity: int) -> bool:
+        """Whether an optimizer turns up for the first time, after others' rounds."""
+        return self._rounds and identity not in self._known
 
     def end_by_hand(self, loss: float | None, grad_norm: float | None, /) -> None:
         """The script says that a step is over. The first call does not count a step that a hook has just counted."""

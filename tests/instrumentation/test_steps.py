@@ -116,20 +116,20 @@ def test_one_that_takes_its_turn_in_every_fifth_round_adds_no_step(loop: Loop) -
     assert len(loop.recorder.ended) == 15
 
 
-def test_another_optimizer_that_goes_on_alone_is_counted_from_its_second_step(loop: Loop) -> None:
+def test_another_optimizer_that_goes_on_alone_is_counted_from_its_first_step(loop: Loop) -> None:
     for optimizer in (object(), object()):
         for _ in range(6):
             loop.backward()
             loop.optimizer(optimizer)
-    assert len(loop.recorder.ended) == 11
+    assert len(loop.recorder.ended) == 12
 
 
-def test_optimizers_that_are_always_new_do_not_stop_the_count(loop: Loop) -> None:
-    fresh = [object() for _ in range(20)]
+def test_optimizers_that_are_always_new_count_each_after_the_first_round(loop: Loop) -> None:
+    fresh = [object() for _ in range(20)]  # all alive: no identity comes twice
     for optimizer in fresh:
         loop.backward()
         loop.optimizer(optimizer)
-    assert len(loop.recorder.ended) == 4
+    assert len(loop.recorder.ended) == 16
 
 
 def test_an_optimizer_without_any_backward_counts_from_its_second_step(loop: Loop) -> None:

@@ -10,7 +10,7 @@ from ..runner import Job
 from .truths import DIED, INSIDE, NOTHING, RAISED
 
 #: Torch's launcher keeps its store over restarts, with the addresses of the ranks that are gone: gloo then connects to
-#: those and fails (torch 2.15, 3 of 3 restarts without whichrank). With a store per attempt it works.
+#: those and fails (torch 2.15, 2 of 3 restarts without whichrank). With a store per attempt it works.
 OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 #: How many times the script of the healthy job is started; each goes on where the one before has saved.
 SHIFTS = 3

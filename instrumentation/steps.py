@@ -3,10 +3,10 @@
 The rule. A step ends when an optimizer steps that has stepped in it already, and at the very first optimizer step after
 a backward pass. Optimizers that step in between belong to the same step, with a backward pass of their own or without
 (their time is already the next step's). Hence gradient accumulation counts once, LBFGS and scheduler-wrapped optimizers
-once, chained optimizers once, and a GAN whose two optimizers take turns once. An optimizer that turns up with a backward
-pass of its own when others have been through a whole round is no part of theirs (another training begins, or each
-iteration has a new one) and ends a step; in the first round MAX_TURNS may come together. A GradScaler that skips the
-update counts the step with SKIPPED.
+once, chained optimizers once, and a GAN whose two optimizers take turns once. An optimizer that turns up with a
+backward pass of its own when others have been through a whole round is no part of theirs (another training begins, or
+each iteration has a new one) and ends a step; in the first round MAX_TURNS may come together. A GradScaler that skips
+the update counts the step with SKIPPED.
 The first ``whichrank.step()`` ends automatic counting. Optimizers that do not subclass ``torch.optim.Optimizer`` and
 wrap none are seen where a framework's own step is hooked (``hooks/``); other such loops call ``whichrank.step()``.
 

@@ -36,6 +36,9 @@ KEPT_NUMBERS = 256
 EVEN_STEPS = 3
 #: A step is not plain when one of these phases takes more than a fiftieth of it.
 _SPECIAL = [int(Phase.INIT), int(Phase.COMPILE), int(Phase.CHECKPOINT), int(Phase.RESTORE), int(Phase.EVAL)]
+#: Of a step and a sequence number in one number; more than those of one message differ by.
+_SEQ_BITS = 28
+_SEQ_MASK, _STEP_MASK = (1 << _SEQ_BITS) - 1, (1 << 48 - _SEQ_BITS) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,12 +111,16 @@ def differ_in_count(job: JobState, arrived: Arrived) -> bool:
     rows = arrived.rows
     if rows.size < 2:
         return False
-    place = (rows["group"].astype(np.int64) << 44) + rows["step"]
-    order = place.argsort(kind="stable")
-    place, seq = place[order], rows["last_seq"][order]
-    differ = (place[1:] == place[:-1]) & (seq[1:] != seq[:-1])
-    if not differ.any():
+    group, step, seq = rows["group"].astype(np.int64), rows["step"], rows["last_seq"]
+    key = (group << 48) | ((step & _STEP_MASK) << _SEQ_BITS) | (seq & _SEQ_MASK)
+    key.sort()
+    change = key[1:] ^ key[:-1]  # below the step's bits: of the sequence number alone
+    if not ((change > 0) & (change <= _SEQ_MASK)).any():
         return False
+    place = (group << 44) + step
+    order = place.argsort(kind="stable")
+    place, seq = place[order], seq[order]
+    differ = (place[1:] == place[:-1]) & (seq[1:] != seq[:-1])
     groups = arrived.group_of(rows)[order][1:][differ].tolist()
     return any(job.even_steps.get(group, 0) >= EVEN_STEPS for group in groups)
 
@@ -227,14 +234,16 @@ def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarra
     others = median(times.starved_ns, axis=1)  # a crowded node slows the job, but did not change it
     exchange = chosen["collective_ns"].min(axis=1)[plain]
     job.add_steps(times, (duration[plain] - worst - others).astype(np.int64), exchange)
-    _add_numbers(job, chosen[plain])
+    _add_numbers(job, chosen if plain.all() else chosen[plain])
 
 
 def _add_numbers(job: JobState, chosen: np.ndarray) -> None:
     """chosen: (steps, ranks) of STEPS. A skipped update is no step for the numbers: its gradients were thrown away."""
     flags = chosen["flags"]
-    chosen = chosen[((flags & int(StepFlag.SKIPPED)) == 0).all(axis=1)]
-    flags = chosen["flags"]
+    updated = ((flags & int(StepFlag.SKIPPED)) == 0).all(axis=1)
+    if not updated.all():
+        chosen = chosen[updated]
+        flags = chosen["flags"]
     if not ((flags & int(StepFlag.HAS_GRAD_NORM)) != 0).all() or job.norms.shape[1] != chosen.shape[1]:
         return
     job.norms = np.concatenate([job.norms, chosen["grad_norm"]])[-KEPT_NUMBERS:]

@@ -94,6 +94,9 @@ def find_explosion(numbers: Numbers) -> BadNumber | None:
     norms = numbers.norms
     if norms.shape[0] < EXPLOSION_BASELINE + EXPLOSION_STEPS:
         return None
+    lowest = float(np.minimum.reduce(norms, axis=None))
+    if not float(np.maximum.reduce(norms[-EXPLOSION_STEPS:], axis=None)) > 0.99 * EXPLOSION_RATIO * lowest:
+        return None  # nearly always, and no median is below the lowest (NaN is no explosion, and compares with nothing)
     if not (np.isfinite(norms).all() and (norms > 0).all()):
         return None
     logs = np.log(norms)

@@ -79,7 +79,8 @@ class JobOperator:
     def process(self, records: Sequence[Record], ctx: Context) -> None:
         worlds = self._load(ctx)
         for record in records:
-            worlds.look_until(record.stamp_ns, lambda job: self._look(job, ctx))
+            if 0 < worlds.due_ns <= record.stamp_ns:
+                worlds.look_until(record.stamp_ns, lambda job: self._look(job, ctx))
             payload = record.payload
             if isinstance(payload, Block):
                 for job in worlds.of(payload):
@@ -225,7 +226,8 @@ class JobOperator:
 def _patience_ns(job: JobState, rows: np.ndarray) -> int:
     """How long after the last closing the steps of these STEPS rows are closed: soon if they may be the first signs
     of something, or the end of what was told."""
-    if not job.slow_step_ns or int((rows["end_ns"] - rows["begin_ns"]).mean()) > job.slow_step_ns:
+    length_ns = int(np.add.reduce(rows["end_ns"] - rows["begin_ns"])) // rows.size
+    if not job.slow_step_ns or length_ns > job.slow_step_ns:
         return CLOSE_SOON_NS
     findings = job.findings.values()
     if any(ends_with_steps(job, finding) for finding in findings):

@@ -53,14 +53,14 @@ def judge_standstill(job: JobState, now: int, ctx: Context) -> None:
 
 def find_standstill(job: JobState) -> Standstill | None:
     """None while any rank moves, cannot be seen, or has a call open: then other rules speak."""
+    seen = job.progress_stamps > 0
+    if not seen.any() or int(job.progress["phase_age_ns"][seen].min()) < FLOOR_NS:
+        return None  # cheap, and nearly always the answer
     ranks = job.alive()
     if len(ranks) < 2 or len(ranks) < job.world_size or not job.median_step_ns() or job.blind_ranks:
         return None
     if any(job.ranks[rank].stopped_ns for rank in ranks) or (job.group_rows["open"] != 0).any():
         return None
-    seen = job.progress_stamps > 0
-    if not seen.any() or int(job.progress["phase_age_ns"][seen].min()) < FLOOR_NS:
-        return None  # cheap, and nearly always the answer
     newest = int(job.progress_stamps.max())
     places: dict[int, tuple[int, int]] = {}
     moved_ns: list[int] = []

@@ -183,9 +183,9 @@ class JobState:
 
     def note_saving(self, rows: np.ndarray) -> None:
         """STEPS rows in which a checkpoint was written: a later attempt will begin with the newest such step."""
-        saving = rows["phase_ns"][:, int(Phase.CHECKPOINT)] > 0
-        if saving.any():
-            self.saved_steps = self.steps_before + int(rows["step"][saving].max())
+        saving_ns = rows["phase_ns"][:, int(Phase.CHECKPOINT)]
+        if int(np.maximum.reduce(saving_ns)) > 0:  # asked of every message
+            self.saved_steps = self.steps_before + int(rows["step"][saving_ns > 0].max())
 
     def has_passed(self, finding: OpenFinding) -> bool:
         """Whether all ranks have finished a step beyond the one that a finding of an earlier attempt is about."""

@@ -28,6 +28,7 @@ class Worlds:
         self.states = [JobState(job=job)]
         self._names: dict[str, int] = {}
         self._saved_names = b""
+        self._names_changed = False
 
     @classmethod
     def load(cls, ctx: Context) -> Worlds:
@@ -49,14 +50,16 @@ class Worlds:
     def save(self, ctx: Context) -> None:
         for number, state in enumerate(self.states):
             save_job(state, ctx.state.table(_table(number)))
-        names = json.dumps(self._names).encode() if self._names else b""
-        if names != self._saved_names:
-            ctx.state.table(_NAMES).put("names", names)
-            self._saved_names = names
+        if self._names_changed:
+            self._saved_names = json.dumps(self._names).encode()
+            ctx.state.table(_NAMES).put("names", self._saved_names)
+            self._names_changed = False
 
     @property
     def due_ns(self) -> int:
         """When the next decision is due, 0 never."""
+        if len(self.states) == 1:  # asked of every record
+            return self.states[0].due_ns
         return min((state.due_ns for state in self.states if state.due_ns), default=0)
 
     def look_until(self, stamp_ns: int, look: Callable[[JobState], None]) -> None:
@@ -76,6 +79,7 @@ class Worlds:
             place = self._free_place()
             # Should the world that was there come back, it must not push out the one that is there now.
             self._names = {known: where for known, where in self._names.items() if where != place} | {name: place}
+            self._names_changed = True
         return (self.states[self._names[name]],)
 
     def _free_place(self) -> int:

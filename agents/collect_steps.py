@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..telemetry.tables import STEP_GROUPS, STEPS
-from ..telemetry.vocabulary import EventKind, Phase
+from ..telemetry.vocabulary import EventKind, Phase, StepFlag
 from .collect_collectives import CollectedRows
 
 _PHASES = len(Phase)
 _STEP, _PHASE = int(EventKind.STEP), int(EventKind.PHASE)
+_PARTLY_SEEN = int(StepFlag.PARTLY_SEEN)
 #: Steps of one rank whose collectives were counted but that have not ended: async calls of the next step, no more.
 _MAX_OPEN_STEPS = 64
 
@@ -171,12 +172,17 @@ class StepCollector:
         groups_ring: list[int] = []
         counts: list[int] = []
         lengths_ns: list[int] = []
-        for slot, rank, step in zip(ring.tolist(), rows["rank"].tolist(), rows["step"].tolist(), strict=True):
+        partly_seen = ((rows["flags"] & _PARTLY_SEEN) != 0).tolist()
+        for slot, rank, step, partly in zip(
+            ring.tolist(), rows["rank"].tolist(), rows["step"].tolist(), partly_seen, strict=True
+        ):
             count = length_ns = 0
             sums_of = self._sums.get(slot)
             for number, sums in (sums_of.pop(step, None) or {}).items() if sums_of else ():
                 count += sums.count
                 length_ns += sums.collective_ns
+                if partly:
+                    continue  # where the group stands after this step is not known
                 groups.append(
                     (
                         rank,

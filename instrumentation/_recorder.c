@@ -81,6 +81,9 @@ enum {
     FLAG_NO_SIZE = 16,
     STEP_HAS_LOSS = 2,
     STEP_HAS_GRAD_NORM = 4,
+    STEP_PARTLY_SEEN = 16,
+    LEVEL_OFF = 0,
+    LEVEL_EVENTS = 2,
     OP_ALL_GATHER = 4,
     OP_RECV = 11,
     MAX_OPEN = 1024,     /* per group and sort; a power of two */
@@ -133,6 +136,9 @@ typedef struct Recorder {
     uint64_t head;
     uint64_t event_mask;
     uint64_t step, phase, phase_since, step_since;
+    int silent;      /* level off: steps and phases are kept in the rank row, without events */
+    int below;       /* the level is below events: collectives are only counted */
+    int partly_seen; /* it has been so in this step */
     uint64_t delay, delay_read; /* of the main thread: see run_delay.py; when it was read */
     int delay_fd;
     uint8_t *events;
@@ -463,7 +469,8 @@ static PyObject *Recorder_set_phase(Recorder *r, PyObject *value) {
     if (phase != previous) {
         uint64_t now = now_ns();
         r->phase = phase;
-        append_event(r, pack_head(KIND_PHASE, 0, phase, 0, 0, 0), previous, now, r->phase_since, r->step, 0);
+        if (!r->silent)
+            append_event(r, pack_head(KIND_PHASE, 0, phase, 0, 0, 0), previous, now, r->phase_since, r->step, 0);
         r->phase_since = now;
         uint64_t version = begin_row(r->rank_row);
         r->rank_row[R_PHASE / 8] = phase;
@@ -505,10 +512,14 @@ static PyObject *Recorder_end_step(Recorder *r, PyObject *const *a, Py_ssize_t n
         parse_number(a[2], &flags))
         return NULL;
     flags |= (has_loss ? STEP_HAS_LOSS : 0) | (has_norm ? STEP_HAS_GRAD_NORM : 0);
+    flags |= r->partly_seen ? STEP_PARTLY_SEEN : 0;
+    r->partly_seen = r->below;
     flags &= 0xFF;
     uint64_t now = now_ns(), step = r->step;
-    uint64_t head = pack_head(KIND_STEP, 0, r->phase, flags, 0, 0) | run_delay_since_last(r, now) << 32;
-    append_event(r, head, step, now, loss, r->step_since, norm);
+    if (!r->silent) {
+        uint64_t head = pack_head(KIND_STEP, 0, r->phase, flags, 0, 0) | run_delay_since_last(r, now) << 32;
+        append_event(r, head, step, now, loss, r->step_since, norm);
+    }
     r->step = step + 1;
     r->step_since = now;
     uint64_t *row = r->rank_row;
@@ -543,10 +554,36 @@ static PyObject *Recorder_set_loss(Recorder *r, PyObject *value) {
     Py_RETURN_NONE;
 }
 
+/* Collectives are recorded again: the rows show what was only counted. The caller has appended an event. */
+static void show_counts(Recorder *r, uint64_t now) {
+    for (Py_ssize_t group = 0; group < r->rows; group++) {
+        Side *side = r->groups[group].side;
+        if (side[0].count == 0 && side[1].count == 0) continue;
+        uint64_t *row = group_row(r, group);
+        STORE(&row[G_VERSION / 8], 2 * r->head - 1);
+        __atomic_thread_fence(__ATOMIC_RELEASE);
+        row[G_ENQUEUED / 8] = side[0].count;
+        row[G_P2P_ENQUEUED / 8] = side[1].count;
+        STORE(&row[G_VERSION / 8], 2 * r->head);
+        if (!r->tracks) continue;
+        for (int p2p = 0; p2p < 2; p2p++) {
+            uint64_t oldest = oldest_open(&side[p2p]);
+            side[p2p].completed = oldest ? oldest - 1 : side[p2p].count;
+        }
+        write_done_half(r, group, 0, now);
+    }
+}
+
 static PyObject *Recorder_set_level(Recorder *r, PyObject *const *a, Py_ssize_t n) {
     uint64_t level, state;
     if (check_count(n, 2, "set_level") || parse_number(a[0], &level) || parse_number(a[1], &state)) return NULL;
-    append_event(r, pack_head(KIND_LEVEL, 0, r->phase, 0, 0, 0), 0, now_ns(), level, r->step, state);
+    uint64_t now = now_ns();
+    append_event(r, pack_head(KIND_LEVEL, 0, r->phase, 0, 0, 0), 0, now, level, r->step, state);
+    int below = level < LEVEL_EVENTS;
+    if (r->below && !below) show_counts(r, now);
+    r->silent = level == LEVEL_OFF;
+    r->below = below;
+    r->partly_seen |= below;
     STORE(&r->rank_row[R_LEVEL / 8], level);
     STORE(&r->rank_row[R_HOOK_STATE / 8], state);
     Py_RETURN_NONE;

@@ -236,6 +236,21 @@ class RingCollectives(RingRecords):
             self._words[row + 15] = now
             self._words[row + 12] = seq
 
+    def _show_counts(self, now: int) -> None:
+        """Collectives are recorded again: the rows show what was only counted. The caller has appended an event."""
+        words, version = self._words, self._head + self._head
+        for group, counts in enumerate(zip(*self._counts, strict=True)):
+            if not any(counts):
+                continue
+            row = self._first_group_word + (group << 4)
+            words[row] = version - 1
+            words[row + 1], words[row + 2] = counts
+            words[row] = version
+            if self._tracks_completion:
+                for p2p, opened in enumerate((self._open[0][group], self._open[1][group])):
+                    self._completed[p2p][group] = opened.oldest() - 1 if opened else counts[p2p]
+                self._write_done_half(group, 0, now)
+
     def _write_done_half(self, group: int, p2p: int, now: int) -> None:
         """Completed means: every lower number is complete as well, so an open older one holds the count back."""
         opened = self._open[p2p][group]

@@ -29,6 +29,7 @@ from .run_delay import RunDelay
 _PHASE = int(EventKind.PHASE)
 _STEP = int(EventKind.STEP)
 _HAS_LOSS, _HAS_GRAD_NORM = int(StepFlag.HAS_LOSS), int(StepFlag.HAS_GRAD_NORM)
+_PARTLY_SEEN = int(StepFlag.PARTLY_SEEN)
 _HEAD_WORD = layout.H_EVENT_HEAD >> 3
 _pack_words = layout.EVENT_STRUCT.pack_into
 #: An event whose value (loss) and extra (gradient norm) are floats.
@@ -113,6 +114,10 @@ class RingWriter(RingCollectives):
         self._words[self._rank_word] = 2
         self._phase_since_ns = now
         self._step_since_ns = now
+        #: Level off: steps and phases are kept in the rank row, without events.
+        self._silent = False
+        #: The level is below events: collectives are only counted. And whether it has been so in this step.
+        self._below = self._partly_seen = False
         self._run_delay = RunDelay(now)
         register_for_fork(weakref.ref(self))
 
@@ -159,24 +164,25 @@ class RingWriter(RingCollectives):
             if phase == previous:
                 return previous
             now = monotonic_ns()
-            # The same as _append, without the call: in a training step this runs cold, six times and more.
-            index = (self._head & self._event_mask) << 3
-            self._head = head = self._head + 1
             words = self._words
-            _pack_words(
-                self._events,
-                index << 3,
-                0,
-                _PHASE | phase << 16,
-                previous,
-                now,
-                self._phase_since_ns,
-                self._step,
-                0,
-                head,
-            )
-            self._event_words[index] = head
-            words[_HEAD_WORD] = head
+            if not self._silent:
+                # The same as _append, without the call: in a training step this runs cold, six times and more.
+                index = (self._head & self._event_mask) << 3
+                self._head = head = self._head + 1
+                _pack_words(
+                    self._events,
+                    index << 3,
+                    0,
+                    _PHASE | phase << 16,
+                    previous,
+                    now,
+                    self._phase_since_ns,
+                    self._step,
+                    0,
+                    head,
+                )
+                self._event_words[index] = head
+                words[_HEAD_WORD] = head
             self._phase = phase
             self._phase_since_ns = now
             row = self._rank_word
@@ -198,23 +204,27 @@ class RingWriter(RingCollectives):
                 flags |= _HAS_LOSS
             if grad_norm is not None:
                 flags |= _HAS_GRAD_NORM
-            index = (self._head & self._event_mask) << 3
-            head = self._head + 1
-            _pack_step(
-                self._events,
-                index << 3,
-                0,
-                _STEP | self._phase << 16 | (flags & 0xFF) << 24 | self._run_delay.since_last(now) << 32,
-                step,
-                now,
-                0.0 if loss is None else loss,
-                self._step_since_ns,
-                0.0 if grad_norm is None else grad_norm,
-                head,
-            )
-            self._head = head
-            self._event_words[index] = head
-            words[_HEAD_WORD] = head
+            if self._partly_seen:
+                flags |= _PARTLY_SEEN
+                self._partly_seen = self._below
+            if not self._silent:
+                index = (self._head & self._event_mask) << 3
+                head = self._head + 1
+                _pack_step(
+                    self._events,
+                    index << 3,
+                    0,
+                    _STEP | self._phase << 16 | (flags & 0xFF) << 24 | self._run_delay.since_last(now) << 32,
+                    step,
+                    now,
+                    0.0 if loss is None else loss,
+                    self._step_since_ns,
+                    0.0 if grad_norm is None else grad_norm,
+                    head,
+                )
+                self._head = head
+                self._event_words[index] = head
+                words[_HEAD_WORD] = head
             self._step = step + 1
             self._step_since_ns = now
             words[row] += 1
@@ -248,7 +258,13 @@ class RingWriter(RingCollectives):
     def set_level(self, level: int, hook_state: int) -> None:
         """Publish the level and the hooks' state; a LEVEL event marks the moment."""
         with self._lock:
-            self._append(int(EventKind.LEVEL), 0, 0, monotonic_ns(), int(level), self._step, int(hook_state), 0)
+            now = monotonic_ns()
+            self._append(int(EventKind.LEVEL), 0, 0, now, int(level), self._step, int(hook_state), 0)
+            below = level < Level.EVENTS
+            if self._below and not below:
+                self._show_counts(now)
+            self._silent, self._below = level == Level.OFF, below
+            self._partly_seen = self._partly_seen or below
             words = self._words
             words[self._rank_word + 8] = int(level)
             words[self._rank_word + 9] = int(hook_state)

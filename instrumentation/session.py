@@ -310,10 +310,13 @@ class Session:
         self._published = (int(level), int(state))
         self.level = level
         self._status_every = 1
-        self.tracker.enabled = self.steps.enabled = level > Level.OFF
-        if self.collectives is not None:
-            self.collectives.set_enabled(level == Level.EVENTS)
+        # The page says "events" only while every call is recorded, whoever reads it in between.
+        if self.collectives is not None and level == Level.EVENTS:
+            self.collectives.set_enabled(True)
+            self.collectives.poll_completions()  # what has ended meanwhile must not look open
         self.writer.set_level(level, state)
+        if self.collectives is not None and level < Level.EVENTS:
+            self.collectives.set_enabled(False)
 
     def hook_errors(self) -> int:
         """Errors of all hooks so far."""

@@ -106,12 +106,19 @@ class StepFlag(IntFlag):
     HAS_GRAD_NORM = 4
     #: ``whichrank.step()`` was called by the script; optimizer hooks no longer count steps.
     BY_HAND = 8
+    #: The level was below events in some part of the step: its collectives, or their waits, are not all recorded.
+    PARTLY_SEEN = 16
 
 
 class Level(IntEnum):
-    """How much the instrumentation records; switchable in a running job."""
+    """How much the instrumentation records; switchable in a running job.
 
+    Collectives and steps are counted at every level, so that the numbers of all ranks agree whatever each has missed.
+    """
+
+    #: No events; the progress page tells step and phase.
     OFF = 0
+    #: Steps and phases; of collectives what the flight recorder says.
     STATUS = 1
     EVENTS = 2
 

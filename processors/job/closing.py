@@ -191,6 +191,11 @@ def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarra
     if full.size < steps.size:
         step_rows = pick(step_rows, np.isin(step_rows["step"], full))
     chosen = step_rows.reshape(full.size, ranks.size)
+    comparable = _comparable(job, ranks, (chosen["flags"] & int(StepFlag.PARTLY_SEEN)) != 0)
+    if not comparable.all():
+        full, chosen = full[comparable], chosen[comparable]
+        if not full.size:
+            return
     length = chosen["end_ns"] - chosen["begin_ns"]
     phases = chosen["phase_ns"].astype(np.int64)
     by_device = device_rows(job, ready.rows) if has_device_groups(job) else ready.rows[:0]
@@ -235,6 +240,21 @@ def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarra
     exchange = chosen["collective_ns"].min(axis=1)[plain]
     job.add_steps(times, (duration[plain] - worst - others).astype(np.int64), exchange)
     _add_numbers(job, chosen if plain.all() else chosen[plain])
+
+
+def _comparable(job: JobState, ranks: np.ndarray, partly: np.ndarray) -> np.ndarray:
+    """Which steps may be measured. partly: (steps, ranks), where a level below events hid who waited in collectives.
+
+    Such a step shows a rank's waits as its own work, so it is never put beside whole ones: a job is measured by them
+    only until the first step that all ranks saw whole, which begins a new window.
+    """
+    whole = ~partly.any(axis=1)
+    if job.sighted:
+        return whole
+    if whole.any():
+        job.begin_sight(ranks)
+        return whole
+    return partly.all(axis=1)
 
 
 def _add_numbers(job: JobState, chosen: np.ndarray) -> None:

@@ -171,6 +171,7 @@ class JobState:
         self.counts_due_ns = 0
         self.joining_looked_ns = 0
         self.pace_checked_step = 0
+        self.sighted = False  # a step was seen whole: at level events on all ranks
         self.times = empty_times(np.zeros(0, np.int64))
         self.pace = np.zeros((0, 6), np.int64)  # step, begin, pace, all ranks' own work, of it data, exchange
         self.norms = np.zeros((0, 0))
@@ -421,6 +422,12 @@ class JobState:
             phase_self_ns=old.phase_self_ns[keep[-old.phase_self_ns.shape[0] :]],
         )
         self.steps_changed = True
+
+    def begin_sight(self, ranks: np.ndarray) -> None:
+        """From here on steps are seen whole: what was measured without that is no measure for them."""
+        self.sighted = True
+        if self.times.steps.size:
+            self._forget_window(ranks)
 
     def _forget_window(self, ranks: np.ndarray) -> None:
         self.times = empty_times(ranks)

@@ -42,7 +42,7 @@ _PLAIN_FACTS = (
 #: Names of the single numbers in ``clock``, in their order there.
 _CLOCK_NUMBERS = ("due_ns", "number_due_ns", "counts_due_ns", "joining_looked_ns", "closed_stamp_ns")
 _RANK_FACTS = tuple(RankFacts.__slots__)
-_PLAIN_STEPS = ("saved_steps", "slow_step_ns", "closed_step", "pace_checked_step")
+_PLAIN_STEPS = ("saved_steps", "slow_step_ns", "closed_step", "pace_checked_step", "sighted")
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------

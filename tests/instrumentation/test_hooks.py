@@ -370,7 +370,7 @@ def call_everything() -> None:
         optimizer.step()
 
 
-def test_level_off_records_nothing(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_level_off_only_counts(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     session = api.current_session()
     assert session is not None
     (recording.directory / "level").write_text("off")
@@ -378,12 +378,22 @@ def test_level_off_records_nothing(recording: Recording, monkeypatch: pytest.Mon
     before = len(recording.ring.events)
     call_everything()
     assert len(recording.ring.events) == before
-    assert recording.ring.words["level"] == 0
+    assert (recording.ring.words["level"], recording.ring.words["step"]) == (0, 2)
     (recording.directory / "level").write_text("status")
     session._look_around(2)
     call_everything()
-    assert recording.ring.words["step"] == 2
-    assert recording.ring.words["level"] == 1
+    assert (recording.ring.words["level"], recording.ring.words["step"]) == (1, 4)
+    assert [(step.seq, bool(step.flags & StepFlag.PARTLY_SEEN)) for step in recording.ring.steps()] == [
+        (2, True),
+        (3, True),
+    ]
+    (recording.directory / "level").write_text("events")
+    session._look_around(3)
+    call_everything()
+    assert [(step.seq, bool(step.flags & StepFlag.PARTLY_SEEN)) for step in recording.ring.steps()[2:]] == [
+        (4, True),
+        (5, False),
+    ]
 
 
 def test_own_cost_is_measured_and_limits_itself(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:

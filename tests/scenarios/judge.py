@@ -113,7 +113,7 @@ def judge(scenario: Scenario, outcome: Outcome, printed: Collection[int], step_e
     if scenario.clean_s >= 90.0 and outcome.ended - outcome.began < 90.0:
         problems.append("shorter than 90 s")
     if truth.bucket in ("", "planned"):
-        problems += _blind_problems(outcome)
+        problems += _blind_problems(outcome) if scenario.sees_all else []
         problems += [f"false alarm: {describe(document)}" for document in counted]
         if truth.bucket == "planned" and len(planned) != 1:
             problems.append(f"{len(planned)} planned incidents instead of 1")

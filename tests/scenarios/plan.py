@@ -93,6 +93,7 @@ class Scenario:
     skip: why this machine cannot run it; empty: it can. A scenario left out is a demand not shown.
     alone: whether another job beside it could change what is measured (``draw.goes_alone``).
     repeats: how often it is run; 0: as often as the command says, clean runs once.
+    sees_all: whether every step must be in the capture of a quiet run; False: the level is switched off now and then.
     twin: name of the scenario that this one, on the test process group, must be no worse than.
     """
 
@@ -120,6 +121,7 @@ class Scenario:
     venv: str = ""
     job: Callable[[Scenario, Plan, Path], Job] | None = None
     beside: Callable[[Job, threading.Event], None] | None = None
+    sees_all: bool = True
     twin: str = ""
     skip: Callable[[], str] = str
 

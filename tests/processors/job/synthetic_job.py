@@ -145,6 +145,8 @@ class SyntheticJob:
     ends: dict[int, float] = field(default_factory=dict)  # rank -> seconds at which its process is gone
     states: Callable[[int, float], ProcessState] = lambda rank, at: ProcessState.SLEEPING
     heartbeat_s: Callable[[int, float], float] = lambda rank, at: 0.05
+    #: (rank, seconds): what its instrumentation records then. Calls and steps are counted at every level.
+    level: Callable[[int, float], Level] = lambda rank, at: Level.EVENTS
     #: Groups whose calls nobody sees: exchange through shared memory, files or flags. The last of ``groups``.
     unseen: tuple[str, ...] = ()
     #: (rank, round of the program): its calls are made, but no step of its own ends, as under DDP's ``join``.
@@ -387,7 +389,7 @@ class SyntheticJob:
                 row, place = person.rows[index], (person.rank, index)
                 if row.enqueued_ns > min(now, person.ended_ns - 1):
                     break
-                if place in sent_done or row.call.group in self.unseen:
+                if place in sent_done or row.call.group in self.unseen or not self._records(person.rank, row):
                     continue
                 done = 0 < row.done_ns <= now
                 if not done and place in sent_open:
@@ -405,6 +407,12 @@ class SyntheticJob:
                 )  # fmt: skip
         return np.array(out, COLLECTIVES)
 
+    def _level_at(self, rank: int, time_ns: int) -> Level:
+        return self.level(rank, time_ns / SECOND - self.start_s)
+
+    def _records(self, rank: int, row: _Row) -> bool:
+        return self._level_at(rank, row.enqueued_ns) is Level.EVENTS
+
     def _steps(
         self, ready: Iterable[tuple[int, int, int, dict[Phase, int], float, float]]
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -414,11 +422,18 @@ class SyntheticJob:
             mine = [row for row in self.people[rank].rows if row.step == step]
             flags = StepFlag.HAS_LOSS | StepFlag.HAS_GRAD_NORM
             begin, starved_ns = end - sum(phases), self.starved_ns(rank, step)
+            if self._level_at(rank, end) is Level.OFF:
+                continue
+            looks = np.linspace(begin, end, 20).astype(int).tolist()
+            partly = any(self._level_at(rank, look) is not Level.EVENTS for look in looks)
+            if partly:
+                flags |= StepFlag.PARTLY_SEEN
+            mine = [row for row in mine if self._records(rank, row)]
             calls_ns = sum(max(0, row.done_ns - row.enqueued_ns) for row in mine)
             rows.append((rank, flags, step, begin, end, phases, calls_ns, len(mine), loss, norm, starved_ns))
             for index, name in enumerate(self._seen()):
                 used = [row for row in mine if row.call.group == name and row.call.op not in (Op.SEND, Op.RECV)]
-                if used:
+                if used and not partly:
                     last = used[-1]
                     groups.append((rank, index, 0, step, len(used), 0, last.seq, last.call.op, last.call.bytes))
         return np.array(rows, STEPS), np.array(groups, STEP_GROUPS)
@@ -431,6 +446,8 @@ class SyntheticJob:
             if now >= person.ended_ns:
                 continue
             since, phase, step = next(item for item in reversed(person.phases) if item[0] <= now)
+            level = self._level_at(person.rank, now)
+            blind = int(level < Level.EVENTS)
             open_total = 0
             at = (now - start) / SECOND
             for index, (name, members) in enumerate(self._seen().items()):
@@ -439,16 +456,16 @@ class SyntheticJob:
                 mine = [row for row in person.rows if row.call.group == name and row.enqueued_ns <= now]
                 plain = [row for row in mine if row.call.op not in (Op.SEND, Op.RECV)]
                 p2p = [row for row in mine if row.call.op in (Op.SEND, Op.RECV)]
-                still = [row for row in mine if not 0 < row.done_ns <= now]
+                still = [row for row in mine if not 0 < row.done_ns <= now and self._records(person.rank, row)]
                 open_total += len(still)
                 oldest = min((row.enqueued_ns for row in still), default=now)
                 last = mine[-1] if mine else None
-                done = [row for row in plain if 0 < row.done_ns <= now]
+                done = [row for row in plain if row not in still]
                 p2p_done = [row for row in p2p if 0 < row.done_ns <= now]
                 flags = EventFlag.ASYNC if last and last.call.asynchronous else EventFlag.NONE
                 groups.append(
                     (
-                        person.rank, index, last.call.op if last else 0, flags, 0, 0, 0, -1,
+                        person.rank, index, last.call.op if last else 0, flags, 0, blind, 0, -1,
                         last.call.bytes if last else 0, len(plain), -1, len(done), len(p2p), len(p2p_done), len(still),
                         now - oldest, now - max((row.enqueued_ns for row in mine), default=start),
                     )
@@ -457,7 +474,7 @@ class SyntheticJob:
             beat = int(self.heartbeat_s(person.rank, at) * SECOND)
             rows.append(
                 (
-                    person.rank, 4000 + person.rank, step, phase, state, Level.EVENTS, ExitState.RUNNING, hooks, now,
+                    person.rank, 4000 + person.rank, step, phase, state, level, ExitState.RUNNING, hooks, now,
                     now - since, now - since, beat, -1, 0, open_total,
                 )
             )  # fmt: skip

@@ -123,6 +123,7 @@ LEVELS = (
         alone=False,
         step_s=(0.1, 1.0),
         repeats=2,
+        sees_all=False,
         beside=switch_now_and_then,
     ),
 )

@@ -635,3 +635,30 @@ def test_a_receive_that_its_own_wait_has_just_ended_is_never_waited_for_again(ki
     open_work.hold(work, group, seq, 0, False)  # any other Work says by its wait() whether it failed
     open_work.poll()
     assert work.waits == 1
+
+
+def test_what_was_only_counted_is_shown_once_the_level_is_back(writer: RankRecorder, reader: RingReader) -> None:
+    writer.track_completion(True)
+    group = writer.define_group({"name": "world", "ranks": "0-7", "size": 8})
+    writer.set_level(Level.EVENTS, 1)
+    still = writer.enqueue(group, int(Op.ALL_REDUCE), 4, 0, -1, 0)
+    writer.set_level(Level.OFF, 1)
+    before = len(reader.events())
+    for _ in range(5):
+        writer.skip(group, 0)
+    writer.skip(group, P2P)
+    writer.set_phase(Phase.BACKWARD)
+    assert writer.end_step(None, None, 0) == 1
+    assert len(reader.events()) == before
+    assert reader.group(group)["enqueued"] == still
+    writer.set_level(Level.EVENTS, 1)
+    row = reader.group(group)
+    assert (row["enqueued"], row["completed"], row["open"]) == (6, 0, 1)
+    assert (row["p2p_enqueued"], row["p2p_completed"]) == (1, 1)
+    writer.complete(group, still, 0, 0)
+    assert reader.group(group)["completed"] == 6
+    assert writer.enqueue(group, int(Op.ALL_REDUCE), 4, 0, -1, 0) == 7
+    writer.end_step(None, None, 0)
+    writer.end_step(None, None, 0)
+    steps = [event for event in reader.events() if kind_of(event) == EventKind.STEP]
+    assert [bool(flags_of(event) & StepFlag.PARTLY_SEEN) for event in steps] == [True, False]

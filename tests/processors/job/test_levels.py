@@ -51,13 +51,15 @@ def test_a_healthy_job_is_silent(low: Level, apart_s: float, seed: int) -> None:
 
 
 def pipeline(job: SyntheticJob, rank: int, step: int) -> list[Action]:
-    """The first stage sends to the second, which stands in its receive for half of each step."""
-    first = [Enter(Phase.FORWARD), Work(0.9 * job.step_s), Call("pp", Op.SEND, peer=1)]
-    second = [Enter(Phase.FORWARD), Call("pp", Op.RECV, peer=0), Work(0.1 * job.step_s)]
-    return [Enter(Phase.DATA), Work(0.1 * job.step_s), *(first if rank == 0 else second), Enter(Phase.OPTIMIZER)]
+    """One stage works while the other stands in its receive, in turn."""
+    work = Work(0.4 * job.step_s)
+    there, back = Call("pp", Op.SEND, peer=1 - rank), Call("pp", Op.RECV, peer=1 - rank)
+    turns = [work, there, back] if rank == 0 else [back, work, there]
+    return [Enter(Phase.DATA), Work(0.1 * job.step_s), Enter(Phase.FORWARD), *turns, Enter(Phase.OPTIMIZER)]
 
 
 def test_a_stage_that_lowers_its_level_is_not_slow() -> None:
+    """What it waits is no longer told from what it works."""
     job = SyntheticJob(
         ranks=2,
         steps=150,

@@ -248,13 +248,14 @@ def _comparable(job: JobState, ranks: np.ndarray, partly: np.ndarray) -> np.ndar
     Such a step shows a rank's waits as its own work, so it is never put beside whole ones: a job is measured by them
     only until the first step that all ranks saw whole, which begins a new window.
     """
-    whole = ~partly.any(axis=1)
+    whole: np.ndarray = ~np.any(partly, axis=1)
     if job.sighted:
         return whole
     if whole.any():
         job.begin_sight(ranks)
         return whole
-    return partly.all(axis=1)
+    none_whole: np.ndarray = np.all(partly, axis=1)
+    return none_whole
 
 
 def _add_numbers(job: JobState, chosen: np.ndarray) -> None:

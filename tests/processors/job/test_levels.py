@@ -54,7 +54,7 @@ def pipeline(job: SyntheticJob, rank: int, step: int) -> list[Action]:
     """One stage works while the other stands in its receive, in turn."""
     work = Work(0.4 * job.step_s)
     there, back = Call("pp", Op.SEND, peer=1 - rank), Call("pp", Op.RECV, peer=1 - rank)
-    turns = [work, there, back] if rank == 0 else [back, work, there]
+    turns: list[Action] = [work, there, back] if rank == 0 else [back, work, there]
     return [Enter(Phase.DATA), Work(0.1 * job.step_s), Enter(Phase.FORWARD), *turns, Enter(Phase.OPTIMIZER)]
 
 

@@ -139,6 +139,9 @@ class CollectiveJoiner:
             self._health.drop("ends_without_begin", int((~matched).sum()))
             index, ends = index[matched], ends.compress(matched)
         self._rows[column][index] = np.maximum(ends["time_ns"], 1)
+        waited = ends["extra"] > 0  # of COMPLETE: since when its host stood in wait()
+        if waited.any():
+            self._rows["started_ns"][index[waited]] = ends["extra"][waited].astype(np.int64)
         self._rows["flags"][index] |= ends["flags"] & _END_FLAGS
 
     def _release(self, completion_seen: NDArray[np.bool_]) -> CollectedRows:

@@ -305,16 +305,22 @@ static inline OpenSlot *find_open(Side *side, uint64_t seq) {
     return slot->open == seq ? slot : NULL;
 }
 
-static void record_complete(Recorder *r, Py_ssize_t group, uint64_t seq, uint64_t enqueued_ns, uint64_t flags) {
+/* waiting_since: when the host began to wait() for it, 0 where it did not or nobody knows. */
+static void record_waited(Recorder *r, Py_ssize_t group, uint64_t seq, uint64_t enqueued_ns, uint64_t flags,
+                          uint64_t waiting_since) {
     int p2p = (int)(flags & FLAG_P2P);
     Side *side = &r->groups[group].side[p2p];
     OpenSlot *slot = find_open(side, seq);
     if (slot == NULL) return;
     uint64_t now = now_ns();
     append_event(r, pack_head(KIND_COMPLETE, 0, r->phase, flags, (uint64_t)group, 0), seq, now,
-                 enqueued_ns ? enqueued_ns : slot->ns, slot->step, 0);
+                 enqueued_ns ? enqueued_ns : slot->ns, slot->step, waiting_since);
     close_slot(side, seq);
     write_done_half(r, group, p2p, now);
+}
+
+static void record_complete(Recorder *r, Py_ssize_t group, uint64_t seq, uint64_t enqueued_ns, uint64_t flags) {
+    record_waited(r, group, seq, enqueued_ns, flags, 0);
 }
 
 /* --- Python methods of Recorder ----------------------------------------------------------------------------------- */
@@ -377,11 +383,12 @@ static PyObject *Recorder_enqueued(Recorder *r, PyObject *const *a, Py_ssize_t n
 
 static PyObject *Recorder_complete(Recorder *r, PyObject *const *a, Py_ssize_t n) {
     int64_t group;
-    uint64_t seq, ns, flags;
-    if (check_count(n, 4, "complete") || parse_i64(a[0], &group) || check_group(r, group) || parse_u64(a[1], &seq) ||
-        parse_u64(a[2], &ns) || parse_number(a[3], &flags))
+    uint64_t seq, ns, flags, since = 0;
+    if ((n == 5 ? 0 : check_count(n, 4, "complete")) || parse_i64(a[0], &group) || check_group(r, group) ||
+        parse_u64(a[1], &seq) || parse_u64(a[2], &ns) || parse_number(a[3], &flags) ||
+        (n == 5 && parse_u64(a[4], &since)))
         return NULL;
-    record_complete(r, (Py_ssize_t)group, seq, ns, flags & 0xFF);
+    record_waited(r, (Py_ssize_t)group, seq, ns, flags & 0xFF, since);
     Py_RETURN_NONE;
 }
 
@@ -943,21 +950,22 @@ static int hold_work(OpenWork *self, PyObject *work, Py_ssize_t group, uint64_t 
     return 0;
 }
 
-static void end_waited(PyObject *work, uint64_t extra_flags) {
+static void end_waited(PyObject *work, uint64_t extra_flags, uint64_t since) {
     OpenWork *self = waited_on;
     if (self == NULL) return;
     Py_ssize_t i = find_held(self, work);
     if (i < 0) return;
     Held entry = take_held(self, i);
-    record_complete(self->recorder, entry.group, entry.seq, 0, entry.flags | extra_flags);
+    record_waited(self->recorder, entry.group, entry.seq, 0, entry.flags | extra_flags, since);
     Py_DECREF(entry.work);
 }
 
-/* Work.wait: what the original returns or raises, and the moment of it. */
+/* Work.wait: what the original returns or raises, and the moments between which the host stood in it. */
 static PyObject *original_wait = NULL;
 static PyObject *recorded_wait(PyObject *work, PyObject *args, PyObject *kwargs) {
     PyObject *result;
     Py_ssize_t n = PyTuple_Size(args);
+    uint64_t since = now_ns();
     if (n == 0 && kwargs == NULL) {
         result = PyObject_CallFunctionObjArgs(original_wait, work, NULL);
     } else {
@@ -974,11 +982,11 @@ static PyObject *recorded_wait(PyObject *work, PyObject *args, PyObject *kwargs)
         Py_DECREF(all);
     }
     if (result != NULL) {
-        end_waited(work, 0);
+        end_waited(work, 0, since);
     } else if (PyErr_ExceptionMatches(PyExc_Exception)) {
         PyObject *type, *value, *trace;
         PyErr_Fetch(&type, &value, &trace);
-        end_waited(work, FLAG_FAILED);
+        end_waited(work, FLAG_FAILED, since);
         PyErr_Restore(type, value, trace);
     }
     return result;

@@ -1,6 +1,6 @@
 """Completion of collectives: holds the Work of operations that have not ended and reports their ends to the writer.
 
-Two sources. ``Work.wait`` is wrapped: a Python wait stamps the exact end. Everything else (DDP's C++ waits, functional
+Two sources. ``Work.wait`` is wrapped: a Python wait stamps its begin and the exact end. Everything else (DDP's C++ waits, functional
 collectives, calls nobody waits for) is found by testing ``is_completed()`` at the next operation, at phase edges and
 from the heartbeat thread; such an end is an upper bound and flagged POLLED. Only Work of host backends is held: that of
 a device backend would keep device memory alive, and its wait() does not wait (see collectives_status for those).
@@ -132,6 +132,7 @@ class CompletionTracker:
         tracker = self
 
         def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+            since = monotonic_ns()
             try:
                 result = original(self, *args, **kwargs)
             except Exception:
@@ -141,7 +142,7 @@ class CompletionTracker:
             entry: Any = take(key, None) or take_silent(key, None)
             if entry is not None:
                 try:
-                    complete(entry[1], entry[2], 0, entry[3])
+                    complete(entry[1], entry[2], 0, entry[3], since)
                 except Exception:
                     tracker.errors += 1
             return result

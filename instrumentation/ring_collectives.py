@@ -181,10 +181,10 @@ class RingCollectives(RingRecords):
         """Sequence number of the last operation counted on the group (of P2P if ``flags`` has P2P)."""
         return self._counts[flags & _P2P][group]
 
-    def complete(self, group: int, seq: int, enqueued_ns: int, flags: int) -> None:
+    def complete(self, group: int, seq: int, enqueued_ns: int, flags: int, waiting_since_ns: int = 0) -> None:
         """Record the end of one operation. A second report of the same end, or of an unknown one, does nothing.
 
-        ``enqueued_ns`` 0 means "as recorded at enqueue".
+        ``enqueued_ns`` 0 means "as recorded at enqueue"; ``waiting_since_ns``: when the host began to wait() for it.
         """
         with self._lock:
             p2p = flags & _P2P
@@ -193,7 +193,7 @@ class RingCollectives(RingRecords):
             if entry is None:
                 return
             now = monotonic_ns()
-            self._append(_COMPLETE, group, seq, now, enqueued_ns or entry[0], entry[1], 0, flags)
+            self._append(_COMPLETE, group, seq, now, enqueued_ns or entry[0], entry[1], waiting_since_ns, flags)
             if opened or self._open[1 - p2p][group]:
                 self._write_done_half(group, p2p, now)
                 return

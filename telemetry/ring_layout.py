@@ -124,8 +124,9 @@ DEFAULT_EVENT_SLOTS = 8192
 #: begin, head word (kind u8 | op u8 | phase u8 | flags u8 | group u16 | dtype u16), seq, time_ns, value, step, extra,
 #: end. All eight are u64. By kind:
 #:   ENQUEUE   seq = sequence (collective or P2P of its group), value = bytes, step, extra = peer + 1 (0 = none)
-#:   COMPLETE  seq = sequence, value = enqueue time_ns, step at enqueue, extra = 0
-#:   STARTED   like COMPLETE
+#:   COMPLETE  seq = sequence, value = enqueue time_ns, step at enqueue, extra = time_ns since when the host stood in
+#:             wait() for it (0 = it did not, or nobody knows)
+#:   STARTED   like COMPLETE, extra = 0
 #:   PHASE     phase = the new phase, seq = the phase that ended, value = time_ns at which that one began, step
 #:   STEP      seq = the step that ended, value = loss as float64 bits, step = its begin time_ns,
 #:             extra = gradient norm as float64 bits, flags = StepFlag, upper half of the head = run delay (below)

@@ -15,7 +15,8 @@ NO_GROUP = 0xFFFF
 UNKNOWN_SEQ = -1
 
 #: One row per operation of a rank in a group. Sent when complete, and once more while open if it stays open over a
-#: flush; the key (rank, group, p2p, seq) makes a repeat an update. ``done_ns`` 0 = open; ``started_ns`` 0 = unknown.
+#: flush; the key (rank, group, p2p, seq) makes a repeat an update. ``done_ns`` 0 = open.
+#: ``started_ns``: when the device came to it; where the host does it, since when its rank stood in wait(). 0 = unknown.
 COLLECTIVES = np.dtype(
     [
         ("rank", "<u4"),

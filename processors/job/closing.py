@@ -22,10 +22,12 @@ from .rows import concatenate, pick
 from .saves import with_more
 from .state import JobState
 from .straggler import WARM_UP_STEPS, StepTimes
-from .waits import measure_waits, release_times
+from .waits import StepEdges, measure_waits, place_late_waits, release_times, waited_late
 
 #: A rank this far behind the newest step row does not hold up the others' steps any longer.
 FURTHEST_BEHIND = 64
+#: Steps for which a collective is kept for those who have still to wait for it.
+STEPS_HELD = 4
 #: Jobs without steps: keep at most this many rows waiting for a step to close.
 MOST_PENDING_ROWS = 65_536
 #: Steps of which the pattern of signatures is kept.
@@ -92,13 +94,15 @@ def close_steps(job: JobState, horizon: int) -> Closed:
     blind = job.blind()
     mismatch = find_mismatch(instances, blind)
     ready, left = _split_at(instances, horizon)
+    ready, held = _hold_unwaited(job, ready, closing, horizon)
     p2p_rows = _p2p_of(pending)
     p2p_done = p2p_rows["step"] <= horizon
-    job.pending.keep(concatenate([left, pick(p2p_rows, ~p2p_done)], COLLECTIVES) if p2p_rows.size else left)
+    kept = [part for part in (held.rows, left, pick(p2p_rows, ~p2p_done)) if part.size]
+    job.pending.keep(concatenate(kept, COLLECTIVES) if len(kept) > 1 else kept[0] if kept else left)
     short = _check_counts(job, horizon, blind)
     if mismatch is None:
         _remember_pattern(job, ready, horizon)
-    _measure(job, closing, ready, pick(p2p_rows, p2p_done))
+    _measure(job, closing, _both(ready, held), pick(p2p_rows, p2p_done))
     job.closed_step = max(job.closed_step, horizon)
     job.note_pace(instances.rows.size)
     job.steps_changed = job.rewrite_open = True
@@ -156,15 +160,59 @@ def _split_at(instances: Joined, horizon: int) -> tuple[Joined, np.ndarray]:
     ready = np.maximum.reduceat(instances.rows["step"], instances.first) <= horizon
     if ready.all():
         return instances, instances.rows[:0]
-    row_ready = ready[instances.instance]
-    count = instances.count[ready]
-    closed = Joined(
-        rows=pick(instances.rows, row_ready),
+    return _part(instances, ready), pick(instances.rows, ~ready[instances.instance])
+
+
+def _hold_unwaited(job: JobState, ready: Joined, closing: np.ndarray, horizon: int) -> tuple[Joined, Joined]:
+    """``ready`` without, and only, what all have called and some wait for in a later step, as far as that is known.
+
+    Their wait is measured when that step closes, and needs to know when the others came.
+    """
+    rows = ready.rows
+    nothing = Joined(rows=rows[:0], first=ready.first[:0], count=ready.count[:0], instance=ready.instance[:0])
+    if not rows.size or not closing.size:
+        return ready, nothing
+    newest_end = np.zeros(int(max(rows["rank"].max(), closing["rank"].max())) + 1, np.int64)
+    np.maximum.at(newest_end, closing["rank"], closing["end_ns"])
+    later = (rows["done_ns"] == 0) | (waited_late(rows) & (rows["started_ns"] > newest_end[rows["rank"]]))
+    if not later.any():
+        return ready, nothing
+    group = rows["group"][ready.first]
+    holding = np.logical_or.reduceat(later, ready.first) & (ready.count == job.shape().sizes[group])
+    holding &= np.maximum.reduceat(rows["step"], ready.first) > horizon - STEPS_HELD
+    holding &= ~np.array([*job.on_device, True], bool)[np.minimum(group, len(job.on_device))]
+    return _part(ready, ~holding), _part(ready, holding)
+
+
+def _part(instances: Joined, chosen: np.ndarray) -> Joined:
+    """Some of the instances. chosen: by instance."""
+    count = instances.count[chosen]
+    return Joined(
+        rows=pick(instances.rows, chosen[instances.instance]),
         first=np.concatenate([[0], np.cumsum(count)[:-1]]).astype(np.int64) if count.size else count,
         count=count,
         instance=np.repeat(np.arange(count.size), count),
     )
-    return closed, pick(instances.rows, ~row_ready)
+
+
+def _both(one: Joined, other: Joined) -> Joined:
+    """The instances of both, which have none in common."""
+    if not other.count.size:
+        return one
+    count = np.concatenate([one.count, other.count])
+    return Joined(
+        rows=concatenate([one.rows, other.rows], COLLECTIVES),
+        first=np.concatenate([[0], np.cumsum(count)[:-1]]).astype(np.int64),
+        count=count,
+        instance=np.repeat(np.arange(count.size), count),
+    )
+
+
+def _edges_of(step_rows: np.ndarray) -> StepEdges:
+    rows = pick(step_rows, np.lexsort((step_rows["step"], step_rows["rank"])))
+    return StepEdges(
+        rank=rows["rank"].astype(np.int64), step=rows["step"], begin_ns=rows["begin_ns"], end_ns=rows["end_ns"]
+    )
 
 
 def _remember_pattern(job: JobState, ready: Joined, horizon: int) -> None:
@@ -200,8 +248,12 @@ def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarra
     phases = chosen["phase_ns"].astype(np.int64)
     by_device = device_rows(job, ready.rows) if has_device_groups(job) else ready.rows[:0]
     if (ready.rows.size or p2p.size) and not by_device.size:  # pipelines may have nothing but point-to-point calls
-        release = release_times(ready, job.shape()) if ready.rows.size else np.zeros(0, np.int64)
-        waits = measure_waits(ready, release, p2p)
+        called, release = ready.rows, np.zeros(0, np.int64)
+        if called.size:
+            release = release_times(ready, job.shape())
+            late = place_late_waits(ready, release, job.shape(), _edges_of(step_rows))
+            called, release = late if late is not None else (called, release)
+        waits = measure_waits(called, release, p2p)
         blocked = _align(waits.ranks, waits.steps, waits.blocked_ns, ranks, full)
     else:
         blocked = np.zeros(phases.shape, np.int64)

@@ -3,6 +3,7 @@
 Arrivals (enqueue times) on a shared clock are exact, completions seen by polling are not, so a wait lasts from a rank's
 own arrival to the last arrival, never beyond its own completion. Between nodes only durations compare.
 Overlapping waits count once; an asynchronous call is no wait until its rank has nothing else left to enqueue.
+Who waits for a call only later, maybe in a later step, stands still from then on, or not at all if it has ended by then.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from ...telemetry.vocabulary import EventFlag, Op, Phase
 from .matching import Joined
 from .rows import concatenate, pick
 
+#: A wait() that begins later than this after its call was not made with it.
+LATE_NS = 1_000_000
 _TIME_BITS = 48  # 78 hours from the first row: more than a step lasts
 _FROM_ROOT = np.zeros(256, bool)
 _FROM_ROOT[[int(Op.BROADCAST), int(Op.SCATTER)]] = True
@@ -30,6 +33,30 @@ class GroupShape:
     one_clock: np.ndarray
     #: ``positions[group, rank]`` = place of the rank within the group, -1 none; None where no rooted call needs it.
     positions: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepEdges:
+    """When each rank's steps began and ended: (rows,) by rank, then step."""
+
+    rank: np.ndarray
+    step: np.ndarray
+    begin_ns: np.ndarray
+    end_ns: np.ndarray
+
+    def end_of(self, rank: np.ndarray, step: np.ndarray) -> np.ndarray:
+        """The end of these ranks' steps, 0 where it is not known."""
+        key, wanted = (self.rank << _TIME_BITS) + self.step, (rank << _TIME_BITS) + step
+        place = np.minimum(np.searchsorted(key, wanted), key.size - 1)
+        return np.where(key[place] == wanted, self.end_ns[place], 0)
+
+    def step_at(self, rank: np.ndarray, time_ns: np.ndarray) -> np.ndarray:
+        """The step in which each of these ranks was at that time, -1 where it is not known."""
+        base = int(self.begin_ns.min())
+        key, time = (self.rank << _TIME_BITS) + (self.begin_ns - base), np.maximum(time_ns - base, -1)
+        place = np.searchsorted(key, (rank << _TIME_BITS) + time, side="right") - 1
+        known = (place >= 0) & (self.rank[place] == rank) & (time_ns <= self.end_ns[place])
+        return np.where(known, self.step[place], -1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -72,10 +99,49 @@ def release_times(joined: Joined, shape: GroupShape) -> np.ndarray:
     return np.where(complete, np.maximum(last, arrived), arrived)
 
 
-def measure_waits(joined: Joined, release: np.ndarray, p2p: np.ndarray) -> Waits:
-    """Adds up the waits of joined collectives and of P2P rows (COLLECTIVES with EventFlag.P2P)."""
+def waited_late(rows: np.ndarray) -> np.ndarray:
+    """Which rows of host groups their rank began to wait() for only after doing something else."""
+    since = rows["started_ns"]
+    return np.asarray((since > 0) & (since - rows["enqueued_ns"] > LATE_NS))
+
+
+def place_late_waits(
+    joined: Joined, release: np.ndarray, shape: GroupShape, edges: StepEdges
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Rows and releases in which each late wait begins when, and lies in the step in which, it was; None without any.
+
+    The recorder tells since when a host stood in wait(). Where it does not, the call had ended before that, or C++
+    waited (DDP): then the rank stayed in its step. A member that left its step before all had come, or that waited
+    late, shows that nobody waits for this call where it is made.
+    """
     rows = joined.rows
+    rank, step, since = rows["rank"].astype(np.int64), rows["step"], rows["enqueued_ns"]
+    late = waited_late(rows)
+    end = edges.end_of(rank, step)
+    left = (end > 0) & (release > end)
+    if not (late | left).any():
+        return None
+    shown = np.logical_or.reduceat(late | left, joined.first)[joined.instance]
+    polled = (rows["done_ns"] == 0) | ((rows["flags"] & int(EventFlag.POLLED)) != 0)
+    rows = rows.copy()
+    rows["flags"] = np.where(shown, rows["flags"] & ~np.uint8(EventFlag.ASYNC), rows["flags"])
+    ends = np.where(left | (shown & polled), since, release)
+    if late.any():
+        began = rows["started_ns"]
+        apart = late & ~shape.one_clock[rows["group"]]  # how long it took tells nothing where all waited late
+        at = np.where(late, edges.step_at(rank, began), step)
+        late &= at >= 0  # what is waited for in a step that is not closed is measured with that one
+        ends = np.where(late, np.maximum(np.where(apart, rows["done_ns"], release), began), np.where(at < 0, since, ends))
+        rows["enqueued_ns"] = np.where(late, began, since)
+        rows["step"] = np.where(late, at, step)
+    return rows, ends
+
+
+def measure_waits(rows: np.ndarray, release: np.ndarray, p2p: np.ndarray) -> Waits:
+    """Adds up the waits of collectives and of P2P rows (COLLECTIVES with EventFlag.P2P)."""
     if p2p.size:
+        p2p = p2p.copy()
+        p2p["enqueued_ns"] = np.where(waited_late(p2p), p2p["started_ns"], p2p["enqueued_ns"])
         exact = (p2p["done_ns"] > 0) & ((p2p["flags"] & int(EventFlag.POLLED)) == 0)
         waits = exact & (p2p["op"] == int(Op.RECV))
         release = np.concatenate([release, np.where(waits, p2p["done_ns"], p2p["enqueued_ns"])])

@@ -76,6 +76,16 @@ def test_a_row_carries_everything_of_its_call() -> None:
     assert joiner.open_rows == 0
 
 
+def test_a_row_tells_since_when_its_host_waited() -> None:
+    joiner, _ = _joiner()
+    events, ring = _events([(1, EventKind.ENQUEUE, 1, seq, 0, 100 + seq) for seq in (5, 6)])
+    joiner.collect(events, ring, RANK_OF, GROUP_OF, SEEN)
+    events, ring = _events([(1, EventKind.COMPLETE, 1, seq, 0, 200 + seq) for seq in (5, 6)])
+    events["extra"] = [0, 170]
+    rows = joiner.collect(events, ring, RANK_OF, GROUP_OF, SEEN).rows
+    assert rows[["started_ns", "done_ns"]].tolist() == [(0, 205), (170, 206)]
+
+
 def test_an_open_row_is_sent_once_and_again_when_done() -> None:
     joiner, _ = _joiner()
     first = _collect(joiner, [(0, EventKind.ENQUEUE, 0, 1, 0, 10)])

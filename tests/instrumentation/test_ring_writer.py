@@ -257,6 +257,14 @@ def test_a_second_end_and_an_unknown_one_are_ignored(writer: RankRecorder, reade
     assert reader.head == head
 
 
+def test_an_end_tells_since_when_it_was_waited_for(writer: RankRecorder, reader: RingReader) -> None:
+    group = writer.define_group({"name": "0", "size": 8})
+    writer.track_completion(True)
+    for since in (0, 456):
+        writer.complete(group, writer.enqueue(group, Op.ALL_REDUCE, 4, 7, -1, 0), 0, 0, since)
+        assert last(reader)[layout.E_EXTRA] == since
+
+
 def test_complete_through_ends_everything_up_to_it(writer: RankRecorder, reader: RingReader) -> None:
     group = writer.define_group({"name": "0", "size": 8})
     writer.track_completion(True)

@@ -65,7 +65,13 @@ class WaitAll:
     """Waits in C++ for every asynchronous call so far: the end is seen by polling only."""
 
 
-Action = Call | Enter | Work | WaitAll
+@dataclass(frozen=True, slots=True)
+class WaitEarlier:
+    """Waits in Python for the asynchronous calls of earlier steps. As the recorder has it: where such a call is still
+    open, since when it was waited for and its exact end; else only that it had ended by some look."""
+
+
+Action = Call | Enter | Work | WaitAll | WaitEarlier
 Program = Callable[["SyntheticJob", int, int], list[Action]]
 
 
@@ -105,6 +111,7 @@ class _Row:
     phase: Phase
     enqueued_ns: int
     done_ns: int = 0
+    waited_ns: int = 0  # when its rank began to wait for it from Python, 0 never
 
 
 @dataclass(slots=True)
@@ -223,6 +230,12 @@ class SyntheticJob:
                 elif isinstance(action, WaitAll):
                     pending, me.pending = me.pending, []
                     yield pending
+                elif isinstance(action, WaitEarlier):
+                    due = [row for row in me.pending if row.step < me.step]
+                    me.pending = [row for row in me.pending if row.step == me.step]
+                    for row in due:
+                        row.waited_ns = me.clock
+                    yield due
                 else:
                     row = self._enqueue(me, action, instances)
                     if me.clock >= me.ended_ns:
@@ -355,7 +368,7 @@ class SyntheticJob:
 
     def _block(self, now: int, name: EventName, node: str, rows: np.ndarray) -> Record:
         skew = self.clock_skew_ns(node)
-        for column in ("enqueued_ns", "done_ns", "begin_ns", "end_ns", "read_ns"):
+        for column in ("enqueued_ns", "started_ns", "done_ns", "begin_ns", "end_ns", "read_ns"):
             if column in (rows.dtype.names or ()):
                 rows[column] = np.where(rows[column] > 0, rows[column] + skew, 0)
         block = Block(
@@ -396,13 +409,15 @@ class SyntheticJob:
                     continue
                 (sent_done if done else sent_open).add(place)
                 flags = EventFlag.P2P if row.call.op in (Op.SEND, Op.RECV) else EventFlag.NONE
-                if row.call.asynchronous:
-                    flags |= EventFlag.ASYNC | EventFlag.POLLED
+                exact = 0 < row.waited_ns < row.done_ns
+                if row.call.asynchronous and not exact:
+                    flags |= EventFlag.POLLED if row.waited_ns else EventFlag.ASYNC | EventFlag.POLLED
                 out.append(
                     (
                         person.rank, names.index(row.call.group), row.call.op, flags, row.call.dtype, row.phase, 0,
-                        row.call.peer, row.seq, row.call.bytes, row.step, row.enqueued_ns, 0,
-                        row.done_ns + (50_000_000 if row.call.asynchronous else 0) if done else 0,
+                        row.call.peer, row.seq, row.call.bytes, row.step, row.enqueued_ns,
+                        row.waited_ns if exact and done else 0,
+                        row.done_ns + (50_000_000 if row.call.asynchronous and not exact else 0) if done else 0,
                     )
                 )  # fmt: skip
         return np.array(out, COLLECTIVES)

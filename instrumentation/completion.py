@@ -1,9 +1,9 @@
 """Completion of collectives: holds the Work of operations that have not ended and reports their ends to the writer.
 
-Two sources. ``Work.wait`` is wrapped: a Python wait stamps its begin and the exact end. Everything else (DDP's C++ waits, functional
-collectives, calls nobody waits for) is found by testing ``is_completed()`` at the next operation, at phase edges and
-from the heartbeat thread; such an end is an upper bound and flagged POLLED. Only Work of host backends is held: that of
-a device backend would keep device memory alive, and its wait() does not wait (see collectives_status for those).
+Two sources. ``Work.wait`` is wrapped: a Python wait stamps its begin and the exact end. Everything else (DDP's C++
+waits, functional collectives, calls nobody waits for) is found by testing ``is_completed()`` at the next operation, at
+phase edges and from the heartbeat thread; such an end is an upper bound and flagged POLLED. Only Work of host backends
+is held: that of a device backend would keep device memory alive, and its wait() does not wait (see collectives_status).
 Never waits, never synchronises, never raises into the job except what the original ``wait`` raised.
 """
 

@@ -3,7 +3,7 @@
 Arrivals (enqueue times) on a shared clock are exact, completions seen by polling are not, so a wait lasts from a rank's
 own arrival to the last arrival, never beyond its own completion. Between nodes only durations compare.
 Overlapping waits count once; an asynchronous call is no wait until its rank has nothing else left to enqueue.
-Who waits for a call only later, maybe in a later step, stands still from then on, or not at all if it has ended by then.
+Who waits for a call only later, maybe steps later, stands still from then on, or not at all if it has ended by then.
 """
 
 from __future__ import annotations
@@ -131,7 +131,9 @@ def place_late_waits(
         apart = late & ~shape.one_clock[rows["group"]]  # how long it took tells nothing where all waited late
         at = np.where(late, edges.step_at(rank, began), step)
         late &= at >= 0  # what is waited for in a step that is not closed is measured with that one
-        ends = np.where(late, np.maximum(np.where(apart, rows["done_ns"], release), began), np.where(at < 0, since, ends))
+        ends = np.where(
+            late, np.maximum(np.where(apart, rows["done_ns"], release), began), np.where(at < 0, since, ends)
+        )
         rows["enqueued_ns"] = np.where(late, began, since)
         rows["step"] = np.where(late, at, step)
     return rows, ends

@@ -48,7 +48,7 @@ def verdicts(context: MemoryContext) -> list[tuple[str, list[int | None]]]:
 @pytest.mark.parametrize("seed", range(1, 7))
 @pytest.mark.parametrize("program", [late_step, called_early])
 def test_ranks_that_run_ahead_of_each_other_are_all_healthy(program, seed: int) -> None:  # type: ignore[no-untyped-def]
-    job = SyntheticJob(ranks=5, steps=200, step_s=0.2, jitter=0.05, seed=seed, program=program, transfer_s=lambda _: 0.01)
+    job = SyntheticJob(ranks=5, steps=200, jitter=0.05, seed=seed, program=program, transfer_s=lambda _: 0.01)
     assert verdicts(drive(job.records(), batches=[3])) == []
 
 

@@ -11,8 +11,10 @@ import numpy as np
 
 from ...telemetry.vocabulary import EventFlag
 from .matching import join_instances
+from .median import median
 from .rows import pick
 from .state import JobState
+from .straggler import FEWEST_BASELINE_STEPS, LONGEST_BASELINE, StepTimes, Straggler
 from .thresholds import DEFAULT_TIMEOUT_S, FLOOR_NS, SHARE_OF_TIMEOUT, STEPS_OF_PATIENCE, TIMES_LONGEST
 from .waits import Waits, sum_by_rank_and_step
 
@@ -21,6 +23,10 @@ SETTLED_STEPS = 5
 #: Where starts are not known, a long kernel and a collective that does not end look the same: patience, then.
 BLURRED_NS = 30_000_000_000
 BLURRED_STEPS = 10
+#: The recorder's status moves this often. Where steps keep time with it, one rank's stands seem a look longer, or none.
+LOOK_NS = 100_000_000
+#: The newest steps, in whose length a slow device must show: hosts run ahead of their devices.
+LENGTHENED_STEPS = 5
 
 
 def has_device_groups(job: JobState) -> bool:
@@ -108,3 +114,12 @@ def measure_device_waits(rows: np.ndarray) -> Waits:
     known = (rows["started_ns"] > 0) & (rows["done_ns"] > 0)
     stood = np.where(known, np.maximum(rows["done_ns"] - rows["started_ns"], 0), 0)
     return sum_by_rank_and_step(rows["rank"].astype(np.int64), rows["step"], rows["phase"], stood)
+
+
+def shows_in_steps(times: StepTimes, found: Straggler) -> bool:
+    """Whether the steps became longer as well, which a slow device's must and what only looks make up does not."""
+    before = times.duration_ns[times.steps < found.onset_step][-LONGEST_BASELINE:]
+    if not found.based or before.size < FEWEST_BASELINE_STEPS:
+        return 2 * found.excess_ns > 3 * LOOK_NS
+    now_ns = float(median(times.duration_ns[-LENGTHENED_STEPS:]))
+    return now_ns - float(median(before)) > found.excess_ns / 2.0

@@ -10,6 +10,7 @@ import numpy as np
 from ...telemetry.vocabulary import Kind
 from ..operator import Context
 from . import steps_story
+from .device import has_device_groups, shows_in_steps
 from .drift import find_drift, has_come_back
 from .findings import clear_finding, open_finding
 from .numeric import (
@@ -111,6 +112,8 @@ def _end_if_fast(job: JobState, finding: OpenFinding, now: int, ctx: Context) ->
 
 def _look_for_slow_ranks(job: JobState, now: int, ctx: Context) -> None:
     found = find_straggler(job.times)
+    if found is not None and has_device_groups(job) and not shows_in_steps(job.times, found):
+        found = None
     if found is not None:
         body = steps_story.straggler_body(job, found, now)
         place = f"rank {found.rank} step {found.onset_step}"

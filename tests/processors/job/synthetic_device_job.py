@@ -56,6 +56,8 @@ class DeviceJob:
     host: Callable[[int, int], float] = lambda rank, step: 0.0
     edit: Callable[[int, int, list[tuple[Op, int]]], list[tuple[Op, int]]] = lambda rank, step, calls: calls
     stuck: tuple[int, int] | None = None
+    #: (rank, step) whose looks come upon the ends only: its looks keep time with its steps.
+    misses: Callable[[int, int], bool] = lambda rank, step: False
     timeout_s: float = 600.0
     after_s: float = 14.0
     start_s: float = 100.0
@@ -163,7 +165,7 @@ class DeviceJob:
                     continue
                 began = self._seen(call.started, call.rank) if self.timing else FOREVER
                 # The recorder tells the last start only: of what began and ended between two looks it tells the end.
-                began = 0 if began > now or began >= done else began
+                began = 0 if began > now or began >= done or self.misses(call.rank, call.step) else began
                 rows.append(
                     (
                         call.rank, 0, call.op, EventFlag.POLLED, 6, Phase.BACKWARD, 0, -1, call.seq, call.bytes,

@@ -117,7 +117,9 @@ def test_looks_that_keep_time_with_the_steps_make_nobody_slow(seed: int) -> None
     job = DeviceJob(
         kernel=lambda rank, step: 1.14 if rank == 0 else 1.0,
         misses=lambda rank, step: rank == 2 and step >= 60,
-        step_s=0.5,
+        step_s=(0.5 - 0.002) / 1.14,
+        start_s=100.05,
+        jitter=0.001,
         steps=120,
         seed=seed,
     )

@@ -399,8 +399,12 @@ class Agent:
         rank.exit_sent = True
         self._tell_last_stack(rank)
         status = processes.exit_status(rank.pid, rank.start_ticks, rank.pidfd, rank.ring.uid)
+        told = read_signal(rank.ring)
         ended_ns = min(rank.last_sign_of_life_ns() or now_ns, now_ns) if rank.left_behind else now_ns
-        self._tell(rank, EventName.RANK_EXIT, ended_ns, exit_attributes(rank, status, read_signal(rank.ring)))
+        if told is not None and (status.signal == told.number or status == processes.UNKNOWN_EXIT):
+            # The kernel takes its time to clear a process away, and we to look: victims would seem to come first.
+            ended_ns = min(ended_ns, told.time_ns) if told.time_ns > 0 else ended_ns
+        self._tell(rank, EventName.RANK_EXIT, ended_ns, exit_attributes(rank, status, told))
         if exit_state_of(rank) != ExitState.NORMAL or status.signal or status.exit_code:
             self._save_ring(rank, "died")
 

@@ -228,7 +228,9 @@ def _judge_held(
     if first.rank in {ending.rank for ending in left}:
         left = []  # everybody was on the way out
     # A launcher that clears up after a rank's abort tells the others to stop; one that was told to stop does so first.
-    cleared_up = bool(aborts) and aborts[0] is first and all(stop.by_launcher for stop in stops)
+    # Victims may have raised before either was seen.
+    cleared_up = bool(aborts and stops) and aborts[0].time_ns <= stops[0].time_ns
+    cleared_up = cleared_up and all(stop.by_launcher for stop in stops)
     if stops and not cleared_up and stops[0].time_ns <= first.time_ns + TOGETHER_NS:
         alone = _told_alone(stops, ranks)
         if alone is not None:

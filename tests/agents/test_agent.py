@@ -171,6 +171,8 @@ def test_a_rank_that_its_launcher_ends_leaves_where_it_stood(start_rank: Start, 
     assert stack.attributes["line"] in (marked[0], marked[0] - 1)
     names = [name for name in watched.names() if name in (EventName.RANK_STACK.value, EventName.RANK_EXIT.value)]
     assert names == [EventName.RANK_STACK.value, EventName.RANK_EXIT.value]
+    (ended,) = watched.events(EventName.RANK_EXIT)
+    assert ended.mono_ns <= stack.mono_ns  # when the signal came, not when the process was found gone
 
 
 def test_stop_and_continue(start_rank: Start, watch: Watch) -> None:

@@ -205,6 +205,20 @@ def test_an_abort_before_the_launcher_stops_the_others_is_the_cause() -> None:
     assert verdict(run(*started, abort, *stops, finished(5.0, 1))) == ("immediate_crash", "rank_died", [2])
 
 
+def test_an_abort_whose_victims_raised_before_it_was_seen_is_no_planned_stop() -> None:
+    started = [(0.1, EventName.RANK_STARTED, rank, {"pid": 4000 + rank, "launcher_pid": 77}) for rank in range(4)]
+    stops = [signalled(9.2, rank, 15, 77) for rank in (0, 1, 3)]
+    events = [victim(8.99, 0), victim(8.995, 3), signalled(9.0, 2, 6, 4002), *stops]
+    assert verdict(run(*started, *events, finished(10.0, 1))) == ("immediate_crash", "rank_died", [2])
+
+
+def test_an_abort_after_the_launcher_was_told_to_stop_is_planned() -> None:
+    started = [(0.1, EventName.RANK_STARTED, rank, {"pid": 4000 + rank, "launcher_pid": 77}) for rank in range(4)]
+    stops = [signalled(9.0, rank, 15, 77) for rank in (0, 1, 3)]
+    context = run(*started, *stops, signalled(9.1, 2, 6, 4002), finished(10.0, 1))
+    assert verdict(context) == ("planned", "planned_stop", [])
+
+
 def signalled(at: float, rank: int, signal: int, sender: int) -> Happening:
     """The end of a rank whose handler noted who sent the signal."""
     event = killed(at, rank, signal)

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,6 +82,9 @@ def measure(report: Report, where: str, load: Load) -> None:
     report.at_least(line, ASKED_RECORDS_PER_S, max(rates))
     report.all_of(f"{where}: faulty jobs found: kind and rank", right, len(faulty))
     report.all_of(f"{where}: sound jobs without a finding", quiet, jobs - len(faulty))
+    told = Counter(kind for job, (kind, _) in found.items() if job not in faulty)
+    if told:
+        report.shown(f"{where}: what sound jobs were told to have", ", ".join(f"{n} {k}" for k, n in told.items()))
 
 
 def profile(load: Load) -> int:

@@ -53,20 +53,25 @@ def excess_over_others(self_ns: np.ndarray) -> np.ndarray:
     return np.asarray(self_ns - np.stack(others, axis=1))
 
 
-def view(series: np.ndarray, window: int, *, based: bool, signed: bool) -> View:
+def view(
+    series: np.ndarray, window: int, *, based: bool, signed: bool, least_gain: float = -float("inf")
+) -> View | None:
     """The last ``window`` rows of (n, ranks) ``series`` against those before; without a base, against nothing.
+
+    None if no rank gains more than ``least_gain``: noise is dear, and there is nearly always nothing to compare.
 
     signed: whether a rank's usual place may be below zero and count (against its own past), or is taken as zero there
     (a rank that used to be faster than the others and is now as slow as they are is no straggler).
     """
     recent, before = series[-window:], series[:-window]
-    usual = median(before, axis=0) if based else np.zeros(series.shape[1])
-    if not signed:
-        usual = np.maximum(usual, 0.0)
+    center = median(before, axis=0) if based else np.zeros(series.shape[1])
+    usual = center if signed else np.maximum(center, 0.0)
     above = recent - usual
     middle = median(above, axis=0)
     # One long step must not carry a window: what stands out counts twice the middle at most.
     gain = np.minimum(above, np.maximum(2.0 * middle, 0.0)).mean(axis=0)
+    if not (gain > least_gain).any():
+        return None
     pooled = _scale(recent - median(recent, axis=0))
     own = _scale_by_rank(above - middle)
     # Few steps say little about one rank's own noise: it counts where it is clearly larger than the ranks' together.
@@ -74,7 +79,7 @@ def view(series: np.ndarray, window: int, *, based: bool, signed: bool) -> View:
     means_noise = 0.0
     past = 0.0
     if based:
-        residuals = before - median(before, axis=0)
+        residuals = before - center
         step_noise = np.maximum(step_noise, _scale(residuals))
         means_noise = _noise_of_means(residuals, window)
         past = 1.0 / before.shape[0]

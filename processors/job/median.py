@@ -17,4 +17,6 @@ def median(values: np.ndarray, axis: int | None = None, keepdims: bool = False) 
         return np.median(values, axis=axis, keepdims=keepdims)
     middle: list[Any] = [slice(None)] * values.ndim
     middle[axis] = slice((size - 1) // 2, size // 2 + 1)
-    return ordered[tuple(middle)].mean(axis=axis, keepdims=keepdims)
+    inner = ordered[tuple(middle)]
+    exact = np.float64 if values.dtype.kind in "iu" else None  # as ``mean`` adds, without what it does around it
+    return inner.sum(axis=axis, dtype=exact, keepdims=keepdims) / inner.shape[axis]

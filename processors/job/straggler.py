@@ -191,8 +191,9 @@ def is_still_slow(times: StepTimes, found: Found) -> bool:
 def _look_through_window(times: StepTimes, excess: np.ndarray, excess_ns: np.ndarray, window: int) -> Straggler | None:
     past = excess.shape[0] - window
     based = past >= FEWEST_BASELINE_STEPS
-    others = view(excess, window, based=based, signed=False)
-    if not ((others.gain > OWN_SHARE * SMALLEST_EXCESS) & (others.gain > OWN_SUPPORT_Z * others.noise)).any():
+    least_gain = OWN_SHARE * SMALLEST_EXCESS
+    others = view(excess, window, based=based, signed=False, least_gain=least_gain)
+    if others is None or not ((others.gain > least_gain) & (others.gain > OWN_SUPPORT_Z * others.noise)).any():
         return None  # neither view would name anyone
     gain, z = others.gain, others.gain / others.noise
     if based:
@@ -250,6 +251,7 @@ def _against_own_past(times: StepTimes, others: View, window: int, past: int) ->
     keep = window + past
     usual_ns = max(1.0, float(median(times.duration_ns[-keep:-window])))
     own = view(times.self_ns[-keep:] / usual_ns, window, based=True, signed=True)
+    assert own is not None
     ranks = own.gain.size
     if ranks > MANY_RANKS:
         common = np.full(ranks, float(median(own.middle)))

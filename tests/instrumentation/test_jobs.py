@@ -15,7 +15,7 @@ from whichrank.telemetry import ring_layout as layout
 from whichrank.telemetry.vocabulary import ExitState, StepFlag
 
 TRAINING = """
-    import math, os, sys, torch, torch.distributed as dist
+    import math, os, sys, time, torch, torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
     dist.init_process_group("gloo")
     rank = dist.get_rank()
@@ -39,6 +39,7 @@ TRAINING = """
             optimizer.zero_grad()
     if rank == 0:
         torch.save(model.module.state_dict(), os.devnull)
+    time.sleep(2.0)  # the attempt token is asked for once a second
     dist.barrier()
 
     if sys.argv[1:] == ["fsdp2"]:

@@ -60,7 +60,7 @@ def straggler_body(job: JobState, found: Straggler, now: int) -> Body:
         onset_ns=found.onset_ns,
         now=now,
         proof=[*proof, evidence("steps.waiting", ranks_words(others), now, waits)],
-        cleared=[ruled_out(others, "spends long in collectives", because)],
+        cleared=[ruled_out(others, "long in collectives", because)],
         confidence=min(0.97, 0.6 + found.z / 30.0),
         step=found.onset_step,
     )
@@ -101,7 +101,7 @@ def drift_body(job: JobState, found: Drift, now: int) -> Body:
         onset_ns=found.onset_ns,
         now=now,
         proof=[evidence("steps.drift", source_of(job, found.rank), now, shows, round(found.rise, 4))],
-        cleared=[ruled_out(others, "spends longer in collectives", f"only waits there for rank {found.rank}")],
+        cleared=[ruled_out(others, "longer in collectives", f"there it is only waiting for rank {found.rank}")],
         confidence=0.8,
         step=found.onset_step,
     )

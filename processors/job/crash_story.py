@@ -11,10 +11,11 @@ from ...telemetry.vocabulary import Bucket, Kind, Scope, Severity
 from .crash_order import SIGABRT, SIGKILL, TOGETHER_NS, CrashVerdict, Ending, role_hint
 from .state import JobState
 from .story import Body, body, evidence, ruled_out, share, source_of, suspect
-from .words import duration_words, phase_word, ranks_words, signal_word
+from .words import cut_short, duration_words, phase_word, ranks_words, signal_word
 
 #: Where in torch's sources a victim's error was raised says nothing, and what follows its first words neither.
 _LOCATION = re.compile(r"^\[[^\]]*\]\s*")
+_MESSAGE_CHARS = 300
 _BRIEF_CHARS = 120
 
 
@@ -95,7 +96,7 @@ def ending_words(ending: Ending) -> str:
         text = f"{ending.type}: {ending.message}" if ending.message else ending.type
         place = f" at {ending.file}:{ending.line}" if ending.file else ""
         who = f"rank {ending.rank}" if ending.in_main else f"a thread of rank {ending.rank}"
-        return f"{who} raised {text[:300]}{place}"
+        return f"{who} raised {cut_short(text, _MESSAGE_CHARS)}{place}"
     if ending.signal > 0 and ending.by_itself:
         verb = "aborted" if ending.signal == SIGABRT else "ended"
         return f"rank {ending.rank} {verb} itself ({signal_word(ending.signal)})"
@@ -186,5 +187,5 @@ def consequence(ending: Ending, kind: str, suspects: Sequence[int]) -> dict[str,
         because = f"failed inside the collective that did not match; {cause}"
     else:
         because = f"failed after that; {cause}"
-    brief = replace(ending, message=_LOCATION.sub("", ending.message)[:_BRIEF_CHARS])
+    brief = replace(ending, message=cut_short(_LOCATION.sub("", ending.message), _BRIEF_CHARS))
     return ruled_out([ending.rank], ending_words(brief).removeprefix(f"rank {ending.rank} "), because)

@@ -38,6 +38,11 @@ def ranks_words(ranks: Iterable[int]) -> str:
     return f"rank{'s' if len(members) > 1 else ''} {format_ranks(members)}"
 
 
+def cut_short(text: str, chars: int) -> str:
+    """At most so many characters, and a mark where some are left out."""
+    return text if len(text) <= chars else f"{text[: chars - 1].rstrip()}…"
+
+
 def op_word(op: int) -> str:
     try:
         return Op(op).name.lower()

@@ -98,6 +98,13 @@ def test_an_error_of_its_own_is_the_cause_and_leaves_its_line() -> None:
     assert "ValueError: bad batch" in only(context).body["evidence"][0]["shows"]
 
 
+def test_a_long_message_shows_that_it_was_cut() -> None:
+    context = run(raised(120.0, 2, message="x" * 400), exited(120.1, 2, 1, ExitState.EXCEPTION, exception=True))
+    shown = " ".join(item["shows"] for item in only(context).body["evidence"])
+    assert "x…" in shown
+    assert "x" * 301 not in shown
+
+
 def test_the_same_error_on_all_ranks_is_one_cause_of_the_application() -> None:
     context = run(*[raised(4.4 + 0.02 * rank, rank) for rank in (3, 0, 1, 2)], finished(6.0, 1))
     assert verdict(context) == ("immediate_crash", "rank_raised", [0])

@@ -46,6 +46,10 @@ OWN_RISE = 0.3
 UNCOUNTED_SHARE = 0.5
 STARVED_WINDOW_NS = 10_000_000_000
 STARVED_Z = 8.0
+#: Where all ranks wait for a CPU for this share of their steps, what nobody counts strikes now one, now another of
+#: them for some seconds: only a wide margin names anyone.
+CROWDED_SHARE = 0.05
+CROWDED_Z = 8.0
 #: The others' own work in the window, compared with before, from which on the whole machine is to blame.
 COMMON_RISE = 1.5
 PERSISTENT_SHARE = 0.6
@@ -114,10 +118,11 @@ def find_straggler(times: StepTimes) -> Straggler | None:
     if times.steps.size < min(WINDOWS) or times.ranks.size < 2 or not _anyone_stands_out(times):
         return None
     if not times.starved_ns.any():
-        return _find_in(times)
+        return _find_in(times, SIGNIFICANCE)
+    significance = CROWDED_Z if _is_crowded(times) else SIGNIFICANCE
     fed = replace(times, self_ns=times.self_ns - times.starved_ns)
     for seen, other in ((fed, times), (times, fed)):
-        found = _find_in(seen)
+        found = _find_in(seen, significance)
         if found is None:
             continue
         found = replace(found, starved_ns=_starved_more_ns(times, found))
@@ -146,7 +151,14 @@ def _starved_more_ns(times: StepTimes, found: Straggler) -> int:
     return int(excess_over_others(times.starved_ns[-found.window :])[:, column].mean())
 
 
-def _find_in(times: StepTimes) -> Straggler | None:
+def _is_crowded(times: StepTimes) -> bool:
+    """Whether the usual rank has spent much of its last steps ready to run, but without a CPU."""
+    recent = slice(-max(WINDOWS), None)
+    by_rank = times.starved_ns[recent].sum(axis=0)
+    return float(median(by_rank)) > CROWDED_SHARE * float(times.duration_ns[recent].sum())
+
+
+def _find_in(times: StepTimes, significance: float) -> Straggler | None:
     keep = LONGEST_BASELINE + max(WINDOWS)
     excess_ns = excess_over_others(times.self_ns[-keep:])
     duration_ns = np.maximum(times.duration_ns[-keep:], 1)
@@ -154,7 +166,7 @@ def _find_in(times: StepTimes) -> Straggler | None:
     for window in WINDOWS:
         if excess.shape[0] < window or int(duration_ns[-window:].sum()) < SHORTEST_WINDOW_NS:
             continue
-        found = _look_through_window(times, excess, excess_ns, window)
+        found = _look_through_window(times, excess, excess_ns, window, significance)
         if found is not None:
             return found
     return None
@@ -188,7 +200,9 @@ def is_still_slow(times: StepTimes, found: Found) -> bool:
     return float(median(since[-window:])) > max(size, SMALLEST_EXCESS / 2.0) / 2.0
 
 
-def _look_through_window(times: StepTimes, excess: np.ndarray, excess_ns: np.ndarray, window: int) -> Straggler | None:
+def _look_through_window(
+    times: StepTimes, excess: np.ndarray, excess_ns: np.ndarray, window: int, significance: float
+) -> Straggler | None:
     past = excess.shape[0] - window
     based = past >= FEWEST_BASELINE_STEPS
     least_gain = OWN_SHARE * SMALLEST_EXCESS
@@ -204,7 +218,7 @@ def _look_through_window(times: StepTimes, excess: np.ndarray, excess_ns: np.nda
         gain, z = np.where(better, own.gain, gain), np.where(better, own_z, np.where(as_before, 0.0, z))
     candidate = int(np.argmax(z))
     level, usual = float(gain[candidate]), float(others.usual[candidate])
-    if level < (SMALLEST_EXCESS if based else UNBASED_EXCESS) or z[candidate] < SIGNIFICANCE:
+    if level < (SMALLEST_EXCESS if based else UNBASED_EXCESS) or z[candidate] < significance:
         return None
     if others.middle[candidate] < level / 2.0:
         return None

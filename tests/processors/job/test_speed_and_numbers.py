@@ -348,6 +348,22 @@ def test_time_without_a_cpu_hides_no_straggler_and_makes_none() -> None:
         assert not drive(crowded(0.02, ranks=3, steps=120, step_s=0.1, seed=seed).records()).final()
 
 
+def test_a_second_of_bad_luck_on_a_crowded_node_names_nobody() -> None:
+    """What a neighbour takes from a rank beside its turns on the CPU (caches, a lock's holder) is counted nowhere."""
+
+    def uncounted_s(rank: int, step: int) -> float:
+        return 0.028 if rank == 1 and 60 <= step < 68 else 0.0
+
+    def job(mean_s: float) -> SyntheticJob:
+        crowd = crowded(mean_s, ranks=4, steps=110, step_s=0.08)
+        crowd.delays.append(lambda rank, step, phase: uncounted_s(rank, step) if phase is Phase.BACKWARD else 0.0)
+        crowd.jitter = 0.12
+        return crowd
+
+    assert [finding.body["kind"] for finding in drive(job(0.0001).records()).final().values()] == ["rank_slow"]
+    assert not drive(job(0.015).records()).final()
+
+
 def test_waiting_for_a_cpu_while_the_device_works_costs_nothing() -> None:
     job = SyntheticJob(ranks=2, steps=80, starved_ns=lambda rank, step: 60_000_000 if not rank and step > 40 else 0)
     assert not drive(job.records()).final()

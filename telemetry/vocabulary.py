@@ -87,7 +87,7 @@ class EventFlag(IntFlag):
 
     NONE = 0
     P2P = 1
-    ASYNC = 2
+    # 2 stays free: it was named for asynchronous calls and recorded by nobody.
     #: Completion was seen by polling: its time is an upper bound, not the moment itself.
     POLLED = 4
     #: The operation ended with an error.

@@ -100,6 +100,6 @@ def _forget_silence(job: JobState, name: str, now: int, ctx: Context) -> None:
 def _wait_for(job: JobState, ranks: list[int]) -> Wait | None:
     """The oldest wait of a rank that can be seen for one of these, if it is more than a moment old."""
     wanted = set(ranks)
-    waits = [wait for wait in find_waits(job) if wanted & {*wait.missing, *wait.unknown} and not wait.passed]
+    waits = [wait for wait in find_waits(job) if wanted & {*wait.missing, *wait.unknown}]
     oldest = max(waits, key=lambda wait: (wait.age_ns, -wait.rank), default=None)
     return oldest if oldest is not None and oldest.age_ns >= WAIT_NS else None

@@ -170,8 +170,6 @@ def _read_wait(
         p2p=False,
         age_ns=age_ns,
         since_ns=_read_ns(job, int(members[place])) - age_ns,
-        # On a device it holds the rank, wherever its host is by now.
-        passed=not on_device and _went_on(job, int(members[place]), int(row["flags"]), age_ns),
         missing=missing,
         unknown=unknown,
         launched=tuple(rank for rank in missing if idle[int(np.flatnonzero(members == rank)[0])]),
@@ -194,12 +192,6 @@ def last_move_ns(job: JobState, rank: int) -> int:
         mine = rows[(members == rank) & (stamps > 0)]
         ages += mine["moved_age_ns"][(mine["enqueued"] > 0) | (mine["p2p_enqueued"] > 0)].tolist()
     return int(row["read_ns"]) - min((age for age in ages if age > 0), default=int(row["read_ns"]))
-
-
-def _went_on(job: JobState, rank: int, flags: int, age_ns: int) -> bool:
-    """An asynchronous call that is older than the rank's present phase did return."""
-    row = job.progress_row(rank)
-    return bool(flags & int(EventFlag.ASYNC)) and row is not None and int(row["phase_age_ns"]) < age_ns
 
 
 def _has_fresh_progress(job: JobState, members: np.ndarray) -> np.ndarray:
@@ -252,7 +244,6 @@ def _p2p_waits(job: JobState, fresh_since: int) -> list[Wait]:
                 p2p=True,
                 age_ns=age_ns,
                 since_ns=int(row["enqueued_ns"]),
-                passed=_went_on(job, rank, int(row["flags"]), age_ns),
                 missing=() if met or unseen else (peer,),
                 unknown=(peer,) if unseen else (),
             )

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 class Wait:
     """An open operation of ``rank``: the oldest of its group, sequence ``seq``.
 
-    passed: the call returned and the host went on since, so it is not this that holds the rank.
-
     missing: members that have not entered it; unknown: members that cannot be seen (blind, silent).
     Both empty: everyone is in, and the operation still does not end.
     launched: those of ``missing`` whose host has called it and whose device has not come to it.
@@ -28,7 +26,6 @@ class Wait:
     p2p: bool
     age_ns: int
     since_ns: int
-    passed: bool
     missing: tuple[int, ...]
     unknown: tuple[int, ...] = ()
     launched: tuple[int, ...] = ()
@@ -62,13 +59,13 @@ def find_blockage(waits: Sequence[Wait], old_ns: int) -> Blockage | None:
     reached = _reachable(edges, {wait.rank for wait in old if wait.missing})
     everyone = tuple(sorted({wait.rank for wait in waits}))
     # Who stands in a call for ranks that nobody sees is held up by them, and is no root.
-    held_unseen = {wait.rank for wait in waits if wait.unknown and not wait.missing and not wait.passed}
+    held_unseen = {wait.rank for wait in waits if wait.unknown and not wait.missing}
     ends = {rank for rank in reached if rank not in edges}
     sinks = tuple(sorted(ends - held_unseen))
     if sinks:
         return _blockage("missing", sinks, old, everyone)
     if reached and not ends:
-        return _judge_cycle(waits, old, edges, reached, everyone)
+        return _cycle(old, edges, reached, everyone)
     unseen = tuple(sorted({rank for wait in waits if wait in old or wait.rank in ends for rank in wait.unknown}))
     if unseen:
         return _blockage("unknown", unseen, old, everyone)
@@ -80,21 +77,9 @@ def longest_wait_for(waits: Sequence[Wait], rank: int) -> Wait | None:
     return max((wait for wait in waits if rank in wait.missing or rank in wait.unknown), key=_age, default=None)
 
 
-def _judge_cycle(
-    waits: Sequence[Wait],
-    old: Sequence[Wait],
-    edges: Mapping[int, set[int]],
-    reached: set[int],
-    everyone: tuple[int, ...],
+def _cycle(
+    old: Sequence[Wait], edges: Mapping[int, set[int]], reached: set[int], everyone: tuple[int, ...]
 ) -> Blockage:
-    """A rank that went on after each of its open calls is not held up by them: it may be elsewhere, and the root."""
-    held = {wait.rank for wait in waits if wait.missing and not wait.passed}
-    free = {rank for rank in reached if rank not in held}
-    if free and held:
-        strict = {rank: targets for rank, targets in edges.items() if rank in held}
-        sinks = tuple(sorted(_reachable(strict, {wait.rank for wait in old if wait.rank in held}) & free))
-        if sinks:
-            return _blockage("missing", sinks, old, tuple(rank for rank in everyone if rank not in sinks))
     cycle = tuple(sorted(rank for rank in reached if rank in _reachable(edges, set(edges[rank]))))
     oldest = max((wait for wait in old if wait.rank in cycle), key=_age, default=max(old, key=_age))
     return Blockage(sort="deadlock", suspects=(), wait=oldest, waiting=everyone, cycle=cycle)

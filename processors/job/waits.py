@@ -2,8 +2,9 @@
 
 Arrivals (enqueue times) on a shared clock are exact, completions seen by polling are not, so a wait lasts from a rank's
 own arrival to the last arrival, never beyond its own completion. Between nodes only durations compare.
-Overlapping waits count once; an asynchronous call is no wait until its rank has nothing else left to enqueue.
-Who waits for a call only later, maybe steps later, stands still from then on, or not at all if it has ended by then.
+Overlapping waits count once. What C++ waits for (DDP's buckets) is taken to be waited for where it is called, as no
+ring tells. Who waits for a call only later, maybe steps later, stands still from then on, or not at all if it has ended
+by then.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 
 from ...telemetry.vocabulary import EventFlag, Op, Phase
 from .matching import Joined
-from .rows import concatenate, pick
+from .rows import concatenate
 
 #: A wait() that begins later than this after its call was not made with it.
 LATE_NS = 1_000_000
@@ -124,7 +125,6 @@ def place_late_waits(
     shown = np.logical_or.reduceat(late | left, joined.first)[joined.instance]
     polled = (rows["done_ns"] == 0) | ((rows["flags"] & int(EventFlag.POLLED)) != 0)
     rows = rows.copy()
-    rows["flags"] = np.where(shown, rows["flags"] & ~np.uint8(EventFlag.ASYNC), rows["flags"])
     ends = np.where(left | (shown & polled), since, release)
     if late.any():
         began = rows["started_ns"]
@@ -159,47 +159,12 @@ def measure_waits(rows: np.ndarray, release: np.ndarray, p2p: np.ndarray) -> Wai
     order = np.argsort(clock)
     clock, rank, release = clock[order], rank[order], release[order]
     offset = (rank << _TIME_BITS) - base  # turns a time into the clock of its rank
-    asynchronous = ((rows["flags"] & int(EventFlag.ASYNC)) != 0)[order]
-    ends = release
-    if asynchronous.any():
-        ends = np.where(asynchronous, arrived[order], release)
-        _add_asynchronous_waits(ends, clock, offset, pick(rows, order), release, asynchronous)
-    reach = np.maximum.accumulate(ends + offset)
+    ends = release + offset
+    reach = np.maximum.accumulate(ends)
     begins = clock.copy()
     begins[1:] = np.maximum(clock[1:], reach[:-1])  # a lower rank's reach lies below every time of the next rank
-    blocked = np.maximum(0, ends + offset - begins)
+    blocked = np.maximum(0, ends - begins)
     return sum_by_rank_and_step(rank, rows["step"][order], rows["phase"][order], blocked)
-
-
-def _add_asynchronous_waits(
-    ends: np.ndarray,
-    clock: np.ndarray,
-    offset: np.ndarray,
-    rows: np.ndarray,
-    release: np.ndarray,
-    asynchronous: np.ndarray,
-) -> None:
-    """Lets ``ends`` of the call after which the host stood still reach to the release of what it waited for.
-
-    A wait whose end was seen exactly stood still since the rank's last call before that end. Where the end is only a
-    polled bound (DDP waits in C++), the host is taken to wait after the last call of its kind in this step and phase.
-    """
-    done = rows["done_ns"]
-    exact = asynchronous & (done > 0) & ((rows["flags"] & int(EventFlag.POLLED)) == 0)
-    which = np.flatnonzero(exact)
-    if which.size:
-        since = np.searchsorted(clock, done[which] + offset[which]) - 1
-        np.maximum.at(ends, since, release[which])
-    loose = asynchronous & ~exact
-    if loose.any():
-        rank, step, phase = rows["rank"], rows["step"], rows["phase"]
-        new_run = np.concatenate(
-            [[True], (rank[1:] != rank[:-1]) | (step[1:] != step[:-1]) | (phase[1:] != phase[:-1])]
-        )
-        starts = np.flatnonzero(new_run)
-        last = np.append(starts[1:], rows.size) - 1
-        reached = np.maximum.reduceat(np.where(loose, release, 0), starts)
-        ends[last] = np.maximum(ends[last], reached)
 
 
 def sum_by_rank_and_step(rank: np.ndarray, step: np.ndarray, phase: np.ndarray, blocked: np.ndarray) -> Waits:

@@ -50,7 +50,7 @@ def test_a_row_carries_everything_of_its_call() -> None:
     out = _collect(
         joiner,
         [
-            (1, EventKind.ENQUEUE, 1, 5, int(EventFlag.ASYNC), 100),
+            (1, EventKind.ENQUEUE, 1, 5, int(EventFlag.NO_SIZE), 100),
             (1, EventKind.STARTED, 1, 5, 0, 150),
             (1, EventKind.COMPLETE, 1, 5, int(EventFlag.POLLED), 200),
         ],
@@ -60,7 +60,7 @@ def test_a_row_carries_everything_of_its_call() -> None:
         "rank": 11,
         "group": 2,
         "op": Op.BROADCAST,
-        "flags": EventFlag.ASYNC | EventFlag.POLLED,
+        "flags": EventFlag.NO_SIZE | EventFlag.POLLED,
         "dtype": 6,
         "phase": 4,
         "spare": 0,

@@ -184,7 +184,7 @@ def test_enqueue_is_an_event_and_a_row(writer: RankRecorder, reader: RingReader)
     group = writer.define_group({"name": "0", "size": 8})
     writer.set_phase(Phase.BACKWARD)
     assert writer.enqueue(group, Op.ALL_REDUCE, 4096, 7, -1, 0) == 1
-    assert writer.enqueue(group, Op.BROADCAST, 16, 5, 3, int(EventFlag.ASYNC)) == 2
+    assert writer.enqueue(group, Op.BROADCAST, 16, 5, 3, int(EventFlag.NO_SIZE)) == 2
     assert writer.enqueue(group, Op.SEND, 8, 7, 6, P2P) == 1
     events = last(reader, 3)
     assert [op_of(event) for event in events] == [Op.ALL_REDUCE, Op.BROADCAST, Op.SEND]
@@ -200,14 +200,6 @@ def test_enqueue_is_an_event_and_a_row(writer: RankRecorder, reader: RingReader)
     assert row["signature"] == layout.pack_signature(Op.SEND, P2P, 7)
     assert row["enqueue_ns"] == events[-1][layout.E_TIME_NS]
     assert (writer.enqueued(group), writer.enqueued(group, P2P)) == (2, 1)
-
-
-def test_asynchronous_calls_have_the_signature_of_synchronous_ones(writer: RankRecorder, reader: RingReader) -> None:
-    group = writer.define_group({"name": "0", "size": 8})
-    writer.enqueue(group, Op.ALL_REDUCE, 4, 7, -1, 0)
-    before = reader.group(group)["signature"]
-    writer.enqueue(group, Op.ALL_REDUCE, 4, 7, -1, int(EventFlag.ASYNC))
-    assert reader.group(group)["signature"] == before
 
 
 def test_without_completion_nothing_counts_as_open(writer: RankRecorder, reader: RingReader) -> None:
@@ -529,7 +521,7 @@ def test_the_c_recorder_has_the_layout() -> None:
 
 u64 = st.integers(0, 2**64 - 1)
 floats = st.none() | st.floats()
-flags = st.sampled_from([0, P2P, int(EventFlag.ASYNC), P2P | int(EventFlag.NO_SIZE)])
+flags = st.sampled_from([0, P2P, int(EventFlag.NO_SIZE), P2P | int(EventFlag.NO_SIZE)])
 CALLS = st.one_of(
     st.tuples(st.just("enqueue"), st.integers(0, 2), st.sampled_from(list(Op)), u64, st.integers(0, 65535),
               st.integers(-1, 2**20), flags),

@@ -411,7 +411,7 @@ class SyntheticJob:
                 flags = EventFlag.P2P if row.call.op in (Op.SEND, Op.RECV) else EventFlag.NONE
                 exact = 0 < row.waited_ns < row.done_ns
                 if row.call.asynchronous and not exact:
-                    flags |= EventFlag.POLLED if row.waited_ns else EventFlag.ASYNC | EventFlag.POLLED
+                    flags |= EventFlag.POLLED
                 out.append(
                     (
                         person.rank, names.index(row.call.group), row.call.op, flags, row.call.dtype, row.phase, 0,
@@ -477,10 +477,9 @@ class SyntheticJob:
                 last = mine[-1] if mine else None
                 done = [row for row in plain if row not in still]
                 p2p_done = [row for row in p2p if 0 < row.done_ns <= now]
-                flags = EventFlag.ASYNC if last and last.call.asynchronous else EventFlag.NONE
                 groups.append(
                     (
-                        person.rank, index, last.call.op if last else 0, flags, 0, blind, 0, -1,
+                        person.rank, index, last.call.op if last else 0, EventFlag.NONE, 0, blind, 0, -1,
                         last.call.bytes if last else 0, len(plain), -1, len(done), len(p2p), len(p2p_done), len(still),
                         now - oldest, now - max((row.enqueued_ns for row in mine), default=start),
                     )

@@ -13,7 +13,6 @@ from tests.processors.job.synthetic_job import (
     Enter,
     MemoryContext,
     SyntheticJob,
-    WaitAll,
     Work,
     ddp_step,
     drive,
@@ -441,23 +440,3 @@ def test_a_rank_whose_process_is_gone_is_left_to_the_word_of_its_end() -> None:
     )
     finding = only(drive(job.records()))
     assert (finding.body["kind"], suspects(finding)) == ("rank_died", [2])
-
-
-def test_asynchronous_calls_open_on_the_guilty_rank_do_not_make_a_deadlock() -> None:
-    """Rank 1 has issued a call on its own group that rank 0 will never reach, and sleeps."""
-
-    def edit(rank: int, step: int, actions: list[Action]) -> list[Action]:
-        if step != 20:
-            return actions
-        side = Call("side", bytes=4, asynchronous=True)
-        return [side, *actions] if rank == 1 else [*actions, side, WaitAll()]
-
-    job = SyntheticJob(
-        ranks=3,
-        steps=30,
-        groups={"side": [0, 1]},
-        edit=edit,
-        delays=[lambda rank, step, phase: FOREVER if (rank, step, phase) == (1, 20, Phase.FORWARD) else 0],
-    )
-    finding = only(drive(job.records()))
-    assert (finding.body["kind"], suspects(finding)) == ("rank_not_entered", [1])

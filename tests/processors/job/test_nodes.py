@@ -325,7 +325,7 @@ def test_the_answer_does_not_depend_on_batches_or_restarts(batches: list[int], f
 
 def test_who_is_held_up_by_ranks_that_nobody_sees_is_no_root() -> None:
     """Rank 2 waits for rank 3, which stands in an earlier call for ranks of the other node."""
-    common: dict[str, Any] = {"group": 0, "op": 1, "p2p": False, "since_ns": 0, "passed": False}
+    common: dict[str, Any] = {"group": 0, "op": 1, "p2p": False, "since_ns": 0}
     held = Wait(rank=3, seq=24, age_ns=5 * SECOND, missing=(), unknown=(0, 1), **common)
     behind = Wait(rank=2, seq=25, age_ns=5 * SECOND, missing=(3,), unknown=(0, 1), **common)
     found = find_blockage([held, behind], 3 * SECOND)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -328,8 +329,13 @@ def lost_s(rank: int, step: int, mean_s: float) -> float:
     return chance.expovariate(1.0 / (2.0 * mean_s)) if chance.random() < 0.5 else 0.0
 
 
+def wait_at_once(rank: int, step: int, actions: list[Action]) -> list[Action]:
+    return [replace(action, asynchronous=False) if isinstance(action, Call) else action for action in actions]
+
+
 def crowded(mean_s: float, **settings: object) -> SyntheticJob:
     return SyntheticJob(
+        edit=wait_at_once,
         delays=[lambda rank, step, phase: lost_s(rank, step, mean_s) if phase is Phase.FORWARD else 0.0],
         starved_ns=lambda rank, step: int(lost_s(rank, step, mean_s) * 1e9),
         **settings,  # type: ignore[arg-type]
@@ -378,6 +384,7 @@ def test_a_rank_that_others_keep_from_its_cpu_is_told_when_it_lasts() -> None:
             ranks=3,
             steps=steps,
             step_s=0.4,
+            edit=wait_at_once,
             delays=[lambda rank, step, phase: taken_s(rank, step) if phase is Phase.FORWARD else 0.0],
             starved_ns=lambda rank, step: int(taken_s(rank, step) * 1e9),
         )

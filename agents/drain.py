@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from ..telemetry.ring_layout import EVENT_BYTES
 from .health import AgentHealth
 from .ring_events import EVENT, decode_slots, overwritten, salvage_events, valid_events
-from .settings import AgentSettings
 from .watched_rank import WatchedRank
 
 #: A slot taken but not yet written (its thread was interrupted) is waited for this many drains, then skipped.
@@ -36,7 +35,7 @@ class Drained:
 _NOTHING = Drained(events=np.zeros(0, EVENT), ring=np.zeros(0, np.uint16))
 
 
-def drain_rings(ranks: Sequence[WatchedRank], now_ns: int, settings: AgentSettings, health: AgentHealth) -> Drained:
+def drain_rings(ranks: Sequence[WatchedRank], health: AgentHealth) -> Drained:
     """Read what is new in each ring since its last drain (by the hot words of its last look)."""
     reads = [_read_slots(rank, health) for rank in ranks if rank.hot.event_head != rank.tail or not rank.alive]
     if not reads:
@@ -49,18 +48,17 @@ def drain_rings(ranks: Sequence[WatchedRank], now_ns: int, settings: AgentSettin
     begins = [read.first - (end - count) + 1 for read, end, count in zip(reads, ends, counts, strict=True)]
     expected = np.arange(len(slots), dtype=np.uint64) + np.repeat(np.array(begins, np.int64).astype(np.uint64), counts)
     ok = (slots["begin"] == expected) & (slots["end"] == expected)
-    keep_ns, keep_bytes = int(settings.history_s * 1e9), settings.history_bytes_per_ring
     if bool(ok.all()) and all(read.rank.alive and read.behind >= 0 for read in reads):
         for read, count in zip(reads, counts, strict=True):
             read.rank.tail = read.first + count
-            read.rank.remember(now_ns, read.first, read.raw, keep_ns, keep_bytes)
+            read.rank.remember_last(read.raw)
             health.events_lost += read.lapped
         health.events_read += len(slots)
         return Drained(events=slots, ring=ring)
     raws: list[bytes] = []
     for read, end, count in zip(reads, ends, counts, strict=True):
-        first, raw = _settle(read, ok[end - count : end], health)
-        read.rank.remember(now_ns, first, raw, keep_ns, keep_bytes)
+        raw = _settle(read, ok[end - count : end], health)
+        read.rank.remember_last(raw)
         raws.append(raw)
     events = decode_slots(b"".join(raws))
     health.events_read += len(events)
@@ -95,8 +93,8 @@ def _read_slots(rank: WatchedRank, health: AgentHealth) -> _Read:
     return _Read(rank, first, raw, behind, lapped)
 
 
-def _settle(read: _Read, ok: NDArray[np.bool_], health: AgentHealth) -> tuple[int, bytes]:
-    """(index of the first event, raw complete events) of a ring where not all is well; moves its tail."""
+def _settle(read: _Read, ok: NDArray[np.bool_], health: AgentHealth) -> bytes:
+    """Raw complete events of a ring where not all is well; moves its tail."""
     rank, first, raw = read.rank, read.first, read.raw
     if read.behind < 0:
         return _salvage(rank, health, f"event head is {rank.hot.event_head}, {rank.tail} were already read")
@@ -105,10 +103,10 @@ def _settle(read: _Read, ok: NDArray[np.bool_], health: AgentHealth) -> tuple[in
     health.events_lost += read.lapped
     rank.tail = first + read.behind
     if not ok.all():
-        first, raw = _skip_broken(rank, health, decode_slots(raw), ok, first, not rank.alive)
+        raw = _skip_broken(rank, health, decode_slots(raw), ok, first, not rank.alive)
     if not rank.alive:
         raw += _probe_past_head(rank)
-    return first, raw
+    return raw
 
 
 def _skip_broken(
@@ -118,7 +116,7 @@ def _skip_broken(
     ok: NDArray[np.bool_],
     first: int,
     final: bool,
-) -> tuple[int, bytes]:
+) -> bytes:
     """Leave out what was overwritten meanwhile; stop before an event that its writer may yet finish."""
     lost = ~ok & overwritten(events, first)
     unfinished = np.flatnonzero(~ok & ~lost)
@@ -132,8 +130,7 @@ def _skip_broken(
             rank.tail = stop
     health.events_lost += int(lost[:end].sum())
     health.events_torn += int((unfinished < end).sum())
-    good = np.flatnonzero(ok[:end])
-    return (first + int(good[0]) if len(good) else first), events[:end][ok[:end]].tobytes()
+    return events[:end][ok[:end]].tobytes()
 
 
 def _probe_past_head(rank: WatchedRank) -> bytes:
@@ -145,7 +142,7 @@ def _probe_past_head(rank: WatchedRank) -> bytes:
     return raw[: count * EVENT_BYTES]
 
 
-def _salvage(rank: WatchedRank, health: AgentHealth, problem: str) -> tuple[int, bytes]:
+def _salvage(rank: WatchedRank, health: AgentHealth, problem: str) -> bytes:
     """The head cannot be believed: take every event that carries its own number in its own slot."""
     slots = rank.ring.header.event_slots
     if not rank.head_damaged:
@@ -154,8 +151,7 @@ def _salvage(rank: WatchedRank, health: AgentHealth, problem: str) -> tuple[int,
     raw = rank.ring.read(slots * EVENT_BYTES, rank.ring.header.events_offset)
     events, after = salvage_events(raw, slots, rank.tail)
     if not len(events):
-        return rank.tail, b""
-    first = int(events["begin"][0]) - 1
-    health.events_lost += max(first - rank.tail, 0)
+        return b""
+    health.events_lost += max(int(events["begin"][0]) - 1 - rank.tail, 0)
     rank.tail = after
-    return first, events.tobytes()
+    return events.tobytes()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import signal
 import struct
 from dataclasses import dataclass
 
@@ -107,13 +106,6 @@ def decode_wait_status(status: int) -> ExitStatus:
     if number:
         return ExitStatus(None, number, bool(status & 0x80))
     return ExitStatus(status >> 8 & 0xFF, 0, False)
-
-
-def signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def lock_holder(fd: int) -> int | None:

@@ -40,14 +40,10 @@ class AgentSettings:
     #: A process is touched only if its own ring has not moved for this long.
     no_progress_s: float = 1.0
     stack_timeout_s: float = 5.0
-    stack_repeat_s: float = 10.0
     stacks_per_minute: int = 30
     take_stacks: bool = True
     #: Evidence requests are answered within this time or dropped.
     request_lifetime_s: float = 60.0
-    #: Raw events kept per ring, so that the steps before an incident can still be told.
-    history_s: float = 180.0
-    history_bytes_per_ring: int = 2 << 20
     evidence_bytes: int = 20 << 20
     #: Rings of ranks that have ended stay in their folder, which is memory, up to so many bytes; the oldest go first.
     ended_ring_bytes: int = 64 << 20

@@ -65,8 +65,6 @@ class WatchedRank:
     head_damaged: bool = False
     definitions_read: int = 0
     last_event: bytes = b""  # raw slot of the newest event
-    history: deque[tuple[int, int, bytes]] = field(default_factory=deque)  # (read_ns, first index, raw slots)
-    history_bytes: int = 0
 
     moved_ns: int = 0  # when the head or the rank row was last seen to change
     process: processes.ProcessStat | None = None
@@ -216,16 +214,10 @@ class WatchedRank:
             # Without a pid (another PID namespace) only the lock on the ring tells that its process lives.
             self.alive = False
 
-    def remember(self, now_ns: int, first_index: int, raw: bytes, keep_ns: int, keep_bytes: int) -> None:
-        """Keep raw events for evidence, bounded by age and bytes."""
-        if not raw:
-            return
-        self.last_event = raw[-L.EVENT_BYTES :]
-        history = self.history
-        history.append((now_ns, first_index, raw))
-        self.history_bytes += len(raw)
-        while history and (self.history_bytes > keep_bytes or history[0][0] < now_ns - keep_ns):
-            self.history_bytes -= len(history.popleft()[2])
+    def remember_last(self, raw: bytes) -> None:
+        """The newest of these raw events is the last word of a writer that dies."""
+        if raw:
+            self.last_event = raw[-L.EVENT_BYTES :]
 
     def close(self) -> None:
         self.ring.close()

@@ -85,11 +85,6 @@ def dtype_codes(torch: Any) -> dict[Any, int]:
     return {getattr(torch, name): code for code, name in enumerate(_DTYPES, start=1) if hasattr(torch, name)}
 
 
-def dtype_name(code: int) -> str:
-    """Inverse of the code, for readers; ``unknown`` for 0 and for codes of later releases."""
-    return _DTYPES[code - 1] if 0 < code <= len(_DTYPES) else "unknown"
-
-
 def sum_bytes(tensors: Iterable[Any]) -> int:
     """Bytes of a list of tensors. Raises whatever a tensor without ``nbytes`` (sparse) raises."""
     return sum(tensor.nbytes for tensor in tensors)

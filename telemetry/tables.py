@@ -12,7 +12,6 @@ import numpy as np
 from .vocabulary import EventName, Phase
 
 NO_GROUP = 0xFFFF
-UNKNOWN_SEQ = -1
 
 #: One row per operation of a rank in a group. Sent when complete, and once more while open if it stays open over a
 #: flush; the key (rank, group, p2p, seq) makes a repeat an update. ``done_ns`` 0 = open.

@@ -58,8 +58,6 @@ class Op(IntEnum):
     MONITORED_BARRIER = 12
 
 
-P2P_OPS = frozenset({Op.SEND, Op.RECV})
-
 #: Families whose byte count must be equal on every member. Non-root gather and scatter pass empty
 #: lists and uneven all-to-all differs by design, so only the operation is compared for those.
 SIZE_COMPARABLE_OPS = frozenset({Op.ALL_REDUCE, Op.BROADCAST, Op.REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER})

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...telemetry.incident import Document, complete_document
 from ...telemetry.vocabulary import Bucket, Change, IncidentState, Kind, Severity
-from .causes import Body, detected_of, kind_of, leading, onset_of, suspect_ranks
+from .causes import Body, detected_of, kind_of, leading, onset_of
 from .merging import merge_evidence, merge_ruled_out, merge_suspects
 
 #: Findings kept per incident; the first and the latest matter, a flood in between does not.
@@ -211,7 +211,3 @@ def _job(bodies: list[Body]) -> dict[str, Any]:
     for body in reversed(bodies):
         job.update({k: v for k, v in (body.get("job") or {}).items() if v is not None})
     return job
-
-
-def suspects_of(case: Case) -> frozenset[int]:
-    return suspect_ranks(case.primary)

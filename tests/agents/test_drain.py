@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from whichrank.agents.drain import drain_rings
 from whichrank.agents.health import AgentHealth
 from whichrank.agents.ring_file import RingFile
-from whichrank.agents.settings import AgentSettings
 from whichrank.agents.watched_rank import WatchedRank
 from whichrank.instrumentation.ring_writer import RingWriter
 from whichrank.telemetry import ring_layout as L
@@ -35,7 +34,7 @@ def _write(writer: RingWriter, first: int, count: int) -> None:
 
 def _drain(rank: WatchedRank, health: AgentHealth) -> list[int]:
     rank.look(1)
-    drained = drain_rings([rank], 1, AgentSettings(), health)
+    drained = drain_rings([rank], health)
     assert set(drained.ring.tolist()) <= {3}
     return drained.events["seq"].tolist()  # type: ignore[no-any-return]
 
@@ -114,16 +113,6 @@ def test_a_head_that_cannot_be_believed(tmp_path: Path, head: int) -> None:
     assert str(rank.ring.path) in problem
 
 
-def test_history_is_bounded_in_bytes_and_age(tmp_path: Path) -> None:
-    _, rank = _ring(tmp_path)
-    for number in range(100):
-        rank.remember(number, number, bytes(L.EVENT_BYTES), keep_ns=10, keep_bytes=10_000)
-        assert rank.history_bytes == sum(len(raw) for _, _, raw in rank.history)
-    assert [when for when, _, _ in rank.history] == list(range(89, 100))
-    rank.remember(101, 0, bytes(64 * 200), keep_ns=1000, keep_bytes=10_000)
-    assert rank.history_bytes == 0
-
-
 def test_several_rings_stay_contiguous(tmp_path: Path) -> None:
     health = AgentHealth()
     writers, ranks = [], []
@@ -136,7 +125,7 @@ def test_several_rings_stay_contiguous(tmp_path: Path) -> None:
         rank.look(1)
         writers.append(writer)
         ranks.append(rank)
-    drained = drain_rings(ranks, 1, AgentSettings(), health)
+    drained = drain_rings(ranks, health)
     assert drained.ring.tolist() == [0, 1, 1, 2, 2, 2]
     assert drained.events["seq"].tolist() == [0, 100, 101, 200, 201, 202]
     assert health.events_read == 6

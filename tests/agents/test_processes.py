@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import select
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -177,11 +176,6 @@ def test_directory_listing_is_cheap_and_complete(tmp_path: Path) -> None:
 )
 def test_identity_numbers(value: object, expected: int) -> None:
     assert identity_int({"key": value}, "key") == expected
-
-
-def test_signal_names() -> None:
-    assert processes.signal_name(int(signal.SIGKILL)) == "SIGKILL"
-    assert processes.signal_name(99) == "signal 99"
 
 
 def test_rings_of_ranks_that_ended_do_not_pile_up(tmp_path: Path) -> None:

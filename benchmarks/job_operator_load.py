@@ -172,7 +172,10 @@ class Scene:
             shared = np.where(rows["rank"] == MATE, self.first_any[place], self.first_wide[place])
             for column in ("enqueued_ns", "started_ns", "done_ns"):
                 rows[column][slow & (recorded["enqueued_ns"] < shared) & (rows[column] > 0)] -= self.slow_ns
-            rows["enqueued_ns"][slow & (recorded["enqueued_ns"] == shared)] -= self.slow_ns
+            # Of that call only the end stays: who comes earlier stands in wait() earlier, too. Were it to come so long
+            # before its wait(), it would have worked in between and be as slow as the guilty one.
+            for column in ("enqueued_ns", "started_ns"):
+                rows[column][slow & (recorded["enqueued_ns"] == shared) & (rows[column] > 0)] -= self.slow_ns
 
 
 def _cut_off(batches: list[list[Record]], bad_step: int) -> list[list[Record]]:

@@ -1,7 +1,8 @@
-"""Megatron-core: its own DDP, its optimizers, and the backward pass of its pipeline schedules.
+"""Megatron-core: its own DDP, its optimizers, and the losses and backward passes of its schedules.
 
 Its optimizers wrap torch's without being one, chain several, skip updates, and return the gradient norm. With
-``deallocate_pipeline_outputs`` a schedule calls the autograd engine itself, past ``torch.autograd.backward``.
+``deallocate_pipeline_outputs`` a schedule calls the autograd engine itself, past ``torch.autograd.backward``, with a
+loss whose memory it has given up by then: what stands there is anything. So the loss is read where it is calculated.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import torch
+from torch.compiler import is_dynamo_compiling
+
 from ...telemetry.vocabulary import Phase
 from ..patch import Patch
-from .context import HookContext
+from .context import KNOWN, HookContext
 from .forward import wrap_forward
 from .own_step import own_step
 
@@ -50,9 +54,42 @@ def _outcome(optimizer: Any, state: Any, result: Any) -> tuple[bool, Any]:
 
 
 def _patch_schedules(context: HookContext, module: ModuleType) -> None:
-    if "custom_backward" in vars(module):
-        wrap = functools.partial(_wrap_custom_backward, context=context)
-        context.patches.install(Patch("megatron.backward", [(module, "custom_backward")], wrap))
+    for name, wrap in (
+        ("forward_step_calc_loss", _wrap_loss),
+        ("backward_step", _wrap_backward_step),
+        ("custom_backward", _wrap_custom_backward),
+    ):
+        if name in vars(module):
+            make = functools.partial(wrap, context=context)
+            context.patches.install(Patch(f"megatron.{name}", [(module, name)], make))
+
+
+def _wrap_loss(original: Callable[..., Any], context: HookContext) -> Callable[..., Any]:
+    """Returns (loss, number of tokens) on the last stage of a pipeline, on others (activations, 0)."""
+    tracker, losses = context.tracker, context.losses
+
+    @functools.wraps(original)
+    def forward_step_calc_loss(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        if not is_dynamo_compiling() and tracker.enabled and tracker.in_main_thread() and torch.is_grad_enabled():
+            losses.read(result[0] if type(result) is tuple and result else None)  # no scalar, no loss
+        return result
+
+    return forward_step_calc_loss
+
+
+def _wrap_backward_step(original: Callable[..., Any], context: HookContext) -> Callable[..., Any]:
+    """What is passed on to torch is scaled, or given up: the loss has been read."""
+
+    @functools.wraps(original)
+    def backward_step(*args: Any, **kwargs: Any) -> Any:
+        context.scaled_loss = KNOWN
+        try:
+            return original(*args, **kwargs)
+        finally:
+            context.scaled_loss = 0
+
+    return backward_step
 
 
 def _wrap_custom_backward(original: Callable[..., Any], context: HookContext) -> Callable[..., Any]:
@@ -61,8 +98,6 @@ def _wrap_custom_backward(original: Callable[..., Any], context: HookContext) ->
     @functools.wraps(original)
     def custom_backward(output: Any, grad_output: Any) -> Any:
         entered = tracker.enter(_BACKWARD)
-        if entered and grad_output is None:
-            context.losses.read(output)
         try:
             result = original(output, grad_output)
         except BaseException as error:

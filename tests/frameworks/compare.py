@@ -42,6 +42,8 @@ class Comparison:
     versions: str
     counts: dict[str, Count]
     notes: tuple[str, ...]
+    #: Collectives in groups of one rank, where nobody waits: whichrank leaves them out on purpose.
+    alone: int = 0
 
     @property
     def ok(self) -> bool:
@@ -54,6 +56,7 @@ def compare(run_folder: Path, truth_folder: Path, ranks: int) -> Comparison:
     counts = {column: Count() for column in COLUMNS}
     notes: list[str] = []
     framework = versions = ""
+    alone = 0
     for rank in range(ranks):
         path = truth_folder / f"truth-{rank}.json"
         if not path.exists():
@@ -62,9 +65,10 @@ def compare(run_folder: Path, truth_folder: Path, ranks: int) -> Comparison:
         truth = json.loads(path.read_text())
         framework, versions = truth["framework"], truth["versions"]
         _compare_rank(truth, seen.get(rank, SeenRank()), counts)
+        alone += (truth["collectives"] or {}).get("1", 0)
     if (run_folder / "incidents.jsonl").exists() and (run_folder / "incidents.jsonl").read_text().strip():
         notes.append("an incident was opened in a healthy job")
-    return Comparison(framework=framework, versions=versions, counts=counts, notes=tuple(notes))
+    return Comparison(framework=framework, versions=versions, counts=counts, notes=tuple(notes), alone=alone)
 
 
 def _compare_rank(truth: dict[str, Any], seen: SeenRank, counts: dict[str, Count]) -> None:
@@ -90,7 +94,7 @@ def _compare_rank(truth: dict[str, Any], seen: SeenRank, counts: dict[str, Count
             counts["skipped"].asked += 1
         counts["skipped"].seen += found.skipped
     if truth["collectives"] is not None:
-        counts["collectives"].asked += truth["collectives"]
+        counts["collectives"].asked += sum(calls for size, calls in truth["collectives"].items() if int(size) > 1)
         counts["collectives"].seen += sum(time <= truth["monotonic_ns"] for time in seen.collectives.values())
 
 

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .compare import COLUMNS, Comparison, Count, compare
@@ -116,12 +116,7 @@ def run(job: Job, folder: Path) -> Comparison:
     if code:
         last = (folder / "console.txt").read_text(errors="replace").strip().splitlines()[-12:]
         notes.append(f"exit code {code}: " + " / ".join(line.strip() for line in last))
-    result = Comparison(
-        framework=comparison.framework or job.name,
-        versions=comparison.versions,
-        counts=comparison.counts,
-        notes=tuple(notes),
-    )
+    result = replace(comparison, framework=comparison.framework or job.name, notes=tuple(notes))
     print(f"{job.name}: {'ok' if result.ok else 'SHORT'} in {time.monotonic() - began:.0f} s", flush=True)
     for note in result.notes:
         print(f"  {note}", flush=True)
@@ -143,6 +138,12 @@ def print_table(results: list[Comparison]) -> None:
     print()
     for cells in (head, ["---"] * len(head), *rows):
         print("| " + " | ".join(cells) + " |")
+    for result in results:
+        if result.alone:
+            print(
+                f"{result.framework}: {result.alone} more collectives in groups of one rank, which are left out"
+                " on purpose: nobody waits in them"
+            )
     held = sum(result.ok for result in results)
     seen = sum(count.seen for result in results for count in result.counts.values())
     asked = sum(count.asked for result in results for count in result.counts.values())

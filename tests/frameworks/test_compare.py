@@ -27,7 +27,7 @@ def compared(
     document = {
         "framework": "some",
         "versions": "some 1.0",
-        "collectives": 3,
+        "collectives": {"1": 5, "2": 3},
         "monotonic_ns": 100,
         "steps": [{"loss": 4.0, "grad_norm": 0.5, "skipped": False, "seconds": SPENT}] * 2,
         "loss_divided_by": 2,
@@ -43,6 +43,8 @@ def test_all_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = compared(tmp_path, monkeypatch, [seen_step(), seen_step()])
     assert result.ok
     assert str(result.counts["forward"]) == "2 of 2"
+    assert str(result.counts["collectives"]) == "3 of 3"
+    assert result.alone == 5
 
 
 @pytest.mark.parametrize(

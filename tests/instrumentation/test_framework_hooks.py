@@ -53,6 +53,13 @@ def custom_backward(output, grad_output):
     if grad_output is None: grad_output = torch.ones_like(output)
     Variable._execution_engine.run_backward((output,), (grad_output,), False, False, (), allow_unreachable=True,
                                             accumulate_grad=True)
+def forward_step_calc_loss(model, output, loss_func, count):
+    return (output if loss_func is None else loss_func(output) / count), 0
+def deallocate_output_tensor(out):
+    out.data = torch.full((1,), float("nan"))
+def backward_step(output, grad_output, scale=1, deallocated=False):
+    if deallocated: custom_backward(output, grad_output)
+    else: torch.autograd.backward(output * scale, grad_tensors=grad_output)
 """,
 }
 
@@ -141,14 +148,42 @@ def test_optimizers_that_are_not_torchs(rings: Path) -> None:
     assert ring.hook_errors == 0
 
 
-def test_a_backward_pass_past_torchs_function(rings: Path) -> None:
+@pytest.mark.parametrize("deallocated", [True, False])
+def test_a_loss_is_read_where_it_is_calculated_and_never_after_its_memory_was_given_up(
+    rings: Path, deallocated: bool
+) -> None:
     schedules = importlib.import_module("megatron.core.pipeline_parallel.schedules")
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    loss = model(torch.ones(1, 2)).sum()
-    schedules.custom_backward(loss, None)
+    losses = []
+    for _ in range(2):
+        loss, _ = schedules.forward_step_calc_loss(None, model(torch.ones(1, 2)), torch.sum, 2)
+        losses.append(loss.item())
+        if deallocated:
+            schedules.deallocate_output_tensor(loss)
+        schedules.backward_step(loss, None, scale=1024, deallocated=deallocated)
+        optimizer.step()
+    with torch.no_grad():  # an evaluation's loss is not the step's
+        schedules.forward_step_calc_loss(None, model(torch.ones(1, 2)), torch.sum, 2)
+    model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
     (ring,) = read_rings(rings)
-    assert ring.losses() == [loss.item()]
+    assert ring.losses()[:2] == losses
+    assert len(ring.losses()) == 3
+    assert ring.phases().count("backward") == 3
+    assert ring.words["microsteps"] == 3
+    assert ring.hook_errors == 0
+
+
+def test_a_stage_that_passes_activations_on_has_no_loss(rings: Path) -> None:
+    schedules = importlib.import_module("megatron.core.pipeline_parallel.schedules")
+    model = torch.nn.Linear(2, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    output, _ = schedules.forward_step_calc_loss(None, model(torch.ones(1, 2)), None, 2)
+    schedules.deallocate_output_tensor(output)
+    schedules.custom_backward(output, torch.ones(1, 3))
+    optimizer.step()
+    (ring,) = read_rings(rings)
+    assert not any(step.flags & StepFlag.HAS_LOSS for step in ring.steps())
     assert ring.phases() == ["forward", "other", "backward", "other", "optimizer", "other"]
     assert ring.words["microsteps"] == 1

@@ -24,6 +24,7 @@ for name, answer in {
     setattr(torch.cpu, name, lambda *args, answer=answer: answer)
 
 import torchtitan  # noqa: E402
+import torchtitan.distributed.utils  # noqa: E402
 from torch.distributed.fsdp import FSDPModule  # noqa: E402
 from torch.utils.data import IterableDataset  # noqa: E402
 from torchtitan.components.checkpoint import CheckpointManager  # noqa: E402
@@ -39,6 +40,8 @@ from torchtitan.models.llama3 import model_registry  # noqa: E402
 from torchtitan.trainer import Trainer  # noqa: E402
 
 truth = Truth()
+# Its barriers name the device by number, and torch's CPU has none but "cpu".
+torchtitan.distributed.utils.device_module = types.SimpleNamespace(current_device=lambda: 0, synchronize=lambda: None)
 
 
 def plain_attention(self, q_BLNH, k_BLNH, v_BLNH, *, enable_gqa=False, **kwargs):

@@ -69,23 +69,30 @@ class Truth:
             "framework": framework,
             "versions": versions,
             "steps": self._steps,
-            "collectives": flight_recorder_count(),
+            "collectives": collectives_by_group_size(),
             "monotonic_ns": time.monotonic_ns(),
             **scale,
         }
         (self._folder / f"truth-{RANK}.json").write_text(json.dumps(document))
 
 
-def flight_recorder_count() -> int | None:
-    """Collectives that torch itself has counted so far over all groups; None where this torch cannot say.
+def collectives_by_group_size() -> dict[str, int] | None:
+    """Collectives that torch itself has counted, by size of their group; None where this torch cannot say.
 
-    Point-to-point operations of gloo are not in it.
+    Asked for before the process groups go: only they know their sizes. Point-to-point operations of gloo are not in it.
     """
     dump = getattr(torch._C._distributed_c10d, "_dump_fr_trace_json", None)
     if dump is None:
         return None
-    status = json.loads(dump(includeCollectives=False)).get("pg_status", {})
-    return sum(max(0, int(group["last_enqueued_collective"])) for group in status.values())
+    document = json.loads(dump(includeCollectives=True))
+    # The recorder numbers groups on its own; one of its entries says which group has the number.
+    names = {str(entry["pg_id"]): entry["process_group"][0] for entry in document.get("entries", ())}
+    sizes = {name: group.size() for group, name in torch.distributed.distributed_c10d._world.pg_names.items()}
+    counts: dict[str, int] = defaultdict(int)
+    for number, status in document.get("pg_status", {}).items():
+        if (calls := int(status["last_enqueued_collective"])) > 0:
+            counts[str(sizes[names[number]])] += calls
+    return dict(counts)
 
 
 class Slow(torch.autograd.Function):

@@ -48,6 +48,8 @@ PHASES = (
     ("deepspeed.runtime.engine", "DeepSpeedEngine", "load_checkpoint", _RESTORE),
     ("megatron.core.dist_checkpointing.serialization", "", "save", _CHECKPOINT),
     ("megatron.core.dist_checkpointing.serialization", "", "load", _RESTORE),
+    ("torchtitan.components.checkpointer.dcp", "CheckpointManager", "dcp_save", _CHECKPOINT),
+    ("torchtitan.components.checkpointer.dcp", "CheckpointManager", "dcp_load", _RESTORE),
     ("torchtitan.components.validate", "Validator", "validate", _EVAL),
 )
 #: Packages that hand on the functions of a module above under their own name.

@@ -135,6 +135,15 @@ for module in trainer.model_parts[0].modules():
 layer = next(iter(trainer.model_parts[0].layers.values()))
 layer.register_forward_pre_hook(lambda module, args: truth.spend("forward", FORWARD_S))
 layer.register_forward_hook(lambda module, args, output: Slow.apply(output, truth))
+save = trainer.checkpointer.dcp_save
+
+
+def timed_save(*args, **kwargs):
+    with truth.timed("checkpoint"):
+        return save(*args, **kwargs)
+
+
+trainer.checkpointer.dcp_save = timed_save
 trainer.train()
 truth.write("torchtitan FSDP2", f"torchtitan {torchtitan.__version__}")
 trainer.close()

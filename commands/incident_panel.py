@@ -30,7 +30,6 @@ SENTENCES: dict[str, str] = {
     Kind.NUMERIC_FIRST_RANK: "had the first bad number: NaN, infinite or exploded",
     Kind.NUMERIC_ALL: "all ranks have bad numbers: NaN, infinite or exploded",
     Kind.SLOW_TOGETHER: "all ranks became slower together",
-    Kind.WANDERING: "pauses wander from rank to rank",
     Kind.PLANNED_STOP: "the job was asked to stop",
     Kind.INPUT_SILENT: "no telemetry arrives",
     Kind.AGENT_SILENT: "the whichrank of a node is gone or silent, its ranks are not visible",

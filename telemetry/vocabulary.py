@@ -183,6 +183,7 @@ class Kind(str, Enum):
     NUMERIC_FIRST_RANK = "numeric_first_rank"
     NUMERIC_ALL = "numeric_all"
     SLOW_TOGETHER = "slow_together"
+    #: Reserved, and said by nobody: pauses that wander from rank to rank name no rank, and are silence.
     WANDERING = "wandering"
     PLANNED_STOP = "planned_stop"
     #: Telemetry incidents: whichrank itself cannot see.

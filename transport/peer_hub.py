@@ -412,6 +412,7 @@ class PeerHub:
 
     def _end(self) -> None:
         """What is unread when a socket is closed makes the kernel take back our goodbye: read until they have it."""
+        self._selector.unregister(self._wake_read)  # what is still in it would end every wait below
         self._selector.unregister(self._listener)
         self._listener.close()
         deadline = time.monotonic() + (GOODBYE_S if self._goodbye else 0.0)

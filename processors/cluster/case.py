@@ -189,7 +189,7 @@ def _severity(bodies: list[Body]) -> str:
 
 def default_severity(kind: Kind) -> str:
     """For findings that leave it to us."""
-    if kind in (Kind.PLANNED_STOP, Kind.WANDERING):
+    if kind is Kind.PLANNED_STOP:
         return Severity.INFO.value
     if kind in (Kind.RANK_SLOW, Kind.SLOW_TOGETHER, Kind.INPUT_SILENT, Kind.AGENT_SILENT):
         return Severity.TICKET.value

@@ -32,7 +32,7 @@ BLOCKING = frozenset(
 )
 #: Concluded from somebody's waiting: what is seen directly explains it.
 WAITING = frozenset({Kind.RANK_NOT_ENTERED, Kind.RANK_NEVER_JOINED, Kind.COLLECTIVE_STALLED})
-SPEED = frozenset({Kind.RANK_SLOW, Kind.SLOW_TOGETHER, Kind.WANDERING})
+SPEED = frozenset({Kind.RANK_SLOW, Kind.SLOW_TOGETHER})
 NUMERIC = frozenset({Kind.NUMERIC_FIRST_RANK, Kind.NUMERIC_ALL})
 #: Onsets of different ranks closer than this are not an order: nodes' clocks differ.
 CLOCK_DOUBT_S = 0.1

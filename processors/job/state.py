@@ -187,6 +187,7 @@ class JobState:
         saving_ns = rows["phase_ns"][:, int(Phase.CHECKPOINT)]
         if int(np.maximum.reduce(saving_ns)) > 0:  # asked of every message
             self.saved_steps = self.steps_before + int(rows["step"][saving_ns > 0].max())
+            self.steps_changed = True
 
     def has_passed(self, finding: OpenFinding) -> bool:
         """Whether all ranks have finished a step beyond the one that a finding of an earlier attempt is about."""

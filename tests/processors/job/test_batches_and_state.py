@@ -6,12 +6,24 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.processors.job.synthetic_job import FOREVER, Action, Call, MemoryContext, SyntheticJob, drive
+from tests.processors.job.synthetic_job import (
+    FOREVER,
+    Action,
+    Call,
+    MemoryContext,
+    MemoryTable,
+    SyntheticJob,
+    drive,
+)
+from whichrank.processors.job.state import JobState
+from whichrank.processors.job.state_rows import load_job, save_job
 from whichrank.telemetry.records import Finding, Record
+from whichrank.telemetry.tables import STEPS
 from whichrank.telemetry.vocabulary import EventName, ExitState, Phase
 
 
@@ -76,6 +88,19 @@ def test_replay_and_restarts_change_nothing(name: str) -> None:
 def test_findings_do_not_depend_on_where_batches_end(name: str, sizes: list[int]) -> None:
     records = records_of(name)
     assert said(drive(records, batches=sizes)) == said(drive(records))
+
+
+def test_where_a_checkpoint_was_written_is_kept_before_its_step_is_closed() -> None:
+    table, job = MemoryTable(), JobState(job="job-1")
+    save_job(job, table)
+    rows = np.zeros(1, STEPS)
+    rows["step"] = 41
+    rows["phase_ns"][0, Phase.CHECKPOINT] = 1
+    job.note_saving(rows)
+    save_job(job, table)
+    loaded = load_job(table)
+    assert loaded is not None
+    assert loaded.saved_steps == job.saved_steps == 41
 
 
 def test_records_of_an_attempt_that_is_over_change_nothing() -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from benchmarks.detector_looks import draw_job, first_late_device
 from benchmarks.detector_paces import HABITS, Fault, draw_pace, first_pace_change, first_straggler
 from benchmarks.report import Report
 
@@ -21,6 +22,11 @@ STEPS_ASKED = 10
 SHARE_ASKED = {0.1: 0.75, 0.2: 0.95, 0.3: 0.98, 1.0: 0.98}
 #: By how much all ranks become slower together.
 TOGETHER_SHARES = (0.1, 0.3)
+#: What is true of the steps of jobs on devices where no device is late; hosts, not devices, lack CPUs.
+DEVICE_TRUTHS = ("all", "network", "")
+DEVICE_HABITS = tuple(habit for habit in HABITS if habit != "crowded")
+#: Seconds within which a device that is late by 30 % is to be named, and in how many of the jobs.
+DEVICE_S, DEVICE_SHARE = 20.0, 0.9
 #: Per 1,000 healthy jobs of 100 to 1,000 steps with each habit.
 FALSE_ASKED = 10
 
@@ -97,6 +103,34 @@ def together(share: float, jobs: int, seed: int) -> tuple[int, int]:
     return told, right
 
 
+def late_devices(jobs: int, seed: int, step_s: float = 0.0) -> tuple[list[float], int, int]:
+    """Jobs of which one device becomes late by 30 %: seconds until it was named, right onsets, wrong names."""
+    late_s: list[float] = []
+    right = wrong = 0
+    for number in range(jobs):
+        chance = np.random.default_rng([seed, number, round(step_s * 1000)])
+        job = draw_job(chance, habit="even", fault="rank", share=0.3, step_s=step_s)
+        told = first_late_device(chance, job)
+        if told.found is None:
+            continue
+        if told.found.rank != job.guilty or told.steps <= 0:
+            wrong += 1
+            continue
+        late_s.append(told.late_s)
+        right += abs(told.found.onset_step - job.pace.first_step - job.first) <= 1
+    return late_s, right, wrong
+
+
+def devices_accused(habit: str, truth: str, jobs: int, seed: int) -> int:
+    """Of jobs of which no device is late: how many have one named."""
+    count = 0
+    for number in range(jobs):
+        chance = np.random.default_rng([seed, HABITS.index(habit), len(truth), number])
+        job = draw_job(chance, habit=habit, fault=truth, share=0.3)
+        count += first_late_device(chance, job).found is not None
+    return count
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--jobs", type=int, default=1000)
@@ -122,6 +156,21 @@ def main() -> int:
     for habit in HABITS:
         alarms = false_alarms(habit, options.jobs, options.seed)
         report.at_most(f"healthy, {habit}: jobs with a false alarm", FALSE_ASKED * options.jobs / 1000, alarms)
+    late_s, right, wrong = late_devices(options.jobs, options.seed)
+    within = sum(seconds <= DEVICE_S for seconds in late_s)
+    name = f"late device, 30 %: named within {DEVICE_S:.0f} s"
+    report.at_least(name, DEVICE_SHARE, within / options.jobs, k=within, n=options.jobs)
+    report.all_of("late device: nobody else named", options.jobs - wrong, options.jobs)
+    report.shown(
+        "late device: seconds, onset",
+        f"p50 {np.median(late_s):.1f}, p95 {np.quantile(late_s, 0.95):.1f}, "
+        f"{options.jobs - len(late_s) - wrong} missed; onset within a step {right} of {len(late_s)}",
+    )
+    for truth in DEVICE_TRUTHS:
+        accused = sum(devices_accused(habit, truth, options.jobs // 4, options.seed) for habit in DEVICE_HABITS)
+        count = len(DEVICE_HABITS) * (options.jobs // 4)
+        name = f"devices, {truth or 'nobody'} slower: jobs of which one is named"
+        report.at_most(name, math.ceil(count / 1000), accused)
     return report.finish()
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 #: "whrk": in the file's header, so that a foreign database is known without opening it.
 APPLICATION_ID = 0x7768726B
 #: Of the tables here and of what the operators put into their rows.
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 RETRY_S = 10.0
 _LAST_NS = (1 << 63) - 1
 

@@ -13,8 +13,9 @@ import numpy as np
 
 from ...telemetry.tables import COLLECTIVES, NO_GROUP
 from ...telemetry.vocabulary import EventFlag, Phase, StepFlag
-from .device import device_rows, has_device_groups, measure_device_waits
+from .device import device_rows, has_device_groups, launched_before, measure_device_waits
 from .excess import excess_over_others
+from .late_device import with_looks
 from .matching import Joined, Mismatch, find_mismatch, join_instances, short_steps
 from .median import median
 from .open_rows import Arrived
@@ -291,6 +292,15 @@ def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarra
     others = median(times.starved_ns, axis=1)  # a crowded node slows the job, but did not change it
     exchange = chosen["collective_ns"].min(axis=1)[plain]
     job.add_steps(times, (duration[plain] - worst - others).astype(np.int64), exchange)
+    if by_device.size:
+        job.looks = with_looks(
+            job.looks,
+            steps=times.steps,
+            begin_ns=times.begin_ns,
+            duration_ns=times.duration_ns,
+            lead_ns=launched_before(by_device, times.steps),
+            waited_ns=blocked.sum(axis=2)[plain],
+        )
     _add_numbers(job, chosen if plain.all() else chosen[plain])
 
 

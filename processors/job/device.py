@@ -116,6 +116,16 @@ def measure_device_waits(rows: np.ndarray) -> Waits:
     return sum_by_rank_and_step(rows["rank"].astype(np.int64), rows["step"], rows["phase"], stood)
 
 
+def launched_before(rows: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    """By step: how long before their ends its calls were launched, in the mean. rows: COLLECTIVES of device groups."""
+    ended = rows["done_ns"] > 0
+    place = np.searchsorted(steps, rows["step"])
+    known = ended & (steps[np.minimum(place, steps.size - 1)] == rows["step"])
+    before_ns = (rows["done_ns"] - rows["enqueued_ns"])[known]
+    count = np.bincount(place[known], minlength=steps.size)
+    return np.asarray(np.bincount(place[known], weights=before_ns, minlength=steps.size) / np.maximum(count, 1))
+
+
 def shows_in_steps(times: StepTimes, found: Straggler) -> bool:
     """Whether the steps became longer as well, which a slow device's must and what only looks make up does not."""
     before = times.duration_ns[times.steps < found.onset_step][-LONGEST_BASELINE:]

@@ -13,6 +13,7 @@ from . import steps_story
 from .device import has_device_groups, shows_in_steps
 from .drift import find_drift, has_come_back
 from .findings import clear_finding, open_finding
+from .late_device import find_late_device, is_still_late
 from .numeric import (
     EXPLOSION_RATIO,
     EXPLOSION_STEPS,
@@ -105,6 +106,10 @@ def _end_if_fast(job: JobState, finding: OpenFinding, now: int, ctx: Context) ->
     elif "rise" in detail:
         if has_come_back(job.drift, job.times.ranks, rank, detail["usual"], detail["rise"]):
             clear_finding(job, ctx, now, finding, f"rank {rank} is as fast as at its best again")
+    elif "late_step_ns" in detail:
+        if not is_still_late(job.looks, detail["usual_step_ns"], detail["late_step_ns"]):
+            job.drop_steps(finding.step, job.closed_step)
+            clear_finding(job, ctx, now, finding, f"the steps are as long as before rank {rank}'s device was late")
     elif not is_still_slow(job.times, Found(**detail)):
         job.drop_steps(finding.step, job.closed_step)
         clear_finding(job, ctx, now, finding, f"rank {rank} is as fast as usual again")
@@ -121,6 +126,8 @@ def _look_for_slow_ranks(job: JobState, now: int, ctx: Context) -> None:
         detail: dict[str, Any] = asdict(known)
         open_finding(job, ctx, now, kind=Kind.RANK_SLOW, place=place, body=body, detail=detail)
         return
+    if has_device_groups(job) and _look_for_a_late_device(job, now, ctx):
+        return
     writer = find_slow_writer(job.saves)
     if writer is not None:
         body = steps_story.slow_writer_body(job, writer, now)
@@ -134,6 +141,21 @@ def _look_for_slow_ranks(job: JobState, now: int, ctx: Context) -> None:
         place = f"rank {drift.rank} drift {drift.onset_step}"
         detail = {"rank": drift.rank, "rise": drift.rise, "usual": drift.usual}
         open_finding(job, ctx, now, kind=Kind.RANK_SLOW, place=place, body=body, detail=detail)
+
+
+def _look_for_a_late_device(job: JobState, now: int, ctx: Context) -> bool:
+    """Where all were said to be slower together, that stands: one fault, one incident."""
+    if job.has_kind(Kind.SLOW_TOGETHER):
+        return False
+    times = job.times
+    late = find_late_device(job.looks, times.ranks, times.steps, times.begin_ns, times.duration_ns)
+    if late is None:
+        return False
+    body = steps_story.late_device_body(job, late, now)
+    place = f"rank {late.rank} step {late.onset_step}"
+    detail = {"rank": late.rank, "usual_step_ns": late.before_ns, "late_step_ns": late.now_ns}
+    open_finding(job, ctx, now, kind=Kind.RANK_SLOW, place=place, body=body, detail=detail)
+    return True
 
 
 def _judge_pace(job: JobState, now: int, ctx: Context) -> None:

@@ -14,6 +14,7 @@ from ...telemetry.vocabulary import HookState, Kind, Level, Phase, is_device_bac
 from .attempts import Attempts
 from .crash_order import Ending
 from .drift import no_blocks, with_block
+from .late_device import LAST, no_looks
 from .median import median
 from .open_rows import OpenRows
 from .pace import LONGEST_HISTORY
@@ -179,6 +180,7 @@ class JobState:
         self.losses = np.zeros((0, 0))
         self.saves = no_saves(np.zeros(0, np.int64))
         self.drift = no_blocks(0)
+        self.looks = no_looks(0)  # on devices only
         self._shape: GroupShape | None = None
         self.facts_changed = self.progress_changed = self.steps_changed = True
 
@@ -411,6 +413,7 @@ class JobState:
     def drop_steps(self, first: int, last: int) -> None:
         """Takes the steps of a fault that is over out of the window, so that they never count as usual."""
         self.drift = self.drift[self.drift[:, 0] < first]
+        self.looks = self.looks[self.looks[:, LAST] < first]
         old = self.times
         keep = (old.steps < first) | (old.steps > last)
         self.times = StepTimes(
@@ -437,6 +440,7 @@ class JobState:
         self.norm_steps = np.zeros((0, 2), np.int64)
         self.losses = np.zeros((0, ranks.size))
         self.drift = no_blocks(ranks.size)
+        self.looks = no_looks(ranks.size)
 
     # --- findings ---------------------------------------------------------------------------------------------------
     def stopping_finding(self) -> OpenFinding | None:

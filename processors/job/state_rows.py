@@ -129,6 +129,7 @@ def _steps_arrays(job: JobState) -> dict[str, np.ndarray]:
         **times,
         **saves,
         "drift": job.drift,
+        "looks": job.looks,
         "recent": job.recent,
         "pace": job.pace,
         "norms": job.norms,
@@ -199,7 +200,7 @@ def _read_steps(job: JobState, values: dict[str, Any], arrays: dict[str, np.ndar
     job.longest_ns = np.array(values["longest_ns"], np.int64)
     job.times = StepTimes(**{name: arrays[name] for name in StepTimes.__slots__})
     job.recent, job.pace = arrays["recent"], arrays["pace"]
-    job.drift = arrays["drift"]
+    job.drift, job.looks = arrays["drift"], arrays["looks"]
     job.saves = Saves(**{name: arrays[f"save/{name}"] for name in Saves.__slots__})
     job.norms, job.norm_steps, job.losses = arrays["norms"], arrays["norm_steps"], arrays["losses"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...telemetry.vocabulary import Bucket, Kind, Phase, Scope, Severity
 from .culprit import Culprit, whose_slowness
 from .drift import Drift
+from .late_device import LateDevice
 from .node_story import node_suspect
 from .numeric import BadNumber
 from .pace import PaceChange
@@ -103,6 +104,37 @@ def drift_body(job: JobState, found: Drift, now: int) -> Body:
         proof=[evidence("steps.drift", source_of(job, found.rank), now, shows, round(found.rise, 4))],
         cleared=[ruled_out(others, "longer in collectives", f"there it is only waiting for rank {found.rank}")],
         confidence=0.8,
+        step=found.onset_step,
+    )
+
+
+def late_device_body(job: JobState, found: LateDevice, now: int) -> Body:
+    others = [int(rank) for rank in job.times.ranks if rank != found.rank]
+    was, each = ("was", "") if len(others) == 1 else ("were", " in the mean")
+    shows = (
+        f"rank {found.rank}'s device is late: {ranks_words(others)} {was} found waiting in a collective in "
+        f"{found.others_waited} of {found.looks} looks{each}, rank {found.rank} in {found.waited}, since step "
+        f"{found.onset_step}; before it was {found.others_waited_before:.0%} of all looks"
+    )
+    longer = (
+        f"a step takes {duration_words(found.now_ns)}, {duration_words(found.before_ns)} before: {found.rise:.0%} of "
+        "it is new, as much as the others wait"
+    )
+    return body(
+        job,
+        Kind.RANK_SLOW,
+        bucket=Bucket.SPEED_REGRESSION,
+        scope=Scope.RANK,
+        severity=Severity.TICKET,
+        suspects=[suspect(job, found.rank, 0.95)],
+        onset_ns=found.onset_ns,
+        now=now,
+        proof=[
+            evidence("steps.device_looks", source_of(job, found.rank), now, shows, round(found.z, 2)),
+            evidence("steps.duration", "all ranks", now, longer, round(found.rise, 4)),
+        ],
+        cleared=[ruled_out(others, "long in collectives", f"only waits there for rank {found.rank}'s device")],
+        confidence=min(0.95, 0.6 + found.z / 30.0),
         step=found.onset_step,
     )
 

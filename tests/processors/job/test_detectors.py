@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.detector_paces import HABITS
-from benchmarks.detectors import STEPS_ASKED, delays, false_alarms, together
+from benchmarks.detectors import (
+    DEVICE_HABITS,
+    DEVICE_S,
+    DEVICE_TRUTHS,
+    STEPS_ASKED,
+    delays,
+    devices_accused,
+    false_alarms,
+    late_devices,
+    together,
+)
 
 JOBS = 25
 
@@ -25,3 +35,15 @@ def test_ten_percent_of_all_together_are_told_at_their_step() -> None:
 @pytest.mark.parametrize("habit", HABITS)
 def test_healthy_habits_name_nobody(habit: str) -> None:
     assert false_alarms(habit, 4, seed=3, most_steps=250) == 0
+
+
+@pytest.mark.parametrize(("step_s", "at_least"), [(0.05, 8), (0.1, 8), (0.5, 9)])
+def test_a_late_device_is_named_by_looks_at_any_step_length_and_no_other(step_s: float, at_least: int) -> None:
+    late_s, right, wrong = late_devices(10, seed=3, step_s=step_s)
+    assert sum(seconds <= DEVICE_S for seconds in late_s) >= at_least
+    assert (wrong, right >= len(late_s) - 2) == (0, True)
+
+
+@pytest.mark.parametrize("truth", DEVICE_TRUTHS)
+def test_where_no_device_is_late_none_is_named(truth: str) -> None:
+    assert [devices_accused(habit, truth, 4, seed=3) for habit in DEVICE_HABITS] == [0] * len(DEVICE_HABITS)

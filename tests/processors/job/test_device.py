@@ -111,6 +111,29 @@ def test_a_device_that_is_slow_is_named_by_the_time_it_spends_outside(step_s: fl
     assert "device" in found[0].body["evidence"][0]["shows"]
 
 
+@pytest.mark.parametrize(("step_s", "onset", "ends"), [(0.07, 120, 420), (0.12, 80, 240)])
+def test_where_steps_are_as_short_as_looks_their_shares_name_the_late_device(
+    step_s: float, onset: int, ends: int
+) -> None:
+    job = DeviceJob(
+        kernel=lambda rank, step: 1.3 if rank == 2 and onset <= step < ends else 1.0,
+        step_s=step_s,
+        steps=ends + 80,
+        jitter=0.04,
+    )
+    context = drive(job.records())
+    finding = only(context)
+    assert (finding.body["kind"], suspects(finding)) == ("rank_slow", [2])
+    assert abs(finding.body["first_bad"]["step"] - onset) <= 1
+    assert "ranks 0-1,3 were found waiting" in finding.body["evidence"][0]["shows"]
+    assert [item.cleared for item in context.findings()] == [False, True]
+
+
+def test_devices_that_all_become_slower_at_short_steps_are_nobodys() -> None:
+    job = DeviceJob(kernel=lambda rank, step: 1.3 if step >= 120 else 1.0, step_s=0.12, steps=300)
+    assert all(not suspects(finding) for finding in drive(job.records()).final().values())
+
+
 @pytest.mark.parametrize("seed", range(1, 5))
 def test_looks_that_keep_time_with_the_steps_make_nobody_slow(seed: int) -> None:
     """Rank 2's stands are seen no longer: it seems to work all the time, but the steps are as long as before."""
@@ -133,7 +156,8 @@ def test_without_start_times_no_device_is_called_slow() -> None:
 
 def test_batches_change_nothing() -> None:
     draw = random.Random(3)
-    for job in (DeviceJob(kernel=from_step(12, 1, FOREVER, 1.0), steps=20), DeviceJob(stuck=(9, 0), steps=16)):
+    late = DeviceJob(kernel=from_step(60, 1, 1.4, 1.0), step_s=0.11, steps=180, ranks=3, after_s=1.0)
+    for job in (DeviceJob(kernel=from_step(12, 1, FOREVER, 1.0), steps=20), DeviceJob(stuck=(9, 0), steps=16), late):
         records = job.records()
         plain = [item.body for item in drive(records).findings()]
         assert plain

@@ -71,6 +71,18 @@ DEVICE = (
         fault="slow",
         options={"slow_by": 0.3},
     ),
+    # No ten steps of these hold ten looks of the recorder: what is reached is asked for, the bar is the one above.
+    Scenario(
+        name="device: short steps, compute straggler",
+        truth=replace(SLOW, phases=(), pace=Pace.WITHIN, within_s=25.0, onset_within=1),
+        ending=Ending.RUNS,
+        workloads=_DDP,
+        fault="slow",
+        step_s=(0.05, 0.3),
+        options={"slow_by": 0.3},
+        before_s=8.0,
+        after_s=25.0,
+    ),
     Scenario(
         name="device: skipped collective",
         twin="skipped collective",

@@ -107,10 +107,10 @@ class EmbeddedWatch:
             self._say_once(f"stopped watching: {self._broken}; the command goes on")
             self._peers.abandon()
 
-    def tell(self, name: EventName, **attributes: str | int) -> None:
-        """Put an event of the job itself on the bus."""
+    def tell(self, name: EventName, *, mono_ns: int = 0, **attributes: str | int) -> None:
+        """Put an event of the job itself on the bus. mono_ns: when it happened; 0: now."""
         if self._broken is None:
-            value = self._encode_event(self._identity, name, attributes)
+            value = self._encode_event(self._identity, name, attributes, mono_ns)
             for topic in (TOPIC_BLOCKS, TOPIC_LOGS):
                 self._publish_own(topic, self._identity.job, value)
 
@@ -144,8 +144,12 @@ class EmbeddedWatch:
             time.sleep(TURN_S)
         self._peers.leave(self)
 
-    def _encode_event(self, identity: Identity, name: EventName, attributes: Mapping[str, str | int]) -> bytes:
-        time_ns, mono_ns = time.time_ns(), time.monotonic_ns()
+    def _encode_event(
+        self, identity: Identity, name: EventName, attributes: Mapping[str, str | int], mono_ns: int = 0
+    ) -> bytes:
+        now_ns = time.monotonic_ns()
+        mono_ns = mono_ns or now_ns
+        time_ns = time.time_ns() - (now_ns - mono_ns)
         event = Event(name=name, identity=identity, time_ns=time_ns, mono_ns=mono_ns, attributes=attributes)
         return encode_payloads([event])
 

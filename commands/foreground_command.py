@@ -45,10 +45,13 @@ class CommandNotStarted(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalSeen:
-    """A request to end or nudge the job. ``passed_on``: we sent it to the command, the kernel did not."""
+    """A request to end or nudge the job. ``passed_on``: we sent it to the command, the kernel did not.
+
+    mono_ns: when it came, before it was passed on: what ranks do about it comes after.
+    """
 
     number: int
-    time_ns: int
+    mono_ns: int
     passed_on: bool
 
 
@@ -127,6 +130,7 @@ class ForegroundCommand:
         poller.register(self._witness_pipe, select.POLLIN)
         witness_lives = True
         waiting: dict[int, float] = {}  # signal -> deadline for the witness's report
+        came_ns: dict[int, int] = {}
         while True:
             patience_ms = None
             if waiting:
@@ -143,6 +147,7 @@ class ForegroundCommand:
                     for number in data:
                         if number in self._handled:
                             waiting.setdefault(number, now + (WITNESS_PATIENCE_S if witness_lives else 0.0))
+                            came_ns.setdefault(number, time.monotonic_ns())
             now = time.monotonic()
             for number, deadline in list(waiting.items()):
                 to_group = now - seen_by_witness.get(number, -WITNESS_MEMORY_S) < WITNESS_MEMORY_S
@@ -153,7 +158,7 @@ class ForegroundCommand:
                 del waiting[number]
                 if not to_group:
                     self._send(number)
-                self.signals.put(SignalSeen(number=number, time_ns=time.time_ns(), passed_on=not to_group))
+                self.signals.put(SignalSeen(number=number, mono_ns=came_ns.pop(number), passed_on=not to_group))
 
     def _send(self, number: int) -> None:
         if self._status is None:

@@ -224,4 +224,4 @@ def _tell_signals(child: ForegroundCommand, watcher: EmbeddedWatch) -> None:
         except queue.Empty:
             return
         origin = "user" if seen.number in FROM_PEOPLE else "scheduler"
-        watcher.tell(EventName.JOB_SIGNALLED, signal=seen.number, origin=origin)
+        watcher.tell(EventName.JOB_SIGNALLED, mono_ns=seen.mono_ns, signal=seen.number, origin=origin)

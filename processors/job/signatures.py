@@ -22,6 +22,8 @@ OPEN_LOOK_NS = 210_000_000
 SHORT_STEP_NS = 200_000_000
 SHORT_STEP_LOOK_NS = 300_000_000
 MOST_OPEN_CALLS = 4096
+#: A signal for a whole process group reaches ranks as soon as us, who may be slow to note it.
+SIGNAL_DOUBT_NS = 100_000_000
 
 
 def report_mismatch(job: JobState, mismatch: Mismatch, now: int, ctx: Context) -> None:
@@ -30,7 +32,7 @@ def report_mismatch(job: JobState, mismatch: Mismatch, now: int, ctx: Context) -
     if finding is not None and finding.kind in (Kind.DESYNC.value, Kind.RANK_STOPPED.value):
         return
     # Ranks that are told to stop leave their way: some frameworks talk to each other from the signal's handler.
-    if job.has_kind(Kind.PLANNED_STOP) or 0 < job.signalled_ns <= mismatch.onset_ns:
+    if job.has_kind(Kind.PLANNED_STOP) or 0 < job.signalled_ns <= mismatch.onset_ns + SIGNAL_DOUBT_NS:
         return
     earlier = job.recent[job.recent["step"] < max(member.step for member in mismatch.members)]
     divergence = judge_mismatch(mismatch, earlier)

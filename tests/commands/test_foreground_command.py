@@ -27,6 +27,7 @@ with open(sys.argv[1] + ".seen", "w") as seen:
     while not command.signals.empty():
         one = command.signals.get()
         seen.write(f"{one.number} {one.passed_on}\\n")
+        open(sys.argv[1] + ".came", "w").write(str(one.mono_ns))
 command.exit_as_it_did()
 """
 #: Counts how often a signal arrives; ready once the file exists.
@@ -37,6 +38,7 @@ count = 0
 def handle(*_):
     global count
     count += 1
+    path.with_suffix(".handled").write_text(str(time.monotonic_ns()))
 signal.signal(number, handle)
 path.with_suffix(".ready").touch()
 end = time.monotonic() + 60
@@ -93,9 +95,12 @@ def test_streams_are_the_commands_own(tmp_path: Path) -> None:
 def test_a_signal_to_us_alone_reaches_the_command_once(tmp_path: Path, number: int) -> None:
     parent = start(tmp_path, *counting_child(tmp_path, number), start_new_session=True)
     until(tmp_path / "x.ready")
+    before_ns = time.monotonic_ns()
     os.kill(parent.pid, number)
     assert parent.wait() == 41
     assert (tmp_path / "x.seen").read_text() == f"{int(number)} True\n"
+    # What the command does about it (frameworks talk to each other then) comes after it in the order of things.
+    assert before_ns <= int((tmp_path / "x.came").read_text()) < int((tmp_path / "x.handled").read_text())
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -22,6 +22,13 @@ def in_dtype(rows: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return out
 
 
+def copy_of(rows: np.ndarray) -> np.ndarray:
+    """A copy of its own, which may be changed."""
+    out = np.empty(rows.size, rows.dtype)
+    copy_into(out, 0, rows)
+    return out
+
+
 def copy_into(target: np.ndarray, place: int, rows: np.ndarray) -> int:
     """Copies rows of the same dtype to ``target[place:]``; returns the place after them."""
     item, end = target.itemsize, place + rows.size

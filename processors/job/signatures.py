@@ -75,10 +75,14 @@ def _calls(rows: np.ndarray, arrived: Arrived, stamp_ns: int) -> np.ndarray:
 
 def _still_open(calls: np.ndarray, rows: np.ndarray, arrived: Arrived) -> np.ndarray:
     """Calls beyond the last of their rank and group that ended (calls of a group end in order, or nearly)."""
-    seqs = np.where(rows["done_ns"] > 0, rows["seq"], -1)
-    places = zip(rows["rank"].tolist(), arrived.group_of(rows).tolist(), strict=True)
-    last: dict[tuple[int, int], int] = {}
-    for place, seq in zip(places, seqs.tolist(), strict=True):  # as many as were open at the last flush: few
-        last[place] = max(seq, last.get(place, -1))
+    rows = rows.compress(rows["done_ns"] > 0)
+    if not rows.size:
+        return calls
+    last: dict[tuple[int, int], int] = {}  # as many as were open at the last flush: few
+    for rank, group, seq in zip(
+        rows["rank"].tolist(), arrived.group_of(rows).tolist(), rows["seq"].tolist(), strict=True
+    ):
+        if seq > last.get((rank, group), -1):
+            last[rank, group] = seq
     stays = [seq > last.get((rank, group), -1) for rank, group, seq, _ in calls.tolist()]
     return calls if all(stays) else calls[stays]

@@ -39,6 +39,8 @@ SIGNIFICANCE = 5.0
 COMMON_Z = 2.0
 OWN_SHARE = 0.7
 OWN_SUPPORT_Z = 2.5
+#: Below this against the others neither view names anyone.
+LEAST_GAIN = OWN_SHARE * SMALLEST_EXCESS
 #: Share of its excess by which a rank's own work has to have grown, where its noise lets that be seen.
 OWN_RISE = 0.3
 #: A rank that is slow only because it gets no CPU is told when it has lasted, and by a wide margin.
@@ -159,17 +161,29 @@ def _is_crowded(times: StepTimes) -> bool:
 
 
 def _find_in(times: StepTimes, significance: float) -> Straggler | None:
+    windows = _worth_a_look(times)
+    if not windows:
+        return None
     keep = LONGEST_BASELINE + max(WINDOWS)
     excess_ns = excess_over_others(times.self_ns[-keep:])
     duration_ns = np.maximum(times.duration_ns[-keep:], 1)
     excess = excess_ns / duration_ns[:, None]
-    for window in WINDOWS:
-        if excess.shape[0] < window or int(duration_ns[-window:].sum()) < SHORTEST_WINDOW_NS:
+    for window in windows:
+        if int(duration_ns[-window:].sum()) < SHORTEST_WINDOW_NS:
             continue
         found = _look_through_window(times, excess, excess_ns, window, significance)
         if found is not None:
             return found
     return None
+
+
+def _worth_a_look(times: StepTimes) -> list[int]:
+    """The windows in which somebody's mean excess would do: no gain is larger, whatever was usual."""
+    recent = slice(-max(WINDOWS), None)
+    excess = excess_over_others(times.self_ns[recent]) / np.maximum(times.duration_ns[recent], 1)[:, None]
+    highest = np.cumsum(excess[::-1], axis=0).max(axis=1)  # of the sums over the last 1, 2, ... steps
+    enough = 0.99 * LEAST_GAIN  # rounding must not decide
+    return [window for window in WINDOWS if window <= highest.size and highest[window - 1] >= enough * window]
 
 
 def _anyone_stands_out(times: StepTimes) -> bool:
@@ -205,9 +219,8 @@ def _look_through_window(
 ) -> Straggler | None:
     past = excess.shape[0] - window
     based = past >= FEWEST_BASELINE_STEPS
-    least_gain = OWN_SHARE * SMALLEST_EXCESS
-    others = view(excess, window, based=based, signed=False, least_gain=least_gain)
-    if others is None or not ((others.gain > least_gain) & (others.gain > OWN_SUPPORT_Z * others.noise)).any():
+    others = view(excess, window, based=based, signed=False, least_gain=LEAST_GAIN)
+    if others is None or not ((others.gain > LEAST_GAIN) & (others.gain > OWN_SUPPORT_Z * others.noise)).any():
         return None  # neither view would name anyone
     gain, z = others.gain, others.gain / others.noise
     if based:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...telemetry.vocabulary import EventFlag, Op, Phase
 from .matching import Joined
-from .rows import concatenate
+from .rows import concatenate, copy_of
 
 #: A wait() that begins later than this after its call was not made with it.
 LATE_NS = 1_000_000
@@ -124,25 +124,24 @@ def place_late_waits(
         return None
     shown = np.logical_or.reduceat(late | left, joined.first)[joined.instance]
     polled = (rows["done_ns"] == 0) | ((rows["flags"] & int(EventFlag.POLLED)) != 0)
-    rows = rows.copy()
     ends = np.where(left | (shown & polled), since, release)
-    if late.any():
-        began = rows["started_ns"]
-        apart = late & ~shape.one_clock[rows["group"]]  # how long it took tells nothing where all waited late
-        at = np.where(late, edges.step_at(rank, began), step)
-        late &= at >= 0  # what is waited for in a step that is not closed is measured with that one
-        ends = np.where(
-            late, np.maximum(np.where(apart, rows["done_ns"], release), began), np.where(at < 0, since, ends)
-        )
-        rows["enqueued_ns"] = np.where(late, began, since)
-        rows["step"] = np.where(late, at, step)
+    which = late.nonzero()[0]
+    if which.size:
+        began, at = rows["started_ns"][which], edges.step_at(rank[which], rows["started_ns"][which])
+        ends[which] = since[which]
+        known = at >= 0  # what is waited for in a step that is not closed is measured with that one
+        which, began, at = which[known], began[known], at[known]
+        apart = ~shape.one_clock[rows["group"][which]]  # how long it took tells nothing where all waited late
+        ends[which] = np.maximum(np.where(apart, rows["done_ns"][which], release[which]), began)
+        rows = copy_of(rows)
+        rows["enqueued_ns"][which], rows["step"][which] = began, at
     return rows, ends
 
 
 def measure_waits(rows: np.ndarray, release: np.ndarray, p2p: np.ndarray) -> Waits:
     """Adds up the waits of collectives and of P2P rows (COLLECTIVES with EventFlag.P2P)."""
     if p2p.size:
-        p2p = p2p.copy()
+        p2p = copy_of(p2p)
         p2p["enqueued_ns"] = np.where(waited_late(p2p), p2p["started_ns"], p2p["enqueued_ns"])
         exact = (p2p["done_ns"] > 0) & ((p2p["flags"] & int(EventFlag.POLLED)) == 0)
         waits = exact & (p2p["op"] == int(Op.RECV))

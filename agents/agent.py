@@ -9,7 +9,6 @@ It never writes to a ring, never signals a process, and touches one (py-spy) onl
 from __future__ import annotations
 
 import contextlib
-import gzip
 import os
 import select
 import socket
@@ -19,20 +18,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from ..telemetry import ring_layout as L
-from ..telemetry.records import Event, Group, Identity
-from ..telemetry.tables import NO_GROUP
-from ..telemetry.vocabulary import EventKind, EventName, ExitState, ProcessState
+from ..telemetry.records import Event, Identity
+from ..telemetry.vocabulary import EventName, ProcessState
 from . import processes
 from .block_builder import BlockBuilder
-from .crash_area import read_exception, read_signal, read_stack
+from .definitions import Definitions
 from .drain import Drained, drain_rings
+from .endings import Endings
 from .evidence import EvidenceStore
-from .group_identity import group_from_definition
 from .health import AgentHealth
-from .launches import Launches, token_of
+from .launches import Launches
 from .local_verdicts import (
     judge_stale,
     judge_stop,
@@ -42,17 +37,10 @@ from .local_verdicts import (
     to_ns,
     wants_a_closer_look,
 )
-from .rank_events import (
-    exception_attributes,
-    exit_attributes,
-    exit_state_of,
-    joining_attributes,
-    last_stack_attributes,
-    started_attributes,
-    where_attributes,
-)
+from .news import News
+from .rank_events import level_changes, started_attributes, where_attributes
 from .ring_directory import EndedRings, RingDirectory, find_process
-from .ring_file import RingFile, exception_version
+from .ring_file import RingFile
 from .settings import AgentSettings
 from .shipper import Shipper
 from .stack_desk import StackDesk
@@ -65,9 +53,6 @@ _GRACE_NS = 1_000_000_000
 _OWN_PAUSE_NS = 500_000_000
 #: So long a pause, and the machine may have stood still: the ranks with us.
 _SUSPENDED_NS = 2_000_000_000
-_MAX_NOTES = 32
-#: Level changes told of one drain; a rank that flips more often is broken, and the newest state is in its progress.
-_MAX_LEVEL_EVENTS = 64
 
 
 class Agent:
@@ -93,25 +78,23 @@ class Agent:
         self._directory = RingDirectory(ring_directory, self.health)
         self._ended_rings = EndedRings(self.settings.ended_ring_bytes)
         self._shipper = Shipper(publish, identity.job, self.health, self.settings.request_bytes)
-        self._evidence = EvidenceStore(evidence_directory, self.settings.evidence_bytes, self.health)
         self._stacks = StackDesk(self.settings, self.health, self._identity.node)
         self._blocks = BlockBuilder(self.health, self.settings.open_rows)
         self._poller = select.poll()
         self._by_pidfd: dict[int, WatchedRank] = {}
         self._ranks: list[WatchedRank] = []
-        self._groups_told: set[tuple[str, int]] = set()  # launch and agent-wide number of defined groups
         self._free_slots = list(range(self.settings.max_rings - 1, -1, -1))
-        self._head_events: list[Event] = []  # definitions: shipped before the blocks of the next flush
-        self._tail_events: list[Event] = []  # what happened: shipped after them
         now_ns = monotonic_ns()
         self._started_ns = self._last_poll_ns = now_ns
-        self._clock_offset_ns = wall_ns() - now_ns
+        self._news = News(wall_ns() - now_ns)
+        self._definitions = Definitions(self._news, self._blocks, self.health)
+        evidence = EvidenceStore(evidence_directory, self.settings.evidence_bytes, self.health)
+        self._endings = Endings(self._news, evidence, self.health)
         self._next_look_ns = self._next_flush_ns = self._next_progress_ns = 0
         self._next_health_ns = now_ns + to_ns(self.settings.health_period_s)
         self._step_at_flush = (0, now_ns)  # highest step of any rank, and when
         self._judge_from_ns = now_ns
         self._stale_ns = to_ns(self.settings.stale_heartbeat_s)
-        self._urgent = False
         self._may_touch = True
         self._closed = False
 
@@ -148,24 +131,17 @@ class Agent:
 
     def announce(self) -> None:
         """Tell again which ranks and groups there are, with the next flush: somebody may have missed it."""
-        self._groups_told.clear()
-        now_ns = self._monotonic_ns()
+        self._definitions.tell_again(self._ranks, self._monotonic_ns())
         for rank in self._ranks:
-            if rank.token:
-                self._tell_token(rank, rank.token, now_ns)
-            started_ns = rank.ring.header.created_mono_ns
-            self._head_events.append(
-                self._event(EventName.RANK_STARTED, rank.identity, started_ns, started_attributes(rank))
-            )
-            rank.definitions_read = 0
-        self._urgent = True
+            self._tell_started(rank)
+        self._news.urgent = True
 
     def read_left_behind(self) -> None:
         """Read rings whose agent is gone: everything in them is shipped, dead writers aged by their own last times.
 
         Repeats of what the capture already holds are harmless: every row and event has a key. No process is touched.
         """
-        self._may_touch = False
+        self._may_touch = self._endings.keeps_rings = False
         self._guarded(lambda: self._read_left_behind(self._monotonic_ns()))
 
     def close(self) -> None:
@@ -192,7 +168,7 @@ class Agent:
     def _last_words(self) -> None:
         now_ns = self._monotonic_ns()
         self._tell_stacks(now_ns)
-        self._tail_events.append(self._event(EventName.AGENT_HEALTH, self._identity, now_ns, self._health_now()))
+        self._news.behind_blocks(EventName.AGENT_HEALTH, self._identity, now_ns, self._health_now())
         self._flush(now_ns, with_progress=bool(self._ranks) and self._may_touch)
 
     # --- one poll ---------------------------------------------------------------------------------------------------
@@ -215,9 +191,9 @@ class Agent:
         self._tell_stacks(now_ns)
         if now_ns >= self._next_health_ns:
             self._next_health_ns = now_ns + to_ns(settings.health_period_s)
-            self._tail_events.append(self._event(EventName.AGENT_HEALTH, self._identity, now_ns, self._health_now()))
-        if self._urgent or now_ns >= self._next_flush_ns:
-            self._flush(now_ns, with_progress=self._urgent or now_ns >= self._next_progress_ns)
+            self._news.behind_blocks(EventName.AGENT_HEALTH, self._identity, now_ns, self._health_now())
+        if self._news.urgent or now_ns >= self._next_flush_ns:
+            self._flush(now_ns, with_progress=self._news.urgent or now_ns >= self._next_progress_ns)
         self._close_ended()
         if self._may_touch:
             self._stacks.ask_for_stacks(self._ranks, self._blocks.longest_ns, now_ns)
@@ -228,17 +204,15 @@ class Agent:
         """Ranks that live and are not stopped go on with us: what they stood still for meanwhile was no wait."""
         for rank in self._ranks:
             if rank.alive and not rank.stopped and not rank.stop_first_seen_ns:
-                event = self._event(EventName.RANK_CONTINUED, rank.identity, now_ns, where_attributes(rank))
-                self._head_events.append(event)
+                self._news.before_blocks(EventName.RANK_CONTINUED, rank.identity, now_ns, where_attributes(rank))
 
     def _look(self, rank: WatchedRank, now_ns: int) -> None:
         moved = rank.look(now_ns)
         if rank.alive and process_look_due(rank, now_ns, self.settings):
             rank.read_process(now_ns)
-        if not rank.exception_final and (moved or not rank.alive):
-            self._find_exception(rank, now_ns)
+        self._endings.look(rank, now_ns, moved=moved)
         if not rank.alive:
-            self._tell_exit(rank, now_ns)
+            self._endings.tell_exit(rank, now_ns)
             return
         self._judge(rank, now_ns)
         if rank.groups_unmoved():
@@ -251,12 +225,12 @@ class Agent:
             news = judge_stop(rank, now_ns, self.settings)
             if rank.stop_first_seen_ns == now_ns and rank.process is not None and not rank.process.traced:
                 # No word yet, but a progress row: should this be our last look, the rings left behind are the second.
-                self._urgent = True
+                self._news.urgent = True
             if news is not None:
                 name = EventName.RANK_STOPPED if news else EventName.RANK_CONTINUED
-                self._tell(rank, name, now_ns, where_attributes(rank))
+                self._news.tell(rank, name, now_ns, where_attributes(rank))
                 if news:
-                    self._save_ring(rank, "stopped")
+                    self._endings.save_ring(rank, "stopped")
         age_ns = rank.heartbeat_age_ns(now_ns)
         if not rank.stale and (age_ns <= self._stale_ns or now_ns < self._judge_from_ns):
             return
@@ -264,14 +238,14 @@ class Agent:
         if judge_stale(rank, now_ns, self.settings, holds):
             state = rank.process_state().name.lower()
             attributes = {"heartbeat_age_ns": age_ns, "process_state": state, **where_attributes(rank)}
-            self._tell(rank, EventName.RANK_STALE, now_ns, attributes)
+            self._news.tell(rank, EventName.RANK_STALE, now_ns, attributes)
 
     def _announce_slow(self, rank: WatchedRank, now_ns: int) -> None:
         """Ship everything at once when an operation gets slow for the first time."""
         age_ns = oldest_open_age_ns(rank, now_ns)
         if age_ns > to_ns(self.settings.slow_operation_s) and rank.slow_open_ns != now_ns - age_ns:
             rank.slow_open_ns = now_ns - age_ns
-            self._urgent = True
+            self._news.urgent = True
 
     def _read_left_behind(self, now_ns: int) -> None:
         """Launch by launch in the order in which they began: what ended first is told to its end first."""
@@ -286,14 +260,13 @@ class Agent:
             rank.read_process(now_ns)
             # A rank that lives has stood still for as long as its last event is old, not since we came.
             rank.moved_ns = min(rank.moved_ns, rank.last_sign_of_life_ns() or now_ns)
-            self._find_exception(rank, now_ns)
+            self._endings.look(rank, now_ns, moved=True)
         self._tell_left_stopped(now_ns)
         drained = drain_rings(self._ranks, self.health)
         for rank in self._ranks:
             if not rank.alive:  # after the drain: the last event is the best witness of when it ended
-                self._tell_exit(rank, now_ns)
-        # The end of a writer nobody watched is only known to lie after its last sign of life: exits come last.
-        self._tail_events.sort(key=lambda event: (event.name is EventName.RANK_EXIT, event.mono_ns))
+                self._endings.tell_exit(rank, now_ns)
+        self._news.put_exits_last()
         self._ship(drained, now_ns, with_progress=True)
         self._close_ended()
 
@@ -309,7 +282,7 @@ class Agent:
             since_ns = min(rank.last_sign_of_life_ns() or now_ns, now_ns)
             if rank.stopped and stood_still_alone(rank, self._ranks):
                 attributes = {**where_attributes(rank), "left_behind": True}
-                self._head_events.append(self._event(EventName.RANK_STOPPED, rank.identity, since_ns, attributes))
+                self._news.before_blocks(EventName.RANK_STOPPED, rank.identity, since_ns, attributes)
 
     # --- rings come and go ------------------------------------------------------------------------------------------
     def _new_rings(self, now_ns: int) -> list[RingFile]:
@@ -349,9 +322,11 @@ class Agent:
             self._poller.register(process.pidfd, select.POLLIN)
             self._by_pidfd[process.pidfd] = rank
         self._next_flush_ns = self._next_progress_ns = 0
-        self._head_events.append(
-            self._event(EventName.RANK_STARTED, rank.identity, header.created_mono_ns, started_attributes(rank))
-        )
+        self._tell_started(rank)
+
+    def _tell_started(self, rank: WatchedRank) -> None:
+        started_ns = rank.ring.header.created_mono_ns
+        self._news.before_blocks(EventName.RANK_STARTED, rank.identity, started_ns, started_attributes(rank))
 
     def _close_ended(self) -> None:
         """Close rings whose exit has been shipped."""
@@ -366,68 +341,20 @@ class Agent:
             self._free_slots.append(rank.slot)
             self.health.rings_closed += 1
             if not any(peer.identity.attempt == rank.identity.attempt for peer in self._ranks):
-                self._groups_told = {told for told in self._groups_told if told[0] != rank.identity.attempt}
-
-    # --- what happened ----------------------------------------------------------------------------------------------
-    def _event(self, name: EventName, identity: Identity, mono_ns: int, attributes: dict[str, Any]) -> Event:
-        time_ns = mono_ns + self._clock_offset_ns
-        return Event(name=name, identity=identity, time_ns=time_ns, mono_ns=mono_ns, attributes=attributes)
-
-    def _tell(self, rank: WatchedRank, name: EventName, mono_ns: int, attributes: dict[str, Any]) -> None:
-        """Queue an event behind a flush of everything, at once."""
-        self._tail_events.append(self._event(name, rank.identity, mono_ns, attributes))
-        self._urgent = True
-
-    def _find_exception(self, rank: WatchedRank, now_ns: int) -> None:
-        """Tell the recorded exception: a thread's at once, and the main thread's in its place should it come."""
-        if exception_version(rank.ring) in (0, rank.exception_told):
-            return
-        found = read_exception(rank.ring, writer_is_dead=not rank.alive)
-        if found is None:
-            return
-        rank.exception_told, rank.exception_final, rank.had_exception = found.version, found.in_main, True
-        if not found.complete:
-            self.health.rows_torn += 1
-        attributes = exception_attributes(rank, found)
-        raised_ns = min(found.time_ns, now_ns) if found.time_ns > 0 else now_ns
-        self._tell(rank, EventName.RANK_EXCEPTION, raised_ns, attributes)
-        if not attributes["communication"]:
-            self._save_ring(rank, "raised")
-
-    def _tell_exit(self, rank: WatchedRank, now_ns: int) -> None:
-        if rank.exit_sent:
-            return
-        rank.exit_sent = True
-        self._tell_last_stack(rank)
-        status = processes.exit_status(rank.pid, rank.start_ticks, rank.pidfd, rank.ring.uid)
-        told = read_signal(rank.ring)
-        ended_ns = min(rank.last_sign_of_life_ns() or now_ns, now_ns) if rank.left_behind else now_ns
-        if told is not None and (status.signal == told.number or status == processes.UNKNOWN_EXIT):
-            # The kernel takes its time to clear a process away, and we to look: victims would seem to come first.
-            ended_ns = min(ended_ns, told.time_ns) if told.time_ns > 0 else ended_ns
-        self._tell(rank, EventName.RANK_EXIT, ended_ns, exit_attributes(rank, status, told))
-        if exit_state_of(rank) != ExitState.NORMAL or status.signal or status.exit_code:
-            self._save_ring(rank, "died")
-
-    def _tell_last_stack(self, rank: WatchedRank) -> None:
-        """Where the main thread was when a fatal signal came, if the rank could still write it down."""
-        own, told = read_stack(rank.ring), read_signal(rank.ring)
-        if own is None or told is None or own.time_ns < told.time_ns:
-            return
-        self._tell(rank, EventName.RANK_STACK, own.time_ns, last_stack_attributes(rank, own))
+                self._definitions.forget_launch(rank.identity.attempt)
 
     # --- flush ------------------------------------------------------------------------------------------------------
     def _flush(self, now_ns: int, with_progress: bool) -> None:
         """Drain all rings and ship: definitions, collectives, steps, progress, then what happened."""
         settings = self.settings
-        self._urgent = False
+        self._news.urgent = False
         period_s = settings.fast_flush_period_s if self._steps_are_short(now_ns) else settings.flush_period_s
         self._next_flush_ns = now_ns + to_ns(period_s - settings.look_period_s / 2)
         if with_progress:
             self._next_progress_ns = now_ns + to_ns(settings.progress_period_s - settings.look_period_s / 2)
         offset_ns = self._wall_ns() - self._monotonic_ns()
-        if abs(offset_ns - self._clock_offset_ns) > _CLOCK_STEP_NS:
-            self._clock_offset_ns = offset_ns
+        if abs(offset_ns - self._news.clock_offset_ns) > _CLOCK_STEP_NS:
+            self._news.clock_offset_ns = offset_ns
         self._ship(drain_rings(self._ranks, self.health), now_ns, with_progress)
 
     def _steps_are_short(self, now_ns: int) -> bool:
@@ -438,122 +365,34 @@ class Agent:
         return step > before and now_ns - before_ns < (step - before) * to_ns(self.settings.fast_step_s)
 
     def _ship(self, drained: Drained, now_ns: int, with_progress: bool) -> None:
-        # Definitions are read after the events: whatever an event refers to was defined before it.
         for rank in self._ranks:
-            if rank.hot.definitions_used != rank.definitions_read:
-                self._read_definitions(rank, now_ns)
+            self._definitions.read(rank, self._ranks, now_ns)
             if with_progress:
                 rank.parse_groups()
                 self._announce_slow(rank, now_ns)
-        self._urgent = False  # what would have been announced is in this flush
+        self._news.urgent = False  # what would have been announced is in this flush
         if len(drained.events):
             self._tell_levels(drained)
         blocks = self._blocks.build(
             self._ranks,
             drained,
             progress_at_ns=now_ns if with_progress else 0,
-            clock_offset_ns=self._clock_offset_ns,
-            time_ns=now_ns + self._clock_offset_ns,
+            clock_offset_ns=self._news.clock_offset_ns,
+            time_ns=now_ns + self._news.clock_offset_ns,
         )
-        heads, self._head_events = self._head_events, []
-        tails, self._tail_events = self._tail_events, []
-        self._shipper.ship([*heads, *blocks, *tails])
-
-    def _read_definitions(self, rank: WatchedRank, now_ns: int) -> None:
-        used = rank.hot.definitions_used
-        found, position, problem = rank.ring.read_definitions(rank.definitions_read, used)
-        if position != used and not problem:
-            problem = f"definitions end inside an entry at byte {position} of {used}"
-        rank.definitions_read = used
-        if problem:
-            self.health.report(f"ring {rank.ring.path}: {problem}")
-        for definition in found:
-            if definition.kind == L.DEFINITION_GROUP:
-                self._define_group(rank, definition.index, definition.payload, now_ns)
-            elif definition.kind == L.DEFINITION_ATTEMPT:
-                token = token_of(definition.payload)
-                if token:
-                    self._learn_token(rank, token, now_ns)
-            elif definition.kind == L.DEFINITION_JOINING:
-                time_ns, values = joining_attributes(rank, definition.payload, now_ns)
-                self._tail_events.append(self._event(EventName.RANK_JOINING, rank.identity, time_ns, values))
-            elif definition.kind == L.DEFINITION_NOTE:
-                text = definition.payload.get("text")
-                if isinstance(text, str) and len(rank.notes) < _MAX_NOTES:
-                    rank.notes.append(text[:500])
-                    self.health.report(f"rank {rank.rank} (pid {rank.pid}) notes: {text[:500]}")
-
-    def _learn_token(self, rank: WatchedRank, token: str, now_ns: int) -> None:
-        """Where the rank's launch has met the others; told once, by the first of its ranks."""
-        if not any(peer.token for peer in self._ranks if peer.identity.attempt == rank.identity.attempt):
-            self._tell_token(rank, token, now_ns)
-        rank.token = token
-
-    def _tell_token(self, rank: WatchedRank, token: str, now_ns: int) -> None:
-        identity = replace(rank.identity, rank=-1)
-        self._head_events.append(self._event(EventName.LAUNCH_MET, identity, now_ns, {"token": token}))
-
-    def _define_group(self, rank: WatchedRank, row: int, payload: dict[str, Any], now_ns: int) -> None:
-        if row >= rank.ring.header.group_rows:
-            self.health.report(f"ring {rank.ring.path}: group row {row} does not exist")
-            return
-        try:
-            group: Group = group_from_definition(payload)
-        except ValueError as error:
-            self.health.report(f"ring {rank.ring.path}: {error}")
-            return
-        number = self._blocks.define_group(rank, row, group)
-        if number != NO_GROUP and (rank.identity.attempt, number) not in self._groups_told:
-            self._groups_told.add((rank.identity.attempt, number))
-            names = ("uid", "name", "desc", "ranks", "size", "backend", "timeout_s", "is_default")
-            attributes = {name: getattr(group, name) for name in names}
-            identity = replace(rank.identity, rank=-1)
-            self._head_events.append(self._event(EventName.GROUP_DEFINED, identity, now_ns, attributes))
-        if row not in rank.group_numbers:
-            self.health.drop("groups_over_limit")
-            return
-        rank.ring.expect_groups(max(rank.group_numbers) + 1)
-        rank.read_page_again()
+        before, behind = self._news.take()
+        self._shipper.ship([*before, *blocks, *behind])
 
     def _tell_levels(self, drained: Drained) -> None:
-        kind = drained.events["kind"]
-        rare = np.flatnonzero((kind == int(EventKind.LEVEL)) | (kind == int(EventKind.HOOK_OFF)))
-        if not len(rare):
-            return
         by_slot = {rank.slot: rank for rank in self._ranks}
-        for place in rare[-_MAX_LEVEL_EVENTS:]:
-            event, rank = drained.events[place], by_slot[int(drained.ring[place])]
-            if event["kind"] == int(EventKind.LEVEL):
-                level, hook_state = int(event["value"]) & 0xFF, int(event["extra"]) & 0xFFFFFFFF
-            else:
-                level = rank.rank_row.level & 0xFF if rank.rank_row is not None else 0
-                hook_state = int(event["value"]) & 0xFFFFFFFF
-            if rank.level_sent == (level, hook_state):
-                continue
-            rank.level_sent = (level, hook_state)
-            attributes: dict[str, Any] = {"level": level, "hook_state": hook_state}
-            if rank.notes:
-                attributes["note"] = rank.notes[-1]
-            happened = self._event(EventName.RANK_LEVEL, rank.identity, int(event["time_ns"]), attributes)
-            self._head_events.append(happened)
+        for rank, time_ns, attributes in level_changes(drained, by_slot):
+            self._news.before_blocks(EventName.RANK_LEVEL, rank.identity, time_ns, attributes)
 
     # --- stacks and evidence ----------------------------------------------------------------------------------------
     def _tell_stacks(self, now_ns: int) -> None:
         for report in self._stacks.finished(self._ranks):
-            self._tell(report.rank, EventName.RANK_STACK, now_ns, report.attributes)
-            name = self._evidence_name(report.rank, report.why)
-            self._evidence.save(f"{name}.stack.txt", report.text.encode("utf-8", "replace"))
-            if report.why != "waits":
-                self._save_ring(report.rank, report.why)
-
-    def _evidence_name(self, rank: WatchedRank, why: str) -> str:
-        return f"{rank.identity.attempt}-rank-{rank.rank:05d}-{rank.pid}-{why}"
-
-    def _save_ring(self, rank: WatchedRank, why: str) -> None:
-        if self._may_touch:
-            copy = rank.ring.read_copy()
-            name = f"{self._evidence_name(rank, why)}{L.RING_SUFFIX}.gz"
-            self._evidence.save(name, gzip.compress(copy, compresslevel=1, mtime=0) if copy else b"")  # 1 to 4 ms
+            self._news.tell(report.rank, EventName.RANK_STACK, now_ns, report.attributes)
+            self._endings.save_stack(report)
 
     def _health_now(self) -> dict[str, Any]:
         dropped = [rank.hot.events_dropped for rank in self._ranks]

@@ -6,12 +6,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from ..telemetry import ring_layout as L
-from ..telemetry.vocabulary import ExitState, Phase
+from ..telemetry.vocabulary import EventKind, ExitState, Phase
 from .crash_area import FatalSignal, RingException, RingStack
+from .drain import Drained
 from .processes import ExitStatus
 from .ring_directory import identity_int
 from .user_frames import Frame, format_stack, innermost_user_frame
@@ -21,6 +24,8 @@ from .watched_rank import WatchedRank
 #: Words of a ring's identity that are passed on with RANK_STARTED.
 _STARTED_WORDS = ("host", "torch", "python", "backend", "script")
 
+#: Level changes told of one drain; a rank that flips more often is broken, and the newest state is in its progress.
+_MAX_LEVEL_EVENTS = 64
 #: torch's own for process groups of most backends.
 DEFAULT_TIMEOUT_S = 1800.0
 
@@ -82,6 +87,28 @@ def last_stack_attributes(rank: WatchedRank, stack: RingStack) -> Attributes:
         "stopped": False,
         **frame_attributes(stack.frames),
     }
+
+
+def level_changes(
+    drained: Drained, rank_of_slot: Mapping[int, WatchedRank]
+) -> Iterator[tuple[WatchedRank, int, Attributes]]:
+    """Rank, monotonic time and attributes of each RANK_LEVEL among these events."""
+    kind = drained.events["kind"]
+    rare = np.flatnonzero((kind == int(EventKind.LEVEL)) | (kind == int(EventKind.HOOK_OFF)))
+    for place in rare[-_MAX_LEVEL_EVENTS:]:
+        event, rank = drained.events[place], rank_of_slot[int(drained.ring[place])]
+        if event["kind"] == int(EventKind.LEVEL):
+            level, hook_state = int(event["value"]) & 0xFF, int(event["extra"]) & 0xFFFFFFFF
+        else:
+            level = rank.rank_row.level & 0xFF if rank.rank_row is not None else 0
+            hook_state = int(event["value"]) & 0xFFFFFFFF
+        if rank.level_sent == (level, hook_state):
+            continue
+        rank.level_sent = (level, hook_state)
+        attributes: Attributes = {"level": level, "hook_state": hook_state}
+        if rank.notes:
+            attributes["note"] = rank.notes[-1]
+        yield rank, int(event["time_ns"]), attributes
 
 
 def joining_attributes(rank: WatchedRank, payload: Mapping[str, Any], now_ns: int) -> tuple[int, Attributes]:

@@ -2,44 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..company import OneAfterTheOther, TwoWorlds, another_job
 from ..plan import Ending, Scenario
 from .truths import ANYWHERE, DDP, DIED, NOTHING, RAISED
 
-_SMALL = (2, 3)
+_KILLED_IN_COMPANY = Scenario(
+    name="",
+    truth=DIED,
+    ending=Ending.CRASHES,
+    workloads=DDP,
+    fault="kill",
+    points=ANYWHERE,
+    worlds=(2, 3),
+    step_s=(0.1, 1.5),
+)
 
 COMPANY = (
-    Scenario(
-        name="two jobs at once, SIGKILL in one",
-        truth=DIED,
-        ending=Ending.CRASHES,
-        workloads=DDP,
-        fault="kill",
-        points=ANYWHERE,
-        worlds=_SMALL,
-        step_s=(0.1, 1.5),
-        beside=another_job,
-    ),
-    Scenario(
+    replace(_KILLED_IN_COMPANY, name="two jobs at once, SIGKILL in one", beside=another_job),
+    replace(
+        _KILLED_IN_COMPANY,
         name="two torchruns side by side in one command, an exception in one",
         truth=RAISED,
-        ending=Ending.CRASHES,
-        workloads=DDP,
         fault="throw",
         points=ANYWHERE[:3],
-        worlds=_SMALL,
-        step_s=(0.1, 1.5),
         job=TwoWorlds,
     ),
-    Scenario(
+    replace(
+        _KILLED_IN_COMPANY,
         name="one torchrun after the other in one command, SIGKILL in the second",
-        truth=DIED,
-        ending=Ending.CRASHES,
-        workloads=DDP,
-        fault="kill",
-        points=ANYWHERE,
-        worlds=_SMALL,
-        step_s=(0.1, 1.5),
         job=OneAfterTheOther,
     ),
     Scenario(

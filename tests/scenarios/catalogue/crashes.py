@@ -10,6 +10,27 @@ from .truths import ANYWHERE, DDP, DIED, INSIDE, RAISED
 #: The script's own stack does not lie in the fault's function: a thread raised, or a worker's death interrupted it.
 _ELSEWHERE = replace(RAISED, leaves_stack=False)
 
+#: Name, what is true, fault, where it may bite; each ends the job by error, in any DDP workload.
+_ENDED_BY = (
+    ("MemoryError", replace(RAISED, words=("raised MemoryError",)), "bytes_too_many", INSIDE),
+    (
+        "address space full",
+        replace(RAISED, words=("you tried to allocate 67108864 bytes",)),
+        "address_space_full",
+        INSIDE,
+    ),
+    ("os._exit(3)", replace(DIED, words=("exit code 3",)), "leave_with_code", ANYWHERE),
+    # The interpreter takes seconds to end.
+    ("sys.exit(3)", replace(DIED, words=("exit code 3",), pace=Pace.UNTIMED), "exit_with_code", INSIDE),
+    (
+        "exception in a thread ends the process",
+        replace(_ELSEWHERE, words=("shard-00017",)),
+        "thread_throws_and_ends_all",
+        INSIDE,
+    ),
+    ("SIGTERM to one rank", replace(DIED, words=("SIGTERM",)), "told_to_end", ANYWHERE),
+)
+
 CRASHES = (
     Scenario(
         name="abort",
@@ -27,53 +48,9 @@ CRASHES = (
         fault="tensor_too_large",
         points=INSIDE,
     ),
-    Scenario(
-        name="MemoryError",
-        truth=replace(RAISED, words=("raised MemoryError",)),
-        ending=Ending.CRASHES,
-        workloads=DDP,
-        fault="bytes_too_many",
-        points=INSIDE,
-    ),
-    Scenario(
-        name="address space full",
-        truth=replace(RAISED, words=("you tried to allocate 67108864 bytes",)),
-        ending=Ending.CRASHES,
-        workloads=DDP,
-        fault="address_space_full",
-        points=INSIDE,
-    ),
-    Scenario(
-        name="os._exit(3)",
-        truth=replace(DIED, words=("exit code 3",)),
-        ending=Ending.CRASHES,
-        workloads=DDP,
-        fault="leave_with_code",
-        points=ANYWHERE,
-    ),
-    Scenario(
-        name="sys.exit(3)",
-        truth=replace(DIED, words=("exit code 3",), pace=Pace.UNTIMED),  # the interpreter takes seconds to end
-        ending=Ending.CRASHES,
-        workloads=DDP,
-        fault="exit_with_code",
-        points=INSIDE,
-    ),
-    Scenario(
-        name="exception in a thread ends the process",
-        truth=replace(_ELSEWHERE, words=("shard-00017",)),
-        ending=Ending.CRASHES,
-        workloads=DDP,
-        fault="thread_throws_and_ends_all",
-        points=INSIDE,
-    ),
-    Scenario(
-        name="SIGTERM to one rank",
-        truth=replace(DIED, words=("SIGTERM",)),
-        ending=Ending.CRASHES,
-        workloads=DDP,
-        fault="told_to_end",
-        points=ANYWHERE,
+    *(
+        Scenario(name=name, truth=truth, ending=Ending.CRASHES, workloads=DDP, fault=fault, points=points)
+        for name, truth, fault, points in _ENDED_BY
     ),
     Scenario(
         name="SIGKILL of two ranks at once",

@@ -79,38 +79,27 @@ _SEEN_OR_SILENT = replace(
     NOT_ENTERED, kinds=("rank_stopped",), blame=Blame.NO_INNOCENT, silence=True, pace=Pace.UNTIMED, leaves_stack=False
 )
 
+_AROUND_A_FAULT = Scenario(
+    name="",
+    truth=_SEEN_OR_SILENT,
+    ending=Ending.HANGS,
+    workloads=DDP,
+    fault="sleep",
+    points=ANYWHERE[:3],
+    worlds=(2, 3, 4),
+    step_s=(0.2, 2.0),
+)
+
 LEVELS = (
-    Scenario(
-        name="off just before a rank stands still",
-        truth=_SEEN_OR_SILENT,
-        ending=Ending.HANGS,
-        workloads=DDP,
-        fault="sleep",
-        points=ANYWHERE[:3],
-        worlds=(2, 3, 4),
-        step_s=(0.2, 2.0),
-        beside=off_just_before,
-    ),
-    Scenario(
-        name="off just after a rank stands still",
-        truth=_SEEN_OR_SILENT,
-        ending=Ending.HANGS,
-        workloads=DDP,
-        fault="sleep",
-        points=ANYWHERE[:3],
-        worlds=(2, 3, 4),
-        step_s=(0.2, 2.0),
-        beside=off_just_after,
-    ),
-    Scenario(
+    replace(_AROUND_A_FAULT, name="off just before a rank stands still", beside=off_just_before),
+    replace(_AROUND_A_FAULT, name="off just after a rank stands still", beside=off_just_after),
+    replace(
+        _AROUND_A_FAULT,
         name="off just before SIGKILL",
         truth=DIED,
         ending=Ending.CRASHES,
-        workloads=DDP,
         fault="kill",
         points=ANYWHERE,
-        worlds=(2, 3, 4),
-        step_s=(0.2, 2.0),
         beside=off_just_before,
     ),
     Scenario(

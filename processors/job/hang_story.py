@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...telemetry.vocabulary import Bucket, Kind, Phase, Scope, Severity
 from .device import launched_at
-from .progress import last_move_ns
+from .progress import last_device_move_ns, last_move_ns
 from .state import JobState
 from .story import Body, body, evidence, ruled_out, share, source_of, stands, suspect
 from .waiting import Blockage, Wait
@@ -151,12 +151,18 @@ def unseen_body(job: JobState, blockage: Blockage, unseen: Sequence[int], now: i
 
 
 def _onset(job: JobState, kind: Kind, wait: Wait, suspects: Sequence[int]) -> int:
-    """Since when it stands still: in a pipeline ranks wait before anything is wrong, as long as their peer gets on."""
-    if kind is not Kind.RANK_NOT_ENTERED or len(suspects) != 1 or suspects[0] in wait.launched:
+    """Since when it stands still: its own last sign of life.
+
+    The others' waiting says less: in a pipeline they wait before anything is wrong, and elsewhere only once their own
+    work is done.
+    """
+    if kind is not Kind.RANK_NOT_ENTERED or len(suspects) != 1:
         return wait.since_ns
+    if suspects[0] in wait.launched:
+        return last_device_move_ns(job, suspects[0]) or wait.since_ns
     row, moved_ns = job.progress_row(suspects[0]), last_move_ns(job, suspects[0])
     stands_still = row is not None and int(row["read_ns"]) - moved_ns >= STANDS_NS
-    return max(wait.since_ns, moved_ns) if stands_still else wait.since_ns
+    return moved_ns if stands_still and moved_ns else wait.since_ns
 
 
 def deadlock_body(job: JobState, blockage: Blockage, waits: Sequence[Wait], now: int) -> Body:

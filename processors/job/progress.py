@@ -194,6 +194,17 @@ def last_move_ns(job: JobState, rank: int) -> int:
     return int(row["read_ns"]) - min((age for age in ages if age > 0), default=int(row["read_ns"]))
 
 
+def last_device_move_ns(job: JobState, rank: int) -> int:
+    """When this rank's device was last seen to end an operation while it had others to do; 0 unknown."""
+    ages: list[int] = []
+    for index, members in enumerate(job.members):
+        if job.on_device[index]:
+            rows, stamps = job.rows_of_group(index)
+            mine = rows[(members == rank) & (stamps > 0) & (rows["open"] > 0)]
+            ages += mine["open_age_ns"].tolist()
+    return _read_ns(job, rank) - min(ages) if ages else 0
+
+
 def _has_fresh_progress(job: JobState, members: np.ndarray) -> np.ndarray:
     newest = int(job.progress_stamps.max()) if job.progress_stamps.size else 0
     return np.array(

@@ -52,6 +52,8 @@ def test_a_kernel_that_does_not_end_is_that_ranks_though_its_host_went_on(step_s
     finding = only(drive(job.records()))
     assert (finding.body["kind"], suspects(finding)) == ("rank_not_entered", [1])
     assert finding.body["first_bad"]["step"] == 20
+    began_ns = max(call.done for call in job.calls[1] if call.step == 19)
+    assert finding.body["times"]["onset"] == pytest.approx((WALL_NS + began_ns) / 1e9, abs=0.3)
     assert "has not begun" in finding.body["evidence"][0]["shows"]
     assert "ranks 0,2-3" in finding.body["ruled_out"][0]["who"]
 

@@ -383,6 +383,19 @@ def slow_start_step(job: SyntheticJob, rank: int, step: int) -> list[Action]:
     return [*actions, Enter(Phase.OPTIMIZER), Work(0.01), Call("world", bytes=4)]
 
 
+def test_a_hang_begins_with_its_suspects_phase_although_the_others_have_work_of_their_own_to_do_yet() -> None:
+    job = SyntheticJob(
+        steps=14,
+        step_s=3.0,
+        delays=[lambda rank, step, phase: FOREVER if (rank, step, phase) == (1, 8, Phase.FORWARD) else 0],
+        after_s=14.0,
+    )
+    finding = only(drive(job.records()))
+    stood_still_ns, phase, _ = job.people[1].phases[-1]
+    assert (suspects(finding), phase) == ([1], Phase.FORWARD)
+    assert finding.body["times"]["onset"] == pytest.approx((WALL_NS + stood_still_ns) / 1e9, abs=0.01)
+
+
 def test_a_hang_begins_when_its_suspect_stands_still_not_when_the_first_began_to_wait() -> None:
     job = SyntheticJob(
         ranks=3,

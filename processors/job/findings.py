@@ -17,7 +17,8 @@ from ...telemetry.vocabulary import EventName, Kind
 from ..operator import Context
 from .crash_order import role_hint
 from .crash_story import consequence, ending_words
-from .state import JobState, OpenFinding
+from .facts import OpenFinding
+from .state import JobState
 from .story import evidence, source_of
 from .words import seconds
 

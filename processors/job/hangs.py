@@ -8,10 +8,11 @@ from ...telemetry.vocabulary import Kind, Phase, ProcessState
 from ..operator import Context
 from . import hang_story
 from .device import BLURRED_NS, BLURRED_STEPS, all_begun, any_ended, device_threshold_ns, patience_ns
+from .facts import OpenFinding
 from .findings import clear_finding, open_finding
 from .progress import find_waits, oldest_open_ns
 from .standstill import judge_standstill
-from .state import JobState, OpenFinding
+from .state import JobState
 from .steps import judge_signatures
 from .story import STALE_NS, Body
 from .thresholds import DEFAULT_TIMEOUT_S, FLOOR_NS, SHARE_OF_TIMEOUT, as_lived, waited_ns, waiting_threshold_ns

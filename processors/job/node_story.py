@@ -7,7 +7,8 @@ from typing import Any
 
 from ...telemetry.ring_layout import format_ranks
 from ...telemetry.vocabulary import Bucket, Kind, Scope, Severity
-from .state import JobState, NodeFacts
+from .facts import NodeFacts
+from .state import JobState
 from .story import Body, body, evidence, ruled_out
 from .waiting import Wait
 from .words import duration_words, op_word, ranks_words

@@ -10,9 +10,10 @@ from ...telemetry.vocabulary import Kind
 from ..operator import Context
 from . import node_story
 from .crash_order import role_hint
+from .facts import NodeFacts
 from .findings import clear_finding, open_finding, replace_finding
 from .progress import find_waits
-from .state import JobState, NodeFacts
+from .state import JobState
 from .story import Body
 from .waiting import Wait
 

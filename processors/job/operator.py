@@ -15,7 +15,8 @@ from ...telemetry.tables import TABLES
 from ...telemetry.vocabulary import EventName, Kind
 from ..operator import Context, Timer
 from .attempts import Place, place_of
-from .closing import MOST_PENDING_ROWS, differ_in_count, prune_pending
+from .closing import MOST_PENDING_ROWS, prune_pending
+from .counts import differ_in_count
 from .crashes import judge_crash
 from .events import TAKE
 from .findings import clear_finding, follow_restart, revise_all

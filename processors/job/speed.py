@@ -12,6 +12,7 @@ from ..operator import Context
 from . import steps_story
 from .device import has_device_groups, shows_in_steps
 from .drift import find_drift, has_come_back
+from .facts import OpenFinding
 from .findings import clear_finding, open_finding
 from .late_device import find_late_device, is_still_late
 from .numeric import (
@@ -25,7 +26,7 @@ from .numeric import (
 )
 from .pace import find_pace_change, is_back_to_pace, with_parts
 from .saves import find_slow_writer, is_still_slow_writer
-from .state import JobState, OpenFinding
+from .state import JobState
 from .straggler import Found, find_straggler, is_still_slow
 
 PACE_CHECK_STEPS = 8

@@ -17,10 +17,11 @@ from ...telemetry.records import Group
 from ..operator import Table
 from .attempts import Attempts
 from .crash_order import Ending
+from .facts import NodeFacts, OpenFinding, RankFacts
 from .open_rows import Arrived, OpenRows
 from .packing import pack, unpack
 from .saves import Saves
-from .state import JobState, NodeFacts, OpenFinding, RankFacts
+from .state import JobState
 from .straggler import StepTimes
 
 _PLAIN_FACTS = (

@@ -9,13 +9,14 @@ from ..operator import Context
 from . import desync_story
 from .closing import FURTHEST_BEHIND, Closed, close_steps, horizon_of
 from .device import device_horizon, has_device_groups
+from .facts import OpenFinding
 from .findings import clear_finding, open_finding, revise
 from .matching import find_mismatch, join_instances
 from .numeric import find_non_finite
 from .rows import pick
 from .signatures import open_look_ns, report_mismatch
 from .speed import judge_numbers, judge_speed
-from .state import JobState, OpenFinding
+from .state import JobState
 
 #: Agents of other nodes flush a little later: one look serves them all.
 OPEN_SLACK_NS = 30_000_000

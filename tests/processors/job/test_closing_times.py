@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from whichrank.processors.job.facts import OpenFinding
 from whichrank.processors.job.operator import CLOSE_NS, CLOSE_SLOW_NS, CLOSE_SOON_NS, _patience_ns
-from whichrank.processors.job.state import JobState, OpenFinding
+from whichrank.processors.job.state import JobState
 from whichrank.processors.job.straggler import SMALLEST_EXCESS, StepTimes
 from whichrank.telemetry.tables import STEPS
 from whichrank.telemetry.vocabulary import Kind, Phase

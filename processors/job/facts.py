@@ -1,0 +1,63 @@
+"""What is remembered of one rank, one node, one finding: plain records, saved field by field."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class RankFacts:
+    """What single events said of a rank. Times are Unix nanoseconds, 0 = never."""
+
+    node: str = ""
+    pid: int = 0
+    local_rank: int = -1
+    launcher_pid: int = 0
+    started_ns: int = 0
+    joining_ns: int = 0  # when it first called init_process_group
+    joined: bool = False  # and that has returned
+    join_timeout_s: float = 0.0
+    stopped_ns: int = 0
+    stopped_stamp_ns: int = 0
+    continued_ns: int = 0
+    exited_ns: int = 0
+    stack: dict[str, Any] = field(default_factory=dict)
+    stale_ns: int = 0
+
+
+@dataclass(slots=True)
+class NodeFacts:
+    """A node whose whichrank sends its records here. state: "here", "left" (its command ended), "closed" or "silent".
+
+    lost_ns: bus stamp; silent_ns: how long it had been silent by then. offset_ns: from its monotonic clock to the bus's
+    wall clock, 0 unknown.
+    """
+
+    state: str = "here"
+    lost_ns: int = 0
+    silent_ns: int = 0
+    offset_ns: int = 0
+    started: bool = False
+    finished: bool = False
+
+
+@dataclass(slots=True)
+class OpenFinding:
+    """A finding that has been published and not cleared. body: as built when found; shown: as last emitted."""
+
+    key: str
+    kind: str
+    attempt: str
+    found_ns: int
+    onset_ns: int
+    step: int
+    group: int
+    seq: int
+    suspects: list[int]
+    body: dict[str, Any]
+    #: How many steps of the training lay before the attempt's first one, as far as checkpoints tell.
+    steps_before: int = 0
+    shown: dict[str, Any] = field(default_factory=dict)
+    shown_ns: int = 0
+    detail: dict[str, Any] = field(default_factory=dict)

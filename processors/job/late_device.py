@@ -27,9 +27,10 @@ FIRST, LAST, STEPS, BEGIN, LENGTH, LEAD, RANKS = range(7)
 SMALLEST_RISE = 0.05
 #: In standard deviations: that steps became longer; that one waits less than the others; that it was not always so.
 RISE_SIGMAS, WAIT_SIGMAS, CHANGE_SIGMAS = 5.0, 4.0, 1.5
-#: Shares of the rise: each other waits at least this much more, the late one at most this much, the others' mean in
-#: between.
-LEAST_OTHER, MOST_OWN, MEAN_OTHERS = 1 / 3, 1 / 4, (1 / 2, 1.6)
+#: The others wait more and the late one does not, or less, where all waited for one another before. In shares of the
+#: rise: how far they move apart at least; how much more the others wait, and the late one, at most. Each other moves
+#: away from it by this share of what they do in the mean.
+LEAST_APART, MOST_OTHERS, MOST_OWN, LEAST_OTHER = 1 / 2, 1.6, 1 / 4, 1 / 3
 #: How often the looks must have gone all through a step. A clock may be wrong by this share.
 TURNS = 2.0
 CLOCK_SLACK = 0.01
@@ -41,6 +42,8 @@ FEWEST_FREEDOM = 3
 #: On average a look and the heartbeat that reads it come so much after the end.
 SEEN_AFTER_NS = 75_000_000
 RECOVERY_BLOCKS = 4
+#: So far from the change between two blocks its step is looked for.
+NEAR_BLOCKS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,14 +110,16 @@ def find_late_device(
     usual, now = _shares(before), _shares(after)
     late = int(np.argmin(now))
     others, gain = np.delete(now, late), np.delete(now - usual, late)
-    if not MEAN_OTHERS[0] * rise < gain.mean() < MEAN_OTHERS[1] * rise:
+    own_gain = float(now[late] - usual[late])
+    apart = float(gain.mean()) - own_gain
+    if apart < LEAST_APART * rise or gain.mean() > MOST_OTHERS * rise or own_gain > MOST_OWN * rise:
         return None
-    if gain.min() < LEAST_OTHER * rise or now[late] - usual[late] > MOST_OWN * rise:
+    if gain.min() - own_gain < LEAST_OTHER * apart:
         return None
     chance_now, chance_usual = _chance(after), _chance(before)
     scale = (_dependence((before, after)) * (1.0 + 1.0 / others.size)) ** 0.5
     z = float(others.mean() - now[late]) / (scale * chance_now**0.5)
-    change_z = float(gain.mean() - now[late] + usual[late]) / (scale * (chance_now + chance_usual) ** 0.5)
+    change_z = apart / (scale * (chance_now + chance_usual) ** 0.5)
     if z < WAIT_SIGMAS or change_z < CHANGE_SIGMAS:
         return None
     looks = float(after[:, LENGTH].sum()) / LOOK_NS
@@ -143,7 +148,8 @@ def is_still_late(blocks: np.ndarray, before_ns: float, now_ns: float) -> bool:
 
 
 def _full(blocks: np.ndarray) -> np.ndarray:
-    return blocks[:-1] if len(blocks) and blocks[-1, LENGTH] < BLOCK_NS else blocks
+    """Without the one that is still filled, and without the first, in which the hosts may just begin to run ahead."""
+    return blocks[1:-1] if len(blocks) and blocks[-1, LENGTH] < BLOCK_NS else blocks[1:]
 
 
 def _longest_change(blocks: np.ndarray) -> tuple[int, float]:
@@ -214,9 +220,10 @@ def _first_long_step(
     between_ns: float,
 ) -> tuple[int, int]:
     """Step and time since which the device is late. The host is ahead: what makes it wait is a step launched before."""
-    near = (steps >= before[-1, FIRST]) & (steps <= after[0, LAST])
+    least, most = before[-NEAR_BLOCKS:, FIRST].min(), after[:NEAR_BLOCKS, LAST].max()
+    near = (steps >= least) & (steps <= most)
     step, at_ns = int(after[0, FIRST]), int(after[0, BEGIN])
-    if near.any() and steps[0] <= before[-1, FIRST]:
+    if near.any() and steps[0] <= least:
         first = int(np.argmax(np.cumsum((duration_ns[near] - between_ns)[::-1])[::-1]))
         step, at_ns = int(steps[near][first]), int(begin_ns[near][first])
     lead_ns = float(before[:, LEAD].sum() / before[:, STEPS].sum()) - SEEN_AFTER_NS

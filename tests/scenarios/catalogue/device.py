@@ -72,12 +72,14 @@ DEVICE = (
         options={"slow_by": 0.3},
     ),
     # No ten steps of these hold ten looks of the recorder: what is reached is asked for, the bar is the one above.
+    # Hosts run six steps ahead, and more ranks than that on a few cores wait for CPUs more than for one another.
     Scenario(
         name="device: short steps, compute straggler",
-        truth=replace(SLOW, phases=(), pace=Pace.WITHIN, within_s=25.0, onset_within=1),
+        truth=replace(SLOW, phases=(), pace=Pace.WITHIN, within_s=25.0, onset_within=6),
         ending=Ending.RUNS,
         workloads=_DDP,
         fault="slow",
+        worlds=(2, 3, 4),
         step_s=(0.05, 0.3),
         options={"slow_by": 0.3},
         before_s=8.0,

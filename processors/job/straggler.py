@@ -51,7 +51,7 @@ STARVED_Z = 8.0
 #: Where all ranks wait for a CPU for this share of their steps, what nobody counts strikes now one, now another of
 #: them for some seconds: only a wide margin names anyone.
 CROWDED_SHARE = 0.05
-CROWDED_Z = 8.0
+CROWDED_Z = 6.5
 #: The others' own work in the window, compared with before, from which on the whole machine is to blame.
 COMMON_RISE = 1.5
 PERSISTENT_SHARE = 0.6

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from .peer_followers import MAX_NAME, FollowerClock, Followers, read_hello
 from .peer_frames import (
     MAX_BODY_BYTES,
     NONCE_BYTES,
@@ -30,7 +31,6 @@ from .peer_frames import (
     pack_proof,
     unpack_message,
     unpack_ping,
-    unpack_proof,
 )
 
 PING_S = 0.5
@@ -45,11 +45,6 @@ MAX_STRANGERS = 32
 MAX_PEERS = 4096
 HELD_BYTES = 64 << 20
 OUT_BYTES = 8 << 20
-MAX_NAME = 128
-#: The two clocks are compared at every ping; a better or a later estimate that differs by this much is told.
-CLOCK_NEWS_NS = 20_000_000
-#: No ping is delayed for so long: that node was suspended, and its clock stood still.
-SUSPENDED_NS = 2_000_000_000
 _READ_BYTES = 1 << 16
 
 
@@ -79,15 +74,6 @@ class PeerLost:
 HubNews = PeerJoined | PeerClock | PeerLost | PeerMessage
 
 
-@dataclass(slots=True)
-class _Known:
-    """What is remembered of a follower over its connections."""
-
-    node: str
-    received: int = 0
-    missing: int = 0
-
-
 @dataclass(slots=True, eq=False)
 class _Connection:
     socket: socket.socket
@@ -99,8 +85,7 @@ class _Connection:
     instance: str = ""  # empty until it has proved who it is
     silent: bool = False
     bye: bool = False
-    offset_ns: int = 0
-    told_offset_ns: int = 0
+    clock: FollowerClock = field(default_factory=FollowerClock)
 
 
 class PeerHub:
@@ -108,9 +93,8 @@ class PeerHub:
         """listener: bound and listening; it is ours from here on. node: the judge's own name."""
         self._listener = listener
         self._secret, self._key, self._job = secret, key, job
-        self._names = {node: ""}  # node -> instance
         self._node = node
-        self._known: dict[str, _Known] = {}
+        self._followers = Followers(node)
         self._connections: dict[socket.socket, _Connection] = {}
         self._lock = threading.Lock()
         self._news: deque[HubNews] = deque()
@@ -151,7 +135,7 @@ class PeerHub:
     @property
     def missing(self) -> int:
         """Messages that followers had to drop before they could send them."""
-        return sum(known.missing for known in self._known.values())
+        return self._followers.missing
 
     def close(self, *, goodbye: bool = True) -> None:
         """Without a goodbye the followers know that they are on their own from here on."""
@@ -253,19 +237,18 @@ class PeerHub:
                 raise BrokenPeer("no hello")
             self._greet(connection, body)
             return
-        known = self._known[connection.instance]
+        known = self._followers[connection.instance]
         if connection.silent:
             connection.silent = False
-            self._tell(PeerJoined(node=known.node, offset_ns=connection.told_offset_ns))
+            self._tell(PeerJoined(node=known.node, offset_ns=connection.clock.told_ns))
         if kind is Frame.MESSAGE:
             message = unpack_message(body)
-            if message.number > known.received:  # else it came before the connection was lost
-                known.missing += message.number - known.received - 1
-                known.received = message.number
+            if known.takes(message.number):
                 self._tell(message, len(body))
         elif kind is Frame.PING:
             mono_ns, _ = unpack_ping(body)
-            self._compare_clocks(connection, known, mono_ns)
+            if connection.clock.compare(self._now_ns() - mono_ns):
+                self._tell(PeerClock(node=known.node, offset_ns=connection.clock.told_ns))
         elif kind is Frame.BYE:
             connection.bye = True
             self._put(connection, pack_frame(Frame.PING, pack_ping(time.monotonic_ns(), known.received)))
@@ -274,57 +257,28 @@ class PeerHub:
 
     def _greet(self, connection: _Connection, body: bytes) -> None:
         try:
-            hello = unpack_proof(self._secret, "follower", connection.nonce, body)
-            if hello.get("key") != self._key:
-                raise BrokenPeer("another job")
-            node, instance = str(hello["node"])[:MAX_NAME], str(hello["instance"])[:MAX_NAME]
-            nonce, mono_ns = bytes.fromhex(hello["nonce"]), int(hello["mono_ns"])
-            if not instance or not node or len(nonce) != NONCE_BYTES:
-                raise BrokenPeer("an incomplete hello")
-        except (KeyError, TypeError, ValueError, BrokenPeer) as error:
-            reason = str(error) if isinstance(error, BrokenPeer) else "an incomplete hello"
+            hello = read_hello(self._secret, self._key, connection.nonce, body)
+        except BrokenPeer as error:
             self.strangers += 1
-            self._refuse(connection, reason)
+            self._refuse(connection, str(error))
             return
-        if hello.get("job") != self._job:
-            self._refuse(connection, f"job {self._job} here, {str(hello.get('job'))[:MAX_NAME]} there")
+        if hello.job != self._job:
+            self._refuse(connection, f"job {self._job} here, {hello.job[:MAX_NAME]} there")
             return
-        for other in [c for c in self._connections.values() if c.instance == instance]:
+        for other in [c for c in self._connections.values() if c.instance == hello.instance]:
             self._forget(other)  # its follower has given that connection up
-        known = self._known.get(instance)
-        if known is None:
-            known = self._known[instance] = _Known(node=self._free_name(node, instance))
-        connection.instance = instance
+        known = self._followers.meet(hello)
+        connection.instance = hello.instance
         connection.unframer.limit = MAX_BODY_BYTES
-        connection.offset_ns = connection.told_offset_ns = self._now_ns() - mono_ns
+        connection.clock.start(self._now_ns() - hello.mono_ns)
         fields = {"node": known.node, "judge": self._node, "received": known.received}
-        self._put(connection, pack_frame(Frame.WELCOME, pack_proof(self._secret, "judge", nonce, fields)))
-        self._tell(PeerJoined(node=known.node, offset_ns=connection.told_offset_ns))
+        self._put(connection, pack_frame(Frame.WELCOME, pack_proof(self._secret, "judge", hello.nonce, fields)))
+        self._tell(PeerJoined(node=known.node, offset_ns=connection.clock.told_ns))
 
     def _refuse(self, connection: _Connection, reason: str) -> None:
         with contextlib.suppress(OSError):
             connection.socket.send(pack_frame(Frame.REFUSED, reason.encode()[:512]))
         self._forget(connection)
-
-    def _free_name(self, node: str, instance: str) -> str:
-        """Its own name, with a number where another instance has it: cloned machines, two on one machine."""
-        name, number = node, 1
-        while name in self._names:
-            number += 1
-            name = f"{node}~{number}"
-        self._names[name] = instance
-        return name
-
-    def _compare_clocks(self, connection: _Connection, known: _Known, mono_ns: int) -> None:
-        """The least delayed ping tells best; between pings the clocks drift by less than what is news."""
-        offset_ns = self._now_ns() - mono_ns
-        # Delays only ever make it larger: smaller is better, larger counts if it stays (a slow rise follows it).
-        connection.offset_ns = min(offset_ns, connection.offset_ns + CLOCK_NEWS_NS // 64)
-        if offset_ns - connection.offset_ns > SUSPENDED_NS:
-            connection.offset_ns = offset_ns
-        if abs(connection.offset_ns - connection.told_offset_ns) > CLOCK_NEWS_NS:
-            connection.told_offset_ns = connection.offset_ns
-            self._tell(PeerClock(node=known.node, offset_ns=connection.offset_ns))
 
     def _now_ns(self) -> int:
         return self._wall_base_ns + time.monotonic_ns()
@@ -336,7 +290,7 @@ class PeerHub:
                     self.strangers += 1
                     self._forget(connection)
                 continue
-            known = self._known[connection.instance]
+            known = self._followers[connection.instance]
             silent_s = now - connection.heard
             if silent_s > FORGET_S:
                 self._forget(connection)
@@ -351,7 +305,7 @@ class PeerHub:
         while self._outgoing:
             node, frame = self._outgoing.popleft()
             for connection in list(self._connections.values()):
-                if connection.instance and node in (None, self._known[connection.instance].node):
+                if connection.instance and node in (None, self._followers[connection.instance].node):
                     self._put(connection, frame)
 
     def _put(self, connection: _Connection, frame: bytes) -> None:
@@ -394,7 +348,7 @@ class PeerHub:
         if connection.instance and not connection.silent:
             silent_ns = int((time.monotonic() - connection.heard) * 1e9)
             why = "left" if connection.bye else "closed"
-            self._tell(PeerLost(node=self._known[connection.instance].node, why=why, silent_ns=silent_ns))
+            self._tell(PeerLost(node=self._followers[connection.instance].node, why=why, silent_ns=silent_ns))
         elif not connection.instance:
             self.strangers += 1
         self._forget(connection)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from tests.transport.cut_wire import CutWire
 from whichrank.transport import peer_hub
+from whichrank.transport.peer_followers import Follower, FollowerClock
 from whichrank.transport.peer_frames import (
     MAX_HELLO_BYTES,
     BrokenPeer,
@@ -405,3 +406,21 @@ def _next(peer: socket.socket) -> tuple[Frame, bytes]:
         assert data
         unframer.feed(data)
     return frame[0], frame[1]
+
+
+def test_a_clock_follows_its_least_delayed_pings() -> None:
+    clock = FollowerClock()
+    clock.start(1_000_000_000)
+    assert not clock.compare(1_005_000_000)  # delayed
+    assert not clock.compare(990_000_000)  # better, and no news
+    assert clock.compare(970_000_000)
+    assert clock.told_ns == 970_000_000
+    assert sum(clock.compare(1_000_000_000) for _ in range(100)) == 1  # it stays: followed slowly, told once
+    assert clock.compare(clock.told_ns + 5_000_000_000)  # that node was suspended
+    assert clock.told_ns - 1_000_000_000 > 4_900_000_000
+
+
+def test_messages_that_come_again_or_never_are_counted_once() -> None:
+    follower = Follower(node="node-b")
+    assert [follower.takes(number) for number in (1, 2, 2, 1, 5, 4)] == [True, True, False, False, True, False]
+    assert follower.missing == 2

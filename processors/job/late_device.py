@@ -223,7 +223,7 @@ def _first_long_step(
     least, most = before[-NEAR_BLOCKS:, FIRST].min(), after[:NEAR_BLOCKS, LAST].max()
     near = (steps >= least) & (steps <= most)
     step, at_ns = int(after[0, FIRST]), int(after[0, BEGIN])
-    if near.any() and steps[0] <= least:
+    if near.any() and steps[0] <= before[-1, FIRST]:
         first = int(np.argmax(np.cumsum((duration_ns[near] - between_ns)[::-1])[::-1]))
         step, at_ns = int(steps[near][first]), int(begin_ns[near][first])
     lead_ns = float(before[:, LEAD].sum() / before[:, STEPS].sum()) - SEEN_AFTER_NS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..plan import Ending, Scenario
-from .truths import DIVERGED, NOT_ENTERED, RAISED, SLOW
+from .truths import DIVERGED, NOT_ENTERED, PLANNED, RAISED, SLOW
 
 #: Where torch.compile stands: around the wrapper or inside it.
 _COMPILED = {"compiled_inside": (0.0, 1.0)}
@@ -77,6 +77,17 @@ COMPILED = (
         skip=_no_frameworks,
         fault="throw",
         points=("data",),
+        worlds=_FEW,
+    ),
+    # Lightning's handler of SIGTERM broadcasts, on each rank wherever it is just then.
+    Scenario(
+        name="SIGTERM to a Lightning job",
+        truth=PLANNED,
+        ending=Ending.TOLD,
+        workloads=("lightning_ddp",),
+        venv=_VENV,
+        skip=_no_frameworks,
+        signal_to="run",
         worlds=_FEW,
     ),
 )

@@ -16,10 +16,17 @@ import numpy as np
 from benchmarks.detector_looks import draw_job, first_late_device
 from benchmarks.detector_paces import HABITS, Fault, draw_pace, first_pace_change, first_straggler
 from benchmarks.report import Report
+from whichrank.telemetry.vocabulary import Phase
 
 #: Slow steps within which a straggler is to be named, and for how many of the jobs.
 STEPS_ASKED = 10
-SHARE_ASKED = {0.1: 0.75, 0.2: 0.95, 0.3: 0.98, 1.0: 0.98}
+SHARE_ASKED = {
+    (0.1, Phase.FORWARD): 0.75,
+    (0.1, Phase.DATA): 0.98,
+    (0.2, Phase.FORWARD): 0.95,
+    (0.3, Phase.FORWARD): 0.98,
+    (1.0, Phase.FORWARD): 0.98,
+}
 #: By how much all ranks become slower together.
 TOGETHER_SHARES = (0.1, 0.3)
 #: What is true of the steps of jobs on devices where no device is late; hosts, not devices, lack CPUs.
@@ -63,14 +70,14 @@ def false_alarms(habit: str, jobs: int, seed: int, most_steps: int = 1000) -> in
     return count
 
 
-def delays(share: float, jobs: int, seed: int) -> Delays:
-    """Jobs of which one rank becomes slower by this share of a step."""
+def delays(share: float, jobs: int, seed: int, phase: Phase = Phase.FORWARD) -> Delays:
+    """Jobs of which one rank becomes slower by this share of a step, in this phase."""
     seen = Delays()
     for number in range(jobs):
         chance = np.random.default_rng([seed, int(share * 100), number])
         ranks, step_s, jitter = draw_settings(chance)
         guilty, first = int(chance.integers(0, ranks)), int(chance.integers(12, 60))
-        fault = Fault(rank=guilty, first=first, share=share)
+        fault = Fault(rank=guilty, first=first, share=share, phase=phase)
         steps = first + 40
         pace = draw_pace(chance, habit="even", ranks=ranks, steps=steps, step_s=step_s, jitter=jitter, fault=fault)
         found = first_straggler(pace)
@@ -137,15 +144,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     report = Report(f"rules about slow ranks on drawn paces, {options.jobs} jobs a row")
-    for share, asked in SHARE_ASKED.items():
-        seen = delays(share, options.jobs, options.seed)
+    for (share, phase), asked in SHARE_ASKED.items():
+        seen = delays(share, options.jobs, options.seed, phase)
         within = seen.within(STEPS_ASKED)
-        name = f"straggler of {share:.0%}: named within {STEPS_ASKED} slow steps"
+        who = f"straggler of {share:.0%} in {phase.name.lower()}"
+        name = f"{who}: named within {STEPS_ASKED} slow steps"
         report.at_least(name, asked, within / options.jobs, k=within, n=options.jobs)
-        report.all_of(f"straggler of {share:.0%}: nobody else named", options.jobs - seen.wrong_rank, options.jobs)
+        report.all_of(f"{who}: nobody else named", options.jobs - seen.wrong_rank, options.jobs)
         told = len(seen.steps)
         report.shown(
-            f"straggler of {share:.0%}: slow steps, onset",
+            f"{who}: slow steps, onset",
             f"p50 {np.median(seen.steps):.0f}, p95 {np.quantile(seen.steps, 0.95):.0f}, {seen.missed} missed, "
             f"{seen.early} named before; onset within a step {seen.onset_right} of {told}",
         )

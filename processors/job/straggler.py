@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .excess import MANY_RANKS, View, excess_over_others, may_be_pauses, view
+from ...telemetry.vocabulary import Phase
+from .excess import MANY_RANKS, SMALLEST_NOISE, View, excess_over_others, may_be_pauses, view
 from .median import median
 
 WARM_UP_STEPS = 3
@@ -48,6 +49,9 @@ OWN_RISE = 0.3
 UNCOUNTED_SHARE = 0.5
 STARVED_WINDOW_NS = 10_000_000_000
 STARVED_Z = 8.0
+#: What shows in fetching data alone has to stand out more, and by this share in the whole step as well.
+DATA_SIGNIFICANCE = 8.0
+DATA_SUPPORT = 0.5
 #: Where all ranks wait for a CPU for this share of their steps, what nobody counts strikes now one, now another of
 #: them for some seconds: only a wide margin names anyone.
 CROWDED_SHARE = 0.05
@@ -119,6 +123,10 @@ def find_straggler(times: StepTimes) -> Straggler | None:
     """The rank that has become, or always was, slower than the others by more than the job's own noise."""
     if times.steps.size < min(WINDOWS) or times.ranks.size < 2 or not _anyone_stands_out(times):
         return None
+    return _find_in_data(times) or _find_in_steps(times)
+
+
+def _find_in_steps(times: StepTimes) -> Straggler | None:
     if not times.starved_ns.any():
         return _find_in(times, SIGNIFICANCE)
     significance = CROWDED_Z if _is_crowded(times) else SIGNIFICANCE
@@ -136,6 +144,51 @@ def find_straggler(times: StepTimes) -> Straggler | None:
         if seen is times and lasting and found.window == max(WINDOWS):
             return found
     return None
+
+
+def _find_in_data(times: StepTimes) -> Straggler | None:
+    """Who has become slower in fetching data, without the noise of the rest of its steps, which must not deny it.
+
+    Data is a small part of most steps, and the one in which a rank rarely waits for others.
+    """
+    kept = times.phase_self_ns.shape[0]
+    data = StepTimes(
+        ranks=times.ranks,
+        steps=times.steps[-kept:],
+        begin_ns=times.begin_ns[-kept:],
+        duration_ns=times.duration_ns[-kept:],
+        self_ns=times.phase_self_ns[:, :, Phase.DATA],
+        starved_ns=times.starved_ns[-kept:],
+        phase_self_ns=times.phase_self_ns,
+    )
+    found = _find_in(data, DATA_SIGNIFICANCE)
+    if found is None or not found.based:
+        return None
+    fed = replace(times, self_ns=times.self_ns - times.starved_ns)
+    if min(_gain_of(times, found), _gain_of(fed, found)) < DATA_SUPPORT * found.excess:
+        return None
+    return _of_whole_steps(times, found)
+
+
+def _of_whole_steps(times: StepTimes, found: Straggler) -> Straggler:
+    """The same straggler, with what is told and remembered of whole steps measured in whole steps."""
+    column, window = int(np.flatnonzero(times.ranks == found.rank)[0]), found.window
+    others = np.delete(times.self_ns, column, axis=1)
+    waited = times.duration_ns[:, None] - others
+    excess = excess_over_others(times.self_ns)[:, column] / np.maximum(times.duration_ns, 1)
+    before = excess[:-window]
+    usual = max(0.0, float(median(before)))
+    return replace(
+        found,
+        phase=int(Phase.DATA),
+        usual=usual,
+        starved_ns=_starved_more_ns(times, found),
+        others_self_ns=int(median(others[-window:])),
+        self_ns=int(median(times.self_ns[-window:, column])),
+        waited_ns=max(0, int(median(waited[-window:]))),
+        waited_before_ns=max(0, int(median(waited[:-window]))),
+        noise=max(SMALLEST_NOISE, 1.4826 * float(median(np.abs(before - median(before))))),
+    )
 
 
 def _gain_of(times: StepTimes, found: Straggler) -> float:

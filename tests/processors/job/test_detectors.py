@@ -16,13 +16,19 @@ from benchmarks.detectors import (
     late_devices,
     together,
 )
+from whichrank.telemetry.vocabulary import Phase
 
 JOBS = 25
 
 
-@pytest.mark.parametrize(("share", "at_least"), [(0.1, 17), (0.3, 24), (1.0, 24)])
-def test_a_rank_that_becomes_slow_is_named_within_ten_steps_and_nobody_else(share: float, at_least: int) -> None:
-    seen = delays(share, JOBS, seed=3)
+@pytest.mark.parametrize(
+    ("share", "phase", "at_least"),
+    [(0.1, Phase.FORWARD, 17), (0.1, Phase.DATA, 25), (0.3, Phase.FORWARD, 24), (1.0, Phase.FORWARD, 24)],
+)
+def test_a_rank_that_becomes_slow_is_named_within_ten_steps_and_nobody_else(
+    share: float, phase: Phase, at_least: int
+) -> None:
+    seen = delays(share, JOBS, seed=3, phase=phase)
     assert seen.within(STEPS_ASKED) >= at_least
     assert seen.wrong_rank == seen.early == 0
 

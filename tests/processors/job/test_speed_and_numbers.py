@@ -322,6 +322,19 @@ def test_a_spike_of_one_step_is_silent() -> None:
     assert not drive(job.records()).final()
 
 
+def test_a_small_part_of_the_step_that_grows_on_one_rank_shows_beside_the_noise_of_the_rest_and_recovers() -> None:
+    def fetched_s(rank: int, step: int, phase: Phase) -> float:
+        return 0.3 if rank == 1 and 14 <= step < 44 and phase is Phase.DATA else 0.0
+
+    job = SyntheticJob(ranks=2, steps=75, step_s=3.0, jitter=0.06, delays=[fetched_s])
+    context = drive(job.records())
+    finding = only(context)
+    assert (finding.body["kind"], [s["rank"] for s in finding.body["suspects"]]) == ("rank_slow", [1])
+    assert finding.body["suspects"][0]["where"]["phase"] == "data"
+    assert steps_needed(job, context, 14, 1) <= 10
+    assert [item.cleared for item in context.findings()].index(True) == len(context.findings()) - 1  # ends once
+
+
 # --- ranks that get no CPU --------------------------------------------------------------------------------------------
 def lost_s(rank: int, step: int, mean_s: float) -> float:
     """What a crowded node takes from this rank in this step: often nothing, sometimes much."""

@@ -23,22 +23,24 @@ FEWEST_BLOCKS = 5
 #: Columns of a block: first and last step, how many plain ones, begin of the first, their length, how long before its
 #: end a call was launched (summed over steps); then, by rank, how long its device was found waiting.
 FIRST, LAST, STEPS, BEGIN, LENGTH, LEAD, RANKS = range(7)
-#: In new step times. More than this have steps to be longer.
-SMALLEST_RISE = 0.05
+#: In new step times, how much longer steps have to be; by far more, some long pauses of one rank make them.
+SMALLEST_RISE, LARGEST_RISE = 0.05, 0.7
 #: In standard deviations: that steps became longer; that one waits less than the others; that it was not always so.
-RISE_SIGMAS, WAIT_SIGMAS, CHANGE_SIGMAS = 5.0, 4.0, 1.5
+RISE_SIGMAS, WAIT_SIGMAS, CHANGE_SIGMAS = 5.0, 4.2, 1.5
 #: The others wait more and the late one does not, or less, where all waited for one another before. In shares of the
 #: rise: how far they move apart at least; how much more the others wait, and the late one, at most. Each other moves
 #: away from it by this share of what they do in the mean.
 LEAST_APART, MOST_OTHERS, MOST_OWN, LEAST_OTHER = 1 / 2, 1.6, 1 / 4, 1 / 3
 #: How often the looks must have gone all through a step. A clock may be wrong by this share.
-TURNS = 2.0
+TURNS = 3.0
 CLOCK_SLACK = 0.01
 #: Numbers of blocks over which looks may depend on one another.
 REACHES = (1, 2, 4, 8)
 #: One block in so many may be odd at either end.
 OUTLYING = 10
 FEWEST_FREEDOM = 3
+#: More looks into one step than this say no more: they see the same pause.
+LOOKS_PER_STEP = 5.0
 #: On average a look and the heartbeat that reads it come so much after the end.
 SEEN_AFTER_NS = 75_000_000
 RECOVERY_BLOCKS = 4
@@ -100,11 +102,13 @@ def find_late_device(
         return None
     change, scatter = _longest_change(full)
     before, after = full[:change], full[change:]
-    before_ns, now_ns = (float(median(part[:, LENGTH] / part[:, STEPS])) for part in (before, after))
+    before_ns, now_ns = (float(median(_lengths(part))) for part in (before, after))
     rise = 1.0 - before_ns / now_ns
     error = scatter * (1.0 / len(before) + 1.0 / len(after)) ** 0.5
-    if rise < SMALLEST_RISE or np.log(now_ns / before_ns) < RISE_SIGMAS * error:
+    if not SMALLEST_RISE < rise < LARGEST_RISE or np.log(now_ns / before_ns) < RISE_SIGMAS * error:
         return None
+    if np.quantile(_lengths(after), 0.3) < np.quantile(_lengths(before), 0.7):
+        return None  # some pauses, not longer steps
     if _turns(after, scatter, now_ns) < TURNS:
         return None
     usual, now = _shares(before), _shares(after)
@@ -152,9 +156,13 @@ def _full(blocks: np.ndarray) -> np.ndarray:
     return blocks[1:-1] if len(blocks) and blocks[-1, LENGTH] < BLOCK_NS else blocks[1:]
 
 
+def _lengths(blocks: np.ndarray) -> np.ndarray:
+    return np.asarray(blocks[:, LENGTH] / blocks[:, STEPS])
+
+
 def _longest_change(blocks: np.ndarray) -> tuple[int, float]:
     """Where the steps' length changed most, and the standard deviation of a block's (logarithms)."""
-    length = np.log(blocks[:, LENGTH] / blocks[:, STEPS])
+    length = np.log(_lengths(blocks))
     least = max(1, length.size // OUTLYING)  # a host that begins to run ahead, one long pause
     length = np.clip(length, *np.sort(length)[[least, -1 - least]])
     count = np.arange(1, length.size)
@@ -186,7 +194,7 @@ def _shares(blocks: np.ndarray) -> np.ndarray:
 
 def _chance(blocks: np.ndarray) -> float:
     """Variance of one rank's share if all were alike and looks did not depend on one another."""
-    looks = float(blocks[:, LENGTH].sum()) / LOOK_NS
+    looks = min(float(blocks[:, LENGTH].sum()) / LOOK_NS, LOOKS_PER_STEP * float(blocks[:, STEPS].sum()))
     share = min(max(float(_shares(blocks).mean()), 1.0 / looks), 1.0 - 1.0 / looks)
     return share * (1.0 - share) / looks
 

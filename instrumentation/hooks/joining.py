@@ -27,10 +27,10 @@ def install(context: HookContext, define: Define) -> None:
     """Patch every name of the function that scripts and torch's own modules go by."""
     guard = context.guard("joining")
 
-    def note(timeout_s: float, joined: bool) -> None:
+    def note(args: tuple[Any, ...], kwargs: dict[str, Any], joined: bool) -> None:
         if guard.enabled:
             try:
-                entry = {"timeout_s": timeout_s, "joined": joined, "time_ns": monotonic_ns()}
+                entry = {"timeout_s": _timeout_s(args, kwargs), "joined": joined, "time_ns": monotonic_ns()}
                 define(layout.DEFINITION_JOINING, 0, entry)
             except Exception as error:  # edge: hook
                 guard.fail(error)
@@ -38,10 +38,9 @@ def install(context: HookContext, define: Define) -> None:
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def init_process_group(*args: Any, **kwargs: Any) -> Any:
-            timeout_s = _timeout_s(args, kwargs)
-            note(timeout_s, False)
+            note(args, kwargs, False)
             result = original(*args, **kwargs)
-            note(timeout_s, True)
+            note(args, kwargs, True)
             return result
 
         return init_process_group

@@ -96,10 +96,10 @@ def _wrap_custom_backward(original: Callable[..., Any], context: HookContext) ->
     tracker = context.tracker
 
     @functools.wraps(original)
-    def custom_backward(output: Any, grad_output: Any) -> Any:
+    def custom_backward(*args: Any, **kwargs: Any) -> Any:
         entered = tracker.enter(_BACKWARD)
         try:
-            result = original(output, grad_output)
+            result = original(*args, **kwargs)
         except BaseException as error:
             tracker.leave_by_exception(entered, error)
             raise

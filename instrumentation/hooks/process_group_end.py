@@ -22,10 +22,11 @@ def install(context: HookContext) -> None:
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def destroy_process_group(group: Any = None) -> Any:
+        def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
+            group = args[0] if args else kwargs.get("group")
             if group is None or group is dist.group.WORLD:
                 tracker.set_base(_EXIT)
-            return original(group)
+            return original(*args, **kwargs)
 
         return destroy_process_group
 

@@ -26,6 +26,7 @@ from torch.optim import optimizer as optimizer_module
 import whichrank
 from tests.instrumentation.ring_contents import RingContents, read_rings
 from whichrank.instrumentation import api
+from whichrank.instrumentation.hooks import joining
 from whichrank.instrumentation.steps import StepCounter
 from whichrank.telemetry.vocabulary import EventKind, ExitState, HookState, StepFlag
 
@@ -359,6 +360,19 @@ def test_exceptions_pass_through_unchanged(recording: Recording, world: None) ->
 def test_destroying_the_world_begins_the_end(recording: Recording, world: None) -> None:
     dist.destroy_process_group()
     assert recording.ring.phases() == ["exit"]
+
+
+def test_a_rank_joins_whether_the_time_out_can_be_told_or_not(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(*_: Any) -> float:  # as where a later torch keeps its default elsewhere
+        raise AttributeError("default_pg_timeout")
+
+    monkeypatch.setattr(joining, "_timeout_s", unknown)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.destroy_process_group(group=None)
+    assert not dist.is_initialized()
+    assert api.current_session() is not None
 
 
 def call_everything() -> None:

@@ -19,6 +19,8 @@ from whichrank.processors.job.late_device import (
     with_looks,
 )
 
+#: In longer steps than these each single one tells (``straggler``), which is not drawn here.
+LONGEST_STEP_S = 0.8
 #: Seconds before a fault and, at least, after it.
 BEFORE_S, AFTER_S = (5.0, 15.0), 30.0
 
@@ -45,7 +47,7 @@ class Drawn:
 
 def draw_job(chance: np.random.Generator, *, habit: str, fault: str, share: float, step_s: float = 0.0) -> Drawn:
     """fault: "rank", "all", "network" or "", by ``share`` of a step. step_s: 0 draws it."""
-    step_s = step_s or float(np.exp(chance.uniform(np.log(0.05), np.log(2.0))))
+    step_s = step_s or float(np.exp(chance.uniform(np.log(0.05), np.log(LONGEST_STEP_S))))
     ranks, jitter = int(chance.integers(2, 7)), float(chance.uniform(0.03, 0.06))
     guilty = int(chance.integers(0, ranks))
     first = max(12, math.ceil(chance.uniform(*BEFORE_S) / step_s))

@@ -17,8 +17,6 @@ STEPS_AFTER = 16
 SMALL_WORLD = 4
 #: Of a step, as ``workloads/course.py`` shares it out.
 FORWARD_SHARE = 0.85
-#: Seconds of job after the fault, if the scenario asks for no others.
-AFTER_S = 6.0
 
 
 def draw_plan(scenario: Scenario, seed: int, repeat: int) -> Plan:
@@ -48,7 +46,7 @@ def draw_plan(scenario: Scenario, seed: int, repeat: int) -> Plan:
         slow = scenario.truth.pace is Pace.STEPS
         least, most = STEPS_BEFORE_SLOW if slow else STEPS_BEFORE
         onset_step = min(most, max(least, round(history_s * (2.0 if slow else 1.0) / step_s)))
-        steps = onset_step + max(STEPS_AFTER, math.ceil(AFTER_S / step_s))
+        steps = onset_step + max(STEPS_AFTER, math.ceil(scenario.tail_s / step_s))
         if scenario.before_s:
             onset_step = max(60, math.ceil(scenario.before_s / step_s))
             steps = onset_step + max(50, math.ceil(scenario.after_s / step_s))

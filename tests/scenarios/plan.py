@@ -85,6 +85,7 @@ class Scenario:
     signal_to: the runner sends SIGTERM from outside at the drawn step to "launcher" or "run".
     everyone: the fault bites on all ranks.
     before_s, after_s: seconds of the job's past to draw from and of what follows; 0: as the truth's pace needs.
+    tail_s: seconds of job after the fault at least, where nothing above asks for more.
     restarts: ``--max-restarts`` of torchrun: the job goes on after its fault, in another attempt.
     arguments, environment: more of both for the job's command. venv: whose torchrun it is, if not this environment's.
     job: another way to start it (two nodes, two jobs): makes a ``runner.Job``, given scenario, plan and folder.
@@ -115,6 +116,7 @@ class Scenario:
     everyone: bool = False
     before_s: float = 0.0
     after_s: float = 0.0
+    tail_s: float = 6.0
     restarts: int = 0
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)

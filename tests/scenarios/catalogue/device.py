@@ -70,6 +70,7 @@ DEVICE = (
         workloads=_DDP,
         fault="slow",
         options={"slow_by": 0.3},
+        tail_s=25.0,  # ten looks a second at steps of a tenth: there they tell only later than the bar has it
     ),
     # No ten steps of these hold ten looks of the recorder: what is reached is asked for, the bar is the one above.
     # Hosts run six steps ahead, and more ranks than that on a few cores wait for CPUs more than for one another.

@@ -257,6 +257,7 @@ def _p2p_waits(job: JobState, fresh_since: int) -> list[Wait]:
                 since_ns=int(row["enqueued_ns"]),
                 missing=() if met or unseen else (peer,),
                 unknown=(peer,) if unseen else (),
+                passed=int(row["op"]) == int(Op.SEND) and int(progress["phase_age_ns"]) < age_ns,
             )
         )
     return waits

@@ -107,12 +107,11 @@ def judge_counts(job: JobState, now: int, ctx: Context) -> None:
         close_ready_steps(job, now, ctx)
 
 
-def judge_signatures(job: JobState, now: int, ctx: Context) -> None:
-    """Compares everything that is pending; closes what can be closed first."""
+def judge_signatures(job: JobState, now: int, ctx: Context) -> bool:
+    """Compares everything that is pending; closes what can be closed first. False: undecided, look again."""
     close_ready_steps(job, now, ctx)  # the steps before are the pattern by which two ranks are told apart
     mismatch = find_mismatch(join_instances(job.pending.all()), job.blind())
-    if mismatch is not None:
-        report_mismatch(job, mismatch, now, ctx)
+    return mismatch is None or report_mismatch(job, mismatch, now, ctx)
 
 
 def judge_open_calls(job: JobState, now: int, ctx: Context) -> None:
@@ -125,8 +124,10 @@ def judge_open_calls(job: JobState, now: int, ctx: Context) -> None:
     stays = stays[stays[:, 1] < len(job.groups)]
     if len(stays):  # each is worth one look; a hang is the progress rows' to tell
         near = _rows_near(job.pending.all()[-NEAR_ROWS:], stays[:, 1], stays[:, 2], len(job.groups))
-        if find_mismatch(join_instances(near), job.blind()) is not None:
-            judge_signatures(job, now, ctx)
+        if find_mismatch(join_instances(near), job.blind()) is not None and not judge_signatures(job, now, ctx):
+            stays[:, 3] = now
+            job.open_calls = np.concatenate([job.open_calls, stays])
+            job.schedule(now + patience_ns)
 
 
 def _rows_near(rows: np.ndarray, groups: np.ndarray, seqs: np.ndarray, group_count: int) -> np.ndarray:

@@ -17,6 +17,7 @@ class Wait:
     missing: members that have not entered it; unknown: members that cannot be seen (blind, silent).
     Both empty: everyone is in, and the operation still does not end.
     launched: those of ``missing`` whose host has called it and whose device has not come to it.
+    passed: a send whose rank has begun another phase since: it did not stay in the call.
     """
 
     rank: int
@@ -29,6 +30,7 @@ class Wait:
     missing: tuple[int, ...]
     unknown: tuple[int, ...] = ()
     launched: tuple[int, ...] = ()
+    passed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +67,7 @@ def find_blockage(waits: Sequence[Wait], old_ns: int) -> Blockage | None:
     if sinks:
         return _blockage("missing", sinks, old, everyone)
     if reached and not ends:
-        return _cycle(old, edges, reached, everyone)
+        return _judge_cycle(waits, old, edges, reached, everyone)
     unseen = tuple(sorted({rank for wait in waits if wait in old or wait.rank in ends for rank in wait.unknown}))
     if unseen:
         return _blockage("unknown", unseen, old, everyone)
@@ -77,9 +79,21 @@ def longest_wait_for(waits: Sequence[Wait], rank: int) -> Wait | None:
     return max((wait for wait in waits if rank in wait.missing or rank in wait.unknown), key=_age, default=None)
 
 
-def _cycle(
-    old: Sequence[Wait], edges: Mapping[int, set[int]], reached: set[int], everyone: tuple[int, ...]
+def _judge_cycle(
+    waits: Sequence[Wait],
+    old: Sequence[Wait],
+    edges: Mapping[int, set[int]],
+    reached: set[int],
+    everyone: tuple[int, ...],
 ) -> Blockage:
+    """A rank that went on after each of its open calls is not held up by them: it may be elsewhere, and the root."""
+    held = {wait.rank for wait in waits if wait.missing and not wait.passed}
+    free = {rank for rank in reached if rank not in held}
+    if free and held:
+        strict = {rank: targets for rank, targets in edges.items() if rank in held}
+        sinks = tuple(sorted(_reachable(strict, {wait.rank for wait in old if wait.rank in held}) & free))
+        if sinks:
+            return _blockage("missing", sinks, old, tuple(rank for rank in everyone if rank not in sinks))
     cycle = tuple(sorted(rank for rank in reached if rank in _reachable(edges, set(edges[rank]))))
     oldest = max((wait for wait in old if wait.rank in cycle), key=_age, default=max(old, key=_age))
     return Blockage(sort="deadlock", suspects=(), wait=oldest, waiting=everyone, cycle=cycle)

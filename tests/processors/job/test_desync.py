@@ -20,7 +20,7 @@ from tests.processors.job.synthetic_job import (
     drive,
 )
 from whichrank.telemetry.records import Finding
-from whichrank.telemetry.vocabulary import EventName, ExitState, Op
+from whichrank.telemetry.vocabulary import EventName, ExitState, Op, Phase
 
 
 def only(context: MemoryContext) -> Finding:
@@ -57,6 +57,20 @@ FAULTS: dict[str, dict[str, Any]] = {
     "skipped bucket": {"index": 0, "drop": True},
     "extra": {"index": 2, "extra": Call("world", Op.BARRIER, 0)},
 }
+
+
+def test_two_ranks_that_differ_wait_for_the_votes_of_those_who_are_still_on_their_way() -> None:
+    """In the first steps there is no history to decide between the one that is wrong and the first that comes to it."""
+    job = SyntheticJob(
+        ranks=6,
+        steps=8,
+        step_s=2.0,
+        edit=changed(1, 1, index=0, extra=Call("world", Op.BARRIER, 0)),
+        delays=[lambda rank, step, phase: 1.2 if rank not in (1, 5) and (step, phase) == (1, Phase.FORWARD) else 0.0],
+    )
+    context = drive(job.records())
+    assert [[item["rank"] for item in found.body["suspects"]] for found in context.findings()][0] == [1]
+    assert [item["rank"] for item in only(context).body["suspects"]] == [1]
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -17,6 +17,7 @@ from tests.processors.job.synthetic_job import (
     ddp_step,
     drive,
 )
+from whichrank.processors.job.waiting import Wait, find_blockage
 from whichrank.telemetry.records import Event, Finding, Record
 from whichrank.telemetry.vocabulary import EventName, Level, Op, Phase, ProcessState
 
@@ -453,3 +454,41 @@ def test_a_rank_whose_process_is_gone_is_left_to_the_word_of_its_end() -> None:
     )
     finding = only(drive(job.records()))
     assert (finding.body["kind"], suspects(finding)) == ("rank_died", [2])
+
+
+def wait_of(rank: int, peer: int, *, op: Op = Op.SEND, passed: bool = False) -> Wait:
+    return Wait(
+        rank=rank,
+        group=0,
+        seq=1,
+        op=int(op),
+        p2p=True,
+        age_ns=4 * SECOND,
+        since_ns=0,
+        missing=(peer,),
+        passed=passed,
+    )
+
+
+@pytest.mark.parametrize(
+    ("sleeper_went_on", "neighbour_went_on", "sort", "named"),
+    [
+        (True, False, "missing", (0,)),  # its sends are under way, and it is somewhere else
+        (False, False, "deadlock", ()),
+        (True, True, "deadlock", ()),  # who of them waits for its sends later nobody tells
+    ],
+)
+def test_sends_under_way_do_not_hold_a_rank_that_has_gone_on(
+    sleeper_went_on: bool, neighbour_went_on: bool, sort: str, named: tuple[int, ...]
+) -> None:
+    """A stage of a 1F1B pipeline that stands still has sent ahead to the neighbour that waits for it."""
+    waits = [
+        wait_of(0, 1, passed=sleeper_went_on),
+        wait_of(1, 0, passed=neighbour_went_on),
+        wait_of(2, 1, op=Op.RECV),
+    ]
+    if neighbour_went_on:
+        waits.pop()
+    found = find_blockage(waits, 3 * SECOND)
+    assert found is not None
+    assert (found.sort, found.suspects) == (sort, named)

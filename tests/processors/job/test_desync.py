@@ -69,7 +69,7 @@ def test_two_ranks_that_differ_wait_for_the_votes_of_those_who_are_still_on_thei
         delays=[lambda rank, step, phase: 1.2 if rank not in (1, 5) and (step, phase) == (1, Phase.FORWARD) else 0.0],
     )
     context = drive(job.records())
-    assert [[item["rank"] for item in found.body["suspects"]] for found in context.findings()][0] == [1]
+    assert [item["rank"] for item in context.findings()[0].body["suspects"]] == [1]
     assert [item["rank"] for item in only(context).body["suspects"]] == [1]
 
 

@@ -53,9 +53,10 @@ STARVED_Z = 8.0
 DATA_SIGNIFICANCE = 8.0
 DATA_SUPPORT = 0.5
 #: Where all ranks wait for a CPU for this share of their steps, what nobody counts strikes now one, now another of
-#: them for some seconds: only a wide margin names anyone.
+#: them for a second or two: in shorter windows only a wide margin names anyone.
 CROWDED_SHARE = 0.05
 CROWDED_Z = 6.5
+CROWDED_WINDOW_NS = 2_000_000_000
 #: The others' own work in the window, compared with before, from which on the whole machine is to blame.
 COMMON_RISE = 1.5
 PERSISTENT_SHARE = 0.6
@@ -129,10 +130,10 @@ def find_straggler(times: StepTimes) -> Straggler | None:
 def _find_in_steps(times: StepTimes) -> Straggler | None:
     if not times.starved_ns.any():
         return _find_in(times, SIGNIFICANCE)
-    significance = CROWDED_Z if _is_crowded(times) else SIGNIFICANCE
+    crowded = _is_crowded(times)
     fed = replace(times, self_ns=times.self_ns - times.starved_ns)
     for seen, other in ((fed, times), (times, fed)):
-        found = _find_in(seen, significance)
+        found = _find_in(seen, SIGNIFICANCE, crowded=crowded)
         if found is None:
             continue
         found = replace(found, starved_ns=_starved_more_ns(times, found))
@@ -213,7 +214,7 @@ def _is_crowded(times: StepTimes) -> bool:
     return float(median(by_rank)) > CROWDED_SHARE * float(times.duration_ns[recent].sum())
 
 
-def _find_in(times: StepTimes, significance: float) -> Straggler | None:
+def _find_in(times: StepTimes, significance: float, *, crowded: bool = False) -> Straggler | None:
     windows = _worth_a_look(times)
     if not windows:
         return None
@@ -222,9 +223,11 @@ def _find_in(times: StepTimes, significance: float) -> Straggler | None:
     duration_ns = np.maximum(times.duration_ns[-keep:], 1)
     excess = excess_ns / duration_ns[:, None]
     for window in windows:
-        if int(duration_ns[-window:].sum()) < SHORTEST_WINDOW_NS:
+        window_ns = int(duration_ns[-window:].sum())
+        if window_ns < SHORTEST_WINDOW_NS:
             continue
-        found = _look_through_window(times, excess, excess_ns, window, significance)
+        asked = CROWDED_Z if crowded and window_ns < CROWDED_WINDOW_NS else significance
+        found = _look_through_window(times, excess, excess_ns, window, asked)
         if found is not None:
             return found
     return None

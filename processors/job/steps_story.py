@@ -37,8 +37,9 @@ def straggler_body(job: JobState, found: Straggler, now: int) -> Body:
     ]
     if found.starved_ns > found.excess_ns / 4:
         lacks = (
-            f"of that, {duration_words(found.starved_ns)} per step its main thread was ready to run and had no CPU: "
-            f"something else on {job.node_of(found.rank) or 'its node'} takes the cores"
+            f"in each step rank {found.rank}'s main thread was ready to run and had no CPU for "
+            f"{duration_words(found.starved_ns)} more than the others: something else on "
+            f"{job.node_of(found.rank) or 'its node'} takes the cores"
         )
         proof.append(evidence("kernel.run_delay", source_of(job, found.rank), now, lacks, found.starved_ns / 1e9))
     if common := _in_common(culprit):

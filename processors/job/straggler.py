@@ -57,6 +57,9 @@ DATA_SUPPORT = 0.5
 CROWDED_SHARE = 0.05
 CROWDED_Z = 6.5
 CROWDED_WINDOW_NS = 2_000_000_000
+#: There, waits for a CPU that a rank's own waiting hid would make another one slow by what is taken out of the rest:
+#: so much of the excess must show with them and without.
+CROWDED_SUPPORT = 2.0 / 3.0
 #: The others' own work in the window, compared with before, from which on the whole machine is to blame.
 COMMON_RISE = 1.5
 PERSISTENT_SHARE = 0.6
@@ -139,7 +142,7 @@ def _find_in_steps(times: StepTimes) -> Straggler | None:
         found = replace(found, starved_ns=_starved_more_ns(times, found))
         if seen is fed and found.excess_ns < UNCOUNTED_SHARE * found.starved_ns:
             continue
-        if _gain_of(other, found) > found.excess / 2.0:
+        if _gain_of(other, found) > (CROWDED_SUPPORT if crowded else 0.5) * found.excess:
             return found
         lasting = int(times.duration_ns[-found.window :].sum()) >= STARVED_WINDOW_NS and found.z >= STARVED_Z
         if seen is times and lasting and found.window == max(WINDOWS):

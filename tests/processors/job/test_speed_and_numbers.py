@@ -12,6 +12,7 @@ import pytest
 
 from tests.processors.job.synthetic_job import Action, Call, Enter, MemoryContext, SyntheticJob, Work, drive
 from whichrank.processors.job.closing import spread_readings
+from whichrank.processors.job.straggler import StepTimes, find_straggler
 from whichrank.telemetry.records import Finding
 from whichrank.telemetry.vocabulary import Op, Phase
 
@@ -381,6 +382,30 @@ def test_a_second_of_bad_luck_on_a_crowded_node_names_nobody() -> None:
 
     assert [finding.body["kind"] for finding in drive(job(0.0001).records()).final().values()] == ["rank_slow"]
     assert not drive(job(0.015).records()).final()
+
+
+def test_waits_for_a_cpu_that_sleep_hides_make_nobody_slow_who_has_fewer_of_them() -> None:
+    """Work to a beat makes up for waits for a CPU: taking them out of the others' work doubles a rank's excess."""
+
+    def found(own_ms: float, starved_ms: float) -> int | None:
+        chance = np.random.default_rng(5)
+        self_ms, waits_ms = chance.normal(115.0, 4.0, (150, 3)), np.abs(chance.normal(10.0, 3.0, (150, 3)))
+        self_ms[-24:, 2] += own_ms
+        waits_ms[-24:, 2] += starved_ms
+        times = StepTimes(
+            ranks=np.arange(3),
+            steps=np.arange(150),
+            begin_ns=np.arange(150) * 121_000_000,
+            duration_ns=np.full(150, 121_000_000),
+            self_ns=(self_ms * 1e6).astype(np.int64),
+            starved_ns=(np.maximum(waits_ms, 0.0) * 1e6).astype(np.int64),
+            phase_self_ns=np.zeros((32, 3, len(Phase)), np.int64),
+        )
+        straggler = find_straggler(times)
+        return straggler.rank if straggler else None
+
+    assert found(own_ms=5.0, starved_ms=-8.0) is None
+    assert found(own_ms=14.0, starved_ms=0.0) == 2
 
 
 def test_waiting_for_a_cpu_while_the_device_works_costs_nothing() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...telemetry.vocabulary import Bucket, Kind, Phase, Scope, Severity
 from .culprit import Culprit, whose_slowness
 from .drift import Drift
@@ -86,6 +88,18 @@ def _in_common(culprit: Culprit) -> str:
     return ""
 
 
+def _slow_rank_body(job: JobState, **rest: Any) -> Body:
+    """What all findings about a single slow rank have in common. rest: what ``story.body`` asks for besides."""
+    return body(
+        job,
+        Kind.RANK_SLOW,
+        bucket=Bucket.SPEED_REGRESSION,
+        scope=Scope.RANK,
+        severity=Severity.TICKET,
+        **rest,
+    )
+
+
 def drift_body(job: JobState, found: Drift, now: int) -> Body:
     others = [int(rank) for rank in job.times.ranks if rank != found.rank]
     shows = (
@@ -93,12 +107,8 @@ def drift_body(job: JobState, found: Drift, now: int) -> Body:
         f"{duration_words(found.best_ns)} at its best around step {found.since_step}; against the others that is "
         f"{found.rise:.0%} of a step"
     )
-    return body(
+    return _slow_rank_body(
         job,
-        Kind.RANK_SLOW,
-        bucket=Bucket.SPEED_REGRESSION,
-        scope=Scope.RANK,
-        severity=Severity.TICKET,
         suspects=[suspect(job, found.rank, 0.9)],
         onset_ns=found.onset_ns,
         now=now,
@@ -121,12 +131,8 @@ def late_device_body(job: JobState, found: LateDevice, now: int) -> Body:
         f"a step takes {duration_words(found.now_ns)}, {duration_words(found.before_ns)} before: {found.rise:.0%} of "
         "it is new, as much as the others wait"
     )
-    return body(
+    return _slow_rank_body(
         job,
-        Kind.RANK_SLOW,
-        bucket=Bucket.SPEED_REGRESSION,
-        scope=Scope.RANK,
-        severity=Severity.TICKET,
         suspects=[suspect(job, found.rank, 0.95)],
         onset_ns=found.onset_ns,
         now=now,
@@ -150,12 +156,8 @@ def slow_writer_body(job: JobState, found: SlowWriter, now: int) -> Body:
     )
     lost = found.now_ns - max(found.before_ns, found.others_ns)
     waits = f"{ranks_words(others)} {wait} {duration_words(lost)} for it, once in {found.every_steps} steps"
-    return body(
+    return _slow_rank_body(
         job,
-        Kind.RANK_SLOW,
-        bucket=Bucket.SPEED_REGRESSION,
-        scope=Scope.RANK,
-        severity=Severity.TICKET,
         suspects=[suspect(job, found.rank, 0.95, phase_word(Phase.CHECKPOINT))],
         onset_ns=found.onset_ns,
         now=now,

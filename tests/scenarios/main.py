@@ -212,7 +212,15 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="only the soak: one healthy job with mixed habits, an hour long",
     )
     parser.add_argument("--list", action="store_true", help="print the plans and stop")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.part and not _is_part(options.part):
+        parser.error(f"--part {options.part}: I/N with I from 1 to N is asked for")
+    return options
+
+
+def _is_part(text: str) -> bool:
+    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    return found is not None and 1 <= int(found[1]) <= int(found[2])
 
 
 def select(options: argparse.Namespace, seed: int) -> list[tuple[Scenario, Plan]]:
@@ -265,6 +273,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(10**6)
     console = Console(width=None if sys.stdout.isatty() else 150)
     chosen = select(options, seed)
+    if not chosen:
+        console.print(f"nothing to run: no scenario's name contains {' or '.join(options.only or ['anything'])}")
+        return 2
     fingerprint = code_fingerprint()
     console.print(f"seed {seed}, {len(chosen)} runs, results in {options.results / f'seed-{seed}'}", soft_wrap=True)
     if options.list:

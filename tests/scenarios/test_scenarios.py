@@ -29,3 +29,11 @@ def test_scenario(name: str, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("wrong", [["--only", "no such one"], ["--part", "4/3"], ["--part", "0/3"], ["--part", "x"]])
+def test_a_choice_of_nothing_is_no_success(wrong: list[str], tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "tests" / "scenarios" / "run.py"), *wrong, "--results", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "nothing to run" in done.stdout or f"--part {wrong[1]}" in done.stderr

@@ -17,7 +17,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "telemetry": (set(), {"numpy", "google", "opentelemetry"}),
     "instrumentation": ({"telemetry.vocabulary", "telemetry.ring_layout"}, {"torch"}),
     "agents": ({"telemetry", "transport"}, {"numpy", "psutil", "opentelemetry"}),
-    "transport": ({"telemetry"}, set()),
+    "transport": ({"telemetry"}, {"kafka", "confluent_kafka"}),
     "processors": ({"telemetry"}, {"numpy"}),
     "commands": (
         {"telemetry", "instrumentation", "agents", "transport", "processors"},

@@ -1,4 +1,4 @@
-"""What whichrank asks of a Kafka client library: the smallest interface that kafka-python and confluent-kafka both fill.
+"""What whichrank asks of a Kafka client library: the least that kafka-python and confluent-kafka both can do.
 
 Nothing here knows what is sent. Errors come as ``KafkaTrouble`` with one line that says what to do (``kafka_errors``).
 """

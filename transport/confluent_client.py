@@ -1,0 +1,427 @@
+"""The interface of ``kafka_client`` on confluent-kafka (librdkafka): the faster client, an extra.
+
+Its callbacks run where ``poll`` or ``flush`` is called.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
+
+from .kafka_client import Fetched, KafkaTrouble, Offsets, OnDone, Partition, QueueFull, Sent, TopicFacts
+from .kafka_errors import explain, no_leader
+from .kafka_settings import KafkaSettings
+
+TRANSACTION_TIMEOUT_S = 20.0
+FETCH_WAIT_S = 0.1
+PARTITION_FETCH_BYTES = 8 << 20
+POLL_MESSAGES = 5000
+_MS = 1000.0
+_APPENDED_BY_BROKER = 2  # TIMESTAMP_LOG_APPEND_TIME
+
+
+# What matters comes to us as an error, and is said once.
+_silent = logging.getLogger("whichrank.librdkafka")
+_silent.addHandler(logging.NullHandler())
+_silent.propagate = False
+
+
+class ConfluentClient:
+    """``Client``."""
+
+    name = "confluent-kafka"
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+
+    def producer(self, *, transactional_id: str | None = None) -> ConfluentProducer:
+        """Raises KafkaTrouble when no broker answers in time."""
+        return ConfluentProducer(self._settings, transactional_id)
+
+    def consumer(self, *, committed_only: bool) -> ConfluentConsumer:
+        """Raises KafkaTrouble when no broker answers in time."""
+        return ConfluentConsumer(self._settings, committed_only)
+
+    def admin(self) -> ConfluentAdmin:
+        """Raises KafkaTrouble when no broker answers in time."""
+        return ConfluentAdmin(self._settings)
+
+
+class _Heard:
+    """What the library says beside its return values: the reason why no broker answers comes only here."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        self.last: KafkaError | None = None
+
+    def __call__(self, error: KafkaError) -> None:
+        # "all brokers are down" follows each reason, and says less.
+        if self.last is None or error.name() != "_ALL_BROKERS_DOWN":
+            self.last = error
+
+    def trouble(self, error: BaseException, what: str) -> KafkaTrouble:
+        told = _kafka_error(error)
+        name = told.name() if told is not None else None
+        if self.last is not None and name in (None, "_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN"):
+            told, name = self.last, self.last.name()
+        return explain(error, self._settings, what, name=name, text=told.str() if told is not None else None)
+
+
+def _kafka_error(error: BaseException) -> KafkaError | None:
+    found = error.args[0] if isinstance(error, KafkaException) and error.args else error
+    return found if isinstance(found, KafkaError) else None
+
+
+def _common(settings: KafkaSettings, heard: _Heard) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "bootstrap.servers": settings.brokers,
+        "client.id": settings.client_id,
+        "security.protocol": settings.security_protocol,
+        "socket.timeout.ms": round(settings.request_timeout_s * _MS),
+        "reconnect.backoff.max.ms": 2000,
+        "allow.auto.create.topics": False,
+        "error_cb": heard,
+        "logger": _silent,
+    }
+    if settings.api_version:
+        options |= {"api.version.request": False, "broker.version.fallback": settings.api_version}
+    if settings.tls:
+        given = {
+            "ssl.ca.location": settings.tls_ca,
+            "ssl.certificate.location": settings.tls_certificate,
+            "ssl.key.location": settings.tls_key,
+        }
+        options |= {name: str(path) for name, path in given.items() if path}
+        options["ssl.endpoint.identification.algorithm"] = "https" if settings.tls_check_host else "none"
+    if settings.sasl:
+        options |= {
+            "sasl.mechanism": settings.sasl,
+            "sasl.username": settings.user,
+            "sasl.password": settings.password,
+        }
+    return options
+
+
+def _reach(client: Producer | Consumer | AdminClient, timeout_s: float) -> None:
+    """Raises KafkaException if no broker answers; the reason has then been heard by ``error_cb``."""
+    try:
+        client.list_topics(timeout=timeout_s)
+    except KafkaException:
+        client.poll(0)
+        raise
+
+
+@contextlib.contextmanager
+def _explained(heard: _Heard, what: str) -> Iterator[None]:
+    try:
+        yield
+    except (KafkaException, ValueError, OSError) as error:
+        raise heard.trouble(error, what) from error
+
+
+class ConfluentProducer:
+    """``Producer``."""
+
+    def __init__(self, settings: KafkaSettings, transactional_id: str | None) -> None:
+        self._settings = settings
+        self._heard = _Heard(settings)
+        self._lock = threading.Lock()
+        self._queued_bytes = 0
+        self._known_topics: set[str] = set()
+        self._is_initialised = False
+        options = _common(settings, self._heard) | {
+            "enable.idempotence": True,
+            # librdkafka's own default spreads keys otherwise than every other client.
+            "partitioner": "murmur2_random",
+            "compression.type": "zstd",
+            "linger.ms": settings.linger_s * _MS if transactional_id is None else 0,
+            "message.max.bytes": settings.max_message_bytes,
+            "queue.buffering.max.kbytes": max(1, settings.queue_bytes >> 10) * 2,
+            "delivery.timeout.ms": round(settings.delivery_timeout_s * _MS),
+        }
+        if transactional_id:
+            options["transactional.id"] = transactional_id
+            options["transaction.timeout.ms"] = round(TRANSACTION_TIMEOUT_S * _MS)
+            options["delivery.timeout.ms"] = round(min(TRANSACTION_TIMEOUT_S, settings.delivery_timeout_s) * _MS)
+        with _explained(self._heard, "connect"):
+            self._producer = Producer(options)
+            _reach(self._producer, settings.request_timeout_s)
+
+    def send(
+        self,
+        topic: str,
+        key: bytes,
+        value: bytes,
+        headers: Mapping[str, bytes] | None = None,
+        on_done: OnDone | None = None,
+    ) -> None:
+        self._know(topic)
+        size = len(key) + len(value)
+        with self._lock:
+            if self._queued_bytes and self._queued_bytes + size > self._settings.queue_bytes:
+                raise QueueFull(f"{self._queued_bytes} bytes wait for Kafka at {self._settings.brokers}")
+            self._queued_bytes += size
+
+        def done(error: KafkaError | None, message: Message) -> None:
+            with self._lock:
+                self._queued_bytes -= size
+            if on_done is None:
+                return
+            if error is not None:
+                on_done(None, self._heard.trouble(KafkaException(error), f"write to topic {topic}"))
+            else:
+                on_done(Sent(offset=message.offset() or 0, stamp_ns=message.timestamp()[1] * 1_000_000), None)
+
+        try:
+            self._producer.produce(
+                topic, value, key or None, headers=list(headers.items()) if headers else None, on_delivery=done
+            )
+        except BufferError as error:
+            with self._lock:
+                self._queued_bytes -= size
+            raise QueueFull(f"{self._queued_bytes} bytes wait for Kafka at {self._settings.brokers}") from error
+        except (KafkaException, ValueError) as error:
+            with self._lock:
+                self._queued_bytes -= size
+            raise self._heard.trouble(error, f"write to topic {topic}") from error
+
+    def poll(self) -> None:
+        self._producer.poll(0)
+
+    def flush(self, timeout_s: float) -> int:
+        return int(self._producer.flush(timeout_s))
+
+    def begin(self) -> None:
+        with _explained(self._heard, "begin a transaction"):
+            if not self._is_initialised:
+                self._producer.init_transactions(self._settings.request_timeout_s)
+                self._is_initialised = True
+            self._producer.begin_transaction()
+
+    def commit(self, timeout_s: float) -> None:
+        with _explained(self._heard, "commit a transaction"):
+            self._producer.commit_transaction(timeout_s)
+
+    def abort(self, timeout_s: float) -> None:
+        with _explained(self._heard, "abort a transaction"):
+            self._producer.abort_transaction(timeout_s)
+
+    def close(self, timeout_s: float) -> None:
+        self._producer.flush(timeout_s)
+        self._producer.purge()
+        self._producer.poll(0)
+
+    def _know(self, topic: str) -> None:
+        """An unknown topic is told when the message is given, not after its delivery time-out."""
+        if topic in self._known_topics:
+            return
+        try:
+            found = self._producer.list_topics(topic, timeout=self._settings.metadata_wait_s).topics.get(topic)
+        except KafkaException as error:
+            raise KafkaTrouble(no_leader(self._settings, topic)) from error
+        if found is None or found.error is not None or not found.partitions:
+            if found is not None and found.error is not None:
+                raise self._heard.trouble(KafkaException(found.error), f"write to topic {topic}")
+            raise KafkaTrouble(no_leader(self._settings, topic))
+        self._known_topics.add(topic)
+
+
+class ConfluentConsumer:
+    """``Consumer``."""
+
+    def __init__(self, settings: KafkaSettings, committed_only: bool) -> None:
+        self._settings = settings
+        self._heard = _Heard(settings)
+        self._next: dict[Partition, int] = {}
+        self._ends: dict[Partition, int] = {}
+        self._gone = 0
+        options = _common(settings, self._heard) | {
+            "group.id": settings.client_id,  # asked for by the library; no group is joined
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed" if committed_only else "read_uncommitted",
+            "fetch.wait.max.ms": round(FETCH_WAIT_S * _MS),
+            "max.partition.fetch.bytes": PARTITION_FETCH_BYTES,
+            "fetch.message.max.bytes": PARTITION_FETCH_BYTES,
+            "queued.max.messages.kbytes": 64 << 10,
+            # Tells where a partition ends, past the marks of transactions too.
+            "enable.partition.eof": True,
+        }
+        with _explained(self._heard, "connect"):
+            self._consumer = Consumer(options)
+            _reach(self._consumer, settings.request_timeout_s)
+
+    @property
+    def gone(self) -> int:
+        return self._gone
+
+    def partitions(self, topic: str) -> Sequence[int]:
+        with _explained(self._heard, f"read topic {topic}"):
+            found = self._consumer.list_topics(topic, timeout=self._settings.request_timeout_s).topics.get(topic)
+        if found is None or found.error is not None or not found.partitions:
+            raise KafkaTrouble(
+                f"Kafka at {self._settings.brokers}: topic {topic} is not there, or may not be read; make it with: "
+                "whichrank topics",
+                lasting=True,
+            )
+        return sorted(found.partitions)
+
+    def assign(self, offsets: Offsets) -> None:
+        wanted = {partition: self._next.get(partition, offset) for partition, offset in offsets.items()}
+        with _explained(self._heard, "read"):
+            self._consumer.assign([TopicPartition(*partition, offset) for partition, offset in wanted.items()])
+        self._next = wanted
+        self._ends = {partition: end for partition, end in self._ends.items() if partition in wanted}
+
+    def bounds(self, partitions: Sequence[Partition]) -> Mapping[Partition, tuple[int, int]]:
+        found = {}
+        with _explained(self._heard, "ask for the bounds of partitions"):
+            for partition in partitions:
+                first, last = self._consumer.get_watermark_offsets(
+                    TopicPartition(*partition), timeout=self._settings.request_timeout_s
+                )
+                found[partition] = (first, last)
+        return found
+
+    def poll(self, timeout_s: float) -> Sequence[Fetched]:
+        fetched: list[Fetched] = []
+        deadline = time.monotonic() + timeout_s
+        while not fetched:
+            left_s = max(0.0, deadline - time.monotonic())
+            with _explained(self._heard, "read"):
+                first = self._consumer.poll(left_s)
+                messages = [] if first is None else [first, *self._consumer.consume(POLL_MESSAGES, 0)]
+            for message in messages:
+                self._take(message, fetched)
+            if first is None or time.monotonic() >= deadline:
+                break
+        return fetched
+
+    def next_offset(self, partition: Partition) -> int:
+        return self._next[partition]
+
+    def end_offset(self, partition: Partition) -> int | None:
+        _, high = self._consumer.get_watermark_offsets(TopicPartition(*partition), cached=True)
+        known = self._ends.get(partition)
+        if high is None or high == OFFSET_INVALID or high < 0:
+            return known
+        return high if known is None else max(high, known)
+
+    def pause(self, partitions: Sequence[Partition]) -> None:
+        self._consumer.pause([TopicPartition(*partition) for partition in partitions])
+
+    def resume(self, partitions: Sequence[Partition]) -> None:
+        self._consumer.resume([TopicPartition(*partition) for partition in partitions])
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _take(self, message: Message, fetched: list[Fetched]) -> None:
+        partition = (message.topic() or "", message.partition() or 0)
+        error = message.error()
+        if error is not None:
+            if error.name() == "_PARTITION_EOF":
+                end = message.offset() or 0
+                self._next[partition] = max(self._next.get(partition, 0), end)
+                self._ends[partition] = end
+            elif not error.retriable():
+                raise self._heard.trouble(KafkaException(error), f"read topic {partition[0]}")
+            return
+        offset = message.offset() or 0
+        expected = self._next.get(partition, offset)
+        if offset > expected:
+            self._note_gap(partition, expected, offset)
+        self._next[partition] = offset + 1
+        sort, stamp_ms = message.timestamp()
+        fetched.append(
+            Fetched(
+                topic=partition[0],
+                partition=partition[1],
+                offset=offset,
+                key=message.key() or b"",
+                value=message.value() or b"",
+                stamp_ns=stamp_ms * 1_000_000,
+                appended_by_broker=sort == _APPENDED_BY_BROKER,
+                headers=_headers(message),
+            )
+        )
+
+    def _note_gap(self, partition: Partition, expected: int, offset: int) -> None:
+        """A gap is retention's work, or only a transaction's mark: the beginning of the partition tells."""
+        with contextlib.suppress(KafkaTrouble):
+            first, _ = self.bounds([partition])[partition]
+            self._gone += max(0, min(first, offset) - expected)
+
+
+def _headers(message: Message) -> dict[str, bytes]:
+    pairs = message.headers()
+    if not pairs:
+        return {}
+    items = pairs.items() if isinstance(pairs, dict) else pairs
+    return {name: content.encode() if isinstance(content, str) else content or b"" for name, content in items}
+
+
+class ConfluentAdmin:
+    """``Admin``."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        self._heard = _Heard(settings)
+        options = _common(settings, self._heard)
+        with _explained(self._heard, "connect"):
+            self._admin = AdminClient(options)
+            _reach(self._admin, settings.request_timeout_s)
+
+    def cluster_id(self) -> str:
+        with _explained(self._heard, "describe the cluster"):
+            return str(self._admin.list_topics(timeout=self._settings.request_timeout_s).cluster_id)
+
+    def describe(self, topics: Sequence[str]) -> Mapping[str, TopicFacts]:
+        with _explained(self._heard, "describe topics"):
+            known = self._admin.list_topics(timeout=self._settings.request_timeout_s).topics
+        found = {name: known[name] for name in topics if name in known and known[name].partitions}
+        return {
+            name: TopicFacts(
+                name=name,
+                partitions=len(topic.partitions),
+                replication=len(next(iter(topic.partitions.values())).replicas),
+                configuration=self._configuration(name),
+            )
+            for name, topic in found.items()
+        }
+
+    def create(self, topic: TopicFacts) -> None:
+        wanted = NewTopic(
+            topic.name, topic.partitions, topic.replication, config={k: str(v) for k, v in topic.configuration.items()}
+        )
+        with _explained(self._heard, f"create topic {topic.name}"):
+            self._admin.create_topics([wanted])[topic.name].result(self._settings.request_timeout_s)
+
+    def add_partitions(self, topic: str, total: int) -> None:
+        with _explained(self._heard, f"add partitions to topic {topic}"):
+            self._admin.create_partitions([NewPartitions(topic, total)])[topic].result(self._settings.request_timeout_s)
+
+    def close(self) -> None:
+        """The library has nothing to close here."""
+
+    def _configuration(self, topic: str) -> Mapping[str, str]:
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        try:
+            entries = self._admin.describe_configs([resource])[resource].result(self._settings.request_timeout_s)
+        except KafkaException:  # the right to see them is not given
+            return {}
+        return {name: str(entry.value) for name, entry in entries.items()}

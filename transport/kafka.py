@@ -1,0 +1,27 @@
+"""Which client library speaks to Kafka: kafka-python, unless the settings ask for the other."""
+
+from __future__ import annotations
+
+from .kafka_client import Client, KafkaTrouble
+from .kafka_settings import KafkaSettings
+
+CLIENTS = ("kafka-python", "confluent-kafka")
+
+
+def make_client(settings: KafkaSettings) -> Client:
+    """Raises KafkaTrouble for a library that is unknown or not installed. Nothing is connected yet."""
+    try:
+        if settings.client == "kafka-python":
+            from .kafka_python_client import KafkaPythonClient
+
+            return KafkaPythonClient(settings)
+        if settings.client == "confluent-kafka":
+            from .confluent_client import ConfluentClient
+
+            return ConfluentClient(settings)
+    except ImportError as error:
+        extra = "confluent" if settings.client == "confluent-kafka" else "agent"
+        raise KafkaTrouble(
+            f"{settings.client} is not installed here ({error}): pip install 'whichrank[{extra}]'", lasting=True
+        ) from error
+    raise KafkaTrouble(f"kafka_client {settings.client!r} is none of {', '.join(CLIENTS)}", lasting=True)

@@ -1,0 +1,353 @@
+"""The interface of ``kafka_client`` on kafka-python, the client that whichrank brings along."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType, NewPartitions, NewTopic
+from kafka.errors import KafkaError
+
+from .kafka_client import Fetched, KafkaTrouble, Offsets, OnDone, Partition, QueueFull, Sent, TopicFacts
+from .kafka_errors import explain, no_leader
+from .kafka_settings import KafkaSettings
+
+#: How long a transaction may stay open before the broker aborts it.
+TRANSACTION_TIMEOUT_S = 20.0
+FETCH_WAIT_S = 0.1
+FETCH_BYTES = 50 << 20
+PARTITION_FETCH_BYTES = 8 << 20
+POLL_MESSAGES = 5000
+_MS = 1000.0
+_MESSAGE_OVERHEAD_BYTES = 200
+
+# The library logs each attempt to connect; what matters comes to us as an exception, and is said once.
+logging.getLogger("kafka").setLevel(logging.CRITICAL)
+
+
+class KafkaPythonClient:
+    """``Client``."""
+
+    name = "kafka-python"
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+
+    def producer(self, *, transactional_id: str | None = None) -> KafkaPythonProducer:
+        """Raises KafkaTrouble when no broker answers in time."""
+        return KafkaPythonProducer(self._settings, transactional_id)
+
+    def consumer(self, *, committed_only: bool) -> KafkaPythonConsumer:
+        """Raises KafkaTrouble when no broker answers in time."""
+        return KafkaPythonConsumer(self._settings, committed_only)
+
+    def admin(self) -> KafkaPythonAdmin:
+        """Raises KafkaTrouble when no broker answers in time."""
+        return KafkaPythonAdmin(self._settings)
+
+
+def _common(settings: KafkaSettings) -> dict[str, Any]:
+    """What all three are told."""
+    options: dict[str, Any] = {
+        "bootstrap_servers": [part.strip() for part in settings.brokers.split(",")],
+        "client_id": settings.client_id,
+        "security_protocol": settings.security_protocol,
+        "request_timeout_ms": round(settings.request_timeout_s * _MS),
+        "bootstrap_timeout_ms": round(settings.request_timeout_s * _MS),
+        "reconnect_backoff_max_ms": 2000,
+    }
+    if settings.api_version:
+        options["api_version"] = tuple(int(number) for number in settings.api_version.split("."))
+    if settings.tls:
+        options |= {
+            "ssl_cafile": str(settings.tls_ca) if settings.tls_ca else None,
+            "ssl_certfile": str(settings.tls_certificate) if settings.tls_certificate else None,
+            "ssl_keyfile": str(settings.tls_key) if settings.tls_key else None,
+            "ssl_check_hostname": settings.tls_check_host,
+        }
+    if settings.sasl:
+        options |= {
+            "sasl_mechanism": settings.sasl,
+            "sasl_plain_username": settings.user,
+            "sasl_plain_password": settings.password,
+        }
+    return options
+
+
+@contextlib.contextmanager
+def _explained(settings: KafkaSettings, what: str) -> Iterator[None]:
+    try:
+        yield
+    except (KafkaError, OSError, AssertionError, ValueError, RuntimeError) as error:
+        raise explain(error, settings, what) from error
+
+
+class KafkaPythonProducer:
+    """``Producer``."""
+
+    def __init__(self, settings: KafkaSettings, transactional_id: str | None) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._queued_bytes = 0
+        self._is_initialised = False
+        options = _common(settings) | {
+            "metrics_enabled": False,
+            "compression_type": "zstd",
+            "linger_ms": round(settings.linger_s * _MS) if transactional_id is None else 0,
+            "batch_size": 256 << 10,
+            "max_request_size": settings.max_message_bytes,
+            "max_block_ms": round(settings.metadata_wait_s * _MS),
+            "delivery_timeout_ms": round(settings.delivery_timeout_s * _MS),
+            "retry_backoff_ms": 5 if transactional_id else 50,
+            "transactional_id": transactional_id,
+            "transaction_timeout_ms": round(TRANSACTION_TIMEOUT_S * _MS),
+            "allow_auto_create_topics": False,
+        }
+        if transactional_id:
+            options["max_block_ms"] = round(settings.request_timeout_s * _MS)
+        with _explained(settings, "connect"):
+            self._producer = KafkaProducer(**options)
+
+    def send(
+        self,
+        topic: str,
+        key: bytes,
+        value: bytes,
+        headers: Mapping[str, bytes] | None = None,
+        on_done: OnDone | None = None,
+    ) -> None:
+        size = len(key) + len(value) + _MESSAGE_OVERHEAD_BYTES
+        with self._lock:
+            if self._queued_bytes and self._queued_bytes + size > self._settings.queue_bytes:
+                raise QueueFull(f"{self._queued_bytes} bytes wait for Kafka at {self._settings.brokers}")
+            self._queued_bytes += size
+
+        def done(metadata: Any, error: BaseException | None) -> None:
+            with self._lock:
+                self._queued_bytes -= size
+            if on_done is None:
+                return
+            if error is not None:
+                on_done(None, explain(error, self._settings, f"write to topic {topic}"))
+            else:
+                on_done(Sent(offset=metadata.offset, stamp_ns=metadata.timestamp * 1_000_000), None)
+
+        try:
+            future = self._producer.send(topic, value, key or None, list(headers.items()) if headers else None)
+        except (KafkaError, OSError, AssertionError, ValueError, TypeError) as error:
+            with self._lock:
+                self._queued_bytes -= size
+            if type(error).__name__ == "KafkaTimeoutError":
+                raise KafkaTrouble(no_leader(self._settings, topic)) from error
+            raise explain(error, self._settings, f"write to topic {topic}") from error
+        future.add_callback(lambda metadata: done(metadata, None))
+        future.add_errback(lambda error: done(None, error))
+
+    def poll(self) -> None:
+        """Its own thread calls back."""
+
+    def flush(self, timeout_s: float) -> int:
+        with contextlib.suppress(KafkaError):
+            self._producer.flush(timeout_s)
+        with self._lock:
+            return 0 if self._queued_bytes <= 0 else max(1, self._queued_bytes // _MESSAGE_OVERHEAD_BYTES)
+
+    def begin(self) -> None:
+        with _explained(self._settings, "begin a transaction"):
+            if not self._is_initialised:
+                self._producer.init_transactions()
+                self._is_initialised = True
+            self._producer.begin_transaction()
+
+    def commit(self, timeout_s: float) -> None:
+        self._within(timeout_s, self._producer.commit_transaction, "commit a transaction")
+
+    def abort(self, timeout_s: float) -> None:
+        self._within(timeout_s, self._producer.abort_transaction, "abort a transaction")
+
+    def close(self, timeout_s: float) -> None:
+        with contextlib.suppress(KafkaError, OSError):
+            self._producer.close(timeout=timeout_s)
+
+    def _within(self, timeout_s: float, action: Callable[[], None], what: str) -> None:
+        """The library waits without limit for the end of a transaction."""
+        outcome: list[BaseException | None] = []
+
+        def act() -> None:
+            try:
+                action()
+                outcome.append(None)
+            except BaseException as error:  # handed to the thread that waits
+                outcome.append(error)
+
+        thread = threading.Thread(target=act, name=what, daemon=True)
+        thread.start()
+        thread.join(timeout_s)
+        if not outcome:
+            raise KafkaTrouble(f"Kafka at {self._settings.brokers}: no answer to {what} within {timeout_s:.0f} s")
+        if outcome[0] is not None:
+            raise explain(outcome[0], self._settings, what) from outcome[0]
+
+
+class KafkaPythonConsumer:
+    """``Consumer``."""
+
+    def __init__(self, settings: KafkaSettings, committed_only: bool) -> None:
+        self._settings = settings
+        self._assigned: set[Partition] = set()
+        self._expected: dict[Partition, int] = {}
+        self._gone = 0
+        options = _common(settings) | {
+            "metrics_enabled": False,
+            "group_id": None,
+            "enable_auto_commit": False,
+            "auto_offset_reset": "earliest",
+            "isolation_level": "read_committed" if committed_only else "read_uncommitted",
+            "fetch_max_wait_ms": round(FETCH_WAIT_S * _MS),
+            "fetch_max_bytes": FETCH_BYTES,
+            "max_partition_fetch_bytes": PARTITION_FETCH_BYTES,
+            "max_poll_records": POLL_MESSAGES,
+            "allow_auto_create_topics": False,
+            "retry_backoff_ms": 50,
+        }
+        with _explained(settings, "connect"):
+            self._consumer = KafkaConsumer(**options)
+
+    @property
+    def gone(self) -> int:
+        return self._gone
+
+    def partitions(self, topic: str) -> Sequence[int]:
+        with _explained(self._settings, f"read topic {topic}"):
+            found = self._consumer.partitions_for_topic(topic)
+        if not found:
+            raise KafkaTrouble(
+                f"Kafka at {self._settings.brokers}: topic {topic} is not there, or may not be read; make it with: "
+                "whichrank topics",
+                lasting=True,
+            )
+        return sorted(found)
+
+    def assign(self, offsets: Offsets) -> None:
+        wanted = set(offsets)
+        keep = {partition: self.next_offset(partition) for partition in self._assigned & wanted}
+        with _explained(self._settings, "read"):
+            self._consumer.assign([TopicPartition(*partition) for partition in sorted(wanted)])
+            for partition, offset in {**offsets, **keep}.items():
+                self._consumer.seek(TopicPartition(*partition), offset)
+                self._expected[partition] = offset
+        self._assigned = wanted
+
+    def bounds(self, partitions: Sequence[Partition]) -> Mapping[Partition, tuple[int, int]]:
+        wanted = [TopicPartition(*partition) for partition in partitions]
+        with _explained(self._settings, "ask for the bounds of partitions"):
+            first = self._consumer.beginning_offsets(wanted)
+            last = self._consumer.end_offsets(wanted)
+        return {(tp.topic, tp.partition): (first[tp], last[tp]) for tp in wanted}
+
+    def poll(self, timeout_s: float) -> Sequence[Fetched]:
+        with _explained(self._settings, "read"):
+            batches = self._consumer.poll(timeout_ms=timeout_s * _MS)
+        fetched: list[Fetched] = []
+        for tp, records in batches.items():
+            partition = (tp.topic, tp.partition)
+            if records[0].offset > self._expected[partition]:
+                self._note_gap(partition, records[0].offset)
+            self._expected[partition] = records[-1].offset + 1
+            fetched += [
+                Fetched(
+                    topic=tp.topic,
+                    partition=tp.partition,
+                    offset=record.offset,
+                    key=record.key or b"",
+                    value=record.value or b"",
+                    stamp_ns=record.timestamp * 1_000_000,
+                    appended_by_broker=record.timestamp_type == 1,
+                    headers=dict(record.headers) if record.headers else {},
+                )
+                for record in records
+            ]
+        return fetched
+
+    def next_offset(self, partition: Partition) -> int:
+        with _explained(self._settings, "read"):
+            position = self._consumer.position(TopicPartition(*partition), timeout_ms=0)
+        return self._expected[partition] if position is None else int(position)
+
+    def end_offset(self, partition: Partition) -> int | None:
+        end = self._consumer.highwater(TopicPartition(*partition))
+        return None if end is None else int(end)
+
+    def pause(self, partitions: Sequence[Partition]) -> None:
+        self._consumer.pause(*[TopicPartition(*partition) for partition in partitions])
+
+    def resume(self, partitions: Sequence[Partition]) -> None:
+        self._consumer.resume(*[TopicPartition(*partition) for partition in partitions])
+
+    def close(self) -> None:
+        with contextlib.suppress(KafkaError, OSError):
+            self._consumer.close(autocommit=False)
+
+    def _note_gap(self, partition: Partition, offset: int) -> None:
+        """A gap is retention's work, or only a transaction's mark: the beginning of the partition tells."""
+        with contextlib.suppress(KafkaTrouble):
+            first, _ = self.bounds([partition])[partition]
+            self._gone += max(0, min(first, offset) - self._expected[partition])
+
+
+class KafkaPythonAdmin:
+    """``Admin``."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        with _explained(settings, "connect"):
+            self._admin = KafkaAdminClient(**_common(settings))
+
+    def cluster_id(self) -> str:
+        with _explained(self._settings, "describe the cluster"):
+            return str(self._admin.describe_cluster()["cluster_id"])
+
+    def describe(self, topics: Sequence[str]) -> Mapping[str, TopicFacts]:
+        with _explained(self._settings, "describe topics"):
+            described = self._admin.describe_topics(list(topics))
+        found = [item for item in described if not item.get("error_code") and item.get("partitions")]
+        configurations = self._configurations([item["name"] for item in found])
+        return {
+            item["name"]: TopicFacts(
+                name=item["name"],
+                partitions=len(item["partitions"]),
+                replication=len(item["partitions"][0]["replica_nodes"]),
+                configuration=configurations.get(item["name"], {}),
+            )
+            for item in found
+        }
+
+    def create(self, topic: TopicFacts) -> None:
+        wanted = NewTopic(topic.name, topic.partitions, topic.replication, topic_configs=dict(topic.configuration))
+        with _explained(self._settings, f"create topic {topic.name}"):
+            self._admin.create_topics([wanted])
+
+    def add_partitions(self, topic: str, total: int) -> None:
+        with _explained(self._settings, f"add partitions to topic {topic}"):
+            self._admin.create_partitions({topic: NewPartitions(total)})
+
+    def close(self) -> None:
+        with contextlib.suppress(KafkaError, OSError):
+            self._admin.close()
+
+    def _configurations(self, topics: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
+        if not topics:
+            return {}
+        resources = [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in topics]
+        try:
+            described = self._admin.describe_configs(resources, config_filter="all")
+        except KafkaError:  # the right to see them is not given
+            return {}
+        return {
+            name: {key: str(entry["value"]) for key, entry in entries.items()}
+            for name, entries in described.get("topic", {}).items()
+        }

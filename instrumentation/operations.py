@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..telemetry.vocabulary import Op
+from ..telemetry.vocabulary import DTYPES, Op
 
 #: Normalised stem of a name (hooks: ``ALLGATHER_BASE``; c10d schemas: ``_allgather_base_``) -> family. Longest first.
 _FAMILIES: tuple[tuple[str, Op], ...] = (
@@ -34,32 +34,6 @@ ROOTED_OPS = frozenset({Op.BROADCAST, Op.REDUCE, Op.GATHER, Op.SCATTER, Op.SEND,
 #: Gloo's Work of these says that it completed only after its own wait().
 SILENT_OPS = frozenset({Op.REDUCE_SCATTER, Op.SEND, Op.RECV})
 
-#: Order is part of the ring format (``dtype`` of an event is the index + 1; 0 = none or unknown): append only.
-_DTYPES = (
-    "uint8",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "float16",
-    "float32",
-    "float64",
-    "complex32",
-    "complex64",
-    "complex128",
-    "bool",
-    "bfloat16",
-    "float8_e4m3fn",
-    "float8_e5m2",
-    "float8_e4m3fnuz",
-    "float8_e5m2fnuz",
-    "uint16",
-    "uint32",
-    "uint64",
-    "float8_e8m0fnu",
-    "float4_e2m1fn_x2",
-)
-
 
 def family_of(name: str) -> Op | None:
     """Family of a c10d operation by any of its names; None for what moves no data between ranks."""
@@ -82,7 +56,7 @@ def families_by_number(members: Mapping[str, Any]) -> dict[int, Op]:
 
 def dtype_codes(torch: Any) -> dict[Any, int]:
     """torch.dtype -> small code, for the dtypes that this torch has."""
-    return {getattr(torch, name): code for code, name in enumerate(_DTYPES, start=1) if hasattr(torch, name)}
+    return {getattr(torch, name): code for code, name in enumerate(DTYPES, start=1) if hasattr(torch, name)}
 
 
 def sum_bytes(tensors: Iterable[Any]) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 # --- resource: who speaks (Identity) --------------------------------------------------------------------------------
 SERVICE_NAME = "service.name"
+SERVICE_INSTANCE_ID = "service.instance.id"
 HOST_NAME = "host.name"
 CLUSTER_ID = "whichrank.cluster.id"
 RUN_ID = "whichrank.run.id"
@@ -52,6 +53,29 @@ PHASE = "whichrank.step.phase"
 LOCAL_RANK = "whichrank.local_rank"
 WORLD_SIZE = "whichrank.world_size"
 
+#: Numbers of a step span. The seconds spent in a phase: STEP_SECONDS and the phase's word behind it.
+STEP_SECONDS = "whichrank.step.seconds."
+STEP_COLLECTIVES = "whichrank.step.collectives"
+STEP_COLLECTIVE_SECONDS = "whichrank.step.collective_seconds"
+STEP_LOSS = "whichrank.step.loss"
+STEP_GRAD_NORM = "whichrank.step.grad_norm"
+STEP_SKIPPED = "whichrank.step.skipped"
+
+# --- collectives ----------------------------------------------------------------------------------------------------
+GROUP_NAME = "whichrank.pg.name"
+GROUP_UID = "whichrank.pg.uid"
+GROUP_SIZE = "whichrank.pg.size"
+COLLECTIVE_OP = "whichrank.collective.op"
+COLLECTIVE_SEQ = "whichrank.collective.seq"
+COLLECTIVE_BYTES = "whichrank.collective.bytes"
+COLLECTIVE_DTYPE = "whichrank.collective.dtype"
+COLLECTIVE_STATE = "whichrank.collective.state"
+#: Root or peer within the group.
+COLLECTIVE_PEER = "whichrank.collective.peer"
+#: The end was seen by polling: it is an upper bound.
+COLLECTIVE_POLLED = "whichrank.collective.polled"
+
+# --- errors and processes -------------------------------------------------------------------------------------------
 EXCEPTION_TYPE = "exception.type"
 EXCEPTION_MESSAGE = "exception.message"
 EXCEPTION_STACKTRACE = "exception.stacktrace"
@@ -66,6 +90,7 @@ PROCESS_RUNTIME_VERSION = "process.runtime.version"
 #: Names above that must exist in the OpenTelemetry semantic conventions.
 CONVENTIONAL = (
     SERVICE_NAME,
+    SERVICE_INSTANCE_ID,
     HOST_NAME,
     EXCEPTION_TYPE,
     EXCEPTION_MESSAGE,

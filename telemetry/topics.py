@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 TOPIC_LOGS = "otlp_logs"
+#: For people only: no operator reads them.
+TOPIC_SPANS = "otlp_spans"
+TOPIC_METRICS = "otlp_metrics"
 TOPIC_BLOCKS = "whichrank.blocks"
 TOPIC_FINDINGS = "whichrank.findings"
 TOPIC_INCIDENTS = "whichrank.incidents"

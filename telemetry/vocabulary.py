@@ -63,6 +63,34 @@ class Op(IntEnum):
 SIZE_COMPARABLE_OPS = frozenset({Op.ALL_REDUCE, Op.BROADCAST, Op.REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER})
 
 
+#: torch's dtypes. Order is part of the ring format (``dtype`` of an event is the index + 1; 0 = none or unknown):
+#: append only.
+DTYPES = (
+    "uint8",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "float16",
+    "float32",
+    "float64",
+    "complex32",
+    "complex64",
+    "complex128",
+    "bool",
+    "bfloat16",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float8_e4m3fnuz",
+    "float8_e5m2fnuz",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float8_e8m0fnu",
+    "float4_e2m1fn_x2",
+)
+
+
 class EventKind(IntEnum):
     """Kinds of 64-byte ring events (see ring_layout for the fields of each)."""
 

@@ -8,7 +8,6 @@ endpoint did not take is counted, and ``problem`` says so in one line.
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
@@ -18,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..telemetry import attributes as names
+from ..telemetry.incident_events import event_name, incident_attributes, incident_time_ns, sentence, severity_number
 from ..telemetry.records import Block
-from ..telemetry.vocabulary import EventName, Phase, Severity
+from ..telemetry.vocabulary import EventName, Phase
 
 if TYPE_CHECKING:
     from opentelemetry.sdk._logs import ReadableLogRecord
@@ -34,11 +34,8 @@ STEP_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32
 #: The SDK warns here on every failed request; the count of them at the end says as much, once.
 SDK_LOGGERS = ("opentelemetry.exporter", "opentelemetry.sdk")
 
-#: The whole document as JSON, for programs that read events.
-INCIDENT_DOCUMENT = "whichrank.incident.document"
 _NS_PER_S = 1_000_000_000
 _SIGNALS = ("LOGS", "METRICS")
-_SEVERITY_NUMBERS = {Severity.PAGE.value: 17, Severity.TICKET.value: 13, Severity.INFO.value: 9}
 
 
 def wanted_signals(environ: Mapping[str, str]) -> tuple[frozenset[str], str | None]:
@@ -147,52 +144,6 @@ class OtlpExport:
             self._problem = f"telemetry export: {what}: {type(error).__name__}: {error}"
 
 
-def sentence(document: Mapping[str, Any]) -> str:
-    """One line of text for log viewers, from an incident document."""
-    suspects = document.get("suspects") or ()
-    who = ", ".join(f"{suspect.get('scope')} {suspect.get('id')}" for suspect in suspects) or "nobody"
-    first_bad = document.get("first_bad") or {}
-    step = first_bad.get("step")
-    where = "" if step is None else f" at step {step}"
-    return f"{document.get('kind')}: suspect {who}{where} ({document.get('bucket')}, {document.get('change')})"
-
-
-def incident_attributes(document: Mapping[str, Any]) -> dict[str, str | int | float]:
-    """Attributes of an incident event: what people filter on, and the whole document as JSON."""
-    job = document.get("job") or {}
-    suspect: Mapping[str, Any] = next(iter(document.get("suspects") or ()), {})
-    first_bad = document.get("first_bad") or {}
-    found = {
-        names.INCIDENT_ID: document.get("id"),
-        names.INCIDENT_REVISION: document.get("revision"),
-        names.INCIDENT_STATE: document.get("state"),
-        names.INCIDENT_SEVERITY: document.get("severity"),
-        names.INCIDENT_BUCKET: document.get("bucket"),
-        names.INCIDENT_KIND: document.get("kind"),
-        names.INCIDENT_SCOPE: document.get("scope"),
-        names.INCIDENT_CONFIDENCE: document.get("confidence"),
-        names.SUSPECT_RANK: suspect.get("rank"),
-        names.SUSPECT_NODE: suspect.get("node"),
-        names.SUSPECT_GPU: suspect.get("gpu"),
-        names.CLUSTER_ID: document.get("cluster"),
-        names.RUN_ID: job.get("run"),
-        names.JOB_ID: job.get("id"),
-        names.JOB_NAME: job.get("name"),
-        names.JOB_ATTEMPT: job.get("attempt"),
-        names.STEP: first_bad.get("step"),
-        INCIDENT_DOCUMENT: json.dumps(document, separators=(",", ":"), default=str),
-    }
-    return {name: value for name, value in found.items() if value is not None and value != ""}
-
-
-def incident_time_ns(document: Mapping[str, Any]) -> int:
-    """When this revision's news happened, Unix nanoseconds: the end for a resolved one, else the newest time known."""
-    times = document.get("times") or {}
-    order = ("resolved", "attributed", "detected") if document.get("change") != "opened" else ("detected", "onset")
-    seconds = next((times[name] for name in order if times.get(name) is not None), None)
-    return time.time_ns() if seconds is None else int(seconds * _NS_PER_S)
-
-
 class _Delivered:
     """What the endpoint took, counted on the SDK's thread and read on the loop's: plain integers, one writer."""
 
@@ -240,18 +191,16 @@ class _IncidentEvents:
     def emit(self, document: Mapping[str, Any]) -> None:
         from opentelemetry._logs import LogRecord, SeverityNumber
 
-        resolved = document.get("state") == "resolved"
-        number = _SEVERITY_NUMBERS.get(str(document.get("severity")), 9)
-        severity = SeverityNumber(9 if resolved else number)
+        severity = SeverityNumber(severity_number(document))
         self._logger.emit(
             LogRecord(
-                timestamp=incident_time_ns(document),
+                timestamp=incident_time_ns(document) or time.time_ns(),
                 observed_timestamp=time.time_ns(),
                 severity_number=severity,
                 severity_text=severity.name,
                 body=sentence(document),
                 attributes=incident_attributes(document),
-                event_name=f"whichrank.incident.{document['change']}",
+                event_name=event_name(document),
             )
         )
 

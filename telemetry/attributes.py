@@ -42,6 +42,8 @@ INCIDENT_BUCKET = "whichrank.incident.bucket"
 INCIDENT_KIND = "whichrank.incident.kind"
 INCIDENT_SCOPE = "whichrank.incident.scope"
 INCIDENT_CONFIDENCE = "whichrank.incident.confidence"
+#: The whole document as JSON, for programs that read events.
+INCIDENT_DOCUMENT = "whichrank.incident.document"
 SUSPECT_RANK = "whichrank.incident.suspect.rank"
 SUSPECT_NODE = "whichrank.incident.suspect.node"
 SUSPECT_GPU = "whichrank.incident.suspect.gpu"

@@ -73,14 +73,14 @@ def _decode_record(record: LogRecord, identity: Identity) -> Payload | None:
     name = _EVENT_BY_WIRE.get(wire)
     if name is None:
         if wire.startswith(EventName.INCIDENT.value + "."):
-            return Incident(document=_json_object(record.body.string_value))
+            return Incident(document=_incident_document(record))
         return None
     if name in TABLES:
         return _decode_block(record, name, identity)
     if name is EventName.FINDING:
         return _decode_finding(record, identity)
     if name is EventName.INCIDENT:
-        return Incident(document=_json_object(record.body.string_value))
+        return Incident(document=_incident_document(record))
     return _decode_event(record, name, identity)
 
 
@@ -139,6 +139,14 @@ def _decode_finding(record: LogRecord, identity: Identity) -> Finding:
         time_ns=record.time_unix_nano,
         body=_json_object(record.body.string_value),
     )
+
+
+def _incident_document(record: LogRecord) -> dict[str, Any]:
+    """Of a revision as it lies on its own topic, or as people are told it (``incident_events``)."""
+    for pair in record.attributes:
+        if pair.key == names.INCIDENT_DOCUMENT:
+            return _json_object(pair.value.string_value)
+    return _json_object(record.body.string_value)
 
 
 def _json_object(text: str) -> dict[str, Any]:

@@ -15,9 +15,6 @@ import pytest
 from whichrank.commands.otlp_export import (
     CLOSE_TIMEOUT_S,
     OtlpExport,
-    incident_attributes,
-    incident_time_ns,
-    sentence,
     wanted_signals,
 )
 from whichrank.telemetry.records import Block, Identity
@@ -72,20 +69,6 @@ def test_without_an_endpoint_nothing_happens() -> None:
     assert not export.active
     assert (export.submitted, export.dropped, export.problem) == (0, 0, None)
     assert threading.active_count() == threads
-
-
-def test_time_of_the_event_is_the_time_of_its_news() -> None:
-    assert incident_time_ns(DOCUMENT) == 5_500_000_000
-    assert incident_time_ns({**DOCUMENT, "change": "resolved"}) == 9_000_000_000
-    assert incident_time_ns({**DOCUMENT, "change": "updated", "times": {"attributed": 6.0}}) == 6_000_000_000
-    assert abs(incident_time_ns({"change": "opened"}) - time.time_ns()) < 10**9
-
-
-def test_what_is_unknown_is_left_out_of_the_attributes() -> None:
-    attributes = incident_attributes(DOCUMENT)
-    assert "whichrank.incident.suspect.rank" not in attributes
-    assert "whichrank.job.id" not in attributes
-    assert sentence(DOCUMENT) == "deadlock: suspect nobody (communication_hang, opened)"
 
 
 class Endpoint(BaseHTTPRequestHandler):

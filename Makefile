@@ -94,13 +94,17 @@ SETUP_OLDEST := $(if $(filter 1,$(HAS_OLDEST)),setup-oldest)
 
 .PHONY: test
 test: setup $(SETUP_OLDEST) ## the tests, and those of the instrumentation on the oldest torch
-	@$(BIN)/python -m pytest tests --durations=15
+	@$(BIN)/python -m pytest tests --ignore=tests/stack --durations=15
 ifeq ($(HAS_OLDEST),1)
 	@echo "the instrumentation on the oldest supported torch:"
 	@$(OLDEST)/bin/python -m pytest $(OLDEST_TESTS) --durations=5
 else
 	@echo "NOT RUN: the tests on torch 2.6, which has no build for this Python"
 endif
+
+.PHONY: stack
+stack: setup ## real Kafka, Collector, Prometheus and Loki (Java, Maven and Go; the first time some 10 minutes)
+	@$(BIN)/python -m pytest tests/stack --durations=15
 
 .PHONY: lint
 lint: setup ## ruff and mypy --strict over source and tests

@@ -14,6 +14,8 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = ("telemetry", "instrumentation", "agents", "transport", "processors", "commands")
 #: Code alone would not do: the type marker, the incident's schema.
 ALSO = ("py.typed", "telemetry/incident.schema.json")
+#: Files that people mount; no code.
+DEPLOY = "deploy"
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +26,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     for name in ("pyproject.toml", "README.md", "LICENSE", "__init__.py", "py.typed", "setup.py", "MANIFEST.in"):
         if (ROOT / name).exists():
             shutil.copy(ROOT / name, copy)
-    for folder in FOLDERS:
+    for folder in (*FOLDERS, DEPLOY):
         shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     build = subprocess.run(
         [sys.executable, "-c", "from setuptools import build_meta as b; print(b.build_wheel('dist'))"],
@@ -40,6 +42,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 def test_every_module_is_in_the_wheel(wheel: zipfile.ZipFile) -> None:
     sources = {str(path.relative_to(ROOT)) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
     sources |= {"__init__.py", *ALSO}
+    sources |= {str(path.relative_to(ROOT)) for path in (ROOT / DEPLOY).rglob("*") if path.is_file()}
     packed = {name.removeprefix("whichrank/") for name in wheel.namelist() if name.startswith("whichrank/")}
     assert sorted(sources - packed) == []
 

@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.stack.parts.file_collector import FileCollector, plain_attributes
 from whichrank.commands.otlp_export import OtlpExport
 from whichrank.telemetry.records import Block, Identity
 from whichrank.telemetry.tables import STEPS
 from whichrank.telemetry.vocabulary import EventName, Phase
-
-if TYPE_CHECKING:
-    from typing import Protocol
-
-    class Collector(Protocol):
-        endpoint: str
-
-        def stop(self) -> None: ...
-        def log_records(self) -> list[dict[str, Any]]: ...
-        def histograms(self, name: str) -> list[dict[str, Any]]: ...
-
-
-def plain(holder: dict[str, Any]) -> dict[str, str]:
-    return {item["key"]: str(next(iter(item["value"].values()))) for item in holder["attributes"]}
 
 
 def document(change: str) -> dict[str, Any]:
@@ -49,7 +36,7 @@ def document(change: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def export(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> OtlpExport:
+def export(collector: FileCollector, monkeypatch: pytest.MonkeyPatch) -> OtlpExport:
     environ = {
         "OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint,
         "OTEL_RESOURCE_ATTRIBUTES": "deployment.environment.name=test",
@@ -59,7 +46,7 @@ def export(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> OtlpExport:
     return OtlpExport(environ)
 
 
-def test_each_revision_of_an_incident_arrives_as_an_event(collector: Collector, export: OtlpExport) -> None:
+def test_each_revision_of_an_incident_arrives_as_an_event(collector: FileCollector, export: OtlpExport) -> None:
     changes = ["opened", "updated", "reopened", "merged", "resolved"]
     for change in changes:
         export.incident(document(change))
@@ -75,7 +62,7 @@ def test_each_revision_of_an_incident_arrives_as_an_event(collector: Collector, 
     assert opened["body"]["stringValue"] == "rank_died: suspect rank 3 at step 41 (immediate_crash, opened)"
     assert opened["resource"]["service.name"] == "whichrank"
     assert opened["resource"]["deployment.environment.name"] == "test"
-    attributes = plain(opened)
+    attributes = plain_attributes(opened)
     assert json.loads(attributes.pop("whichrank.incident.document")) == document("opened")
     assert attributes == {
         "whichrank.incident.id": "1f0c",
@@ -97,7 +84,7 @@ def test_each_revision_of_an_incident_arrives_as_an_event(collector: Collector, 
     assert (export.submitted, export.delivered, export.dropped, export.problem) == (5, 5, 0, None)
 
 
-def test_steps_arrive_as_histograms_in_seconds(collector: Collector, export: OtlpExport) -> None:
+def test_steps_arrive_as_histograms_in_seconds(collector: FileCollector, export: OtlpExport) -> None:
     rows = np.zeros(6, dtype=STEPS)
     rows["rank"] = [0, 1, 0, 1, 0, 1]
     rows["step"] = [0, 0, 1, 1, 2, 2]
@@ -111,13 +98,13 @@ def test_steps_arrive_as_histograms_in_seconds(collector: Collector, export: Otl
     collector.stop()
 
     points = collector.histograms("whichrank.step.duration")
-    assert [(plain(point)["whichrank.rank"], point["count"]) for point in points] == [("0", "3"), ("1", "3")]
+    assert [(plain_attributes(point)["whichrank.rank"], point["count"]) for point in points] == [("0", "3"), ("1", "3")]
     for point in points:
         assert point["unit"] == "s"
         assert point["sum"] == pytest.approx(0.9)
         bucket = next(index for index, bound in enumerate(point["explicitBounds"]) if bound >= 0.3)
         assert point["bucketCounts"][bucket] == "3"
-        assert set(plain(point)) == {"whichrank.job.id", "whichrank.node.id", "whichrank.rank"}
+        assert set(plain_attributes(point)) == {"whichrank.job.id", "whichrank.node.id", "whichrank.rank"}
     phases = collector.histograms("whichrank.step.phase.duration")
-    assert {plain(point)["whichrank.step.phase"] for point in phases} == {"forward"}
+    assert {plain_attributes(point)["whichrank.step.phase"] for point in phases} == {"forward"}
     assert export.problem is None

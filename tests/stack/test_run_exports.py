@@ -7,18 +7,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from typing import Protocol
-
-    class Collector(Protocol):
-        endpoint: str
-
-        def stop(self) -> None: ...
-        def log_records(self) -> list[dict[str, Any]]: ...
-        def histograms(self, name: str) -> list[dict[str, Any]]: ...
-
+from tests.stack.parts.file_collector import FileCollector, plain_attributes
 
 TRAINING = """\
 import time
@@ -40,11 +30,7 @@ for step in range(40):
 RUN_TIMEOUT_S = 120
 
 
-def plain(holder: dict[str, Any]) -> dict[str, str]:
-    return {item["key"]: str(next(iter(item["value"].values()))) for item in holder["attributes"]}
-
-
-def test_a_watched_job_reports_to_the_collector(collector: Collector, tmp_path: Path) -> None:
+def test_a_watched_job_reports_to_the_collector(collector: FileCollector, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(TRAINING)
     out = tmp_path / "out"
@@ -63,13 +49,14 @@ def test_a_watched_job_reports_to_the_collector(collector: Collector, tmp_path: 
     assert run.returncode == 1, run.stderr[-3000:]
     written = [json.loads(line) for line in (out / "incidents.jsonl").read_text().splitlines()]
     events = [record for record in collector.log_records() if record["eventName"].startswith("whichrank.incident.")]
-    assert [json.loads(plain(event)["whichrank.incident.document"]) for event in events] == written
-    opened = plain(events[0])
+    assert [json.loads(plain_attributes(event)["whichrank.incident.document"]) for event in events] == written
+    opened = plain_attributes(events[0])
     assert opened["whichrank.incident.kind"] == "rank_raised"
     assert opened["whichrank.incident.suspect.rank"] == "1"
     assert events[0]["resource"]["service.name"] == "bearing-test"
     steps = {
-        plain(point)["whichrank.rank"]: int(point["count"]) for point in collector.histograms("whichrank.step.duration")
+        plain_attributes(point)["whichrank.rank"]: int(point["count"])
+        for point in collector.histograms("whichrank.step.duration")
     }
     assert set(steps) == {"0", "1"}
     assert all(15 <= count <= 20 for count in steps.values()), steps

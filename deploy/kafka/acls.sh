@@ -1,0 +1,35 @@
+#!/bin/sh
+# The least that each user of whichrank must be allowed; run once, by somebody who may (compose.sasl.yaml does).
+# Writing includes describing; an idempotent producer needs no more than the right to write (Kafka 3.0 and later).
+set -eu
+
+broker=${1:?usage: acls.sh HOST:PORT [OPTIONS OF kafka-acls.sh, such as --command-config FILE]}
+shift
+kafka=${KAFKA_HOME:-/opt/kafka}
+
+allow() {
+  "$kafka/bin/kafka-acls.sh" --bootstrap-server "$broker" $options --add --force "$@" > /dev/null
+}
+options=$*
+
+# An agent sends what it sees, and reads nothing but what evidence it is asked for.
+allow --allow-principal User:agent --operation Write \
+  --topic otlp_spans --topic otlp_metrics --topic otlp_logs --topic whichrank.blocks
+allow --allow-principal User:agent --operation Read --topic whichrank.requests
+
+# A processor reads all of that, writes what it concludes, and keeps others of its name out (transactional id).
+allow --allow-principal User:processor --operation Read \
+  --topic otlp_spans --topic otlp_metrics --topic otlp_logs --topic whichrank.blocks --topic whichrank.clock \
+  --topic whichrank.findings --topic whichrank.incidents --topic whichrank.requests --topic whichrank.dlq
+allow --allow-principal User:processor --operation Write \
+  --topic otlp_spans --topic otlp_metrics --topic otlp_logs --topic whichrank.clock \
+  --topic whichrank.findings --topic whichrank.incidents --topic whichrank.requests --topic whichrank.dlq
+allow --allow-principal User:processor --operation Write --operation Describe \
+  --transactional-id whichrank --resource-pattern-type prefixed
+
+# The Collector reads what is for people, and remembers how far.
+allow --allow-principal User:collector --operation Read \
+  --topic otlp_spans --topic otlp_metrics --topic otlp_logs
+allow --allow-principal User:collector --operation Read --group whichrank-bridge
+
+echo "kafka: the users agent, processor and collector may now do what they must"

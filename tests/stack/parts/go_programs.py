@@ -1,0 +1,113 @@
+"""Collector, Prometheus and Loki: built with Go from their published modules, once (2 to 10 minutes each)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.stack.parts.cache import digest_of, made_once
+
+BUILD_TIMEOUT_S = 3600
+COLLECTOR_MODULES = Path(__file__).parent / "collector_modules"
+GO_BUILD = ("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w")
+#: No work space, no flags and no C of whoever runs the tests.
+GO_ENVIRONMENT = {"CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": ""}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoProgram:
+    """A program of a published module, built as its own go.mod says; ``checksum`` is the module's in Go's log."""
+
+    name: str
+    module: str
+    version: str
+    checksum: str
+    package: str
+    oldest_go: tuple[int, int, int]
+    tags: str = "netgo"
+    #: A ``replace`` of go.mod that leads to a folder of the repository, which the published module does not have.
+    local_replacement: str | None = None
+
+
+PROMETHEUS = GoProgram(
+    name="prometheus",
+    module="github.com/prometheus/prometheus",
+    version="v0.315.0",  # Prometheus 3.15.0
+    checksum="h1:sFGZWmC2Hk9N1NBJGCnXYZb5hyLCq8yuAMoEjLAg6ac=",
+    package="./cmd/prometheus",
+    oldest_go=(1, 26, 0),
+    tags="netgo,remove_all_sd,enable_dns_sd",  # of some 25 service discoveries only what prometheus.yml uses
+)
+LOKI = GoProgram(
+    name="loki",
+    module="github.com/grafana/loki/v3",
+    version="v3.7.8",
+    checksum="h1:bJ0WFWVOjgvG/jYmT9fIX15SYXXDwuEu/IMgTwMA97U=",
+    package="./cmd/loki",
+    oldest_go=(1, 26, 5),
+    local_replacement="github.com/grafana/loki/pkg/push",
+)
+
+
+def need_go(what: str, oldest: tuple[int, int, int]) -> None:
+    """Skips the test without a Go that is new enough."""
+    if shutil.which("go") is None:
+        pytest.skip(f"{what} is built with Go, which is not installed here")
+    version = subprocess.run(["go", "env", "GOVERSION"], capture_output=True, text=True, check=True).stdout.strip()
+    numbers = re.match(r"go(\d+)\.(\d+)(?:\.(\d+))?", version)
+    if numbers is None or tuple(int(number or 0) for number in numbers.groups()) < oldest:
+        pytest.skip(f"{what} needs Go {'.'.join(map(str, oldest))}; here is {version}")
+
+
+def built(program: GoProgram) -> Path:
+    """The executable. Built in the module's own folder, so that its go.mod and go.sum decide."""
+    need_go(program.name, program.oldest_go)
+
+    def make(target: Path) -> None:
+        download = _go(["go", "mod", "download", "-json", f"{program.module}@{program.version}"], cwd=Path.home())
+        module = json.loads(download)
+        assert module["Sum"] == program.checksum, f"{program.name}: the module is another one: {module['Sum']}"
+        work = target.with_suffix(".modules")
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir()
+        for name in ("go.mod", "go.sum"):
+            (work / name).write_bytes((Path(module["Dir"]) / name).read_bytes())
+        if program.local_replacement is not None:
+            _go(["go", "mod", "edit", f"-dropreplace={program.local_replacement}", "go.mod"], cwd=work)
+        modules = [f"-modfile={work / 'go.mod'}", "-mod=mod", f"-tags={program.tags}"]
+        _go([*GO_BUILD, *modules, "-o", str(target), program.package], cwd=Path(module["Dir"]))
+        shutil.rmtree(work)
+
+    return made_once(program.name, digest_of([repr(program).encode(), *map(str.encode, GO_BUILD)]), make)
+
+
+def built_collector() -> Path:
+    """The Collector of the modules beside this file."""
+    need_go("the OpenTelemetry Collector", (1, 25, 0))
+    sources = [path.read_bytes() for path in sorted(COLLECTOR_MODULES.iterdir())]
+
+    def make(target: Path) -> None:
+        _go([*GO_BUILD, "-mod=readonly", "-o", str(target), "."], cwd=COLLECTOR_MODULES)
+
+    return made_once("otelcol", digest_of(sources), make)
+
+
+def _go(command: list[str], cwd: Path) -> str:
+    run = subprocess.run(
+        command,
+        cwd=cwd,
+        env={**os.environ, **GO_ENVIRONMENT},
+        capture_output=True,
+        text=True,
+        timeout=BUILD_TIMEOUT_S,
+        check=False,
+    )
+    assert run.returncode == 0, f"{' '.join(command)}:\n{(run.stderr or run.stdout)[-4000:]}"
+    return run.stdout

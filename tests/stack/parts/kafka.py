@@ -1,0 +1,186 @@
+"""Kafka 4.3.1, the real broker: one node, started by the script and from the properties that compose mounts.
+
+Its libraries come through Maven, once. What the image has under /opt/kafka/bin is written here as one line of java
+each, so that ``deploy/kafka/start.sh`` and ``acls.sh`` run unchanged.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.stack.parts.cache import digest_of, made_once
+from tests.stack.parts.placing import DEPLOY, Placed, place
+from tests.stack.parts.service import Service, free_ports
+from whichrank.transport.kafka_settings import KafkaSettings
+
+POM = Path(__file__).parent / "kafka_libraries" / "pom.xml"
+USERS = ("admin", "agent", "processor", "collector")
+HEAP = "-Xmx512m"
+FETCH_TIMEOUT_S = 1800
+TOOL_TIMEOUT_S = 300
+#: What the broker logs when it takes requests.
+STARTED = "Kafka Server started"
+#: Program of the image -> class. The broker's heap is compose's, the tools get little.
+PROGRAMS = {
+    "kafka-storage.sh": "kafka.tools.StorageTool",
+    "kafka-server-start.sh": "kafka.Kafka",
+    "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
+    "kafka-acls.sh": "org.apache.kafka.tools.AclCommand",
+    "kafka-configs.sh": "kafka.admin.ConfigCommand",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Security:
+    """What the two overlays add."""
+
+    tls: bool = False
+    sasl: bool = False
+
+
+PLAIN = Security()
+
+
+def kafka_home() -> Path:
+    """A folder as /opt/kafka in the image: bin/ and libs/. Skips the test without Java or Maven."""
+    for program, package in {"java": "a Java runtime (17 or later)", "mvn": "Maven"}.items():
+        if shutil.which(program) is None:
+            pytest.skip(f"Kafka needs {package}, which is not installed here")
+
+    def make(target: Path) -> None:
+        (target / "bin").mkdir(parents=True)
+        fetch = subprocess.run(
+            ["mvn", "-q", "-B", "-f", POM, "dependency:copy-dependencies", f"-DoutputDirectory={target / 'libs'}"],
+            capture_output=True,
+            text=True,
+            timeout=FETCH_TIMEOUT_S,
+            check=False,
+        )
+        assert fetch.returncode == 0, f"Maven could not fetch Kafka's libraries:\n{fetch.stdout[-4000:]}"
+        for name, java_class in PROGRAMS.items():
+            script = target / "bin" / name
+            script.write_text(
+                "#!/bin/sh\n"
+                f'exec java ${{KAFKA_HEAP_OPTS:--Xmx128m}} -cp "$(dirname "$0")/../libs/*" {java_class} "$@"\n'
+            )
+            script.chmod(0o755)
+
+    programs = "".join(f"{name} {java_class}\n" for name, java_class in PROGRAMS.items())
+    return made_once("kafka", digest_of([POM.read_bytes(), programs.encode(), b"1"]), make)
+
+
+class Kafka:
+    """A broker with data, ports, certificates and passwords of its own. It outlives ``kill`` and ``start``.
+
+    host: where clients reach it; an address of a bridge, when they sit in other network namespaces.
+    """
+
+    def __init__(self, folder: Path, *, security: Security = PLAIN, host: str = "127.0.0.1") -> None:
+        client, outside, internal, controller = free_ports(4)
+        self.security = security
+        self.address = f"{host}:{client}"
+        #: Where the published port of compose would be.
+        self.outside_address = f"{host}:{outside}"
+        #: Without TLS and password, as from inside the container: for tools.
+        self.internal_address = f"127.0.0.1:{internal}"
+        self.home = kafka_home()
+        self.folder = folder
+        self.data = folder / "data"
+        self.passwords: dict[str, str] = {}
+        self.ca: Path | None = None
+        tls = folder / "tls"
+        self._secrets = folder / "secrets"
+        self._secrets.mkdir(parents=True)
+
+        sources = {name: DEPLOY / "kafka" / name for name in ("server.properties", "start.sh")}
+        words = {
+            "CLIENT://:9092": f"CLIENT://{host}:{client}",
+            "OUTSIDE://:19092": f"OUTSIDE://{host}:{outside}",
+            "CLIENT://kafka:9092": f"CLIENT://{host}:{client}",
+            "127.0.0.1:9094": self.internal_address,
+            "127.0.0.1:9093": f"127.0.0.1:{controller}",
+            "/var/lib/kafka/data": str(self.data),
+        }
+        if security.tls:
+            sources["tls.properties"] = DEPLOY / "kafka" / "tls.properties"
+            words["/etc/kafka-tls"] = str(tls)
+            subprocess.run([DEPLOY / "kafka" / "certificates.sh", tls, host], check=True, stdout=subprocess.DEVNULL)
+            self.ca = tls / "ca.crt"
+        if security.sasl:
+            sources["sasl.properties"] = DEPLOY / "kafka" / "sasl.properties"
+            self.passwords = {user: secrets.token_urlsafe(12) for user in USERS}
+            for user, password in self.passwords.items():
+                (self._secrets / f"kafka_{user}_password").write_text(password)
+        self.placed: list[Placed] = place(folder / "config", sources, words)
+        self._log_before_start = 0
+        self.service = Service(
+            "Kafka",
+            [folder / "config" / "start.sh"],
+            log=folder / "kafka.log",
+            ready=self._takes_requests,
+            environment={
+                "KAFKA_HOME": str(self.home),
+                "KAFKA_SECRETS": str(self._secrets),
+                "KAFKA_PROPERTIES": str(folder / "merged.properties"),
+                "KAFKA_OUTSIDE": self.outside_address,
+                "KAFKA_HEAP_OPTS": HEAP,
+            },
+        )
+
+    def _takes_requests(self) -> bool:
+        """The log is of all starts since the folder was made; only what the last one said counts."""
+        return STARTED in self.service.output()[self._log_before_start :]
+
+    def start(self, *, wait: bool = True) -> None:
+        """Again after ``stop`` or ``kill``: the same data, ports and passwords."""
+        self._log_before_start = len(self.service.output())
+        self.service.start(wait=wait)
+
+    def stop(self) -> int:
+        return self.service.stop()
+
+    def kill(self) -> None:
+        self.service.kill()
+
+    def settings(self, user: str = "admin", *, client: str = "kafka-python") -> KafkaSettings:
+        """How a client of ours reaches this broker, as that user where there are users."""
+        return KafkaSettings(
+            brokers=self.address,
+            client=client,
+            tls=self.security.tls,
+            tls_ca=self.ca,
+            sasl="SCRAM-SHA-512" if self.security.sasl else "",
+            user=user if self.security.sasl else "",
+            password=self.passwords.get(user, ""),
+        )
+
+    def tool(self, program: str, *arguments: str) -> str:
+        """Output of one of the image's programs, run as an operator runs it inside the container."""
+        run = subprocess.run(
+            [self.home / "bin" / program, "--bootstrap-server", self.internal_address, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=TOOL_TIMEOUT_S,
+            check=False,
+        )
+        assert run.returncode == 0, f"{program}: {run.stdout}{run.stderr}"
+        return run.stdout
+
+    def grant(self) -> None:
+        """What ``acls.sh`` grants to agent, processor and collector."""
+        run = subprocess.run(
+            [DEPLOY / "kafka" / "acls.sh", self.internal_address],
+            env={**os.environ, "KAFKA_HOME": str(self.home)},
+            capture_output=True,
+            text=True,
+            timeout=TOOL_TIMEOUT_S,
+            check=False,
+        )
+        assert run.returncode == 0, run.stdout + run.stderr

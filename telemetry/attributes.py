@@ -88,6 +88,7 @@ PROCESS_PID = "process.pid"
 PROCESS_COMMAND_LINE = "process.command_line"
 PROCESS_EXIT_CODE = "process.exit.code"
 PROCESS_RUNTIME_VERSION = "process.runtime.version"
+METRIC_PROCESS_CPU_TIME = "process.cpu.time"
 
 #: Names above that must exist in the OpenTelemetry semantic conventions.
 CONVENTIONAL = (
@@ -104,14 +105,57 @@ CONVENTIONAL = (
     PROCESS_COMMAND_LINE,
     PROCESS_EXIT_CODE,
     PROCESS_RUNTIME_VERSION,
+    METRIC_PROCESS_CPU_TIME,
 )
 
 # --- metrics: name -> unit ------------------------------------------------------------------------------------------
 METRIC_STEP_DURATION = "whichrank.step.duration"
 METRIC_PHASE_DURATION = "whichrank.step.phase.duration"
+METRIC_COLLECTIVE_DURATION = "whichrank.collective.duration"
+METRIC_COLLECTIVE_OPEN_AGE = "whichrank.collective.open.age"
+METRIC_RANK_STEP = "whichrank.rank.step"
+METRIC_RANK_PACE = "whichrank.rank.pace"
+METRIC_RANK_WAIT = "whichrank.rank.wait"
+METRIC_HEARTBEAT_AGE = "whichrank.heartbeat.age"
+METRIC_INCIDENT_ACTIVE = "whichrank.incident.active"
+#: An agent of itself. Drops have a reason.
+METRIC_AGENT_RANKS = "whichrank.agent.ranks"
+METRIC_AGENT_EVENTS_READ = "whichrank.agent.events.read"
+METRIC_AGENT_EVENTS_LOST = "whichrank.agent.events.lost"
+METRIC_AGENT_SENT = "whichrank.agent.sent"
+METRIC_AGENT_DROPS = "whichrank.agent.drops"
+DROP_REASON = "whichrank.drop.reason"
+#: The processors of themselves.
+METRIC_PIPELINE_LAG = "whichrank.pipeline.lag"
+METRIC_PIPELINE_RECORDS_IN = "whichrank.pipeline.records.in"
+METRIC_PIPELINE_RECORDS_OUT = "whichrank.pipeline.records.out"
+METRIC_PIPELINE_DECODE_ERRORS = "whichrank.pipeline.decode.errors"
+METRIC_PIPELINE_DEAD_LETTERS = "whichrank.pipeline.dead_letters"
+METRIC_PIPELINE_STATE_ROWS = "whichrank.pipeline.state.rows"
+METRIC_PIPELINE_TIMERS_LATE = "whichrank.pipeline.timers.late"
 METRIC_UNITS = {
     METRIC_STEP_DURATION: "s",
     METRIC_PHASE_DURATION: "s",
+    METRIC_COLLECTIVE_DURATION: "s",
+    METRIC_COLLECTIVE_OPEN_AGE: "s",
+    METRIC_RANK_STEP: "{step}",
+    METRIC_RANK_PACE: "{step}/s",
+    METRIC_RANK_WAIT: "s",
+    METRIC_HEARTBEAT_AGE: "s",
+    METRIC_INCIDENT_ACTIVE: "{incident}",
+    METRIC_AGENT_RANKS: "{rank}",
+    METRIC_AGENT_EVENTS_READ: "{event}",
+    METRIC_AGENT_EVENTS_LOST: "{event}",
+    METRIC_AGENT_SENT: "By",
+    METRIC_AGENT_DROPS: "{record}",
+    METRIC_PIPELINE_LAG: "s",
+    METRIC_PIPELINE_RECORDS_IN: "{record}",
+    METRIC_PIPELINE_RECORDS_OUT: "{record}",
+    METRIC_PIPELINE_DECODE_ERRORS: "{record}",
+    METRIC_PIPELINE_DEAD_LETTERS: "{record}",
+    METRIC_PIPELINE_STATE_ROWS: "{row}",
+    METRIC_PIPELINE_TIMERS_LATE: "{timer}",
+    METRIC_PROCESS_CPU_TIME: "s",
 }
 
 # --- short names of event attributes --------------------------------------------------------------------------------

@@ -74,7 +74,8 @@ def fixed64_tag(number: int) -> bytes:
 
 
 def fixed64_field(number: int, value: int) -> bytes:
-    return fixed64_tag(number) + _pack_fixed(value)
+    """Of type fixed64 or sfixed64."""
+    return fixed64_tag(number) + _pack_fixed(value & _UINT64_MASK)
 
 
 def double_field(number: int, value: float) -> bytes:

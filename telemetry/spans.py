@@ -66,7 +66,7 @@ _PHASE_PARTS = tuple(
 class TraceScope:
     """Whose steps the rows are of.
 
-    attempt: the token of the store where its ranks met, or, where that is not known, the launch (``trace_identity``).
+    attempt: as ``trace_identity.attempt_word`` has it.
     clock_offset_ns: from the monotonic times of the rows to Unix time.
     """
 
@@ -95,6 +95,11 @@ def rank_resource(
             names.PROCESS_PID: pid or None,
         }
     )
+
+
+def group_label(group: Group) -> str:
+    """What people call a group: what it is for, where torch was told ("default_pg", "mesh_dp"), else its name."""
+    return group.desc if group.desc not in ("", "undefined") else group.name
 
 
 def step_spans(rows: NDArray[np.void], scope: TraceScope) -> list[bytes]:
@@ -227,7 +232,7 @@ def _shared_part(group: Group, kind: tuple[int, ...], state: int) -> bytes:
         names.COLLECTIVE_DTYPE: DTYPES[dtype - 1] if 0 < dtype <= len(DTYPES) else None,
         names.COLLECTIVE_PEER: peer if peer >= 0 else None,
         names.COLLECTIVE_POLLED: True if flags & _POLLED else None,
-        names.GROUP_NAME: group.desc or group.name,
+        names.GROUP_NAME: group_label(group),
         names.GROUP_UID: group.uid,
         names.GROUP_SIZE: group.size,
         names.PHASE: _PHASE_WORDS[phase] if phase < len(_PHASE_WORDS) else None,

@@ -1,8 +1,7 @@
 """Which trace and which span something is: ids that follow from what it is, so that repeats coincide.
 
 One trace per step, over all ranks of an attempt: agents on other nodes and the trace writer beside the processors
-arrive at the same ids without a word between them. An attempt is known here by the store in which its ranks met (the
-token of ``launch.met``), which is the same on every node; only where none is known, by the launch. Pure functions.
+arrive at the same ids without a word between them. Pure functions.
 """
 
 from __future__ import annotations
@@ -22,9 +21,19 @@ _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _S27, _S30, _S31 = np.uint64(27), np.uint64(30), np.uint64(31)
 
 
+def attempt_word(*, launch: str, token: str, restart_count: int) -> str:
+    """How an attempt is known in traces: a launch is of one node, the store in which its ranks met is everybody's.
+
+    token: of ``launch.met``, "" unknown: then the launch must do. torch's launcher may keep its store over a restart,
+    so the restart counts, too. (Where the counters of two nodes differ in one attempt, each has traces of its own:
+    better than steps of two attempts in one.)
+    """
+    return f"{token}/{restart_count}" if token else launch
+
+
 @lru_cache(maxsize=4096)
 def step_trace_id(job: str, attempt: str, step: int) -> bytes:
-    """16 bytes. attempt: the token of the store where its ranks met, or, where that is not known, the launch."""
+    """16 bytes. attempt: as ``attempt_word`` has it."""
     return _digest(16, "step", job, attempt, step)
 
 

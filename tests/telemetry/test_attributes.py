@@ -13,7 +13,11 @@ from whichrank.telemetry import attributes as names
 
 def conventional_names() -> set[str]:
     found: set[str] = set()
-    for package_name in ("opentelemetry.semconv.attributes", "opentelemetry.semconv._incubating.attributes"):
+    for package_name in (
+        "opentelemetry.semconv.attributes",
+        "opentelemetry.semconv._incubating.attributes",
+        "opentelemetry.semconv._incubating.metrics",
+    ):
         package = importlib.import_module(package_name)
         for module_info in pkgutil.iter_modules(package.__path__):
             module = importlib.import_module(f"{package_name}.{module_info.name}")
@@ -56,6 +60,26 @@ def test_two_short_names_never_share_a_wire_name(shorts: list[str]) -> None:
 def test_published_names_do_not_change() -> None:
     # Dashboards and alert rules of users depend on these; adding is free, changing is a break.
     assert names.METRIC_UNITS == {
+        "process.cpu.time": "s",
+        "whichrank.agent.drops": "{record}",
+        "whichrank.agent.events.lost": "{event}",
+        "whichrank.agent.events.read": "{event}",
+        "whichrank.agent.ranks": "{rank}",
+        "whichrank.agent.sent": "By",
+        "whichrank.collective.duration": "s",
+        "whichrank.collective.open.age": "s",
+        "whichrank.heartbeat.age": "s",
+        "whichrank.incident.active": "{incident}",
+        "whichrank.pipeline.dead_letters": "{record}",
+        "whichrank.pipeline.decode.errors": "{record}",
+        "whichrank.pipeline.lag": "s",
+        "whichrank.pipeline.records.in": "{record}",
+        "whichrank.pipeline.records.out": "{record}",
+        "whichrank.pipeline.state.rows": "{row}",
+        "whichrank.pipeline.timers.late": "{timer}",
+        "whichrank.rank.pace": "{step}/s",
+        "whichrank.rank.step": "{step}",
+        "whichrank.rank.wait": "s",
         "whichrank.step.duration": "s",
         "whichrank.step.phase.duration": "s",
     }

@@ -1,0 +1,112 @@
+"""Exponential histograms of many series at once: values recorded by columns, points written on request.
+
+One row of bucket counts per series, so that a flush of thousands of operations is a few calls of numpy. Scale and range
+are fixed: 9 % between bounds from a microsecond to a day and a half; what lies outside is in the outermost bucket.
+Mutable, no thread of its own; bounded by ``max_series``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .metric_encode import histogram_point
+from .otlp_wire import varint
+
+#: Buckets per doubling: 2^3.
+SCALE = 3
+_PER_DOUBLING = 1 << SCALE
+#: Index of the first bucket (values above 2^-20 s) and their number (up to 2^17 s).
+_FIRST, _BUCKETS = -20 * _PER_DOUBLING, 37 * _PER_DOUBLING
+_FIRST_SERIES = 64
+
+
+class HistogramTable:
+    """``series`` names a row, ``record`` adds values, ``points`` writes all rows."""
+
+    def __init__(self, max_series: int) -> None:
+        self._max_series = max_series
+        self._slots: dict[Hashable, int] = {}
+        self._attributes: dict[int, bytes] = {}
+        self._ended: set[Hashable] = set()
+        self._free: list[int] = []
+        self._counts = np.zeros((_FIRST_SERIES, _BUCKETS), np.int64)
+        self._sums = np.zeros(_FIRST_SERIES)
+        self._zeros = np.zeros(_FIRST_SERIES, np.int64)
+        self._start_ns = np.zeros(_FIRST_SERIES, np.int64)
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def series(self, key: Hashable, attributes: bytes, now_ns: int) -> int:
+        """The row of a series; -1 where there are too many. now_ns: Unix time at which a new one begins to count."""
+        slot = self._slots.get(key)
+        if slot is not None:
+            self._ended.discard(key)
+            return slot
+        if len(self._slots) >= self._max_series:
+            return -1
+        slot = self._free.pop() if self._free else len(self._slots)
+        if slot >= len(self._sums):
+            self._grow()
+        self._slots[key], self._attributes[slot] = slot, attributes
+        self._counts[slot], self._sums[slot], self._zeros[slot], self._start_ns[slot] = 0, 0.0, 0, now_ns
+        return slot
+
+    def known(self, key: Hashable) -> int | None:
+        """The row of a series that has one."""
+        return self._slots.get(key) if key not in self._ended else None
+
+    def record(self, rows: NDArray[np.intp], values: NDArray[np.float64]) -> None:
+        """One value per row; -1 takes none."""
+        if len(rows) and rows.min() < 0:
+            rows, values = rows[rows >= 0], values[rows >= 0]
+        if not len(rows):
+            return
+        np.add.at(self._sums, rows, values)
+        positive = values > 0
+        if not positive.all():
+            np.add.at(self._zeros, rows[~positive], 1)
+            rows, values = rows[positive], values[positive]
+        # Bucket i holds values above 2^(i/8) and up to 2^((i+1)/8).
+        index = np.ceil(np.log2(values) * _PER_DOUBLING).astype(np.int64) - 1 - _FIRST
+        np.add.at(self._counts, (rows, np.clip(index, 0, _BUCKETS - 1)), 1)
+
+    def end(self, key: Hashable) -> None:
+        """The series has ended: it is written once more, and forgotten."""
+        if key in self._slots:
+            self._ended.add(key)
+
+    def points(self, time_ns: int) -> list[bytes]:
+        """A point of each series; those that ended are forgotten."""
+        written = [self._point(slot, time_ns) for slot in self._slots.values()]
+        for key in self._ended:
+            slot = self._slots.pop(key)
+            del self._attributes[slot]
+            self._free.append(slot)
+        self._ended.clear()
+        return written
+
+    def _point(self, slot: int, time_ns: int) -> bytes:
+        counts, zeros = self._counts[slot], int(self._zeros[slot])
+        used = np.flatnonzero(counts)
+        first, last = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
+        return histogram_point(
+            self._attributes[slot],
+            start_ns=int(self._start_ns[slot]),
+            time_ns=time_ns,
+            count=int(counts.sum()) + zeros,
+            total=float(self._sums[slot]),
+            scale=SCALE,
+            zero_count=zeros,
+            offset=_FIRST + first,
+            buckets=b"".join([varint(count) for count in counts[first:last].tolist()]),
+        )
+
+    def _grow(self) -> None:
+        self._counts = np.concatenate((self._counts, np.zeros_like(self._counts)))
+        self._sums = np.concatenate((self._sums, np.zeros_like(self._sums)))
+        self._zeros = np.concatenate((self._zeros, np.zeros_like(self._zeros)))
+        self._start_ns = np.concatenate((self._start_ns, np.zeros_like(self._start_ns)))

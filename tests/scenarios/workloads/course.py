@@ -265,6 +265,7 @@ class Course:
                 self.point("comm_hook")
                 return allreduce_hook(state, bucket)
 
+            reduce.__annotations__.clear()  # DDP refuses words where it expects classes (annotations are text here)
             model.register_comm_hook(None, reduce)
 
     def finish(self) -> None:

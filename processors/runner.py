@@ -1,9 +1,10 @@
-"""The embedded runner: reads the bus, calls the operators, keeps their state, delivers what they emit.
+"""The runner: reads the bus, calls the operators, keeps their state, delivers what they emit.
 
 Runs in the thread of whoever calls ``drain``. Each message becomes at most one ``process`` call per operator and key,
 so what an operator sees does not depend on when the bus was polled: a replay calls it with exactly the same batches
 and timers as the live run did. Time is the bus's: stamps of messages and of the ticks that a caught-up live runner
 appends. State, timers, position and outbox are committed together; what was emitted is delivered after that commit.
+A standby does the same and delivers nothing: it drops from its outbox what marks on the bus say is published.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from enum import Enum
 from pathlib import Path
 
 from ..telemetry import attributes as names
@@ -19,6 +21,7 @@ from ..telemetry.otlp import decode_logs, encode_payloads
 from ..telemetry.records import Broken, Event, Finding, Identity, Incident, Payload, Record
 from ..telemetry.vocabulary import EventName
 from ..transport.bus import (
+    HEADER_PUBLISHED,
     TOPIC_BLOCKS,
     TOPIC_CLOCK,
     TOPIC_DLQ,
@@ -28,6 +31,7 @@ from ..transport.bus import (
     TOPIC_REQUESTS,
     Bus,
     Message,
+    Output,
 )
 from .operator import Operator, Timer
 from .runner_state import KeyTables, OutboxEntry, RunnerState
@@ -45,6 +49,18 @@ SILENT_BEATS = 5
 GAP_NS = (SILENT_BEATS + 1) * BEAT_NS
 #: Without output, changes are committed at most this often: losing them costs only a replay of this much input.
 COMMIT_INTERVAL_S = 0.2
+#: Outputs that are published at once, and no other instance sees a part of them.
+PUBLISH_LIMIT = 500
+#: A runner this far behind says nothing until it has caught up: what has ended meanwhile is no news.
+LATE_NS = 10_000_000_000
+#: A mark that was appended and has not come back after so long is given up.
+MARK_TIMEOUT_S = 5.0
+
+
+class Mode(Enum):
+    REPLAY = "replay"  # reads, and hands out what follows; the bus stays as it is
+    LIVE = "live"  # keeps time and publishes
+    STANDBY = "standby"  # follows a live one, hands nothing out
 
 
 class _Context:
@@ -96,6 +112,7 @@ class EmbeddedRunner:
         live: bool,
         start_after: int = 0,
         *,
+        input_topics: Collection[str] = INPUT_TOPICS,
         commit_interval_s: float = COMMIT_INTERVAL_S,
         report: Callable[[str], None] | None = None,
     ) -> None:
@@ -104,7 +121,8 @@ class EmbeddedRunner:
         state_path: None keeps the state in memory only.
         on_output: gets each finding, incident, request and unreadable record after the commit that explains it; after a
             crash possibly again (see ``runner_outputs.OncePerRevision``). What it raises comes out of ``drain``.
-        live: append ticks, outputs and marks to the bus; False for a replay, which only reads.
+        live: append ticks, outputs and marks to the bus; False for a replay, which only reads. See also ``lead`` and
+            ``follow``.
         report: takes one line for what a person should know; default is a warning in the log.
         Raises OSError if another process uses the state file.
         """
@@ -112,11 +130,12 @@ class EmbeddedRunner:
         self._operators = tuple(operators)
         self._index_of = {operator.name: index for index, operator in enumerate(self._operators)}
         self._on_output = on_output
-        self._live = live
+        self._mode = Mode.LIVE if live else Mode.REPLAY
+        self._input_topics = frozenset(input_topics)
         self._commit_interval_s = commit_interval_s
         self._report = report if report is not None else _log.warning
         self._state = RunnerState(state_path, bus=bus.identity, start_after=start_after, report=self._report)
-        if live and self._state.position.after > bus.last_position:
+        if live and bus.reads_outputs and self._state.position.after > bus.last_position:
             # The disk refused the end of the capture, but not the state: those messages were processed, and their
             # positions are given out again.
             self._state.position.after = bus.last_position
@@ -127,10 +146,13 @@ class EmbeddedRunner:
         # appended, and what is found there is not appended again.
         self._catch_up_to = bus.last_position if live else 0
         self._found_outputs: Counter[tuple[str, str, bytes]] = Counter()
-        if live and self._state.outbox:
+        if live and bus.reads_outputs and self._state.outbox:
             self._find_outputs(self._state.outbox[0].after, self._state.position.after)
         self._committed_at = time.monotonic()
         self._uncommitted = False
+        self._was_late = False
+        self._mark_position: int | None = None  # of the last mark, until it is read
+        self._marked_at = 0.0
         #: Records that could not be read.
         self.broken = 0
         #: Messages processed in this process.
@@ -150,15 +172,34 @@ class EmbeddedRunner:
     def failed_commits(self) -> int:
         return self._state.failed_commits
 
-    def drain(self) -> int:
+    @property
+    def mode(self) -> Mode:
+        return self._mode
+
+    @property
+    def outbox_size(self) -> int:
+        """Outputs that are not published yet."""
+        return len(self._state.outbox)
+
+    def lead(self) -> None:
+        """Keep time and publish from now on; first what lies on the bus is read, for it may say what is published."""
+        self._mode = Mode.LIVE
+        self._catch_up_to = self._bus.last_position
+
+    def follow(self) -> None:
+        """Another instance publishes."""
+        self._mode = Mode.STANDBY
+
+    def drain(self, reads: int | None = None) -> int:
         """Process all that lies on the bus, then keep time if live. Returns the number of messages processed.
 
-        Raises what an operator or ``on_output`` raises; after an operator's exception the runner must not be used
-        further (its state file is as of the last commit).
+        reads: at most so many reads of the bus, for a caller that has something else to do as well.
+        Raises what an operator, ``on_output`` or the bus raises; after an operator's exception the runner must not be
+        used further (its state file is as of the last commit).
         """
-        processed = self._read_all()
-        if self._live and self._keep_time():
-            processed += self._read_all()
+        processed = self._read_all(reads)
+        if self._mode is Mode.LIVE and self._bus.caught_up() and self._keep_time():
+            processed += self._read_all(reads)
         if self._uncommitted and time.monotonic() - self._committed_at >= self._commit_interval_s:
             self._commit()
         return processed
@@ -179,11 +220,12 @@ class EmbeddedRunner:
         self._state.close()
 
     # --- input ---
-    def _read_all(self) -> int:
+    def _read_all(self, reads: int | None = None) -> int:
         processed = 0
         if self._state.outbox and not self._uncommitted:
-            self._deliver()  # left by an earlier life, or by an on_output that raised
-        while messages := self._bus.read(self._state.position.after, READ_LIMIT):
+            self._deliver()  # left by an earlier life, by an on_output that raised, or by a bus that took nothing
+        while reads != 0 and (messages := self._bus.read(self._state.position.after, READ_LIMIT)):
+            reads = None if reads is None else reads - 1
             for message in messages:
                 self._process_message(message)
             processed += len(messages)
@@ -194,19 +236,21 @@ class EmbeddedRunner:
         return processed
 
     def _process_message(self, message: Message) -> None:
-        topic = message.topic
-        if topic in INPUT_TOPICS:
+        topic, position = message.topic, self._state.position
+        position.after = message.position
+        if topic in self._input_topics:
             self._advance_time(message.stamp_ns)
-            position = self._state.position
-            position.input_ns, position.beats, position.silent = message.stamp_ns, 0, False
+            position.input_ns, position.beats, position.silent = position.now_ns, 0, False
             self._route(message, decode_logs(topic, message.value))
         elif topic == TOPIC_CLOCK:
             self._process_mark(message)
         elif topic in OUTPUT_TOPICS and message.position <= self._catch_up_to:
             self._found_outputs[(topic, message.key, message.value)] += 1
-        self._state.position.after = message.position
 
     def _process_mark(self, message: Message) -> None:
+        if (until := message.headers.get(HEADER_PUBLISHED)) is not None:
+            self._forget_published(int(until))
+            return
         payloads = decode_logs(TOPIC_CLOCK, message.value)
         silent = any(isinstance(p, Event) and p.name is EventName.INPUT_SILENT for p in payloads)
         self._advance_time(message.stamp_ns)
@@ -242,16 +286,14 @@ class EmbeddedRunner:
                 continue
             if isinstance(payload, Event) and payload.identity.cluster:
                 self._state.position.cluster = payload.identity.cluster
-            records.append(
-                (-1, Record(topic=message.topic, key=message.key, stamp_ns=message.stamp_ns, payload=payload))
-            )
+            records.append((-1, Record(topic=message.topic, key=message.key, stamp_ns=self.now_ns, payload=payload)))
         self._dispatch(0, records)
 
     def _set_aside(self, message: Message, broken: Broken) -> None:
         self.broken += 1
         if self.broken == 1:
             self._report(f"{message.topic}, position {message.position}: {broken.reason}; kept on {TOPIC_DLQ}")
-        record = Record(topic=TOPIC_DLQ, key=message.key, stamp_ns=message.stamp_ns, payload=broken)
+        record = Record(topic=TOPIC_DLQ, key=message.key, stamp_ns=self.now_ns, payload=broken)
         self._add_output(record, broken.value, f"{message.topic}: {broken.reason}")
 
     # --- operators ---
@@ -307,7 +349,7 @@ class EmbeddedRunner:
     def _keep_time(self) -> bool:
         """Log a tick, or that the input is silent, if it is time to. True if something was appended."""
         position = self._state.position
-        if not position.now_ns or position.silent or position.after < self._catch_up_to:
+        if not position.now_ns or position.silent or position.after < self._catch_up_to or self._awaits_mark():
             return False
         now_ns = self._bus.now_ns()
         due_ns = self._state.next_due_ns()
@@ -330,13 +372,17 @@ class EmbeddedRunner:
             time_ns=self._bus.now_ns(),
             attributes={"silent_s": round(silent_s, 3)} if name is EventName.INPUT_SILENT else {},
         )
-        self._append(TOPIC_CLOCK, "", encode_payloads([event]), None)
-
-    def _append(self, topic: str, key: str, value: bytes, headers: dict[str, bytes] | None) -> None:
+        self._marked_at = time.monotonic()
         try:
-            self._bus.append(topic, key, value, headers)
-        except OSError as error:  # said once by the bus, which goes on in memory
+            self._mark_position = self._bus.append(TOPIC_CLOCK, "", encode_payloads([event]))
+        except OSError as error:  # an embedded bus has it in memory; otherwise time stands still
             self._report(str(error))
+
+    def _awaits_mark(self) -> bool:
+        """The last mark is still on its way back."""
+        if self._mark_position is None or self._state.position.after >= self._mark_position:
+            return False
+        return time.monotonic() - self._marked_at < MARK_TIMEOUT_S
 
     # --- output ---
     def _find_outputs(self, after: int, until: int) -> None:
@@ -355,31 +401,77 @@ class EmbeddedRunner:
             self._deliver()
 
     def _deliver(self) -> None:
-        delivered = False
+        """Hand out what is new in the outbox, and publish it."""
+        if self._mode is Mode.STANDBY or self._is_late():
+            return
+        self._drop_overtaken()
+        ready: list[OutboxEntry] = []
         for entry in list(self._state.outbox):
             if entry.id not in self._shown:
                 self._on_output(self._record_of(entry))
                 self._shown.add(entry.id)
-            if self._state.position.after < self._catch_up_to:
-                continue
-            self._publish(entry)
+            if self._state.position.after >= self._catch_up_to:
+                ready.append(entry)
+        while ready:
+            count = _whole_positions(ready, PUBLISH_LIMIT)
+            if not self._publish(ready[:count]):
+                return
+            ready = ready[count:]
+
+    def _publish(self, entries: Sequence[OutboxEntry]) -> bool:
+        """Append to the bus, and forget; False if the bus did not take it."""
+        if self._mode is Mode.LIVE:
+            outputs = [_output(entry) for entry in entries if not self._is_found(entry)]
+            try:
+                self._bus.publish(outputs, entries[-1].after)
+            except OSError as error:
+                self._report(str(error))
+                self._catch_up_to = self._bus.last_position  # what it took of earlier ones may stand there
+                return False
+        self._forget(entries)
+        self._found_outputs.clear()
+        return True
+
+    def _forget(self, entries: Sequence[OutboxEntry]) -> None:
+        for entry in entries:
             self._state.forget_output(entry)
             self._shown.discard(entry.id)
             self._records.pop(entry.id, None)
-            delivered = True
-        if delivered:
-            self._state.commit()
-            self._found_outputs.clear()
+        self._state.commit()
 
-    def _publish(self, entry: OutboxEntry) -> None:
-        if not self._live:
-            return
+    def _forget_published(self, until: int) -> None:
+        """A mark says that everything emitted up to a position is published."""
+        if published := [entry for entry in self._state.outbox if entry.after <= until]:
+            self._forget(published)
+
+    def _is_found(self, entry: OutboxEntry) -> bool:
+        """An earlier life has published it."""
         found = (entry.topic, entry.key, entry.value)
-        if self._found_outputs[found]:
-            self._found_outputs[found] -= 1
+        if not self._found_outputs[found]:
+            return False
+        self._found_outputs[found] -= 1
+        return True
+
+    def _is_late(self) -> bool:
+        """So far behind that what was concluded waits for how it ended."""
+        behind = self._mode is Mode.LIVE and not self._bus.caught_up()
+        late = behind and self._bus.now_ns() - self.now_ns > LATE_NS
+        self._was_late |= late
+        return late
+
+    def _drop_overtaken(self) -> None:
+        """Of incidents concluded while late only the last revision is news, of requests for evidence none."""
+        if not self._was_late:
             return
-        headers = {names.DLQ_REASON: entry.reason.encode("utf-8", "replace")} if entry.reason else None
-        self._append(entry.topic, entry.key, entry.value, headers)
+        self._was_late = False
+        last = {entry.key: entry.id for entry in self._state.outbox if entry.topic == TOPIC_INCIDENTS}
+        self._forget(
+            [
+                entry
+                for entry in self._state.outbox
+                if entry.topic == TOPIC_REQUESTS or (entry.topic == TOPIC_INCIDENTS and last[entry.key] != entry.id)
+            ]
+        )
 
     def _record_of(self, entry: OutboxEntry) -> Record:
         record = self._records.get(entry.id)
@@ -391,6 +483,19 @@ class EmbeddedRunner:
         else:
             payload = decode_logs(entry.topic, entry.value)[0]
         return Record(topic=entry.topic, key=entry.key, stamp_ns=entry.stamp_ns, payload=payload)
+
+
+def _whole_positions(entries: Sequence[OutboxEntry], limit: int) -> int:
+    """How many of these make about ``limit``, so that no position's outputs are divided."""
+    count = min(limit, len(entries))
+    while count < len(entries) and entries[count].after == entries[count - 1].after:
+        count += 1
+    return count
+
+
+def _output(entry: OutboxEntry) -> Output:
+    headers = {names.DLQ_REASON: entry.reason.encode("utf-8", "replace")} if entry.reason else None
+    return Output(topic=entry.topic, key=entry.key, value=entry.value, headers=headers)
 
 
 def _destination(record: Record) -> tuple[str, str]:

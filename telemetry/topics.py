@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 TOPIC_LOGS = "otlp_logs"
-#: For people only: no operator reads them.
 TOPIC_SPANS = "otlp_spans"
 TOPIC_METRICS = "otlp_metrics"
 TOPIC_BLOCKS = "whichrank.blocks"
@@ -11,5 +10,5 @@ TOPIC_FINDINGS = "whichrank.findings"
 TOPIC_INCIDENTS = "whichrank.incidents"
 TOPIC_REQUESTS = "whichrank.requests"
 TOPIC_DLQ = "whichrank.dlq"
-#: Only in the embedded log: ticks and input_silent marks, so that a replay sees the same time.
+#: Ticks and input_silent marks, so that a replay sees the same time; on Kafka also the cuts, which make one order.
 TOPIC_CLOCK = "whichrank.clock"

@@ -1,6 +1,6 @@
 """The bus: append-only topics with arrival stamps that belong to the bus.
 
-Two implementations: the embedded log (one file, this machine) and Kafka (later). One contract suite tests both.
+Two implementations: the embedded log (files on this machine) and Kafka. One contract suite tests both.
 """
 
 from __future__ import annotations
@@ -17,10 +17,18 @@ from ..telemetry.topics import TOPIC_INCIDENTS as TOPIC_INCIDENTS
 from ..telemetry.topics import TOPIC_LOGS as TOPIC_LOGS
 from ..telemetry.topics import TOPIC_REQUESTS as TOPIC_REQUESTS
 
+#: Header of a mark in the clock topic: every output of what was read up to that position is published.
+HEADER_PUBLISHED = "whichrank.published"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One record on the bus. ``position`` orders messages of this bus; ``stamp_ns`` is the bus's arrival stamp."""
+    """One record on the bus.
+
+    position: orders messages of this bus. Where the order comes in blocks (Kafka's cuts), those of one share its end's.
+    stamp_ns: the bus's arrival stamp.
+    place: partition and offset, where the bus has them.
+    """
 
     topic: str
     key: str
@@ -28,9 +36,23 @@ class Message:
     position: int
     stamp_ns: int
     headers: Mapping[str, bytes] = field(default_factory=dict)
+    place: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """What a runner publishes."""
+
+    topic: str
+    key: str
+    value: bytes
+    headers: Mapping[str, bytes] | None = None
 
 
 class Bus(Protocol):
+    #: Whether ``read`` gives back what ``publish`` appended.
+    reads_outputs: bool
+
     @property
     def identity(self) -> str:
         """Tells this log from any other; kept beside a reader's position."""
@@ -38,15 +60,26 @@ class Bus(Protocol):
 
     @property
     def last_position(self) -> int:
-        """Position of the newest message, 0 if there is none."""
+        """Position of the newest message that is known of; 0 or less if there is none."""
         ...
 
-    def append(self, topic: str, key: str, value: bytes, headers: Mapping[str, bytes] | None = None) -> int:
-        """Append and return the position. Never blocks for long; raises OSError when storage refuses."""
+    def append(self, topic: str, key: str, value: bytes, headers: Mapping[str, bytes] | None = None) -> int | None:
+        """Append. Returns the position where it is known at once. Raises OSError when storage refuses."""
         ...
 
     def read(self, after: int, limit: int) -> Sequence[Message]:
-        """Messages with position > ``after``, in order, at most ``limit``; an empty sequence if there are none."""
+        """Messages with position > ``after``, in order, about ``limit`` of them; none of a position is left out.
+
+        An empty sequence if there are none. Raises OSError while the bus cannot be reached.
+        """
+        ...
+
+    def publish(self, outputs: Sequence[Output], until: int) -> None:
+        """Append what was concluded from everything up to position ``until``. Raises OSError if it was not taken."""
+        ...
+
+    def caught_up(self) -> bool:
+        """Whether everything that is known to be there was read: only then is silence news."""
         ...
 
     def now_ns(self) -> int:

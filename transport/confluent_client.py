@@ -12,7 +12,16 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import (
+    OFFSET_INVALID,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     ConfigResource,
@@ -394,12 +403,14 @@ class ConfluentAdmin:
         with _explained(self._heard, "describe topics"):
             known = self._admin.list_topics(timeout=self._settings.request_timeout_s).topics
         found = {name: known[name] for name in topics if name in known and known[name].partitions}
+        ids = self._ids(list(found))
         return {
             name: TopicFacts(
                 name=name,
                 partitions=len(topic.partitions),
                 replication=len(next(iter(topic.partitions.values())).replicas),
                 configuration=self._configuration(name),
+                topic_id=ids.get(name, ""),
             )
             for name, topic in found.items()
         }
@@ -417,6 +428,18 @@ class ConfluentAdmin:
 
     def close(self) -> None:
         """The library has nothing to close here."""
+
+    def _ids(self, topics: Sequence[str]) -> Mapping[str, str]:
+        if not topics:
+            return {}
+        try:
+            described = self._admin.describe_topics(TopicCollection(list(topics)))
+            return {
+                name: str(future.result(self._settings.request_timeout_s).topic_id)
+                for name, future in described.items()
+            }
+        except KafkaException:  # older brokers do not tell
+            return {}
 
     def _configuration(self, topic: str) -> Mapping[str, str]:
         resource = ConfigResource(ResourceType.TOPIC, topic)

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from .bus import Message
+from .bus import Message, Output
 from .segments import (
     FORMAT_VERSION,
     HEADER,
@@ -44,6 +44,8 @@ LOCK_NAME = "lock"
 
 class EmbeddedBus:
     """``Bus`` on a directory. Stamps are the wall time at opening plus the monotonic clock, strictly increasing."""
+
+    reads_outputs = True
 
     def __init__(
         self,
@@ -137,6 +139,18 @@ class EmbeddedBus:
             if not self.read_only:
                 self._save(message.position, frame)
             return message.position
+
+    def publish(self, outputs: Sequence[Output], until: int) -> None:
+        """See ``Bus``. A disk that refuses is said by the report; what was concluded is on the bus all the same."""
+        for output in outputs:
+            try:
+                self.append(output.topic, output.key, output.value, output.headers)
+            except OSError as error:
+                self._report_line(str(error))
+
+    def caught_up(self) -> bool:
+        """Always: who reads is who appends."""
+        return True
 
     def read(self, after: int, limit: int) -> Sequence[Message]:
         """See ``Bus``. Damage in the files is skipped and reported, never raised."""

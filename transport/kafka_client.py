@@ -144,12 +144,14 @@ class Consumer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicFacts:
-    """A topic as the brokers have it."""
+    """A topic as the brokers have it, or are to have it."""
 
     name: str
     partitions: int
     replication: int
     configuration: Mapping[str, str]
+    #: Another one after it was deleted and made again; empty where the brokers do not tell.
+    topic_id: str = ""
 
 
 class Admin(Protocol):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import logging
 import threading
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -299,6 +301,11 @@ class KafkaPythonConsumer:
             self._gone += max(0, min(first, offset) - self._expected[partition])
 
 
+def _topic_id(given: object) -> str:
+    """As Kafka's own tools write it."""
+    return base64.urlsafe_b64encode(given.bytes).decode().rstrip("=") if isinstance(given, uuid.UUID) else ""
+
+
 class KafkaPythonAdmin:
     """``Admin``."""
 
@@ -322,6 +329,7 @@ class KafkaPythonAdmin:
                 partitions=len(item["partitions"]),
                 replication=len(item["partitions"][0]["replica_nodes"]),
                 configuration=configurations.get(item["name"], {}),
+                topic_id=_topic_id(item.get("topic_id")),
             )
             for item in found
         }

@@ -1,0 +1,482 @@
+"""Kafka as a ``Bus``: many partitions, read in the one order that the cuts in ``whichrank.clock`` have written down.
+
+A position is the offset in ``whichrank.clock`` of the record that ends a cut, or of a mark. ``read`` gives whole cuts,
+so what is committed after it never stands inside one. The instance that publishes (``leads``) proposes cuts and reads
+them back like everybody else. One thread calls everything.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..telemetry.topics import TOPIC_CLOCK
+from .bus import HEADER_PUBLISHED, Message, Output
+from .cuts import Queue, choose_cut, in_order, pack_ends, unpack_ends
+from .kafka_client import Client, Consumer, Fenced, Fetched, KafkaTrouble, Partition, Producer
+
+#: Headers of records in the clock topic. A record has one of the first two, or is a mark of the runner's.
+HEADER_CUT = "whichrank.cut"  # ends per partition, as JSON
+HEADER_ALIVE = "whichrank.alive"  # the publishing instance has nothing else to say
+HEADER_BY = "whichrank.by"  # name of the instance that wrote it
+
+#: Cuts are proposed this often at most: what a record waits for, against what a cut costs.
+CUT_PERIOD_S = 0.1
+#: A publishing instance that has nothing to say is heard this often.
+ALIVE_PERIOD_S = 3.0
+#: A partition that is behind and does not answer for so long is not waited for.
+DEAF_S = 5.0
+#: What is held of a partition before fetching more of it waits.
+QUEUE_MESSAGES = 20_000
+QUEUE_BYTES = 32 << 20
+#: How long an append, or a transaction, may take.
+APPEND_TIMEOUT_S = 5.0
+#: How much of the clock is read at first to find a cut in it.
+SEARCH_RECORDS = 64
+#: New partitions of a topic are looked for this often.
+PARTITIONS_PERIOD_S = 30.0
+
+
+class Unsettled(KafkaTrouble):
+    """Whether an earlier transaction was committed stands in the clock by now."""
+
+
+@dataclass(slots=True)
+class _Reading:
+    """One partition as this reader has it."""
+
+    queue: Queue = field(default_factory=Queue)
+    size_bytes: int = 0
+    is_paused: bool = False
+    moved_s: float = 0.0  # monotonic time of its last message, or at which it was drained
+
+    def trim(self, count: int) -> list[Fetched]:
+        taken, self.queue.messages = self.queue.messages[:count], self.queue.messages[count:]
+        self.size_bytes -= sum(len(message.value) for message in taken)
+        return taken
+
+
+class KafkaLog:
+    """``Bus`` over input topics of one Kafka cluster."""
+
+    #: ``read`` gives inputs and marks only.
+    reads_outputs = False
+
+    def __init__(
+        self,
+        client: Client,
+        topics: Sequence[str],
+        *,
+        instance: str,
+        transactional_id: str,
+        identity: str,
+        report: Callable[[str], None],
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Connect.
+
+        topics: the input topics, all of whose partitions are read.
+        instance: this process's name, the same over its restarts and unlike any other's.
+        identity: tells this cluster and its topics from any other (``kafka_topics.identity_of``).
+        Raises KafkaTrouble.
+        """
+        self.identity = identity
+        self._client = client
+        self._topics = tuple(topics)
+        self._instance = instance.encode()
+        self._transactional_id = transactional_id
+        self._report = report
+        self._monotonic_s = monotonic_s
+        self._clock: Partition = (TOPIC_CLOCK, 0)
+        self._consumer: Consumer | None = client.consumer(committed_only=True)
+        self._appender: Producer | None = None
+        self._publisher: Producer | None = None
+        self._reading: dict[Partition, _Reading] = {}
+        self._marks: deque[Fetched] = deque()
+        self._position = -1  # of the last record of the clock that was given out; -1: nothing is open
+        self._ends: dict[Partition, int] = {}  # of the last cut that was given out
+        self._first_kept, self._clock_end = self._bounds_of_clock()
+        self._proposed = -1  # offset of our own last cut
+        self._proposed_s = self._appended_s = -1e9
+        self._looked_for_partitions_s = monotonic_s()
+        self._stamp_ns, self._stamped_s = 0, monotonic_s()  # newest stamp by the broker, and when it came
+        self._now_ns = 0
+        self._is_uncertain = False  # whether the last transaction was committed
+        #: Whether this instance proposes cuts and publishes.
+        self.leads = False
+        #: When another instance was last heard (monotonic seconds), and its name; None: never.
+        self.other_heard_s: float | None = None
+        self.other = ""
+        #: Records in the clock that could not be read.
+        self.unreadable_marks = 0
+
+    # --- Bus ---
+    @property
+    def last_position(self) -> int:
+        """Of the newest record of the clock that is known of."""
+        return self._clock_end - 1
+
+    def start_position(self) -> int:
+        """Position after which a reader without a state begins: the oldest cut that is kept.
+
+        Raises KafkaTrouble.
+        """
+        if self._first_kept == 0:
+            return -1
+        for begin in range(self._first_kept, self._clock_end, SEARCH_RECORDS):
+            until = min(begin + SEARCH_RECORDS, self._clock_end) - 1
+            if self._last_cut(begin, until):
+                return until
+        return self._clock_end - 1
+
+    @property
+    def missed(self) -> int:
+        """Messages that retention had deleted before they were read."""
+        return self._consumer.gone if self._consumer is not None else 0
+
+    def now_ns(self) -> int:
+        """The broker's clock, as far as it was heard; it never goes back."""
+        elapsed_ns = round((self._monotonic_s() - self._stamped_s) * 1e9)
+        self._now_ns = max(self._now_ns, self._stamp_ns + elapsed_ns)
+        return self._now_ns
+
+    def append(self, topic: str, key: str, value: bytes, headers: Mapping[str, bytes] | None = None) -> int | None:
+        """Append and wait for the broker's answer. Returns the position of a mark, None of anything else.
+
+        Raises KafkaTrouble.
+        """
+        answers: list[tuple[int, KafkaTrouble | None]] = []
+        marked = dict(headers or {})
+        if topic == TOPIC_CLOCK:
+            marked[HEADER_BY] = self._instance
+
+        def done(sent: object, trouble: KafkaTrouble | None) -> None:
+            answers.append((getattr(sent, "offset", -1), trouble))
+            stamp_ns = getattr(sent, "stamp_ns", 0)
+            if topic == TOPIC_CLOCK and stamp_ns > self._stamp_ns:
+                self._stamp_ns, self._stamped_s = stamp_ns, self._monotonic_s()
+
+        if self._appender is None:
+            self._appender = self._client.producer()
+        self._appender.send(topic, key.encode(), value, marked, done)
+        self._appender.flush(APPEND_TIMEOUT_S)
+        if not answers:
+            self._discard_appender()
+            raise KafkaTrouble(f"Kafka did not answer within {APPEND_TIMEOUT_S:.0f} s")
+        offset, trouble = answers[0]
+        if trouble is not None:
+            self._discard_appender()
+            raise trouble
+        if topic != TOPIC_CLOCK:
+            return None
+        self._appended_s = self._monotonic_s()
+        self._clock_end = max(self._clock_end, offset + 1)
+        return offset
+
+    def read(self, after: int, limit: int) -> Sequence[Message]:
+        """The cuts and marks that follow ``after``: whole ones, at least one if any is there, about ``limit`` messages.
+
+        Returns an empty sequence when nothing has come. Raises KafkaTrouble; the next call goes on.
+        """
+        if after != self._position:
+            self._open(after)
+        self._fetch()
+        messages: list[Message] = []
+        while self._marks and len(messages) < limit:
+            given = self._give_out(self._marks[0])
+            if given is None:  # a cut whose messages have not all come
+                break
+            self._marks.popleft()
+            messages += given
+        if self.leads:
+            self._propose()
+        return messages
+
+    def publish(self, outputs: Sequence[Output], until: int) -> None:
+        """Append outputs and say that everything concluded up to position ``until`` is published: both or neither.
+
+        Raises Fenced when another instance publishes now, KafkaTrouble when it is not known whether it was done. Then
+        another try raises Unsettled once it can be known: the clock must be read to its (new) end first.
+        """
+        try:
+            producer = self._publisher
+            if producer is None:
+                producer = self._publisher = self._client.producer(transactional_id=self._transactional_id)
+            producer.begin()
+            if self._is_uncertain:  # this has settled it, one way or the other
+                producer.abort(APPEND_TIMEOUT_S)
+                self._is_uncertain = False
+                self._refresh_end()
+                raise Unsettled("what was published before has to be read first")
+            for output in outputs:
+                producer.send(output.topic, output.key.encode(), output.value, output.headers)
+            mark = {HEADER_PUBLISHED: str(until).encode(), HEADER_BY: self._instance}
+            producer.send(TOPIC_CLOCK, b"", b"", mark)
+            producer.commit(APPEND_TIMEOUT_S)
+            self._appended_s = self._monotonic_s()
+        except Unsettled:
+            raise
+        except Fenced:
+            self._discard_publisher()
+            self.leads = False
+            raise
+        except KafkaTrouble:
+            self._discard_publisher()
+            self._is_uncertain = True
+            raise
+
+    def close(self) -> None:
+        self._discard_appender()
+        self._discard_publisher()
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+
+    # --- who publishes ---
+    def claim(self) -> None:
+        """Take over: from here on an older instance's transactions fail. What it published has to be read next.
+
+        Raises KafkaTrouble.
+        """
+        self._discard_publisher()
+        self._is_uncertain = True
+        with contextlib.suppress(Unsettled):
+            self.publish([], -1)
+        self.leads = True
+
+    def silence_s(self) -> float:
+        """For how long no other instance has been heard; infinite if none ever was."""
+        return float("inf") if self.other_heard_s is None else self._monotonic_s() - self.other_heard_s
+
+    def say_alive(self) -> None:
+        """To be called in every turn of the instance that leads. Raises KafkaTrouble."""
+        if self._monotonic_s() - self._appended_s >= ALIVE_PERIOD_S:
+            self.append(TOPIC_CLOCK, "", b"", {HEADER_ALIVE: b"1"})
+
+    def caught_up(self) -> bool:
+        """Everything that the brokers are known to have was given out."""
+        return (
+            self._consumer is not None
+            and not self._marks
+            and self._position >= self._proposed
+            and self._is_at_end(self._clock)
+            and all(reading.queue.is_drained and not reading.queue.messages for reading in self._reading.values())
+        )
+
+    def lag_s(self) -> float:
+        """Age of the oldest message that was fetched and not given out; 0 if there is none."""
+        stamps = [r.queue.messages[0].stamp_ns for r in self._reading.values() if r.queue.messages]
+        return max(0.0, (self.now_ns() - min(stamps)) / 1e9) if stamps else 0.0
+
+    # --- opening ---
+    def _open(self, after: int) -> None:
+        """Read on after a position: where its inputs begin stands in the cuts up to it."""
+        consumer = self._connected()
+        partitions = [(topic, number) for topic in self._topics for number in consumer.partitions(topic)]
+        bounds = consumer.bounds([*partitions, self._clock])
+        self._first_kept, self._clock_end = bounds[self._clock]
+        starts = self._ends_at(after) if after >= self._first_kept else {}
+        for partition in partitions:
+            start = starts.get(partition, bounds[partition][0])
+            if start < bounds[partition][0]:
+                gone = bounds[partition][0] - start
+                self._report(f"{partition[0]}, partition {partition[1]}: {gone} messages are gone by retention, unread")
+                start = bounds[partition][0]
+            starts[partition] = start
+        self._reading = {partition: _Reading(moved_s=self._monotonic_s()) for partition in partitions}
+        self._ends = {partition: starts[partition] for partition in partitions}
+        self._marks.clear()
+        consumer.assign({})
+        consumer.assign({**self._ends, self._clock: max(after + 1, self._first_kept)})
+        self._position = after
+
+    def _ends_at(self, position: int) -> dict[Partition, int]:
+        """Ends of the last cut up to a position, read back from the clock."""
+        begin, step = position + 1, SEARCH_RECORDS
+        while begin > self._first_kept:
+            until, begin = begin - 1, max(self._first_kept, begin - step)
+            if ends := self._last_cut(begin, until):
+                return ends
+            step *= 16
+        return {}
+
+    def _last_cut(self, begin: int, until: int) -> dict[Partition, int]:
+        """The last cut of a stretch of the clock, both ends included; empty if there is none."""
+        reader = self._client.consumer(committed_only=True)
+        ends: dict[Partition, int] = {}
+        deadline = self._monotonic_s() + APPEND_TIMEOUT_S
+        try:
+            reader.assign({self._clock: begin})
+            while reader.next_offset(self._clock) <= until:
+                for record in reader.poll(0.2):
+                    if record.offset <= until and HEADER_CUT in record.headers:
+                        ends = self._read_cut(record) or ends
+                if self._monotonic_s() > deadline:
+                    raise KafkaTrouble(f"{TOPIC_CLOCK}: cannot be read up to {until}")
+        finally:
+            reader.close()
+        return ends
+
+    def _bounds_of_clock(self) -> tuple[int, int]:
+        consumer = self._connected()
+        consumer.partitions(TOPIC_CLOCK)
+        return consumer.bounds([self._clock])[self._clock]
+
+    def _refresh_end(self) -> None:
+        with contextlib.suppress(KafkaTrouble):
+            self._first_kept, self._clock_end = self._bounds_of_clock()
+
+    def _connected(self) -> Consumer:
+        if self._consumer is None:
+            raise KafkaTrouble("the bus is closed", lasting=True)
+        return self._consumer
+
+    # --- fetching ---
+    def _fetch(self) -> None:
+        consumer = self._connected()
+        # Do not wait while something is here already.
+        is_busy = bool(self._marks) or any(reading.queue.messages for reading in self._reading.values())
+        now_s = self._monotonic_s()
+        for message in consumer.poll(0.0 if is_busy else CUT_PERIOD_S):
+            partition = (message.topic, message.partition)
+            if message.stamp_ns > self._stamp_ns and message.appended_by_broker:
+                self._stamp_ns, self._stamped_s = message.stamp_ns, self._monotonic_s()
+            if partition == self._clock:
+                self._marks.append(message)
+                self._clock_end = max(self._clock_end, message.offset + 1)
+                self._note_other(message)
+                continue
+            reading = self._reading[partition]
+            reading.queue.messages.append(message)
+            reading.size_bytes += len(message.value)
+            reading.moved_s = now_s
+        for partition, reading in self._reading.items():
+            self._look_at(consumer, partition, reading, now_s)
+        if now_s - self._looked_for_partitions_s >= PARTITIONS_PERIOD_S:
+            self._looked_for_partitions_s = now_s
+            self._look_for_partitions(consumer)
+
+    def _look_at(self, consumer: Consumer, partition: Partition, reading: _Reading, now_s: float) -> None:
+        """Whether a partition is drained, deaf or to be held back."""
+        reading.queue.is_drained = self._is_at_end(partition)
+        if reading.queue.is_drained or reading.queue.messages:
+            reading.moved_s = now_s
+        reading.queue.is_deaf = now_s - reading.moved_s > DEAF_S
+        is_full = len(reading.queue.messages) > QUEUE_MESSAGES or reading.size_bytes > QUEUE_BYTES
+        if is_full and not reading.is_paused:
+            consumer.pause([partition])
+            reading.is_paused = True
+        elif reading.is_paused and not is_full:
+            consumer.resume([partition])
+            reading.is_paused = False
+
+    def _is_at_end(self, partition: Partition) -> bool:
+        consumer = self._connected()
+        end = consumer.end_offset(partition)
+        return end is not None and consumer.next_offset(partition) >= end
+
+    def _look_for_partitions(self, consumer: Consumer) -> None:
+        known = {(topic, number) for topic in self._topics for number in consumer.partitions(topic)}
+        new = known - set(self._reading)
+        if not new:
+            return
+        bounds = consumer.bounds(sorted(new))
+        for partition in sorted(new):
+            self._reading[partition] = _Reading(moved_s=self._monotonic_s())
+            self._ends[partition] = bounds[partition][0]
+        places = {
+            partition: consumer.next_offset(partition)
+            for partition in [*self._reading, self._clock]
+            if partition not in new
+        }
+        consumer.assign({**places, **{partition: self._ends[partition] for partition in new}})
+        self._report(
+            f"{len(new)} new partitions are read: {', '.join(f'{topic}/{number}' for topic, number in sorted(new))}"
+        )
+
+    def _note_other(self, record: Fetched) -> None:
+        by = record.headers.get(HEADER_BY, b"")
+        if by and by != self._instance:
+            self.other_heard_s, self.other = self._monotonic_s(), by.decode(errors="replace")
+
+    # --- giving out ---
+    def _give_out(self, record: Fetched) -> list[Message] | None:
+        """The messages that a record of the clock stands for; None if some have not come yet."""
+        given: list[Message] = []
+        if HEADER_CUT in record.headers:
+            ends = self._read_cut(record)
+            if not self._has_come(ends):
+                return None
+            given = [self._message(message, record.offset) for message in self._take(ends)]
+        elif HEADER_PUBLISHED in record.headers or record.value:
+            given = [self._message(record, record.offset)]
+        self._position = record.offset
+        return given
+
+    def _has_come(self, ends: Mapping[Partition, int]) -> bool:
+        if any(partition not in self._reading for partition in ends):
+            self._look_for_partitions(self._connected())
+        return all(
+            self._connected().next_offset(partition) >= end
+            for partition, end in ends.items()
+            if partition in self._reading
+        )
+
+    def _take(self, ends: Mapping[Partition, int]) -> list[Fetched]:
+        taken: dict[Partition, tuple[int, Sequence[Fetched]]] = {}
+        for partition, end in ends.items():
+            reading = self._reading.get(partition)
+            if reading is None or end <= self._ends.get(partition, 0):
+                continue
+            messages = reading.trim(bisect.bisect_left(reading.queue.messages, end, key=lambda m: m.offset))
+            taken[partition] = (reading.queue.taken_ns, messages)
+            if messages:
+                reading.queue.taken_ns = max(reading.queue.taken_ns, *(message.stamp_ns for message in messages))
+            self._ends[partition] = end
+        return in_order(taken)
+
+    def _read_cut(self, record: Fetched) -> dict[Partition, int]:
+        try:
+            return unpack_ends(record.headers[HEADER_CUT])
+        except ValueError as error:
+            self.unreadable_marks += 1
+            if self.unreadable_marks == 1:
+                self._report(f"{TOPIC_CLOCK}, offset {record.offset}: {error}; the cut is left out")
+            return {}
+
+    def _message(self, fetched: Fetched, position: int) -> Message:
+        return Message(
+            topic=fetched.topic,
+            key=fetched.key.decode("utf-8", "replace"),
+            value=fetched.value,
+            position=position,
+            stamp_ns=fetched.stamp_ns,
+            headers=fetched.headers,
+            place=(fetched.partition, fetched.offset),
+        )
+
+    # --- cutting ---
+    def _propose(self) -> None:
+        """Append the next cut, unless the last one is still on its way back."""
+        now_s = self._monotonic_s()
+        if self._position < self._proposed or now_s - self._proposed_s < CUT_PERIOD_S:
+            return
+        ends = choose_cut({partition: reading.queue for partition, reading in self._reading.items()})
+        if not ends:
+            return
+        offset = self.append(TOPIC_CLOCK, "", b"", {HEADER_CUT: pack_ends({**self._ends, **ends})})
+        self._proposed, self._proposed_s = -1 if offset is None else offset, now_s
+
+    def _discard_appender(self) -> None:
+        if self._appender is not None:
+            self._appender.close(1.0)
+            self._appender = None
+
+    def _discard_publisher(self) -> None:
+        if self._publisher is not None:
+            self._publisher.close(1.0)
+            self._publisher = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +36,10 @@ QUEUE_MESSAGES = 20_000
 QUEUE_BYTES = 32 << 20
 #: How long an append, or a transaction, may take.
 APPEND_TIMEOUT_S = 5.0
+#: After a flush the client's thread may still be about to call back.
+FLUSHED_S = 0.5
+#: Before the first record of the clock is -1.
+NOT_OPEN = -2
 #: How much of the clock is read at first to find a cut in it.
 SEARCH_RECORDS = 64
 #: New partitions of a topic are looked for this often.
@@ -97,7 +102,7 @@ class KafkaLog:
         self._publisher: Producer | None = None
         self._reading: dict[Partition, _Reading] = {}
         self._marks: deque[Fetched] = deque()
-        self._position = -1  # of the last record of the clock that was given out; -1: nothing is open
+        self._position = NOT_OPEN  # of the last record of the clock that was given out
         self._ends: dict[Partition, int] = {}  # of the last cut that was given out
         self._first_kept, self._clock_end = self._bounds_of_clock()
         self._proposed = -1  # offset of our own last cut
@@ -150,6 +155,7 @@ class KafkaLog:
         Raises KafkaTrouble.
         """
         answers: list[tuple[int, KafkaTrouble | None]] = []
+        answered = threading.Event()
         marked = dict(headers or {})
         if topic == TOPIC_CLOCK:
             marked[HEADER_BY] = self._instance
@@ -159,12 +165,13 @@ class KafkaLog:
             stamp_ns = getattr(sent, "stamp_ns", 0)
             if topic == TOPIC_CLOCK and stamp_ns > self._stamp_ns:
                 self._stamp_ns, self._stamped_s = stamp_ns, self._monotonic_s()
+            answered.set()
 
         if self._appender is None:
             self._appender = self._client.producer()
         self._appender.send(topic, key.encode(), value, marked, done)
         self._appender.flush(APPEND_TIMEOUT_S)
-        if not answers:
+        if not answered.wait(FLUSHED_S):
             self._discard_appender()
             raise KafkaTrouble(f"Kafka did not answer within {APPEND_TIMEOUT_S:.0f} s")
         offset, trouble = answers[0]
@@ -261,6 +268,7 @@ class KafkaLog:
         """Everything that the brokers are known to have was given out."""
         return (
             self._consumer is not None
+            and self._position != NOT_OPEN
             and not self._marks
             and self._position >= self._proposed
             and self._is_at_end(self._clock)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .kafka_client import Client, KafkaTrouble
+from .kafka_prefix import PrefixedClient
 from .kafka_settings import KafkaSettings
 
 CLIENTS = ("kafka-python", "confluent-kafka")
@@ -10,6 +11,11 @@ CLIENTS = ("kafka-python", "confluent-kafka")
 
 def make_client(settings: KafkaSettings) -> Client:
     """Raises KafkaTrouble for a library that is unknown or not installed. Nothing is connected yet."""
+    client = _library(settings)
+    return PrefixedClient(client, settings.topic_prefix) if settings.topic_prefix else client
+
+
+def _library(settings: KafkaSettings) -> Client:
     try:
         if settings.client == "kafka-python":
             from .kafka_python_client import KafkaPythonClient

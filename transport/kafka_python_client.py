@@ -21,6 +21,8 @@ from .kafka_settings import KafkaSettings
 #: How long a transaction may stay open before the broker aborts it.
 TRANSACTION_TIMEOUT_S = 20.0
 FETCH_WAIT_S = 0.1
+#: After so long partitions that were added become known.
+METADATA_AGE_S = 20.0
 FETCH_BYTES = 50 << 20
 PARTITION_FETCH_BYTES = 8 << 20
 POLL_MESSAGES = 5000
@@ -215,6 +217,7 @@ class KafkaPythonConsumer:
             "max_poll_records": POLL_MESSAGES,
             "allow_auto_create_topics": False,
             "retry_backoff_ms": 50,
+            "metadata_max_age_ms": round(METADATA_AGE_S * _MS),
         }
         with _explained(settings, "connect"):
             self._consumer = KafkaConsumer(**options)

@@ -15,6 +15,8 @@ class KafkaSettings:
     #: "kafka-python" or "confluent-kafka" (the extra [confluent])
     client: str = "kafka-python"
     client_id: str = "whichrank"
+    #: Put before every topic's name, and before transactional ids.
+    topic_prefix: str = ""
     tls: bool = False
     tls_ca: Path | None = None
     tls_certificate: Path | None = None

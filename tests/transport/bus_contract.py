@@ -29,10 +29,10 @@ class Room(Protocol):
         ...
 
 
-def read_on(bus: Bus, after: int, count: int, limit: int = 7) -> list[Message]:
+def read_on(bus: Bus, after: int, count: int, limit: int = 7, within_s: float = QUIET_S) -> list[Message]:
     """The next ``count`` messages or more; fails when they do not come."""
     messages: list[Message] = []
-    deadline = time.monotonic() + QUIET_S
+    deadline = time.monotonic() + within_s
     while len(messages) < count:
         messages += bus.read(messages[-1].position if messages else after, limit)
         assert time.monotonic() < deadline, f"{len(messages)} of {count} messages came"

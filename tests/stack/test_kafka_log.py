@@ -1,0 +1,224 @@
+"""KafkaLog on a real broker: the contract of every bus, and what only Kafka has: cuts, fencing, standbys, retention."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import pytest
+
+from tests.stack.parts.kafka import Kafka
+from tests.transport.bus_contract import BusContract, content, nothing_follows, read_on
+from whichrank.telemetry.topics import TOPIC_BLOCKS, TOPIC_CLOCK, TOPIC_INCIDENTS, TOPIC_LOGS
+from whichrank.transport.bus import HEADER_PUBLISHED, Bus, Output
+from whichrank.transport.kafka import CLIENTS, make_client
+from whichrank.transport.kafka_client import Client, Fenced, KafkaTrouble, Producer, TopicFacts
+from whichrank.transport.kafka_log import KafkaLog
+from whichrank.transport.kafka_python_client import METADATA_AGE_S
+from whichrank.transport.kafka_topics import APPEND_TIME
+
+INPUTS = {TOPIC_BLOCKS: 4, TOPIC_LOGS: 2}
+ANSWER_S = 30.0
+
+
+class KafkaRoom:
+    """Topics under a prefix per name, on the shared broker."""
+
+    def __init__(self, kafka: Kafka, prefix: str, client: str) -> None:
+        self._settings = kafka.settings(client=client)
+        self._prefix = prefix
+        self._made: set[str] = set()
+        self._producers: dict[str, Producer] = {}
+        self._logs: dict[int, str] = {}
+        self._opened = 0
+
+    def open(self, name: str) -> Bus:
+        log = self.follow(name)
+        log.claim()
+        return log
+
+    def follow(self, name: str, instance: str = "") -> KafkaLog:
+        """One that proposes nothing."""
+        if name not in self._made:
+            self._make_topics(name)
+        self._opened += 1
+        log = KafkaLog(
+            self.client(name),
+            list(INPUTS),
+            instance=instance or f"instance {self._opened}",
+            transactional_id="processors",
+            identity=f"{self._prefix}{name}",
+            report=lambda line: None,
+        )
+        self._logs[id(log)] = name
+        return log
+
+    def append(self, bus: Bus, topic: str, key: str, value: bytes, headers: Mapping[str, bytes] | None = None) -> None:
+        answered = threading.Event()
+        troubles: list[KafkaTrouble] = []
+
+        def done(sent: object, trouble: KafkaTrouble | None) -> None:
+            troubles.extend([trouble] if trouble else [])
+            answered.set()
+
+        producer = self.producer(self._logs[id(bus)])
+        producer.send(topic, key.encode(), value, headers, done)
+        producer.flush(ANSWER_S)
+        assert answered.wait(ANSWER_S)
+        assert not troubles
+
+    def client(self, name: str) -> Client:
+        return make_client(replace(self._settings, topic_prefix=f"{self._prefix}{name}."))
+
+    def producer(self, name: str) -> Producer:
+        if name not in self._producers:
+            self._producers[name] = self.client(name).producer()
+        return self._producers[name]
+
+    def consume(self, name: str, topic: str) -> list[bytes]:
+        """All committed values of a topic."""
+        consumer = self.client(name).consumer(committed_only=True)
+        partitions = [(topic, number) for number in consumer.partitions(topic)]
+        bounds = consumer.bounds(partitions)
+        consumer.assign({partition: first for partition, (first, _) in bounds.items()})
+        values: list[bytes] = []
+        deadline = time.monotonic() + ANSWER_S
+        while any(consumer.next_offset(p) < bounds[p][1] for p in partitions):
+            values += [message.value for message in consumer.poll(0.2)]
+            assert time.monotonic() < deadline
+        consumer.close()
+        return values
+
+    def close(self) -> None:
+        for producer in self._producers.values():
+            producer.close(1.0)
+
+    def _make_topics(self, name: str) -> None:
+        admin = self.client(name).admin()
+        for topic, partitions in {**INPUTS, TOPIC_CLOCK: 1, TOPIC_INCIDENTS: 1}.items():
+            configuration = {"message.timestamp.type": APPEND_TIME, "max.message.bytes": str(1 << 20)}
+            admin.create(TopicFacts(name=topic, partitions=partitions, replication=1, configuration=configuration))
+        deadline = time.monotonic() + ANSWER_S
+        while len(admin.describe([*INPUTS, TOPIC_CLOCK, TOPIC_INCIDENTS])) < len(INPUTS) + 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        admin.close()
+        self._made.add(name)
+        self.producer(name)
+
+
+@pytest.fixture(params=CLIENTS)
+def room(request: pytest.FixtureRequest, kafka: Kafka, topic_prefix: str) -> Iterator[KafkaRoom]:
+    made = KafkaRoom(kafka, topic_prefix, request.param)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def bus(room: KafkaRoom) -> Iterator[Bus]:
+    opened = room.open("bus")
+    yield opened
+    opened.close()
+
+
+def start_of(bus: Bus) -> int:
+    assert isinstance(bus, KafkaLog)
+    return bus.start_position()
+
+
+class TestKafkaLog(BusContract):
+    """The suite itself."""
+
+    def start(self, bus: Bus) -> int:
+        return start_of(bus)
+
+
+def test_a_standby_sees_the_order_that_the_leader_saw_while_it_grows(room: KafkaRoom, bus: Bus) -> None:
+    standby = room.follow("bus")
+    led, followed = [], []
+    after_led, after_followed = start_of(bus), standby.start_position()
+    for number in range(300):
+        room.append(bus, TOPIC_BLOCKS if number % 2 else TOPIC_LOGS, f"k{number % 9}", b"%d" % number)
+        if number % 10 == 0:
+            for message in bus.read(after_led, 20):
+                led.append(message)
+                after_led = message.position
+            for message in standby.read(after_followed, 20):
+                followed.append(message)
+                after_followed = message.position
+    led += read_on(bus, after_led, 300 - len(led))
+    followed += read_on(standby, after_followed, 300 - len(followed))
+    assert len(led) == 300
+    assert content(followed) == content(led)
+    assert [m.position for m in followed] == [m.position for m in led]
+    standby.close()
+
+
+def test_a_reader_without_a_state_begins_at_the_first_record(room: KafkaRoom, bus: Bus) -> None:
+    room.append(bus, TOPIC_BLOCKS, "k", b"before")
+    read_on(bus, start_of(bus), 1)
+    late = room.follow("bus")
+    assert [m.value for m in read_on(late, late.start_position(), 1)] == [b"before"]
+    late.close()
+
+
+def test_what_is_published_is_seen_whole_with_its_mark_or_not_at_all(room: KafkaRoom, bus: Bus) -> None:
+    room.append(bus, TOPIC_BLOCKS, "k", b"1")
+    after = read_on(bus, start_of(bus), 1)[-1].position
+    outputs = [Output(topic=TOPIC_INCIDENTS, key=f"i{n}", value=b"%d" % n, headers={"h": b"x"}) for n in range(3)]
+    bus.publish(outputs, after)
+    assert room.consume("bus", TOPIC_INCIDENTS) == [b"0", b"1", b"2"]
+    (mark,) = read_on(bus, after, 1)
+    assert mark.topic == TOPIC_CLOCK
+    assert mark.headers[HEADER_PUBLISHED] == str(after).encode()
+
+
+def test_the_older_instance_is_fenced_and_leaves_no_trace(room: KafkaRoom, bus: Bus) -> None:
+    bus.publish([Output(topic=TOPIC_INCIDENTS, key="i", value=b"of the first")], 1)
+    second = room.open("bus")
+    with pytest.raises(Fenced, match="taken over"):
+        bus.publish([Output(topic=TOPIC_INCIDENTS, key="i", value=b"too late")], 2)
+    assert isinstance(bus, KafkaLog)
+    assert not bus.leads
+    second.publish([Output(topic=TOPIC_INCIDENTS, key="i", value=b"of the second")], 3)
+    assert room.consume("bus", TOPIC_INCIDENTS) == [b"of the first", b"of the second"]
+    second.close()
+
+
+def test_instances_hear_one_another(room: KafkaRoom, bus: Bus) -> None:
+    standby = room.follow("bus", instance="the standby")
+    assert standby.silence_s() == float("inf")
+    room.append(bus, TOPIC_BLOCKS, "k", b"1")
+    read_on(bus, start_of(bus), 1)
+    read_on(standby, standby.start_position(), 1)
+    assert standby.silence_s() < ANSWER_S
+    assert standby.other.startswith("instance")
+    assert isinstance(bus, KafkaLog)
+    assert bus.silence_s() == float("inf"), "its own cuts are nobody else's"
+    standby.close()
+
+
+def test_a_partition_added_later_is_read(room: KafkaRoom, bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("whichrank.transport.kafka_log.PARTITIONS_PERIOD_S", 0.0)
+    room.append(bus, TOPIC_BLOCKS, "k", b"1")
+    after = read_on(bus, start_of(bus), 1)[-1].position
+    assert isinstance(bus, KafkaLog)
+    client = room.client("bus")
+    client.admin().add_partitions(TOPIC_BLOCKS, 8)
+    producer = client.producer()
+    for number in range(32):
+        producer.send(TOPIC_BLOCKS, b"key-%d" % number, b"%d" % number)
+    producer.flush(ANSWER_S)
+    messages = read_on(bus, after, 32, within_s=METADATA_AGE_S + ANSWER_S)
+    assert sorted(int(m.value) for m in messages) == list(range(32))
+    assert {m.place[0] for m in messages if m.place} > set(range(4)), "some lie in the new partitions"
+    producer.close(1.0)
+
+
+def test_nothing_is_new_on_a_quiet_bus(bus: Bus) -> None:
+    assert nothing_follows(bus, start_of(bus))
+    assert isinstance(bus, KafkaLog)
+    assert bus.caught_up()
+    assert bus.lag_s() == 0.0

@@ -13,7 +13,7 @@ import os
 import select
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ from .rank_events import level_changes, started_attributes, where_attributes
 from .ring_directory import EndedRings, RingDirectory, find_process
 from .ring_file import RingFile
 from .settings import AgentSettings
-from .shipper import Shipper
+from .shipper import Publish, PublishRanked, Shipper
 from .stack_desk import StackDesk
 from .watched_rank import WatchedRank
 
@@ -62,14 +62,20 @@ class Agent:
         self,
         *,
         ring_directory: Path,
-        publish: Callable[[str, str, bytes], None],
+        publish: Publish | None,
         identity: Identity,
         evidence_directory: Path | None = None,
         settings: AgentSettings | None = None,
+        publish_ranked: PublishRanked | None = None,
+        more_health: Callable[[], Mapping[str, int | str]] = dict,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
         wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        """``publish(topic, key, value)`` may raise OSError, which is counted. ``identity`` names cluster, run, job."""
+        """``publish(topic, key, value)`` may raise OSError, which is counted. ``identity`` names cluster, run, job.
+
+        publish_ranked: the way to Kafka; like ``publish`` it gets everything, in messages of one priority each.
+        more_health: counters of that way, told with the agent's own.
+        """
         self.settings = settings or AgentSettings()
         self.health = AgentHealth()
         self._monotonic_ns, self._wall_ns = monotonic_ns, wall_ns
@@ -77,7 +83,8 @@ class Agent:
         self._launches = Launches(self._identity)
         self._directory = RingDirectory(ring_directory, self.health)
         self._ended_rings = EndedRings(self.settings.ended_ring_bytes)
-        self._shipper = Shipper(publish, identity.job, self.health, self.settings.request_bytes)
+        self._shipper = Shipper(publish, identity.job, self.health, self.settings.request_bytes, publish_ranked)
+        self._more_health = more_health
         self._stacks = StackDesk(self.settings, self.health, self._identity.node)
         self._blocks = BlockBuilder(self.health, self.settings.open_rows)
         self._poller = select.poll()
@@ -401,4 +408,4 @@ class Agent:
         attributes["pid"] = os.getpid()
         attributes["ranks"] = len(self._ranks)
         attributes["cpu_ns"] = time.process_time_ns()
-        return attributes
+        return {**attributes, **self._more_health()}

@@ -1,24 +1,38 @@
 """Blocks and events onto the bus: encoding, size limits, and what happens when the bus refuses.
 
 Called by the polling thread. Order is kept; a refused message (disk full) is counted and dropped, because nothing
-downstream may ever slow the reading of rings.
+downstream may ever slow the reading of rings. The embedded bus gets a flush in as few messages as possible. The way to
+Kafka may have to give up the less important, so there a message holds records of one priority: a flush becomes its
+definitions, its collectives, its rows of steps and progress, and what went wrong, in this order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ..telemetry.otlp import encode_batches
 from ..telemetry.records import Block, Event
 from ..transport.bus import TOPIC_BLOCKS, TOPIC_LOGS
 from .health import AgentHealth
+from .priority import Priority, runs_of_one_priority
 
 Publish = Callable[[str, str, bytes], None]
+#: topic, key, value, and how long it is worth keeping. Never blocks, never raises.
+PublishRanked = Callable[[str, str, bytes, Priority], None]
 
 
 class Shipper:
-    def __init__(self, publish: Publish, job: str, health: AgentHealth, request_bytes: int) -> None:
+    def __init__(
+        self,
+        publish: Publish | None,
+        job: str,
+        health: AgentHealth,
+        request_bytes: int,
+        publish_ranked: PublishRanked | None = None,
+    ) -> None:
+        """Both ways get everything."""
         self._publish = publish
+        self._publish_ranked = publish_ranked
         self._job = job
         self._health = health
         self._request_bytes = request_bytes
@@ -27,21 +41,28 @@ class Shipper:
         """Publish in order on the blocks topic; events once more on the logs topic, for people."""
         if not payloads:
             return
-        self._send(TOPIC_BLOCKS, payloads)
         events = [payload for payload in payloads if isinstance(payload, Event)]
-        if events:
-            self._send(TOPIC_LOGS, events)
+        if self._publish is not None:
+            self._send(self._publish, TOPIC_BLOCKS, payloads)
+            self._send(self._publish, TOPIC_LOGS, events)
+        if self._publish_ranked is not None:
+            for priority, run in runs_of_one_priority(payloads):
+                self._send(_ranked(self._publish_ranked, priority), TOPIC_BLOCKS, run)
+            self._send(_ranked(self._publish_ranked, Priority.COPIES), TOPIC_LOGS, events)
+        self._health.records_sent += len(payloads)
+        self._health.blocks_sent += len(payloads) - len(events)
 
-    def _send(self, topic: str, payloads: Sequence[Block | Event]) -> None:
+    def _send(self, publish: Publish, topic: str, payloads: Iterable[Block | Event]) -> None:
         for value in encode_batches(payloads, self._request_bytes):
             try:
-                self._publish(topic, self._job, value)
+                publish(topic, self._job, value)
             except OSError as error:
                 self._health.drop("publish_refused")
                 self._health.drop("publish_refused_bytes", len(value))
                 self._health.report(f"bus refused a message on {topic}: {error.strerror or error}")
                 continue
             self._health.bytes_sent += len(value)
-        if topic == TOPIC_BLOCKS:
-            self._health.records_sent += len(payloads)
-            self._health.blocks_sent += sum(isinstance(payload, Block) for payload in payloads)
+
+
+def _ranked(publish: PublishRanked, priority: Priority) -> Publish:
+    return lambda topic, key, value: publish(topic, key, value, priority)

@@ -33,6 +33,13 @@ class Fenced(KafkaTrouble):
         super().__init__(line, lasting=True)
 
 
+class TooLarge(KafkaTrouble):
+    """No broker takes this message, whatever is tried; others are not concerned."""
+
+    def __init__(self, line: str) -> None:
+        super().__init__(line, lasting=True)
+
+
 class QueueFull(KafkaTrouble):
     """The client's own queue has no room; the message was not taken."""
 

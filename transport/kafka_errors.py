@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 
-from .kafka_client import Fenced, KafkaTrouble
+from .kafka_client import Fenced, KafkaTrouble, TooLarge
 from .kafka_settings import KafkaSettings
 
 #: By the name of the error, as Kafka's protocol has it; kafka-python appends "Error", librdkafka writes it in capitals.
@@ -89,9 +89,7 @@ def explain(
             f"{at}: cannot {what}: the topic is not there; make it with: whichrank topics", lasting=True
         )
     if plain in _TOO_LARGE:
-        return KafkaTrouble(
-            f"{at}: cannot {what}: the message is larger than the topic takes (max.message.bytes)", lasting=True
-        )
+        return TooLarge(f"{at}: cannot {what}: the message is larger than the topic takes (max.message.bytes)")
     if plain in _TOO_OLD:
         return KafkaTrouble(
             f"{at}: cannot {what}: the brokers are too old or speak no version of theirs; whichrank needs Kafka "

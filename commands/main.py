@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .settings import Level, SettingsError, View, load_settings, print_settings
+from .settings import Level, RunSettings, SettingsError, View, load_settings, print_settings
 
 EXIT_USAGE = 2
 
@@ -92,7 +92,7 @@ def run_command(
         "judge_secret": judge_secret,
     }
     try:
-        settings, origins = load_settings({k: v for k, v in given.items() if v is not None}, config)
+        settings, origins = load_settings(RunSettings, {k: v for k, v in given.items() if v is not None}, config)
     except SettingsError as error:
         for line in str(error).splitlines():
             typer.echo(f"whichrank: {line}", err=True)

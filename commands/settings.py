@@ -1,38 +1,35 @@
-"""Settings of ``whichrank run``: file < environment < flags, checked once.
-
-An unknown key is an error that names the file and line and what was probably meant.
-"""
+"""Everything that can be set, per command; how values are found is in ``settings_sources``."""
 
 from __future__ import annotations
 
-import difflib
-import json
 import os
-import re
-import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ByteSize, Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import ByteSize, Field, SecretStr, field_validator, model_validator
 
+from ..transport.kafka_settings import KafkaSettings
 from .launcher import split_address
+from .settings_sources import Settings, SettingsError, print_settings, read_settings
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
-
-ENVIRONMENT_PREFIX = "WHICHRANK_"
-#: Names the settings file itself.
-CONFIG_VARIABLE = "WHICHRANK_CONFIG"
-DEFAULT_FILE = Path("whichrank.toml")
-
+__all__ = [
+    "AgentOptions",
+    "KafkaOptions",
+    "Level",
+    "RunSettings",
+    "SettingsError",
+    "View",
+    "load_settings",
+    "print_settings",
+]
 
 #: Below this a capture would hold a few messages only.
 MIN_CAPTURE_BYTES = 64 << 10
+#: Below this a spool would hold a few messages only.
+MIN_SPOOL_BYTES = 1 << 20
+DEFAULT_RINGS = Path("/dev/shm/whichrank-*")
 
 
 class Level(str, Enum):
@@ -48,14 +45,56 @@ class View(str, Enum):
     none = "none"
 
 
-class SettingsError(Exception):
-    """The settings cannot be used; one line per problem, each with its place and a remedy."""
+class KafkaOptions(Settings):
+    """How to reach Kafka: the same keys for every command that speaks to it."""
+
+    kafka: str = Field("", description="brokers, HOST:PORT,HOST:PORT; empty: no Kafka")
+    kafka_client: str = Field("kafka-python", description="kafka-python or confluent-kafka (the extra [confluent])")
+    kafka_tls: bool = Field(False, description="speak TLS")
+    kafka_tls_ca: Path | None = Field(None, description="certificates of authorities, PEM; default: the system's")
+    kafka_tls_certificate: Path | None = Field(None, description="our certificate, PEM, where brokers ask for one")
+    kafka_tls_key: Path | None = Field(None, description="its key, PEM")
+    kafka_tls_check_host: bool = Field(True, description="the brokers' certificates must name their hosts")
+    kafka_sasl: str = Field("", description="PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; empty: no password is asked for")
+    kafka_user: str = Field("", description="who we are for SASL")
+    kafka_password: SecretStr = Field(SecretStr(""), description="its password; better by variable or file")
+    kafka_password_file: Path | None = Field(None, description="file that holds the password")
+    kafka_api_version: str = Field("", description="as 2.3, for brokers that do not tell theirs")
+    kafka_max_message: ByteSize = Field(ByteSize(1_000_000), description="what the brokers take as one message")
+
+    @model_validator(mode="after")
+    def _check_kafka(self) -> KafkaOptions:
+        if self.kafka:
+            self.kafka_settings()
+        return self
+
+    def kafka_settings(self, **more: Any) -> KafkaSettings:
+        """more: what no user sets. Raises ValueError with what is wrong and what to do."""
+        password = self.kafka_password.get_secret_value()
+        if self.kafka_password_file is not None:
+            try:
+                password = self.kafka_password_file.read_text().strip()
+            except OSError as error:
+                raise ValueError(f"kafka_password_file {error.filename}: {error.strerror}") from error
+        values: dict[str, Any] = {
+            "brokers": self.kafka,
+            "client": self.kafka_client,
+            "tls": self.kafka_tls,
+            "tls_ca": self.kafka_tls_ca,
+            "tls_certificate": self.kafka_tls_certificate,
+            "tls_key": self.kafka_tls_key,
+            "tls_check_host": self.kafka_tls_check_host,
+            "sasl": self.kafka_sasl,
+            "user": self.kafka_user,
+            "password": password,
+            "api_version": self.kafka_api_version,
+            "max_message_bytes": int(self.kafka_max_message),
+        }
+        return KafkaSettings(**{**values, **more})
 
 
-class RunSettings(BaseSettings):
+class RunSettings(KafkaOptions):
     """Everything that can be set for ``whichrank run``."""
-
-    model_config = SettingsConfigDict(env_prefix=ENVIRONMENT_PREFIX, extra="forbid", frozen=True)
 
     out: Path | None = Field(None, description="folder for incidents, capture and state")
     json_lines: bool = Field(False, description="incidents as JSON lines on stderr")
@@ -88,81 +127,44 @@ class RunSettings(BaseSettings):
             split_address(value, 0)
         return value
 
+
+def default_data() -> Path:
+    """Where a service of this user keeps what outlives it."""
+    if os.getuid() == 0:
+        return Path("/var/lib/whichrank/agent")
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "whichrank" / "agent"
+
+
+class AgentOptions(KafkaOptions):
+    """``whichrank agent``."""
+
+    rings: Path = Field(DEFAULT_RINGS, description="folders of rings, or their parents, to be watched; * is allowed")
+    data: Path = Field(default_factory=default_data, description="folder for the spool and for evidence")
+    spool_limit: ByteSize = Field(ByteSize(256 << 20), description="size of the spool on disk (256MiB)")
+    requests: bool = Field(True, description="take requests for evidence (stacks, log tails, rings) from Kafka")
+
+    @field_validator("spool_limit")
     @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        assert isinstance(init_settings, InitSettingsSource)
-        arguments = dict(init_settings.init_kwargs)
-        from_file = arguments.pop("_from_file", {})
-        flags = InitSettingsSource(settings_cls, init_kwargs=arguments)
-        return (flags, env_settings, InitSettingsSource(settings_cls, init_kwargs=from_file))
+    def _check_spool_limit(cls, value: ByteSize) -> ByteSize:
+        if value < MIN_SPOOL_BYTES:
+            raise ValueError(f"at least {MIN_SPOOL_BYTES >> 20} MiB")
+        return value
+
+    @model_validator(mode="after")
+    def _check_brokers(self) -> AgentOptions:
+        self.kafka_settings()
+        return self
 
 
-def load_settings(flags: Mapping[str, Any], config: Path | None = None) -> tuple[RunSettings, dict[str, str]]:
-    """Merge all sources. ``flags`` holds only what was given on the command line.
+#: One file may hold the keys of all commands.
+ALL_SETTINGS: tuple[type[Settings], ...] = (RunSettings, AgentOptions)
 
-    Returns the settings and, by key, where each value came from. Raises SettingsError.
-    """
-    path = config or (Path(os.environ[CONFIG_VARIABLE]) if os.environ.get(CONFIG_VARIABLE) else None)
-    if path is None and DEFAULT_FILE.is_file():
-        path = DEFAULT_FILE
-    text, values = _read_file(path) if path is not None else ("", {})
-    problems = [_unknown(f"{path}:{_line_of(text, key)}", key) for key in values if key not in RunSettings.model_fields]
-    if problems:
-        raise SettingsError("\n".join(problems))
-    origins = {
-        key: "flag"
-        if key in flags
-        else f"environment {ENVIRONMENT_PREFIX}{key.upper()}"
-        if f"{ENVIRONMENT_PREFIX}{key.upper()}" in os.environ
-        else f"{path}:{_line_of(text, key)}"
-        if key in values
-        else "default"
-        for key in RunSettings.model_fields
-    }
-    try:
-        return RunSettings(_from_file=values, **flags), origins  # type: ignore[call-arg]
-    except ValidationError as error:
-        lines = []
-        for problem in error.errors():
-            key = str(problem["loc"][0]) if problem["loc"] else "?"
-            lines.append(f"{origins.get(key, '?')}: {key} = {problem['input']!r}: {problem['msg']}")
-        raise SettingsError("\n".join(lines)) from None
+S = TypeVar("S", bound=Settings)
 
 
-def print_settings(settings: RunSettings, origins: Mapping[str, str]) -> str:
-    """The settings as a TOML file that gives the same again, with the origin of each value."""
-    lines = []
-    for key, value in settings.model_dump(mode="json").items():
-        line = f"# {key} is not set" if value is None else f"{key} = {json.dumps(value)}"
-        lines.append(f"{line:<40}  # {origins[key]}; {RunSettings.model_fields[key].description}")
-    return "\n".join(lines)
-
-
-def _read_file(path: Path) -> tuple[str, dict[str, Any]]:
-    try:
-        text = path.read_text()
-        return text, tomllib.loads(text)
-    except OSError as error:
-        raise SettingsError(f"{path}: cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path}: not TOML: {error}") from error
-
-
-def _unknown(place: str, key: str) -> str:
-    near = difflib.get_close_matches(key, RunSettings.model_fields, n=1)
-    remedy = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(RunSettings.model_fields)}"
-    return f"{place}: unknown key {key!r}; {remedy}"
-
-
-def _line_of(text: str, key: str) -> int:
-    for number, line in enumerate(text.splitlines(), start=1):
-        if re.match(rf"""\s*\[?["']?{re.escape(key)}\b""", line):
-            return number
-    return 0
+def load_settings(
+    kind: type[S], flags: Mapping[str, Any], config: Path | None = None, pairs: Sequence[str] = ()
+) -> tuple[S, dict[str, str]]:
+    """See ``read_settings``."""
+    known = dict.fromkeys(key for each in ALL_SETTINGS for key in each.model_fields)
+    return read_settings(kind, known, flags, config, pairs)

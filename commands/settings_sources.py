@@ -1,0 +1,140 @@
+"""How settings are found: file < environment < flags, checked once.
+
+An unknown key is an error that names the file and line and what was probably meant. One file serves every command: a
+key that another command knows is passed over.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
+
+ENVIRONMENT_PREFIX = "WHICHRANK_"
+#: Names the settings file itself.
+CONFIG_VARIABLE = "WHICHRANK_CONFIG"
+DEFAULT_FILE = Path("whichrank.toml")
+
+
+class SettingsError(Exception):
+    """The settings cannot be used; one line per problem, each with its place and a remedy."""
+
+
+class Settings(BaseSettings):
+    """What the settings of every command have in common."""
+
+    model_config = SettingsConfigDict(env_prefix=ENVIRONMENT_PREFIX, extra="forbid", frozen=True)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        assert isinstance(init_settings, InitSettingsSource)
+        arguments = dict(init_settings.init_kwargs)
+        from_file = arguments.pop("_from_file", {})
+        flags = InitSettingsSource(settings_cls, init_kwargs=arguments)
+        return (flags, env_settings, InitSettingsSource(settings_cls, init_kwargs=from_file))
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def read_settings(
+    kind: type[S], known: Collection[str], flags: Mapping[str, Any], config: Path | None, pairs: Sequence[str] = ()
+) -> tuple[S, dict[str, str]]:
+    """Merge all sources into settings of a kind. ``flags`` holds only what was given on the command line.
+
+    known: the keys of all commands, which the file may hold. pairs: further flags as KEY=VALUE.
+    Returns the settings and, by key, where each value came from. Raises SettingsError.
+    """
+    flags = {**_split_pairs(pairs, kind.model_fields), **flags}
+    path = config or (Path(os.environ[CONFIG_VARIABLE]) if os.environ.get(CONFIG_VARIABLE) else None)
+    if path is None and DEFAULT_FILE.is_file():
+        path = DEFAULT_FILE
+    text, values = _read_file(path) if path is not None else ("", {})
+    problems = [_unknown(f"{path}:{_line_of(text, key)}", key, known) for key in values if key not in known]
+    if problems:
+        raise SettingsError("\n".join(problems))
+    values = {key: value for key, value in values.items() if key in kind.model_fields}
+    origins = {
+        key: "flag"
+        if key in flags
+        else f"environment {ENVIRONMENT_PREFIX}{key.upper()}"
+        if f"{ENVIRONMENT_PREFIX}{key.upper()}" in os.environ
+        else f"{path}:{_line_of(text, key)}"
+        if key in values
+        else "default"
+        for key in kind.model_fields
+    }
+    try:
+        return kind(**{"_from_file": values, **flags}), origins
+    except ValidationError as error:
+        lines = []
+        for problem in error.errors():
+            key = str(problem["loc"][0]) if problem["loc"] else ""
+            place = f"{origins.get(key, '?')}: {key} = {problem['input']!r}: " if key else ""
+            lines.append(f"{place}{problem['msg'].removeprefix('Value error, ')}")
+        raise SettingsError("\n".join(lines)) from None
+
+
+def print_settings(settings: Settings, origins: Mapping[str, str]) -> str:
+    """The settings as a TOML file that gives the same again, with the origin of each value."""
+    lines = []
+    for key, value in settings.model_dump(mode="json").items():
+        line = f"# {key} is not set" if value is None else f"{key} = {json.dumps(value)}"
+        lines.append(f"{line:<40}  # {origins[key]}; {type(settings).model_fields[key].description}")
+    return "\n".join(lines)
+
+
+def _split_pairs(pairs: Sequence[str], known: Collection[str]) -> dict[str, str]:
+    """Raises SettingsError for what is no KEY=VALUE of this command."""
+    values: dict[str, str] = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator:
+            raise SettingsError(f"--set {pair}: write --set KEY=VALUE")
+        if key not in known:
+            raise SettingsError(_unknown(f"--set {pair}", key, known))
+        values[key] = value
+    return values
+
+
+def _read_file(path: Path) -> tuple[str, dict[str, Any]]:
+    try:
+        text = path.read_text()
+        return text, tomllib.loads(text)
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: not TOML: {error}") from error
+
+
+def _unknown(place: str, key: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(key, known, n=1)
+    remedy = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+    return f"{place}: unknown key {key!r}; {remedy}"
+
+
+def _line_of(text: str, key: str) -> int:
+    for number, line in enumerate(text.splitlines(), start=1):
+        if re.match(rf"""\s*\[?["']?{re.escape(key)}\b""", line):
+            return number
+    return 0

@@ -15,6 +15,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from .local_verdicts import (
     wants_a_closer_look,
 )
 from .news import News
+from .people import People
 from .rank_events import level_changes, started_attributes, where_attributes
 from .ring_directory import EndedRings, RingDirectory, find_process
 from .ring_file import RingFile
@@ -65,6 +67,7 @@ class Agent:
         publish: Publish | None,
         identity: Identity,
         evidence_directory: Path | None = None,
+        job_name: str = "",
         settings: AgentSettings | None = None,
         publish_ranked: PublishRanked | None = None,
         more_health: Callable[[], Mapping[str, int | str]] = dict,
@@ -75,6 +78,7 @@ class Agent:
 
         publish_ranked: the way to Kafka; like ``publish`` it gets everything, in messages of one priority each.
         more_health: counters of that way, told with the agent's own.
+        job_name: what people call the job, in their spans and metrics; empty: its id.
         """
         self.settings = settings or AgentSettings()
         self.health = AgentHealth()
@@ -86,7 +90,9 @@ class Agent:
         self._shipper = Shipper(publish, identity.job, self.health, self.settings.request_bytes, publish_ranked)
         self._more_health = more_health
         self._stacks = StackDesk(self.settings, self.health, self._identity.node)
-        self._blocks = BlockBuilder(self.health, self.settings.open_rows)
+        self._blocks = BlockBuilder(self.health, self.settings.open_rows, single_phases=self.settings.tell_people)
+        self._job_name = job_name
+        self._people = self._new_people()
         self._poller = select.poll()
         self._by_pidfd: dict[int, WatchedRank] = {}
         self._ranks: list[WatchedRank] = []
@@ -133,8 +139,15 @@ class Agent:
         self._identity = replace(self._identity, node=node)
         self._launches.rename_node(node)
         self._stacks.rename_node(node)
+        self._people = self._new_people()
         for rank in self._ranks:
             rank.identity = replace(rank.identity, node=node)
+
+    def _new_people(self) -> People | None:
+        if not self.settings.tell_people:
+            return None
+        send = self._shipper.send_to_people
+        return People(self.settings, self.health, self._identity, self._job_name, send)
 
     def announce(self) -> None:
         """Tell again which ranks and groups there are, with the next flush: somebody may have missed it."""
@@ -177,6 +190,8 @@ class Agent:
         self._tell_stacks(now_ns)
         self._news.behind_blocks(EventName.AGENT_HEALTH, self._identity, now_ns, self._health_now())
         self._flush(now_ns, with_progress=bool(self._ranks) and self._may_touch)
+        if self._people is not None:
+            self._tell_people(self._people, now_ns, everything=True)
 
     # --- one poll ---------------------------------------------------------------------------------------------------
     def _poll(self, now_ns: int, ended: Sequence[int]) -> None:
@@ -342,6 +357,8 @@ class Agent:
             if self._by_pidfd.pop(rank.pidfd, None) is not None:
                 self._poller.unregister(rank.pidfd)
             self._blocks.forget_ring(rank)
+            if self._people is not None:
+                self._people.forget(rank, self._ranks, time_ns=self._wall_ns())
             if self._may_touch:
                 self._ended_rings.add(rank.ring)
             rank.close()
@@ -380,15 +397,25 @@ class Agent:
         self._news.urgent = False  # what would have been announced is in this flush
         if len(drained.events):
             self._tell_levels(drained)
+        offset_ns = self._news.clock_offset_ns
+        see = None
+        if self._people is not None:
+            see = partial(self._people.see, ranks=self._ranks, clock_offset_ns=offset_ns, now_ns=now_ns)
         blocks = self._blocks.build(
             self._ranks,
             drained,
             progress_at_ns=now_ns if with_progress else 0,
-            clock_offset_ns=self._news.clock_offset_ns,
-            time_ns=now_ns + self._news.clock_offset_ns,
+            clock_offset_ns=offset_ns,
+            time_ns=now_ns + offset_ns,
+            see=see,
         )
         before, behind = self._news.take()
         self._shipper.ship([*before, *blocks, *behind])
+        if self._people is not None:
+            self._tell_people(self._people, now_ns, everything=False)
+
+    def _tell_people(self, people: People, now_ns: int, everything: bool) -> None:
+        people.tell(self._ranks, clock_offset_ns=self._news.clock_offset_ns, now_ns=now_ns, everything=everything)
 
     def _tell_levels(self, drained: Drained) -> None:
         by_slot = {rank.slot: rank for rank in self._ranks}

@@ -6,7 +6,7 @@ everything is an array indexed by ring slot, so that all rings of the node are h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from ..telemetry.records import Block, Group
 from ..telemetry.tables import NO_GROUP
 from ..telemetry.vocabulary import EventName, is_device_backend
-from .collect_collectives import CollectiveJoiner
+from .collect_collectives import CollectedRows, CollectiveJoiner
 from .collect_progress import group_progress_rows, progress_rows
-from .collect_steps import StepCollector
+from .collect_steps import CollectedSteps, StepCollector
 from .drain import Drained
 from .group_identity import GroupRegistry
 from .health import AgentHealth
@@ -25,14 +25,21 @@ from .watched_rank import WatchedRank
 
 #: Up to this many ranks every step's collectives are shipped whole; beyond, every k-th step.
 WHOLE_UP_TO_RANKS = 64
+#: Sees the rows of a flush before they become blocks: all of them, with agent-wide group numbers, and those groups.
+SeeRows = Callable[[CollectedRows, CollectedSteps, Sequence[Group]], None]
 _FIRST_SLOTS = 16
 _FIRST_GROUP_ROWS = 64
 
 
+def whole_steps_every(world_size: int) -> int:
+    """Of which steps everything is shipped: every one of a small job, every k-th of a large one."""
+    return -(-max(world_size, 1) // WHOLE_UP_TO_RANKS)
+
+
 class BlockBuilder:
-    def __init__(self, health: AgentHealth, max_open_rows: int) -> None:
+    def __init__(self, health: AgentHealth, max_open_rows: int, *, single_phases: bool = False) -> None:
         self._joiner = CollectiveJoiner(health, max_open_rows)
-        self._steps = StepCollector()
+        self._steps = StepCollector(single_phases=single_phases)
         self._registry = GroupRegistry()
         self._group_of = np.full((_FIRST_SLOTS, _FIRST_GROUP_ROWS), NO_GROUP, np.uint16)
         self._rank_of = np.zeros(_FIRST_SLOTS, np.uint32)
@@ -45,7 +52,7 @@ class BlockBuilder:
         self._grow(rank.slot + 1, header.group_rows)
         self._group_of[rank.slot] = NO_GROUP
         self._rank_of[rank.slot] = header.rank
-        self._ship_every[rank.slot] = -(-max(header.world_size, 1) // WHOLE_UP_TO_RANKS)
+        self._ship_every[rank.slot] = whole_steps_every(header.world_size)
 
     def forget_ring(self, rank: WatchedRank) -> None:
         self._joiner.forget(rank.slot)
@@ -72,11 +79,18 @@ class BlockBuilder:
         return dict(enumerate(self._longest_ns.tolist()))
 
     def build(
-        self, ranks: Sequence[WatchedRank], drained: Drained, *, progress_at_ns: int, clock_offset_ns: int, time_ns: int
+        self,
+        ranks: Sequence[WatchedRank],
+        drained: Drained,
+        *,
+        progress_at_ns: int,
+        clock_offset_ns: int,
+        time_ns: int,
+        see: SeeRows | None = None,
     ) -> list[Block]:
         """Blocks of one flush in the order they must have on the bus: collectives before their steps before progress.
 
-        progress_at_ns: monotonic time of this look, 0 = no progress rows this time.
+        progress_at_ns: monotonic time of this look, 0 = no progress rows this time. see: must not keep the arrays.
         """
         for rank in ranks:
             self._completion_seen[rank.slot] = rank.alive and rank.completion_seen()
@@ -86,6 +100,8 @@ class BlockBuilder:
         self._note_longest(collected.rows)
         self._steps.add_collectives(collected)
         steps = self._steps.collect(drained.events, drained.ring, self._rank_of)
+        if see is not None:
+            see(collected, steps, self._registry.groups)
         rows, ring = collected.rows, collected.ring
         if len(rows):
             every = self._ship_every[ring]

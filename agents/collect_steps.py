@@ -7,11 +7,12 @@ there, so every nanosecond is counted once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..telemetry.spans import PHASE_SPANS
 from ..telemetry.tables import STEP_GROUPS, STEPS
 from ..telemetry.vocabulary import EventKind, Phase, StepFlag
 from .collect_collectives import CollectedRows
@@ -21,6 +22,9 @@ _STEP, _PHASE = int(EventKind.STEP), int(EventKind.PHASE)
 _PARTLY_SEEN = int(StepFlag.PARTLY_SEEN)
 #: Steps of one rank whose collectives were counted but that have not ended: async calls of the next step, no more.
 _MAX_OPEN_STEPS = 64
+#: What is shorter is seen in no step of any length that people look at.
+_SHORTEST_PHASE_NS = 100_000
+_NO_PHASES, _NO_RING = np.zeros(0, PHASE_SPANS), np.zeros(0, np.uint16)
 
 
 @dataclass(slots=True)
@@ -34,18 +38,25 @@ class _GroupSums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectedSteps:
-    """Rows of one flush, and the ring slot of each; ``groups["group"]`` holds agent-wide group numbers."""
+    """Rows of one flush, and the ring slot of each; ``groups["group"]`` holds agent-wide group numbers.
+
+    phases: the single phases of PHASE_SPANS, where they are wanted.
+    """
 
     steps: NDArray[np.void]
     steps_ring: NDArray[np.uint16]
     groups: NDArray[np.void]
     groups_ring: NDArray[np.uint16]
+    phases: NDArray[np.void]
+    phases_ring: NDArray[np.uint16]
 
 
 class StepCollector:
     """Per ring: time of the last boundary, and what the unfinished step has summed up so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, single_phases: bool = False) -> None:
+        """single_phases: whether to tell each phase by itself, too."""
+        self._single_phases = single_phases
         self._last_ns = np.zeros(16, np.int64)
         self._partial = np.zeros((16, _PHASES), np.int64)
         self._sums: dict[int, dict[int, dict[int, _GroupSums]]] = {}  # slot -> step -> group
@@ -146,7 +157,21 @@ class StepCollector:
         self._partial[ring[rest]] = phase_ns[~finished]
         ring_end = np.append(np.flatnonzero(ring_changes)[1:], len(events)) - 1
         self._last_ns[ring[ring_end]] = time_ns[ring_end]
-        return self._rows(events[last_place[finished]], ring[last_place[finished]], phase_ns[finished], rank_of)
+        collected = self._rows(events[last_place[finished]], ring[last_place[finished]], phase_ns[finished], rank_of)
+        if not self._single_phases:
+            return collected
+        step = np.where(is_step, events["seq"], events["step"])
+        long = length >= _SHORTEST_PHASE_NS
+        phases: NDArray[np.void] = np.zeros(int(long.sum()), PHASE_SPANS)
+        phases["rank"] = rank_of[ring[long]]
+        for column, values in (
+            ("phase", phase),
+            ("step", step),
+            ("begin_ns", time_ns - length),
+            ("end_ns", time_ns),
+        ):
+            phases[column] = values[long]
+        return replace(collected, phases=phases, phases_ring=ring[long])
 
     def _rows(
         self,
@@ -207,6 +232,8 @@ class StepCollector:
             steps_ring=ring,
             groups=np.array(groups, STEP_GROUPS),
             groups_ring=np.array(groups_ring, np.uint16),
+            phases=_NO_PHASES,
+            phases_ring=_NO_RING,
         )
 
     def _grow(self, slots: int) -> None:
@@ -225,4 +252,6 @@ _NOTHING = CollectedSteps(
     steps_ring=np.zeros(0, np.uint16),
     groups=np.zeros(0, STEP_GROUPS),
     groups_ring=np.zeros(0, np.uint16),
+    phases=_NO_PHASES,
+    phases_ring=_NO_RING,
 )

@@ -50,6 +50,15 @@ class AgentSettings:
     #: Blocks stay under this; whole requests under ``request_bytes``.
     block_bytes: int = 60_000
     request_bytes: int = 600_000
+    #: Spans and metrics for people (Tempo, Prometheus), beside the blocks that operators read.
+    tell_people: bool = False
+    #: More spans than this per rank, and only every second, fourth … step is told; the same steps on every rank.
+    spans_per_rank_s: float = 20.0
+    #: Spans are gathered for so long: what goes out together compresses well.
+    spans_period_s: float = 5.0
+    metrics_period_s: float = 10.0
+    #: Histograms of one node, 2.4 KB of memory each.
+    max_histograms: int = 4096
     #: Operations held for a completion that has not come, over all rings.
     open_rows: int = 65_536
     max_rings: int = 1024
@@ -66,5 +75,7 @@ class AgentSettings:
             raise ValueError("periods must satisfy 0 < alert look <= look <= fast flush <= flush <= progress")
         if not 1 <= self.max_rings <= 4095:
             raise ValueError("max_rings must be between 1 and 4095: the join key has 12 bits for a ring")
+        if min(self.spans_per_rank_s, self.spans_period_s, self.metrics_period_s) <= 0 or self.max_histograms < 1:
+            raise ValueError("spans_per_rank_s, spans_period_s, metrics_period_s and max_histograms must be positive")
         if self.block_bytes < 1024 or self.request_bytes < self.block_bytes:
             raise ValueError("block_bytes must be at least 1024 and request_bytes at least block_bytes")

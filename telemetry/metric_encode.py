@@ -149,7 +149,7 @@ METRICS: Mapping[str, Metric] = {
         instrument=_COUNTER_OF, description="Timers that fired more than a second late", attributes=()
     ),
     names.METRIC_PROCESS_CPU_TIME: Metric(
-        instrument=_COUNTER_OF, description="CPU time of whichrank's own process, children left out", attributes=()
+        instrument=_COUNTER_OF, description="CPU time of whichrank's own process, children left out", attributes=_AGENT
     ),
 }
 

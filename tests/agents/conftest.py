@@ -17,6 +17,7 @@ from whichrank.agents.agent import Agent
 from whichrank.agents.settings import AgentSettings
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.records import Block, Broken, Event, Identity
+from whichrank.telemetry.topics import TOPIC_METRICS, TOPIC_SPANS
 from whichrank.telemetry.vocabulary import EventName
 from whichrank.transport.bus import TOPIC_BLOCKS
 
@@ -65,6 +66,7 @@ class Watched:
 
     def __init__(self, directory: Path, evidence: Path | None = None, **settings: object) -> None:
         self.payloads: list[Block | Event] = []
+        self.for_people: dict[str, list[bytes]] = {TOPIC_SPANS: [], TOPIC_METRICS: []}
         self.refuse = False
         self.fail: Exception | None = None
         self.agent = Agent(
@@ -81,6 +83,8 @@ class Watched:
         if self.refuse:
             raise OSError(28, "No space left on device")
         assert key == "job"
+        if topic in self.for_people:
+            self.for_people[topic].append(value)
         if topic == TOPIC_BLOCKS:
             for payload in decode_logs(topic, value):
                 assert not isinstance(payload, Broken), payload.reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -76,26 +77,47 @@ def test_a_step_is_split_over_its_phases() -> None:
 @given(data=st.data())
 def test_phase_times_add_up_wherever_flushes_fall(data: st.DataObject) -> None:
     writers = [Writer(slot, 1000 + slot) for slot in range(3)]
-    collector = StepCollector()
-    rows = []
+    collector = StepCollector(single_phases=True)
+    rows, phases = [], []
     for _ in range(data.draw(st.integers(1, 6))):
         parts = []
         for writer in writers:
             batch = []
             for phase in data.draw(st.lists(st.integers(-1, int(Phase.EXIT)), max_size=12)):
-                after_ns = data.draw(st.integers(0, 1000))
+                after_ns = 100_000 * data.draw(st.integers(0, 1000))
                 if phase < 0:
                     batch.append(writer.end_step(after_ns))
                 elif phase != writer.phase:
                     batch.append(writer.enter(phase, after_ns))
             parts.append((writer.slot, batch))
-        rows += list(_collect(collector, parts).steps)
+        collected = _collect(collector, parts)
+        rows += list(collected.steps)
+        phases += list(collected.phases)
+        assert [int(phase["rank"]) for phase in collected.phases] == RANK_OF[collected.phases_ring].tolist()
     assert len(rows) == sum(writer.step for writer in writers)
     for row in rows:
         writer = writers[int(row["rank"]) - 7]
         assert int(row["phase_ns"].sum()) == int(row["end_ns"] - row["begin_ns"])
         for phase in Phase:
             assert int(row["phase_ns"][phase]) == writer.spent.get((int(row["step"]), int(phase)), 0)
+    # One by one they are as long as in sum, and never overlap.
+    for writer in writers:
+        single = [phase for phase in phases if phase["rank"] == RANK_OF[writer.slot]]
+        spent: dict[tuple[int, int], int] = {}
+        for phase in single:
+            key = (int(phase["step"]), int(phase["phase"]))
+            spent[key] = spent.get(key, 0) + int(phase["end_ns"] - phase["begin_ns"])
+        assert spent == {key: ns for key, ns in writer.spent.items() if ns}
+        for before, after in pairwise(single):
+            assert before["end_ns"] <= after["begin_ns"]
+
+
+def test_single_phases_are_told_only_where_they_are_wanted() -> None:
+    for wanted in (False, True):
+        writer, collector = Writer(0), StepCollector(single_phases=wanted)
+        events = [writer.enter(Phase.DATA, 99_999), writer.enter(Phase.FORWARD, 100_000)]
+        collected = _collect(collector, [(0, events)])
+        assert [(int(each["phase"]), int(each["step"])) for each in collected.phases] == ([(Phase.DATA, 0)] * wanted)
 
 
 def test_after_lost_events_a_phase_counts_from_its_own_begin() -> None:

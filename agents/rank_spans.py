@@ -1,0 +1,195 @@
+"""Spans of this node's ranks for people: steps, phases and collectives as they were drained.
+
+Polling thread. Whole steps are told, the same ones on every rank: every k-th by the size of the world, and every
+second, fourth, … of those where the ranks make more spans than people's storage is meant to take. Nodes may settle on
+different powers of two; a coarser choice is part of every finer one, so what the coarsest tells is whole. What is over
+the rate all the same is dropped and counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..telemetry import attributes as names
+from ..telemetry.otlp_wire import RequestBuilder
+from ..telemetry.records import Group
+from ..telemetry.spans import TraceScope, collective_spans, phase_spans, rank_resource, step_spans
+from ..telemetry.trace_identity import attempt_word
+from .block_builder import whole_steps_every
+from .collect_collectives import CollectedRows
+from .collect_steps import CollectedSteps
+from .health import AgentHealth
+from .ring_directory import identity_int
+from .watched_rank import WatchedRank
+
+_SECOND_NS = 1_000_000_000
+#: The rate is looked at this often, and sooner where it is far too high, but never over less than the second.
+_LOOK_S = 2.0
+_SHORT_LOOK_S = 0.5
+#: Spans saved up: a burst of so many seconds' worth passes at once.
+_BURST_S = 10.0
+#: The choice may become finer again only where it would then hold with this much room.
+_ROOM = 0.8
+_MAX_EXPONENT = 20
+
+
+class SpanRate:
+    """How many spans may go out, and of which steps. limit_s: spans per rank and second."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._offered = 0.0
+        self._since_ns = 0
+        self._saved: float | None = None
+        self._saved_ns = 0
+        #: Of the steps that the size of the world leaves, every ``1 << exponent``-th is told.
+        self.exponent = 0
+
+    def offer(self, spans: int, ranks: int, now_ns: int) -> None:
+        """So many spans have come up since the last call, before anything was left out."""
+        if not self._since_ns:  # what had gathered before we came says nothing of the pace
+            self._since_ns = now_ns
+            return
+        self._offered += spans / max(ranks, 1)
+        passed_s = (now_ns - self._since_ns) / _SECOND_NS
+        if passed_s < _LOOK_S and self._offered < self._limit_s * _LOOK_S:
+            return
+        per_limit = self._offered / (self._limit_s * max(passed_s, _SHORT_LOOK_S))
+        wanted = max(0, math.ceil(math.log2(per_limit))) if per_limit > 0 else 0
+        if wanted > self.exponent or per_limit < _ROOM * (1 << max(self.exponent - 1, 0)):
+            self.exponent = min(max(wanted, self.exponent - 1), _MAX_EXPONENT)
+        self._offered, self._since_ns = 0.0, now_ns
+
+    def admit(self, spans: int, ranks: int, now_ns: int) -> int:
+        """How many of these may go out now."""
+        per_s = 2 * self._limit_s * max(ranks, 1)  # twice: the choice of steps is what keeps the average
+        most = per_s * _BURST_S
+        saved = most if self._saved is None else self._saved + per_s * (now_ns - self._saved_ns) / _SECOND_NS
+        admitted = min(spans, int(min(saved, most)))
+        self._saved, self._saved_ns = min(saved, most) - admitted, now_ns
+        return admitted
+
+
+class RankSpans:
+    """``see`` every flush, ``take`` what has gathered."""
+
+    def __init__(self, health: AgentHealth, job_name: str, limit_s: float, request_bytes: int) -> None:
+        self._health = health
+        self._job_name = job_name
+        self._rate = SpanRate(limit_s)
+        self._builder = RequestBuilder(names.SCOPE_NAME, request_bytes)
+        self._request_bytes = request_bytes
+        self._resources: dict[int, bytes] = {}  # by slot
+        #: Spans that were handed on.
+        self.told = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Enough has gathered for a request of full size."""
+        return self._builder.size_bytes >= self._request_bytes
+
+    def forget(self, rank: WatchedRank) -> None:
+        self._resources.pop(rank.slot, None)
+
+    def take(self) -> list[bytes]:
+        """Requests with the spans that have gathered."""
+        return self._builder.take()
+
+    def see(
+        self,
+        collected: CollectedRows,
+        steps: CollectedSteps,
+        groups: Sequence[Group],
+        ranks: Sequence[WatchedRank],
+        *,
+        clock_offset_ns: int,
+        now_ns: int,
+    ) -> None:
+        """Rows of one flush; group columns index ``groups``."""
+        if not ranks:
+            return
+        by_slot = {rank.slot: rank for rank in ranks}
+        every = np.ones(max(by_slot) + 1, np.int64)
+        for slot, rank in by_slot.items():
+            every[slot] = whole_steps_every(rank.ring.header.world_size)
+        done = collected.rows["done_ns"] != 0
+        tables = [
+            (steps.steps, steps.steps_ring),
+            (steps.phases, steps.phases_ring),
+            (collected.rows[done], collected.ring[done]),
+        ]
+        tables = [_of_steps(rows, ring, every) for rows, ring in tables]
+        self._rate.offer(sum(len(rows) for rows, _ in tables), len(ranks), now_ns)
+        tables = [_of_steps(rows, ring, every << self._rate.exponent) for rows, ring in tables]
+        wanted = sum(len(rows) for rows, _ in tables)
+        room = self._rate.admit(wanted, len(ranks), now_ns)
+        self._health.drop("spans_over_rate", wanted - room)
+        self.told += room
+        for launch in {rank.identity.attempt for rank in ranks}:
+            members = [rank for rank in ranks if rank.identity.attempt == launch]
+            scope = _scope(members, launch, clock_offset_ns)
+            slots = [rank.slot for rank in members]
+            for kind, (rows, ring) in enumerate(tables):
+                chosen = np.flatnonzero(np.isin(ring, slots))[:room]
+                room -= len(chosen)
+                self._encode(kind, rows[chosen], ring[chosen], groups, scope, by_slot)
+
+    def _encode(
+        self,
+        kind: int,
+        rows: NDArray[np.void],
+        ring: NDArray[np.uint16],
+        groups: Sequence[Group],
+        scope: TraceScope,
+        by_slot: Mapping[int, WatchedRank],
+    ) -> None:
+        if not len(rows):
+            return
+        if kind == 0:
+            spans = step_spans(rows, scope)
+        elif kind == 1:
+            spans = phase_spans(rows, scope)
+        else:
+            spans = collective_spans(rows, groups, scope)
+        entries: dict[int, list[bytes]] = {}
+        for slot, span in zip(ring.tolist(), spans, strict=True):
+            entries.setdefault(slot, []).append(span)
+        for slot, of_rank in entries.items():
+            self._builder.add(self._resource(by_slot[slot]), of_rank)
+
+    def _resource(self, rank: WatchedRank) -> bytes:
+        found = self._resources.get(rank.slot)
+        if found is None:
+            header = rank.ring.header
+            found = self._resources[rank.slot] = rank_resource(
+                rank.identity,
+                job_name=self._job_name,
+                pid=rank.pid,
+                local_rank=header.local_rank,
+                world_size=header.world_size,
+            )
+        return found
+
+
+def _of_steps(
+    rows: NDArray[np.void], ring: NDArray[np.uint16], every: NDArray[np.int64]
+) -> tuple[NDArray[np.void], NDArray[np.uint16]]:
+    """Rows of the steps that are told of their rank."""
+    if not len(rows):
+        return rows, ring
+    chosen = (rows["step"] >= 0) & (rows["step"] % every[ring] == 0)
+    return rows[chosen], ring[chosen]
+
+
+def _scope(members: Sequence[WatchedRank], launch: str, clock_offset_ns: int) -> TraceScope:
+    token = next((rank.token for rank in members if rank.token), "")
+    restarts = max(0, identity_int(members[0].ring.header.identity, "restart_count"))
+    return TraceScope(
+        job=members[0].identity.job,
+        attempt=attempt_word(launch=launch, token=token, restart_count=restarts),
+        clock_offset_ns=clock_offset_ns,
+    )

@@ -139,6 +139,7 @@ pins: setup ## requirements/*.txt anew from pyproject.toml and requirements/*.in
 	compile bootstrap requirements/bootstrap.in; \
 	compile oldest requirements/oldest.in pyproject.toml --extra all; \
 	compile frameworks requirements/frameworks.in pyproject.toml --extra all; \
+	compile image requirements/build.in pyproject.toml --extra all --extra confluent; \
 	compile newest requirements/build.in pyproject.toml --extra all --extra confluent --extra dev --extra torch
 
 .PHONY: clean

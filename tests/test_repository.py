@@ -18,7 +18,7 @@ DOCUMENTS = (
     "CHANGELOG.md",
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")),
 )
-REQUIREMENTS = ("newest", "oldest", "bootstrap")
+REQUIREMENTS = ("newest", "oldest", "image", "bootstrap")
 
 #: In pieces, so that this file may be searched too.
 UNWANTED = {

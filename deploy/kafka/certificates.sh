@@ -7,6 +7,7 @@ folder=${1:?usage: certificates.sh FOLDER [FURTHER NAMES OR ADDRESSES OF THE BRO
 shift
 days=825
 
+umask 077
 mkdir -p "$folder"
 cd "$folder"
 [ ! -e kafka.pem ] || { echo "certificates: $folder/kafka.pem is there already; remove it to make another" >&2; exit 1; }
@@ -19,7 +20,6 @@ for name in "$@"; do
   esac
 done
 
-umask 077
 openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days "$days" -subj "/CN=whichrank authority" \
   -addext basicConstraints=critical,CA:TRUE -addext keyUsage=critical,keyCertSign,cRLSign \
   -keyout ca.key -out ca.crt 2> /dev/null
@@ -30,6 +30,7 @@ openssl x509 -req -in kafka.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days "
   2> /dev/null
 cat kafka.key kafka.crt ca.crt > kafka.pem
 rm kafka.key kafka.csr kafka.ext kafka.crt
-# Kafka's container runs as another user.
+# The folder keeps others out; the containers that get these files run as other users.
+chmod 700 .
 chmod 644 ca.crt kafka.pem
 echo "certificates: $folder has ca.crt (for clients) and kafka.pem (for Kafka), valid for $names"

@@ -33,4 +33,5 @@ if [ -e "$config/sasl.properties" ]; then
   done
 fi
 "$kafka/bin/kafka-storage.sh" "$@"
+export KAFKA_LOG4J_OPTS="-Dlog4j2.configurationFile=$config/log4j2.properties"
 exec "$kafka/bin/kafka-server-start.sh" "$properties"

@@ -14,6 +14,7 @@ import pytest
 
 from tests.stack.parts.file_collector import FileCollector
 from tests.stack.parts.kafka import PLAIN, Kafka, Security
+from tests.stack.parts.whole_stack import Stack, assemble
 
 _numbers = itertools.count()
 
@@ -61,3 +62,14 @@ def collector(tmp_path: Path) -> Iterator[FileCollector]:
         yield collector
     finally:
         collector.service.kill()
+
+
+@pytest.fixture(scope="session")
+def stack(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Started once, on the shared broker; Kafka has the topics that the bridge reads."""
+    stack = assemble(kafka, tmp_path_factory.mktemp("stack"))
+    try:
+        stack.start()
+        yield stack
+    finally:
+        stack.kill()

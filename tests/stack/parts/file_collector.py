@@ -1,4 +1,4 @@
-"""A Collector that writes what it receives by OTLP/HTTP to files, for tests of a single exporter."""
+"""A Collector that writes what it receives by OTLP/HTTP to files: for tests of exporters, and in the place of Tempo."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ receivers:
 exporters:
   file/logs: {{path: {folder}/logs.jsonl, flush_interval: 100ms}}
   file/metrics: {{path: {folder}/metrics.jsonl, flush_interval: 100ms}}
+  file/traces: {{path: {folder}/traces.jsonl, flush_interval: 100ms}}
 service:
   telemetry: {{metrics: {{level: none}}}}
   pipelines:
     logs: {{receivers: [otlp], exporters: [file/logs]}}
     metrics: {{receivers: [otlp], exporters: [file/metrics]}}
+    traces: {{receivers: [otlp], exporters: [file/traces]}}
 """
 
 
@@ -31,7 +33,8 @@ class FileCollector:
 
     def __init__(self, folder: Path) -> None:
         (port,) = free_ports(1)
-        self.endpoint = f"http://127.0.0.1:{port}"
+        self.address = f"127.0.0.1:{port}"
+        self.endpoint = f"http://{self.address}"
         self.folder = folder
         folder.mkdir()
         configuration = folder / "collector.yaml"
@@ -40,7 +43,7 @@ class FileCollector:
             "the Collector",
             [built_collector(), "--config", f"file:{configuration}"],
             log=folder / "collector.log",
-            ready=lambda: listens(f"127.0.0.1:{port}"),
+            ready=lambda: listens(self.address),
         )
 
     def stop(self) -> None:
@@ -54,6 +57,16 @@ class FileCollector:
             for resource in request["resourceLogs"]
             for scope in resource["scopeLogs"]
             for record in scope["logRecords"]
+        ]
+
+    def spans(self) -> list[dict[str, Any]]:
+        """Every span received, each with its resource's attributes under ``resource``."""
+        return [
+            {**span, "resource": plain_attributes(resource["resource"])}
+            for request in self._requests("traces.jsonl")
+            for resource in request["resourceSpans"]
+            for scope in resource["scopeSpans"]
+            for span in scope["spans"]
         ]
 
     def histograms(self, name: str) -> list[dict[str, Any]]:
@@ -70,7 +83,8 @@ class FileCollector:
 
     def _requests(self, file: str) -> list[dict[str, Any]]:
         path = self.folder / file
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]  # the last may be half written
 
 
 def plain_attributes(holder: dict[str, Any]) -> dict[str, str]:

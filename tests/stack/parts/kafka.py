@@ -7,27 +7,29 @@ each, so that ``deploy/kafka/start.sh`` and ``acls.sh`` run unchanged.
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.stack.parts.cache import digest_of, made_once
-from tests.stack.parts.placing import DEPLOY, Placed, place
+from tests.stack.parts.compose import REQUIRED, SASL, TLS, service
+from tests.stack.parts.placing import DEPLOY, Placed, place, replace
 from tests.stack.parts.service import Service, free_ports
 from whichrank.transport.kafka_settings import KafkaSettings
 
 POM = Path(__file__).parent / "kafka_libraries" / "pom.xml"
 USERS = ("admin", "agent", "processor", "collector")
-HEAP = "-Xmx512m"
+#: Where compose mounts the configuration.
+CONFIG_FOLDER = "/etc/kafka-whichrank"
 FETCH_TIMEOUT_S = 1800
 TOOL_TIMEOUT_S = 300
 #: What the broker logs when it takes requests.
 STARTED = "Kafka Server started"
-#: Program of the image -> class. The broker's heap is compose's, the tools get little.
+#: Program of the image -> class. Tools get little memory.
 PROGRAMS = {
     "kafka-storage.sh": "kafka.tools.StorageTool",
     "kafka-server-start.sh": "kafka.Kafka",
@@ -43,6 +45,10 @@ class Security:
 
     tls: bool = False
     sasl: bool = False
+
+    @property
+    def overlays(self) -> list[str]:
+        return [*([TLS] if self.tls else []), *([SASL] if self.sasl else [])]
 
 
 PLAIN = Security()
@@ -66,10 +72,8 @@ def kafka_home() -> Path:
         assert fetch.returncode == 0, f"Maven could not fetch Kafka's libraries:\n{fetch.stdout[-4000:]}"
         for name, java_class in PROGRAMS.items():
             script = target / "bin" / name
-            script.write_text(
-                "#!/bin/sh\n"
-                f'exec java ${{KAFKA_HEAP_OPTS:--Xmx128m}} -cp "$(dirname "$0")/../libs/*" {java_class} "$@"\n'
-            )
+            options = "${KAFKA_HEAP_OPTS:--Xmx128m} $KAFKA_LOG4J_OPTS"
+            script.write_text(f'#!/bin/sh\nexec java {options} -cp "$(dirname "$0")/../libs/*" {java_class} "$@"\n')
             script.chmod(0o755)
 
     programs = "".join(f"{name} {java_class}\n" for name, java_class in PROGRAMS.items())
@@ -91,46 +95,46 @@ class Kafka:
         #: Without TLS and password, as from inside the container: for tools.
         self.internal_address = f"127.0.0.1:{internal}"
         self.home = kafka_home()
-        self.folder = folder
-        self.data = folder / "data"
         self.passwords: dict[str, str] = {}
         self.ca: Path | None = None
-        tls = folder / "tls"
-        self._secrets = folder / "secrets"
-        self._secrets.mkdir(parents=True)
+        self._log_before_start = 0
 
-        sources = {name: DEPLOY / "kafka" / name for name in ("server.properties", "start.sh")}
+        tls, self.secrets, config = folder / "tls", folder / "secrets", folder / "config"
         words = {
             "CLIENT://:9092": f"CLIENT://{host}:{client}",
             "OUTSIDE://:19092": f"OUTSIDE://{host}:{outside}",
             "CLIENT://kafka:9092": f"CLIENT://{host}:{client}",
             "127.0.0.1:9094": self.internal_address,
             "127.0.0.1:9093": f"127.0.0.1:{controller}",
-            "/var/lib/kafka/data": str(self.data),
+            "/var/lib/kafka/data": str(folder / "data"),
         }
+        folder.mkdir(parents=True, exist_ok=True)
         if security.tls:
-            sources["tls.properties"] = DEPLOY / "kafka" / "tls.properties"
+            _run([DEPLOY / "kafka" / "certificates.sh", tls, host])
             words["/etc/kafka-tls"] = str(tls)
-            subprocess.run([DEPLOY / "kafka" / "certificates.sh", tls, host], check=True, stdout=subprocess.DEVNULL)
             self.ca = tls / "ca.crt"
         if security.sasl:
-            sources["sasl.properties"] = DEPLOY / "kafka" / "sasl.properties"
-            self.passwords = {user: secrets.token_urlsafe(12) for user in USERS}
-            for user, password in self.passwords.items():
-                (self._secrets / f"kafka_{user}_password").write_text(password)
-        self.placed: list[Placed] = place(folder / "config", sources, words)
-        self._log_before_start = 0
+            _run([DEPLOY / "kafka" / "passwords.sh", self.secrets])
+            self.passwords = {user: (self.secrets / f"kafka_{user}_password").read_text() for user in USERS}
+
+        self.definition = service("kafka", security.overlays, {**REQUIRED, "WHICHRANK_TLS": str(tls)})
+        files = {
+            Path(target).name: source
+            for target, source in self.definition.binds.items()
+            if target.startswith(CONFIG_FOLDER)
+        }
+        self.placed: list[Placed] = place(config, files, words)
         self.service = Service(
             "Kafka",
-            [folder / "config" / "start.sh"],
+            [replace(word, {CONFIG_FOLDER: str(config)}) for word in self.definition.entrypoint],
             log=folder / "kafka.log",
             ready=self._takes_requests,
             environment={
-                "KAFKA_HOME": str(self.home),
-                "KAFKA_SECRETS": str(self._secrets),
-                "KAFKA_PROPERTIES": str(folder / "merged.properties"),
+                **self.definition.environment,
                 "KAFKA_OUTSIDE": self.outside_address,
-                "KAFKA_HEAP_OPTS": HEAP,
+                "KAFKA_HOME": str(self.home),
+                "KAFKA_SECRETS": str(self.secrets),
+                "KAFKA_PROPERTIES": str(folder / "merged.properties"),
             },
         )
 
@@ -163,24 +167,21 @@ class Kafka:
 
     def tool(self, program: str, *arguments: str) -> str:
         """Output of one of the image's programs, run as an operator runs it inside the container."""
-        run = subprocess.run(
-            [self.home / "bin" / program, "--bootstrap-server", self.internal_address, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=TOOL_TIMEOUT_S,
-            check=False,
-        )
-        assert run.returncode == 0, f"{program}: {run.stdout}{run.stderr}"
-        return run.stdout
+        return _run([self.home / "bin" / program, "--bootstrap-server", self.internal_address, *arguments])
 
     def grant(self) -> None:
         """What ``acls.sh`` grants to agent, processor and collector."""
-        run = subprocess.run(
-            [DEPLOY / "kafka" / "acls.sh", self.internal_address],
-            env={**os.environ, "KAFKA_HOME": str(self.home)},
-            capture_output=True,
-            text=True,
-            timeout=TOOL_TIMEOUT_S,
-            check=False,
-        )
-        assert run.returncode == 0, run.stdout + run.stderr
+        _run([DEPLOY / "kafka" / "acls.sh", self.internal_address], KAFKA_HOME=str(self.home))
+
+
+def _run(command: Sequence[str | Path], **environment: str) -> str:
+    run = subprocess.run(
+        [*map(str, command)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=TOOL_TIMEOUT_S,
+        check=False,
+    )
+    assert run.returncode == 0, f"{command[0]}: {run.stdout}{run.stderr}"
+    return run.stdout

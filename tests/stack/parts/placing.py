@@ -17,7 +17,7 @@ DEPLOY = REPOSITORY / "deploy"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A copy of ``source`` with ``words`` replaced (old -> new)."""
+    """A copy of ``source`` with ``words``, which it has, replaced (old -> new)."""
 
     source: Path
     target: Path
@@ -34,11 +34,12 @@ def place(folder: Path, sources: Mapping[str, Path], words: Mapping[str, str]) -
     placed = []
     for name, source in sources.items():
         text = source.read_text()
-        unused -= {word for word in words if word in text}
+        used = {word: new for word, new in words.items() if word in text}
+        unused -= set(used)
         target = folder / name
-        target.write_text(replace(text, words))
+        target.write_text(replace(text, used))
         target.chmod(source.stat().st_mode)
-        placed.append(Placed(source=source, target=target, words=words))
+        placed.append(Placed(source=source, target=target, words=used))
     if unused:
         raise ValueError(f"{sorted(unused)} is in none of {sorted(map(str, sources.values()))}")
     return placed

@@ -1,0 +1,26 @@
+# whichrank's program. Two stages: the compiler and pip stay in the first.
+#
+#   docker build -t whichrank:0.1.0 .
+
+ARG PYTHON_TAG=3.12-slim-bookworm
+
+FROM python:${PYTHON_TAG} AS build
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends gcc libc6-dev \
+ && rm -rf /var/lib/apt/lists/*
+RUN python3 -m venv /opt/whichrank
+WORKDIR /source
+COPY requirements/image.txt requirements/image.txt
+RUN /opt/whichrank/bin/python -m pip install --no-cache-dir --require-hashes -r requirements/image.txt
+COPY . .
+RUN /opt/whichrank/bin/python -m pip install --no-cache-dir --no-deps --no-build-isolation .
+
+FROM python:${PYTHON_TAG} AS whichrank
+RUN groupadd --gid 10001 whichrank \
+ && useradd --uid 10001 --gid 10001 --home-dir /var/lib/whichrank --create-home --shell /usr/sbin/nologin whichrank
+COPY --from=build /opt/whichrank /opt/whichrank
+ENV PATH=/opt/whichrank/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+USER 10001:10001
+WORKDIR /var/lib/whichrank
+ENTRYPOINT ["whichrank"]
+CMD ["--help"]

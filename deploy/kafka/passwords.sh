@@ -1,0 +1,15 @@
+#!/bin/sh
+# A random password for each of Kafka's users, for compose.sasl.yaml. What is there already stays.
+set -eu
+
+folder=${1:?usage: passwords.sh FOLDER}
+umask 077
+mkdir -p "$folder"
+for user in admin agent processor collector; do
+  file=$folder/kafka_${user}_password
+  [ -s "$file" ] || openssl rand -hex 24 | tr -d '\n' > "$file"
+  # The folder keeps others out; the containers that get the file run as other users.
+  chmod 644 "$file"
+done
+chmod 700 "$folder"
+echo "passwords: $folder has one for each of admin, agent, processor, collector"

@@ -9,6 +9,7 @@ A standby does the same and delivers nothing: it drops from its outbox what mark
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections import Counter
@@ -61,6 +62,7 @@ class Mode(Enum):
     REPLAY = "replay"  # reads, and hands out what follows; the bus stays as it is
     LIVE = "live"  # keeps time and publishes
     STANDBY = "standby"  # follows a live one, hands nothing out
+    SHADOW = "shadow"  # hands out, keeps time where nobody else does, publishes nothing
 
 
 class _Context:
@@ -131,6 +133,7 @@ class EmbeddedRunner:
         self._index_of = {operator.name: index for index, operator in enumerate(self._operators)}
         self._on_output = on_output
         self._mode = Mode.LIVE if live else Mode.REPLAY
+        self._keeps_time = live
         self._input_topics = frozenset(input_topics)
         self._commit_interval_s = commit_interval_s
         self._report = report if report is not None else _log.warning
@@ -184,11 +187,18 @@ class EmbeddedRunner:
     def lead(self) -> None:
         """Keep time and publish from now on; first what lies on the bus is read, for it may say what is published."""
         self._mode = Mode.LIVE
+        self._keeps_time = True
         self._catch_up_to = self._bus.last_position
 
     def follow(self) -> None:
         """Another instance publishes."""
         self._mode = Mode.STANDBY
+        self._keeps_time = False
+
+    def shadow(self, *, keeps_time: bool) -> None:
+        """Judge beside another instance, or alone, and publish nothing but the time if nobody else does."""
+        self._mode = Mode.SHADOW
+        self._keeps_time = keeps_time
 
     def drain(self, reads: int | None = None) -> int:
         """Process all that lies on the bus, then keep time if live. Returns the number of messages processed.
@@ -198,7 +208,7 @@ class EmbeddedRunner:
         used further (its state file is as of the last commit).
         """
         processed = self._read_all(reads)
-        if self._mode is Mode.LIVE and self._bus.caught_up() and self._keep_time():
+        if self._keeps_time and self._bus.caught_up() and self._keep_time():
             processed += self._read_all(reads)
         if self._uncommitted and time.monotonic() - self._committed_at >= self._commit_interval_s:
             self._commit()
@@ -294,7 +304,15 @@ class EmbeddedRunner:
         if self.broken == 1:
             self._report(f"{message.topic}, position {message.position}: {broken.reason}; kept on {TOPIC_DLQ}")
         record = Record(topic=TOPIC_DLQ, key=message.key, stamp_ns=self.now_ns, payload=broken)
-        self._add_output(record, broken.value, f"{message.topic}: {broken.reason}")
+        place = message.place or (0, message.position)
+        headers = {
+            names.DLQ_REASON: broken.reason,
+            names.DLQ_TOPIC: message.topic,
+            names.DLQ_PARTITION: str(place[0]),
+            names.DLQ_OFFSET: str(place[1]),
+            names.DLQ_STAMP_NS: str(message.stamp_ns),
+        }
+        self._add_output(record, broken.value, json.dumps(headers))
 
     # --- operators ---
     def _dispatch(self, first: int, records: Sequence[tuple[int, Record]]) -> None:
@@ -338,11 +356,11 @@ class EmbeddedRunner:
             raise TypeError("an operator emitted a Broken record")
         topic, key = _destination(record)
         record = Record(topic=topic, key=key, stamp_ns=self._state.position.now_ns, payload=payload)
-        self._add_output(record, encode_payloads([payload]), "")
+        self._add_output(record, encode_payloads([payload]))
         return record
 
-    def _add_output(self, record: Record, value: bytes, reason: str) -> None:
-        entry = self._state.add_output(record.topic, record.key, record.stamp_ns, value, reason)
+    def _add_output(self, record: Record, value: bytes, headers: str = "") -> None:
+        entry = self._state.add_output(record.topic, record.key, record.stamp_ns, value, headers)
         self._records[entry.id] = record
 
     # --- time ---
@@ -375,8 +393,10 @@ class EmbeddedRunner:
         self._marked_at = time.monotonic()
         try:
             self._mark_position = self._bus.append(TOPIC_CLOCK, "", encode_payloads([event]))
-        except OSError as error:  # an embedded bus has it in memory; otherwise time stands still
-            self._report(str(error))
+        except OSError as error:
+            if not self._bus.reads_outputs:  # it is not there: time stands still
+                raise
+            self._report(str(error))  # the disk refused; the bus has it in memory
 
     def _awaits_mark(self) -> bool:
         """The last mark is still on its way back."""
@@ -414,23 +434,20 @@ class EmbeddedRunner:
                 ready.append(entry)
         while ready:
             count = _whole_positions(ready, PUBLISH_LIMIT)
-            if not self._publish(ready[:count]):
-                return
+            self._publish(ready[:count])
             ready = ready[count:]
 
-    def _publish(self, entries: Sequence[OutboxEntry]) -> bool:
-        """Append to the bus, and forget; False if the bus did not take it."""
+    def _publish(self, entries: Sequence[OutboxEntry]) -> None:
+        """Append to the bus, and forget. Raises what the bus raises."""
         if self._mode is Mode.LIVE:
             outputs = [_output(entry) for entry in entries if not self._is_found(entry)]
             try:
                 self._bus.publish(outputs, entries[-1].after)
-            except OSError as error:
-                self._report(str(error))
-                self._catch_up_to = self._bus.last_position  # what it took of earlier ones may stand there
-                return False
+            except OSError:
+                self._catch_up_to = self._bus.last_position  # whether it was taken may stand there
+                raise
         self._forget(entries)
         self._found_outputs.clear()
-        return True
 
     def _forget(self, entries: Sequence[OutboxEntry]) -> None:
         for entry in entries:
@@ -479,7 +496,8 @@ class EmbeddedRunner:
             return record
         payload: Payload
         if entry.topic == TOPIC_DLQ:
-            payload = Broken(topic=entry.topic, reason=entry.reason, value=entry.value)
+            reason = json.loads(entry.headers)[names.DLQ_REASON] if entry.headers else ""
+            payload = Broken(topic=entry.topic, reason=reason, value=entry.value)
         else:
             payload = decode_logs(entry.topic, entry.value)[0]
         return Record(topic=entry.topic, key=entry.key, stamp_ns=entry.stamp_ns, payload=payload)
@@ -494,7 +512,8 @@ def _whole_positions(entries: Sequence[OutboxEntry], limit: int) -> int:
 
 
 def _output(entry: OutboxEntry) -> Output:
-    headers = {names.DLQ_REASON: entry.reason.encode("utf-8", "replace")} if entry.reason else None
+    texts = json.loads(entry.headers) if entry.headers else {}
+    headers = {name: text.encode("utf-8", "replace") for name, text in texts.items()} or None
     return Output(topic=entry.topic, key=entry.key, value=entry.value, headers=headers)
 
 

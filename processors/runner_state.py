@@ -18,7 +18,7 @@ from pathlib import Path
 #: "whrk": in the file's header, so that a foreign database is known without opening it.
 APPLICATION_ID = 0x7768726B
 #: Of the tables here and of what the operators put into their rows.
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 RETRY_S = 10.0
 _LAST_NS = (1 << 63) - 1
 
@@ -29,7 +29,7 @@ _SCHEMA = (
     " set_ns INTEGER NOT NULL, PRIMARY KEY (operator, key, name)) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS position (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS outbox (id INTEGER PRIMARY KEY, topic TEXT NOT NULL, key TEXT NOT NULL,"
-    " stamp_ns INTEGER NOT NULL, value BLOB NOT NULL, reason TEXT NOT NULL, after INTEGER NOT NULL)",
+    " stamp_ns INTEGER NOT NULL, value BLOB NOT NULL, headers TEXT NOT NULL, after INTEGER NOT NULL)",
 )
 _HEADER_MAGIC = b"SQLite format 3\x00"
 
@@ -55,7 +55,7 @@ class OutboxEntry:
     key: str
     stamp_ns: int
     value: bytes
-    reason: str  # for what goes to the dead-letter queue
+    headers: str  # JSON object of texts, or empty: for what goes to the dead-letter queue
     after: int  # input position at which it was emitted: on the bus it can only lie beyond
 
 
@@ -169,7 +169,7 @@ class RunnerState:
             self.set_timer(operator, key, name, at_ns + max(0, due_ns - set_ns), at_ns)
 
     # --- outbox ---
-    def add_output(self, topic: str, key: str, stamp_ns: int, value: bytes, reason: str = "") -> OutboxEntry:
+    def add_output(self, topic: str, key: str, stamp_ns: int, value: bytes, headers: str = "") -> OutboxEntry:
         self.position.outbox_id += 1
         entry = OutboxEntry(
             id=self.position.outbox_id,
@@ -177,7 +177,7 @@ class RunnerState:
             key=key,
             stamp_ns=stamp_ns,
             value=value,
-            reason=reason,
+            headers=headers,
             after=self.position.after,
         )
         self.outbox.append(entry)
@@ -251,7 +251,7 @@ class RunnerState:
         for entry in self._new_outbox:
             database.execute(
                 "INSERT OR REPLACE INTO outbox VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (entry.id, entry.topic, entry.key, entry.stamp_ns, entry.value, entry.reason, entry.after),
+                (entry.id, entry.topic, entry.key, entry.stamp_ns, entry.value, entry.headers, entry.after),
             )
         if self._done_outbox:
             database.executemany("DELETE FROM outbox WHERE id = ?", [(done,) for done in self._done_outbox])

@@ -48,6 +48,10 @@ SUSPECT_RANK = "whichrank.incident.suspect.rank"
 SUSPECT_NODE = "whichrank.incident.suspect.node"
 SUSPECT_GPU = "whichrank.incident.suspect.gpu"
 DLQ_REASON = "whichrank.dlq.reason"
+DLQ_TOPIC = "whichrank.dlq.topic"
+DLQ_PARTITION = "whichrank.dlq.partition"
+DLQ_OFFSET = "whichrank.dlq.offset"
+DLQ_STAMP_NS = "whichrank.dlq.stamp_ns"
 
 # --- steps and phases -----------------------------------------------------------------------------------------------
 STEP = "whichrank.step"

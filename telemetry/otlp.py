@@ -62,10 +62,19 @@ def decode_logs(topic: str, value: bytes) -> list[Payload]:
                     payload = _decode_record(record, identity)
                 except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
                     reason = f"record {record.event_name[:60]!r}: {str(error)[:200] or type(error).__name__}"
-                    payload = Broken(topic=topic, reason=reason, value=record.SerializeToString())
+                    payload = Broken(topic=topic, reason=reason, value=_alone(resource_logs, record))
                 if payload is not None:
                     payloads.append(payload)
     return payloads
+
+
+def _alone(resource_logs: ResourceLogs, record: LogRecord) -> bytes:
+    """A record as a request of its own, so that it can be sent again."""
+    request = ExportLogsServiceRequest()
+    part = request.resource_logs.add()
+    part.resource.CopyFrom(resource_logs.resource)
+    part.scope_logs.add().log_records.append(record)
+    return request.SerializeToString()
 
 
 def _decode_record(record: LogRecord, identity: Identity) -> Payload | None:

@@ -113,8 +113,8 @@ class KafkaLog:
         self._is_uncertain = False  # whether the last transaction was committed
         #: Whether this instance proposes cuts and publishes.
         self.leads = False
-        #: When another instance was last heard (monotonic seconds), and its name; None: never.
-        self.other_heard_s: float | None = None
+        self._other_ns = 0  # the broker's stamp of the last record that another instance wrote
+        #: Name of the instance that was heard last, but for this one.
         self.other = ""
         #: Records in the clock that could not be read.
         self.unreadable_marks = 0
@@ -256,13 +256,20 @@ class KafkaLog:
         self.leads = True
 
     def silence_s(self) -> float:
-        """For how long no other instance has been heard; infinite if none ever was."""
-        return float("inf") if self.other_heard_s is None else self._monotonic_s() - self.other_heard_s
+        """For how long no other instance has been heard, by the broker's clock; infinite if none ever was."""
+        return (self.now_ns() - self._other_ns) / 1e9 if self._other_ns else float("inf")
 
     def say_alive(self) -> None:
-        """To be called in every turn of the instance that leads. Raises KafkaTrouble."""
-        if self._monotonic_s() - self._appended_s >= ALIVE_PERIOD_S:
-            self.append(TOPIC_CLOCK, "", b"", {HEADER_ALIVE: b"1"})
+        """Be heard, and hear the broker's clock. Raises KafkaTrouble."""
+        self.append(TOPIC_CLOCK, "", b"", {HEADER_ALIVE: b"1"})
+
+    def is_quiet(self) -> bool:
+        """Whether the instance that leads ought to say that it is alive."""
+        return self._monotonic_s() - self._appended_s >= ALIVE_PERIOD_S
+
+    def clock_is_read(self) -> bool:
+        """All that other instances have written was given out: who leads is known."""
+        return self._position != NOT_OPEN and not self._marks and self._is_at_end(self._clock)
 
     def caught_up(self) -> bool:
         """Everything that the brokers are known to have was given out."""
@@ -409,7 +416,7 @@ class KafkaLog:
     def _note_other(self, record: Fetched) -> None:
         by = record.headers.get(HEADER_BY, b"")
         if by and by != self._instance:
-            self.other_heard_s, self.other = self._monotonic_s(), by.decode(errors="replace")
+            self._other_ns, self.other = record.stamp_ns, by.decode(errors="replace")
 
     # --- giving out ---
     def _give_out(self, record: Fetched) -> list[Message] | None:

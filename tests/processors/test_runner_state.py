@@ -70,7 +70,7 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     assert state.pop_timer() == (10, "k", "early", "job")
     assert (state.position.after, state.position.silent) == (77, True)
     (entry,) = state.outbox
-    assert (entry.topic, entry.key, entry.stamp_ns, entry.value, entry.reason) == ("t", "k", 3, b"v", "why")
+    assert (entry.topic, entry.key, entry.stamp_ns, entry.value, entry.headers) == ("t", "k", 3, b"v", "why")
     state.forget_output(entry)
     assert state.commit()
     state.close()

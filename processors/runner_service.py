@@ -1,0 +1,157 @@
+"""A runner as a service on Kafka: who leads and who stands by, what happens when Kafka is away, how far behind we are.
+
+One thread calls ``turn``; everything here follows from the bus, the runner and a monotonic clock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from ..transport.kafka_client import Fenced, KafkaTrouble
+from ..transport.kafka_log import KafkaLog, Unsettled
+from .runner import EmbeddedRunner
+
+#: A leader that has written nothing to the clock for so long is gone: it writes every 3 s.
+TAKE_OVER_S = 10.0
+#: Reads per turn: a service that catches up still hears signals and answers for its health.
+READS_PER_TURN = 8
+FIRST_PAUSE_S = 0.2
+LONGEST_PAUSE_S = 10.0
+
+
+class Role(Enum):
+    STARTING = "starting"  # reads what others have written, to learn who leads
+    LEADER = "leader"
+    STANDBY = "standby"
+    SHADOW = "shadow"  # judges, publishes nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceHealth:
+    """What the service says of itself."""
+
+    role: Role
+    caught_up: bool
+    #: Age of the oldest message that was fetched and not processed, by the broker's clock.
+    lag_s: float
+    #: None: Kafka answers.
+    trouble: str | None
+    #: Since the last turn that ended.
+    idle_s: float
+    messages: int
+    unreadable: int
+    outbox: int
+    missed: int
+    failed_commits: int
+
+
+class Service:
+    """Drives one runner over one ``KafkaLog``."""
+
+    def __init__(
+        self,
+        runner: EmbeddedRunner,
+        log: KafkaLog,
+        *,
+        shadow: bool,
+        report: Callable[[str], None],
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """The runner must have been made with ``live=False``; the service lets it lead or follow."""
+        self._runner = runner
+        self._log = log
+        self._report = report
+        self._monotonic_s = monotonic_s
+        self._is_shadow = shadow
+        self.role = Role.SHADOW if shadow else Role.STARTING
+        self._trouble: str | None = None
+        self._pause_s = FIRST_PAUSE_S
+        self._turned_s = monotonic_s()
+        self._has_said_alive = False
+        if shadow:
+            runner.shadow(keeps_time=False)
+        else:
+            runner.follow()
+
+    def turn(self) -> float:
+        """Process what has come and keep the role. Returns for how long the caller may sleep, in seconds.
+
+        Raises what an operator raises: then the process must end, and its state is as of the last commit.
+        """
+        try:
+            processed = self._runner.drain(READS_PER_TURN)
+            self._keep_role()
+        except Fenced as fenced:
+            self._step_down(str(fenced))
+            return 0.0
+        except Unsettled:
+            return 0.0
+        except KafkaTrouble as trouble:
+            return self._wait_for_kafka(trouble)
+        finally:
+            self._turned_s = self._monotonic_s()
+        if self._trouble is not None:
+            self._report(f"Kafka answers again after: {self._trouble}")
+            self._trouble, self._pause_s = None, FIRST_PAUSE_S
+        return 0.0 if processed else 0.01
+
+    def health(self) -> ServiceHealth:
+        """From any thread."""
+        return ServiceHealth(
+            role=self.role,
+            caught_up=self._log.caught_up(),
+            lag_s=self._log.lag_s(),
+            trouble=self._trouble,
+            idle_s=self._monotonic_s() - self._turned_s,
+            messages=self._runner.messages,
+            unreadable=self._runner.broken,
+            outbox=self._runner.outbox_size,
+            missed=self._log.missed,
+            failed_commits=self._runner.failed_commits,
+        )
+
+    def _keep_role(self) -> None:
+        log = self._log
+        if self.role is Role.LEADER:
+            if log.is_quiet():
+                log.say_alive()
+            return
+        if not log.clock_is_read():
+            return
+        if not self._has_said_alive:  # the answer tells the broker's time, and with it how old the others' words are
+            log.say_alive()
+            self._has_said_alive = True
+            return
+        nobody_leads = log.silence_s() > TAKE_OVER_S
+        if self._is_shadow:
+            log.leads = nobody_leads  # cuts are everybody's; it publishes nothing
+            self._runner.shadow(keeps_time=nobody_leads)
+        elif nobody_leads:
+            self._take_over()
+        elif self.role is Role.STARTING:
+            self.role = Role.STANDBY
+            self._report(f"{log.other} leads; standing by")
+
+    def _take_over(self) -> None:
+        self._log.claim()
+        self._runner.lead()
+        before, self.role = self.role, Role.LEADER
+        if before is Role.STANDBY:
+            self._report(f"{self._log.other} has been silent for {self._log.silence_s():.0f} s: taking over")
+
+    def _step_down(self, why: str) -> None:
+        self._log.leads = False
+        self._runner.follow()
+        self.role = Role.STANDBY
+        self._report(why or f"{self._log.other or 'another instance'} leads now; standing by")
+
+    def _wait_for_kafka(self, trouble: KafkaTrouble) -> float:
+        line = str(trouble)
+        if line != self._trouble:
+            self._report(f"{line}; trying again")
+        self._trouble = line
+        pause_s, self._pause_s = self._pause_s, min(LONGEST_PAUSE_S, self._pause_s * 2.0)
+        return pause_s

@@ -367,7 +367,7 @@ class EmbeddedRunner:
     def _keep_time(self) -> bool:
         """Log a tick, or that the input is silent, if it is time to. True if something was appended."""
         position = self._state.position
-        if not position.now_ns or position.silent or position.after < self._catch_up_to or self._awaits_mark():
+        if not position.now_ns or position.silent or not self._has_caught_up() or self._awaits_mark():
             return False
         now_ns = self._bus.now_ns()
         due_ns = self._state.next_due_ns()
@@ -398,6 +398,10 @@ class EmbeddedRunner:
                 raise
             self._report(str(error))  # the disk refused; the bus has it in memory
 
+    def _has_caught_up(self) -> bool:
+        """What lay on the bus when this runner began to lead was read: it may say what is published."""
+        return self._state.position.after >= self._catch_up_to or self._bus.has_given(self._catch_up_to)
+
     def _awaits_mark(self) -> bool:
         """The last mark is still on its way back."""
         if self._mark_position is None or self._state.position.after >= self._mark_position:
@@ -425,12 +429,13 @@ class EmbeddedRunner:
         if self._mode is Mode.STANDBY or self._is_late():
             return
         self._drop_overtaken()
+        has_caught_up = self._has_caught_up()
         ready: list[OutboxEntry] = []
         for entry in list(self._state.outbox):
             if entry.id not in self._shown:
                 self._on_output(self._record_of(entry))
                 self._shown.add(entry.id)
-            if self._state.position.after >= self._catch_up_to:
+            if has_caught_up:
                 ready.append(entry)
         while ready:
             count = _whole_positions(ready, PUBLISH_LIMIT)

@@ -78,6 +78,10 @@ class Bus(Protocol):
         """Append what was concluded from everything up to position ``until``. Raises OSError if it was not taken."""
         ...
 
+    def has_given(self, position: int) -> bool:
+        """Whether ``read`` has given out all up to a position although nothing lies there; False if it cannot tell."""
+        ...
+
     def caught_up(self) -> bool:
         """Whether everything that is known to be there was read: only then is silence news."""
         ...

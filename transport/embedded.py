@@ -148,6 +148,10 @@ class EmbeddedBus:
             except OSError as error:
                 self._report_line(str(error))
 
+    def has_given(self, position: int) -> bool:
+        """At every position lies a message: its reader knows."""
+        return False
+
     def caught_up(self) -> bool:
         """Always: who reads is who appends."""
         return True

@@ -102,7 +102,8 @@ class KafkaLog:
         self._publisher: Producer | None = None
         self._reading: dict[Partition, _Reading] = {}
         self._marks: deque[Fetched] = deque()
-        self._position = NOT_OPEN  # of the last record of the clock that was given out
+        self._position = NOT_OPEN  # of the last record of the clock that is done with
+        self._given = NOT_OPEN  # of the last message that was given out: the reader goes on after it
         self._ends: dict[Partition, int] = {}  # of the last cut that was given out
         self._first_kept, self._clock_end = self._bounds_of_clock()
         self._proposed = -1  # offset of our own last cut
@@ -189,7 +190,7 @@ class KafkaLog:
 
         Returns an empty sequence when nothing has come. Raises KafkaTrouble; the next call goes on.
         """
-        if after != self._position:
+        if after != self._given:
             self._open(after)
         self._fetch()
         messages: list[Message] = []
@@ -199,6 +200,8 @@ class KafkaLog:
                 break
             self._marks.popleft()
             messages += given
+        if messages:
+            self._given = messages[-1].position
         if self.leads:
             self._propose()
         return messages
@@ -271,6 +274,12 @@ class KafkaLog:
         """All that other instances have written was given out: who leads is known."""
         return self._position != NOT_OPEN and not self._marks and self._is_at_end(self._clock)
 
+    def has_given(self, position: int) -> bool:
+        """See ``Bus``: marks of transactions and words between instances give no message."""
+        if self._position == NOT_OPEN or (self._marks and self._marks[0].offset <= position):
+            return False
+        return self._position >= position or self._connected().next_offset(self._clock) > position
+
     def caught_up(self) -> bool:
         """Everything that the brokers are known to have was given out."""
         return (
@@ -307,7 +316,7 @@ class KafkaLog:
         self._marks.clear()
         consumer.assign({})
         consumer.assign({**self._ends, self._clock: max(after + 1, self._first_kept)})
-        self._position = after
+        self._position = self._given = after
 
     def _ends_at(self, position: int) -> dict[Partition, int]:
         """Ends of the last cut up to a position, read back from the clock."""

@@ -2,111 +2,19 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator
 
 import pytest
 
+from tests.stack.kafka_room import ANSWER_S, KafkaRoom
 from tests.stack.parts.kafka import Kafka
 from tests.transport.bus_contract import BusContract, content, nothing_follows, read_on
 from whichrank.telemetry.topics import TOPIC_BLOCKS, TOPIC_CLOCK, TOPIC_INCIDENTS, TOPIC_LOGS
 from whichrank.transport.bus import HEADER_PUBLISHED, Bus, Output
-from whichrank.transport.kafka import CLIENTS, make_client
-from whichrank.transport.kafka_client import Client, Fenced, KafkaTrouble, Producer, TopicFacts
+from whichrank.transport.kafka import CLIENTS
+from whichrank.transport.kafka_client import Fenced
 from whichrank.transport.kafka_log import KafkaLog
 from whichrank.transport.kafka_python_client import METADATA_AGE_S
-from whichrank.transport.kafka_topics import APPEND_TIME
-
-INPUTS = {TOPIC_BLOCKS: 4, TOPIC_LOGS: 2}
-ANSWER_S = 30.0
-
-
-class KafkaRoom:
-    """Topics under a prefix per name, on the shared broker."""
-
-    def __init__(self, kafka: Kafka, prefix: str, client: str) -> None:
-        self._settings = kafka.settings(client=client)
-        self._prefix = prefix
-        self._made: set[str] = set()
-        self._producers: dict[str, Producer] = {}
-        self._logs: dict[int, str] = {}
-        self._opened = 0
-
-    def open(self, name: str) -> Bus:
-        log = self.follow(name)
-        log.claim()
-        return log
-
-    def follow(self, name: str, instance: str = "") -> KafkaLog:
-        """One that proposes nothing."""
-        if name not in self._made:
-            self._make_topics(name)
-        self._opened += 1
-        log = KafkaLog(
-            self.client(name),
-            list(INPUTS),
-            instance=instance or f"instance {self._opened}",
-            transactional_id="processors",
-            identity=f"{self._prefix}{name}",
-            report=lambda line: None,
-        )
-        self._logs[id(log)] = name
-        return log
-
-    def append(self, bus: Bus, topic: str, key: str, value: bytes, headers: Mapping[str, bytes] | None = None) -> None:
-        answered = threading.Event()
-        troubles: list[KafkaTrouble] = []
-
-        def done(sent: object, trouble: KafkaTrouble | None) -> None:
-            troubles.extend([trouble] if trouble else [])
-            answered.set()
-
-        producer = self.producer(self._logs[id(bus)])
-        producer.send(topic, key.encode(), value, headers, done)
-        producer.flush(ANSWER_S)
-        assert answered.wait(ANSWER_S)
-        assert not troubles
-
-    def client(self, name: str) -> Client:
-        return make_client(replace(self._settings, topic_prefix=f"{self._prefix}{name}."))
-
-    def producer(self, name: str) -> Producer:
-        if name not in self._producers:
-            self._producers[name] = self.client(name).producer()
-        return self._producers[name]
-
-    def consume(self, name: str, topic: str) -> list[bytes]:
-        """All committed values of a topic."""
-        consumer = self.client(name).consumer(committed_only=True)
-        partitions = [(topic, number) for number in consumer.partitions(topic)]
-        bounds = consumer.bounds(partitions)
-        consumer.assign({partition: first for partition, (first, _) in bounds.items()})
-        values: list[bytes] = []
-        deadline = time.monotonic() + ANSWER_S
-        while any(consumer.next_offset(p) < bounds[p][1] for p in partitions):
-            values += [message.value for message in consumer.poll(0.2)]
-            assert time.monotonic() < deadline
-        consumer.close()
-        return values
-
-    def close(self) -> None:
-        for producer in self._producers.values():
-            producer.close(1.0)
-
-    def _make_topics(self, name: str) -> None:
-        admin = self.client(name).admin()
-        for topic, partitions in {**INPUTS, TOPIC_CLOCK: 1, TOPIC_INCIDENTS: 1}.items():
-            configuration = {"message.timestamp.type": APPEND_TIME, "max.message.bytes": str(1 << 20)}
-            admin.create(TopicFacts(name=topic, partitions=partitions, replication=1, configuration=configuration))
-        deadline = time.monotonic() + ANSWER_S
-        while len(admin.describe([*INPUTS, TOPIC_CLOCK, TOPIC_INCIDENTS])) < len(INPUTS) + 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        admin.close()
-        self._made.add(name)
-        self.producer(name)
 
 
 @pytest.fixture(params=CLIENTS)

@@ -71,6 +71,9 @@ class Agent:
         settings: AgentSettings | None = None,
         publish_ranked: PublishRanked | None = None,
         more_health: Callable[[], Mapping[str, int | str]] = dict,
+        owner_uid: int | None = None,
+        may_have_missed: bool = False,
+        since_ns: int | None = None,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
         wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
@@ -79,13 +82,17 @@ class Agent:
         publish_ranked: the way to Kafka; like ``publish`` it gets everything, in messages of one priority each.
         more_health: counters of that way, told with the agent's own.
         job_name: what people call the job, in their spans and metrics; empty: its id.
+        owner_uid: read only this user's rings (and root's); None: everybody's.
+        may_have_missed: an earlier agent may have watched here and died: ranks that are dead, while others of their
+            launch live, are news.
+        since_ns: monotonic; what began before and is dead is none of our news. None: now.
         """
         self.settings = settings or AgentSettings()
         self.health = AgentHealth()
         self._monotonic_ns, self._wall_ns = monotonic_ns, wall_ns
         self._identity = replace(identity, node=identity.node or socket.gethostname(), attempt="", rank=-1)
         self._launches = Launches(self._identity)
-        self._directory = RingDirectory(ring_directory, self.health)
+        self._directory = RingDirectory(ring_directory, self.health, owner_uid)
         self._ended_rings = EndedRings(self.settings.ended_ring_bytes)
         self._shipper = Shipper(publish, identity.job, self.health, self.settings.request_bytes, publish_ranked)
         self._more_health = more_health
@@ -98,7 +105,8 @@ class Agent:
         self._ranks: list[WatchedRank] = []
         self._free_slots = list(range(self.settings.max_rings - 1, -1, -1))
         now_ns = monotonic_ns()
-        self._started_ns = self._last_poll_ns = now_ns
+        self._started_ns = now_ns if since_ns is None else since_ns
+        self._last_poll_ns = now_ns
         self._news = News(wall_ns() - now_ns)
         self._definitions = Definitions(self._news, self._blocks, self.health)
         evidence = EvidenceStore(evidence_directory, self.settings.evidence_bytes, self.health)
@@ -109,6 +117,7 @@ class Agent:
         self._judge_from_ns = now_ns
         self._stale_ns = to_ns(self.settings.stale_heartbeat_s)
         self._may_touch = True
+        self._may_have_missed = may_have_missed
         self._closed = False
 
     # --- the loop ---------------------------------------------------------------------------------------------------
@@ -129,6 +138,11 @@ class Agent:
         self.health.polls += 1
         self.health.poll_ns += took_ns
         self.health.poll_max_ns = max(self.health.poll_max_ns, took_ns)
+
+    @property
+    def watched(self) -> int:
+        """Ranks whose end has not been told."""
+        return len(self._ranks)
 
     def request(self, event: Event) -> None:
         """Take an EVIDENCE_REQUEST: bounded, idempotent by id, answered within its lifetime or dropped."""
@@ -204,8 +218,10 @@ class Agent:
         for fd in ended:
             self._by_pidfd.pop(fd).alive = False
             self._poller.unregister(fd)  # at once: it stays readable, and a loop that fails below must not spin
-        for ring in self._new_rings(now_ns):
-            self._attach(ring, now_ns, left_behind=False)
+        new_rings = self._new_rings(now_ns)
+        missed = self._launches_alive(new_rings) if self._may_have_missed and new_rings else frozenset()
+        for ring in new_rings:
+            self._attach(ring, now_ns, left_behind=self._launches.identify(ring, 0).attempt in missed)
         for rank in self._ranks:
             self._look(rank, now_ns)
         if paused_ns > _SUSPENDED_NS:
@@ -311,6 +327,18 @@ class Agent:
         """Rings not seen before, the oldest first."""
         opened = [self._directory.open_ring(path) for path in self._directory.new_paths(now_ns)]
         return sorted(filter(None, opened), key=lambda ring: (ring.header.created_mono_ns, ring.header.rank))
+
+    def _launches_alive(self, rings: Sequence[RingFile]) -> frozenset[str]:
+        """Launches of which somebody lives: who of them is dead died while nobody watched."""
+        self._may_have_missed = False  # what comes after the first look, we see ourselves
+        alive: set[str] = set()
+        for ring in rings:
+            process = find_process(ring)
+            if process.pidfd >= 0:
+                os.close(process.pidfd)
+            if process.alive:
+                alive.add(self._launches.identify(ring, 0).attempt)
+        return frozenset(alive)
 
     def _attach(self, ring: RingFile, now_ns: int, left_behind: bool) -> None:
         process = find_process(ring)

@@ -42,8 +42,10 @@ class EndedRings:
 
 
 class RingDirectory:
-    def __init__(self, path: Path, health: AgentHealth) -> None:
+    def __init__(self, path: Path, health: AgentHealth, owner_uid: int | None = None) -> None:
+        """owner_uid: rings of others but root are left out; None: whoever put a ring here is read."""
         self._path = path
+        self._owner_uid = owner_uid
         self._health = health
         self._seen: set[str] = set()
         self._changed_ns = -1
@@ -82,6 +84,11 @@ class RingDirectory:
         except OSError as error:
             self._health.rings_refused += 1
             self._health.report(f"ring {path}: {error.strerror or error}")
+            return None
+        if self._owner_uid is not None and ring.uid not in (self._owner_uid, 0):
+            self._health.rings_refused += 1
+            self._health.report(f"ring {path}: belongs to user {ring.uid}, its folder to user {self._owner_uid}")
+            ring.close()
             return None
         if ring.header.identity_problem:
             self._health.report(f"ring {path}: {ring.header.identity_problem}")

@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..agents.agent import Agent
+from ..agents.priority import Priority
 from ..agents.settings import AgentSettings
 from ..processors.cluster.operator import ClusterOperator
 from ..processors.job.operator import JobOperator
@@ -28,6 +29,9 @@ from .incident_log import IncidentLog
 from .losses import AGENT_LOSSES, Losses
 from .peers import NoPeers, Peers
 from .run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from ..agents.kafka_publisher import KafkaPublisher
 
 #: How often operators and view get their turn; the agent knows itself when its next look is due.
 TURN_S = 0.1
@@ -55,14 +59,17 @@ class EmbeddedWatch:
         say: Callable[[str], None],
         capture_limit_bytes: int | None = None,
         peers: Peers | None = None,
+        publisher: KafkaPublisher | None = None,
     ) -> None:
         """Raises OSError when capture or incidents.jsonl cannot be created.
 
         capture_limit_bytes: the oldest of the capture goes beyond this size; None keeps all.
         peers: the instances on the job's other nodes; None: it has one node.
+        publisher: gets everything that is told of this node as well, started and closed by the caller.
         """
         self._identity = replace(identity, attempt="")  # events of the job itself are of no attempt
         self._peers: Peers = peers or NoPeers()
+        self._publisher = publisher
         self._on_incident = on_incident
         self._on_published = on_published
         self._on_foreign_incident = on_foreign_incident
@@ -80,6 +87,8 @@ class EmbeddedWatch:
             identity=identity,
             evidence_directory=directory.evidence,
             settings=AgentSettings(),
+            publish_ranked=publisher.publish if publisher is not None else None,
+            more_health=(lambda: publisher.stats) if publisher is not None else dict,
         )
 
     @property
@@ -111,8 +120,10 @@ class EmbeddedWatch:
         """Put an event of the job itself on the bus. mono_ns: when it happened; 0: now."""
         if self._broken is None:
             value = self._encode_event(self._identity, name, attributes, mono_ns)
-            for topic in (TOPIC_BLOCKS, TOPIC_LOGS):
+            for topic, priority in ((TOPIC_BLOCKS, Priority.RANK_EVENTS), (TOPIC_LOGS, Priority.COPIES)):
                 self._publish_own(topic, self._identity.job, value)
+                if self._publisher is not None:
+                    self._publisher.publish(topic, self._identity.job, value, priority)
 
     # --- for the instances on other nodes (peers.Bench) ---------------------------------------------------------------
     def append(self, topic: str, key: str, value: bytes) -> None:

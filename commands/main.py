@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
-from .settings import Level, RunSettings, SettingsError, View, load_settings, print_settings
+from .settings import AgentOptions, Level, RunSettings, SettingsError, View, load_settings, print_settings
+from .settings_sources import Settings
 
 EXIT_USAGE = 2
 
@@ -63,6 +64,12 @@ def run_command(
         str | None,
         typer.Option(metavar="TEXT", help="several nodes: shared by them; better as WHICHRANK_JUDGE_SECRET"),
     ] = None,
+    kafka: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="brokers that get everything as well; default: none")
+    ] = None,
+    pairs: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any other key, as kafka_tls=true")
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="settings file (TOML); default ./whichrank.toml")] = None,
     print_config: Annotated[bool, typer.Option("--print-config", help="print the settings and stop")] = False,
 ) -> None:
@@ -90,13 +97,9 @@ def run_command(
         "job_name": job_name,
         "judge": judge,
         "judge_secret": judge_secret,
+        "kafka": kafka,
     }
-    try:
-        settings, origins = load_settings(RunSettings, {k: v for k, v in given.items() if v is not None}, config)
-    except SettingsError as error:
-        for line in str(error).splitlines():
-            typer.echo(f"whichrank: {line}", err=True)
-        raise typer.Exit(EXIT_USAGE) from None
+    settings, origins = _settings(RunSettings, given, config, pairs)
     if print_config:
         typer.echo(print_settings(settings, origins))
         typer.echo(f"# {explain_nodes(command or [], settings.judge)}")
@@ -107,6 +110,41 @@ def run_command(
     from .run import run
 
     run(command, settings)
+
+
+@app.command("agent")
+def agent_command(
+    kafka: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="brokers, several with commas between them")
+    ] = None,
+    rings: Annotated[
+        str | None, typer.Option(metavar="DIR", help="where rings are, * is allowed; default /dev/shm/whichrank-*")
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help="folder for the spool and for evidence")] = None,
+    spool_limit: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="of what Kafka has not taken, on disk; default 256MiB")
+    ] = None,
+    requests: Annotated[bool | None, typer.Option(help="take requests for evidence from Kafka")] = None,
+    pairs: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any other key, as kafka_tls=true")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="settings file (TOML); default ./whichrank.toml")] = None,
+    print_config: Annotated[bool, typer.Option("--print-config", help="print the settings and stop")] = False,
+) -> None:
+    """Watch all jobs of this node and publish what is seen to Kafka.
+
+    For jobs that record rings without whichrank run (WHICHRANK_AUTO=1, or
+    whichrank.init() in the script). One per node, as a service: it ends with
+    SIGTERM, within 5 s, and starts without Kafka.
+    """
+    given = {"kafka": kafka, "rings": rings, "data": data, "spool_limit": spool_limit, "requests": requests}
+    settings, origins = _settings(AgentOptions, given, config, pairs)
+    if print_config:
+        typer.echo(print_settings(settings, origins))
+        return
+    from .agent import agent
+
+    raise typer.Exit(agent(settings))
 
 
 @app.command("replay")
@@ -145,6 +183,21 @@ def demo_command(
     from .demo import demo
 
     raise typer.Exit(demo(scenario, as_json=as_json, seed=seed, out=out))
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def _settings(
+    kind: type[S], given: dict[str, Any], config: Path | None, pairs: list[str] | None
+) -> tuple[S, dict[str, str]]:
+    """The settings of a command; what is wrong with them is told, and the program ends."""
+    try:
+        return load_settings(kind, {k: v for k, v in given.items() if v is not None}, config, pairs or ())
+    except SettingsError as error:
+        for line in str(error).splitlines():
+            typer.echo(f"whichrank: {line}", err=True)
+        raise typer.Exit(EXIT_USAGE) from None
 
 
 def explain_nodes(command: list[str], judge: str) -> str:

@@ -49,7 +49,7 @@ def say(line: str) -> None:
         pass  # nobody listens any more
 
 
-class _SayHandler(logging.Handler):
+class SayHandler(logging.Handler):
     """What parts of whichrank log for people, each line once."""
 
     def __init__(self) -> None:
@@ -95,7 +95,8 @@ def prepare_job(command: Sequence[str], settings: RunSettings, peers: PeerSetup)
 def child_environment(job: Job, settings: RunSettings) -> dict[str, str]:
     """The environment of the command: ours, and what makes the ranks record."""
     environ = dict(os.environ)
-    environ.pop("WHICHRANK_JUDGE_SECRET", None)
+    for secret in ("WHICHRANK_JUDGE_SECRET", "WHICHRANK_KAFKA_PASSWORD"):
+        environ.pop(secret, None)
     if job.rings is None:
         return environ
     # Only the bootstrap folder: it loads the package from its own tree where the job's Python has none, so nothing
@@ -125,7 +126,7 @@ def run(command: Sequence[str], settings: RunSettings) -> NoReturn:
     )
     job = prepare_job(command, settings, peers)
     logger = logging.getLogger("whichrank")
-    logger.addHandler(_SayHandler())
+    logger.addHandler(SayHandler())
     logger.propagate = False
     started_ns = time.time_ns()
     try:

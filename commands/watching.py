@@ -14,6 +14,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -36,8 +37,13 @@ from .settings import RunSettings
 from .settings import View as ViewChoice
 from .status_view import JsonView, LineView, LiveView, View
 
+if TYPE_CHECKING:
+    from ..agents.kafka_publisher import KafkaPublisher
+
 #: Ranks of other nodes that are not seen by then are told of.
 UNSEEN_S = 15.0
+#: With ``--kafka``: what it has not taken, in the run's folder, and how long the end waits for it.
+SPOOL_FOLDER, SPOOL_BYTES, KAFKA_PATIENCE_S = "spool", 256 << 20, 3.0
 #: Longer names of jobs are cut.
 MAX_NAME = 120
 #: Signals by which people, not schedulers, end a job.
@@ -94,6 +100,7 @@ def watch(
                 if isinstance(payload, Block) and payload.name is EventName.BLOCK_STEPS and is_own(payload):
                     export.step_metrics(payload)
 
+    publisher = start_publisher(settings, directory)
     watcher = EmbeddedWatch(
         directory=directory,
         ring_directory=rings,
@@ -104,6 +111,7 @@ def watch(
         say=say,
         capture_limit_bytes=settings.capture_limit or None,
         peers=peers,
+        publisher=publisher,
     )
     nodes = {"nodes": setup.plan.nodes} if setup.several else {}
     watcher.tell(EventName.JOB_STARTED, command=shlex.join(job.command), job_name=name, pid=child.pid, **nodes)
@@ -121,6 +129,8 @@ def watch(
     watcher.wait_for_peers(OTHERS_END_S)
     watcher.settle(abnormal=child.exit_code != 0)
     watcher.close()
+    if publisher is not None:
+        end_publisher(publisher)
     view.close()
     export.close()
     if export.problem:
@@ -140,6 +150,28 @@ def watch(
         say(f"{directory.path}: run.json not updated: {error.strerror}")
     if not settings.json_lines:
         print_summary(incidents, foreign, status, directory)
+
+
+def start_publisher(settings: RunSettings, directory: RunDirectory) -> KafkaPublisher | None:
+    """The way to Kafka beside the embedded one, where it was asked for."""
+    if not settings.kafka:
+        return None
+    try:
+        from .kafka_service import make_publisher  # brings a Kafka client along
+
+        publisher, _ = make_publisher(settings, "whichrank-run", directory.path / SPOOL_FOLDER, SPOOL_BYTES)
+        publisher.start()
+    except Exception as error:  # edge: the job is watched without it
+        say(f"nothing goes to Kafka: {error}")
+        return None
+    return publisher
+
+
+def end_publisher(publisher: KafkaPublisher) -> None:
+    from ..agents.kafka_publisher import describe_stats
+
+    publisher.close(KAFKA_PATIENCE_S)
+    say(f"Kafka: {describe_stats(publisher.stats)}")
 
 
 def name_job(chosen: str, script: str) -> str:

@@ -1,0 +1,204 @@
+"""All jobs of a node: a folder of rings gets an agent and a thread of its own, for as long as somebody lives in it.
+
+One broken folder, ring or job never touches another. Two users who claim the same job are two jobs. Folders come and
+go; the thread that calls ``turn`` looks for them, the threads of the folders do the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from ..telemetry.records import Event, Identity
+from .agent import Agent
+from .job_folders import JobFolder, find_job_folders, identify_job
+from .settings import AgentSettings
+from .shipper import PublishRanked
+
+logger = logging.getLogger("whichrank.agents")
+
+_WAIT_S = 0.25
+#: A folder in which nobody has lived for so long is left until something new appears in it.
+IDLE_S = 15.0
+#: Evidence of so many jobs is kept; the oldest goes.
+KEPT_EVIDENCE = 32
+MAX_REQUESTS = 256
+
+
+class NodeAgent:
+    """Not thread-safe but for ``request``: one thread calls ``turn`` and ``close``."""
+
+    def __init__(
+        self,
+        *,
+        rings: Path,
+        own: Identity,
+        publish_ranked: PublishRanked,
+        evidence_directory: Path | None = None,
+        more_health: Callable[[], Mapping[str, int]] = dict,
+        settings: AgentSettings | None = None,
+        report: Callable[[str], None] = logger.warning,
+        idle_s: float = IDLE_S,
+    ) -> None:
+        """rings: where folders of rings are, with ``*``. own: cluster and node; the rest of it is not looked at."""
+        self._rings = rings
+        self._own = own
+        self._publish_ranked = publish_ranked
+        self._evidence_directory = evidence_directory
+        self._more_health = more_health
+        self._settings = settings or AgentSettings()
+        self._report = _Once(report)
+        self._idle_s = idle_s
+        self._since_ns = time.monotonic_ns()
+        self._watches: dict[Path, _FolderWatch] = {}
+        #: Folders in which nobody lives, with their mtime when that was found.
+        self._left: dict[Path, int] = {}
+        self.watched_before = 0
+
+    def turn(self) -> None:
+        """Look for folders, and for threads that have ended."""
+        folders = {folder.path: folder for folder in find_job_folders(self._rings, self._report)}
+        for path, watch in list(self._watches.items()):
+            if not watch.is_alive():
+                del self._watches[path]
+                if path in folders:
+                    self._left[path] = watch.left_ns
+        self._left = {path: left_ns for path, left_ns in self._left.items() if path in folders}
+        for path, folder in folders.items():
+            if path not in self._watches and self._left.get(path) != folder.changed_ns:
+                self._watch(folder)
+
+    def request(self, event: Event) -> None:
+        """A request for evidence, from any thread: to the job it names, or to all."""
+        for watch in list(self._watches.values()):
+            if event.identity.job in ("", watch.identity.job):
+                watch.take(event)
+
+    @property
+    def jobs(self) -> list[str]:
+        return sorted(watch.identity.job for watch in self._watches.values())
+
+    def close(self, patience_s: float) -> None:
+        """What the ranks did until now is published; threads that take longer are left."""
+        deadline = time.monotonic() + patience_s
+        for watch in self._watches.values():
+            watch.finish.set()
+        for watch in self._watches.values():
+            watch.join(max(0.0, deadline - time.monotonic()))
+
+    def _watch(self, folder: JobFolder) -> None:
+        identity = identify_job(folder, self._own, self._since_ns)
+        if identity is None:
+            return  # not written yet, all damaged, or of the past: looked at again
+        if any(
+            watch.identity.job == identity.job and watch.folder.owner_uid != folder.owner_uid
+            for watch in self._watches.values()
+        ):
+            mine = f"{identity.job}@{folder.owner_uid}"
+            self._report(f"{folder.path}: job {identity.job} is another user's here; it is called {mine}")
+            identity = replace(identity, job=mine, run=mine)
+        self._left.pop(folder.path, None)
+        watch = _FolderWatch(folder, identity, self._make_agent, self._idle_s)
+        self._watches[folder.path] = watch
+        self.watched_before += 1
+        watch.start()
+
+    def _make_agent(self, folder: JobFolder, identity: Identity) -> Agent:
+        evidence = None
+        if self._evidence_directory is not None:
+            evidence = self._evidence_directory / folder.path.name
+            self._forget_evidence(self._evidence_directory, keep=evidence.name)
+        return Agent(
+            ring_directory=folder.path,
+            publish=None,
+            publish_ranked=self._publish_ranked,
+            identity=identity,
+            evidence_directory=evidence,
+            settings=self._settings,
+            more_health=self._more_health,
+            owner_uid=folder.owner_uid,
+            may_have_missed=True,
+            since_ns=self._since_ns,
+        )
+
+    def _forget_evidence(self, directory: Path, keep: str) -> None:
+        try:
+            folders = sorted((e.stat().st_mtime_ns, e.path) for e in os.scandir(directory) if e.is_dir())
+        except OSError:
+            return
+        for _, path in folders[: max(0, len(folders) - KEPT_EVIDENCE + 1)]:
+            if Path(path).name != keep:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+class _FolderWatch(threading.Thread):
+    """The polling thread of one folder's agent."""
+
+    def __init__(
+        self, folder: JobFolder, identity: Identity, make_agent: Callable[[JobFolder, Identity], Agent], idle_s: float
+    ) -> None:
+        super().__init__(name=f"whichrank-{folder.path.name}", daemon=True)
+        self.folder, self.identity = folder, identity
+        self.finish = threading.Event()
+        #: mtime of the folder before the last look, by which it is known whether something came after it.
+        self.left_ns = folder.changed_ns
+        self._make_agent = make_agent
+        self._idle_s = idle_s
+        self._requests: queue.Queue[Event] = queue.Queue(MAX_REQUESTS)
+
+    def take(self, event: Event) -> None:
+        try:
+            self._requests.put_nowait(event)
+        except queue.Full:
+            logger.warning("more than %d requests for evidence wait; the rest is dropped", MAX_REQUESTS)
+
+    def run(self) -> None:
+        try:
+            agent = self._make_agent(self.folder, self.identity)
+        except OSError as error:
+            logger.warning("%s: cannot be watched: %s", self.folder.path, error)
+            return
+        try:
+            self._poll(agent)
+        finally:
+            agent.close()
+
+    def _poll(self, agent: Agent) -> None:
+        idle_since = time.monotonic()
+        while not self.finish.is_set():
+            changed_ns = self._changed_ns()
+            agent.wait(_WAIT_S)
+            while not self._requests.empty():
+                agent.request(self._requests.get_nowait())
+            agent.poll()
+            if agent.watched:
+                idle_since = time.monotonic()
+            elif time.monotonic() - idle_since > self._idle_s:
+                self.left_ns = changed_ns
+                return
+
+    def _changed_ns(self) -> int:
+        try:
+            return os.stat(self.folder.path).st_mtime_ns
+        except OSError:
+            return 0
+
+
+class _Once:
+    """Each line once, and not without end."""
+
+    def __init__(self, report: Callable[[str], None], limit: int = 256) -> None:
+        self._report, self._limit = report, limit
+        self._said: set[str] = set()
+
+    def __call__(self, line: str) -> None:
+        if line not in self._said and len(self._said) < self._limit:
+            self._said.add(line)
+            self._report(line)

@@ -1,0 +1,77 @@
+"""``whichrank agent``: one per node, for jobs that ``whichrank run`` did not start; what it sees goes to Kafka.
+
+The main thread looks for jobs and waits for SIGTERM; each job, the publisher and the requests have their own threads.
+It ends within five seconds: what Kafka has not taken by then is in the spool, for the next one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+from dataclasses import replace
+from types import FrameType
+
+from ..agents.kafka_publisher import describe_stats
+from ..agents.node_agent import NodeAgent
+from ..telemetry.identity import read_pod_labels, resolve_identity
+from ..transport.kafka_client import KafkaTrouble
+from .kafka_service import make_publisher
+from .run import SayHandler, say
+from .settings import AgentOptions
+
+_LOOK_S = 1.0
+#: Of the five seconds that an end may take: the agents' last words, then Kafka.
+_LAST_WORDS_S, _LAST_SENDS_S = 1.5, 1.5
+
+EXIT_USAGE = 2
+
+
+def agent(options: AgentOptions) -> int:
+    """Watch this node until SIGTERM or SIGINT; the exit status."""
+    logger = logging.getLogger("whichrank")
+    logger.addHandler(SayHandler())
+    logger.propagate = False
+    ended = threading.Event()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        ended.set()
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+    own = resolve_identity(os.environ, pod_labels=read_pod_labels(os.environ), hostname=socket.gethostname())
+    own = replace(own, run="", job="", attempt="", world="")
+    try:
+        publisher, _ = make_publisher(
+            options, f"whichrank-agent-{own.node}", options.data / "spool", options.spool_limit
+        )
+    except KafkaTrouble as trouble:
+        say(str(trouble))
+        return EXIT_USAGE
+    node = NodeAgent(
+        rings=options.rings,
+        own=own,
+        publish_ranked=publisher.publish,
+        evidence_directory=options.data / "evidence",
+        more_health=lambda: publisher.stats,
+        report=say,
+    )
+    publisher.start()
+    say(f"agent of node {own.node}: watches {options.rings}, publishes to Kafka at {options.kafka}")
+    if os.geteuid() != 0:
+        say(f"not root: only the jobs of user {os.geteuid()} can be watched")
+    said: list[str] = []
+    while not ended.wait(_LOOK_S):
+        try:
+            node.turn()
+        except Exception as error:  # edge: nothing that lies in a folder may end the service
+            logger.warning("looking for jobs: %s: %s", type(error).__name__, error)
+        if node.jobs != said:
+            said = node.jobs
+            say(f"jobs here: {', '.join(said) or 'none'}")
+    node.close(_LAST_WORDS_S)
+    publisher.close(_LAST_SENDS_S)
+    say(f"agent ends: {describe_stats(publisher.stats)}")
+    return 0

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..telemetry.identity import resolve_identity
+from ..telemetry.identity import resolve_identity, resolve_job_name
 from ..telemetry.records import Identity
 from ..telemetry.ring_layout import RING_SUFFIX
 from . import processes
@@ -23,6 +23,14 @@ from .ring_file import RingDamaged, RingFile
 _DEPTH = 2
 #: More folders than this below a root are somebody's mistake.
 MAX_FOLDERS = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundJob:
+    """identity: cluster and node are the agent's own. name: what people call the job."""
+
+    identity: Identity
+    name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +77,8 @@ def _folders(path: Path, depth: int, report: Callable[[str], None]) -> Iterator[
                 yield from _folders(path / name, depth - 1, report)
 
 
-def identify_job(folder: JobFolder, own: Identity, since_ns: int) -> Identity | None:
-    """Identity of the job whose rings lie in a folder, by the newest ring that can be read.
+def identify_job(folder: JobFolder, own: Identity, since_ns: int) -> FoundJob | None:
+    """The job whose rings lie in a folder, by the newest ring that can be read.
 
     own: cluster and node of this agent, which no ring can claim.
     None: no ring can be read yet, or all are of ranks that were dead before ``since_ns`` (monotonic).
@@ -83,23 +91,24 @@ def identify_job(folder: JobFolder, own: Identity, since_ns: int) -> Identity | 
         )
     except OSError:
         return None
-    identity: Identity | None = None
+    job: FoundJob | None = None
     for _, name in reversed(names):
         try:
             ring = RingFile(folder.path / name)
         except (RingDamaged, OSError):
             continue
         if ring.uid in (folder.owner_uid, 0):
-            identity = identity or _claimed_identity(ring, folder, own)
+            job = job or _claimed_job(ring, folder, own)
         matters = ring.header.created_mono_ns >= since_ns or processes.lock_holder(ring.fd) is not None
         ring.close()
-        if matters and identity is not None:
-            return identity
+        if matters and job is not None:
+            return job
     return None
 
 
-def _claimed_identity(ring: RingFile, folder: JobFolder, own: Identity) -> Identity:
+def _claimed_job(ring: RingFile, folder: JobFolder, own: Identity) -> FoundJob:
     claims = {key: value for key, value in ring.header.identity.items() if isinstance(value, str)}
     claimed = resolve_identity(claims)
     job = claimed.job or claims.get("job") or folder.path.name
-    return replace(own, job=job, run=claimed.run or job, world="", attempt="", rank=-1)
+    identity = replace(own, job=job, run=claimed.run or job, world="", attempt="", rank=-1)
+    return FoundJob(identity=identity, name=resolve_job_name(claims) or Path(claims.get("script", "")).name or job)

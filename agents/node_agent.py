@@ -13,12 +13,12 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..telemetry.records import Event, Identity
 from .agent import Agent
-from .job_folders import JobFolder, find_job_folders, identify_job
+from .job_folders import FoundJob, JobFolder, find_job_folders, identify_job
 from .settings import AgentSettings
 from .shipper import PublishRanked
 
@@ -30,6 +30,14 @@ IDLE_S = 15.0
 #: Evidence of so many jobs is kept; the oldest goes.
 KEPT_EVIDENCE = 32
 MAX_REQUESTS = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """When a folder was last looked at (monotonic), and its mtime just before: by these it is known what came later."""
+
+    changed_ns: int
+    at_ns: int
 
 
 class NodeAgent:
@@ -58,8 +66,8 @@ class NodeAgent:
         self._idle_s = idle_s
         self._since_ns = time.monotonic_ns()
         self._watches: dict[Path, _FolderWatch] = {}
-        #: Folders in which nobody lives, with their mtime when that was found.
-        self._left: dict[Path, int] = {}
+        #: Folders in which nobody lives: by the last look at them.
+        self._left: dict[Path, _Look] = {}
         self.watched_before = 0
 
     def turn(self) -> None:
@@ -69,21 +77,22 @@ class NodeAgent:
             if not watch.is_alive():
                 del self._watches[path]
                 if path in folders:
-                    self._left[path] = watch.left_ns
-        self._left = {path: left_ns for path, left_ns in self._left.items() if path in folders}
+                    self._left[path] = watch.last_look
+        self._left = {path: look for path, look in self._left.items() if path in folders}
         for path, folder in folders.items():
-            if path not in self._watches and self._left.get(path) != folder.changed_ns:
-                self._watch(folder)
+            left = self._left.get(path)
+            if path not in self._watches and (left is None or left.changed_ns != folder.changed_ns):
+                self._watch(folder, left.at_ns if left is not None else self._since_ns)
 
     def request(self, event: Event) -> None:
         """A request for evidence, from any thread: to the job it names, or to all."""
         for watch in list(self._watches.values()):
-            if event.identity.job in ("", watch.identity.job):
+            if event.identity.job in ("", watch.job.identity.job):
                 watch.take(event)
 
     @property
     def jobs(self) -> list[str]:
-        return sorted(watch.identity.job for watch in self._watches.values())
+        return sorted(watch.job.identity.job for watch in self._watches.values())
 
     def close(self, patience_s: float) -> None:
         """What the ranks did until now is published; threads that take longer are left."""
@@ -93,24 +102,24 @@ class NodeAgent:
         for watch in self._watches.values():
             watch.join(max(0.0, deadline - time.monotonic()))
 
-    def _watch(self, folder: JobFolder) -> None:
-        identity = identify_job(folder, self._own, self._since_ns)
-        if identity is None:
+    def _watch(self, folder: JobFolder, since_ns: int) -> None:
+        job = identify_job(folder, self._own, since_ns)
+        if job is None:
             return  # not written yet, all damaged, or of the past: looked at again
         if any(
-            watch.identity.job == identity.job and watch.folder.owner_uid != folder.owner_uid
+            watch.job.identity.job == job.identity.job and watch.folder.owner_uid != folder.owner_uid
             for watch in self._watches.values()
         ):
-            mine = f"{identity.job}@{folder.owner_uid}"
-            self._report(f"{folder.path}: job {identity.job} is another user's here; it is called {mine}")
-            identity = replace(identity, job=mine, run=mine)
+            mine = f"{job.identity.job}@{folder.owner_uid}"
+            self._report(f"{folder.path}: job {job.identity.job} is another user's here; it is called {mine}")
+            job = replace(job, identity=replace(job.identity, job=mine, run=mine))
         self._left.pop(folder.path, None)
-        watch = _FolderWatch(folder, identity, self._make_agent, self._idle_s)
+        watch = _FolderWatch(folder, job, since_ns, self._make_agent, self._idle_s)
         self._watches[folder.path] = watch
         self.watched_before += 1
         watch.start()
 
-    def _make_agent(self, folder: JobFolder, identity: Identity) -> Agent:
+    def _make_agent(self, folder: JobFolder, job: FoundJob, since_ns: int) -> Agent:
         evidence = None
         if self._evidence_directory is not None:
             evidence = self._evidence_directory / folder.path.name
@@ -119,13 +128,14 @@ class NodeAgent:
             ring_directory=folder.path,
             publish=None,
             publish_ranked=self._publish_ranked,
-            identity=identity,
+            identity=job.identity,
+            job_name=job.name,
             evidence_directory=evidence,
             settings=self._settings,
             more_health=self._more_health,
             owner_uid=folder.owner_uid,
-            may_have_missed=True,
-            since_ns=self._since_ns,
+            may_have_missed=since_ns == self._since_ns,  # later we were here ourselves
+            since_ns=since_ns,
         )
 
     def _forget_evidence(self, directory: Path, keep: str) -> None:
@@ -142,13 +152,18 @@ class _FolderWatch(threading.Thread):
     """The polling thread of one folder's agent."""
 
     def __init__(
-        self, folder: JobFolder, identity: Identity, make_agent: Callable[[JobFolder, Identity], Agent], idle_s: float
+        self,
+        folder: JobFolder,
+        job: FoundJob,
+        since_ns: int,
+        make_agent: Callable[[JobFolder, FoundJob, int], Agent],
+        idle_s: float,
     ) -> None:
         super().__init__(name=f"whichrank-{folder.path.name}", daemon=True)
-        self.folder, self.identity = folder, identity
+        self.folder, self.job = folder, job
         self.finish = threading.Event()
-        #: mtime of the folder before the last look, by which it is known whether something came after it.
-        self.left_ns = folder.changed_ns
+        self.last_look = _Look(changed_ns=folder.changed_ns, at_ns=since_ns)
+        self._since_ns = since_ns
         self._make_agent = make_agent
         self._idle_s = idle_s
         self._requests: queue.Queue[Event] = queue.Queue(MAX_REQUESTS)
@@ -161,7 +176,7 @@ class _FolderWatch(threading.Thread):
 
     def run(self) -> None:
         try:
-            agent = self._make_agent(self.folder, self.identity)
+            agent = self._make_agent(self.folder, self.job, self._since_ns)
         except OSError as error:
             logger.warning("%s: cannot be watched: %s", self.folder.path, error)
             return
@@ -173,7 +188,7 @@ class _FolderWatch(threading.Thread):
     def _poll(self, agent: Agent) -> None:
         idle_since = time.monotonic()
         while not self.finish.is_set():
-            changed_ns = self._changed_ns()
+            look = _Look(changed_ns=self._changed_ns(), at_ns=time.monotonic_ns())
             agent.wait(_WAIT_S)
             while not self._requests.empty():
                 agent.request(self._requests.get_nowait())
@@ -181,7 +196,7 @@ class _FolderWatch(threading.Thread):
             if agent.watched:
                 idle_since = time.monotonic()
             elif time.monotonic() - idle_since > self._idle_s:
-                self.left_ns = changed_ns
+                self.last_look = look
                 return
 
     def _changed_ns(self) -> int:

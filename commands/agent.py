@@ -16,6 +16,7 @@ from types import FrameType
 
 from ..agents.kafka_publisher import describe_stats
 from ..agents.node_agent import NodeAgent
+from ..agents.settings import AgentSettings
 from ..telemetry.identity import read_pod_labels, resolve_identity
 from ..transport.kafka_client import KafkaTrouble
 from .kafka_service import make_publisher
@@ -56,6 +57,7 @@ def agent(options: AgentOptions) -> int:
         publish_ranked=publisher.publish,
         evidence_directory=options.data / "evidence",
         more_health=lambda: publisher.stats,
+        settings=AgentSettings(tell_people=True),
         report=say,
     )
     publisher.start()

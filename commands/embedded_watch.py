@@ -86,7 +86,7 @@ class EmbeddedWatch:
             publish=self._publish_own,
             identity=identity,
             evidence_directory=directory.evidence,
-            settings=AgentSettings(),
+            settings=AgentSettings(tell_people=publisher is not None),
             publish_ranked=publisher.publish if publisher is not None else None,
             more_health=(lambda: publisher.stats) if publisher is not None else dict,
         )

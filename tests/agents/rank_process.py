@@ -44,6 +44,7 @@ def main() -> None:
             "restart_count": options.get("restart_count", 0),
             "host": "here",
             "torch": "2.15.0",
+            **options.get("identity", {}),
         },
         slots=options.get("slots"),
     )

@@ -1,0 +1,198 @@
+"""All jobs of a node: found, told apart, watched for as long as somebody lives; real ranks with real rings."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agents.conftest import RankProcess
+from whichrank.agents.job_folders import find_job_folders
+from whichrank.agents.node_agent import NodeAgent
+from whichrank.agents.priority import Priority
+from whichrank.agents.settings import AgentSettings
+from whichrank.telemetry.otlp import decode_logs
+from whichrank.telemetry.records import Event, Identity
+from whichrank.telemetry.topics import TOPIC_BLOCKS
+from whichrank.telemetry.vocabulary import EventName
+
+OWN = Identity(cluster="mine", node="node-1")
+
+
+class Node:
+    """A root with folders of rings, ranks in them, and the agent that watches."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.ranks: list[RankProcess] = []
+        self.agents: list[NodeAgent] = []
+        self.said: list[str] = []
+        self.messages: list[tuple[str, str, bytes, Priority]] = []
+
+    def rank(self, folder: str, rank: int = 0, world: int = 1, **identity: str) -> RankProcess:
+        path = self.root / folder
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.ranks.append(RankProcess(path, rank, world, identity=identity))
+        return self.ranks[-1]
+
+    def watch(self, pattern: str = "", **options: Any) -> NodeAgent:
+        agent = NodeAgent(
+            rings=self.root / pattern if pattern else self.root,
+            own=OWN,
+            publish_ranked=lambda *message: self.messages.append(message),
+            report=self.said.append,
+            settings=AgentSettings(take_stacks=False),
+            **options,
+        )
+        self.agents.append(agent)
+        return agent
+
+    def events(self, name: EventName) -> list[Event]:
+        return [
+            payload
+            for topic, _, value, _ in list(self.messages)
+            if topic == TOPIC_BLOCKS
+            for payload in decode_logs(topic, value)
+            if isinstance(payload, Event) and payload.name is name
+        ]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    node = Node(tmp_path / "rings")
+    yield node
+    for agent in node.agents:
+        agent.close(10.0)
+    for rank in node.ranks:
+        rank.end()
+
+
+def until(agent: NodeAgent, condition: Callable[[], object], timeout_s: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "never happened"
+        agent.turn()
+        time.sleep(0.05)
+
+
+def test_each_job_of_the_node_is_watched_under_its_own_name(node: Node) -> None:
+    node.rank("by-id", WHICHRANK_JOB_ID="chosen", WHICHRANK_RUN_ID="chain", WHICHRANK_CLUSTER_ID="claimed")
+    node.rank("user/slurm", SLURM_JOB_ID="4711")
+    node.rank("user/plain", job="host-29500")
+    node.rank("user/nameless")
+    agent = node.watch()
+    until(agent, lambda: len(node.events(EventName.RANK_STARTED)) == 4)
+    seen = {event.identity.job: event.identity for event in node.events(EventName.RANK_STARTED)}
+    assert set(seen) == {"chosen", "4711", "host-29500", "nameless"} == set(agent.jobs)
+    assert seen["chosen"].run == "chain"
+    assert {(identity.cluster, identity.node) for identity in seen.values()} == {("mine", "node-1")}
+    assert {key for _, key, _, _ in node.messages} == set(seen)
+
+
+def test_messages_have_one_priority_each_and_the_order_of_a_flush(node: Node) -> None:
+    rank = node.rank("job")
+    agent = node.watch()
+    until(agent, lambda: node.events(EventName.RANK_STARTED))
+    rank.say("collectives 5")
+    rank.say("step 1.0")
+    rank.say("exit 3 1", answers=False)
+    until(agent, lambda: node.events(EventName.RANK_EXIT))
+    last = [
+        (priority, {payload.name for payload in decode_logs(topic, value)})  # type: ignore[union-attr]
+        for topic, _, value, priority in node.messages
+        if topic == TOPIC_BLOCKS
+    ]
+    for priority, names in last:
+        if EventName.BLOCK_COLLECTIVES in names:
+            assert priority is Priority.COLLECTIVES
+            assert names == {EventName.BLOCK_COLLECTIVES}
+        if names & {EventName.BLOCK_STEPS, EventName.BLOCK_PROGRESS}:
+            assert priority is Priority.PROGRESS
+        if names & {EventName.RANK_EXIT, EventName.GROUP_DEFINED, EventName.RANK_STARTED}:
+            assert priority is Priority.RANK_EVENTS
+    kinds = [name for _, names in last for name in names]
+    assert kinds.index(EventName.GROUP_DEFINED) < kinds.index(EventName.BLOCK_COLLECTIVES)
+    assert kinds.index(EventName.BLOCK_COLLECTIVES) < kinds.index(EventName.BLOCK_STEPS)
+    assert kinds.index(EventName.BLOCK_STEPS) < kinds.index(EventName.RANK_EXIT)
+
+
+def test_a_folder_is_left_when_nobody_lives_in_it_and_taken_up_again(node: Node) -> None:
+    rank = node.rank("job")
+    agent = node.watch(idle_s=0.2)
+    until(agent, lambda: node.events(EventName.RANK_STARTED))
+    rank.say("exit 0 1", answers=False)
+    until(agent, lambda: node.events(EventName.RANK_EXIT) and not agent.jobs)
+    for _ in range(20):
+        agent.turn()
+    assert agent.watched_before == 1
+    node.rank("job", 1, 2)
+    until(agent, lambda: len(node.events(EventName.RANK_STARTED)) == 2)
+    assert agent.watched_before == 2
+    assert len(node.events(EventName.RANK_EXIT)) == 1
+
+
+def test_who_died_while_no_agent_watched_is_told_if_others_of_the_launch_live(node: Node) -> None:
+    node.rank("job", 0, 2)
+    dead = node.rank("job", 1, 2)
+    finished = node.rank("finished")
+    for rank in (dead, finished):
+        rank.say("exit 3 1", answers=False)
+        rank.process.wait()
+    agent = node.watch()
+    until(agent, lambda: node.events(EventName.RANK_EXIT))
+    (event,) = node.events(EventName.RANK_EXIT)
+    assert (event.identity.rank, event.attributes["left_behind"]) == (1, True)
+    assert agent.jobs == ["job"]  # the other was over before we came
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for files of another user")
+def test_two_users_who_claim_one_job_are_two_jobs(node: Node) -> None:
+    node.rank("a", WHICHRANK_JOB_ID="same")
+    agent = node.watch()
+    until(agent, lambda: node.events(EventName.RANK_STARTED))
+    node.rank("b", WHICHRANK_JOB_ID="same")
+    for path in (node.root / "b", *(node.root / "b").iterdir()):
+        os.chown(path, 12001, 12001)
+    until(agent, lambda: len(node.events(EventName.RANK_STARTED)) == 2)
+    assert {event.identity.job for event in node.events(EventName.RANK_STARTED)} == {"same", "same@12001"}
+    assert len(node.said) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for files of another user")
+def test_a_ring_of_a_stranger_in_a_users_folder_is_left_out(node: Node) -> None:
+    node.rank("job", 0, 2)
+    node.rank("job", 1, 2)
+    os.chown(node.root / "job", 12001, 12001)
+    for path in (node.root / "job").iterdir():
+        os.chown(path, 12001 if "rank-00000" in path.name else 12002, 0)
+    agent = node.watch()
+    until(agent, lambda: node.events(EventName.RANK_STARTED))
+    time.sleep(0.5)
+    assert {event.identity.rank for event in node.events(EventName.RANK_STARTED)} == {0}
+
+
+def test_links_and_deep_folders_are_not_followed(tmp_path: Path) -> None:
+    for place in ("one", "two/three", "two/three/four/five"):
+        (tmp_path / place).mkdir(parents=True, exist_ok=True)
+        (tmp_path / place / "rank-00000.1.a.ring").write_bytes(b"")
+    (tmp_path / "link").symlink_to(tmp_path / "one")
+    found = [str(folder.path.relative_to(tmp_path)) for folder in find_job_folders(tmp_path, print)]
+    assert found == ["one", "two/three"]
+    assert [folder.path.name for folder in find_job_folders(tmp_path / "o*", print)] == ["one"]
+
+
+def test_damaged_rings_are_no_job(node: Node) -> None:
+    folder = node.root / "job"
+    folder.mkdir(parents=True)
+    (folder / "rank-00000.1.a.ring").write_bytes(b"nonsense")
+    (folder / "rank-00001.1.a.ring").mkdir()
+    agent = node.watch()
+    for _ in range(5):
+        agent.turn()
+    assert agent.jobs == []
+    node.rank("job")
+    until(agent, lambda: node.events(EventName.RANK_STARTED))

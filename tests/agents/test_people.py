@@ -16,6 +16,7 @@ from whichrank.agents.agent import Agent
 from whichrank.agents.rank_metrics import MAX_COLLECTIVE_SERIES
 from whichrank.agents.rank_spans import SpanRate
 from whichrank.instrumentation.ring_writer import RingWriter
+from whichrank.processors.trace_writer import TraceWriter
 from whichrank.telemetry import attributes as names
 from whichrank.telemetry.metric_encode import METRICS
 from whichrank.telemetry.records import Identity
@@ -170,6 +171,34 @@ def test_metrics_count_what_happened(start_rank: Start, watch: Watch) -> None:
     assert not watched.agent.health.drops
     for _, name, attributes, _ in points_of(requests):
         assert set(attributes) <= set(METRICS[name].attributes)
+
+
+def test_the_trace_writer_tells_the_same_spans_as_the_agent(start_rank: Start, watch: Watch) -> None:
+    ranks = [start_rank(0), start_rank(1)]
+    watched = watch(tell_people=True, spans_per_rank_s=MANY, spans_period_s=0.05)
+    watched.run_until(lambda: len(watched.events(EventName.RANK_STARTED)) == 2)
+    for rank in ranks:
+        rank.say("token feed")
+    watched.run_until(lambda: watched.events(EventName.LAUNCH_MET))
+    for rank in ranks:
+        for _ in range(4):
+            rank.say(f"phase {int(Phase.FORWARD)}")
+            rank.say("collectives 3")
+            rank.say("step 2.5")
+    for rank in ranks:
+        rank.say("exit 0 1", answers=False)
+    watched.run_until(lambda: len(watched.events(EventName.RANK_EXIT)) == 2)
+    watched.agent.close()
+    writer = TraceWriter()
+    for stamp_ns, payload in enumerate(watched.payloads):
+        writer.see(payload, stamp_ns)
+    launch = watched.events(EventName.RANK_STARTED)[0].identity.attempt
+    suspect = {"job": {"id": "job", "attempt": launch}, "suspects": [{"rank": 1}], "first_bad": {"step": 2}}
+    assert writer.incident({"id": "1", **suspect}, len(watched.payloads)) is not None
+    written = [(resource, span.SerializeToString()) for resource, span in spans_of(writer.take())]
+    assert len(written) == 2 * 4 * 4, "ranks, steps 0 to 3, a step and three operations each"
+    told = [(resource, span.SerializeToString()) for resource, span in spans_of(watched.for_people[TOPIC_SPANS])]
+    assert [each for each in written if each not in told] == []
 
 
 def test_nothing_is_told_unless_asked_for(told: Callable[..., Told]) -> None:

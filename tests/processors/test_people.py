@@ -1,0 +1,201 @@
+"""Incidents and the pipeline for people, as the service publishes them; decoded with opentelemetry-proto."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+
+from tests.agents.people_messages import points_of, spans_of
+from tests.processors.test_trace_writer import STEP_NS, begin, document, identity, run_step
+from whichrank.processors.people import METRIC_OF, PipelineCounts, ProcessorPeople, Telling
+from whichrank.telemetry import attributes as names
+from whichrank.telemetry.records import Broken, Event
+from whichrank.telemetry.topics import TOPIC_LOGS, TOPIC_METRICS, TOPIC_SPANS
+from whichrank.telemetry.trace_identity import step_trace_id
+from whichrank.telemetry.vocabulary import EventName
+
+SECOND_NS = 10**9
+NOW_NS = 1_700_000_100 * SECOND_NS
+
+
+def people() -> ProcessorPeople:
+    return ProcessorPeople(cluster="lab", instance="processors-0", node="node-p", started_ns=NOW_NS - SECOND_NS)
+
+
+def values(telling: list[Telling], topic: str) -> list[bytes]:
+    return [each.value for each in telling if each.topic == topic]
+
+
+def gauges(telling: list[Telling]) -> dict[tuple[str, str], int]:
+    """Value by incident and severity."""
+    return {
+        (attributes[names.INCIDENT_ID], attributes[names.INCIDENT_SEVERITY]): point.as_int
+        for _, name, attributes, point in points_of(values(telling, TOPIC_METRICS))
+        if name == names.METRIC_INCIDENT_ACTIVE
+    }
+
+
+def revision(change: str, number: int, **others: Any) -> dict[str, Any]:
+    state = change if change in ("resolved", "merged") else "open"
+    return document(
+        **{
+            "revision": number,
+            "change": change,
+            "state": state,
+            "severity": "page",
+            "bucket": "communication_hang",
+            "kind": "rank_not_entered",
+            "cluster": "lab",
+            **others,
+        }
+    )
+
+
+def test_an_incident_is_told_as_event_trace_and_gauge_at_once() -> None:
+    telling = people()
+    # The trace writer's own tests say which spans these are.
+    begin(telling.traces)
+    for step in range(6):
+        run_step(telling.traces, step)
+    telling.incident(revision("opened", 1), 6 * STEP_NS, NOW_NS)
+    out = telling.take(NOW_NS, PipelineCounts)
+    (record,) = [
+        record
+        for raw in values(out, TOPIC_LOGS)
+        for part in ExportLogsServiceRequest.FromString(raw).resource_logs
+        for record in part.scope_logs[0].log_records
+    ]
+    assert record.event_name == "whichrank.incident.opened"
+    spans = spans_of(values(out, TOPIC_SPANS))
+    assert (record.trace_id, record.span_id) in {(span.trace_id, span.span_id) for _, span in spans}
+    assert gauges(out) == {("1f0c", "page"): 1}
+    assert {each.key for each in out} == {"lab"}
+    assert telling.failures == 0
+
+
+def test_a_life_is_a_span_that_links_to_the_step() -> None:
+    telling = people()
+    begin(telling.traces)
+    run_step(telling.traces, 4)
+    telling.incident(revision("opened", 1), 6 * STEP_NS, NOW_NS)
+    telling.take(NOW_NS, PipelineCounts)
+    telling.incident(revision("resolved", 2), 6 * STEP_NS, NOW_NS + SECOND_NS)
+    ((resource, span),) = spans_of(values(telling.take(NOW_NS + SECOND_NS, PipelineCounts), TOPIC_SPANS))
+    assert span.name == "incident rank_not_entered"
+    assert [link.trace_id for link in span.links] == [step_trace_id("job-7", "feed/0", 4)]
+    assert resource["service.name"] == "job-7"
+
+
+def test_the_gauge_goes_to_zero_and_ends_some_minutes_later() -> None:
+    telling = people()
+    telling.incident(revision("opened", 1), 0, NOW_NS)
+    assert gauges(telling.take(NOW_NS, PipelineCounts)) == {("1f0c", "page"): 1}
+    assert gauges(telling.take(NOW_NS + SECOND_NS, PipelineCounts)) == {}, "every ten seconds"
+    assert gauges(telling.take(NOW_NS + 10 * SECOND_NS, PipelineCounts)) == {("1f0c", "page"): 1}
+    end_ns = NOW_NS + 11 * SECOND_NS
+    telling.incident(revision("resolved", 2), 0, end_ns)
+    assert gauges(telling.take(end_ns, PipelineCounts)) == {("1f0c", "page"): 0}
+    assert gauges(telling.take(end_ns + 299 * SECOND_NS, PipelineCounts)) == {("1f0c", "page"): 0}
+    assert gauges(telling.take(end_ns + 310 * SECOND_NS, PipelineCounts)) == {}
+
+
+def test_another_severity_is_another_series_and_the_old_one_ends() -> None:
+    telling = people()
+    telling.incident(revision("opened", 1, severity="info"), 0, NOW_NS)
+    telling.incident(revision("updated", 2), 0, NOW_NS)
+    assert gauges(telling.take(NOW_NS, PipelineCounts)) == {("1f0c", "info"): 0, ("1f0c", "page"): 1}
+    telling.incident(revision("merged", 3, merged_into="2"), 0, NOW_NS)
+    assert gauges(telling.take(NOW_NS, PipelineCounts)) == {("1f0c", "info"): 0, ("1f0c", "page"): 0}
+    telling.incident(revision("reopened", 4), 0, NOW_NS)
+    assert gauges(telling.take(NOW_NS, PipelineCounts)) == {("1f0c", "info"): 0, ("1f0c", "page"): 1}
+
+
+def test_after_a_restart_open_incidents_are_still_shown_and_told_no_second_time() -> None:
+    telling = people()
+    telling.restore(revision("opened", 1), NOW_NS)
+    telling.restore(revision("resolved", 2, id="over"), NOW_NS)
+    out = telling.take(NOW_NS, PipelineCounts)
+    assert gauges(out) == {("1f0c", "page"): 1}
+    assert not values(out, TOPIC_LOGS)
+    assert not values(out, TOPIC_SPANS)
+
+
+def test_gauges_are_bounded_and_what_ended_first_goes_first() -> None:
+    telling = people()
+    for number in range(1024):
+        telling.incident(revision("opened", 1, id=str(number)), 0, NOW_NS)
+    telling.incident(revision("resolved", 2, id="7"), 0, NOW_NS)
+    telling.incident(revision("opened", 1, id="one more"), 0, NOW_NS)
+    shown = gauges(telling.take(NOW_NS, PipelineCounts))
+    assert len(shown) == 1024
+    assert ("7", "page") not in shown
+    assert telling.incidents.gauges_dropped == 1
+
+
+def test_the_pipeline_tells_how_it_does() -> None:
+    telling = people()
+    counts = PipelineCounts(
+        lag_s=1.5, records_in=7, records_out=6, decode_errors=1, dead_letters=2, state_rows=9, timers_late=3, cpu_s=0.5
+    )
+    out = values(telling.take(NOW_NS, lambda: counts), TOPIC_METRICS)
+    found = {name: point for _, name, _, point in points_of(out)}
+    assert {name: point.as_double or point.as_int for name, point in found.items()} == {
+        "whichrank.pipeline.lag": 1.5,
+        "whichrank.pipeline.records.in": 7,
+        "whichrank.pipeline.records.out": 6,
+        "whichrank.pipeline.decode.errors": 1,
+        "whichrank.pipeline.dead_letters": 2,
+        "whichrank.pipeline.state.rows": 9,
+        "whichrank.pipeline.timers.late": 3,
+        "process.cpu.time": 0.5,
+    }
+    assert found["whichrank.pipeline.lag"].start_time_unix_nano == 0
+    assert found["whichrank.pipeline.records.in"].start_time_unix_nano == NOW_NS - SECOND_NS
+    ((resource, *_), *_) = points_of(out)
+    assert resource == {
+        "service.name": "whichrank-processors",
+        "service.instance.id": "processors-0",
+        "host.name": "node-p",
+        "whichrank.cluster.id": "lab",
+    }
+
+
+def test_what_is_not_known_is_not_told() -> None:
+    out = values(people().take(NOW_NS, PipelineCounts), TOPIC_METRICS)
+    assert names.METRIC_PIPELINE_LAG not in {name for _, name, *_ in points_of(out)}
+
+
+def test_every_count_has_a_metric() -> None:
+    assert set(METRIC_OF) == set(PipelineCounts.__slots__)
+
+
+def test_counts_are_asked_only_when_they_are_due() -> None:
+    telling = people()
+    asked: list[int] = []
+
+    def counts() -> PipelineCounts:
+        asked.append(1)
+        return PipelineCounts()
+
+    for second in range(25):
+        telling.take(NOW_NS + second * SECOND_NS, counts)
+    assert len(asked) == 3
+
+
+@pytest.mark.parametrize("bad", [{"id": "x", "suspects": [3]}, {"job": "none"}, {"times": {"resolved": "soon"}}])
+def test_a_document_that_cannot_be_told_costs_nothing_else(bad: dict[str, Any]) -> None:
+    telling = people()
+    telling.incident({"change": "resolved", **bad}, 0, NOW_NS)
+    assert telling.failures == 1
+    telling.incident(revision("opened", 1), 0, NOW_NS)
+    assert gauges(telling.take(NOW_NS, PipelineCounts)) == {("1f0c", "page"): 1}
+
+
+def test_other_records_are_passed_over() -> None:
+    telling = people()
+    telling.see(Broken(topic="whichrank.blocks", reason="no", value=b""), 0)
+    odd = {"restart_count": "three", "pid": None}
+    telling.see(Event(name=EventName.RANK_STARTED, identity=identity(0), time_ns=0, attributes=odd), 0)
+    assert telling.failures == 1

@@ -13,7 +13,7 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
 
@@ -115,6 +115,7 @@ class EmbeddedRunner:
         start_after: int = 0,
         *,
         input_topics: Collection[str] = INPUT_TOPICS,
+        on_input: Callable[[Record], None] | None = None,
         commit_interval_s: float = COMMIT_INTERVAL_S,
         report: Callable[[str], None] | None = None,
     ) -> None:
@@ -123,6 +124,7 @@ class EmbeddedRunner:
         state_path: None keeps the state in memory only.
         on_output: gets each finding, incident, request and unreadable record after the commit that explains it; after a
             crash possibly again (see ``runner_outputs.OncePerRevision``). What it raises comes out of ``drain``.
+        on_input: sees each record before the operators do, after a crash possibly again. It must not raise.
         live: append ticks, outputs and marks to the bus; False for a replay, which only reads. See also ``lead`` and
             ``follow``.
         report: takes one line for what a person should know; default is a warning in the log.
@@ -132,6 +134,7 @@ class EmbeddedRunner:
         self._operators = tuple(operators)
         self._index_of = {operator.name: index for index, operator in enumerate(self._operators)}
         self._on_output = on_output
+        self._on_input = on_input
         self._mode = Mode.LIVE if live else Mode.REPLAY
         self._keeps_time = live
         self._input_topics = frozenset(input_topics)
@@ -158,8 +161,9 @@ class EmbeddedRunner:
         self._marked_at = 0.0
         #: Records that could not be read.
         self.broken = 0
-        #: Messages processed in this process.
+        #: Messages processed and outputs published in this process.
         self.messages = 0
+        self.published = 0
 
     @property
     def position(self) -> int:
@@ -183,6 +187,15 @@ class EmbeddedRunner:
     def outbox_size(self) -> int:
         """Outputs that are not published yet."""
         return len(self._state.outbox)
+
+    @property
+    def state_rows(self) -> int:
+        """Rows of all operators."""
+        return self._state.row_count()
+
+    def rows(self, operator: str, table: str) -> Iterator[tuple[str, bytes]]:
+        """Rows of one table over all keys, for what is told beside the operators."""
+        return self._state.rows_of(operator, table)
 
     def lead(self) -> None:
         """Keep time and publish from now on; first what lies on the bus is read, for it may say what is published."""
@@ -296,7 +309,10 @@ class EmbeddedRunner:
                 continue
             if isinstance(payload, Event) and payload.identity.cluster:
                 self._state.position.cluster = payload.identity.cluster
-            records.append((-1, Record(topic=message.topic, key=message.key, stamp_ns=self.now_ns, payload=payload)))
+            record = Record(topic=message.topic, key=message.key, stamp_ns=self.now_ns, payload=payload)
+            if self._on_input is not None:
+                self._on_input(record)
+            records.append((-1, record))
         self._dispatch(0, records)
 
     def _set_aside(self, message: Message, broken: Broken) -> None:
@@ -448,6 +464,7 @@ class EmbeddedRunner:
             outputs = [_output(entry) for entry in entries if not self._is_found(entry)]
             try:
                 self._bus.publish(outputs, entries[-1].after)
+                self.published += len(outputs)
             except OSError:
                 self._catch_up_to = self._bus.last_position  # whether it was taken may stand there
                 raise

@@ -129,6 +129,15 @@ class RunnerState:
     def open_table(self, prefix: tuple[str, str, str]) -> RowTable:
         return RowTable(prefix, self._rows.setdefault(prefix, {}), self._dirty_rows)
 
+    def row_count(self) -> int:
+        return sum(map(len, self._rows.values()))
+
+    def rows_of(self, operator: str, table: str) -> Iterator[tuple[str, bytes]]:
+        """Rows of one table over all keys."""
+        for (owner, _, name), rows in self._rows.items():
+            if (owner, name) == (operator, table):
+                yield from sorted(rows.items())
+
     # --- timers ---
     def set_timer(self, operator: str, key: str, name: str, due_ns: int, set_ns: int) -> None:
         due_ns = min(due_ns, _LAST_NS)  # "never" is a time that the file can hold

@@ -7,7 +7,7 @@ when it says something new.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,6 +94,13 @@ class Case:
         fields = json.loads(row)
         fields["contributions"] = [Contribution(**c) for c in fields["contributions"]]
         return cls(**fields)
+
+
+def published_documents(rows: Iterable[tuple[str, bytes]]) -> Iterator[Mapping[str, Any]]:
+    """The last revision of each incident in rows of ClusterOperator's table ``incidents``."""
+    for _, row in rows:
+        if document := Case.unpack(row).document:
+            yield document
 
 
 def compose(case: Case) -> Document:

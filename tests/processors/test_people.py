@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
-from tests.agents.people_messages import points_of, spans_of
+from tests.agents.people_messages import plain, points_of, spans_of
+from tests.processors.runner_examples import Clock, open_bus
 from tests.processors.test_trace_writer import STEP_NS, begin, document, identity, run_step
+from whichrank.processors.cluster.case import published_documents
+from whichrank.processors.cluster.operator import ClusterOperator
+from whichrank.processors.job.operator import JobOperator
+from whichrank.processors.operator import Operator
 from whichrank.processors.people import METRIC_OF, PipelineCounts, ProcessorPeople, Telling
+from whichrank.processors.runner import EmbeddedRunner
 from whichrank.telemetry import attributes as names
-from whichrank.telemetry.records import Broken, Event
-from whichrank.telemetry.topics import TOPIC_LOGS, TOPIC_METRICS, TOPIC_SPANS
+from whichrank.telemetry.otlp_encode import encode_payloads
+from whichrank.telemetry.records import Block, Broken, Event, Identity, Incident, Record
+from whichrank.telemetry.tables import STEPS
+from whichrank.telemetry.topics import TOPIC_BLOCKS, TOPIC_LOGS, TOPIC_METRICS, TOPIC_SPANS
 from whichrank.telemetry.trace_identity import step_trace_id
 from whichrank.telemetry.vocabulary import EventName
 
@@ -132,6 +144,55 @@ def test_gauges_are_bounded_and_what_ended_first_goes_first() -> None:
     assert len(shown) == 1024
     assert ("7", "page") not in shown
     assert telling.incidents.gauges_dropped == 1
+
+
+def test_beside_real_operators_and_after_a_restart(tmp_path: Path) -> None:
+    """A rank dies; what it was doing is told, and the incident is still shown by the next life of the service."""
+    clock = Clock()
+    bus = open_bus(tmp_path / "bus", clock)
+    telling = people()
+
+    def on_output(record: Record) -> None:
+        if isinstance(record.payload, Incident):
+            telling.incident(record.payload.document, record.stamp_ns, NOW_NS)
+
+    def runner(on_input: Callable[[Record], None] | None) -> EmbeddedRunner:
+        operators: list[Operator] = [JobOperator(), ClusterOperator()]
+        return EmbeddedRunner(bus, tmp_path / "state", operators, on_output, live=True, on_input=on_input)
+
+    first = runner(lambda record: telling.see(record.payload, record.stamp_ns))
+    who = Identity(cluster="lab", job="job-7", run="job-7", node="node-0", attempt="launch", rank=0)
+    rows = np.zeros(2, STEPS)
+    rows["step"], rows["begin_ns"], rows["end_ns"] = [0, 1], [0, SECOND_NS], [SECOND_NS, 2 * SECOND_NS]
+    started = {"pid": 100, "local_rank": 0, "world_size": 1}
+    died = {"signal": 9, "step": 1, "phase": "forward", "exit_state": 0, "exception": False}
+    for payload in (
+        Event(name=EventName.RANK_STARTED, identity=who, time_ns=NOW_NS, mono_ns=1, attributes=started),
+        Block(name=EventName.BLOCK_STEPS, identity=replace(who, rank=-1), rows=rows, clock_offset_ns=NOW_NS),
+        Event(name=EventName.RANK_EXIT, identity=who, time_ns=NOW_NS + 3 * SECOND_NS, mono_ns=3, attributes=died),
+    ):
+        bus.append(TOPIC_BLOCKS, "job-7", encode_payloads([payload]))
+        clock.advance(0.25)
+        first.drain()
+    for _ in range(20):
+        clock.advance(0.25)
+        first.drain()
+    out = telling.take(NOW_NS, PipelineCounts)
+    ((incident, severity),) = gauges(out)
+    steps = [plain(span)[names.STEP] for _, span in spans_of(values(out, TOPIC_SPANS)) if span.name == "step"]
+    assert steps == [0, 1]
+    assert telling.failures == 0
+    assert first.state_rows > 0
+    assert first.published >= 2, "finding and incident"
+    first.close()
+
+    telling = people()
+    second = runner(None)
+    for last in published_documents(second.rows("cluster", "incidents")):
+        telling.restore(last, NOW_NS)
+    assert gauges(telling.take(NOW_NS, PipelineCounts)) == {(incident, severity): 1}
+    second.close()
+    bus.close()
 
 
 def test_the_pipeline_tells_how_it_does() -> None:

@@ -1,6 +1,7 @@
 # whichrank's program. Two stages: the compiler and pip stay in the first.
 #
-#   docker build -t whichrank:0.1.0 .
+#   docker build -t whichrank:0.1.0 --target whichrank .
+#   docker build -t whichrank-demo:0.1.0 --target demo .       with torch, for the profile "demo": some GB
 
 ARG PYTHON_TAG=3.12-slim-bookworm
 
@@ -24,3 +25,14 @@ USER 10001:10001
 WORKDIR /var/lib/whichrank
 ENTRYPOINT ["whichrank"]
 CMD ["--help"]
+
+# The demo job trains for real. Its packages are those of the tests, torch among them.
+FROM build AS demo-build
+COPY requirements/newest.txt requirements/newest.txt
+RUN /opt/whichrank/bin/python -m pip install --no-cache-dir --require-hashes -r requirements/newest.txt
+
+FROM whichrank AS demo
+COPY --from=demo-build /opt/whichrank /opt/whichrank
+
+# What "docker build" makes unasked.
+FROM whichrank

@@ -14,8 +14,9 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = ("telemetry", "instrumentation", "agents", "transport", "processors", "commands")
 #: Code alone would not do: the type marker, the incident's schema.
 ALSO = ("py.typed", "telemetry/incident.schema.json")
-#: Files that people mount; no code.
+#: What people mount and start; no code.
 DEPLOY = "deploy"
+COMPOSE = ("docker-compose.yml", "compose.tls.yaml", "compose.sasl.yaml", ".env.example")
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +24,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     """Built from a copy, so that nothing is left behind in the source tree."""
     copy = tmp_path_factory.mktemp("source") / "whichrank"
     copy.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE", "__init__.py", "py.typed", "setup.py", "MANIFEST.in"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "__init__.py", "py.typed", "setup.py", *COMPOSE):
         if (ROOT / name).exists():
             shutil.copy(ROOT / name, copy)
     for folder in (*FOLDERS, DEPLOY):
@@ -41,7 +42,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 
 def test_every_module_is_in_the_wheel(wheel: zipfile.ZipFile) -> None:
     sources = {str(path.relative_to(ROOT)) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
-    sources |= {"__init__.py", *ALSO}
+    sources |= {"__init__.py", *ALSO, *COMPOSE}
     sources |= {str(path.relative_to(ROOT)) for path in (ROOT / DEPLOY).rglob("*") if path.is_file()}
     packed = {name.removeprefix("whichrank/") for name in wheel.namelist() if name.startswith("whichrank/")}
     assert sorted(sources - packed) == []

@@ -17,10 +17,11 @@ class Bridge:
     def __init__(self, folder: Path, kafka: Kafka, addresses: dict[str, str], metrics_port: int | None = None) -> None:
         health, metrics = free_ports(2)
         metrics = metrics_port or metrics
+        self.health_address = f"127.0.0.1:{health}"
         definition = service("collector", kafka.security.overlays)
         words = {
             "kafka:9092": kafka.address,
-            "0.0.0.0:13133": f"127.0.0.1:{health}",
+            "0.0.0.0:13133": self.health_address,
             "host: 0.0.0.0, port: 8888": f"host: 127.0.0.1, port: {metrics}",
             **addresses,
         }
@@ -39,6 +40,6 @@ class Bridge:
             "the Collector",
             [built_collector(), *(replace(word, {"/etc/otelcol": str(config)}) for word in definition.command)],
             log=folder / "collector.log",
-            ready=lambda: answers_http(f"http://127.0.0.1:{health}/"),
+            ready=lambda: answers_http(f"http://{self.health_address}/"),
             environment=definition.environment,
         )

@@ -54,6 +54,14 @@ LOKI = GoProgram(
     oldest_go=(1, 26, 5),
     local_replacement="github.com/grafana/loki/pkg/push",
 )
+COMPOSE = GoProgram(
+    name="docker-compose",
+    module="github.com/docker/compose/v5",
+    version="v5.5.1",
+    checksum="h1:saWlMxB0tfQ+FVUlWGIUjLvR0jF5cfTU18KI5zKLD/M=",
+    package="./cmd",
+    oldest_go=(1, 26, 3),
+)
 
 
 def need_go(what: str, oldest: tuple[int, int, int]) -> None:

@@ -21,7 +21,48 @@ FOREIGN_PREFIXES = ("WHICHRANK_", "OTEL_", "TORCHELASTIC_", "SLURM_")
 FOREIGN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
+#: What a machine may lack without its tests being worth less (--strict-skips).
+EXCUSES = ("no GPU", "no image registry", "no Slurm", "no Kubernetes")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--strict-skips",
+        action="store_true",
+        help=f"fail on skipped tests whose reason is none of: {', '.join(EXCUSES)}",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What this version of torch cannot do is not a test here (marker ``deselect_if``), rather than a skipped one."""
+    out = [item for item in items if any(mark.args[0] for mark in item.iter_markers("deselect_if"))]
+    if out:
+        config.hook.pytest_deselected(items=out)
+        items[:] = [item for item in items if item not in out]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if session.config.getoption("--strict-skips") and unexcused(session.config):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if config.getoption("--strict-skips"):
+        for line in unexcused(config):
+            terminalreporter.write_line(f"SKIPPED WITHOUT EXCUSE {line}", red=True)
+
+
+def unexcused(config: pytest.Config) -> list[str]:
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    assert reporter is not None
+    skipped = [f"{report.nodeid}: {report.longrepr[2]}" for report in reporter.stats.get("skipped", ())]
+    return [line for line in skipped if not any(excuse in line for excuse in EXCUSES)]
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "deselect_if(condition): not a test here, when this version of torch cannot do it"
+    )
     for name in list(os.environ):
         if name.startswith(FOREIGN_PREFIXES) or name in FOREIGN:
             del os.environ[name]

@@ -111,7 +111,7 @@ def test_the_wait_for_the_other_ranks_is_recorded(trained: JobResult) -> None:
         assert joining[0]["timeout_s"] == 1800.0  # torch's own for gloo
 
 
-@pytest.mark.skipif(not HAS_FSDP2, reason="FSDP2 does not work on the CPU before torch 2.8")
+@pytest.mark.deselect_if(not HAS_FSDP2)
 def test_fsdp2(trained: JobResult) -> None:
     for ring in trained.rings:
         step = ["forward", "other", "backward", "other", "optimizer"]

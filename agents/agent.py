@@ -41,7 +41,7 @@ from .local_verdicts import (
 from .news import News
 from .people import People
 from .rank_events import level_changes, started_attributes, where_attributes
-from .ring_directory import EndedRings, RingDirectory, find_process
+from .ring_directory import EndedRings, RingDirectory, find_process, gave_sign_of_life
 from .ring_file import RingFile
 from .settings import AgentSettings
 from .shipper import Publish, PublishRanked, Shipper
@@ -72,8 +72,8 @@ class Agent:
         publish_ranked: PublishRanked | None = None,
         more_health: Callable[[], Mapping[str, int | str]] = dict,
         owner_uid: int | None = None,
-        may_have_missed: bool = False,
         since_ns: int | None = None,
+        missed_since_ns: int | None = None,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
         wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
@@ -83,9 +83,9 @@ class Agent:
         more_health: counters of that way, told with the agent's own.
         job_name: what people call the job, in their spans and metrics; empty: its id.
         owner_uid: read only this user's rings (and root's); None: everybody's.
-        may_have_missed: an earlier agent may have watched here and died: ranks that are dead, while others of their
-            launch live, are news.
         since_ns: monotonic; what began before and is dead is none of our news. None: now.
+        missed_since_ns: monotonic; nobody has watched here since: who gave a sign of life later and is dead is news
+            all the same. None: whatever was to be told of the dead has been told.
         """
         self.settings = settings or AgentSettings()
         self.health = AgentHealth()
@@ -117,7 +117,7 @@ class Agent:
         self._judge_from_ns = now_ns
         self._stale_ns = to_ns(self.settings.stale_heartbeat_s)
         self._may_touch = True
-        self._may_have_missed = may_have_missed
+        self._missed_since_ns = missed_since_ns
         self._closed = False
 
     # --- the loop ---------------------------------------------------------------------------------------------------
@@ -218,10 +218,8 @@ class Agent:
         for fd in ended:
             self._by_pidfd.pop(fd).alive = False
             self._poller.unregister(fd)  # at once: it stays readable, and a loop that fails below must not spin
-        new_rings = self._new_rings(now_ns)
-        missed = self._launches_alive(new_rings) if self._may_have_missed and new_rings else frozenset()
-        for ring in new_rings:
-            self._attach(ring, now_ns, left_behind=self._launches.identify(ring, 0).attempt in missed)
+        for ring in self._new_rings(now_ns):
+            self._attach(ring, now_ns, left_behind=gave_sign_of_life(ring, self._missed_since_ns))
         for rank in self._ranks:
             self._look(rank, now_ns)
         if paused_ns > _SUSPENDED_NS:
@@ -327,18 +325,6 @@ class Agent:
         """Rings not seen before, the oldest first."""
         opened = [self._directory.open_ring(path) for path in self._directory.new_paths(now_ns)]
         return sorted(filter(None, opened), key=lambda ring: (ring.header.created_mono_ns, ring.header.rank))
-
-    def _launches_alive(self, rings: Sequence[RingFile]) -> frozenset[str]:
-        """Launches of which somebody lives: who of them is dead died while nobody watched."""
-        self._may_have_missed = False  # what comes after the first look, we see ourselves
-        alive: set[str] = set()
-        for ring in rings:
-            process = find_process(ring)
-            if process.pidfd >= 0:
-                os.close(process.pidfd)
-            if process.alive:
-                alive.add(self._launches.identify(ring, 0).attempt)
-        return frozenset(alive)
 
     def _attach(self, ring: RingFile, now_ns: int, left_behind: bool) -> None:
         process = find_process(ring)

@@ -17,6 +17,7 @@ from ..telemetry.identity import resolve_identity, resolve_job_name
 from ..telemetry.records import Identity
 from ..telemetry.ring_layout import RING_SUFFIX
 from . import processes
+from .ring_directory import gave_sign_of_life
 from .ring_file import RingDamaged, RingFile
 
 #: Root, user, job: rings may lie in each.
@@ -77,11 +78,14 @@ def _folders(path: Path, depth: int, report: Callable[[str], None]) -> Iterator[
                 yield from _folders(path / name, depth - 1, report)
 
 
-def identify_job(folder: JobFolder, own: Identity, since_ns: int) -> FoundJob | None:
+def identify_job(
+    folder: JobFolder, own: Identity, since_ns: int, missed_since_ns: int | None = None
+) -> FoundJob | None:
     """The job whose rings lie in a folder, by the newest ring that can be read.
 
     own: cluster and node of this agent, which no ring can claim.
-    None: no ring can be read yet, or all are of ranks that were dead before ``since_ns`` (monotonic).
+    since_ns, missed_since_ns: as the ``Agent`` takes them.
+    None: no ring can be read yet, or all are of ranks that were dead before these times.
     """
     try:
         names = sorted(
@@ -99,7 +103,11 @@ def identify_job(folder: JobFolder, own: Identity, since_ns: int) -> FoundJob | 
             continue
         if ring.uid in (folder.owner_uid, 0):
             job = job or _claimed_job(ring, folder, own)
-        matters = ring.header.created_mono_ns >= since_ns or processes.lock_holder(ring.fd) is not None
+        matters = (
+            ring.header.created_mono_ns >= since_ns
+            or processes.lock_holder(ring.fd) is not None
+            or gave_sign_of_life(ring, missed_since_ns)
+        )
         ring.close()
         if matters and job is not None:
             return job

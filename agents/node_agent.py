@@ -52,10 +52,14 @@ class NodeAgent:
         evidence_directory: Path | None = None,
         more_health: Callable[[], Mapping[str, int]] = dict,
         settings: AgentSettings | None = None,
+        missed_since_ns: int | None = None,
         report: Callable[[str], None] = logger.warning,
         idle_s: float = IDLE_S,
     ) -> None:
-        """rings: where folders of rings are, with ``*``. own: cluster and node; the rest of it is not looked at."""
+        """rings: where folders of rings are, with ``*``. own: cluster and node; the rest of it is not looked at.
+
+        missed_since_ns: until then (monotonic) an earlier agent of this node has watched; None: it is not known.
+        """
         self._rings = rings
         self._own = own
         self._publish_ranked = publish_ranked
@@ -65,6 +69,7 @@ class NodeAgent:
         self._report = _Once(report)
         self._idle_s = idle_s
         self._since_ns = time.monotonic_ns()
+        self._missed_since_ns = missed_since_ns
         self._watches: dict[Path, _FolderWatch] = {}
         #: Folders in which nobody lives: by the last look at them.
         self._left: dict[Path, _Look] = {}
@@ -103,7 +108,7 @@ class NodeAgent:
             watch.join(max(0.0, deadline - time.monotonic()))
 
     def _watch(self, folder: JobFolder, since_ns: int) -> None:
-        job = identify_job(folder, self._own, since_ns)
+        job = identify_job(folder, self._own, since_ns, self._missed_since(since_ns))
         if job is None:
             return  # not written yet, all damaged, or of the past: looked at again
         if any(
@@ -118,6 +123,10 @@ class NodeAgent:
         self._watches[folder.path] = watch
         self.watched_before += 1
         watch.start()
+
+    def _missed_since(self, since_ns: int) -> int | None:
+        """Folders that were left and are taken up again, we have watched ourselves."""
+        return self._missed_since_ns if since_ns == self._since_ns else None
 
     def _make_agent(self, folder: JobFolder, job: FoundJob, since_ns: int) -> Agent:
         evidence = None
@@ -134,7 +143,7 @@ class NodeAgent:
             settings=self._settings,
             more_health=self._more_health,
             owner_uid=folder.owner_uid,
-            may_have_missed=since_ns == self._since_ns,  # later we were here ourselves
+            missed_since_ns=self._missed_since(since_ns),
             since_ns=since_ns,
         )
 

@@ -17,6 +17,7 @@ from ..telemetry import ring_layout as L
 from ..telemetry.vocabulary import ProcessState
 from . import processes
 from .health import AgentHealth
+from .progress_page import heartbeat_time_ns
 from .ring_file import RingDamaged, RingFile
 
 _RESCAN_NS = 1_000_000_000
@@ -133,6 +134,14 @@ def find_process(ring: RingFile) -> RingProcess:
             os.close(pidfd)
         return dead
     return RingProcess(pid, stat.start_ticks, pidfd, True)
+
+
+def gave_sign_of_life(ring: RingFile, since_ns: int | None) -> bool:
+    """Whether the ring's writer had a heartbeat, or began, at that time (monotonic) or later. None: never."""
+    if since_ns is None:
+        return False
+    beat_ns = heartbeat_time_ns(*ring.read_page()) or 0
+    return max(ring.header.created_mono_ns, beat_ns) >= since_ns
 
 
 def identity_int(identity: dict[str, Any], key: str, default: int = 0) -> int:

@@ -6,12 +6,15 @@ It ends within five seconds: what Kafka has not taken by then is in the spool, f
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
 import socket
 import threading
+import time
 from dataclasses import replace
+from pathlib import Path
 from types import FrameType
 
 from ..agents.kafka_publisher import describe_stats
@@ -28,6 +31,17 @@ _LOOK_S = 1.0
 _LAST_WORDS_S, _LAST_SENDS_S = 1.5, 1.5
 
 EXIT_USAGE = 2
+#: Touched with every look: who gave a sign of life after it, nobody watched to the end.
+ALIVE_FILE = "alive"
+
+
+def last_alive_ns(path: Path) -> int | None:
+    """When an agent last touched this file, on the monotonic clock; None: none has since the node started."""
+    try:
+        age_ns = time.time_ns() - path.stat().st_mtime_ns
+    except OSError:
+        return None
+    return max(time.monotonic_ns() - max(age_ns, 0), 0)
 
 
 def agent(options: AgentOptions) -> int:
@@ -58,6 +72,7 @@ def agent(options: AgentOptions) -> int:
         evidence_directory=options.data / "evidence",
         more_health=lambda: publisher.stats,
         settings=AgentSettings(tell_people=True),
+        missed_since_ns=last_alive_ns(options.data / ALIVE_FILE),
         report=say,
     )
     publisher.start()
@@ -70,6 +85,8 @@ def agent(options: AgentOptions) -> int:
             node.turn()
         except Exception as error:  # edge: nothing that lies in a folder may end the service
             logger.warning("looking for jobs: %s: %s", type(error).__name__, error)
+        with contextlib.suppress(OSError):  # the spool tells of a folder that cannot be written
+            (options.data / ALIVE_FILE).touch()
         if node.jobs != said:
             said = node.jobs
             say(f"jobs here: {', '.join(said) or 'none'}")

@@ -60,6 +60,7 @@ class KafkaOptions(Settings):
     kafka_password: SecretStr = Field(SecretStr(""), description="its password; better by variable or file")
     kafka_password_file: Path | None = Field(None, description="file that holds the password")
     kafka_api_version: str = Field("", description="as 2.3, for brokers that do not tell theirs")
+    kafka_topic_prefix: str = Field("", description="before the name of each topic, where a cluster is shared")
     kafka_max_message: ByteSize = Field(ByteSize(1_000_000), description="what the brokers take as one message")
 
     @model_validator(mode="after")
@@ -88,6 +89,7 @@ class KafkaOptions(Settings):
             "user": self.kafka_user,
             "password": password,
             "api_version": self.kafka_api_version,
+            "topic_prefix": self.kafka_topic_prefix,
             "max_message_bytes": int(self.kafka_max_message),
         }
         return KafkaSettings(**{**values, **more})

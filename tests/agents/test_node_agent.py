@@ -135,18 +135,34 @@ def test_a_folder_is_left_when_nobody_lives_in_it_and_taken_up_again(node: Node)
     assert len(node.events(EventName.RANK_EXIT)) == 1
 
 
-def test_who_died_while_no_agent_watched_is_told_if_others_of_the_launch_live(node: Node) -> None:
+def test_who_died_while_no_agent_watched_is_told_by_the_next(node: Node) -> None:
     node.rank("job", 0, 2)
-    dead = node.rank("job", 1, 2)
-    finished = node.rank("finished")
-    for rank in (dead, finished):
+    told, missed = node.rank("job", 1, 2), node.rank("crashed")
+    told.say("exit 3 1", answers=False)
+    told.process.wait()
+    time.sleep(0.1)
+    last_watched_ns = time.monotonic_ns()
+    missed.say("collectives 3")
+    time.sleep(0.1)  # a heartbeat
+    missed.say("exit 4 1", answers=False)
+    missed.process.wait()
+    agent = node.watch(missed_since_ns=last_watched_ns, idle_s=1.0)
+    until(agent, lambda: node.events(EventName.RANK_EXIT) and node.events(EventName.RANK_STARTED))
+    until(agent, lambda: agent.jobs == ["job"])
+    (event,) = node.events(EventName.RANK_EXIT)
+    assert (event.identity.job, event.attributes["left_behind"]) == ("crashed", True)
+
+
+def test_who_was_dead_before_anybody_came_is_no_news(node: Node) -> None:
+    node.rank("job", 0, 2)
+    for rank in (node.rank("job", 1, 2), node.rank("finished")):
         rank.say("exit 3 1", answers=False)
         rank.process.wait()
     agent = node.watch()
-    until(agent, lambda: node.events(EventName.RANK_EXIT))
-    (event,) = node.events(EventName.RANK_EXIT)
-    assert (event.identity.rank, event.attributes["left_behind"]) == (1, True)
-    assert agent.jobs == ["job"]  # the other was over before we came
+    until(agent, lambda: node.events(EventName.RANK_STARTED))
+    assert agent.jobs == ["job"]
+    time.sleep(0.5)
+    assert node.events(EventName.RANK_EXIT) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for files of another user")

@@ -21,6 +21,7 @@ BENCHMARKS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
     "overhead": (("--torch-python", str(OLDEST_TORCH)) if OLDEST_TORCH.exists() else (), ("--blocks", "11")),
     "agent_cost": ((), ("--quick",)),
     "job_operator": ((), ("--jobs", "16")),
+    "people_telemetry": ((), ("--quick",)),
     "detectors": ((), ("--jobs", "50")),
     "demo_draws": ((), ("--quick",)),
     "harmless": ((), ("--quick",)),

@@ -9,10 +9,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.context import SpawnProcess
 from multiprocessing.synchronize import Event
 from pathlib import Path
+from typing import Any
 
 from whichrank.instrumentation.ring_writer import open_ring_writer
 from whichrank.telemetry.vocabulary import HookState, Level, Op, Phase
@@ -32,7 +34,8 @@ class Load:
     steps_per_s: int = 10
 
 
-def _write_rank(directory: str, rank: int, load: Load, stop: Event, native: bool | None) -> None:
+def open_writer(directory: str, rank: int, load: Load, native: bool | None) -> tuple[Any, list[int]]:
+    """A rank's ring with its groups, at the level of events."""
     writer = open_ring_writer(
         Path(directory),
         rank=rank,
@@ -58,6 +61,11 @@ def _write_rank(directory: str, rank: int, load: Load, stop: Event, native: bool
     ]
     writer.track_completion(True)
     writer.set_level(Level.EVENTS, HookState.COLLECTIVES_HOOKED | HookState.COMPLETION_HOOKED | HookState.PHASES_HOOKED)
+    return writer, groups
+
+
+def _write_rank(directory: str, rank: int, load: Load, stop: Event, native: bool | None) -> None:
+    writer, groups = open_writer(directory, rank, load, native)
     per_burst = load.collectives_per_s // _BURST_HZ
     bursts_per_step = max(1, _BURST_HZ // load.steps_per_s)
     next_s = time.monotonic()
@@ -84,14 +92,21 @@ def _write_rank(directory: str, rank: int, load: Load, stop: Event, native: bool
     writer.close()
 
 
+#: Ring directory, rank, load, when to stop, which recorder.
+WriteRank = Callable[[str, int, Load, Event, "bool | None"], None]
+
+
 class RingLoad:
     """Starts and stops the writers; ``stop`` returns once all have left."""
 
-    def __init__(self, directory: Path, load: Load, native: bool | None = None) -> None:
+    def __init__(self, directory: Path, load: Load, native: bool | None = None, write: WriteRank | None = None) -> None:
+        """write: what each rank's process does, the pace of ``Load`` if nothing else."""
         context = multiprocessing.get_context("spawn")
         self._stop = context.Event()
         self._processes: list[SpawnProcess] = [
-            context.Process(target=_write_rank, args=(str(directory), rank, load, self._stop, native), daemon=True)
+            context.Process(
+                target=write or _write_rank, args=(str(directory), rank, load, self._stop, native), daemon=True
+            )
             for rank in range(load.ranks)
         ]
         for process in self._processes:

@@ -15,7 +15,7 @@ from typing import Any
 
 from . import attributes as names
 from .otlp_wire import attributes, bytes_field, entry, fixed64_field, resource, text_field, varint_field
-from .trace_identity import INCIDENT, incident_trace_id, span_ids, trace_word
+from .trace_identity import STEP, incident_trace_id, span_ids, trace_word
 from .vocabulary import Change, EventName, IncidentState, Severity
 
 _NS_PER_S = 1_000_000_000
@@ -139,7 +139,7 @@ def incident_place(document: Mapping[str, Any]) -> SpanPlace:
     """Of the span of an incident's life so far. One that is reopened has another one when it ends again."""
     trace_id = incident_trace_id(str(document.get("id")))
     revision = int(document.get("revision") or 0) if is_over(document) else 0
-    return SpanPlace(trace_id=trace_id, span_id=int(span_ids(trace_word(trace_id), INCIDENT, revision)[0]))
+    return SpanPlace(trace_id=trace_id, span_id=int(span_ids(trace_word(trace_id), STEP, 0, revision)[0]))
 
 
 def incident_span(document: Mapping[str, Any], bad_step: SpanPlace | None = None) -> bytes:

@@ -24,6 +24,7 @@ from .trace_identity import (
     PHASE,
     POINT_TO_POINT,
     group_word,
+    operation_place,
     span_ids,
     step_span_id,
     step_trace_id,
@@ -144,9 +145,8 @@ def step_spans(rows: NDArray[np.void], scope: TraceScope) -> list[bytes]:
 def phase_spans(rows: NDArray[np.void], scope: TraceScope) -> list[bytes]:
     """One span per row of PHASE_SPANS."""
     traces, trace_words = _traces(rows["step"], scope)
-    ids = span_ids(
-        trace_words, PHASE, rows["rank"].astype(np.uint64), rows["phase"].astype(np.uint64), rows["begin_ns"]
-    )
+    # In one step a rank begins no two phases within a microsecond.
+    ids = span_ids(trace_words, PHASE, rows["rank"], rows["begin_ns"] // 1000)
     spans = []
     for trace_id, span_id, rank, phase, begin, end in zip(
         traces,
@@ -178,7 +178,7 @@ def collective_spans(
     group_words = np.array([group_word(group.uid) for group in groups], np.uint64)
     traces, trace_words = _traces(rows["step"], scope)
     sort = np.where((rows["flags"] & _P2P) != 0, POINT_TO_POINT, COLLECTIVE)
-    ids = span_ids(trace_words, sort, rows["rank"].astype(np.uint64), group_words[rows["group"]], rows["seq"])
+    ids = span_ids(trace_words, sort, rows["rank"], operation_place(group_words[rows["group"]], rows["seq"]))
     enqueued = _unix(rows["enqueued_ns"], scope)
     done = np.where(rows["done_ns"] != 0, rows["done_ns"], open_until_ns - scope.clock_offset_ns)
     done = np.maximum(done, rows["enqueued_ns"])

@@ -12,13 +12,14 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-#: First word of a span's id: what sort of thing the others count. 0 is no sort, so that no id is all zeros by design.
-STEP, PHASE, COLLECTIVE, POINT_TO_POINT, INCIDENT = range(1, 6)
+#: Sorts of spans within the trace of a step.
+STEP, PHASE, COLLECTIVE, POINT_TO_POINT = range(4)
 
-_UINT64_MASK = (1 << 64) - 1
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_S27, _S30, _S31 = np.uint64(27), np.uint64(30), np.uint64(31)
+#: A span's id: sort 2 bits, rank 22 (``block.MAX_RANK``), group 20, sequence number 20.
+_SORT_SHIFT, _RANK_SHIFT, _GROUP_SHIFT = np.uint64(62), np.uint64(40), np.uint64(20)
+_RANK_MASK, _PLACE_MASK, _20_BITS = np.uint64((1 << 22) - 1), np.uint64((1 << 40) - 1), np.uint64((1 << 20) - 1)
+
+_Column = int | NDArray[np.int64] | NDArray[np.uint64]
 
 
 def attempt_word(*, launch: str, token: str, restart_count: int) -> str:
@@ -44,38 +45,41 @@ def incident_trace_id(incident: str) -> bytes:
 
 @lru_cache(maxsize=4096)
 def group_word(uid: str) -> int:
-    """A process group as a word of a span's id."""
+    """A process group as a number of 64 bits."""
     return int.from_bytes(_digest(8, "group", uid), "little")
 
 
 def trace_word(trace_id: bytes) -> int:
-    """A trace as the word with which the ids of its spans begin."""
+    """A trace as a number of 64 bits."""
     return int.from_bytes(trace_id[:8], "little")
 
 
-def span_ids(*words: int | NDArray[np.int64] | NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Ids of the spans that these words tell apart: trace, sort, rank, group, sequence. Each a column or one number.
+def operation_place(group_words: NDArray[np.uint64], seq: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Of operations, within the spans of a rank: of their group and sequence number what tells them apart in a step."""
+    place: NDArray[np.uint64] = (group_words & _20_BITS) << _GROUP_SHIFT | seq.astype(np.uint64) & _20_BITS
+    return place
 
-    splitmix64 over the words: the ids need no secrecy, and a hundred thousand of them a second must cost nothing.
+
+def span_ids(trace_words: _Column, sort: _Column, rank: _Column, place: _Column) -> NDArray[np.uint64]:
+    """Ids of spans; each argument a column or one number. place: of 40 bits, what the sort makes of it.
+
+    The parts side by side, and the trace over them: within a trace no two are equal, and neighbours have ids that
+    differ in a byte or two. Hashes of the same parts made a compressed span 40 % larger (23 bytes instead of 16).
     """
-    state: NDArray[np.uint64] = np.zeros(1, np.uint64)
-    with np.errstate(over="ignore"):
-        for word in words:
-            column = np.asarray(word & _UINT64_MASK if isinstance(word, int) else word).astype(np.uint64)
-            state = _mix(state + _GOLDEN + _mix(column))
-    return np.asarray(np.maximum(state, np.uint64(1)))  # an id of zeros is no id
+    parts = (
+        _as_words(sort) << _SORT_SHIFT | (_as_words(rank) & _RANK_MASK) << _RANK_SHIFT | _as_words(place) & _PLACE_MASK
+    )
+    return np.asarray(np.maximum(parts ^ _as_words(trace_words), np.uint64(1)))  # an id of zeros is no id
 
 
 @lru_cache(maxsize=65_536)
 def step_span_id(trace_id: bytes, rank: int) -> int:
     """Of a rank's step, the parent of its phases and collectives."""
-    return int(span_ids(trace_word(trace_id), STEP, rank)[0])
+    return int(span_ids(trace_word(trace_id), STEP, rank, 0)[0])
 
 
-def _mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    value = (value ^ (value >> _S30)) * _MIX_1
-    value = (value ^ (value >> _S27)) * _MIX_2
-    return np.asarray(value ^ (value >> _S31))
+def _as_words(column: _Column) -> NDArray[np.uint64]:
+    return np.atleast_1d(np.asarray(column)).astype(np.uint64)
 
 
 def _digest(size: int, *parts: object) -> bytes:

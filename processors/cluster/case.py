@@ -18,6 +18,22 @@ from .merging import merge_evidence, merge_ruled_out, merge_suspects
 
 #: Findings kept per incident; the first and the latest matter, a flood in between does not.
 MAX_CONTRIBUTIONS = 32
+#: What findings say of an incident, and its document repeats.
+_OF_FINDINGS = (
+    "bucket",
+    "kind",
+    "scope",
+    "severity",
+    "suspects",
+    "victims",
+    "coverage",
+    "first_bad",
+    "times",
+    "evidence",
+    "ruled_out",
+    "confidence",
+    "job",
+)
 _SEVERITY_ORDER = [Severity.INFO.value, Severity.TICKET.value, Severity.PAGE.value]
 
 
@@ -50,6 +66,40 @@ class Case:
     #: Evidence asked for already, by request id.
     requested: list[str] = field(default_factory=list)
     document: dict[str, Any] = field(default_factory=dict)
+    #: Known only as it was published: its one contribution has no key yet.
+    adopted: bool = False
+
+    @classmethod
+    def of_document(cls, document: Mapping[str, Any]) -> Case:
+        """The case behind a published document, as far as that tells it. Raises KeyError for what is no document."""
+        job, times = document["job"], document["times"]
+        body = {name: document.get(name) for name in _OF_FINDINGS}
+        contribution = Contribution(
+            key="",
+            cleared=document["state"] != IncidentState.OPEN.value,
+            consequence=False,
+            time=float(times["detected"] or times["onset"] or 0.0),
+            body=body,
+        )
+        return cls(
+            id=document["id"],
+            cluster=document.get("cluster") or "",
+            run=job.get("run") or "",
+            job=job.get("id") or "",
+            attempt=job.get("attempt") or "",
+            contributions=[contribution],
+            ended=times.get("resolved"),
+            merged_into=document.get("merged_into"),
+            job_now=job.get("now"),
+            earlier_incidents=int((document.get("history") or {}).get("suspect_incidents") or 0),
+            document=dict(document),
+            adopted=True,
+        )
+
+    def recognise(self, key: str) -> None:
+        """The finding that opened it is heard again."""
+        self.contributions[0].key = key
+        self.adopted = False
 
     @property
     def causes(self) -> list[Contribution]:

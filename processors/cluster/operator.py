@@ -1,13 +1,15 @@
 """ClusterOperator: alone opens, updates, merges, resolves and reopens incidents, from the findings of other operators.
 
 Pure: findings in, incident revisions and evidence requests out. State: a row per incident, and per job the list of its
-incidents. One page per cause; an incident's id is fixed when it opens.
+incidents. One page per cause; an incident's id is fixed when it opens. Where the state was lost, what was published is
+given to it as incidents, before any finding: it goes on from there.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from ...telemetry.incident import incident_id
 from ...telemetry.records import Event, Finding, Identity, Incident, Record
@@ -30,15 +32,24 @@ class ClusterOperator:
 
     name = "cluster"
 
+    def __init__(self, disabled: Collection[Kind] = ()) -> None:
+        """disabled: kinds of which no incident is opened; may be changed at any time. Open ones go on to their end."""
+        self.disabled = frozenset(disabled)
+
     def key_of(self, record: Record) -> str | None:
-        if isinstance(record.payload, Finding):
-            return record.payload.identity.cluster or UNKNOWN_CLUSTER
+        payload = record.payload
+        if isinstance(payload, Finding):
+            return payload.identity.cluster or UNKNOWN_CLUSTER
+        if isinstance(payload, Incident):
+            return str(payload.document.get("cluster") or UNKNOWN_CLUSTER)
         return None
 
     def process(self, records: Sequence[Record], ctx: Context) -> None:
         for record in records:
             if isinstance(record.payload, Finding):
-                _Docket(ctx, record).take(record.payload)
+                _Docket(ctx, record, self.disabled).take(record.payload)
+            elif isinstance(record.payload, Incident):
+                _Docket(ctx, record, self.disabled).adopt(record.payload.document)
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
         """No incident changes by the passing of time alone."""
@@ -47,9 +58,10 @@ class ClusterOperator:
 class _Docket:
     """The incidents of one job while one finding is taken."""
 
-    def __init__(self, ctx: Context, record: Record) -> None:
+    def __init__(self, ctx: Context, record: Record, disabled: Collection[Kind]) -> None:
         self._ctx = ctx
         self._record = record
+        self._disabled = disabled
         self._cases = ctx.state.table("incidents")
         self._jobs = ctx.state.table("jobs")
         self._loaded: dict[str, bytes] = {}
@@ -61,7 +73,7 @@ class _Docket:
         owner = next((case for case in cases if self._holds(case, finding)), None)
         if owner is not None:
             self._hear(owner, finding)
-        elif not finding.cleared:
+        elif not finding.cleared and kind_of(finding.body) not in self._disabled:
             owner = self._place(finding, cases)
         if owner is not None:
             self._merge(owner, cases)
@@ -71,8 +83,20 @@ class _Docket:
                 self._publish(case, finding)
         self._save(finding.identity.job, cases)
 
+    def adopt(self, document: Mapping[str, Any]) -> None:
+        """Take an incident as it was published, unless it is known here."""
+        case = Case.of_document(document)
+        cases = self._load(case.job)
+        if all(known.id != case.id for known in cases):
+            cases.append(case)
+            self._save(case.job, cases)
+
     def _holds(self, case: Case, finding: Finding) -> bool:
-        return self._is_of_attempt(case, finding) and case.merged_into is None and case.find(finding.key) is not None
+        if not self._is_of_attempt(case, finding) or case.merged_into is not None:
+            return False
+        if case.adopted and case.id == incident_id(case.job, case.attempt, kind_of(finding.body), finding.key):
+            case.recognise(finding.key)
+        return case.find(finding.key) is not None
 
     def _is_of_attempt(self, case: Case, finding: Finding) -> bool:
         """A job is stopped as a whole, whatever attempts of several worlds it consists of."""

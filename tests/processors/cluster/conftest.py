@@ -48,6 +48,7 @@ class Court:
     """Feeds findings to a fresh ClusterOperator instance each time, so that nothing lives outside the state."""
 
     def __init__(self) -> None:
+        self.disabled: frozenset[Kind] = frozenset()
         self.tables: dict[str, MemoryTable] = {}
         self.emitted: list[Record] = []
         self.now = 0
@@ -79,9 +80,20 @@ class Court:
         ]
         for group in [records] if batch else [[record] for record in records]:
             self.now = group[-1].stamp_ns
-            operator = ClusterOperator()
+            operator = ClusterOperator(self.disabled)
             assert {operator.key_of(record) for record in group} == {"local"}
             operator.process(group, self)
+
+    def lose_state(self) -> None:
+        """The state is gone; what was published is read back, each incident's last revision."""
+        last = {document["id"]: document for document in self.revisions}
+        self.tables.clear()
+        for document in last.values():
+            record = Record(
+                topic="whichrank.incidents", key="local", stamp_ns=self.now, payload=Incident(document=document)
+            )
+            assert ClusterOperator().key_of(record) == "local"
+            ClusterOperator().process([record], self)
 
     @property
     def revisions(self) -> list[Mapping[str, Any]]:

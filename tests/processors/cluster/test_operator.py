@@ -303,3 +303,42 @@ def test_any_story_is_told_the_same_twice_however_it_is_cut(finding: Any, new_co
     if findings:
         one.hear(findings[-1])
     assert len(one.revisions) == again, "a repeat changes nothing"
+
+
+def test_after_a_lost_state_an_incident_goes_on_where_it_was(court: Any, finding: Any) -> None:
+    opened = finding(Kind.RANK_NOT_ENTERED, 2, at=5.0)
+    court.hear(opened, finding(Kind.RANK_DIED, 1, at=7.0, attempt="a2"))
+    court.lose_state()
+    published = len(court.revisions)
+    court.hear(opened)
+    assert len(court.revisions) == published, "the same words again change nothing"
+    court.hear(finding(Kind.RANK_NOT_ENTERED, 2, at=9.0, onset=5.0, cleared=True))
+    last = court.revisions[-1]
+    assert (last["id"], last["change"]) == (court.revisions[0]["id"], "resolved")
+    revisions = [d["revision"] for d in court.revisions if d["id"] == last["id"]]
+    assert revisions == list(range(1, len(revisions) + 1))
+
+
+def test_after_a_lost_state_what_follows_from_an_incident_opens_no_other(court: Any, finding: Any) -> None:
+    court.hear(finding(Kind.RANK_NOT_ENTERED, 2, at=5.0))
+    court.lose_state()
+    court.hear(finding(Kind.RANK_DIED, 2, at=30.0))
+    assert len({d["id"] for d in court.revisions}) == 1
+
+
+def test_a_resolved_incident_stays_so_after_a_lost_state(court: Any, finding: Any) -> None:
+    court.hear(
+        finding(Kind.RANK_NOT_ENTERED, 2, at=5.0), finding(Kind.RANK_NOT_ENTERED, 2, at=9.0, onset=5.0, cleared=True)
+    )
+    court.lose_state()
+    court.hear(finding(Kind.RANK_SLOW, 3, at=60.0))
+    assert [d["state"] for d in court.revisions] == ["open", "resolved", "open"]
+
+
+def test_a_disabled_kind_opens_nothing_and_an_open_one_goes_on(court: Any, finding: Any) -> None:
+    court.hear(finding(Kind.RANK_SLOW, 2, at=5.0))
+    court.disabled = frozenset({Kind.RANK_SLOW})
+    court.hear(finding(Kind.RANK_SLOW, 3, at=60.0, attempt="a2"))
+    assert len(court.revisions) == 1
+    court.hear(finding(Kind.RANK_SLOW, 2, at=61.0, cleared=True))
+    assert [d["change"] for d in court.revisions] == ["opened", "resolved"]

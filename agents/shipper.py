@@ -44,11 +44,11 @@ class Shipper:
         events = [payload for payload in payloads if isinstance(payload, Event)]
         if self._publish is not None:
             self._send(self._publish, TOPIC_BLOCKS, payloads)
-            self._send(self._publish, TOPIC_LOGS, events)
+            self._send(self._publish, TOPIC_LOGS, events, is_copy=True)
         if self._publish_ranked is not None:
             for priority, run in runs_of_one_priority(payloads):
                 self._send(_ranked(self._publish_ranked, priority), TOPIC_BLOCKS, run)
-            self._send(_ranked(self._publish_ranked, Priority.COPIES), TOPIC_LOGS, events)
+            self._send(_ranked(self._publish_ranked, Priority.COPIES), TOPIC_LOGS, events, is_copy=True)
         self._health.records_sent += len(payloads)
         self._health.blocks_sent += len(payloads) - len(events)
 
@@ -59,8 +59,8 @@ class Shipper:
         elif self._publish is not None:
             self._send_one(self._publish, topic, value)
 
-    def _send(self, publish: Publish, topic: str, payloads: Iterable[Block | Event]) -> None:
-        for value in encode_batches(payloads, self._request_bytes):
+    def _send(self, publish: Publish, topic: str, payloads: Iterable[Block | Event], *, is_copy: bool = False) -> None:
+        for value in encode_batches(payloads, self._request_bytes, is_copy=is_copy):
             self._send_one(publish, topic, value)
 
     def _send_one(self, publish: Publish, topic: str, value: bytes) -> None:

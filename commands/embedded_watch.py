@@ -119,8 +119,9 @@ class EmbeddedWatch:
     def tell(self, name: EventName, *, mono_ns: int = 0, **attributes: str | int) -> None:
         """Put an event of the job itself on the bus. mono_ns: when it happened; 0: now."""
         if self._broken is None:
-            value = self._encode_event(self._identity, name, attributes, mono_ns)
+            event = self._event(self._identity, name, attributes, mono_ns)
             for topic, priority in ((TOPIC_BLOCKS, Priority.RANK_EVENTS), (TOPIC_LOGS, Priority.COPIES)):
+                value = encode_payloads([event], is_copy=topic == TOPIC_LOGS)
                 self._publish_own(topic, self._identity.job, value)
                 if self._publisher is not None:
                     self._publisher.publish(topic, self._identity.job, value, priority)
@@ -130,9 +131,9 @@ class EmbeddedWatch:
         self._publish(topic, key, value)
 
     def tell_of(self, node: str, name: EventName, **attributes: str | int) -> None:
-        value = self._encode_event(replace(self._identity, node=node), name, attributes)
+        event = self._event(replace(self._identity, node=node), name, attributes)
         for topic in (TOPIC_BLOCKS, TOPIC_LOGS):
-            self._publish(topic, self._identity.job, value)
+            self._publish(topic, self._identity.job, encode_payloads([event], is_copy=topic == TOPIC_LOGS))
 
     def show(self, document: Mapping[str, Any]) -> None:
         self._on_foreign_incident(Incident(document=document))
@@ -155,14 +156,13 @@ class EmbeddedWatch:
             time.sleep(TURN_S)
         self._peers.leave(self)
 
-    def _encode_event(
+    def _event(
         self, identity: Identity, name: EventName, attributes: Mapping[str, str | int], mono_ns: int = 0
-    ) -> bytes:
+    ) -> Event:
         now_ns = time.monotonic_ns()
         mono_ns = mono_ns or now_ns
         time_ns = time.time_ns() - (now_ns - mono_ns)
-        event = Event(name=name, identity=identity, time_ns=time_ns, mono_ns=mono_ns, attributes=attributes)
-        return encode_payloads([event])
+        return Event(name=name, identity=identity, time_ns=time_ns, mono_ns=mono_ns, attributes=attributes)
 
     def settle(self, abnormal: bool) -> None:
         """After the command ended: the ranks' last events, and the conclusions that waited for them."""

@@ -264,7 +264,7 @@ class EmbeddedRunner:
         if topic in self._input_topics:
             self._advance_time(message.stamp_ns)
             position.input_ns, position.beats, position.silent = position.now_ns, 0, False
-            self._route(message, decode_logs(topic, message.value))
+            self._route(message, decode_logs(topic, message.value, with_copies=False))
         elif topic == TOPIC_CLOCK:
             self._process_mark(message)
         elif topic in OUTPUT_TOPICS and message.position <= self._catch_up_to:

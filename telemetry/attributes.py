@@ -22,6 +22,8 @@ NODE_ID = "whichrank.node.id"
 RANK = "whichrank.rank"
 
 SCOPE_NAME = "whichrank"
+#: On the scope of records that lie on ``whichrank.blocks`` too and are here for people's back ends only.
+COPY = "whichrank.copy"
 
 # --- blocks ---------------------------------------------------------------------------------------------------------
 BLOCK_SCHEMA = "whichrank.block.schema"

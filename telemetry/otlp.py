@@ -47,8 +47,11 @@ _REQUIRED: dict[EventName, tuple[str, ...]] = {
 }
 
 
-def decode_logs(topic: str, value: bytes) -> list[Payload]:
-    """Payloads of one message in order. Never raises; ``Broken`` stands for what cannot be read."""
+def decode_logs(topic: str, value: bytes, *, with_copies: bool = True) -> list[Payload]:
+    """Payloads of one message in order. Never raises; ``Broken`` stands for what cannot be read.
+
+    with_copies: also what an agent has sent on another topic for the operators.
+    """
     try:
         request = ExportLogsServiceRequest.FromString(value)
     except DecodeError:
@@ -57,6 +60,8 @@ def decode_logs(topic: str, value: bytes) -> list[Payload]:
     for resource_logs in request.resource_logs:
         identity = _identity(resource_logs)
         for scope_logs in resource_logs.scope_logs:
+            if not with_copies and any(pair.key == names.COPY for pair in scope_logs.scope.attributes):
+                continue
             for record in scope_logs.log_records:
                 try:
                     payload = _decode_record(record, identity)

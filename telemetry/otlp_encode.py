@@ -46,8 +46,11 @@ _SEVERITY_OF_INCIDENT: dict[str, SeverityNumber.ValueType] = {
 }
 
 
-def encode_payloads(payloads: Iterable[Encodable]) -> bytes:
-    """One serialized ExportLogsServiceRequest; blocks over 64 KiB are split. Order is kept."""
+def encode_payloads(payloads: Iterable[Encodable], *, is_copy: bool = False) -> bytes:
+    """One serialized ExportLogsServiceRequest; blocks over 64 KiB are split. Order is kept.
+
+    is_copy: the same lies on another topic for the operators, which pass these over.
+    """
     request = ExportLogsServiceRequest()
     scope: ScopeLogs | None = None
     current: Identity | None = None
@@ -58,12 +61,16 @@ def encode_payloads(payloads: Iterable[Encodable]) -> bytes:
             resource_logs.resource.MergeFromString(_resource_bytes(identity))
             scope = resource_logs.scope_logs.add()
             scope.scope.name = names.SCOPE_NAME
+            if is_copy:
+                _set(scope.scope.attributes.add(), names.COPY, True)
             current = identity
         _add_record(scope, payload)
     return request.SerializeToString()
 
 
-def encode_batches(payloads: Iterable[Encodable], limit_bytes: int = MAX_MESSAGE_BYTES) -> list[bytes]:
+def encode_batches(
+    payloads: Iterable[Encodable], limit_bytes: int = MAX_MESSAGE_BYTES, *, is_copy: bool = False
+) -> list[bytes]:
     """Messages of at most about ``limit_bytes`` that together hold the payloads in order."""
     messages: list[bytes] = []
     batch: list[Encodable] = []
@@ -73,12 +80,12 @@ def encode_batches(payloads: Iterable[Encodable], limit_bytes: int = MAX_MESSAGE
         for piece in pieces:
             size = piece.rows.nbytes + 512 if isinstance(piece, Block) else _rough_bytes(piece)
             if batch and batch_bytes + size > limit_bytes:
-                messages.append(encode_payloads(batch))
+                messages.append(encode_payloads(batch, is_copy=is_copy))
                 batch, batch_bytes = [], 0
             batch.append(piece)
             batch_bytes += size
     if batch:
-        messages.append(encode_payloads(batch))
+        messages.append(encode_payloads(batch, is_copy=is_copy))
     return messages
 
 

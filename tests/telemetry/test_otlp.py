@@ -296,3 +296,11 @@ def test_incident_events_carry_what_a_log_search_needs() -> None:
     assert names.SUSPECT_GPU not in found
     resource = {pair.key: pair.value.string_value for pair in request.resource_logs[0].resource.attributes}
     assert resource[names.JOB_ID] == "j"
+
+
+def test_copies_for_people_are_passed_over_where_they_are_not_wanted() -> None:
+    event = Event(name=EventName.RANK_CONTINUED, identity=Identity(job="j", rank=1), time_ns=5)
+    copy, own = encode_payloads([event], is_copy=True), encode_payloads([event])
+    assert decode_logs("t", copy) == decode_logs("t", own) == [event]
+    assert decode_logs("t", copy, with_copies=False) == []
+    assert decode_logs("t", own, with_copies=False) == [event]

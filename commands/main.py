@@ -8,8 +8,18 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from .settings import AgentOptions, Level, RunSettings, SettingsError, View, load_settings, print_settings
-from .settings_sources import Settings
+from .settings import (
+    AgentOptions,
+    Level,
+    ProcessOptions,
+    RunSettings,
+    SettingsError,
+    TopicsOptions,
+    View,
+    load_settings,
+    print_settings,
+)
+from .settings_sources import Settings, settings_path
 
 EXIT_USAGE = 2
 
@@ -145,6 +155,125 @@ def agent_command(
     from .agent import agent
 
     raise typer.Exit(agent(settings))
+
+
+KAFKA = typer.Option(metavar="HOST:PORT", help="brokers, several with commas between them")
+PAIRS = typer.Option("--set", metavar="KEY=VALUE", help="any other key, as kafka_tls=true")
+CONFIG = typer.Option(help="settings file (TOML); default ./whichrank.toml")
+PRINT_CONFIG = typer.Option("--print-config", help="print the settings and stop")
+
+
+@app.command("process")
+def process_command(
+    kafka: Annotated[str | None, KAFKA] = None,
+    state: Annotated[Path | None, typer.Option(help="folder for what it has learned")] = None,
+    instance: Annotated[str | None, typer.Option(help="its name; default: the host's")] = None,
+    health: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="/healthz, /readyz, /metrics; default 127.0.0.1:8461")
+    ] = None,
+    shadow: Annotated[bool | None, typer.Option("--shadow", help="judge, and publish nothing")] = None,
+    disable: Annotated[str | None, typer.Option(metavar="KINDS", help="kinds of incidents that are not opened")] = None,
+    pairs: Annotated[list[str] | None, PAIRS] = None,
+    config: Annotated[Path | None, CONFIG] = None,
+    print_config: Annotated[bool, PRINT_CONFIG] = False,
+) -> None:
+    """Judge what agents publish to Kafka, and publish incidents.
+
+    Of several instances one publishes and the others stand by; after 10 s
+    without a word from it another takes over. It ends with SIGTERM; SIGHUP,
+    or a change of the settings file, makes it read "disable" again.
+    """
+    given = {
+        "kafka": kafka,
+        "state": state,
+        "instance": instance,
+        "health": health,
+        "shadow": shadow,
+        "disable": disable,
+    }
+    settings, origins = _settings(ProcessOptions, given, config, pairs)
+    if print_config:
+        typer.echo(print_settings(settings, origins))
+        return
+    from .process import process
+
+    def reload() -> ProcessOptions:
+        return load_settings(ProcessOptions, {k: v for k, v in given.items() if v is not None}, config, pairs or ())[0]
+
+    raise typer.Exit(process(settings, reload, settings_path(config)))
+
+
+@app.command("topics")
+def topics_command(
+    kafka: Annotated[str | None, KAFKA] = None,
+    partitions: Annotated[int | None, typer.Option(help="of topics that are spread by key; default 12")] = None,
+    replication: Annotated[int | None, typer.Option(help="copies of each topic; default 1")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what is missing or wrong")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object on stdout")] = False,
+    pairs: Annotated[list[str] | None, PAIRS] = None,
+    config: Annotated[Path | None, CONFIG] = None,
+) -> None:
+    """Make the topics that are missing, and check those that are there.
+
+    Exit status: 0 all can be used; 1 some cannot; 2 Kafka cannot be asked.
+    """
+    given = {"kafka": kafka, "kafka_partitions": partitions, "kafka_replication": replication}
+    settings, _ = _settings(TopicsOptions, given, config, pairs)
+    from .topics import topics
+
+    raise typer.Exit(topics(settings, dry_run=dry_run, as_json=as_json))
+
+
+dlq_app = typer.Typer(help="What could not be read: list it, look at it, send it again.", no_args_is_help=True)
+app.add_typer(dlq_app, name="dlq")
+
+
+@dlq_app.command("list")
+def dlq_list_command(
+    kafka: Annotated[str | None, KAFKA] = None,
+    limit: Annotated[int, typer.Option(min=1, help="how many of the newest")] = 50,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object on stdout")] = False,
+    pairs: Annotated[list[str] | None, PAIRS] = None,
+    config: Annotated[Path | None, CONFIG] = None,
+) -> None:
+    """The newest letters: where each came from, and why it could not be read."""
+    settings, _ = _settings(TopicsOptions, {"kafka": kafka}, config, pairs)
+    from .dlq import dlq_list
+
+    raise typer.Exit(dlq_list(settings, limit=limit, as_json=as_json))
+
+
+@dlq_app.command("show")
+def dlq_show_command(
+    letter: Annotated[str, typer.Argument(metavar="LETTER", help="as whichrank dlq list names it")],
+    kafka: Annotated[str | None, KAFKA] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="its bytes as they came, on stdout")] = False,
+    pairs: Annotated[list[str] | None, PAIRS] = None,
+    config: Annotated[Path | None, CONFIG] = None,
+) -> None:
+    """One letter."""
+    settings, _ = _settings(TopicsOptions, {"kafka": kafka}, config, pairs)
+    from .dlq import dlq_show
+
+    raise typer.Exit(dlq_show(settings, letter, raw=raw))
+
+
+@dlq_app.command("replay")
+def dlq_replay_command(
+    letters: Annotated[list[str] | None, typer.Argument(metavar="[LETTER]...", help="which letters")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="all of them")] = False,
+    kafka: Annotated[str | None, KAFKA] = None,
+    pairs: Annotated[list[str] | None, PAIRS] = None,
+    config: Annotated[Path | None, CONFIG] = None,
+) -> None:
+    """Send letters again to where they came from, after what could not read them was mended."""
+    if not letters and not everything:
+        typer.echo("whichrank: say which letters, or --all", err=True)
+        raise typer.Exit(EXIT_USAGE)
+    settings, _ = _settings(TopicsOptions, {"kafka": kafka}, config, pairs)
+    from .dlq import dlq_replay
+
+    raise typer.Exit(dlq_replay(settings, letters or [], everything=everything))
 
 
 @app.command("replay")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
@@ -10,7 +11,10 @@ from typing import Any, TypeVar
 
 from pydantic import ByteSize, Field, SecretStr, field_validator, model_validator
 
+from ..telemetry.identity import DEFAULT_CLUSTER
+from ..telemetry.vocabulary import Kind
 from ..transport.kafka_settings import KafkaSettings
+from ..transport.kafka_topics import DEFAULT_PARTITIONS
 from .launcher import split_address
 from .settings_sources import Settings, SettingsError, print_settings, read_settings
 
@@ -18,9 +22,12 @@ __all__ = [
     "AgentOptions",
     "KafkaOptions",
     "Level",
+    "ProcessOptions",
     "RunSettings",
     "SettingsError",
+    "TopicsOptions",
     "View",
+    "kinds_of",
     "load_settings",
     "print_settings",
 ]
@@ -130,18 +137,20 @@ class RunSettings(KafkaOptions):
         return value
 
 
-def default_data() -> Path:
+def default_data(service: str) -> Path:
     """Where a service of this user keeps what outlives it."""
     if os.getuid() == 0:
-        return Path("/var/lib/whichrank/agent")
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "whichrank" / "agent"
+        return Path("/var/lib/whichrank") / service
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "whichrank" / service
 
 
 class AgentOptions(KafkaOptions):
     """``whichrank agent``."""
 
     rings: Path = Field(DEFAULT_RINGS, description="folders of rings, or their parents, to be watched; * is allowed")
-    data: Path = Field(default_factory=default_data, description="folder for the spool and for evidence")
+    data: Path = Field(
+        default_factory=lambda: default_data("agent"), description="folder for the spool and for evidence"
+    )
     spool_limit: ByteSize = Field(ByteSize(256 << 20), description="size of the spool on disk (256MiB)")
     requests: bool = Field(True, description="take requests for evidence (stacks, log tails, rings) from Kafka")
 
@@ -158,8 +167,60 @@ class AgentOptions(KafkaOptions):
         return self
 
 
+def kinds_of(words: str) -> frozenset[Kind]:
+    """Kinds by their names, with commas between them. Raises ValueError for what is none."""
+    known = {kind.value: kind for kind in Kind}
+    names = [word.strip() for word in words.split(",") if word.strip()]
+    if unknown := [name for name in names if name not in known]:
+        raise ValueError(f"{', '.join(unknown)}: no kind of incident; there are {', '.join(sorted(known))}")
+    return frozenset(known[name] for name in names)
+
+
+class ProcessOptions(KafkaOptions):
+    """``whichrank process``."""
+
+    state: Path = Field(default_factory=lambda: default_data("process"), description="folder for what it has learned")
+    instance: str = Field(
+        default_factory=socket.gethostname, description="its name, unlike any other instance's; default: the host's"
+    )
+    cluster: str = Field(DEFAULT_CLUSTER, description="name of the cluster, for what it says of itself")
+    health: str = Field("127.0.0.1:8461", description="HOST:PORT of /healthz, /readyz and /metrics; empty: none")
+    shadow: bool = Field(False, description="judge, and publish nothing")
+    disable: str = Field("", description="kinds of incidents that are not opened, with commas; changes at once")
+
+    @field_validator("disable")
+    @classmethod
+    def _check_disable(cls, value: str) -> str:
+        kinds_of(value)
+        return value
+
+    @field_validator("health")
+    @classmethod
+    def _check_health(cls, value: str) -> str:
+        if value:
+            split_address(value, 0)
+        return value
+
+    @model_validator(mode="after")
+    def _check_brokers(self) -> ProcessOptions:
+        self.kafka_settings()
+        return self
+
+
+class TopicsOptions(KafkaOptions):
+    """``whichrank topics`` and ``whichrank dlq``."""
+
+    kafka_partitions: int = Field(DEFAULT_PARTITIONS, ge=1, le=1000, description="of topics that are spread by key")
+    kafka_replication: int = Field(1, ge=1, le=10, description="copies that the brokers keep of a new topic")
+
+    @model_validator(mode="after")
+    def _check_brokers(self) -> TopicsOptions:
+        self.kafka_settings()
+        return self
+
+
 #: One file may hold the keys of all commands.
-ALL_SETTINGS: tuple[type[Settings], ...] = (RunSettings, AgentOptions)
+ALL_SETTINGS: tuple[type[Settings], ...] = (RunSettings, AgentOptions, ProcessOptions, TopicsOptions)
 
 S = TypeVar("S", bound=Settings)
 

@@ -57,6 +57,12 @@ class Settings(BaseSettings):
 S = TypeVar("S", bound=Settings)
 
 
+def settings_path(config: Path | None) -> Path | None:
+    """The settings file that holds: the one named, else by the environment, else in the current folder."""
+    path = config or (Path(os.environ[CONFIG_VARIABLE]) if os.environ.get(CONFIG_VARIABLE) else None)
+    return DEFAULT_FILE if path is None and DEFAULT_FILE.is_file() else path
+
+
 def read_settings(
     kind: type[S], known: Collection[str], flags: Mapping[str, Any], config: Path | None, pairs: Sequence[str] = ()
 ) -> tuple[S, dict[str, str]]:
@@ -66,9 +72,7 @@ def read_settings(
     Returns the settings and, by key, where each value came from. Raises SettingsError.
     """
     flags = {**_split_pairs(pairs, kind.model_fields), **flags}
-    path = config or (Path(os.environ[CONFIG_VARIABLE]) if os.environ.get(CONFIG_VARIABLE) else None)
-    if path is None and DEFAULT_FILE.is_file():
-        path = DEFAULT_FILE
+    path = settings_path(config)
     text, values = _read_file(path) if path is not None else ("", {})
     problems = [_unknown(f"{path}:{_line_of(text, key)}", key, known) for key in values if key not in known]
     if problems:

@@ -161,9 +161,8 @@ class EmbeddedRunner:
         self._marked_at = 0.0
         #: Records that could not be read.
         self.broken = 0
-        #: Messages processed and outputs published in this process.
-        self.messages = 0
-        self.published = 0
+        #: Messages and records processed, and outputs published, in this process.
+        self.messages = self.records = self.published = 0
 
     @property
     def position(self) -> int:
@@ -212,6 +211,20 @@ class EmbeddedRunner:
         """Judge beside another instance, or alone, and publish nothing but the time if nobody else does."""
         self._mode = Mode.SHADOW
         self._keeps_time = keeps_time
+
+    @property
+    def is_fresh(self) -> bool:
+        """Nothing was kept of an earlier life, and nothing was read yet."""
+        return self._state.is_fresh
+
+    def timers(self) -> tuple[int, int | None]:
+        """How many are set, and when the first is due (ns)."""
+        return self._state.timer_count, self._state.next_due_ns()
+
+    def seed(self, records: Sequence[Record]) -> None:
+        """Give operators what an earlier life has published, before anything is read."""
+        self._dispatch(0, [(-1, record) for record in records])
+        self._uncommitted = True
 
     def drain(self, reads: int | None = None) -> int:
         """Process all that lies on the bus, then keep time if live. Returns the number of messages processed.
@@ -464,10 +477,10 @@ class EmbeddedRunner:
             outputs = [_output(entry) for entry in entries if not self._is_found(entry)]
             try:
                 self._bus.publish(outputs, entries[-1].after)
-                self.published += len(outputs)
             except OSError:
                 self._catch_up_to = self._bus.last_position  # whether it was taken may stand there
                 raise
+            self.published += len(outputs)
         self._forget(entries)
         self._found_outputs.clear()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from ..transport.kafka_client import Fenced, KafkaTrouble
@@ -18,6 +18,8 @@ from .runner import EmbeddedRunner
 TAKE_OVER_S = 10.0
 #: Reads per turn: a service that catches up still hears signals and answers for its health.
 READS_PER_TURN = 8
+#: The service's own figures are taken this often.
+LOOK_S = 0.5
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 10.0
 
@@ -42,10 +44,18 @@ class ServiceHealth:
     #: Since the last turn that ended.
     idle_s: float
     messages: int
+    records: int
+    #: Records that went to the dead-letter topic.
     unreadable: int
+    published: int
+    #: Conclusions that are not published yet.
     outbox: int
+    #: Messages that retention had deleted before they were read.
     missed: int
     failed_commits: int
+    rows: int
+    timers: int
+    timers_late_s: float
 
 
 class Service:
@@ -71,10 +81,12 @@ class Service:
         self._pause_s = FIRST_PAUSE_S
         self._turned_s = monotonic_s()
         self._has_said_alive = False
+        self._looked_s = 0.0
         if shadow:
             runner.shadow(keeps_time=False)
         else:
             runner.follow()
+        self._health = self._look()
 
     def turn(self) -> float:
         """Process what has come and keep the role. Returns for how long the caller may sleep, in seconds.
@@ -93,24 +105,35 @@ class Service:
             return self._wait_for_kafka(trouble)
         finally:
             self._turned_s = self._monotonic_s()
+            if self._turned_s - self._looked_s >= LOOK_S:
+                self._looked_s, self._health = self._turned_s, self._look()
         if self._trouble is not None:
             self._report(f"Kafka answers again after: {self._trouble}")
             self._trouble, self._pause_s = None, FIRST_PAUSE_S
         return 0.0 if processed else 0.01
 
     def health(self) -> ServiceHealth:
-        """From any thread."""
+        """From any thread: as of the last second, but for ``idle_s``."""
+        return replace(self._health, idle_s=self._monotonic_s() - self._turned_s)
+
+    def _look(self) -> ServiceHealth:
+        timers, due_ns = self._runner.timers()
         return ServiceHealth(
             role=self.role,
             caught_up=self._log.caught_up(),
             lag_s=self._log.lag_s(),
             trouble=self._trouble,
-            idle_s=self._monotonic_s() - self._turned_s,
+            idle_s=0.0,
             messages=self._runner.messages,
+            records=self._runner.records,
             unreadable=self._runner.broken,
+            published=self._runner.published,
             outbox=self._runner.outbox_size,
             missed=self._log.missed,
             failed_commits=self._runner.failed_commits,
+            rows=self._runner.state_rows,
+            timers=timers,
+            timers_late_s=max(0, self._log.now_ns() - due_ns) / 1e9 if due_ns is not None else 0.0,
         )
 
     def _keep_role(self) -> None:

@@ -125,6 +125,15 @@ class RunnerState:
         if path is not None:
             self._open(path)
 
+    @property
+    def is_fresh(self) -> bool:
+        """Nothing was kept of an earlier life."""
+        return not self._rows and not self._timers and not self.outbox
+
+    @property
+    def timer_count(self) -> int:
+        return len(self._timers)
+
     # --- rows ---
     def open_table(self, prefix: tuple[str, str, str]) -> RowTable:
         return RowTable(prefix, self._rows.setdefault(prefix, {}), self._dirty_rows)

@@ -21,7 +21,18 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "processors": ({"telemetry"}, {"numpy"}),
     "commands": (
         {"telemetry", "instrumentation", "agents", "transport", "processors"},
-        {"numpy", "psutil", "opentelemetry", "pydantic", "pydantic_settings", "rich", "tomli", "typer", "torch"},
+        {
+            "numpy",
+            "psutil",
+            "opentelemetry",
+            "prometheus_client",
+            "pydantic",
+            "pydantic_settings",
+            "rich",
+            "tomli",
+            "typer",
+            "torch",
+        },
     ),
 }
 #: Runners are the only processors that see the bus.

@@ -21,6 +21,7 @@ from whichrank.transport.bus import Bus
 from whichrank.transport.kafka import make_client
 from whichrank.transport.kafka_client import Client, KafkaTrouble, Producer, TopicFacts
 from whichrank.transport.kafka_log import KafkaLog
+from whichrank.transport.kafka_read import read_whole
 from whichrank.transport.kafka_settings import KafkaSettings
 from whichrank.transport.kafka_topics import APPEND_TIME
 
@@ -95,17 +96,7 @@ class KafkaRoom:
 
     def consume(self, name: str, topic: str) -> list[bytes]:
         """All committed values of a topic."""
-        consumer = self.client(name).consumer(committed_only=True)
-        partitions = [(topic, number) for number in consumer.partitions(topic)]
-        bounds = consumer.bounds(partitions)
-        consumer.assign({partition: first for partition, (first, _) in bounds.items()})
-        values: list[bytes] = []
-        deadline = time.monotonic() + ANSWER_S
-        while any(consumer.next_offset(p) < bounds[p][1] for p in partitions):
-            values += [message.value for message in consumer.poll(0.2)]
-            assert time.monotonic() < deadline
-        consumer.close()
-        return values
+        return [message.value for message in read_whole(self.client(name), topic, within_s=ANSWER_S)]
 
     def close(self) -> None:
         for producer in self._producers.values():

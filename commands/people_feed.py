@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..processors.incident_telemetry import published_documents
+from ..processors.cluster.case import published_documents
 from ..processors.people import PipelineCounts, ProcessorPeople
 from ..processors.runner import EmbeddedRunner
 from ..processors.runner_service import Role, ServiceHealth

@@ -161,7 +161,15 @@ class Agent:
         if not self.settings.tell_people:
             return None
         send = self._shipper.send_to_people
-        return People(self.settings, self.health, self._identity, self._job_name, send)
+        return People(
+            self.settings,
+            self.health,
+            self._identity,
+            self._job_name,
+            send,
+            since_ns=self._monotonic_ns(),
+            more_health=self._more_health,
+        )
 
     def announce(self) -> None:
         """Tell again which ranks and groups there are, with the next flush: somebody may have missed it."""

@@ -5,7 +5,7 @@ Polling thread. Nothing here decides anything or may fail anything else: it is t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ..telemetry.records import Group, Identity
 from ..telemetry.topics import TOPIC_METRICS, TOPIC_SPANS
@@ -23,16 +23,26 @@ Send = Callable[[str, bytes], None]
 
 
 class People:
-    """send: takes what is told; it must return at once (``Shipper.send_to_people``)."""
+    """send: takes what is told; it must return at once (``Shipper.send_to_people``). Else: ``RankMetrics``."""
 
     def __init__(
-        self, settings: AgentSettings, health: AgentHealth, identity: Identity, job_name: str, send: Send
+        self,
+        settings: AgentSettings,
+        health: AgentHealth,
+        identity: Identity,
+        job_name: str,
+        send: Send,
+        *,
+        since_ns: int,
+        more_health: Callable[[], Mapping[str, int | str]] = dict,
     ) -> None:
         self._settings = settings
         self._health = health
         self._send = send
         self._spans = RankSpans(health, job_name, settings.spans_per_rank_s, settings.request_bytes)
-        self._metrics = RankMetrics(health, identity, job_name, settings.max_histograms)
+        self._metrics = RankMetrics(
+            health, identity, job_name, settings.max_histograms, since_ns=since_ns, more_health=more_health
+        )
         self._next_spans_ns = self._next_metrics_ns = 0
 
     def see(

@@ -8,7 +8,7 @@ bound is told under one group called ``other``. An attempt is no attribute, so a
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,8 +39,23 @@ _Who = tuple[str, int]  # world and rank: what stays over restarts
 class RankMetrics:
     """``see`` every flush, ``take`` a report."""
 
-    def __init__(self, health: AgentHealth, identity: Identity, job_name: str, max_histograms: int) -> None:
+    def __init__(
+        self,
+        health: AgentHealth,
+        identity: Identity,
+        job_name: str,
+        max_histograms: int,
+        *,
+        since_ns: int,
+        more_health: Callable[[], Mapping[str, int | str]] = dict,
+    ) -> None:
+        """since_ns: monotonic; what ended earlier, and stands in a ring, was counted by an agent before this one.
+
+        more_health: counters of the way to Kafka (``KafkaPublisher.stats``).
+        """
         self._health = health
+        self._since_ns = since_ns
+        self._more_health = more_health
         self._identity = identity
         self._resource = resource(
             {
@@ -85,9 +100,10 @@ class RankMetrics:
         by_slot = {rank.slot: rank for rank in ranks}
         for rank in ranks:
             self._began_ns.setdefault(_who(rank), time_ns)
-        if len(steps.steps):
-            self._see_steps(steps, by_slot, time_ns)
-        done = collected.rows["done_ns"] != 0
+        new = steps.steps["end_ns"] >= self._since_ns
+        if new.any():
+            self._see_steps(steps.steps[new], steps.steps_ring[new], by_slot, time_ns)
+        done = (collected.rows["done_ns"] != 0) & (collected.rows["done_ns"] >= self._since_ns)
         if done.any():
             rows, ring = (
                 (collected.rows, collected.ring) if done.all() else (collected.rows[done], collected.ring[done])
@@ -127,12 +143,14 @@ class RankMetrics:
         return builder.take()
 
     # --- what is seen -------------------------------------------------------------------------------------------------
-    def _see_steps(self, steps: CollectedSteps, by_slot: dict[int, WatchedRank], time_ns: int) -> None:
-        durations_s = np.maximum(steps.steps["end_ns"] - steps.steps["begin_ns"], 0) / _NS_PER_S
+    def _see_steps(
+        self, steps: NDArray[np.void], ring: NDArray[np.uint16], by_slot: dict[int, WatchedRank], time_ns: int
+    ) -> None:
+        durations_s = np.maximum(steps["end_ns"] - steps["begin_ns"], 0) / _NS_PER_S
         rows: list[int] = []
         phase_rows: list[int] = []
         phases_s: list[float] = []
-        for slot, spent_ns in zip(steps.steps_ring.tolist(), steps.steps["phase_ns"].tolist(), strict=True):
+        for slot, spent_ns in zip(ring.tolist(), steps["phase_ns"].tolist(), strict=True):
             rank = by_slot.get(slot)
             if rank is None:
                 rows.append(-1)
@@ -267,12 +285,22 @@ class RankMetrics:
             number_point(number_attributes({**words, names.DROP_REASON: reason}), n, time_ns=time_ns, start_ns=start_ns)
             for reason, n in sorted(health.drops.items())[:_MAX_REASONS]
         ]
+        # The way to Kafka is every job's of this agent.
+        node = {names.NODE_ID: self._identity.node}
+        more = self._more_health()
+        for name, count in more.items():
+            if ".dropped." in name and isinstance(count, int) and len(drops) < 2 * _MAX_REASONS:
+                where = number_attributes({**node, names.DROP_REASON: name})
+                drops.append(number_point(where, count, time_ns=time_ns, start_ns=start_ns))
+        spooled = more.get("spool.bytes")
+        spool = [] if spooled is None else [number_point(number_attributes(node), int(spooled), time_ns=time_ns)]
         return [
             metric_entry(names.METRIC_AGENT_RANKS, [number_point(attributes, len(ranks), time_ns=time_ns)]),
             counter(names.METRIC_AGENT_EVENTS_READ, health.events_read),
             counter(names.METRIC_AGENT_EVENTS_LOST, health.events_lost + health.events_torn),
             counter(names.METRIC_AGENT_SENT, health.bytes_sent),
             counter(names.METRIC_PROCESS_CPU_TIME, time.process_time(), attributes),
+            *([metric_entry(names.METRIC_AGENT_SPOOL, spool)] if spool else []),
             *([metric_entry(names.METRIC_AGENT_DROPS, drops)] if drops else []),
         ]
 

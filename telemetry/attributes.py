@@ -129,6 +129,7 @@ METRIC_AGENT_RANKS = "whichrank.agent.ranks"
 METRIC_AGENT_EVENTS_READ = "whichrank.agent.events.read"
 METRIC_AGENT_EVENTS_LOST = "whichrank.agent.events.lost"
 METRIC_AGENT_SENT = "whichrank.agent.sent"
+METRIC_AGENT_SPOOL = "whichrank.agent.spool"
 METRIC_AGENT_DROPS = "whichrank.agent.drops"
 DROP_REASON = "whichrank.drop.reason"
 #: The processors of themselves.
@@ -153,6 +154,7 @@ METRIC_UNITS = {
     METRIC_AGENT_EVENTS_READ: "{event}",
     METRIC_AGENT_EVENTS_LOST: "{event}",
     METRIC_AGENT_SENT: "By",
+    METRIC_AGENT_SPOOL: "By",
     METRIC_AGENT_DROPS: "{record}",
     METRIC_PIPELINE_LAG: "s",
     METRIC_PIPELINE_RECORDS_IN: "{record}",

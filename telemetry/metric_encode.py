@@ -124,6 +124,11 @@ METRICS: Mapping[str, Metric] = {
     names.METRIC_AGENT_SENT: Metric(
         instrument=_COUNTER_OF, description="Bytes that the agent handed out, before compression", attributes=_AGENT
     ),
+    names.METRIC_AGENT_SPOOL: Metric(
+        instrument=_GAUGE_OF,
+        description="What waits for Kafka on the agent's disk",
+        attributes=(names.NODE_ID,),
+    ),
     names.METRIC_AGENT_DROPS: Metric(
         instrument=_COUNTER_OF, description="What the agent dropped, by reason", attributes=(*_AGENT, names.DROP_REASON)
     ),

@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 
 from tests.agents.people_messages import last_points, plain, points_of, spans_of
 from whichrank.agents.agent import Agent
+from whichrank.agents.health import AgentHealth
+from whichrank.agents.people import People
 from whichrank.agents.rank_metrics import MAX_COLLECTIVE_SERIES
 from whichrank.agents.rank_spans import SpanRate
+from whichrank.agents.settings import AgentSettings
 from whichrank.instrumentation.ring_writer import RingWriter
 from whichrank.processors.trace_writer import TraceWriter
 from whichrank.telemetry import attributes as names
@@ -34,8 +37,6 @@ class Told:
     """Rings written by this process, an agent that looks at them when told to, and what it told people."""
 
     def __init__(self, directory: Path, **settings: Any) -> None:
-        from whichrank.agents.settings import AgentSettings
-
         self.directory = directory
         self.spans: list[bytes] = []
         self.metrics: list[bytes] = []
@@ -290,6 +291,52 @@ def test_series_end_with_their_rank_and_begin_anew_with_the_next(start_rank: Sta
 
 def steps_in(request: bytes) -> Iterator[Any]:
     return (point for _, name, _, point in points_of([request]) if name == names.METRIC_STEP_DURATION)
+
+
+def test_an_agent_that_begins_again_counts_from_its_own_begin(told: Callable[..., Told]) -> None:
+    """The ring still holds what the first agent has counted; a rate over both must not see it twice."""
+    first = told()
+    writer = first.rank(0, 1)
+    number = group(writer, "0", 1)
+    first.look()
+    for _ in range(5):
+        writer.complete(number, writer.enqueue(number, Op.ALL_REDUCE, 1024, 7, -1, 0), 0, 0)
+        writer.end_step(1.0, None, 0)
+    first.look()
+    first.agent.close()
+    second = told()
+    for _ in range(2):
+        writer.complete(number, writer.enqueue(number, Op.ALL_REDUCE, 1024, 7, -1, 0), 0, 0)
+        writer.end_step(1.0, None, 0)
+    second.look()
+    starts = []
+    for agent, count in ((first, 5), (second, 2)):
+        last = last_points(agent.metrics)
+        for metric in (names.METRIC_STEP_DURATION, names.METRIC_COLLECTIVE_DURATION):
+            ((_, point),) = [each for each in last.items() if each[0][0] == metric]
+            assert point.count == count
+            starts.append(point.start_time_unix_nano)
+    assert max(starts[:2]) < min(starts[2:])
+    assert len(spans_of(second.spans)) > 2 * 2, "spans are told again: they are the same spans"
+
+
+def test_what_the_way_to_kafka_drops_and_keeps_is_told() -> None:
+    sent: list[bytes] = []
+    settings = AgentSettings(tell_people=True)
+    stats = {"kafka.sent": 9, "kafka.dropped.copies.memory_full": 4, "spool.bytes": 77}
+    people = People(
+        settings,
+        AgentHealth(),
+        Identity(job="job", node="node-a"),
+        "",
+        lambda topic, value: sent.append(value),
+        since_ns=0,
+        more_health=lambda: stats,
+    )
+    people.tell([], clock_offset_ns=0, now_ns=1, everything=True)
+    points = {(name, attributes.get(names.DROP_REASON)): point.as_int for _, name, attributes, point in points_of(sent)}
+    assert points[names.METRIC_AGENT_DROPS, "kafka.dropped.copies.memory_full"] == 4
+    assert points[names.METRIC_AGENT_SPOOL, None] == 77
 
 
 def test_a_bug_in_what_people_get_costs_operators_nothing(

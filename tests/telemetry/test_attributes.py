@@ -66,6 +66,7 @@ def test_published_names_do_not_change() -> None:
         "whichrank.agent.events.read": "{event}",
         "whichrank.agent.ranks": "{rank}",
         "whichrank.agent.sent": "By",
+        "whichrank.agent.spool": "By",
         "whichrank.collective.duration": "s",
         "whichrank.collective.open.age": "s",
         "whichrank.heartbeat.age": "s",

@@ -326,6 +326,7 @@ class EmbeddedRunner:
             if self._on_input is not None:
                 self._on_input(record)
             records.append((-1, record))
+        self.records += len(records)
         self._dispatch(0, records)
 
     def _set_aside(self, message: Message, broken: Broken) -> None:

@@ -50,6 +50,9 @@ CLOSE_SLOW_NS = 1_000_000_000
 #: The steps of those counts, and what other nodes flush at the same time, come in right after.
 COUNTS_HOLD_NS = 100_000_000
 _LOOK = "look"
+#: What is known of a job goes so long after its last record.
+KEPT_NS = 24 * 3_600_000_000_000
+_FORGET = "forget"
 _GROUPED = frozenset({EventName.BLOCK_COLLECTIVES, EventName.BLOCK_STEP_GROUPS, EventName.BLOCK_GROUP_PROGRESS})
 _IGNORED = frozenset(
     {
@@ -79,6 +82,9 @@ class JobOperator:
 
     def process(self, records: Sequence[Record], ctx: Context) -> None:
         worlds = self._load(ctx)
+        if not worlds.heard_ns:
+            ctx.set_timer(_FORGET, ctx.now + KEPT_NS)
+        worlds.heard_ns = ctx.now
         for record in records:
             if 0 < worlds.due_ns <= record.stamp_ns:
                 worlds.look_until(record.stamp_ns, lambda job: self._look(job, ctx))
@@ -93,6 +99,9 @@ class JobOperator:
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
         worlds = self._load(ctx)
+        if timer.name == _FORGET:
+            self._forget(worlds, ctx)
+            return
         worlds.look_until(timer.due_ns, lambda job: self._look(job, ctx))
         self._save(worlds, ctx)
 
@@ -109,6 +118,17 @@ class JobOperator:
             ctx.set_timer(_LOOK, worlds.due_ns)
         else:
             ctx.clear_timer(_LOOK)
+
+    def _forget(self, worlds: Worlds, ctx: Context) -> None:
+        """Unless something was heard since the timer was set; after a restart nobody knows."""
+        until_ns = (worlds.heard_ns or ctx.now) + KEPT_NS
+        if until_ns > ctx.now:
+            worlds.heard_ns = worlds.heard_ns or ctx.now
+            ctx.set_timer(_FORGET, until_ns)
+            return
+        worlds.delete(ctx)
+        ctx.clear_timer(_LOOK)
+        del self._jobs[ctx.key]
 
     def _look(self, job: JobState, ctx: Context) -> None:
         """Takes the decision that is due, at its own stamp."""

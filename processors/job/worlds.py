@@ -29,6 +29,8 @@ class Worlds:
         self._names: dict[str, int] = {}
         self._saved_names = b""
         self._names_changed = False
+        #: Stamp of the last record; 0: none since this copy was made.
+        self.heard_ns = 0
 
     @classmethod
     def load(cls, ctx: Context) -> Worlds:
@@ -54,6 +56,13 @@ class Worlds:
             self._saved_names = json.dumps(self._names).encode()
             ctx.state.table(_NAMES).put("names", self._saved_names)
             self._names_changed = False
+
+    def delete(self, ctx: Context) -> None:
+        """All rows of the job."""
+        for name in (_NAMES, *(_table(number) for number in range(len(self.states)))):
+            table = ctx.state.table(name)
+            for row, _ in list(table.rows()):
+                table.delete(row)
 
     @property
     def due_ns(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,10 @@ from tests.processors.job.synthetic_job import (
     SyntheticJob,
     drive,
 )
+from whichrank.processors.job.operator import KEPT_NS, JobOperator
 from whichrank.processors.job.state import JobState
 from whichrank.processors.job.state_rows import load_job, save_job
+from whichrank.processors.operator import Timer
 from whichrank.telemetry.records import Finding, Record
 from whichrank.telemetry.tables import STEPS
 from whichrank.telemetry.vocabulary import EventName, ExitState, Phase
@@ -107,3 +110,36 @@ def test_records_of_an_attempt_that_is_over_change_nothing() -> None:
     first, second = SyntheticJob(steps=10), SyntheticJob(steps=10, attempt="a2", start_s=130.0)
     late = SyntheticJob(steps=10, start_s=150.0).records()
     assert drive([*first.records(), *second.records(), *late]).findings() == []
+
+
+def test_a_job_is_forgotten_a_day_after_its_last_record() -> None:
+    records = records_of("crash")
+    context, operator = MemoryContext(), JobOperator()
+    for record in records:
+        context.now = record.stamp_ns
+        operator.process([record], context)
+    late_ns = records[-1].stamp_ns + KEPT_NS // 2
+    late = replace(records[-1], stamp_ns=late_ns)
+    context.now = late_ns
+    operator.process([late], context)
+    while (due_ns := context.timers.pop("forget", 0)) and due_ns < late_ns + KEPT_NS:
+        context.now = due_ns
+        operator.on_timer(Timer("forget", due_ns), context)
+        assert any(list(table.rows()) for table in context.tables.values()), "it was heard since"
+    context.now = due_ns
+    operator.on_timer(Timer("forget", due_ns), context)
+    assert not any(list(table.rows()) for table in context.tables.values())
+    assert context.timers == {}
+    context.now = due_ns + 1
+    operator.process([replace(records[0], stamp_ns=context.now)], context)
+    assert "forget" in context.timers, "it begins anew"
+
+
+def test_after_a_restart_a_job_is_kept_a_day_from_then() -> None:
+    records = records_of("crash")
+    context = drive(records)
+    due_ns = context.timers["forget"]
+    context.now = due_ns
+    JobOperator().on_timer(Timer("forget", due_ns), context)
+    assert context.timers["forget"] == due_ns + KEPT_NS
+    assert any(list(table.rows()) for table in context.tables.values())

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..telemetry.evidence import encode_evidence, split_evidence
 from ..telemetry.records import Event, Identity
 from ..telemetry.vocabulary import EventName, ProcessState
 from . import processes
@@ -27,6 +28,8 @@ from .definitions import Definitions
 from .drain import Drained, drain_rings
 from .endings import Endings
 from .evidence import EvidenceStore
+from .evidence_desk import ACTIONS as FILE_ACTIONS
+from .evidence_desk import EvidenceDesk
 from .health import AgentHealth
 from .launches import Launches
 from .local_verdicts import (
@@ -43,6 +46,7 @@ from .people import People
 from .rank_events import level_changes, started_attributes, where_attributes
 from .ring_directory import EndedRings, RingDirectory, find_process, gave_sign_of_life
 from .ring_file import RingFile
+from .ring_history import RingHistory
 from .settings import AgentSettings
 from .shipper import Publish, PublishRanked, Shipper
 from .stack_desk import StackDesk
@@ -55,6 +59,8 @@ _GRACE_NS = 1_000_000_000
 _OWN_PAUSE_NS = 500_000_000
 #: So long a pause, and the machine may have stood still: the ranks with us.
 _SUSPENDED_NS = 2_000_000_000
+#: No rank gets more than this part of what is kept of the rings: usual nodes have so many.
+_HISTORY_SHARES = 8
 
 
 class Agent:
@@ -97,6 +103,7 @@ class Agent:
         self._shipper = Shipper(publish, identity.job, self.health, self.settings.request_bytes, publish_ranked)
         self._more_health = more_health
         self._stacks = StackDesk(self.settings, self.health, self._identity.node)
+        self._files = EvidenceDesk(self.settings, self.health, wall_ns)
         self._blocks = BlockBuilder(self.health, self.settings.open_rows, single_phases=self.settings.tell_people)
         self._job_name = job_name
         self._people = self._new_people()
@@ -146,7 +153,8 @@ class Agent:
 
     def request(self, event: Event) -> None:
         """Take an EVIDENCE_REQUEST: bounded, idempotent by id, answered within its lifetime or dropped."""
-        self._stacks.request(event, self._monotonic_ns())
+        desk = self._files if event.attributes.get("action") in FILE_ACTIONS else self._stacks
+        desk.request(event, self._monotonic_ns())
 
     def rename_node(self, node: str) -> None:
         """Another node of the job has our name: what is told from now on carries this one."""
@@ -194,6 +202,7 @@ class Agent:
         if self._may_touch:  # what was left behind has been read once; a second look would only repeat it, older
             self.poll()
         self._stacks.close()
+        self._files.close()
         self._guarded(self._last_words)
         self._closed = True
         for rank in self._ranks:
@@ -210,6 +219,7 @@ class Agent:
     def _last_words(self) -> None:
         now_ns = self._monotonic_ns()
         self._tell_stacks(now_ns)
+        self._tell_files()
         self._news.behind_blocks(EventName.AGENT_HEALTH, self._identity, now_ns, self._health_now())
         self._flush(now_ns, with_progress=bool(self._ranks) and self._may_touch)
         if self._people is not None:
@@ -233,6 +243,7 @@ class Agent:
         if paused_ns > _SUSPENDED_NS:
             self._tell_resumed(now_ns)
         self._tell_stacks(now_ns)
+        self._tell_files()
         if now_ns >= self._next_health_ns:
             self._next_health_ns = now_ns + to_ns(settings.health_period_s)
             self._news.behind_blocks(EventName.AGENT_HEALTH, self._identity, now_ns, self._health_now())
@@ -359,14 +370,23 @@ class Agent:
             alive=process.alive,
             found_ns=now_ns,
             left_behind=of_the_past,
+            history=RingHistory(self.settings.history_s),
         )
         self._ranks.append(rank)
+        self._share_history()
+        self._files.know(rank)
         self._blocks.add_ring(rank)
         if process.pidfd >= 0 and process.alive:
             self._poller.register(process.pidfd, select.POLLIN)
             self._by_pidfd[process.pidfd] = rank
         self._next_flush_ns = self._next_progress_ns = 0
         self._tell_started(rank)
+
+    def _share_history(self) -> None:
+        """The bound is the agent's: its ranks have equal shares."""
+        share = self.settings.history_bytes // max(len(self._ranks), _HISTORY_SHARES)
+        for rank in self._ranks:
+            rank.history.limit_bytes = share
 
     def _tell_started(self, rank: WatchedRank) -> None:
         started_ns = rank.ring.header.created_mono_ns
@@ -383,6 +403,7 @@ class Agent:
                 self._people.forget(rank, self._ranks, time_ns=self._wall_ns())
             if self._may_touch:
                 self._ended_rings.add(rank.ring)
+            self._files.forget(rank, self._monotonic_ns())
             rank.close()
             self._free_slots.append(rank.slot)
             self.health.rings_closed += 1
@@ -449,6 +470,12 @@ class Agent:
         for report in self._stacks.finished(self._ranks):
             self._news.tell(report.rank, EventName.RANK_STACK, now_ns, report.attributes)
             self._endings.save_stack(report)
+
+    def _tell_files(self) -> None:
+        """What was asked for, in pieces; at once, because it may be all that is left of a node soon."""
+        for whole in self._files.finished():
+            for piece in split_evidence(whole):
+                self._shipper.send_evidence(encode_evidence(piece))
 
     def _health_now(self) -> dict[str, Any]:
         dropped = [rank.hot.events_dropped for rank in self._ranks]

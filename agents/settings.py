@@ -45,6 +45,11 @@ class AgentSettings:
     #: Evidence requests are answered within this time or dropped.
     request_lifetime_s: float = 60.0
     evidence_bytes: int = 20 << 20
+    #: Requests for files (rings, log tails) that are answered per minute; 0: none is.
+    requests_per_minute: int = 0
+    #: So much of what was drained of the rings is kept for such requests; 0: nothing is.
+    history_s: float = 0.0
+    history_bytes: int = 32 << 20
     #: Rings of ranks that have ended stay in their folder, which is memory, up to so many bytes; the oldest go first.
     ended_ring_bytes: int = 64 << 20
     #: Blocks stay under this; whole requests under ``request_bytes``.

@@ -59,6 +59,13 @@ class Shipper:
         elif self._publish is not None:
             self._send_one(self._publish, topic, value)
 
+    def send_evidence(self, value: bytes) -> None:
+        """Publish an encoded piece of evidence on the logs topic: the last to be given up."""
+        if self._publish_ranked is not None:
+            self._send_one(_ranked(self._publish_ranked, Priority.EVIDENCE), TOPIC_LOGS, value)
+        elif self._publish is not None:
+            self._send_one(self._publish, TOPIC_LOGS, value)
+
     def _send(self, publish: Publish, topic: str, payloads: Iterable[Block | Event], *, is_copy: bool = False) -> None:
         for value in encode_batches(payloads, self._request_bytes, is_copy=is_copy):
             self._send_one(publish, topic, value)

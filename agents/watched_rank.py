@@ -21,6 +21,7 @@ from .progress_page import (
     parse_rank_row,
 )
 from .ring_file import NOTHING_HOT, HotWords, RingFile
+from .ring_history import RingHistory
 
 #: Plain numbers: operators of enum flags cost ten times as much, and these are asked at every look.
 #: A thread that holds the GIL and computes gets at least this share of a core, unless the machine is overloaded.
@@ -65,6 +66,7 @@ class WatchedRank:
     head_damaged: bool = False
     definitions_read: int = 0
     last_event: bytes = b""  # raw slot of the newest event
+    history: RingHistory = field(default_factory=RingHistory)
 
     moved_ns: int = 0  # when the head or the rank row was last seen to change
     process: processes.ProcessStat | None = None
@@ -218,6 +220,7 @@ class WatchedRank:
         """The newest of these raw events is the last word of a writer that dies."""
         if raw:
             self.last_event = raw[-L.EVENT_BYTES :]
+            self.history.add(raw)
 
     def close(self) -> None:
         self.ring.close()

@@ -19,6 +19,7 @@ from types import FrameType
 
 from ..agents.kafka_publisher import describe_stats
 from ..agents.node_agent import NodeAgent
+from ..agents.request_reader import RequestReader
 from ..agents.settings import AgentSettings
 from ..telemetry.identity import read_pod_labels, resolve_identity
 from ..transport.kafka_client import KafkaTrouble
@@ -31,8 +32,18 @@ _LOOK_S = 1.0
 _LAST_WORDS_S, _LAST_SENDS_S = 1.5, 1.5
 
 EXIT_USAGE = 2
+REQUESTS_PER_MINUTE = 30
+#: Of each ring, for requests.
+HISTORY_S = 120.0
 #: Touched with every look: who gave a sign of life after it, nobody watched to the end.
 ALIVE_FILE = "alive"
+
+
+def service_settings(options: AgentOptions) -> AgentSettings:
+    """What a service does beyond ``whichrank run``: spans and metrics, and answers where they are wanted."""
+    if not options.requests:
+        return AgentSettings(tell_people=True)
+    return AgentSettings(tell_people=True, requests_per_minute=REQUESTS_PER_MINUTE, history_s=HISTORY_S)
 
 
 def last_alive_ns(path: Path) -> int | None:
@@ -59,23 +70,29 @@ def agent(options: AgentOptions) -> int:
     own = resolve_identity(os.environ, pod_labels=read_pod_labels(os.environ), hostname=socket.gethostname())
     own = replace(own, run="", job="", attempt="", world="")
     try:
-        publisher, _ = make_publisher(
+        publisher, client = make_publisher(
             options, f"whichrank-agent-{own.node}", options.data / "spool", options.spool_limit
         )
     except KafkaTrouble as trouble:
         say(str(trouble))
         return EXIT_USAGE
+    settings = service_settings(options)
     node = NodeAgent(
         rings=options.rings,
         own=own,
         publish_ranked=publisher.publish,
         evidence_directory=options.data / "evidence",
         more_health=lambda: publisher.stats,
-        settings=AgentSettings(tell_people=True),
+        settings=settings,
         missed_since_ns=last_alive_ns(options.data / ALIVE_FILE),
         report=say,
     )
     publisher.start()
+    requests = RequestReader(
+        lambda: client.consumer(committed_only=True), own.node, node.request, lifetime_s=settings.request_lifetime_s
+    )
+    if options.requests:
+        requests.start()
     say(f"agent of node {own.node}: watches {options.rings}, publishes to Kafka at {options.kafka}")
     if os.geteuid() != 0:
         say(f"not root: only the jobs of user {os.geteuid()} can be watched")
@@ -90,6 +107,7 @@ def agent(options: AgentOptions) -> int:
         if node.jobs != said:
             said = node.jobs
             say(f"jobs here: {', '.join(said) or 'none'}")
+    requests.close(0.0)
     node.close(_LAST_WORDS_S)
     publisher.close(_LAST_SENDS_S)
     say(f"agent ends: {describe_stats(publisher.stats)}")

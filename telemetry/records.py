@@ -86,7 +86,9 @@ class Event:
                        why ("not entered"|"waits"|"request"), stopped (bool: process state T)
       RANK_LEVEL       level*, hook_state*, note (the rank's last note: why a hook is off)
       AGENT_HEALTH     counters by name
-      EVIDENCE_REQUEST id*, action ("stack"), rank*, node
+      EVIDENCE_REQUEST id*, rank*, node, action ("stack"; answered by files: "ring", "history" (its last minutes),
+                       "log_tail")
+      EVIDENCE         a piece of such a file (``evidence``)
       PEER_CONNECTED   role* ("follower": the identity's node sends its records here; "judge": that node judges from now
                        on), offset_ns (from that node's monotonic clock to the wall clock of this bus)
       PEER_CLOCK       offset_ns*: the same, newer

@@ -312,3 +312,4 @@ class EventName(str, Enum):
     PEER_CONNECTED = "whichrank.peer.connected"
     PEER_CLOCK = "whichrank.peer.clock"
     PEER_LOST = "whichrank.peer.lost"
+    EVIDENCE = "whichrank.evidence"

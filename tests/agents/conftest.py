@@ -19,7 +19,7 @@ from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.records import Block, Broken, Event, Identity
 from whichrank.telemetry.topics import TOPIC_METRICS, TOPIC_SPANS
 from whichrank.telemetry.vocabulary import EventName
-from whichrank.transport.bus import TOPIC_BLOCKS
+from whichrank.transport.bus import TOPIC_BLOCKS, TOPIC_LOGS
 
 SCRIPT = Path(__file__).with_name("rank_process.py")
 
@@ -66,6 +66,7 @@ class Watched:
 
     def __init__(self, directory: Path, evidence: Path | None = None, **settings: object) -> None:
         self.payloads: list[Block | Event] = []
+        self.logs: list[bytes] = []  # messages on the topic for people
         self.for_people: dict[str, list[bytes]] = {TOPIC_SPANS: [], TOPIC_METRICS: []}
         self.refuse = False
         self.fail: Exception | None = None
@@ -83,6 +84,8 @@ class Watched:
         if self.refuse:
             raise OSError(28, "No space left on device")
         assert key == "job"
+        if topic == TOPIC_LOGS:
+            self.logs.append(value)
         if topic in self.for_people:
             self.for_people[topic].append(value)
         if topic == TOPIC_BLOCKS:

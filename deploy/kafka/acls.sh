@@ -17,8 +17,9 @@ allow --allow-principal User:agent --operation Write \
   --topic otlp_spans --topic otlp_metrics --topic otlp_logs --topic whichrank.blocks
 allow --allow-principal User:agent --operation Read --topic whichrank.requests
 
-# A processor reads all of that, writes what it concludes, and keeps others of its name out (transactional id).
-allow --allow-principal User:processor --operation Read \
+# A processor reads all of that and checks how the topics are set, writes what it concludes, and keeps others of its
+# name out (transactional id).
+allow --allow-principal User:processor --operation Read --operation DescribeConfigs \
   --topic otlp_spans --topic otlp_metrics --topic otlp_logs --topic whichrank.blocks --topic whichrank.clock \
   --topic whichrank.findings --topic whichrank.incidents --topic whichrank.requests --topic whichrank.dlq
 allow --allow-principal User:processor --operation Write \

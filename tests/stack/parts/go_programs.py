@@ -43,7 +43,7 @@ PROMETHEUS = GoProgram(
     checksum="h1:sFGZWmC2Hk9N1NBJGCnXYZb5hyLCq8yuAMoEjLAg6ac=",
     package="./cmd/prometheus",
     oldest_go=(1, 26, 0),
-    tags="netgo,remove_all_sd,enable_dns_sd",  # of some 25 service discoveries only what prometheus.yml uses
+    tags="netgo,remove_all_sd",  # without some 25 service discoveries: prometheus.yml names its targets
 )
 LOKI = GoProgram(
     name="loki",

@@ -68,6 +68,11 @@ class Service:
             time.sleep(0.1)
         pytest.fail(f"{self.name} did not become ready; it said:\n{self.output()[-4000:]}")
 
+    def wait(self) -> int:
+        """Of a program that ends by itself: its exit code."""
+        assert self._process is not None
+        return self._process.wait(timeout=START_TIMEOUT_S)
+
     def stop(self) -> int:
         """End it as an orderly shutdown does; its exit code."""
         assert self._process is not None

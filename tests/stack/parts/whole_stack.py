@@ -28,6 +28,8 @@ class Stack:
     loki: Loki
     tempo: FileCollector
     bridge: Bridge
+    #: Where Prometheus looks for a processor (``OwnService``); not started here.
+    processor_port: int
 
     @property
     def services(self) -> tuple[Service, ...]:
@@ -53,11 +55,18 @@ def assemble(kafka: Kafka, folder: Path) -> Stack:
     for topic in BRIDGED:
         admin.create(TopicFacts(name=topic, partitions=2, replication=1, configuration={}))
     admin.close()
-    (metrics_port,) = free_ports(1)
+    metrics_port, processor_port = free_ports(2)
     tempo = FileCollector(folder / "tempo")
     loki = Loki(folder / "loki")
-    scraped = {"collector:8888": f"127.0.0.1:{metrics_port}", "loki:3100": loki.address, "tempo:3200": tempo.address}
+    scraped = {
+        "processor:8461": f"127.0.0.1:{processor_port}",
+        "collector:8888": f"127.0.0.1:{metrics_port}",
+        "loki:3100": loki.address,
+        "tempo:3200": tempo.address,
+    }
     prometheus = Prometheus(folder / "prometheus", scraped)
     addresses = {"prometheus:9090": prometheus.address, "loki:3100": loki.address, "tempo:4318": tempo.address}
     bridge = Bridge(folder / "bridge", kafka, addresses, metrics_port)
-    return Stack(kafka=kafka, prometheus=prometheus, loki=loki, tempo=tempo, bridge=bridge)
+    return Stack(
+        kafka=kafka, prometheus=prometheus, loki=loki, tempo=tempo, bridge=bridge, processor_port=processor_port
+    )

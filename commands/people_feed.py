@@ -16,7 +16,7 @@ from ..processors.people import PipelineCounts, ProcessorPeople
 from ..processors.runner import EmbeddedRunner
 from ..processors.runner_service import Role, ServiceHealth
 from ..telemetry.records import Record
-from ..transport.kafka_client import Client, KafkaTrouble, Producer
+from ..transport.kafka_client import Client, KafkaTrouble, Producer, Sent
 
 #: After a failure so long passes before a connection is tried again.
 RETRY_S = 30.0
@@ -32,6 +32,7 @@ class PeopleFeed:
         )
         self._producer: Producer | None = None
         self._retry_at_s = 0.0
+        self._leads = False
         #: Messages that Kafka did not take.
         self.dropped = 0
 
@@ -43,20 +44,21 @@ class PeopleFeed:
         """Each revision that is published."""
         self._people.incident(document, stamp_ns, time.time_ns())
 
-    def restore(self, runner: EmbeddedRunner) -> None:
-        """The incidents that are open go on being told after a restart."""
-        for document in published_documents(runner.rows("cluster", "incidents")):
-            self._people.restore(document, time.time_ns())
-
-    def turn(self, health: Callable[[], ServiceHealth]) -> None:
-        """Publish what is due."""
-        for told in self._people.take(time.time_ns(), lambda: _counts(health())):
+    def turn(self, role: Role, runner: EmbeddedRunner, health: Callable[[], ServiceHealth]) -> None:
+        """Publish what is due. Of incidents only the leader tells, from its state: what is open goes on being told."""
+        if (role is Role.LEADER) != self._leads:
+            self._leads = not self._leads
+            if self._leads:
+                self._people.lead(published_documents(runner.rows("cluster", "incidents")), time.time_ns())
+            else:
+                self._people.follow()
+        for told in self._people.take(time.time_ns(), lambda: self._counts(health())):
             producer = self._connected()
             if producer is None:
                 self.dropped += 1
                 continue
             try:
-                producer.send(told.topic, told.key.encode(), told.value)
+                producer.send(told.topic, told.key.encode(), told.value, on_done=self._on_done)
             except KafkaTrouble:
                 self.dropped += 1
                 self._disconnect()
@@ -82,17 +84,22 @@ class PeopleFeed:
             self._producer = None
         self._retry_at_s = time.monotonic() + RETRY_S
 
+    def _on_done(self, sent: Sent | None, trouble: KafkaTrouble | None) -> None:
+        """In the client's thread; a count that loses one of two at the same moment does no harm."""
+        if trouble is not None:
+            self.dropped += 1
 
-def _counts(health: ServiceHealth) -> PipelineCounts:
-    is_behind = health.role is not Role.STANDBY
-    times = os.times()
-    return PipelineCounts(
-        lag_s=health.lag_s if is_behind else None,
-        records_in=health.records,
-        records_out=health.published,
-        decode_errors=health.unreadable,
-        dead_letters=health.unreadable,
-        state_rows=health.rows,
-        timers_late=int(health.timers_late_s > 1.0),
-        cpu_s=times.user + times.system,
-    )
+    def _counts(self, health: ServiceHealth) -> PipelineCounts:
+        is_behind = health.role is not Role.STANDBY
+        times = os.times()
+        return PipelineCounts(
+            lag_s=health.lag_s if is_behind else None,
+            records_in=health.records,
+            records_out=health.published,
+            decode_errors=health.unreadable,
+            dead_letters=health.unreadable,
+            state_rows=health.rows,
+            timers_late_s=health.timers_late_s,
+            cpu_s=times.user + times.system,
+            unpublished=self.dropped,
+        )

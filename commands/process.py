@@ -93,7 +93,7 @@ def process(options: ProcessOptions, reload: Reload, settings_file: Path | None)
         watch = _SettingsWatch(settings_file, reload, cluster, options)
         while not ending.asked:
             pause_s = service.turn()
-            people.turn(service.health)
+            people.turn(service.role, runner, service.health)
             watch.turn(ending)
             ending.wait(pause_s)
     say("ends; what it knows is committed")
@@ -180,8 +180,6 @@ def _make_runner(
         on_input=None if options.shadow else people.see,
         report=say,
     )
-    if not options.shadow:
-        people.restore(runner)
     if runner.is_fresh:
         published = _published(client)
         runner.seed(published)

@@ -80,6 +80,11 @@ class IncidentTelemetry:
         self._gauge_of[incident] = attributes
         self._keep_within_bounds()
 
+    def forget(self) -> None:
+        """No gauge is told from now on: another instance tells them."""
+        self._gauges.clear()
+        self._gauge_of.clear()
+
     def take_events(self) -> list[bytes]:
         """Requests for the topic of logs."""
         return self._events.take()

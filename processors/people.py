@@ -8,8 +8,8 @@ be lost or told twice. The service that runs the operators calls ``see`` with ea
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ..telemetry import attributes as names
@@ -34,11 +34,13 @@ class PipelineCounts:
     decode_errors: int = 0
     dead_letters: int = 0
     state_rows: int | None = None
-    timers_late: int | None = None
+    timers_late_s: float | None = None
     cpu_s: float = 0.0
+    #: Messages for people that could not be published.
+    unpublished: int = 0
 
 
-#: By field of PipelineCounts.
+#: By field of PipelineCounts; what was dropped has one metric with a reason.
 METRIC_OF: Mapping[str, str] = {
     "lag_s": names.METRIC_PIPELINE_LAG,
     "records_in": names.METRIC_PIPELINE_RECORDS_IN,
@@ -46,7 +48,7 @@ METRIC_OF: Mapping[str, str] = {
     "decode_errors": names.METRIC_PIPELINE_DECODE_ERRORS,
     "dead_letters": names.METRIC_PIPELINE_DEAD_LETTERS,
     "state_rows": names.METRIC_PIPELINE_STATE_ROWS,
-    "timers_late": names.METRIC_PIPELINE_TIMERS_LATE,
+    "timers_late_s": names.METRIC_PIPELINE_TIMERS_LATE,
     "cpu_s": names.METRIC_PROCESS_CPU_TIME,
 }
 
@@ -94,6 +96,20 @@ class ProcessorPeople:
         )
         self.failures = 0
 
+    def lead(self, documents: Iterable[Mapping[str, Any]], time_ns: int) -> None:
+        """This instance publishes from now on. documents: last revisions of the incidents that there are."""
+
+        def remember() -> None:
+            self.incidents.forget()
+            for document in documents:
+                self.incidents.remember(document, time_ns)
+
+        self._guarded(remember)
+
+    def follow(self) -> None:
+        """Another instance publishes: it tells of the incidents, this one of itself alone."""
+        self.incidents.forget()
+
     def see(self, payload: Payload, stamp_ns: int) -> None:
         """A record of the blocks topic, with its arrival stamp."""
         self._guarded(lambda: self.traces.see(payload, stamp_ns))
@@ -106,10 +122,6 @@ class ProcessorPeople:
             self.incidents.revision(document, bad_step, time_ns)
 
         self._guarded(tell)
-
-    def restore(self, document: Mapping[str, Any], time_ns: int) -> None:
-        """The last revision of an incident that an earlier life has published."""
-        self._guarded(lambda: self.incidents.remember(document, time_ns))
 
     def take(self, time_ns: int, counts: Callable[[], PipelineCounts]) -> list[Telling]:
         """What is to be published now. Cheap where nothing is due; ``counts`` is asked only for a report."""
@@ -132,7 +144,21 @@ class ProcessorPeople:
             return []
         self._next_ns = time_ns + self._period_ns
         builder = RequestBuilder(names.SCOPE_NAME, self._request_bytes)
-        builder.add(self._resource, pipeline_metrics(counts(), start_ns=self._started_ns, time_ns=time_ns))
+        now = counts()
+        drops = {
+            "kafka": now.unpublished,
+            "spans_over_rate": self.traces.dropped,
+            "gauges_over_limit": self.incidents.gauges_dropped,
+            "failed": self.failures,
+        }
+        points = [
+            number_point(
+                number_attributes({names.DROP_REASON: reason}), count, time_ns=time_ns, start_ns=self._started_ns
+            )
+            for reason, count in drops.items()
+        ]
+        builder.add(self._resource, pipeline_metrics(now, start_ns=self._started_ns, time_ns=time_ns))
+        builder.add(self._resource, [metric_entry(names.METRIC_PIPELINE_DROPS, points)])
         return builder.take()
 
     def _guarded(self, work: Callable[[], None]) -> None:
@@ -148,8 +174,8 @@ def pipeline_metrics(counts: PipelineCounts, *, start_ns: int, time_ns: int) -> 
     """Entries for ``RequestBuilder``, one per number that is known."""
     entries = []
     no_attributes = number_attributes({})
-    for each in fields(counts):
-        value, name = getattr(counts, each.name), METRIC_OF[each.name]
+    for field, name in METRIC_OF.items():
+        value = getattr(counts, field)
         if value is None:
             continue
         start = 0 if METRICS[name].instrument is Instrument.GAUGE else start_ns

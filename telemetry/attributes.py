@@ -140,6 +140,7 @@ METRIC_PIPELINE_DECODE_ERRORS = "whichrank.pipeline.decode.errors"
 METRIC_PIPELINE_DEAD_LETTERS = "whichrank.pipeline.dead_letters"
 METRIC_PIPELINE_STATE_ROWS = "whichrank.pipeline.state.rows"
 METRIC_PIPELINE_TIMERS_LATE = "whichrank.pipeline.timers.late"
+METRIC_PIPELINE_DROPS = "whichrank.pipeline.drops"
 METRIC_UNITS = {
     METRIC_STEP_DURATION: "s",
     METRIC_PHASE_DURATION: "s",
@@ -162,7 +163,8 @@ METRIC_UNITS = {
     METRIC_PIPELINE_DECODE_ERRORS: "{record}",
     METRIC_PIPELINE_DEAD_LETTERS: "{record}",
     METRIC_PIPELINE_STATE_ROWS: "{row}",
-    METRIC_PIPELINE_TIMERS_LATE: "{timer}",
+    METRIC_PIPELINE_TIMERS_LATE: "s",
+    METRIC_PIPELINE_DROPS: "{record}",
     METRIC_PROCESS_CPU_TIME: "s",
 }
 

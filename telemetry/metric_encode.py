@@ -151,7 +151,12 @@ METRICS: Mapping[str, Metric] = {
         instrument=_GAUGE_OF, description="Rows of state that are kept", attributes=()
     ),
     names.METRIC_PIPELINE_TIMERS_LATE: Metric(
-        instrument=_COUNTER_OF, description="Timers that fired more than a second late", attributes=()
+        instrument=_GAUGE_OF, description="How late the timer is that was due first", attributes=()
+    ),
+    names.METRIC_PIPELINE_DROPS: Metric(
+        instrument=_COUNTER_OF,
+        description="What was to be told to people and was dropped, by reason",
+        attributes=(names.DROP_REASON,),
     ),
     names.METRIC_PROCESS_CPU_TIME: Metric(
         instrument=_COUNTER_OF, description="CPU time of whichrank's own process, children left out", attributes=_AGENT

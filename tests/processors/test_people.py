@@ -126,12 +126,23 @@ def test_another_severity_is_another_series_and_the_old_one_ends() -> None:
 
 def test_after_a_restart_open_incidents_are_still_shown_and_told_no_second_time() -> None:
     telling = people()
-    telling.restore(revision("opened", 1), NOW_NS)
-    telling.restore(revision("resolved", 2, id="over"), NOW_NS)
+    telling.lead([revision("opened", 1), revision("resolved", 2, id="over")], NOW_NS)
     out = telling.take(NOW_NS, PipelineCounts)
     assert gauges(out) == {("1f0c", "page"): 1}
     assert not values(out, TOPIC_LOGS)
     assert not values(out, TOPIC_SPANS)
+
+
+def test_a_standby_tells_of_itself_alone_until_it_leads() -> None:
+    telling = people()
+    telling.lead([revision("opened", 1), revision("opened", 1, id="2")], NOW_NS)
+    telling.follow()
+    out = telling.take(NOW_NS, PipelineCounts)
+    assert gauges(out) == {}
+    assert names.METRIC_PIPELINE_RECORDS_IN in {name for _, name, *_ in points_of(values(out, TOPIC_METRICS))}
+    # Meanwhile the other one has told that the second is over.
+    telling.lead([revision("opened", 1), revision("resolved", 2, id="2")], NOW_NS)
+    assert gauges(telling.take(NOW_NS + 10 * SECOND_NS, PipelineCounts)) == {("1f0c", "page"): 1}
 
 
 def test_gauges_are_bounded_and_what_ended_first_goes_first() -> None:
@@ -188,8 +199,7 @@ def test_beside_real_operators_and_after_a_restart(tmp_path: Path) -> None:
 
     telling = people()
     second = runner(None)
-    for last in published_documents(second.rows("cluster", "incidents")):
-        telling.restore(last, NOW_NS)
+    telling.lead(published_documents(second.rows("cluster", "incidents")), NOW_NS)
     assert gauges(telling.take(NOW_NS, PipelineCounts)) == {(incident, severity): 1}
     second.close()
     bus.close()
@@ -198,10 +208,21 @@ def test_beside_real_operators_and_after_a_restart(tmp_path: Path) -> None:
 def test_the_pipeline_tells_how_it_does() -> None:
     telling = people()
     counts = PipelineCounts(
-        lag_s=1.5, records_in=7, records_out=6, decode_errors=1, dead_letters=2, state_rows=9, timers_late=3, cpu_s=0.5
+        lag_s=1.5,
+        records_in=7,
+        records_out=6,
+        decode_errors=1,
+        dead_letters=2,
+        state_rows=9,
+        timers_late_s=3.0,
+        cpu_s=0.5,
+        unpublished=4,
     )
     out = values(telling.take(NOW_NS, lambda: counts), TOPIC_METRICS)
-    found = {name: point for _, name, _, point in points_of(out)}
+    points = list(points_of(out))
+    drops = {words[names.DROP_REASON]: point.as_int for _, name, words, point in points if words}
+    assert drops == {"kafka": 4, "spans_over_rate": 0, "gauges_over_limit": 0, "failed": 0}
+    found = {name: point for _, name, words, point in points if not words}
     assert {name: point.as_double or point.as_int for name, point in found.items()} == {
         "whichrank.pipeline.lag": 1.5,
         "whichrank.pipeline.records.in": 7,
@@ -209,7 +230,7 @@ def test_the_pipeline_tells_how_it_does() -> None:
         "whichrank.pipeline.decode.errors": 1,
         "whichrank.pipeline.dead_letters": 2,
         "whichrank.pipeline.state.rows": 9,
-        "whichrank.pipeline.timers.late": 3,
+        "whichrank.pipeline.timers.late": 3.0,
         "process.cpu.time": 0.5,
     }
     assert found["whichrank.pipeline.lag"].start_time_unix_nano == 0
@@ -229,7 +250,7 @@ def test_what_is_not_known_is_not_told() -> None:
 
 
 def test_every_count_has_a_metric() -> None:
-    assert set(METRIC_OF) == set(PipelineCounts.__slots__)
+    assert {*METRIC_OF, "unpublished"} == set(PipelineCounts.__slots__)
 
 
 def test_counts_are_asked_only_when_they_are_due() -> None:

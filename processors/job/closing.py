@@ -216,8 +216,9 @@ def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarra
     if (ready.rows.size or p2p.size) and not by_device.size:  # pipelines may have nothing but point-to-point calls
         called, release = ready.rows, np.zeros(0, np.int64)
         if called.size:
-            release = release_times(ready, job.shape())
-            late = place_late_waits(ready, release, job.shape(), _edges_of(step_rows))
+            edges = _edges_of(step_rows)
+            release = release_times(ready, job.shape(), edges)
+            late = place_late_waits(ready, release, job.shape(), edges)
             called, release = late if late is not None else (called, release)
         waits = measure_waits(called, release, p2p)
         blocked = _align(waits.ranks, waits.steps, waits.blocked_ns, ranks, full)

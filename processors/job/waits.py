@@ -69,8 +69,11 @@ class Waits:
     blocked_ns: np.ndarray
 
 
-def release_times(joined: Joined, shape: GroupShape) -> np.ndarray:
-    """When the last member that a row waits for arrived; its own arrival where it waited for nobody, or none knows."""
+def release_times(joined: Joined, shape: GroupShape, edges: StepEdges | None = None) -> np.ndarray:
+    """When the last member that a row waits for arrived; its own arrival where it waited for nobody, or none knows.
+
+    edges: tell more of ends that were seen by polling, where only durations compare.
+    """
     rows = joined.rows
     # Side by side in memory: each is gone over several times.
     arrived, done, group = (np.ascontiguousarray(rows[name]) for name in ("enqueued_ns", "done_ns", "group"))
@@ -92,12 +95,28 @@ def release_times(joined: Joined, shape: GroupShape) -> np.ndarray:
         last = np.where(sends & (done >= taker), taker, last)
     one_clock = shape.one_clock[group]
     if not one_clock.all():
-        length = np.where(done > 0, done - arrived, np.iinfo(np.int64).max)
+        ended = done if edges is None else _ended_with_step(joined, edges)
+        length = np.where(ended > 0, ended - arrived, np.iinfo(np.int64).max)
         transfer = np.minimum.reduceat(length, joined.first)[joined.instance]
         last = np.where(one_clock, last, np.where(done > 0, arrived + length - transfer, arrived))
     last = np.where(done > 0, np.minimum(last, done), last)
     complete = joined.count[joined.instance] == shape.sizes[group]
     return np.where(complete, np.maximum(last, arrived), arrived)
+
+
+def _ended_with_step(joined: Joined, edges: StepEdges) -> np.ndarray:
+    """Ends of the rows; one that polling saw only after its rank's step is put to the step's end.
+
+    Only where another member's is known to lie within its step: then nobody carried the call on into the next one.
+    """
+    rows = joined.rows
+    done = rows["done_ns"]
+    step_end = edges.end_of(rows["rank"].astype(np.int64), rows["step"])
+    within = (done > 0) & (step_end > 0) & (done <= step_end)
+    seen = np.logical_or.reduceat(within, joined.first)[joined.instance]
+    polled = (rows["flags"] & int(EventFlag.POLLED)) != 0
+    late = seen & polled & (done > step_end) & (step_end > rows["enqueued_ns"])
+    return np.where(late, step_end, done)
 
 
 def waited_late(rows: np.ndarray) -> np.ndarray:

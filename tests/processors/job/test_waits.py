@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from whichrank.processors.job.matching import join_instances
-from whichrank.processors.job.waits import GroupShape, release_times
+from whichrank.processors.job.waits import GroupShape, StepEdges, release_times
 from whichrank.telemetry.tables import COLLECTIVES
-from whichrank.telemetry.vocabulary import Op
+from whichrank.telemetry.vocabulary import EventFlag, Op
 
 SHAPE = GroupShape(
     sizes=np.array([3]), one_clock=np.array([True]), positions=np.array([[0, 1, 2]])
@@ -41,3 +41,20 @@ def waited(op: Op, root: int, calls: list[tuple[int, int]]) -> list[int]:
 )
 def test_senders_wait_only_where_their_call_lasted(op: Op, calls: list[tuple[int, int]], expected: list[int]) -> None:
     assert waited(op, 0, calls) == expected
+
+
+def test_an_end_that_polling_saw_after_the_step_hides_no_wait_between_nodes() -> None:
+    """The last to come has its end seen 30 ms late: its duration must not pass for the transfer."""
+    rows = np.zeros(3, COLLECTIVES)
+    rows["rank"], rows["seq"], rows["op"], rows["peer"] = np.arange(3), 1, int(Op.ALL_REDUCE), -1
+    rows["enqueued_ns"], rows["done_ns"] = [100, 400, 150], [410, 700, 410]
+    rows["flags"] = int(EventFlag.POLLED)
+    apart = GroupShape(sizes=np.array([3]), one_clock=np.array([False]), positions=SHAPE.positions)
+    ends = np.array([415, 414, 416])
+    edges = StepEdges(rank=np.arange(3), step=np.zeros(3, np.int64), begin_ns=np.array([1, 2, 3]), end_ns=ends)
+    joined = join_instances(rows)
+    waits = release_times(joined, apart, edges) - joined.rows["enqueued_ns"]
+    assert waits.tolist() == [296, 0, 246]
+    rows["done_ns"] = [700, 700, 700]  # carried on into the next step by all: nothing tells when it ended
+    joined = join_instances(rows)
+    assert (release_times(joined, apart, edges) - joined.rows["enqueued_ns"]).tolist() == [300, 0, 250]

@@ -40,7 +40,7 @@ class Queue:
 
 def choose_cut(
     queues: Mapping[Partition, Queue], *, messages: int = CUT_MESSAGES, size_bytes: int = CUT_BYTES
-) -> Offsets:
+) -> dict[Partition, int]:
     """The ends of the next cut of those partitions that it takes something of; empty if there is nothing to take.
 
     No partition is taken further than the others have been heard, or the jobs of a partition that lags would seem

@@ -46,7 +46,8 @@ class IncidentTelemetry:
         self._linger_ns = int(linger_s * _SECOND_NS)
         self._max_gauges = max_gauges
         self._request_bytes = request_bytes
-        self._events = RequestBuilder(names.SCOPE_NAME, request_bytes)
+        # The logs topic is an input of the processors, too: they pass over what they have told themselves.
+        self._events = RequestBuilder(names.SCOPE_NAME, request_bytes, {names.COPY: True})
         self._spans = RequestBuilder(names.SCOPE_NAME, request_bytes)
         self._gauges: dict[bytes, _Gauge] = {}  # by attributes
         self._gauge_of: dict[str, bytes] = {}  # the one that is 1, by incident

@@ -276,8 +276,10 @@ class EmbeddedRunner:
         position.after = message.position
         if topic in self._input_topics:
             self._advance_time(message.stamp_ns)
-            position.input_ns, position.beats, position.silent = position.now_ns, 0, False
-            self._route(message, decode_logs(topic, message.value, with_copies=False))
+            payloads = decode_logs(topic, message.value, with_copies=False)
+            if payloads:  # copies for people, our own incidents among them, do not say that agents are heard
+                position.input_ns, position.beats, position.silent = position.now_ns, 0, False
+            self._route(message, payloads)
         elif topic == TOPIC_CLOCK:
             self._process_mark(message)
         elif topic in OUTPUT_TOPICS and message.position <= self._catch_up_to:

@@ -15,8 +15,8 @@ _VARINT, _FIXED64, _BYTES = 0, 1, 2
 #: Field numbers of KeyValue and AnyValue (opentelemetry/proto/common/v1/common.proto).
 _KEY, _VALUE = 1, 2
 _STRING, _BOOL, _INT, _DOUBLE = 1, 2, 3, 4
-#: Of InstrumentationScope's name, and of a Resource's attributes.
-_SCOPE_NAME, _RESOURCE_ATTRIBUTES = 1, 1
+#: Of InstrumentationScope's name and attributes, and of a Resource's attributes.
+_SCOPE_NAME, _SCOPE_ATTRIBUTES, _RESOURCE_ATTRIBUTES = 1, 3, 1
 
 _UINT64_MASK = (1 << 64) - 1
 _pack_double = struct.Struct("<d").pack
@@ -117,13 +117,18 @@ class IntAttribute:
         return self._prefixes[len(written)] + written
 
 
-def resource_part(resource: bytes, scope: str, scope_entries: Iterable[bytes]) -> list[bytes]:
+def scope(name: str, values: Mapping[str, AttributeValue | None] | None = None) -> bytes:
+    """A serialized InstrumentationScope."""
+    return text_field(_SCOPE_NAME, name) + attributes(_SCOPE_ATTRIBUTES, values or {})
+
+
+def resource_part(resource: bytes, scope: bytes, scope_entries: Iterable[bytes]) -> list[bytes]:
     """Content of a ResourceSpans, ResourceMetrics or ResourceLogs with one scope, in pieces to be joined.
 
     The three have the same shape: the resource is field 1, its scopes field 2; in a scope, the scope is field 1 and
     each entry (a serialized Span, Metric or LogRecord behind its tag 2 and length) follows.
     """
-    scope_content = b"".join([bytes_field(1, text_field(_SCOPE_NAME, scope)), *scope_entries])
+    scope_content = b"".join([bytes_field(1, scope), *scope_entries])
     return [bytes_field(1, resource), bytes_tag(2), varint(len(scope_content)), scope_content]
 
 
@@ -140,8 +145,10 @@ class RequestBuilder:
 
     __slots__ = ("_entries", "_limit_bytes", "_scope", "size_bytes")
 
-    def __init__(self, scope: str, limit_bytes: int) -> None:
-        self._scope = scope
+    def __init__(
+        self, scope_name: str, limit_bytes: int, scope_attributes: Mapping[str, AttributeValue | None] | None = None
+    ) -> None:
+        self._scope = scope(scope_name, scope_attributes)
         self._limit_bytes = limit_bytes
         self._entries: dict[bytes, list[bytes]] = {}
         #: Of the entries that wait to be taken.

@@ -12,7 +12,7 @@ import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
 from tests.agents.people_messages import plain, points_of, spans_of
-from tests.processors.runner_examples import Clock, open_bus
+from tests.processors.runner_examples import Clock, make_operators, open_bus, rank_event
 from tests.processors.test_trace_writer import STEP_NS, begin, document, identity, run_step
 from whichrank.processors.cluster.case import published_documents
 from whichrank.processors.cluster.operator import ClusterOperator
@@ -202,6 +202,36 @@ def test_beside_real_operators_and_after_a_restart(tmp_path: Path) -> None:
     telling.lead(published_documents(second.rows("cluster", "incidents")), NOW_NS)
     assert gauges(telling.take(NOW_NS, PipelineCounts)) == {(incident, severity): 1}
     second.close()
+    bus.close()
+
+
+def test_what_people_are_told_of_silence_does_not_end_it(tmp_path: Path) -> None:
+    """The events lie on a topic that is an input, too: for what somebody's collector has carried there."""
+    clock = Clock()
+    bus = open_bus(tmp_path / "bus", clock)
+    telling = people()
+    heard: list[str] = []
+
+    def on_output(record: Record) -> None:
+        if isinstance(record.payload, Incident):
+            heard.append(record.payload.document["id"])
+            telling.incident({**revision("opened", 1), **record.payload.document}, record.stamp_ns, NOW_NS)
+
+    topics = [TOPIC_BLOCKS, TOPIC_LOGS]
+    runner = EmbeddedRunner(bus, None, make_operators(), on_output, live=True, input_topics=topics)
+    bus.append(TOPIC_BLOCKS, "j", encode_payloads([rank_event(0)]))
+    told = 0
+    for _ in range(400):
+        clock.advance(0.25)
+        runner.drain()
+        for each in telling.take(NOW_NS, PipelineCounts):
+            if each.topic == TOPIC_LOGS:
+                told += 1
+                bus.append(TOPIC_LOGS, each.key, each.value)
+    assert heard == ["j absent 0", "input silent"], "once each"
+    assert told == 2
+    assert telling.failures == 0
+    runner.close()
     bus.close()
 
 

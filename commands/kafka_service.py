@@ -10,7 +10,7 @@ from ..transport.kafka_client import Client
 from .settings import KafkaOptions
 
 #: The client keeps trying that long by itself, in order and once; what is given back sooner could be overtaken.
-_DELIVERY_S = 3600.0
+DELIVERY_S = 3600.0
 
 
 def make_publisher(
@@ -20,5 +20,5 @@ def make_publisher(
 
     name: of this instance, in the brokers' logs. Raises KafkaTrouble for a client library that is not there.
     """
-    client = make_client(options.kafka_settings(client_id=name, delivery_timeout_s=_DELIVERY_S))
+    client = make_client(options.kafka_settings(client_id=name, delivery_timeout_s=DELIVERY_S))
     return KafkaPublisher(client.producer, spool_directory=spool_directory, spool_bytes=spool_bytes), client

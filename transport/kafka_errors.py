@@ -82,7 +82,7 @@ def explain(
         )
     if plain in _AUTHORIZATION:
         return KafkaTrouble(
-            f"{at}: {who} may not {what}: an ACL is missing (docs/kafka.md lists what each part needs)", lasting=True
+            f"{at}: {who} may not {what}: an ACL is missing (docs/operations.md lists the rights)", lasting=True
         )
     if plain in _UNKNOWN_TOPIC:
         return KafkaTrouble(

@@ -6,13 +6,14 @@ import base64
 import contextlib
 import logging
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, NewPartitions, NewTopic
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, KafkaTimeoutError
 
 from .kafka_client import Fetched, KafkaTrouble, Offsets, OnDone, Partition, QueueFull, Sent, TopicFacts
 from .kafka_errors import explain, no_leader
@@ -31,6 +32,45 @@ _MESSAGE_OVERHEAD_BYTES = 200
 
 # The library logs each attempt to connect; what matters comes to us as an exception, and is said once.
 logging.getLogger("kafka").setLevel(logging.CRITICAL)
+
+
+class _Refusals(logging.Handler):
+    """Why connections failed lately: that it was the password or a certificate, the library says only in its log.
+
+    And not even always: brokers close a connection whose login failed, which may be all that is seen of it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self._last: dict[str, tuple[float, str]] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        for kind, mark in (("login", "SaslAuthenticationFailed"), ("tls", "[SSL"), ("closed", "socket disconnected")):
+            if mark in text:
+                self._last[kind] = (time.monotonic(), text.rpartition(": ")[2] if kind == "tls" else "")
+
+    def explain(self, error: KafkaTimeoutError, settings: KafkaSettings, what: str, began_s: float) -> KafkaTrouble:
+        seen = {kind: text for kind, (at_s, text) in self._last.items() if at_s >= began_s}
+        if "tls" in seen:
+            return explain(error, settings, what, name="ssl", text=seen["tls"])
+        if settings.sasl and ("login" in seen or "closed" in seen):
+            return explain(
+                error,
+                settings,
+                what,
+                name="authentication",
+                text="it closes the connection at the login; is kafka_tls right?",
+            )
+        return explain(error, settings, what)
+
+
+_refusals = _Refusals()
+for _name in ("kafka.net.manager", "kafka.net.transport"):
+    _logger = logging.getLogger(_name)
+    _logger.addHandler(_refusals)
+    _logger.setLevel(logging.ERROR)
+    _logger.propagate = False
 
 
 class KafkaPythonClient:
@@ -84,8 +124,11 @@ def _common(settings: KafkaSettings) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _explained(settings: KafkaSettings, what: str) -> Iterator[None]:
+    began_s = time.monotonic()
     try:
         yield
+    except KafkaTimeoutError as error:
+        raise _refusals.explain(error, settings, what, began_s) from error
     except (KafkaError, OSError, AssertionError, ValueError, RuntimeError) as error:
         raise explain(error, settings, what) from error
 

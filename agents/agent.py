@@ -87,7 +87,7 @@ class Agent:
 
         publish_ranked: the way to Kafka; like ``publish`` it gets everything, in messages of one priority each.
         more_health: counters of that way, told with the agent's own.
-        job_name: what people call the job, in their spans and metrics; empty: its id.
+        job_name: what people call the job, told with each rank and in spans and metrics; empty: nobody has told us.
         owner_uid: read only this user's rings (and root's); None: everybody's.
         since_ns: monotonic; what began before and is dead is none of our news. None: now.
         missed_since_ns: monotonic; nobody has watched here since: who gave a sign of life later and is dead is news
@@ -390,7 +390,10 @@ class Agent:
 
     def _tell_started(self, rank: WatchedRank) -> None:
         started_ns = rank.ring.header.created_mono_ns
-        self._news.before_blocks(EventName.RANK_STARTED, rank.identity, started_ns, started_attributes(rank))
+        attributes = started_attributes(rank)
+        if self._job_name:
+            attributes["job_name"] = self._job_name
+        self._news.before_blocks(EventName.RANK_STARTED, rank.identity, started_ns, attributes)
 
     def _close_ended(self) -> None:
         """Close rings whose exit has been shipped."""

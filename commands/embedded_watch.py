@@ -60,12 +60,14 @@ class EmbeddedWatch:
         capture_limit_bytes: int | None = None,
         peers: Peers | None = None,
         publisher: KafkaPublisher | None = None,
+        job_name: str = "",
     ) -> None:
         """Raises OSError when capture or incidents.jsonl cannot be created.
 
         capture_limit_bytes: the oldest of the capture goes beyond this size; None keeps all.
         peers: the instances on the job's other nodes; None: it has one node.
         publisher: gets everything that is told of this node as well, started and closed by the caller.
+        job_name: what people call the job, for what goes to Kafka.
         """
         self._identity = replace(identity, attempt="")  # events of the job itself are of no attempt
         self._peers: Peers = peers or NoPeers()
@@ -89,6 +91,7 @@ class EmbeddedWatch:
             settings=AgentSettings(tell_people=publisher is not None),
             publish_ranked=publisher.publish if publisher is not None else None,
             more_health=(lambda: publisher.stats) if publisher is not None else dict,
+            job_name=job_name if publisher is not None else "",
         )
 
     @property

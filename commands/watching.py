@@ -112,6 +112,7 @@ def watch(
         capture_limit_bytes=settings.capture_limit or None,
         peers=peers,
         publisher=publisher,
+        job_name=name,
     )
     nodes = {"nodes": setup.plan.nodes} if setup.several else {}
     watcher.tell(EventName.JOB_STARTED, command=shlex.join(job.command), job_name=name, pid=child.pid, **nodes)

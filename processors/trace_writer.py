@@ -178,6 +178,8 @@ class TraceWriter:
         if event.name is EventName.LAUNCH_MET:
             launch.token = str(attributes.get("token") or "")
             return
+        if name := str(attributes.get("job_name") or ""):
+            self._job(identity.job).name = name
         launch.restart_count = max(0, int(attributes.get("restart_count") or 0))
         launch.world_size = int(attributes.get("world_size") or 0)
         launch.ranks[identity.rank] = (int(attributes.get("pid") or 0), int(attributes.get("local_rank") or 0))

@@ -72,7 +72,8 @@ class Event:
       GROUP_DEFINED    the fields of Group
       LAUNCH_MET       token* (of the c10d store in which this launch's ranks met: other tokens, other attempts)
       RANK_STARTED     pid*, local_rank, world_size, host, torch, python, backend ("hooks"|"backend_select"|"status"),
-                       writer ("c"|"python"), script, launcher_pid, restart_count, owner_uid (of the ring's file)
+                       writer ("c"|"python"), script, launcher_pid, restart_count, owner_uid (of the ring's file),
+                       job_name (from an agent that was told, where no JOB_STARTED comes)
       RANK_JOINING     joined* (bool: false = waits for the others in init_process_group), timeout_s, pid
       RANK_EXCEPTION   type*, message*, stack (frames "file\\tline\\tfunction\\n"), file, line, function, step, phase,
                        communication (bool: text matches a victim's message), in_main (raised in the main thread)

@@ -95,6 +95,7 @@ def _take_rank_started(job: JobState, event: Event, stamp_ns: int, ctx: Context)
     facts.started_ns = event.time_ns
     facts.launcher_pid = int(event.attributes.get("launcher_pid", 0))
     job.world_size = max(job.world_size, int(event.attributes.get("world_size", 0)))
+    job.name = job.name or str(event.attributes.get("job_name", ""))
     end_joining(job, stamp_ns, ctx)
 
 

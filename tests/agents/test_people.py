@@ -22,7 +22,8 @@ from whichrank.instrumentation.ring_writer import RingWriter
 from whichrank.processors.trace_writer import TraceWriter
 from whichrank.telemetry import attributes as names
 from whichrank.telemetry.metric_encode import METRICS
-from whichrank.telemetry.records import Identity
+from whichrank.telemetry.otlp import decode_logs
+from whichrank.telemetry.records import Event, Identity
 from whichrank.telemetry.topics import TOPIC_METRICS, TOPIC_SPANS
 from whichrank.telemetry.trace_identity import attempt_word, step_trace_id
 from whichrank.telemetry.vocabulary import EventName, HookState, Level, Op, Phase
@@ -40,6 +41,7 @@ class Told:
         self.directory = directory
         self.spans: list[bytes] = []
         self.metrics: list[bytes] = []
+        self.blocks: list[bytes] = []
         self.others: list[str] = []
         self.writers: list[RingWriter] = []
         usual: dict[str, Any] = {
@@ -58,7 +60,7 @@ class Told:
         )
 
     def _publish(self, topic: str, key: str, value: bytes) -> None:
-        {TOPIC_SPANS: self.spans, TOPIC_METRICS: self.metrics}.get(topic, []).append(value)
+        {TOPIC_SPANS: self.spans, TOPIC_METRICS: self.metrics}.get(topic, self.blocks).append(value)
         self.others.append(topic)
 
     def rank(self, rank: int, world: int) -> RingWriter:
@@ -200,6 +202,16 @@ def test_the_trace_writer_tells_the_same_spans_as_the_agent(start_rank: Start, w
     assert len(written) == 2 * 4 * 4, "ranks, steps 0 to 3, a step and three operations each"
     told = [(resource, span.SerializeToString()) for resource, span in spans_of(watched.for_people[TOPIC_SPANS])]
     assert [each for each in written if each not in told] == []
+
+
+def test_the_jobs_name_is_told_with_each_rank(told: Callable[..., Told]) -> None:
+    job = told()
+    job.rank(0, 1).end_step(1.0, None, 0)
+    job.look()
+    events = [payload for raw in job.blocks for payload in decode_logs("", raw) if isinstance(payload, Event)]
+    (started,) = {event.attributes["job_name"] for event in events if event.name is EventName.RANK_STARTED}
+    services = {resource["service.name"] for resource, _ in spans_of(job.spans)}
+    assert (started, services) == ("llama", {"llama"})
 
 
 def test_nothing_is_told_unless_asked_for(told: Callable[..., Told]) -> None:

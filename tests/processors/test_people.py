@@ -175,7 +175,7 @@ def test_beside_real_operators_and_after_a_restart(tmp_path: Path) -> None:
     who = Identity(cluster="lab", job="job-7", run="job-7", node="node-0", attempt="launch", rank=0)
     rows = np.zeros(2, STEPS)
     rows["step"], rows["begin_ns"], rows["end_ns"] = [0, 1], [0, SECOND_NS], [SECOND_NS, 2 * SECOND_NS]
-    started = {"pid": 100, "local_rank": 0, "world_size": 1}
+    started = {"pid": 100, "local_rank": 0, "world_size": 1, "job_name": "llama"}
     died = {"signal": 9, "step": 1, "phase": "forward", "exit_state": 0, "exception": False}
     for payload in (
         Event(name=EventName.RANK_STARTED, identity=who, time_ns=NOW_NS, mono_ns=1, attributes=started),
@@ -190,8 +190,11 @@ def test_beside_real_operators_and_after_a_restart(tmp_path: Path) -> None:
         first.drain()
     out = telling.take(NOW_NS, PipelineCounts)
     ((incident, severity),) = gauges(out)
-    steps = [plain(span)[names.STEP] for _, span in spans_of(values(out, TOPIC_SPANS)) if span.name == "step"]
-    assert steps == [0, 1]
+    steps = [(who, span) for who, span in spans_of(values(out, TOPIC_SPANS)) if span.name == "step"]
+    assert [plain(span)[names.STEP] for _, span in steps] == [0, 1]
+    assert {who[names.SERVICE_NAME] for who, _ in steps} == {"llama"}
+    (event,) = values(out, TOPIC_LOGS)
+    assert plain(ExportLogsServiceRequest.FromString(event).resource_logs[0].resource)[names.SERVICE_NAME] == "llama"
     assert telling.failures == 0
     assert first.state_rows > 0
     assert first.published >= 2, "finding and incident"

@@ -148,7 +148,7 @@ def test_a_death_is_told_with_its_trace_and_its_gauge_ends(stack: Stack, job: Jo
     for value in job.sent[TOPIC_BLOCKS]:
         bus.append(TOPIC_BLOCKS, job.name, value)
     eventually(lambda: runner.drain() >= 0 and bool(documents), what="the operators conclude")
-    assert [document["kind"] for document in documents][:1] == ["rank_died"]
+    assert (documents[0]["kind"], documents[0]["job"]["name"]) == ("rank_died", "llama")
     tell(stack, people)
     runner.close()
     bus.close()
@@ -161,7 +161,7 @@ def test_a_death_is_told_with_its_trace_and_its_gauge_ends(stack: Stack, job: Jo
     told: list[dict[str, Any]] = []
 
     def is_told() -> bool:
-        told[:] = stack.loki.query(f'{{service_name="{job.name}"}} | whichrank_incident_state = "open"')
+        told[:] = stack.loki.query(f'{{whichrank_job_id="{job.name}"}} | whichrank_incident_state = "open"')
         return bool(told)
 
     eventually(is_told, what="the event is in Loki")

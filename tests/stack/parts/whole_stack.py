@@ -49,12 +49,13 @@ class Stack:
             service.kill()
 
 
-def assemble(kafka: Kafka, folder: Path) -> Stack:
+def assemble(kafka: Kafka, folder: Path, *, make_topics: bool = True) -> Stack:
     """All parts beside a running broker, none started yet."""
-    admin = make_client(kafka.settings()).admin()
-    for topic in BRIDGED:
-        admin.create(TopicFacts(name=topic, partitions=2, replication=1, configuration={}))
-    admin.close()
+    if make_topics:
+        admin = make_client(kafka.settings()).admin()
+        for topic in BRIDGED:
+            admin.create(TopicFacts(name=topic, partitions=2, replication=1, configuration={}))
+        admin.close()
     metrics_port, processor_port = free_ports(2)
     tempo = FileCollector(folder / "tempo")
     loki = Loki(folder / "loki")

@@ -12,6 +12,7 @@ import os
 import random
 import re
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -146,15 +147,21 @@ def last_revisions(path: Path) -> dict[str, dict[str, Any]]:
         return {}
 
 
+def copy_training(run: Path) -> Path:
+    """The script as a user's own file: where whichrank is installed, ours lies in site-packages, like any library."""
+    return Path(shutil.copyfile(TRAINING, run / TRAINING.name))
+
+
 def _run_job(run: Path, plan: Path, truth: Path, *, quiet: bool) -> None:
     """Start ``whichrank run`` and, when a job that cannot end by itself has been judged, end it."""
     program = [sys.executable, "-m", "whichrank.commands.main"]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
     torchrun.append(f"--monitor-interval={MONITOR_S}")
+    script = copy_training(run)
     # The job's own output goes to a file, so that the demo's reader sees what whichrank has to say.
     to_log = ["sh", "-c", 'exec "$@" >"$0" 2>&1', str(run / JOB_LOG)]
     child = subprocess.Popen(
-        [*program, "run", "--out", str(run), "--", *to_log, *torchrun, str(TRAINING), "--plan", str(plan)],
+        [*program, "run", "--out", str(run), "--", *to_log, *torchrun, str(script), "--plan", str(plan)],
         env={**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")},
         stdout=sys.stderr if quiet else None,
     )

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from whichrank.commands.demo import SCENARIOS, TRAINING, WITHOUT_LINE, fault_lines, judge
+from whichrank.agents.user_frames import is_user_file
+from whichrank.commands.demo import SCENARIOS, TRAINING, WITHOUT_LINE, copy_training, fault_lines, judge
 from whichrank.telemetry.incident import canonical_line, complete_document
 
 
@@ -44,6 +45,13 @@ def test_every_scenario_marks_its_lines_in_the_script(scenario: str) -> None:
     lines = fault_lines(scenario)
     assert 1 <= len(lines) <= 2
     assert f'"{scenario}"' in TRAINING.read_text(), "the script must be able to commit it"
+
+
+def test_the_script_is_the_users_own_wherever_whichrank_is_installed(tmp_path: Path) -> None:
+    assert not is_user_file(f"/usr/lib/python3/site-packages/whichrank/commands/{TRAINING.name}")
+    copy = copy_training(tmp_path)
+    assert is_user_file(str(copy))
+    assert copy.read_text() == TRAINING.read_text()
 
 
 def test_the_right_verdict_passes(tmp_path: Path) -> None:

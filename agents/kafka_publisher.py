@@ -21,8 +21,8 @@ from .spool import Outgoing, Spool
 
 logger = logging.getLogger("whichrank.agents")
 
-#: Between two looks at answers and disk.
-_TURN_S = 0.05
+#: Between two looks at answers and disk, while there is something to look after, and else.
+_TURN_S, _IDLE_TURN_S = 0.05, 0.5
 _LEDGER_NS = 1_000_000_000
 _FIRST_CONNECT_S, _LONGEST_CONNECT_S = 0.5, 15.0
 _SPOOL_RETRY_NS = 10_000_000_000
@@ -115,7 +115,7 @@ class KafkaPublisher:
     # --- the thread ---------------------------------------------------------------------------------------------------
     def _run(self) -> None:
         while True:
-            self._wake.wait(_TURN_S)
+            self._wake.wait(_TURN_S if self._outbox.unsent or self._replace_by_ns else _IDLE_TURN_S)
             self._wake.clear()
             now_ns = self._monotonic_ns()
             try:

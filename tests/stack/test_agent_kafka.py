@@ -75,11 +75,11 @@ class Received:
 class Publishing:
     """A publisher of this process on a broker."""
 
-    def __init__(self, kafka: Kafka, folder: Path, client: str) -> None:
-        settings = replace(kafka.settings(client=client), delivery_timeout_s=3600.0)
+    def __init__(self, kafka: Kafka, folder: Path, client: str, delivery_timeout_s: float = 3600.0) -> None:
+        settings = replace(kafka.settings(client=client), delivery_timeout_s=delivery_timeout_s)
         self.said: list[str] = []
         self.publisher = KafkaPublisher(
-            make_client(settings).producer, spool_directory=folder, spool_bytes=64 << 20, report=self.said.append
+            make_client(settings).producer, spool_directory=folder, spool_bytes=256 << 20, report=self.said.append
         )
         self.publisher.start()
         self.published = 0
@@ -142,6 +142,61 @@ def test_kafka_may_come_after_the_agent(fresh_kafka: Callable[..., Kafka], tmp_p
     assert 1 <= len(out.said) <= 4  # does not answer; then: no leader or topic, once for each topic
     out.publisher.close(5.0)
     received.close()
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_what_a_client_gives_up_is_sent_again_in_order(
+    fresh_kafka: Callable[..., Kafka], tmp_path: Path, client: str
+) -> None:
+    """The client's patience is short here; with the agent's own it never ends first."""
+    kafka = fresh_kafka()
+    make_topics(kafka)
+    out = Publishing(kafka, tmp_path / "spool", client, delivery_timeout_s=12.0)
+    out.publish(200)
+    eventually(lambda: out.sent() == 200, what="a good beginning", timeout_s=PATIENCE_S)
+    kafka.kill()
+    out.publish(1000)
+    eventually(lambda: out.publisher.stats["kafka.given_back"] > 0, what="a failure", timeout_s=PATIENCE_S)
+    kafka.start()
+    out.publish(200)
+    eventually(lambda: out.sent() == 1400, what="all sent", timeout_s=PATIENCE_S)
+    received = Received(kafka)
+    eventually(lambda: len(set(received.numbers())) == 1400, what="all there", timeout_s=PATIENCE_S)
+    print(
+        f"{client}: {out.publisher.stats['kafka.given_back']} given back, {out.publisher.stats['kafka.sent_late']} late"
+    )
+    if not out.publisher.stats["kafka.sent_late"]:
+        received.check_order()
+    assert not [name for name in out.publisher.stats if ".dropped." in name]
+    out.publisher.close(5.0)
+    received.close()
+
+
+def test_an_hours_records_fit_the_spool_and_catch_up_ten_times_as_fast(
+    fresh_kafka: Callable[..., Kafka], tmp_path: Path
+) -> None:
+    """As 8 ranks of the reference load give: about 7 messages a second, 3 kB each (see ``benchmarks``)."""
+    kafka = fresh_kafka(start=False)
+    draw = random.Random(1)
+    out = Publishing(kafka, tmp_path / "spool", "kafka-python")
+    for number in range(25_000):
+        topic, key, value, priority = message(number)
+        out.publisher.publish(topic, key, value + b" " + draw.randbytes(2500), priority)
+        if number % 500 == 499:
+            eventually(lambda: out.publisher.stats["kafka.memory_bytes"] < 16 << 20, what="room", timeout_s=PATIENCE_S)
+    eventually(lambda: out.publisher.stats.get("spool.records") == 25_000, what="all on disk", timeout_s=PATIENCE_S)
+    size = out.publisher.stats["spool.bytes"]
+    assert not [name for name in out.publisher.stats if ".dropped." in name]
+    kafka.start()
+    make_topics(kafka)
+    eventually(lambda: out.sent() > 0, what="the first", timeout_s=PATIENCE_S)
+    began, first = time.monotonic(), out.sent()
+    eventually(lambda: out.sent() == 25_000, what="all sent", timeout_s=360.0)
+    took_s = time.monotonic() - began
+    print(f"an hour's records: {size >> 20} MiB in the spool, {25_000 - first} messages caught up in {took_s:.0f} s")
+    assert took_s < 360.0
+    eventually(lambda: out.publisher.stats["spool.bytes"] == 0, what="an empty spool", timeout_s=PATIENCE_S)
+    out.publisher.close(5.0)
 
 
 class NumberedAgent:

@@ -44,6 +44,7 @@ from .local_verdicts import (
 from .news import News
 from .people import People
 from .rank_events import level_changes, started_attributes, where_attributes
+from .rank_spans import attempt_words
 from .ring_directory import EndedRings, RingDirectory, find_process, gave_sign_of_life
 from .ring_file import RingFile
 from .ring_history import RingHistory
@@ -487,4 +488,7 @@ class Agent:
         attributes["pid"] = os.getpid()
         attributes["ranks"] = len(self._ranks)
         attributes["cpu_ns"] = time.process_time_ns()
+        if self._people is not None:
+            words = attempt_words(self._ranks)
+            attributes["attempt_words"] = tuple(f"{launch} {word}" for launch, word in words.items())
         return {**attributes, **self._more_health()}

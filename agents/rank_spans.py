@@ -129,10 +129,9 @@ class RankSpans:
         room = self._rate.admit(wanted, len(ranks), now_ns)
         self._health.drop("spans_over_rate", wanted - room)
         self.told += room
-        for launch in {rank.identity.attempt for rank in ranks}:
-            members = [rank for rank in ranks if rank.identity.attempt == launch]
-            scope = _scope(members, launch, clock_offset_ns)
-            slots = [rank.slot for rank in members]
+        for launch, word in attempt_words(ranks).items():
+            slots = [rank.slot for rank in ranks if rank.identity.attempt == launch]
+            scope = TraceScope(job=ranks[0].identity.job, attempt=word, clock_offset_ns=clock_offset_ns)
             for kind, (rows, ring) in enumerate(tables):
                 chosen = np.flatnonzero(np.isin(ring, slots))[:room]
                 room -= len(chosen)
@@ -185,11 +184,15 @@ def _of_steps(
     return rows[chosen], ring[chosen]
 
 
-def _scope(members: Sequence[WatchedRank], launch: str, clock_offset_ns: int) -> TraceScope:
-    token = next((rank.token for rank in members if rank.token), "")
-    restarts = max(0, identity_int(members[0].ring.header.identity, "restart_count"))
-    return TraceScope(
-        job=members[0].identity.job,
-        attempt=attempt_word(launch=launch, token=token, restart_count=restarts),
-        clock_offset_ns=clock_offset_ns,
-    )
+def attempt_words(ranks: Sequence[WatchedRank]) -> dict[str, str]:
+    """By launch of these ranks: how its attempt is known in traces (``trace_identity.attempt_word``)."""
+    tokens: dict[str, str] = {}
+    restarts: dict[str, int] = {}
+    for rank in ranks:
+        launch = rank.identity.attempt
+        tokens[launch] = tokens.get(launch) or rank.token
+        restarts[launch] = max(0, identity_int(rank.ring.header.identity, "restart_count"))
+    return {
+        launch: attempt_word(launch=launch, token=token, restart_count=restarts[launch])
+        for launch, token in tokens.items()
+    }

@@ -52,6 +52,8 @@ class TraceWriterSettings:
 
 @dataclass(slots=True)
 class _Launch:
+    #: As its agent has it (``attempt_word``); "" until it has said so.
+    word: str = ""
     token: str = ""
     restart_count: int = 0
     world_size: int = 0
@@ -71,7 +73,33 @@ class _Job:
         known = self.launches.get(launch)
         if known is None:
             return launch
-        return attempt_word(launch=launch, token=known.token, restart_count=known.restart_count)
+        return known.word or attempt_word(launch=launch, token=known.token, restart_count=known.restart_count)
+
+    def holds(self, launch: str, attempt: str, ranks: frozenset[int]) -> bool:
+        """Whether a launch is of this attempt, and may hold one of the ranks (none given: any)."""
+        if self.word(launch) != attempt:
+            return False
+        known = self.launches.get(launch)
+        return not ranks or known is None or not known.ranks or not ranks.isdisjoint(known.ranks)
+
+    def blocks_of(self, attempt: str, ranks: frozenset[int]) -> list[Block]:
+        """What is kept of the launches that ``holds`` says: few of a large job's blocks speak of few ranks."""
+        held: dict[str, bool] = {}
+        chosen = []
+        for block in self.blocks:
+            launch = block.identity.attempt
+            if launch not in held:
+                held[launch] = self.holds(launch, attempt, ranks)
+            if held[launch]:
+                chosen.append(block)
+        return chosen
+
+    def ranks_of(self, attempt: str) -> list[int]:
+        """All that are known, in order."""
+        ranks = {
+            rank for launch, known in self.launches.items() if self.word(launch) == attempt for rank in known.ranks
+        }
+        return sorted(ranks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +180,7 @@ class TraceWriter:
         for incident, window in list(job.told.items()):
             if now_ns > window.until_ns:
                 del job.told[incident]
-            elif job.word(block.identity.attempt) == window.attempt:
+            elif job.holds(block.identity.attempt, window.attempt, window.ranks):
                 self._write(job_id, job, block, window, now_ns)
         job.blocks.append(block)
         self._order.append((now_ns, job_id, block.rows.nbytes))
@@ -166,15 +194,15 @@ class TraceWriter:
     def _see_event(self, event: Event) -> None:
         identity, attributes = event.identity, event.attributes
         if event.name is EventName.JOB_STARTED:
-            self._job(identity.job).name = str(attributes.get("job_name") or "")
+            job = self._job(identity.job)
+            job.name = str(attributes.get("job_name") or "") or job.name
+        if event.name is EventName.AGENT_HEALTH:  # again and again: we may have come later than the ranks
+            for line in _lines(attributes.get("attempt_words")):
+                name, _, word = line.partition(" ")
+                self._launch(identity.job, name).word = word
         if event.name not in (EventName.RANK_STARTED, EventName.LAUNCH_MET) or not identity.attempt:
             return
-        launches = self._job(identity.job).launches
-        launch = launches.get(identity.attempt)
-        if launch is None:
-            if len(launches) >= self._settings.launches:
-                del launches[next(iter(launches))]
-            launch = launches[identity.attempt] = _Launch()
+        launch = self._launch(identity.job, identity.attempt)
         if event.name is EventName.LAUNCH_MET:
             launch.token = str(attributes.get("token") or "")
             return
@@ -184,13 +212,22 @@ class TraceWriter:
         launch.world_size = int(attributes.get("world_size") or 0)
         launch.ranks[identity.rank] = (int(attributes.get("pid") or 0), int(attributes.get("local_rank") or 0))
 
+    def _launch(self, job_id: str, name: str) -> _Launch:
+        launches = self._job(job_id).launches
+        launch = launches.get(name)
+        if launch is None:
+            if len(launches) >= self._settings.launches:
+                del launches[next(iter(launches))]
+            launch = launches[name] = _Launch()
+        return launch
+
     # --- what is told -------------------------------------------------------------------------------------------------
     def _step_at(self, job: _Job, attempt: str, suspects: Sequence[int], document: Mapping[str, Any]) -> int | None:
         """The step that the suspects, or anybody, were in at the onset; their newest where it is not known."""
         onset_s = (document.get("times") or {}).get("onset")
         found: int | None = None
-        for block in job.blocks:
-            if block.name is not EventName.BLOCK_STEPS or job.word(block.identity.attempt) != attempt:
+        for block in job.blocks_of(attempt, frozenset(suspects)):
+            if block.name is not EventName.BLOCK_STEPS:
                 continue
             rows = block.rows if not suspects else block.rows[np.isin(block.rows["rank"], suspects)]
             if onset_s is not None:
@@ -207,22 +244,23 @@ class TraceWriter:
         self, job_id: str, job: _Job, incident: str, suspects: Sequence[int], attempt: str, step: int, now_ns: int
     ) -> None:
         settings = self._settings
-        blocks = [block for block in job.blocks if job.word(block.identity.attempt) == attempt]
+        first, last = max(0, step - settings.steps_before), step + settings.steps_after
+        before = job.told.get(incident)
+        if before is not None and (before.attempt, before.first, before.last) != (attempt, first, last):
+            before = None
+        if before is not None and (not suspects or before.ranks.issuperset(suspects)):
+            return
+        ranks = frozenset(_ranks_to_tell(suspects, job, attempt, settings.ranks))
         window = _Window(
             attempt=attempt,
-            ranks=frozenset(_ranks_to_tell(suspects, blocks, settings.ranks)),
-            first=max(0, step - settings.steps_before),
-            last=step + settings.steps_after,
+            ranks=ranks | before.ranks if before is not None else ranks,
+            first=first,
+            last=last,
             until_ns=now_ns + int(settings.follow_s * _SECOND_NS),
         )
-        before = job.told.get(incident)
-        if before is not None and (before.attempt, before.first, before.last) == (attempt, window.first, window.last):
-            if window.ranks <= before.ranks:
-                return
-            fresh = replace(window, ranks=window.ranks - before.ranks)
-            job.told[incident] = replace(window, ranks=window.ranks | before.ranks)
-        else:
-            fresh = job.told[incident] = window
+        job.told[incident] = window
+        fresh = window if before is None else replace(window, ranks=ranks - before.ranks)
+        blocks = job.blocks_of(attempt, fresh.ranks)
         for block in blocks:
             self._write(job_id, job, block, fresh, now_ns)
         self._write_open(job_id, job, blocks, fresh, now_ns)
@@ -293,6 +331,10 @@ class TraceWriter:
         return admitted
 
 
+def _lines(value: object) -> list[str]:
+    return [line for line in value if isinstance(line, str)] if isinstance(value, (tuple, list)) else []
+
+
 def _within(rows: NDArray[np.void], window: _Window) -> NDArray[np.void]:
     """Rows of the window's steps and ranks."""
     steps = rows["step"]
@@ -314,13 +356,12 @@ def _suspect_ranks(document: Mapping[str, Any]) -> list[int]:
     return found
 
 
-def _ranks_to_tell(suspects: Sequence[int], blocks: Sequence[Block], most: int) -> list[int]:
+def _ranks_to_tell(suspects: Sequence[int], job: _Job, attempt: str, most: int) -> list[int]:
     """Suspects, then the members of their groups, the smallest group first; of nobody's incident some of all ranks."""
     if not suspects:
-        seen = np.unique(np.concatenate([block.rows["rank"] for block in blocks])) if blocks else np.zeros(0, np.uint32)
-        return _spread(seen.tolist(), most // 4)
+        return _spread(job.ranks_of(attempt), most // 4)
     told = dict.fromkeys(suspects[:most])
-    for members in _groups_of(suspects[:most], blocks):
+    for members in _groups_of(suspects[:most], job.blocks_of(attempt, frozenset(suspects[:most]))):
         room = most - len(told)
         if room <= 0:
             break

@@ -86,7 +86,8 @@ class Event:
                        (innermost frame of user code), phase, step, request_id,
                        why ("not entered"|"waits"|"request"), stopped (bool: process state T)
       RANK_LEVEL       level*, hook_state*, note (the rank's last note: why a hook is off)
-      AGENT_HEALTH     counters by name
+      AGENT_HEALTH     counters by name; attempt_words ("LAUNCH WORD" for each launch here: how its attempt is known in
+                       traces; only where spans are told)
       EVIDENCE_REQUEST id*, rank*, node, action ("stack"; answered by files: "ring", "history" (its last minutes),
                        "log_tail")
       EVIDENCE         a piece of such a file (``evidence``)

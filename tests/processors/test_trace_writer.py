@@ -202,6 +202,24 @@ def test_without_a_token_a_node_is_told_by_its_launch() -> None:
     assert step_trace_id("job-7", "node-0-launch-0", 4) in {span.trace_id for _, span in spans}
 
 
+def test_a_writer_that_came_later_than_the_ranks_learns_of_their_attempt_from_the_agents() -> None:
+    writer = TraceWriter()
+    for step in range(6):
+        run_step(writer, step)
+    writer.incident(document(id="early"), 6 * STEP_NS)
+    assert set(steps_told(told(writer))) == {0, 1, 2, 3}, "that the other node's launch is of this attempt nobody knows"
+    for node in range(2):
+        who = identity(4 * node)
+        words = (f"{who.attempt} {ATTEMPT}", "another-launch feed/1", 7)
+        speaker = Identity(**{**{f: getattr(who, f) for f in who.__slots__}, "attempt": ""})
+        health = Event(name=EventName.AGENT_HEALTH, identity=speaker, time_ns=0, attributes={"attempt_words": words})
+        writer.see(health, 6 * STEP_NS)
+    place = writer.incident(document(), 6 * STEP_NS)
+    assert place is not None
+    assert place.trace_id == step_trace_id("job-7", ATTEMPT, 4)
+    assert set(steps_told(told(writer))) == set(range(WORLD))
+
+
 def test_a_repeat_tells_nothing_and_another_suspect_only_what_is_new() -> None:
     writer = TraceWriter(TraceWriterSettings(ranks=4))
     begin(writer)

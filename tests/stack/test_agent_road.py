@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import os
+import random
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -16,9 +19,11 @@ import pytest
 from tests.agents.conftest import RankProcess
 from tests.stack.parts.kafka import Kafka, Security
 from tests.stack.parts.service import eventually
+from tests.stack.parts.whole_stack import Stack
 from tests.stack.test_process_command import WAIT_S, WHICHRANK, Bench
+from tests.stack.test_road_for_people import publish
 from whichrank.telemetry import ring_layout as L
-from whichrank.telemetry.evidence import EvidencePiece, decode_evidence, join_pieces
+from whichrank.telemetry.evidence import PIECE_BYTES, EvidencePiece, decode_evidence, encode_evidence, join_pieces
 from whichrank.telemetry.otlp import decode_logs, encode_payloads
 from whichrank.telemetry.records import Event, Identity
 from whichrank.telemetry.topics import TOPIC_BLOCKS, TOPIC_LOGS, TOPIC_REQUESTS
@@ -236,3 +241,28 @@ def test_a_run_whose_kafka_is_not_there_is_the_same_run(site: Site) -> None:
     assert (run.returncode, run.stdout) == (7, "mine\n")
     assert "of them in the spool" in run.stderr
     assert list((site.folder / "out" / "spool").glob("*.spool"))
+
+
+def test_a_piece_of_evidence_is_kept_where_people_look(stack: Stack) -> None:
+    """The body is bytes, which the Collector hands on in base64: it must come out of Loki as it went in."""
+    content = random.Random(7).randbytes(PIECE_BYTES)
+    piece = EvidencePiece(
+        identity=Identity(cluster="local", job="kept-evidence", node=NODE, rank=3),
+        request_id="incident/ring/3",
+        action="ring",
+        name="rank-00003.ring.gz",
+        format="ring.gz",
+        time_ns=time.time_ns(),
+        content=content,
+    )
+    publish(stack.kafka, TOPIC_LOGS, encode_evidence(piece))
+    found: list[dict[str, Any]] = []
+
+    def there() -> bool:
+        found[:] = stack.loki.query('{whichrank_job_id="kept-evidence"}')
+        return bool(found)
+
+    eventually(there, what="a piece in Loki", timeout_s=PATIENCE_S)
+    ((_, line),) = found[0]["values"]
+    assert base64.b64decode(line) == content
+    assert found[0]["stream"]["whichrank_evidence_name"] == piece.name

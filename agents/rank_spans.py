@@ -49,20 +49,29 @@ class SpanRate:
         #: Of the steps that the size of the world leaves, every ``1 << exponent``-th is told.
         self.exponent = 0
 
-    def offer(self, spans: int, ranks: int, now_ns: int) -> None:
-        """So many spans have come up since the last call, before anything was left out."""
-        if not self._since_ns:  # what had gathered before we came says nothing of the pace
+    def offer(self, spans: int, ranks: int, now_ns: int, covered_s: float = 0.0) -> None:
+        """So many spans have come up since the last call, before anything was left out.
+
+        covered_s: of what they tell, from the first begin to the last end; in the first call, what had gathered.
+        """
+        offered = spans / max(ranks, 1)
+        if not self._since_ns:
             self._since_ns = now_ns
+            if spans:
+                self._choose(offered, covered_s)
             return
-        self._offered += spans / max(ranks, 1)
+        self._offered += offered
         passed_s = (now_ns - self._since_ns) / _SECOND_NS
         if passed_s < _LOOK_S and self._offered < self._limit_s * _LOOK_S:
             return
-        per_limit = self._offered / (self._limit_s * max(passed_s, _SHORT_LOOK_S))
+        self._choose(self._offered, passed_s)
+        self._offered, self._since_ns = 0.0, now_ns
+
+    def _choose(self, offered: float, passed_s: float) -> None:
+        per_limit = offered / (self._limit_s * max(passed_s, _SHORT_LOOK_S))
         wanted = max(0, math.ceil(math.log2(per_limit))) if per_limit > 0 else 0
         if wanted > self.exponent or per_limit < _ROOM * (1 << max(self.exponent - 1, 0)):
             self.exponent = min(max(wanted, self.exponent - 1), _MAX_EXPONENT)
-        self._offered, self._since_ns = 0.0, now_ns
 
     def admit(self, spans: int, ranks: int, now_ns: int) -> int:
         """How many of these may go out now."""
@@ -123,7 +132,7 @@ class RankSpans:
             (collected.rows[done], collected.ring[done]),
         ]
         tables = [_of_steps(rows, ring, every) for rows, ring in tables]
-        self._rate.offer(sum(len(rows) for rows, _ in tables), len(ranks), now_ns)
+        self._rate.offer(sum(len(rows) for rows, _ in tables), len(ranks), now_ns, _covered_s(steps.steps))
         tables = [_of_steps(rows, ring, every << self._rate.exponent) for rows, ring in tables]
         wanted = sum(len(rows) for rows, _ in tables)
         room = self._rate.admit(wanted, len(ranks), now_ns)
@@ -172,6 +181,10 @@ class RankSpans:
                 world_size=header.world_size,
             )
         return found
+
+
+def _covered_s(steps: NDArray[np.void]) -> float:
+    return float(steps["end_ns"].max() - steps["begin_ns"].min()) / _SECOND_NS if len(steps) else 0.0
 
 
 def _of_steps(

@@ -29,8 +29,8 @@ from benchmarks.ring_load import Load, RingLoad
 
 ASKED_PERCENT = 2.0
 #: Steps a second, at the same 200 collectives a second: a large model, and a small one, whose steps the agent must ship
-#: sooner because a straggler is to be named within ten of them.
-PACES = (2, 10)
+#: sooner because a straggler is to be named within ten of them. The last run as an agent does it for Kafka.
+RUNS = ((2, False), (10, False), (10, True))
 #: The agent's start (imports, first scan) is not its running cost.
 _WARM_UP_S = 3.0
 
@@ -64,9 +64,10 @@ def _cpu_s() -> float:
     return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
 
 
-def run_agent(directory: Path, out: Path, seconds: float, profile: bool) -> dict[str, float]:
+def run_agent(directory: Path, out: Path, seconds: float, profile: bool, people: bool) -> dict[str, float]:
     """The agent's process: poll for ``seconds``, return what it used and what it read."""
     from whichrank.agents.agent import Agent
+    from whichrank.agents.settings import AgentSettings
     from whichrank.commands.embedded_watch import TURN_S
     from whichrank.telemetry.records import Identity
     from whichrank.transport.embedded import EmbeddedBus
@@ -76,7 +77,12 @@ def run_agent(directory: Path, out: Path, seconds: float, profile: bool) -> dict
     def publish(topic: str, key: str, value: bytes) -> None:
         bus.append(topic, key, value)
 
-    agent = Agent(ring_directory=directory, publish=publish, identity=Identity(job="load", run="load"))
+    agent = Agent(
+        ring_directory=directory,
+        publish=publish,
+        identity=Identity(job="load", run="load"),
+        settings=AgentSettings(tell_people=people),
+    )
 
     def drive(for_s: float) -> None:
         end_s = time.monotonic() + for_s
@@ -113,30 +119,32 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--quick", action="store_true", help="30 seconds")
     parser.add_argument("--profile", action="store_true", help="where the time goes, on stderr (the figure is void)")
+    parser.add_argument("--people", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--agent", nargs=2, metavar=("RINGS", "OUT"), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     seconds = 30.0 if options.quick else options.seconds
     if options.agent:
         rings, out = map(Path, options.agent)
-        print(json.dumps(run_agent(rings, out, seconds, options.profile)))
+        print(json.dumps(run_agent(rings, out, seconds, options.profile, options.people)))
         return 0
     from benchmarks.report import Report
 
     report = Report(f"agent cost over {seconds:.0f} s: 8 ranks at 200 collectives/s each")
     report.shown("control: work after 100 ms of sleep / without", f"{cold_factor():.1f} x")
-    for pace in PACES:
+    for pace, people in RUNS:
         load = Load(steps_per_s=pace)
-        used = measure(load, seconds, options.profile)
-        print(f"at {pace} steps/s: {json.dumps({key: round(value, 3) for key, value in used.items()})}", flush=True)
+        words = f"{pace} steps/s, and spans and metrics" if people else f"{pace} steps/s"
+        used = measure(load, seconds, options.profile, people)
+        print(f"at {words}: {json.dumps({key: round(value, 3) for key, value in used.items()})}", flush=True)
         percent = 100 * used["cpu_s"] / used["seconds"]
-        report.at_most(f"{pace} steps/s: CPU of one core, children included, %", ASKED_PERCENT, percent)
+        report.at_most(f"{words}: CPU of one core, children included, %", ASKED_PERCENT, percent)
         events_per_s = load.ranks * load.collectives_per_s * 2
-        report.at_least(f"{pace} steps/s: events read a second", 0.98 * events_per_s, used["events"] / used["seconds"])
-        report.at_most(f"{pace} steps/s: events lost, torn or dropped", 0, used["lost"])
+        report.at_least(f"{words}: events read a second", 0.98 * events_per_s, used["events"] / used["seconds"])
+        report.at_most(f"{words}: events lost, torn or dropped", 0, used["lost"])
     return report.finish()
 
 
-def measure(load: Load, seconds: float, profile: bool) -> dict[str, float]:
+def measure(load: Load, seconds: float, profile: bool, people: bool) -> dict[str, float]:
     """What an agent in a process of its own used for ``seconds`` beside this load."""
     work = Path(tempfile.mkdtemp(prefix="whichrank-agent-cost-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
     rings = work / "rings"
@@ -147,6 +155,8 @@ def measure(load: Load, seconds: float, profile: bool) -> dict[str, float]:
         command = [sys.executable, __file__, "--seconds", str(seconds), "--agent", str(rings), str(work / "bus")]
         if profile:
             command.append("--profile")
+        if people:
+            command.append("--people")
         done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=seconds + 120)
     finally:
         writers.stop()

@@ -366,14 +366,13 @@ def test_a_bug_in_what_people_get_costs_operators_nothing(
 def test_spans_over_the_rate_are_dropped_and_counted(told: Callable[..., Told]) -> None:
     job = told(spans_per_rank_s=1.0)
     writer = job.rank(0, 1)
-    for _ in range(100):
-        writer.end_step(1.0, None, 0)
+    number = group(writer, "0", 1)
+    for _ in range(100):  # of one step: which steps are told cannot help
+        writer.complete(number, writer.enqueue(number, Op.ALL_REDUCE, 1024, 7, -1, 0), 0, 0)
     job.look()
     job.agent.close()
-    steps = [span for _, span in spans_of(job.spans) if span.name == "step"]
-    dropped = job.agent.health.drops["spans_over_rate"]
-    assert len(steps) == 20, "ten seconds' worth at twice the rate"
-    assert dropped >= 80
+    assert len(spans_of(job.spans)) == 20, "ten seconds' worth at twice the rate"
+    assert job.agent.health.drops["spans_over_rate"] == 80
 
 
 SECOND_NS = 10**9
@@ -400,12 +399,11 @@ def test_the_choice_of_steps_follows_the_pace(spans_per_s: int, exponent: int) -
     assert rate.exponent == 0
 
 
-def test_what_was_there_before_says_nothing_of_the_pace() -> None:
+@pytest.mark.parametrize(("covered_s", "exponent"), [(100.0, 0), (10.0, 2), (0.0, 6)])
+def test_what_had_gathered_counts_for_the_time_that_it_covers(covered_s: float, exponent: int) -> None:
     rate = SpanRate(20.0)
-    rate.offer(1_000_000, 8, SECOND_NS)
-    for look in range(3, 20):
-        rate.offer(8 * 5, 8, look * SECOND_NS // 2)
-    assert rate.exponent == 0
+    rate.offer(8 * 600, 8, SECOND_NS, covered_s)
+    assert rate.exponent == exponent
 
 
 @given(st.lists(st.integers(1, 4000), min_size=2, max_size=40), st.integers(1, 300))

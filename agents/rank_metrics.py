@@ -102,7 +102,7 @@ class RankMetrics:
             self._began_ns.setdefault(_who(rank), time_ns)
         new = steps.steps["end_ns"] >= self._since_ns
         if new.any():
-            self._see_steps(steps.steps[new], steps.steps_ring[new], by_slot, time_ns)
+            self._see_steps(steps.steps.compress(new), steps.steps_ring[new], by_slot, time_ns)
         done = (collected.rows["done_ns"] != 0) & (collected.rows["done_ns"] >= self._since_ns)
         if done.any():
             rows, ring = (

@@ -125,26 +125,30 @@ class RankSpans:
         every = np.ones(max(by_slot) + 1, np.int64)
         for slot, rank in by_slot.items():
             every[slot] = whole_steps_every(rank.ring.header.world_size)
-        done = collected.rows["done_ns"] != 0
         tables = [
-            (steps.steps, steps.steps_ring),
-            (steps.phases, steps.phases_ring),
-            (collected.rows[done], collected.ring[done]),
+            (steps.steps, steps.steps_ring, None),
+            (steps.phases, steps.phases_ring, None),
+            (collected.rows, collected.ring, collected.rows["done_ns"] != 0),
         ]
-        tables = [_of_steps(rows, ring, every) for rows, ring in tables]
-        self._rate.offer(sum(len(rows) for rows, _ in tables), len(ranks), now_ns, _covered_s(steps.steps))
-        tables = [_of_steps(rows, ring, every << self._rate.exponent) for rows, ring in tables]
-        wanted = sum(len(rows) for rows, _ in tables)
+        offered = sum(int(_of_steps(*table, every).sum()) for table in tables)
+        self._rate.offer(offered, len(ranks), now_ns, _covered_s(steps.steps))
+        every <<= self._rate.exponent
+        chosen = [_of_steps(*table, every) for table in tables]
+        wanted = sum(int(which.sum()) for which in chosen)
         room = self._rate.admit(wanted, len(ranks), now_ns)
         self._health.drop("spans_over_rate", wanted - room)
         self.told += room
-        for launch, word in attempt_words(ranks).items():
+        if not room:
+            return
+        words = attempt_words(ranks)
+        for launch, word in words.items():
             slots = [rank.slot for rank in ranks if rank.identity.attempt == launch]
             scope = TraceScope(job=ranks[0].identity.job, attempt=word, clock_offset_ns=clock_offset_ns)
-            for kind, (rows, ring) in enumerate(tables):
-                chosen = np.flatnonzero(np.isin(ring, slots))[:room]
-                room -= len(chosen)
-                self._encode(kind, rows[chosen], ring[chosen], groups, scope, by_slot)
+            for kind, ((rows, ring, _), which) in enumerate(zip(tables, chosen, strict=True)):
+                own = which if len(words) == 1 else which & np.isin(ring, slots)
+                told, told_ring = rows.compress(own)[:room], ring[own][:room]
+                room -= len(told)
+                self._encode(kind, told, told_ring, groups, scope, by_slot)
 
     def _encode(
         self,
@@ -188,13 +192,12 @@ def _covered_s(steps: NDArray[np.void]) -> float:
 
 
 def _of_steps(
-    rows: NDArray[np.void], ring: NDArray[np.uint16], every: NDArray[np.int64]
-) -> tuple[NDArray[np.void], NDArray[np.uint16]]:
-    """Rows of the steps that are told of their rank."""
-    if not len(rows):
-        return rows, ring
-    chosen = (rows["step"] >= 0) & (rows["step"] % every[ring] == 0)
-    return rows[chosen], ring[chosen]
+    rows: NDArray[np.void], ring: NDArray[np.uint16], ended: NDArray[np.bool_] | None, every: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Which rows are of steps that are told of their rank, and have ended."""
+    step = rows["step"]
+    chosen: NDArray[np.bool_] = (step >= 0) & (step % every[ring] == 0)
+    return chosen if ended is None else chosen & ended
 
 
 def attempt_words(ranks: Sequence[WatchedRank]) -> dict[str, str]:

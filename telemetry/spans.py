@@ -12,6 +12,7 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -197,13 +198,13 @@ def collective_spans(
         state.tolist(),
         strict=True,
     )
-    shared: dict[tuple[int, ...], bytes] = {}
+    shared: dict[tuple[int, ...], bytes] = {}  # a group is dear to hash
     spans = []
     for trace_id, span_id, rank, begin, end, start, seq, nbytes, kind, state_now in columns:
         key = (*kind, state_now)
         part = shared.get(key)
         if part is None:
-            part = shared[key] = _shared_part(groups[kind[0]], kind, state_now)
+            part = shared[key] = _shared_part(groups[kind[0]], kind[1:], state_now)
         parent = step_span_id(trace_id, rank)
         pieces = [
             _pack_child(_TRACE_ID, trace_id, _SPAN_ID, span_id, _PARENT_ID, parent, _START, begin, _END, end),
@@ -218,12 +219,13 @@ def collective_spans(
     return spans
 
 
+@lru_cache(maxsize=4096)
 def _shared_part(group: Group, kind: tuple[int, ...], state: int) -> bytes:
     """What all spans of one sort of collective say: name, kind, status and the attributes that rarely differ.
 
-    kind: the columns of ``_SHARED_COLUMNS``.
+    kind: the columns of ``_SHARED_COLUMNS`` behind the group.
     """
-    _, op, flags, dtype, phase, peer = kind
+    op, flags, dtype, phase, peer = kind
     word = Op(op).name.lower() if op in Op.__members__.values() else Op.UNKNOWN.name.lower()
     failed = bool(flags & _FAILED)
     values: dict[str, str | int | float | None] = {

@@ -94,7 +94,7 @@ SETUP_OLDEST := $(if $(filter 1,$(HAS_OLDEST)),setup-oldest)
 
 .PHONY: test
 test: setup $(SETUP_OLDEST) ## the tests, and those of the instrumentation on the oldest torch
-	@$(BIN)/python -m pytest tests --ignore=tests/stack --durations=15
+	@$(BIN)/python -m pytest tests --ignore=tests/stack --ignore=tests/compose --durations=15
 ifeq ($(HAS_OLDEST),1)
 	@echo "the instrumentation on the oldest supported torch:"
 	@$(OLDEST)/bin/python -m pytest $(OLDEST_TESTS) --durations=5
@@ -105,6 +105,10 @@ endif
 .PHONY: stack
 stack: setup ## real Kafka, Collector, Prometheus and Loki (Java, Maven and Go; the first time some 10 minutes)
 	@$(BIN)/python -m pytest tests/stack --durations=15
+
+.PHONY: compose-test
+compose-test: setup ## docker compose up for real: own engine, images made here (root; docker.io, debootstrap; 20 GB)
+	@$(BIN)/python -m pytest tests/compose -v --durations=5
 
 .PHONY: lint
 lint: setup ## ruff and mypy --strict over source and tests

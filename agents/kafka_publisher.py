@@ -228,7 +228,9 @@ class KafkaPublisher:
             self._producer, self._new_producer = self._new_producer, None
         if self._outbox.sent and self._producer is not None:
             self._connect_s = _FIRST_CONNECT_S
-        if self._producer is None and self._connecting is None and now_ns >= self._connect_at_ns:
+        # The thread leaves its producer before it says that it is done: asked in this order, none is overlooked.
+        is_idle = self._connecting is None and self._new_producer is None
+        if self._producer is None and is_idle and now_ns >= self._connect_at_ns:
             self._connecting = threading.Thread(target=self._make, name="whichrank-kafka-connect", daemon=True)
             self._connecting.start()
 
@@ -292,7 +294,7 @@ class KafkaPublisher:
         try:
             self._take_in(now_ns)
             self._hear(now_ns)
-            self._outbox.save(now_ns)
+            self._outbox.save(now_ns, last_chance=True)
             if self._producer is not None:
                 self._producer.close(_CLOSE_PRODUCER_S)
                 self._hear(now_ns)

@@ -6,6 +6,7 @@ go; the thread that calls ``turn`` looks for them, the threads of the folders do
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import queue
@@ -131,7 +132,9 @@ class NodeAgent:
     def _make_agent(self, folder: JobFolder, job: FoundJob, since_ns: int) -> Agent:
         evidence = None
         if self._evidence_directory is not None:
-            evidence = self._evidence_directory / folder.path.name
+            evidence = self._evidence_directory / f"{folder.owner_uid}-{folder.path.name}"
+            with contextlib.suppress(OSError):  # stacks and rings are their users' own
+                self._evidence_directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._forget_evidence(self._evidence_directory, keep=evidence.name)
         return Agent(
             ring_directory=folder.path,

@@ -281,9 +281,12 @@ class Outbox:
             for lane in self._lanes.values():
                 self._settle(lane, self._spool)
 
-    def save(self, now_ns: int, up_to: int | None = None) -> bool:
-        """Write what is only in memory to disk, up to a number or all. False: there is no disk, or it refuses."""
-        if self._spool is None or now_ns < self._disk_retry_ns:
+    def save(self, now_ns: int, up_to: int | None = None, *, last_chance: bool = False) -> bool:
+        """Write what is only in memory to disk, up to a number or all. False: there is no disk, or it refuses.
+
+        last_chance: ask a disk that has just refused all the same.
+        """
+        if self._spool is None or (now_ns < self._disk_retry_ns and not last_chance):
             return False
         try:
             for lane in self._lanes.values():

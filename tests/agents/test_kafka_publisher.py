@@ -267,6 +267,24 @@ def test_a_disk_that_refuses_leaves_memory_bounded_and_counted(rig: Rig, monkeyp
     assert rig.client.values() == sorted(rig.client.values())
 
 
+def test_at_the_end_a_disk_that_refused_is_asked_once_more(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(fd: int, data: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    rig.client.silent = True
+    publisher = rig.start()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        put(publisher, *range(20))
+        until(lambda: any("No space left" in line for line in rig.said))
+    publisher.close(0.0)
+    assert publisher.stats["spool.written"] == 20
+    rig.client = Client()
+    again = rig.start()
+    until(lambda: again.stats["kafka.sent"] == 20)
+    assert rig.client.values() == list(range(20))
+
+
 def test_without_a_folder_for_the_spool_it_works_from_memory(rig: Rig, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     rig.directory = tmp_path / "file" / "spool"

@@ -191,6 +191,17 @@ def test_a_ring_of_a_stranger_in_a_users_folder_is_left_out(node: Node) -> None:
     assert {event.identity.rank for event in node.events(EventName.RANK_STARTED)} == {0}
 
 
+def test_evidence_is_kept_apart_and_from_others(node: Node, tmp_path: Path) -> None:
+    rank = node.rank("job")
+    agent = node.watch(evidence_directory=tmp_path / "data" / "evidence")
+    until(agent, lambda: node.events(EventName.RANK_STARTED))
+    rank.kill()
+    until(agent, lambda: node.events(EventName.RANK_EXIT))
+    folder = tmp_path / "data" / "evidence"
+    until(agent, lambda: list(folder.glob(f"{os.getuid()}-job/*-died.ring.gz")))
+    assert folder.stat().st_mode & 0o077 == 0
+
+
 def test_links_and_deep_folders_are_not_followed(tmp_path: Path) -> None:
     for place in ("one", "two/three", "two/three/four/five"):
         (tmp_path / place).mkdir(parents=True, exist_ok=True)

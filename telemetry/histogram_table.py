@@ -81,29 +81,40 @@ class HistogramTable:
 
     def points(self, time_ns: int) -> list[bytes]:
         """A point of each series; those that ended are forgotten."""
-        written = [self._point(slot, time_ns) for slot in self._slots.values()]
+        slots = np.fromiter(self._slots.values(), np.intp, len(self._slots))
+        counts = self._counts[slots]
+        used = counts > 0
+        columns = zip(
+            slots.tolist(),
+            (counts.sum(axis=1) + self._zeros[slots]).tolist(),
+            self._sums[slots].tolist(),
+            self._zeros[slots].tolist(),
+            self._start_ns[slots].tolist(),
+            used.argmax(axis=1).tolist() if len(slots) else (),
+            (_BUCKETS - used[:, ::-1].argmax(axis=1)).tolist() if len(slots) else (),
+            counts,
+            strict=True,
+        )
+        written = [
+            histogram_point(
+                self._attributes[slot],
+                start_ns=start_ns,
+                time_ns=time_ns,
+                count=count,
+                total=total,
+                scale=SCALE,
+                zero_count=zeros,
+                offset=_FIRST + first,
+                buckets=b"".join([varint(each) for each in row[first:last].tolist()]) if count > zeros else b"",
+            )
+            for slot, count, total, zeros, start_ns, first, last, row in columns
+        ]
         for key in self._ended:
             slot = self._slots.pop(key)
             del self._attributes[slot]
             self._free.append(slot)
         self._ended.clear()
         return written
-
-    def _point(self, slot: int, time_ns: int) -> bytes:
-        counts, zeros = self._counts[slot], int(self._zeros[slot])
-        used = np.flatnonzero(counts)
-        first, last = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
-        return histogram_point(
-            self._attributes[slot],
-            start_ns=int(self._start_ns[slot]),
-            time_ns=time_ns,
-            count=int(counts.sum()) + zeros,
-            total=float(self._sums[slot]),
-            scale=SCALE,
-            zero_count=zeros,
-            offset=_FIRST + first,
-            buckets=b"".join([varint(count) for count in counts[first:last].tolist()]),
-        )
 
     def _grow(self) -> None:
         self._counts = np.concatenate((self._counts, np.zeros_like(self._counts)))

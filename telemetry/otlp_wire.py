@@ -117,6 +117,18 @@ class IntAttribute:
         return self._prefixes[len(written)] + written
 
 
+class DoubleAttribute:
+    """An attribute that holds a float, which differs each time."""
+
+    __slots__ = ("_prefix",)
+
+    def __init__(self, number: int, key: str) -> None:
+        self._prefix = attribute(number, key, 0.0)[:-8]
+
+    def __call__(self, value: float) -> bytes:
+        return self._prefix + _pack_double(value)
+
+
 def scope(name: str, values: Mapping[str, AttributeValue | None] | None = None) -> bytes:
     """A serialized InstrumentationScope."""
     return text_field(_SCOPE_NAME, name) + attributes(_SCOPE_ATTRIBUTES, values or {})

@@ -18,7 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import attributes as names
-from .otlp_wire import IntAttribute, attribute, attributes, bytes_field, entry, resource, text_field, varint_field
+from .otlp_wire import (
+    DoubleAttribute,
+    IntAttribute,
+    attribute,
+    attributes,
+    bytes_field,
+    entry,
+    resource,
+    text_field,
+    varint_field,
+)
 from .records import Group, Identity
 from .trace_identity import (
     COLLECTIVE,
@@ -52,6 +62,10 @@ _step_attribute = IntAttribute(_ATTRIBUTES, names.STEP)
 _seq_attribute = IntAttribute(_ATTRIBUTES, names.COLLECTIVE_SEQ)
 _bytes_attribute = IntAttribute(_ATTRIBUTES, names.COLLECTIVE_BYTES)
 _collectives_attribute = IntAttribute(_ATTRIBUTES, names.STEP_COLLECTIVES)
+_collective_seconds_attribute = DoubleAttribute(_ATTRIBUTES, names.STEP_COLLECTIVE_SECONDS)
+_loss_attribute = DoubleAttribute(_ATTRIBUTES, names.STEP_LOSS)
+_norm_attribute = DoubleAttribute(_ATTRIBUTES, names.STEP_GRAD_NORM)
+_STEP_WAS_SKIPPED = attribute(_ATTRIBUTES, names.STEP_SKIPPED, True)
 
 _SHARED_COLUMNS = ["group", "op", "flags", "dtype", "phase", "peer"]
 _STATES = ("scheduled", "started", "completed")
@@ -59,6 +73,7 @@ _P2P, _FAILED, _POLLED = int(EventFlag.P2P), int(EventFlag.FAILED), int(EventFla
 _SKIPPED, _HAS_LOSS, _HAS_NORM = int(StepFlag.SKIPPED), int(StepFlag.HAS_LOSS), int(StepFlag.HAS_GRAD_NORM)
 _STEP_NAME = text_field(_NAME, "step") + _INTERNAL
 _PHASE_WORDS = tuple(phase.name.lower() for phase in Phase)
+_seconds_attributes = tuple(DoubleAttribute(_ATTRIBUTES, names.STEP_SECONDS + word) for word in _PHASE_WORDS)
 _PHASE_PARTS = tuple(
     text_field(_NAME, word) + _INTERNAL + attribute(_ATTRIBUTES, names.PHASE, word) for word in _PHASE_WORDS
 )
@@ -128,17 +143,15 @@ def step_spans(rows: NDArray[np.void], scope: TraceScope) -> list[bytes]:
             _STEP_NAME,
             _step_attribute(step),
             _collectives_attribute(max(collectives, 0)),
+            _collective_seconds_attribute(collective_s),
         ]
-        numbers: dict[str, str | int | float | None] = {
-            names.STEP_COLLECTIVE_SECONDS: collective_s,
-            names.STEP_LOSS: _number(loss) if flags & _HAS_LOSS else None,
-            names.STEP_GRAD_NORM: _number(norm) if flags & _HAS_NORM else None,
-            names.STEP_SKIPPED: True if flags & _SKIPPED else None,
-        }
-        for word, seconds in zip(_PHASE_WORDS, spent_s, strict=True):
-            if seconds > 0:
-                numbers[names.STEP_SECONDS + word] = seconds
-        parts.append(attributes(_ATTRIBUTES, numbers))
+        if flags & _HAS_LOSS:
+            parts.append(_number(_loss_attribute, names.STEP_LOSS, loss))
+        if flags & _HAS_NORM:
+            parts.append(_number(_norm_attribute, names.STEP_GRAD_NORM, norm))
+        if flags & _SKIPPED:
+            parts.append(_STEP_WAS_SKIPPED)
+        parts += [write(seconds) for write, seconds in zip(_seconds_attributes, spent_s, strict=True) if seconds > 0]
         spans.append(entry(b"".join(parts)))
     return spans
 
@@ -256,6 +269,6 @@ def _unix(mono_ns: NDArray[np.int64], scope: TraceScope) -> list[int]:
     return unix
 
 
-def _number(value: float) -> float | str:
+def _number(write: DoubleAttribute, key: str, value: float) -> bytes:
     """NaN and infinities as words: they are what people look for, and not every back end takes them as numbers."""
-    return value if math.isfinite(value) else str(value)
+    return write(value) if math.isfinite(value) else attribute(_ATTRIBUTES, key, str(value))

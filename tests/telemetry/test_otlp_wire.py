@@ -36,6 +36,11 @@ def test_an_integer_attribute_is_like_any_other(value: int) -> None:
     assert wire.IntAttribute(9, "whichrank.step")(value) == wire.attribute(9, "whichrank.step", value)
 
 
+@given(st.floats())
+def test_a_float_attribute_is_like_any_other(value: float) -> None:
+    assert wire.DoubleAttribute(9, "whichrank.step.loss")(value) == wire.attribute(9, "whichrank.step.loss", value)
+
+
 @given(st.integers(-(1 << 31), (1 << 31) - 1))
 def test_zigzag_numbers(value: int) -> None:
     assert ExponentialHistogramDataPoint.FromString(wire.sint_field(6, value)).scale == value

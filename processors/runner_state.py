@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from .state_versions import OLDEST_READ, SCHEMA_VERSION, bring_up
+
 #: "whrk": in the file's header, so that a foreign database is known without opening it.
 APPLICATION_ID = 0x7768726B
-#: Of the tables here and of what the operators put into their rows.
-SCHEMA_VERSION = 7
 RETRY_S = 10.0
 _LAST_NS = (1 << 63) - 1
 
@@ -323,6 +323,9 @@ class RunnerState:
         try:
             database.execute("PRAGMA locking_mode = EXCLUSIVE")
             database.execute("BEGIN EXCLUSIVE")
+            (version,) = database.execute("PRAGMA user_version").fetchone()
+            if version:
+                bring_up(database, version)
             database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
             for statement in _SCHEMA:
@@ -378,8 +381,8 @@ def _what_is_wrong(path: Path) -> str | None:
         return "it is another program's database"
     if version > SCHEMA_VERSION:
         return f"it is of a newer release (format {version}, this one reads {SCHEMA_VERSION})"
-    if version < SCHEMA_VERSION:
-        return f"it is of an older release (format {version}, this one reads {SCHEMA_VERSION})"
+    if version < OLDEST_READ:
+        return f"it is of an older release (format {version}, this one reads {OLDEST_READ} and later)"
     return _damage(path)
 
 

@@ -2,7 +2,7 @@
 
 ``facts`` slow-changing JSON, ``clock`` what changes with every batch (flush times in the order of ``offsets`` in
 ``facts``), ``progress`` newest progress rows, ``steps`` the window of closed steps, ``open/N`` rows of open steps as
-they came, one per batch. A change of what these rows hold raises ``runner_state.SCHEMA_VERSION``: a state of another
+they came, one per batch. A change of what these rows hold raises ``state_versions.SCHEMA_VERSION``: a state of another
 version is set aside and made anew from the bus.
 """
 

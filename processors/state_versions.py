@@ -1,0 +1,35 @@
+"""State files of earlier releases: which are read, and what is changed in them first.
+
+A release that changes the tables adds a step here; one that changes what operators keep in their rows adds one as
+well, or raises ``OLDEST_READ``, and the state is then made anew from the bus. Two releases before are read. A newer
+state under older code is set aside by that code, and made anew.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Mapping
+
+from ..telemetry import attributes as names
+
+#: Of the tables in the state file and of what the operators put into their rows.
+SCHEMA_VERSION = 7
+OLDEST_READ = 6
+
+
+def _from_6(database: sqlite3.Connection) -> None:
+    """What goes to the dead-letter topic has several headers now, not a reason alone."""
+    database.execute("ALTER TABLE outbox RENAME COLUMN reason TO headers")
+    for id_, reason in database.execute("SELECT id, headers FROM outbox WHERE headers != ''").fetchall():
+        database.execute("UPDATE outbox SET headers = ? WHERE id = ?", (json.dumps({names.DLQ_REASON: reason}), id_))
+
+
+#: By the version that a step begins with.
+_STEPS: Mapping[int, Callable[[sqlite3.Connection], None]] = {6: _from_6}
+
+
+def bring_up(database: sqlite3.Connection, version: int) -> None:
+    """Make a file of ``version`` one of this release, inside the caller's transaction. Raises sqlite3.Error."""
+    for step in range(version, SCHEMA_VERSION):
+        _STEPS[step](database)

@@ -28,6 +28,8 @@ logger = logging.getLogger("whichrank.agents")
 _WAIT_S = 0.25
 #: A folder in which nobody has lived for so long is left until something new appears in it.
 IDLE_S = 15.0
+#: The clock behind mtime ticks in jiffies: a change that is so old has no other beside it that it hides.
+_SETTLED_NS = 2_000_000_000
 #: Evidence of so many jobs is kept; the oldest goes.
 KEPT_EVIDENCE = 32
 MAX_REQUESTS = 256
@@ -110,8 +112,10 @@ class NodeAgent:
 
     def _watch(self, folder: JobFolder, since_ns: int) -> None:
         job = identify_job(folder, self._own, since_ns, self._missed_since(since_ns))
-        if job is None:
-            return  # not written yet, all damaged, or of the past: looked at again
+        if job is None:  # not written yet, all damaged, or of the past: looked at again when something new is there
+            if time.time_ns() - folder.changed_ns > _SETTLED_NS:
+                self._left[folder.path] = _Look(changed_ns=folder.changed_ns, at_ns=since_ns)
+            return
         if any(
             watch.job.identity.job == job.identity.job and watch.folder.owner_uid != folder.owner_uid
             for watch in self._watches.values()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.agents.conftest import RankProcess
-from whichrank.agents.job_folders import find_job_folders
+from whichrank.agents.job_folders import JobFolder, find_job_folders, identify_job
 from whichrank.agents.node_agent import NodeAgent
 from whichrank.agents.priority import Priority
 from whichrank.agents.settings import AgentSettings
@@ -223,3 +223,26 @@ def test_damaged_rings_are_no_job(node: Node) -> None:
     assert agent.jobs == []
     node.rank("job")
     until(agent, lambda: node.events(EventName.RANK_STARTED))
+
+
+def test_a_folder_of_the_past_is_read_once_until_something_new_is_in_it(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank = node.rank("job")
+    rank.say("exit 0 1", answers=False)
+    rank.process.wait()
+    os.utime(node.root / "job", (1, 1))
+    looks: list[str] = []
+
+    def look(folder: JobFolder, *rest: Any) -> Any:
+        looks.append(folder.path.name)
+        return identify_job(folder, *rest)
+
+    monkeypatch.setattr("whichrank.agents.node_agent.identify_job", look)
+    agent = node.watch()
+    for _ in range(5):
+        agent.turn()
+    assert looks == ["job"]
+    node.rank("job")
+    until(agent, lambda: node.events(EventName.RANK_STARTED))
+    assert agent.jobs == ["job"]

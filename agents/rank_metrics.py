@@ -33,7 +33,9 @@ OTHER_GROUPS = "other"
 #: Reasons for which an agent drops something; more are damage.
 _MAX_REASONS = 32
 
-_Who = tuple[str, int]  # world and rank: what stays over restarts
+#: World and rank: what stays over restarts. The world is told only where another one has the same rank: its usual name
+#: is a port, another one after each start.
+_Who = tuple[str, int]
 
 
 class RankMetrics:
@@ -74,6 +76,7 @@ class RankMetrics:
                 names.CLUSTER_ID: identity.cluster,
             }
         )
+        self._worlds: dict[tuple[str, int], str] = {}  # how the world of a rank is told, by its name
         self._steps = HistogramTable(max_histograms)
         self._phases = HistogramTable(max_histograms)
         self._collectives = HistogramTable(max_histograms)
@@ -99,7 +102,7 @@ class RankMetrics:
         self._started_ns = self._started_ns or time_ns
         by_slot = {rank.slot: rank for rank in ranks}
         for rank in ranks:
-            self._began_ns.setdefault(_who(rank), time_ns)
+            self._began_ns.setdefault(self._who(rank), time_ns)
         new = steps.steps["end_ns"] >= self._since_ns
         if new.any():
             self._see_steps(steps.steps.compress(new), steps.steps_ring[new], by_slot, time_ns)
@@ -113,8 +116,8 @@ class RankMetrics:
     def end(self, rank: WatchedRank, ranks: Sequence[WatchedRank], *, time_ns: int) -> None:
         """A ring was closed; its series end with the next report unless the rank goes on in another ring."""
         self._rows = {key: row for key, row in self._rows.items() if key >> 32 != rank.slot}
-        who = _who(rank)
-        if any(_who(other) == who for other in ranks):
+        who = self._who(rank)
+        if any(self._who(other) == who for other in ranks):
             return
         self._final_waits[who] = self._wait_point(rank, time_ns)
         self._steps.end(who)
@@ -124,6 +127,7 @@ class RankMetrics:
             self._collectives.end((*who, *label))
         for table in (self._waits_s, self._ended_steps, self._began_ns):
             table.pop(who, None)
+        del self._worlds[rank.identity.world, rank.rank]
 
     def take(self, ranks: Sequence[WatchedRank], *, now_ns: int, time_ns: int, request_bytes: int) -> list[bytes]:
         """Requests with one report. now_ns: monotonic, time_ns: Unix."""
@@ -155,7 +159,7 @@ class RankMetrics:
             if rank is None:
                 rows.append(-1)
                 continue
-            who = _who(rank)
+            who = self._who(rank)
             self._ended_steps[who] = self._ended_steps.get(who, 0) + 1
             row = self._steps.known(who)
             if row is None:
@@ -203,10 +207,10 @@ class RankMetrics:
         for slot, wait_s in enumerate(np.bincount(ring, weights=waits_s).tolist()):
             rank = by_slot.get(slot) if wait_s else None
             if rank is not None:
-                self._waits_s[_who(rank)] = self._waits_s.get(_who(rank), 0.0) + wait_s
+                self._waits_s[self._who(rank)] = self._waits_s.get(self._who(rank), 0.0) + wait_s
 
     def _find_collective(self, rank: WatchedRank, group: Group, op: int, time_ns: int) -> int:
-        who = _who(rank)
+        who = self._who(rank)
         labels = self._labels.setdefault(who, set())
         label = group_label(group)
         if (label, op) not in labels and len(labels) >= MAX_COLLECTIVE_SERIES:
@@ -241,10 +245,10 @@ class RankMetrics:
         }
         passed_s = (time_ns - self._reported_ns) / _NS_PER_S if self._reported_ns else 0.0
         for rank in ranks:
-            self._final_waits[_who(rank)] = self._wait_point(rank, time_ns)
+            self._final_waits[self._who(rank)] = self._wait_point(rank, time_ns)
         points[names.METRIC_RANK_WAIT] += self._final_waits.values()
         self._final_waits.clear()
-        newest = {_who(rank): rank for rank in ranks if rank.alive}
+        newest = {self._who(rank): rank for rank in ranks if rank.alive}
         for who, rank in newest.items():
             attributes = number_attributes(self._attributes(rank))
             step = rank.step_and_phase()[0]
@@ -261,7 +265,7 @@ class RankMetrics:
         return [metric_entry(name, of_metric) for name, of_metric in points.items() if of_metric]
 
     def _wait_point(self, rank: WatchedRank, time_ns: int) -> bytes:
-        who = _who(rank)
+        who = self._who(rank)
         return number_point(
             number_attributes(self._attributes(rank)),
             self._waits_s.get(who, 0.0),
@@ -304,14 +308,18 @@ class RankMetrics:
             *([metric_entry(names.METRIC_AGENT_DROPS, drops)] if drops else []),
         ]
 
+    def _who(self, rank: WatchedRank) -> _Who:
+        key = rank.identity.world, rank.rank
+        word = self._worlds.get(key)
+        if word is None:
+            taken = ("", rank.rank) in [(known, number) for (_, number), known in self._worlds.items()]
+            word = self._worlds[key] = key[0] if taken else ""
+        return word, rank.rank
+
     def _attributes(self, rank: WatchedRank) -> dict[str, AttributeValue | None]:
         return {
             names.JOB_ID: self._identity.job,
-            names.WORLD: rank.identity.world,
+            names.WORLD: self._who(rank)[0],
             names.NODE_ID: self._identity.node,
             names.RANK: rank.rank,
         }
-
-
-def _who(rank: WatchedRank) -> _Who:
-    return rank.identity.world, rank.rank

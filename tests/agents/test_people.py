@@ -63,13 +63,13 @@ class Told:
         {TOPIC_SPANS: self.spans, TOPIC_METRICS: self.metrics}.get(topic, self.blocks).append(value)
         self.others.append(topic)
 
-    def rank(self, rank: int, world: int) -> RingWriter:
+    def rank(self, rank: int, world: int, port: str = "29500") -> RingWriter:
         writer = RingWriter.create(
             self.directory,
             rank=rank,
             local_rank=rank,
             world_size=world,
-            identity={"launcher_pid": 1, "launcher_start_ticks": 7, "restart_count": 0},
+            identity={"launcher_pid": 1, "launcher_start_ticks": 7, "restart_count": 0, "MASTER_PORT": port},
         )
         writer.track_completion(True)
         writer.set_level(Level.EVENTS, HookState.COLLECTIVES_HOOKED | HookState.COMPLETION_HOOKED)
@@ -284,7 +284,7 @@ def test_histograms_over_the_nodes_limit_are_counted(told: Callable[..., Told]) 
 def test_series_end_with_their_rank_and_begin_anew_with_the_next(start_rank: Start, watch: Watch) -> None:
     watched = watch(tell_people=True, metrics_period_s=0.05)
     requests = watched.for_people[TOPIC_METRICS]
-    rank = start_rank(0)
+    rank = start_rank(0, identity={"MASTER_PORT": "29500"})
     rank.say("step 2.5")
     watched.run_until(lambda: requests)
     rank.kill()
@@ -293,16 +293,36 @@ def test_series_end_with_their_rank_and_begin_anew_with_the_next(start_rank: Sta
     (last,) = steps_in(requests[-1])
     watched.run_until(lambda: not list(steps_in(requests[-1])))
     assert last.count == 1
-    again = start_rank(0)
+    again = start_rank(0, identity={"MASTER_PORT": "29501"})
     for _ in range(3):
         again.say("step 2.5")
     watched.run_until(lambda: any(point.count == 3 for point in steps_in(requests[-1])))
     (point,) = steps_in(requests[-1])
     assert point.start_time_unix_nano > last.time_unix_nano
+    assert plain(point) == plain(last), "another port is no other series"
 
 
 def steps_in(request: bytes) -> Iterator[Any]:
     return (point for _, name, _, point in points_of([request]) if name == names.METRIC_STEP_DURATION)
+
+
+def test_two_worlds_of_one_job_are_series_apart_and_one_has_no_need_of_a_name(told: Callable[..., Told]) -> None:
+    job = told()
+    for port, steps in (("29500", 1), ("29501", 2)):
+        writer = job.rank(0, 1, port)
+        for _ in range(steps):
+            writer.end_step(1.0, None, 0)
+        job.look()
+    job.agent.close()
+    found = {
+        dict(words).get(names.WORLD): point.count
+        for (name, words), point in last_points(job.metrics).items()
+        if name == names.METRIC_STEP_DURATION
+    }
+    assert found == {None: 1, "29501": 2}
+    for raw in job.metrics:
+        series = [(name, tuple(words.items())) for _, name, words, _ in points_of([raw])]
+        assert len(series) == len(set(series)), "no series twice in one report"
 
 
 def test_an_agent_that_begins_again_counts_from_its_own_begin(told: Callable[..., Told]) -> None:

@@ -79,4 +79,7 @@ class Engine:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        shutil.rmtree(self.folder / "data", ignore_errors=True)
+        # The engine leaves the host's network namespace mounted.
+        subprocess.run(["umount", self.folder / "run" / "netns" / "default"], capture_output=True, check=False)
+        for part in ("data", "run"):
+            shutil.rmtree(self.folder / part, ignore_errors=True)

@@ -172,7 +172,7 @@ def _make_runner(
     runner = EmbeddedRunner(
         log,
         options.state / STATE_FILE,
-        [JobOperator(), cluster],
+        [JobOperator(listens=True), cluster],
         hand_out,
         live=False,
         start_after=log.start_position(),

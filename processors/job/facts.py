@@ -43,6 +43,14 @@ class NodeFacts:
 
 
 @dataclass(slots=True)
+class Hearing:
+    """Since when a node has been heard without a pause, and when last. Bus stamps; not saved."""
+
+    since_ns: int
+    last_ns: int
+
+
+@dataclass(slots=True)
 class OpenFinding:
     """A finding that has been published and not cleared. body: as built when found; shown: as last emitted."""
 

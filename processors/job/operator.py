@@ -28,6 +28,7 @@ from .open_rows import Arrived
 from .progress import take_group_progress, take_progress
 from .rows import in_dtype
 from .signatures import note_open_calls, report_mismatch
+from .silence import hear, note_silence
 from .state import JobState
 from .steps import (
     SPEED_KINDS,
@@ -71,7 +72,9 @@ class JobOperator:
 
     name = "job"
 
-    def __init__(self) -> None:
+    def __init__(self, *, listens: bool = False) -> None:
+        """listens: whether silent nodes are told from their records alone, since nobody else tells of them."""
+        self._listens = listens
         self._jobs: dict[str, Worlds] = {}
 
     def key_of(self, record: Record) -> str | None:
@@ -177,6 +180,8 @@ class JobOperator:
         if block.name not in TABLES or not self._enter(job, block, stamp_ns, ctx):
             return
         node = block.identity.node
+        if self._listens:
+            hear(job, node, stamp_ns, ctx)
         if node not in job.offsets:
             known = job.offset_of(node)
             job.offsets[node] = block.clock_offset_ns if known is None else known
@@ -202,6 +207,8 @@ class JobOperator:
             take_progress(job, arrived, node, stamp_ns)
             if job.finished_ns:
                 return  # ranks that outlive the command are nobody's job any more
+            if self._listens:
+                note_silence(job, node, stamp_ns)
             judge_stops(job, stamp_ns, ctx)
             judge_nodes(job, stamp_ns, ctx)
             judge_joining(job, stamp_ns, ctx)
@@ -240,6 +247,8 @@ class JobOperator:
         take = TAKE.get(event.name)
         if take is None or not self._enter(job, event, stamp_ns, ctx):
             return
+        if self._listens and event.identity.rank >= 0:
+            hear(job, event.identity.node, stamp_ns, ctx)
         job.facts_changed = True
         take(job, event, stamp_ns, ctx)
 

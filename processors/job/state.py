@@ -11,7 +11,7 @@ from ...telemetry.vocabulary import HookState, Kind, Level, Phase, is_device_bac
 from .attempts import Attempts
 from .crash_order import Ending
 from .drift import no_blocks, with_block
-from .facts import NodeFacts, OpenFinding, RankFacts
+from .facts import Hearing, NodeFacts, OpenFinding, RankFacts
 from .late_device import LAST, no_looks
 from .median import median
 from .open_rows import OpenRows
@@ -66,6 +66,8 @@ class JobState:
         self.name = ""
         self.nodes: dict[str, NodeFacts] = {}
         self.nodes_expected = 0
+        self.heard: dict[str, Hearing] = {}  # by node; only where silence is told from the records alone
+        self.listened_ns = 0
         self.judged_by = ""  # the node whose whichrank judges this job, empty: this one does
         self.judge_left = False  # it has ended in order, and has said what there was to say of this attempt
 

@@ -554,10 +554,11 @@ def drive(
     batches: Sequence[int] | None = None,
     fresh_each_time: bool = False,
     idle_s: float = 5.0,
+    listens: bool = False,
 ) -> MemoryContext:
     """Feeds records as a runner does: timers due before a record fire first; batches end before a timer is due."""
     context = MemoryContext()
-    operator = JobOperator()
+    operator = JobOperator(listens=listens)
     sizes = list(batches or [1])
     position = turn = 0
     while position < len(records):
@@ -573,7 +574,7 @@ def drive(
         batch = batch or [records[position]]
         context.now = batch[-1].stamp_ns
         if fresh_each_time:
-            operator = JobOperator()
+            operator = JobOperator(listens=listens)
         operator.process(batch, context)
         position += len(batch)
     _fire(operator, context, records[-1].stamp_ns + int(idle_s * SECOND))

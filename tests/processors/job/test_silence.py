@@ -1,0 +1,103 @@
+"""Over Kafka nobody watches connections: silent nodes are told from the records alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.processors.job.synthetic_job import FOREVER, SECOND, WALL_NS, SyntheticJob, drive
+from whichrank.telemetry.records import Block, Event, Finding, Record
+from whichrank.telemetry.vocabulary import Phase
+
+Comes = Callable[[str, float], bool]
+
+
+def node_of(rank: int) -> str:
+    return "node-0" if rank < 2 else "node-1"
+
+
+def records(job: SyntheticJob, comes: Comes) -> list[Record]:
+    """What has come of a job, with seconds since its begin."""
+    start_ns = WALL_NS + int(job.start_s * SECOND)
+    return [
+        record
+        for record in job.records()
+        if isinstance(record.payload, Block | Event)
+        and comes(record.payload.identity.node, (record.stamp_ns - start_ns) / SECOND)
+    ]
+
+
+def said(job: SyntheticJob, comes: Comes, *, listens: bool = True, fresh: bool = False) -> list[Finding]:
+    driven = drive(records(job, comes), idle_s=1.0, listens=listens, fresh_each_time=fresh)
+    return list(driven.final().values())
+
+
+def until(seconds: float) -> Comes:
+    return lambda node, at_s: node == "node-0" or at_s <= seconds
+
+
+def gone(**more: float) -> SyntheticJob:
+    """The second node is gone after four seconds, and the first one's ranks wait."""
+    return SyntheticJob(node_of=node_of, steps=60, ends={2: 4.0, 3: 4.0}, after_s=10)
+
+
+def test_a_node_that_is_not_heard_and_waited_for_is_gone() -> None:
+    (finding,) = said(gone(), until(4.0))
+    body = finding.body
+    assert (body["kind"], body["severity"], body["suspects"][0]["node"]) == ("node_lost", "page", "node-1")
+    assert body["suspects"][0]["ranks"] == "2-3"
+    died_s = WALL_NS / 1e9 + 100 + 4.0
+    assert abs(body["times"]["onset"] - died_s) < 1.1, "the last that was heard"
+    assert body["times"]["detected"] - died_s <= 5.0
+
+
+def test_nothing_is_concluded_where_somebody_else_watches() -> None:
+    assert [finding.body["kind"] for finding in said(gone(), until(4.0), listens=False)] != ["node_lost"]
+
+
+def test_a_killed_agent_is_a_ticket_and_is_over_when_it_is_back() -> None:
+    job = SyntheticJob(node_of=node_of, steps=100, step_s=0.2)
+    (finding,) = said(job, until(4.0))
+    assert (finding.body["kind"], finding.body["severity"], finding.cleared) == ("agent_silent", "ticket", False)
+    (finding,) = said(job, lambda node, at_s: node == "node-0" or not 4.0 < at_s < 16.0)
+    assert (finding.body["kind"], finding.cleared) == ("agent_silent", True)
+    assert "there again" in finding.body["evidence"][-1]["shows"]
+
+
+def test_a_node_that_was_only_cut_off_is_no_longer_lost_when_it_is_heard() -> None:
+    job = SyntheticJob(
+        node_of=node_of,
+        steps=100,
+        step_s=0.2,
+        delays=[lambda r, s, p: 8.0 if (r, s, p) == (3, 20, Phase.FORWARD) else 0],
+    )
+    found = said(job, lambda node, at_s: node == "node-0" or not 4.0 < at_s < 9.0)
+    (lost,) = [finding for finding in found if finding.body["kind"] == "node_lost"]
+    assert lost.cleared
+
+
+@pytest.mark.parametrize("later_s", [0.0, 2.0, 6.0])
+def test_brokers_that_were_away_make_no_node_silent(later_s: float) -> None:
+    """Rank 3 takes its time, so its node is waited for; both nodes come back, one after the other."""
+    job = SyntheticJob(
+        node_of=node_of,
+        steps=100,
+        step_s=0.2,
+        delays=[lambda r, s, p: 12.0 if (r, s, p) == (3, 20, Phase.FORWARD) else 0],
+    )
+    back_s = {"node-0": 10.0, "node-1": 10.0 + later_s}
+    found = said(job, lambda node, at_s: not 4.0 < at_s < back_s[node])
+    assert [finding.body["kind"] for finding in found if finding.body["kind"] in ("node_lost", "agent_silent")] == []
+
+
+def test_a_hang_on_a_node_that_is_heard_is_a_hang() -> None:
+    delays = [lambda r, s, p: FOREVER if (r, s, p) == (3, 20, Phase.FORWARD) else 0]
+    job = SyntheticJob(node_of=node_of, steps=40, delays=delays, after_s=10)
+    (finding,) = said(job, lambda node, at_s: True)
+    assert finding.body["kind"] == "rank_not_entered"
+
+
+def test_who_judges_anew_listens_anew() -> None:
+    """A working copy that is made for each record remembers no silence, and accuses nobody of it."""
+    assert [f.body["kind"] for f in said(gone(), until(4.0), fresh=True) if f.body["kind"] == "agent_silent"] == []

@@ -110,6 +110,10 @@ stack: setup ## real Kafka, Collector, Prometheus and Loki (Java, Maven and Go; 
 compose-test: setup ## docker compose up for real: own engine, images made here (root; docker.io, debootstrap; 20 GB)
 	@$(BIN)/python -m pytest tests/compose -v --durations=5
 
+.PHONY: stack-nodes
+stack-nodes: setup ## three nodes over a real Kafka, an agent each: what comes of each fault (SEED=7, MINUTES=30; needs root)
+	@$(BIN)/python -m tests.stack.nodes $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES))
+
 .PHONY: lint
 lint: setup ## ruff and mypy --strict over source and tests
 	@$(BIN)/ruff check .

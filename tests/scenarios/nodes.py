@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 
@@ -55,11 +56,19 @@ def missing() -> str:
 class Node:
     """One set of namespaces. ``pid``: of its first process, as seen from outside; killing it kills all inside."""
 
-    def __init__(self, name: str, folder: Path, environment: Mapping[str, str], *, uptime_s: int = 0) -> None:
-        """uptime_s: what its monotonic clock is ahead of this machine's."""
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        environment: Mapping[str, str],
+        *,
+        uptime_s: int = 0,
+        addresses: Mapping[str, str] = MappingProxyType(dict(zip(NAMES, ADDRESSES, strict=True))),
+    ) -> None:
+        """uptime_s: what its monotonic clock is ahead of this machine's. addresses: of all nodes, by their names."""
         self.name = name
         hosts, ready = folder / "hosts", folder / f"{name}.ready"
-        hosts.write_text("127.0.0.1 localhost\n" + "".join(f"{a} {n}\n" for a, n in zip(ADDRESSES, NAMES, strict=True)))
+        hosts.write_text("127.0.0.1 localhost\n" + "".join(f"{a} {n}\n" for n, a in addresses.items()))
         flags = ["--fork", "--kill-child", "--pid", "--mount", "--mount-proc", "--uts", "--net"]
         if uptime_s:
             flags += ["--time", "--monotonic", str(uptime_s), "--boottime", str(uptime_s)]

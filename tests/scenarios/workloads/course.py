@@ -38,6 +38,11 @@ END_DESTROYS, END_BARRIER, END_RETURNS = 0, 1, 2
 NOW_AND_THEN = ("evaluate", "save")
 
 
+def true_time() -> float:
+    """Unix seconds, also where the scenario has set this node's clock ahead."""
+    return time.clock_gettime(time.CLOCK_REALTIME) - float(os.environ.get("CLOCK_AHEAD_S", "0"))
+
+
 class Course:
     """The plan of this rank. One per process."""
 
@@ -67,7 +72,7 @@ class Course:
         self._microsteps = int(self.options.get("microsteps", 1))
         if self.plan["fault"] == "runs_out" and self._guilty:
             self.steps = self.plan["onset_step"]
-        self._write(f"rank-{self.rank}.json", {"pid": os.getpid()})
+        self._write(f"rank-{self.rank}.json", {"pid": os.getpid(), "node": os.uname().nodename})
         self._step_log = os.open(
             self._truth / f"steps-{self.rank}.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         )
@@ -84,7 +89,7 @@ class Course:
 
     def end(self) -> None:
         self._lengths_s.append(time.monotonic() - self._step_began)
-        line = f"{self.step} {time.clock_gettime(time.CLOCK_REALTIME):.6f}\n"
+        line = f"{self.step} {true_time():.6f}\n"
         os.write(self._step_log, line.encode())
 
     def _profile(self) -> None:
@@ -230,7 +235,7 @@ class Course:
         self._write(
             name,
             {
-                "realtime": time.clock_gettime(time.CLOCK_REALTIME),
+                "realtime": true_time(),
                 "monotonic": time.monotonic(),
                 "step": self.step,
                 "file": Path(file).name,
@@ -242,11 +247,11 @@ class Course:
         """The fault is over and the job goes on, to be called right after; the first call counts."""
         if not self._ended:
             self._ended = True
-            self._write(f"ended-{self.rank}.json", {"realtime": time.clock_gettime(time.CLOCK_REALTIME)})
+            self._write(f"ended-{self.rank}.json", {"realtime": true_time()})
 
     def stamp_wait(self) -> None:
         """From here on this rank waits for the guilty one, to be called right before (never joined)."""
-        self._write(f"waits-{self.rank}.json", {"realtime": time.clock_gettime(time.CLOCK_REALTIME)})
+        self._write(f"waits-{self.rank}.json", {"realtime": true_time()})
 
     # -- around the loop ---------------------------------------------------------------------------------------------
     def timeout(self) -> timedelta | None:

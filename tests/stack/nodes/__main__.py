@@ -12,6 +12,7 @@ import json
 import math
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -26,7 +27,7 @@ from rich.console import Console
 from tests.scenarios.draw import draw_plan
 from tests.scenarios.judge import judge_folder, latest_by_id
 from tests.scenarios.plan import Plan, Scenario
-from tests.scenarios.runner import run_plan
+from tests.scenarios.runner import LIVE, run_plan
 from tests.stack.nodes.jobs import NodesJob, Room
 from tests.stack.nodes.kinds import KINDS, Kind
 from tests.stack.nodes.lan import HOST, clock_library, enter_own_network, what_is_missing
@@ -120,10 +121,12 @@ def main() -> int:
     repeats = {kind.name: options.repeats or kind.repeats for kind in chosen}
     console.print(f"seed {options.seed}, {sum(repeats.values())} runs, results in {results}", soft_wrap=True)
     until_s = time.monotonic() + options.minutes * 60.0
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with ExitStack() as parts:
         scratch = Path(tempfile.mkdtemp(prefix="stack-nodes-"))
         parts.callback(shutil.rmtree, scratch, ignore_errors=True)
         kafka, stack = start_stack(scratch, parts)
+        parts.callback(_end_jobs)
         for repeat in range(max(repeats.values())):
             for kind in (each for each in chosen if repeat < repeats[each.name]):
                 for embedded in (False, True) if kind.timed and not options.no_twins else (False,):
@@ -137,6 +140,12 @@ def main() -> int:
                         lambda kept, k=kind, r=repeat, o=room: run_one(k, r, options.seed, o, stack, kept),  # type: ignore[misc]
                     )
     return report(console, results, chosen, repeats, twins=not options.no_twins)
+
+
+def _end_jobs() -> None:
+    """Where we are told to end while one is in flight."""
+    for job in list(LIVE):
+        job.kill_what_is_left()
 
 
 def _go(console: Console, results: Path, name: str, until_s: float, run: Callable[[Path], Result]) -> None:

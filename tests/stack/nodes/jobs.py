@@ -67,18 +67,22 @@ class Launch:
         if embedded is not None:
             del environment["WHICHRANK_AUTO"], environment["PYTHONPATH"]
             command = [*whichrank_command(), "run", "--out", str(embedded), "--", *command]
+        return self._start(node, command, environment)
+
+    def start_rank(self, node: LanNode, rank: int) -> subprocess.Popen[bytes]:
+        """The only rank of this node without a launcher, as ``srun`` starts them."""
+        place = {"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(self._plan.world_size)}
+        where = {"MASTER_ADDR": NAMES[0], "MASTER_PORT": str(self._port)}
+        command = [sys.executable, str(WORKLOADS / f"{self._plan.workload}.py")]
+        return self._start(node, command, {**self._environment, **place, **where})
+
+    def _start(self, node: LanNode, command: list[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
         process = node.start(command, environment, self.folder / f"console-{node.name}.txt")
         self.running[node.name] = process
         return process
 
     def elastic(self, job: str) -> list[str]:
         return ["--rdzv-backend=c10d", f"--rdzv-endpoint={NAMES[0]}:{self._port}", f"--rdzv-id={job}"]
-
-    def static(self, job: str, number: int) -> list[str]:
-        return [
-            *("--rdzv-backend=static", f"--rdzv-id={job}", f"--node-rank={number}"),
-            *(f"--master-addr={NAMES[0]}", f"--master-port={self._port}"),
-        ]
 
     def end(self) -> None:
         """As a scheduler ends a job: SIGTERM, and SIGKILL to what is left."""
@@ -109,6 +113,9 @@ class Launch:
 class NodesJob(Job):
     """See above. ``attempt_begins``: Unix times at which the job was started, by whoever starts jobs."""
 
+    #: Whether the guilty rank has ever been seen, and so its node can be told.
+    knows_node = True
+
     def __init__(self, scenario: Scenario, plan: Plan, folder: Path, *, room: Room) -> None:
         self.room = room
         drawn = random.Random(f"{plan.seed}/{plan.scenario}/{plan.repeat}/nodes")
@@ -124,8 +131,6 @@ class NodesJob(Job):
         self.launches: Launches | None = None
         self._kafka_tail: KafkaTail | None = None
         self._over = False
-        #: Whether the guilty rank has ever been seen, and so its node can be told.
-        self.knows_node = True
         self.problems: list[str] = []
         try:
             super().__init__(scenario, plan, folder)
@@ -158,15 +163,11 @@ class NodesJob(Job):
     def begin(self) -> subprocess.Popen[bytes]:
         """Starts the job; the process of the first node is the job's."""
         self.launch = Launch(self.plan, self.folder, self.environment, port=MASTER_PORT, arguments=self.more_arguments)
-        return self.start_launchers(self.launch, self.who_starts)
+        return self.start_launchers(self.launch, NAMES[:NODES])
 
     @property
     def more_arguments(self) -> list[str]:
         return [f"--max-restarts={self.scenario.restarts}"] if self.scenario.restarts else []
-
-    @property
-    def who_starts(self) -> Sequence[str]:
-        return NAMES[:NODES]
 
     def start_launchers(self, launch: Launch, names: Iterable[str]) -> subprocess.Popen[bytes]:
         began = time.monotonic()

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -54,15 +54,21 @@ class Kind:
 
 
 class NeverStarts(NodesJob):
-    """The last node's torchrun is not there; the others begin, since they were told their places."""
+    """Two of three nodes start their ranks, as Slurm does: torchrun would start none before all nodes are there."""
 
-    def place_of(self, launch: Launch, name: str) -> list[str]:
-        return launch.static(self.job_id, NAMES.index(name))
+    knows_node = False
 
-    @property
-    def who_starts(self) -> Sequence[str]:
-        self.knows_node = False
-        return [name for name in NAMES[:3] if self.guilty_node(self.plan.guilty[0]) != name]
+    def name_job(self, drawn: random.Random) -> str:
+        return str(drawn.randrange(10**4, 10**8))
+
+    def begin(self) -> subprocess.Popen[bytes]:
+        environment = {**self.environment, **_slurm(self.job_id, restarts=0)}
+        self.launch = Launch(self.plan, self.folder, environment, port=MASTER_PORT)
+        self.attempt_begins.append(time.time())
+        for rank, name in enumerate(NAMES[:3]):
+            if rank not in self.plan.guilty:
+                self.launch.start_rank(self.nodes[name], rank)
+        return self.launch.running[NAMES[0]]
 
 
 class Requeued(NodesJob):

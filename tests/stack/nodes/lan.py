@@ -20,6 +20,8 @@ from tests.scenarios.nodes import Node, missing
 from tests.stack.parts.cache import digest_of, made_once
 
 BRIDGE = "switch"
+#: Of its own: else it is the lowest of the cables', and changes under nodes that know it when one is plugged in.
+BRIDGE_MAC = "02:00:0a:4e:00:fe"
 #: Of the bridge, where the broker listens.
 HOST = "10.78.0.254"
 #: The fourth stands by, to replace one of the others.
@@ -69,7 +71,7 @@ def enter_own_network(module: str) -> None:
         _start_again(module)
     for words in (
         ["link", "set", "lo", "up"],
-        ["link", "add", BRIDGE, "type", "bridge"],
+        ["link", "add", BRIDGE, "address", BRIDGE_MAC, "type", "bridge"],
         ["address", "add", f"{HOST}/24", "dev", BRIDGE],
         ["link", "set", BRIDGE, "up"],
     ):

@@ -110,6 +110,10 @@ stack: setup ## real Kafka, Collector, Prometheus and Loki (Java, Maven and Go; 
 compose-test: setup ## docker compose up for real: own engine, images made here (root; docker.io, debootstrap; 20 GB)
 	@$(BIN)/python -m pytest tests/compose -v --durations=5
 
+.PHONY: stack-faults
+stack-faults: setup ## faults on the road over a real Kafka, each at random moments, against an oracle (SEED=7, MINUTES=30; needs root)
+	@$(BIN)/python -m tests.stack.faults $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES))
+
 .PHONY: stack-nodes
 stack-nodes: setup ## three nodes over a real Kafka, an agent each: what comes of each fault (SEED=7, MINUTES=30; needs root)
 	@$(BIN)/python -m tests.stack.nodes $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES))

@@ -33,6 +33,7 @@ class PeopleFeed:
         self._producer: Producer | None = None
         self._retry_at_s = 0.0
         self._leads = False
+        self._is_refused = False
         #: Messages that Kafka did not take.
         self.dropped = 0
 
@@ -64,6 +65,9 @@ class PeopleFeed:
                 self._disconnect()
         if self._producer is not None:
             self._producer.poll()
+        if self._is_refused:  # a client that was refused once may go on being refused: a new one follows
+            self._is_refused = False
+            self._disconnect()
 
     def close(self) -> None:
         if self._producer is not None:
@@ -88,6 +92,7 @@ class PeopleFeed:
         """In the client's thread; a count that loses one of two at the same moment does no harm."""
         if trouble is not None:
             self.dropped += 1
+            self._is_refused = True
 
     def _counts(self, health: ServiceHealth) -> PipelineCounts:
         is_behind = health.role is not Role.STANDBY

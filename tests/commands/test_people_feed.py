@@ -169,9 +169,9 @@ def test_what_kafka_does_not_take_is_counted_and_the_feed_goes_on(
     feed.turn(Role.LEADER, runner, health)
     assert (feed.dropped, client.connections) == (3, 2)
     client.fails_later = False
-    now(11)
+    now(RETRY_S)
     feed.turn(Role.LEADER, runner, health)
-    assert feed.dropped == 3
+    assert (feed.dropped, client.connections) == (3, 3), "a client that was refused once is not trusted again"
     drops = {
         words[names.DROP_REASON]: point.as_int
         for _, name, words, point in points_of([client.sent[-1][1]])

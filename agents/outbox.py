@@ -298,9 +298,6 @@ class Outbox:
         self.disk_problem = ""
         return True
 
-    def _old_in_memory(self, up_to: int) -> bool:
-        return any(message.number <= up_to for message in self.in_memory)
-
     def _settle(self, lane: _Lane, spool: Spool) -> None:
         first = min((*lane.in_flight, *(held.message.number for held in lane.back)), default=None)
         handed = spool.handed(lane.topic)

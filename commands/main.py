@@ -23,6 +23,11 @@ from .settings_sources import Settings, settings_path
 
 EXIT_USAGE = 2
 
+KAFKA = typer.Option(metavar="HOST:PORT", help="brokers, several with commas between them")
+PAIRS = typer.Option("--set", metavar="KEY=VALUE", help="any other key, as kafka_tls=true")
+CONFIG = typer.Option(help="settings file (TOML); default ./whichrank.toml")
+PRINT_CONFIG = typer.Option("--print-config", help="print the settings and stop")
+
 app = typer.Typer(
     name="whichrank",
     help="Says which rank, node or line of code stopped or slowed a PyTorch training job, and why.",
@@ -77,11 +82,9 @@ def run_command(
     kafka: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="brokers that get everything as well; default: none")
     ] = None,
-    pairs: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any other key, as kafka_tls=true")
-    ] = None,
-    config: Annotated[Path | None, typer.Option(help="settings file (TOML); default ./whichrank.toml")] = None,
-    print_config: Annotated[bool, typer.Option("--print-config", help="print the settings and stop")] = False,
+    pairs: Annotated[list[str] | None, PAIRS] = None,
+    config: Annotated[Path | None, CONFIG] = None,
+    print_config: Annotated[bool, PRINT_CONFIG] = False,
 ) -> None:
     """Watch one command. Its output, its exit status and its signals stay its own.
 
@@ -124,9 +127,7 @@ def run_command(
 
 @app.command("agent")
 def agent_command(
-    kafka: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="brokers, several with commas between them")
-    ] = None,
+    kafka: Annotated[str | None, KAFKA] = None,
     rings: Annotated[
         str | None, typer.Option(metavar="DIR", help="where rings are, * is allowed; default /dev/shm/whichrank-*")
     ] = None,
@@ -135,11 +136,9 @@ def agent_command(
         str | None, typer.Option(metavar="SIZE", help="of what Kafka has not taken, on disk; default 256MiB")
     ] = None,
     requests: Annotated[bool | None, typer.Option(help="take requests for evidence from Kafka")] = None,
-    pairs: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any other key, as kafka_tls=true")
-    ] = None,
-    config: Annotated[Path | None, typer.Option(help="settings file (TOML); default ./whichrank.toml")] = None,
-    print_config: Annotated[bool, typer.Option("--print-config", help="print the settings and stop")] = False,
+    pairs: Annotated[list[str] | None, PAIRS] = None,
+    config: Annotated[Path | None, CONFIG] = None,
+    print_config: Annotated[bool, PRINT_CONFIG] = False,
 ) -> None:
     """Watch all jobs of this node and publish what is seen to Kafka.
 
@@ -155,12 +154,6 @@ def agent_command(
     from .agent import agent
 
     raise typer.Exit(agent(settings))
-
-
-KAFKA = typer.Option(metavar="HOST:PORT", help="brokers, several with commas between them")
-PAIRS = typer.Option("--set", metavar="KEY=VALUE", help="any other key, as kafka_tls=true")
-CONFIG = typer.Option(help="settings file (TOML); default ./whichrank.toml")
-PRINT_CONFIG = typer.Option("--print-config", help="print the settings and stop")
 
 
 @app.command("process")

@@ -22,6 +22,7 @@ from ..processors.runner_service import FIRST_PAUSE_S, LONGEST_PAUSE_S, Service
 from ..telemetry.otlp import decode_logs
 from ..telemetry.records import Incident, Record
 from ..telemetry.topics import TOPIC_BLOCKS, TOPIC_INCIDENTS, TOPIC_LOGS
+from ..telemetry.vocabulary import IncidentState
 from ..transport.kafka import make_client
 from ..transport.kafka_client import Client, KafkaTrouble
 from ..transport.kafka_log import KafkaLog
@@ -43,6 +44,8 @@ INPUTS = (TOPIC_BLOCKS, TOPIC_LOGS)
 #: One at a time publishes; the broker refuses the others.
 TRANSACTIONAL_ID = "whichrank-process"
 SETTINGS_PERIOD_S = 2.0
+#: Incidents that ended longer ago than blocks are kept are not taken over where the state is new.
+KNOWN_NS = 24 * 3_600_000_000_000
 
 Reload = Callable[[], ProcessOptions]
 T = TypeVar("T")
@@ -189,14 +192,23 @@ def _make_runner(
 
 
 def _published(client: Client) -> list[Record]:
-    """The last revision of every incident on Kafka. Raises KafkaTrouble."""
+    """The last revision of every incident on Kafka that may be heard of again. Raises KafkaTrouble.
+
+    What ended more than a day before the newest word cannot be: its blocks are gone.
+    """
     last: dict[str, Record] = {}
+    newest_ns = 0
     for message in read_whole(client, TOPIC_INCIDENTS):
         for payload in decode_logs(TOPIC_INCIDENTS, message.value):
             if isinstance(payload, Incident):
                 key = str(payload.document.get("id"))
                 last[key] = Record(topic=TOPIC_INCIDENTS, key=key, stamp_ns=message.stamp_ns, payload=payload)
-    return list(last.values())
+                newest_ns = max(newest_ns, message.stamp_ns)
+    return [record for record in last.values() if _is_open(record) or newest_ns - record.stamp_ns < KNOWN_NS]
+
+
+def _is_open(record: Record) -> bool:
+    return isinstance(record.payload, Incident) and record.payload.document.get("state") == IncidentState.OPEN.value
 
 
 def _one_line(document: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ One thread calls ``turn``; everything here follows from the bus, the runner and 
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -106,7 +107,9 @@ class Service:
         finally:
             self._turned_s = self._monotonic_s()
             if self._turned_s - self._looked_s >= LOOK_S:
-                self._looked_s, self._health = self._turned_s, self._look()
+                self._looked_s = self._turned_s
+                with contextlib.suppress(KafkaTrouble):  # as of the last look; the next turn says what is wrong
+                    self._health = self._look()
         if self._trouble is not None:
             self._report(f"Kafka answers again after: {self._trouble}")
             self._trouble, self._pause_s = None, FIRST_PAUSE_S
@@ -176,5 +179,6 @@ class Service:
         if line != self._trouble:
             self._report(f"{line}; trying again")
         self._trouble = line
+        self._health = replace(self._health, trouble=line)
         pause_s, self._pause_s = self._pause_s, min(LONGEST_PAUSE_S, self._pause_s * 2.0)
         return pause_s

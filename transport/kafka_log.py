@@ -442,12 +442,13 @@ class KafkaLog:
         return given
 
     def _has_come(self, ends: Mapping[Partition, int]) -> bool:
-        if any(partition not in self._reading for partition in ends):
+        """Whether all that a cut takes was fetched. Topics that are not ours belong to another release's cuts."""
+        ours = {partition: end for partition, end in ends.items() if partition[0] in self._topics}
+        if any(partition not in self._reading for partition in ours):  # added, and the leader knew it first
             self._look_for_partitions(self._connected())
         return all(
-            self._connected().next_offset(partition) >= end
-            for partition, end in ends.items()
-            if partition in self._reading
+            partition in self._reading and self._connected().next_offset(partition) >= end
+            for partition, end in ours.items()
         )
 
     def _take(self, ends: Mapping[Partition, int]) -> list[Fetched]:

@@ -58,7 +58,8 @@ def runner(tmp_path: Path) -> Iterator[EmbeddedRunner]:
 
 
 def test_a_service_outlives_kafka_s_absence_and_says_it_once(runner: EmbeddedRunner) -> None:
-    log, said, now = AwayLog(), [], [0.0]
+    said: list[str] = []
+    log, now = AwayLog(), [0.0]
     service = Service(runner, cast(Any, log), shadow=False, report=said.append, monotonic_s=lambda: now[0])
     log.away = True
     pauses = []

@@ -60,6 +60,7 @@ _GRACE_NS = 1_000_000_000
 _OWN_PAUSE_NS = 500_000_000
 #: So long a pause, and the machine may have stood still: the ranks with us.
 _SUSPENDED_NS = 2_000_000_000
+_LAUNCHERS_NS = 500_000_000
 #: No rank gets more than this part of what is kept of the rings: usual nodes have so many.
 _HISTORY_SHARES = 8
 
@@ -121,6 +122,7 @@ class Agent:
         self._endings = Endings(self._news, evidence, self.health)
         self._next_look_ns = self._next_flush_ns = self._next_progress_ns = 0
         self._next_health_ns = now_ns + to_ns(self.settings.health_period_s)
+        self._next_launchers_ns = now_ns
         self._step_at_flush = (0, now_ns)  # highest step of any rank, and when
         self._judge_from_ns = now_ns
         self._stale_ns = to_ns(self.settings.stale_heartbeat_s)
@@ -251,6 +253,9 @@ class Agent:
         if self._news.urgent or now_ns >= self._next_flush_ns:
             self._flush(now_ns, with_progress=self._news.urgent or now_ns >= self._next_progress_ns)
         self._close_ended()
+        if now_ns >= self._next_launchers_ns:
+            self._next_launchers_ns = now_ns + _LAUNCHERS_NS
+            self._tell_ended_launches(now_ns)
         if self._may_touch:
             self._stacks.ask_for_stacks(self._ranks, self._blocks.longest_ns, now_ns)
         if self._stacks.busy or any(wants_a_closer_look(rank, now_ns, settings) for rank in self._ranks):
@@ -261,6 +266,11 @@ class Agent:
         for rank in self._ranks:
             if rank.alive and not rank.stopped and not rank.stop_first_seen_ns:
                 self._news.before_blocks(EventName.RANK_CONTINUED, rank.identity, now_ns, where_attributes(rank))
+
+    def _tell_ended_launches(self, now_ns: int) -> None:
+        for identity in self._launches.take_ended({rank.identity.attempt for rank in self._ranks}):
+            self._news.behind_blocks(EventName.LAUNCH_ENDED, identity, now_ns, {})
+            self._news.urgent = True
 
     def _look(self, rank: WatchedRank, now_ns: int) -> None:
         moved = rank.look(now_ns)

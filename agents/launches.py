@@ -6,17 +6,20 @@ thread; reads /proc, nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from ..telemetry.identity import launch_id
 from ..telemetry.records import Identity
+from ..telemetry.vocabulary import ProcessState
 from . import processes
 from .ring_directory import identity_int
 from .ring_file import RingFile
 
 _MAX_TEXT = 64
+#: Launchers that outlive their ranks and start no others (a cluster's own service) are not looked at for ever.
+_MOST_LAUNCHERS = 64
 _MAX_TOKEN = 128
 
 
@@ -25,6 +28,8 @@ class Launches:
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
+        #: By launch: pid and start ticks of its launcher, as far as it was seen, and whose it is.
+        self._launchers: dict[str, tuple[int, int, Identity]] = {}
 
     def rename_node(self, node: str) -> None:
         self._identity = replace(self._identity, node=node)
@@ -45,14 +50,38 @@ class Launches:
             launcher_start_ticks=ticks,
             restart_count=identity_int(claims, "restart_count"),
         )
-        return replace(self._identity, attempt=launch, world=world, rank=ring.header.rank)
+        identity = replace(self._identity, attempt=launch, world=world, rank=ring.header.rank)
+        if live_pid and launcher and ticks:
+            self._launchers.pop(launch, None)
+            self._launchers[launch] = (launcher, ticks, replace(identity, rank=-1))
+            if len(self._launchers) > _MOST_LAUNCHERS:
+                del self._launchers[next(iter(self._launchers))]
+        return identity
+
+    def take_ended(self, watched: Collection[str]) -> list[Identity]:
+        """Launches whose launcher has gone since the last call. watched: those of which a rank is still watched."""
+        ended = []
+        for launch, (pid, ticks, identity) in list(self._launchers.items()):
+            if launch in watched:
+                continue
+            stat = processes.read_stat(pid)
+            if stat is None or stat.start_ticks != ticks or stat.state in (ProcessState.ZOMBIE, ProcessState.DEAD):
+                del self._launchers[launch]
+                ended.append(identity)
+        return ended
 
     def by_launch(self, rings: Iterable[RingFile]) -> list[list[RingFile]]:
-        """Rings that nobody watches any more, one list per launch, in the order in which they come."""
-        lists: dict[str, list[RingFile]] = {}
+        """Rings that nobody watches any more, in the order in which they come: one list per launch, and a further one
+        where a rank comes again (``processors/job/attempts.py``: a launch may have several lives)."""
+        lists: list[list[RingFile]] = []
+        newest: dict[str, list[RingFile]] = {}
         for ring in rings:
-            lists.setdefault(self.identify(ring, 0).attempt, []).append(ring)
-        return list(lists.values())
+            launch = self.identify(ring, 0).attempt
+            if launch not in newest or any(ring.header.rank == other.header.rank for other in newest[launch]):
+                newest[launch] = []
+                lists.append(newest[launch])
+            newest[launch].append(ring)
+        return lists
 
 
 def token_of(payload: Mapping[str, Any]) -> str:

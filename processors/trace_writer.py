@@ -70,7 +70,8 @@ class _Job:
     told: dict[str, _Window] = field(default_factory=dict)
 
     def word(self, launch: str) -> str:
-        known = self.launches.get(launch)
+        # An attempt with which a launch began its second life has a number behind it (``Attempts.name``).
+        known = self.launches.get(launch) or self.launches.get(launch.rpartition(".")[0])
         if known is None:
             return launch
         return known.word or attempt_word(launch=launch, token=known.token, restart_count=known.restart_count)

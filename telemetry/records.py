@@ -71,6 +71,7 @@ class Event:
       JOB_FINISHED     exit_code*, signal (of the launcher, 0 none)
       GROUP_DEFINED    the fields of Group
       LAUNCH_MET       token* (of the c10d store in which this launch's ranks met: other tokens, other attempts)
+      LAUNCH_ENDED     (none: all its ranks had ended, and its launcher has now; nothing of it will start again)
       RANK_STARTED     pid*, local_rank, world_size, host, torch, python, backend ("hooks"|"backend_select"|"status"),
                        writer ("c"|"python"), script, launcher_pid, restart_count, owner_uid (of the ring's file),
                        job_name (from an agent that was told, where no JOB_STARTED comes)

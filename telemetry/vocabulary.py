@@ -313,3 +313,4 @@ class EventName(str, Enum):
     PEER_CLOCK = "whichrank.peer.clock"
     PEER_LOST = "whichrank.peer.lost"
     EVIDENCE = "whichrank.evidence"
+    LAUNCH_ENDED = "whichrank.launch.ended"

@@ -10,16 +10,13 @@ from ..operator import Context
 from .crash_order import Ending, role_hint, weigh_thread_error
 from .crash_story import planned_body
 from .crashes import judge_crash
-from .findings import clear_finding, open_finding, revise, revise_all
+from .findings import clear_finding, open_finding, revise_all
 from .hangs import SIGN_OF_LIFE_NS, STOP_HOLD_NS
 from .joining import end_joining
 from .nodes import judge_nodes
+from .over import say_last_words
 from .state import JobState
-from .steps import close_ready_steps, judge_late_numbers
 from .words import phase_word
-
-#: What cannot last longer than the job, however it ended.
-_ENDED_WITH_THE_JOB = frozenset({Kind.RANK_SLOW.value, Kind.SLOW_TOGETHER.value, Kind.AGENT_SILENT.value})
 
 
 def _take_job_started(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
@@ -53,16 +50,7 @@ def _end_if_over(job: JobState, ended_ns: int, stamp_ns: int, ctx: Context) -> N
     """Nothing more will come: what is held is decided now, and what cannot last longer than the job ends."""
     if any(node.started and not node.finished and node.state == "here" for node in job.nodes.values()):
         return
-    job.finished_ns = ended_ns
-    close_ready_steps(job, stamp_ns, ctx)
-    judge_crash(job, stamp_ns, ctx, finished=True)
-    judge_late_numbers(job, stamp_ns, ctx, finished=True)
-    asked = bool(job.signalled_ns) or job.exit_code == 0
-    for finding in list(job.findings.values()):
-        finding.shown_ns = 0  # the last word must not wait for the revision gap
-        revise(job, ctx, stamp_ns, finding)
-        if asked or finding.kind in _ENDED_WITH_THE_JOB:
-            clear_finding(job, ctx, stamp_ns, finding, "the job ended")
+    say_last_words(job, ended_ns, stamp_ns, ctx, asked=bool(job.signalled_ns) or job.exit_code == 0)
 
 
 def _take_group(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
@@ -121,6 +109,10 @@ def _take_ending(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> No
         facts.exited_ns = ending.time_ns
         facts.stopped_ns = 0
     judge_crash(job, stamp_ns, ctx)
+
+
+def _take_launch_ended(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
+    job.attempts.note_over(event.identity.attempt)
 
 
 def _take_stopped(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
@@ -253,6 +245,7 @@ TAKE: Mapping[EventName, Callable[[JobState, Event, int, Context], None]] = {
     EventName.RANK_JOINING: _take_joining,
     EventName.RANK_EXCEPTION: _take_ending,
     EventName.RANK_EXIT: _take_ending,
+    EventName.LAUNCH_ENDED: _take_launch_ended,
     EventName.RANK_STOPPED: _take_stopped,
     EventName.RANK_CONTINUED: _take_continued,
     EventName.RANK_STALE: _take_stale,

@@ -25,6 +25,7 @@ from .joining import judge_joining
 from .nodes import judge_nodes
 from .numeric import find_non_finite
 from .open_rows import Arrived
+from .over import LAST_WORDS_NS, begin_again, judge_over
 from .progress import take_group_progress, take_progress
 from .rows import in_dtype
 from .signatures import note_open_calls, report_mismatch
@@ -55,6 +56,7 @@ _LOOK = "look"
 KEPT_NS = 24 * 3_600_000_000_000
 _FORGET = "forget"
 _GROUPED = frozenset({EventName.BLOCK_COLLECTIVES, EventName.BLOCK_STEP_GROUPS, EventName.BLOCK_GROUP_PROGRESS})
+_ENDS = frozenset({EventName.RANK_EXIT, EventName.LAUNCH_ENDED})
 _IGNORED = frozenset(
     {
         EventName.EVIDENCE_REQUEST,
@@ -73,7 +75,7 @@ class JobOperator:
     name = "job"
 
     def __init__(self, *, listens: bool = False) -> None:
-        """listens: whether silent nodes are told from their records alone, since nobody else tells of them."""
+        """listens: whether silent nodes and the job's end are told from the records alone, as nobody tells of them."""
         self._listens = listens
         self._jobs: dict[str, Worlds] = {}
 
@@ -129,6 +131,9 @@ class JobOperator:
             worlds.heard_ns = worlds.heard_ns or ctx.now
             ctx.set_timer(_FORGET, until_ns)
             return
+        for job in worlds.states:
+            for finding in list(job.findings.values()):
+                clear_finding(job, ctx, ctx.now, finding, "nothing has been heard of the job for a day")
         worlds.delete(ctx)
         ctx.clear_timer(_LOOK)
         del self._jobs[ctx.key]
@@ -144,6 +149,8 @@ class JobOperator:
         judge_nodes(job, now, ctx)
         judge_late_numbers(job, now, ctx)
         judge_counts(job, now, ctx)
+        if self._listens:
+            judge_over(job, now, ctx)
         revise_all(job, ctx, now)
 
     def _enter(self, job: JobState, payload: Block | Event, now: int, ctx: Context) -> bool:
@@ -168,10 +175,10 @@ class JobOperator:
                 if finding.kind in (Kind.RANK_SLOW.value, Kind.SLOW_TOGETHER.value):
                     clear_finding(job, ctx, now, finding, "the job was restarted")
             job.steps_before = job.saved_steps
-            job.begin_attempt(job.attempts.founder)
+            job.begin_attempt(job.attempts.name)
             follow_restart(job, ctx, now)
         elif place is Place.BEGINS:
-            job.attempt = job.attempts.founder
+            job.attempt = job.attempts.name
         job.facts_changed = True
         return True
 
@@ -249,8 +256,12 @@ class JobOperator:
             return
         if self._listens and event.identity.rank >= 0:
             hear(job, event.identity.node, stamp_ns, ctx)
+        if self._listens and event.name is EventName.RANK_STARTED:
+            begin_again(job)
         job.facts_changed = True
         take(job, event, stamp_ns, ctx)
+        if self._listens and event.name in _ENDS:
+            job.schedule(stamp_ns + LAST_WORDS_NS)  # not at each of a large job's ends
 
 
 def _patience_ns(job: JobState, rows: np.ndarray) -> int:

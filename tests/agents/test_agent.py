@@ -6,8 +6,10 @@ import gzip
 import os
 import signal
 import struct
+import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -327,6 +329,39 @@ def test_where_a_launch_has_met_is_told_once(start_rank: Start, watch: Watch) ->
     (event,) = watched.events(EventName.LAUNCH_MET)
     assert event.attributes["token"] == "abc"
     assert {event.identity.attempt} == {started.identity.attempt for started in watched.events(EventName.RANK_STARTED)}
+
+
+def test_the_end_of_a_launcher_is_told_once_its_ranks_have_ended(start_rank: Start, watch: Watch) -> None:
+    with subprocess.Popen(["sleep", "600"]) as launcher:
+        stat = read_stat(launcher.pid)
+        assert stat is not None
+        claims = {"launcher_pid": launcher.pid, "launcher_start_ticks": stat.start_ticks}
+        ranks = [start_rank(number, 2, identity=claims) for number in range(2)]
+        watched = watch()
+        watched.run_until(lambda: len(watched.events(EventName.RANK_STARTED)) == 2)
+        ranks[0].kill()
+        ranks[1].kill()
+        watched.run_until(lambda: len(watched.events(EventName.RANK_EXIT)) == 2)
+        watched.run_for(0.8)
+        assert not watched.events(EventName.LAUNCH_ENDED), "it may start them again"
+        launcher.kill()
+    watched.run_until(lambda: watched.events(EventName.LAUNCH_ENDED), 2.0)
+    watched.run_for(0.8)
+    (event,) = watched.events(EventName.LAUNCH_ENDED)
+    assert event.identity == replace(watched.events(EventName.RANK_STARTED)[0].identity, rank=-1)
+
+
+def test_a_launch_that_lived_twice_is_read_life_by_life(start_rank: Start, ring_directory: Path) -> None:
+    for _ in range(2):
+        for rank in [start_rank(number, 2) for number in range(2)]:
+            rank.say("collectives 3")
+            rank.end()
+    left = Watched(ring_directory)
+    left.agent.read_left_behind()
+    left.agent.close()
+    order = [event.name for event in left.payloads if isinstance(event, Event)]
+    starts_and_ends = [name for name in order if name in (EventName.RANK_STARTED, EventName.RANK_EXIT)]
+    assert starts_and_ends == [*[EventName.RANK_STARTED] * 2, *[EventName.RANK_EXIT] * 2] * 2
 
 
 def test_rings_left_behind_are_read_launch_by_launch(start_rank: Start, ring_directory: Path) -> None:

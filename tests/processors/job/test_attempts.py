@@ -33,7 +33,7 @@ class Launch:
 
 def start(attempts: Attempts, launch: Launch) -> Place:
     started_ns = 1_000_000_000 * (1000 + 60 * launch.number + 5 * launch.node)
-    places = [attempts.place(launch.id, (rank,), started_ns) for rank in launch.ranks]
+    places = [attempts.place(launch.id, (rank,), started_ns=started_ns) for rank in launch.ranks]
     return places[0]
 
 
@@ -113,6 +113,101 @@ def test_a_record_without_ranks_from_nowhere_attaches() -> None:
     attempts.place("one", (0,))
     assert attempts.place("new") is Place.CURRENT
     assert attempts.place("other", (0,)) is Place.BEGINS
+
+
+# --- launches that live again: torch's launcher starts all its ranks anew, and does not count it -----------------------
+SECOND = 1_000_000_000
+
+
+def live(attempts: Attempts, launch: Launch, at_s: int) -> Place:
+    at_ns = at_s * SECOND
+    places = [attempts.place(launch.id, (rank,), started_ns=at_ns, started_local_ns=at_ns) for rank in launch.ranks]
+    return places[0]
+
+
+def end(attempts: Attempts, launch: Launch, at_s: int) -> None:
+    for _ in launch.ranks:
+        attempts.place(launch.id)
+        attempts.note_end(launch.id, at_s * SECOND)
+
+
+C2 = Launch(2, 2, (2, 3), "the same")
+SURVIVOR, GONE = replace(A1, store="the same"), replace(B1, store="the same")
+
+
+def two_nodes() -> Attempts:
+    attempts = Attempts()
+    for launch in (SURVIVOR, GONE):
+        live(attempts, launch, 100)
+        tell(attempts, launch)
+    return attempts
+
+
+@pytest.mark.parametrize("survivor_first", [True, False])
+def test_a_node_is_replaced_and_the_other_launcher_starts_its_ranks_again(survivor_first: bool) -> None:
+    attempts = two_nodes()
+    end(attempts, SURVIVOR, 110)
+    order = [SURVIVOR, C2] if survivor_first else [C2, SURVIVOR]
+    assert [live(attempts, launch, 115) for launch in order] == [Place.BEGINS, Place.CURRENT]
+    assert [tell(attempts, launch) for launch in order] == [Place.CURRENT, Place.CURRENT]
+    assert attempts.place(SURVIVOR.id) is attempts.place(C2.id) is Place.CURRENT
+    assert attempts.place(GONE.id) is Place.PAST
+    assert attempts.count == 2
+    assert [attempts.launch_of(rank) for rank in range(4)] == [SURVIVOR.id] * 2 + [C2.id] * 2
+
+
+def test_attempts_that_one_launch_begins_have_names_of_their_own() -> None:
+    attempts = two_nodes()
+    names = [attempts.name]
+    for at_s in (110, 120, 130):
+        end(attempts, SURVIVOR, at_s)
+        end(attempts, GONE, at_s)
+        assert live(attempts, SURVIVOR, at_s + 5) is Place.BEGINS
+        assert live(attempts, GONE, at_s + 5) is Place.CURRENT
+        assert tell(attempts, SURVIVOR) is tell(attempts, GONE) is Place.CURRENT
+        names.append(attempts.name)
+    assert len(set(names)) == attempts.count == 4
+    assert set(attempts.members) == {SURVIVOR.id, GONE.id}
+
+
+@pytest.mark.parametrize("survivor_first", [True, False])
+def test_a_node_that_is_lost_before_anybody_met_is_replaced(survivor_first: bool) -> None:
+    attempts = Attempts()
+    live(attempts, SURVIVOR, 100)
+    live(attempts, GONE, 100)
+    end(attempts, SURVIVOR, 110)
+    for launch in [SURVIVOR, C2] if survivor_first else [C2, SURVIVOR]:
+        live(attempts, launch, 115)
+    assert tell(attempts, C2) is tell(attempts, SURVIVOR) is Place.CURRENT
+    assert set(attempts.members) == {SURVIVOR.id, C2.id}
+    assert attempts.place(GONE.id) is Place.PAST
+
+
+def test_a_check_that_a_wrapper_runs_before_its_trainer_is_no_attempt() -> None:
+    attempts = Attempts()
+    attempts.place(A1.id, (0,), started_ns=SECOND, started_local_ns=SECOND)
+    attempts.place(A1.id, (1,), started_ns=SECOND, started_local_ns=SECOND)
+    attempts.note_end(A1.id, 2 * SECOND)
+    assert attempts.place(A1.id, (0,), started_ns=3 * SECOND, started_local_ns=3 * SECOND) is Place.CURRENT
+    attempts.note_end(A1.id, 4 * SECOND)
+    assert attempts.place(A1.id, (1,), started_ns=5 * SECOND, started_local_ns=5 * SECOND) is Place.CURRENT
+    assert attempts.count == 1
+
+
+def test_what_an_agent_tells_again_of_a_launch_that_is_over_does_not_revive_it() -> None:
+    attempts = two_nodes()
+    end(attempts, GONE, 110)
+    assert start(attempts, Launch(1, 2, (2, 3))) is Place.BEGINS
+    assert live(attempts, GONE, 100) is Place.PAST
+    assert attempts.place(GONE.id, (2,)) is Place.PAST
+
+
+def test_state_of_the_release_before_is_read() -> None:
+    attempts = two_nodes()
+    start(attempts, Launch(1, 2, (2, 3)))
+    before = {name: attempts.as_json()[name] for name in ("count", "founder", "members", "started_ns", "tokens")}
+    again = Attempts.from_json({**before, "past": list(attempts.past)})
+    assert again.as_json() == attempts.as_json()
 
 
 def test_two_launches_of_one_attempt_on_one_node_are_one_attempt() -> None:

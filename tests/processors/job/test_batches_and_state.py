@@ -122,6 +122,7 @@ def test_a_job_is_forgotten_a_day_after_its_last_record() -> None:
     late = replace(records[-1], stamp_ns=late_ns)
     context.now = late_ns
     operator.process([late], context)
+    assert [finding.cleared for finding in context.final().values()] == [False]
     while (due_ns := context.timers.pop("forget", 0)) and due_ns < late_ns + KEPT_NS:
         context.now = due_ns
         operator.on_timer(Timer("forget", due_ns), context)
@@ -130,6 +131,7 @@ def test_a_job_is_forgotten_a_day_after_its_last_record() -> None:
     operator.on_timer(Timer("forget", due_ns), context)
     assert not any(list(table.rows()) for table in context.tables.values())
     assert context.timers == {}
+    assert [finding.cleared for finding in context.final().values()] == [True], "nothing stays open for ever"
     context.now = due_ns + 1
     operator.process([replace(records[0], stamp_ns=context.now)], context)
     assert "forget" in context.timers, "it begins anew"

@@ -109,6 +109,27 @@ def test_each_death_is_one_incident_and_the_attempt_that_passes_resolves_them(ov
     assert incidents(context) == [("rank_died", [2], True), ("rank_died", [2], True)]
 
 
+def test_a_replaced_node_is_one_incident_and_the_next_attempt_is_seen_whole() -> None:
+    """The launcher of the other node starts its ranks again under its own id: it counts no restart."""
+    first, second = crashed(1, 100.0, 2), crashed(2, 112.0, 1)
+
+    def relabelled(records: Iterable[Record], names: dict[str, str]) -> Iterator[Record]:
+        for record in launched(records, 1, lambda node: 0.0):
+            assert isinstance(record.payload, Block | Event)
+            identity = record.payload.identity
+            node = names[identity.node]
+            identity = replace(identity, node=node, attempt=f"{node}.1")
+            yield replace(record, payload=replace(record.payload, identity=identity))
+
+    context = drive(
+        merged(
+            relabelled(first.records(), {"node-0": "node-0", "node-1": "node-1"}),
+            relabelled(second.records(), {"node-0": "node-0", "node-1": "node-2"}),
+        )
+    )
+    assert incidents(context) == [("rank_died", [2], True), ("rank_died", [1], False)]
+
+
 def crash(steps: int = 60, **values: Any) -> SyntheticJob:
     return SyntheticJob(steps=steps, after_s=1.0, events=[exits(4.4, 2, signal=9, step=19)], ends={2: 4.4}, **values)
 

@@ -8,7 +8,7 @@ torch's launcher keeps its store over restarts, and its restart counters differ 
 
 One launch may have several lives: when nodes come or go, torch's launcher starts all its ranks again and does not count
 it as a restart. It never starts one of them alone; so a rank that starts after another one of its launch has ended is
-the next life of them all, if they had met by then. (If they had not, a wrapper may have run a check before its trainer.)
+the next life of them all, if they had met by then. (Otherwise a wrapper may have run a check before its trainer.)
 """
 
 from __future__ import annotations

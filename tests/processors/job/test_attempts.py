@@ -115,7 +115,7 @@ def test_a_record_without_ranks_from_nowhere_attaches() -> None:
     assert attempts.place("other", (0,)) is Place.BEGINS
 
 
-# --- launches that live again: torch's launcher starts all its ranks anew, and does not count it -----------------------
+# --- launches that live again: torch's launcher starts all its ranks anew, and does not count it ----------------------
 SECOND = 1_000_000_000
 
 

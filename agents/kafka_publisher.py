@@ -14,7 +14,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from ..telemetry.topics import TOPIC_BLOCKS
 from ..transport.kafka_client import KafkaTrouble, Producer, QueueFull, Sent, TooLarge
+from .broker_clock import BrokerClock
 from .outbox import Outbox, OutboxSettings, Waiting
 from .priority import Priority
 from .spool import Outgoing, Spool
@@ -44,15 +46,20 @@ class KafkaPublisher:
         spool_bytes: int,
         settings: OutboxSettings | None = None,
         report: Callable[[str], None] = logger.warning,
+        clock: BrokerClock | None = None,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
         wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        """``connect`` makes a producer, takes as long as it likes and raises KafkaTrouble."""
+        """``connect`` makes a producer, takes as long as it likes and raises KafkaTrouble.
+
+        clock: hears the stamps of the topic of blocks, which are its brokers' (``whichrank topics`` sees to that).
+        """
         self._connect = connect
         self._spool_directory, self._spool_bytes = spool_directory, spool_bytes
         self._settings = settings or OutboxSettings()
         self._report_line = report
         self._said: set[str] = set()
+        self._clock = clock
         self._monotonic_ns, self._wall_ns = monotonic_ns, wall_ns
         self._lock = threading.Lock()
         self._inbox = Waiting()
@@ -202,8 +209,12 @@ class KafkaPublisher:
 
     def _listener(self, message: Outgoing) -> Callable[[Sent | None, KafkaTrouble | None], None]:
         generation, answers, wake = self._generation, self._answers, self._wake
+        clock = self._clock if message.topic == TOPIC_BLOCKS else None
+        handed_ns = self._monotonic_ns()
 
         def on_done(sent: Sent | None, trouble: KafkaTrouble | None) -> None:
+            if clock is not None and sent is not None:
+                clock.hear(handed_ns=handed_ns, answered_ns=self._monotonic_ns(), stamp_ns=sent.stamp_ns)
             answers.append((generation, message, trouble))
             wake.set()
 

@@ -17,9 +17,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ..telemetry.otlp import encode_batches
 from ..telemetry.records import Event, Identity
+from ..telemetry.topics import TOPIC_BLOCKS
+from ..telemetry.vocabulary import EventName
 from .agent import Agent
 from .job_folders import FoundJob, JobFolder, find_job_folders, identify_job
+from .priority import Priority
 from .settings import AgentSettings
 from .shipper import PublishRanked
 
@@ -33,6 +37,8 @@ _SETTLED_NS = 2_000_000_000
 #: Evidence of so many jobs is kept; the oldest goes.
 KEPT_EVIDENCE = 32
 MAX_REQUESTS = 256
+#: Nothing at all for five seconds is an incident (``input_silent``).
+_BEAT_NS = 2_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +64,7 @@ class NodeAgent:
         missed_since_ns: int | None = None,
         report: Callable[[str], None] = logger.warning,
         idle_s: float = IDLE_S,
+        wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         """rings: where folders of rings are, with ``*``. own: cluster and node; the rest of it is not looked at.
 
@@ -71,6 +78,8 @@ class NodeAgent:
         self._settings = settings or AgentSettings()
         self._report = _Once(report)
         self._idle_s = idle_s
+        self._wall_ns = wall_ns
+        self._next_beat_ns = 0
         self._since_ns = time.monotonic_ns()
         self._missed_since_ns = missed_since_ns
         self._watches: dict[Path, _FolderWatch] = {}
@@ -91,6 +100,8 @@ class NodeAgent:
             left = self._left.get(path)
             if path not in self._watches and (left is None or left.changed_ns != folder.changed_ns):
                 self._watch(folder, left.at_ns if left is not None else self._since_ns)
+        if not self._watches:
+            self._tell_alive()
 
     def request(self, event: Event) -> None:
         """A request for evidence, from any thread: to the job it names, or to all."""
@@ -129,6 +140,18 @@ class NodeAgent:
         self.watched_before += 1
         watch.start()
 
+    def _tell_alive(self) -> None:
+        """A node without a job says that it is there: silence is to mean trouble. And the brokers' answers tell the
+        time before the first job needs it. Nothing is said behind what has not been sent yet."""
+        now_ns, health = time.monotonic_ns(), self._more_health()
+        if now_ns < self._next_beat_ns or health.get("kafka.unsent"):
+            return
+        self._next_beat_ns = now_ns + _BEAT_NS
+        attributes = {"pid": os.getpid(), "ranks": 0, **health}
+        alive = Event(name=EventName.AGENT_HEALTH, identity=self._own, time_ns=self._wall_ns(), attributes=attributes)
+        for value in encode_batches([alive], self._settings.request_bytes):
+            self._publish_ranked(TOPIC_BLOCKS, self._own.node, value, Priority.PROGRESS)
+
     def _missed_since(self, since_ns: int) -> int | None:
         """Folders that were left and are taken up again, we have watched ourselves."""
         return self._missed_since_ns if since_ns == self._since_ns else None
@@ -152,6 +175,7 @@ class NodeAgent:
             owner_uid=folder.owner_uid,
             missed_since_ns=self._missed_since(since_ns),
             since_ns=since_ns,
+            wall_ns=self._wall_ns,
         )
 
     def _forget_evidence(self, directory: Path, keep: str) -> None:

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
+from ..agents.broker_clock import BrokerClock
 from ..agents.kafka_publisher import describe_stats
 from ..agents.node_agent import NodeAgent
 from ..agents.request_reader import RequestReader
@@ -69,9 +70,10 @@ def agent(options: AgentOptions) -> int:
     signal.signal(signal.SIGINT, end)
     own = resolve_identity(os.environ, pod_labels=read_pod_labels(os.environ), hostname=socket.gethostname())
     own = replace(own, run="", job="", attempt="", world="")
+    clock = BrokerClock()
     try:
         publisher, client = make_publisher(
-            options, f"whichrank-agent-{own.node}", options.data / "spool", options.spool_limit
+            options, f"whichrank-agent-{own.node}", options.data / "spool", options.spool_limit, clock
         )
     except KafkaTrouble as trouble:
         say(str(trouble))
@@ -82,7 +84,8 @@ def agent(options: AgentOptions) -> int:
         own=own,
         publish_ranked=publisher.publish,
         evidence_directory=options.data / "evidence",
-        more_health=lambda: publisher.stats,
+        more_health=lambda: {**publisher.stats, "clock.ahead_ms": clock.wrong_by_ns // 1_000_000},
+        wall_ns=clock.now_ns,
         settings=settings,
         missed_since_ns=last_alive_ns(options.data / ALIVE_FILE),
         report=say,

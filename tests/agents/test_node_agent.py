@@ -135,6 +135,26 @@ def test_a_folder_is_left_when_nobody_lives_in_it_and_taken_up_again(node: Node)
     assert len(node.events(EventName.RANK_EXIT)) == 1
 
 
+def test_a_node_without_a_job_says_that_it_is_there(node: Node) -> None:
+    unsent = {"kafka.unsent": 0}
+    agent = node.watch(more_health=lambda: unsent)
+    agent.turn()
+    (alive,) = node.events(EventName.AGENT_HEALTH)
+    assert (alive.identity, alive.attributes["pid"]) == (OWN, os.getpid())
+    until(agent, lambda: len(node.events(EventName.AGENT_HEALTH)) == 2)
+    unsent["kafka.unsent"] = 1
+    end_s = time.monotonic() + 2.5
+    until(agent, lambda: time.monotonic() > end_s)
+    assert len(node.events(EventName.AGENT_HEALTH)) == 2, "nothing piles up where nothing is taken"
+    unsent["kafka.unsent"] = 0
+    node.rank("job-a")
+    until(agent, lambda: node.events(EventName.RANK_STARTED))
+    node.messages.clear()
+    end_s = time.monotonic() + 2.5
+    until(agent, lambda: time.monotonic() > end_s)
+    assert all(event.identity.job for event in node.events(EventName.AGENT_HEALTH))
+
+
 def test_who_died_while_no_agent_watched_is_told_by_the_next(node: Node) -> None:
     node.rank("job", 0, 2)
     told, missed = node.rank("job", 1, 2), node.rank("crashed")

@@ -9,7 +9,7 @@ own; a single phase is not in blocks, so the step's span says how long each took
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -151,8 +151,8 @@ class TraceWriter:
         if step is None:
             return None
         self._tell(job_id, job, str(document.get("id")), suspects, attempt, step, now_ns)
-        if not suspects:
-            return None
+        if not suspects or not _is_reached(job.blocks_of(attempt, frozenset()), step):
+            return None  # nobody's spans are in such a trace
         trace_id = step_trace_id(job_id, attempt, step)
         return SpanPlace(trace_id=trace_id, span_id=step_span_id(trace_id, suspects[0]))
 
@@ -334,6 +334,11 @@ class TraceWriter:
 
 def _lines(value: object) -> list[str]:
     return [line for line in value if isinstance(line, str)] if isinstance(value, (tuple, list)) else []
+
+
+def _is_reached(blocks: Iterable[Block], step: int) -> bool:
+    """Whether anybody has come to this step, as far as is kept."""
+    return any((block.rows["step"] >= step - 1).any() for block in blocks)
 
 
 def _within(rows: NDArray[np.void], window: _Window) -> NDArray[np.void]:

@@ -272,6 +272,26 @@ def test_a_lost_node_is_told_with_the_ranks_it_held() -> None:
     assert set(steps_told(told(writer))) == {4, 5, 6, 7}
 
 
+def test_where_nobody_took_a_step_no_trace_is_pointed_at() -> None:
+    """A rank that never joined, a step that nobody has come to."""
+    writer = TraceWriter()
+    begin(writer)
+    assert writer.incident(document(first_bad={"step": 0}), 0) is None
+    for step in range(6):
+        run_step(writer, step)
+    assert writer.incident(document(id="1f0d", first_bad={"step": 7}), 6 * STEP_NS) is None
+    assert writer.incident(document(id="1f0e", first_bad={"step": 5}), 6 * STEP_NS) is not None
+
+
+def test_an_attempt_that_a_launch_began_again_is_its_launch() -> None:
+    writer = TraceWriter()
+    begin(writer)
+    for step in range(6):
+        run_step(writer, step)
+    again = document(job={"id": "job-7", "attempt": "node-0-launch-0.2"})
+    assert writer.incident(again, 6 * STEP_NS) == writer.incident(document(id="1f0d"), 6 * STEP_NS)
+
+
 def test_an_unknown_job_or_attempt_is_no_trouble() -> None:
     writer = TraceWriter()
     assert writer.incident(document(), 0) is None

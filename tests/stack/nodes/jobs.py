@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import shlex
 import subprocess
 import sys
 import time
@@ -34,6 +35,8 @@ CLOCKS_APART_S = 5.0
 READY_S = 120.0
 #: A job is told to end, and has not.
 END_S = 45.0
+#: Its end is told from the records alone, after all nodes' last words.
+OVER_S = 8.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,11 +73,18 @@ class Launch:
         return self._start(node, command, environment)
 
     def start_rank(self, node: LanNode, rank: int) -> subprocess.Popen[bytes]:
-        """The only rank of this node without a launcher, as ``srun`` starts them."""
-        place = {"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(self._plan.world_size)}
-        where = {"MASTER_ADDR": NAMES[0], "MASTER_PORT": str(self._port)}
-        command = [sys.executable, str(WORKLOADS / f"{self._plan.workload}.py")]
-        return self._start(node, command, {**self._environment, **place, **where})
+        """The only rank of this node, under a parent that knows no rank, as Slurm's step daemon starts tasks."""
+        place = {
+            "RANK": str(rank),
+            "LOCAL_RANK": "0",
+            "WORLD_SIZE": str(self._plan.world_size),
+            "MASTER_ADDR": NAMES[0],
+            "MASTER_PORT": str(self._port),
+        }
+        variables = " ".join(f"{name}={value}" for name, value in place.items())
+        task = shlex.join([sys.executable, str(WORKLOADS / f"{self._plan.workload}.py")])
+        daemon = f"{variables} {task} & trap 'kill -TERM $!' TERM; wait $!; wait $!"
+        return self._start(node, ["sh", "-c", daemon], self._environment)
 
     def _start(self, node: LanNode, command: list[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
         process = node.start(command, environment, self.folder / f"console-{node.name}.txt")
@@ -232,6 +242,11 @@ class NodesJob(Job):
         if self.launch is not None:
             self.launch.end()
         super().kill_what_is_left()
+        if self._kafka_tail is not None:
+            until = time.monotonic() + OVER_S
+            while time.monotonic() < until and not self._kafka_tail.all_resolved():
+                self.tail.poll()
+                time.sleep(0.05)
         if self.launches is not None:
             self.launches.read()
         self.tail.poll()

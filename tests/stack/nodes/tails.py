@@ -61,6 +61,9 @@ class KafkaTail(IncidentTail):
         else:
             self.resolved_seen.pop(document["id"], None)
 
+    def all_resolved(self) -> bool:
+        return self.resolved_seen.keys() == self.seen.keys()
+
     def close(self) -> None:
         self._reader.close()
 

@@ -39,6 +39,7 @@ from .runner_state import KeyTables, OutboxEntry, RunnerState
 
 _log = logging.getLogger(__name__)
 
+MAX_CONTEXTS = 4096
 INPUT_TOPICS = frozenset({TOPIC_BLOCKS})
 OUTPUT_TOPICS = frozenset({TOPIC_FINDINGS, TOPIC_INCIDENTS, TOPIC_REQUESTS, TOPIC_DLQ})
 READ_LIMIT = 512
@@ -374,6 +375,8 @@ class EmbeddedRunner:
     def _context(self, index: int, key: str) -> _Context:
         context = self._contexts.get((index, key))
         if context is None:
+            if len(self._contexts) >= MAX_CONTEXTS:  # jobs come and go; nothing is kept in here between two calls
+                self._contexts.clear()
             context = self._contexts[(index, key)] = _Context(self._state, self._operators[index].name, key)
         context.now_ns = self._state.position.now_ns
         return context

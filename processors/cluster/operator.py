@@ -1,8 +1,8 @@
 """ClusterOperator: alone opens, updates, merges, resolves and reopens incidents, from the findings of other operators.
 
 Pure: findings in, incident revisions and evidence requests out. State: a row per incident, and per job the list of its
-incidents. One page per cause; an incident's id is fixed when it opens. Where the state was lost, what was published is
-given to it as incidents, before any finding: it goes on from there.
+incidents, for a week after the last of them has ended. One page per cause; an incident's id is fixed when it opens.
+Where the state was lost, what was published is given to it as incidents, before any finding: it goes on from there.
 """
 
 from __future__ import annotations
@@ -22,9 +22,14 @@ from .causes import Relation, kind_of, relate, suspect_ranks
 TOPIC_INCIDENTS = "whichrank.incidents"
 #: Incidents kept per job; beyond that the oldest that ended are forgotten.
 MAX_CASES_PER_JOB = 24
+#: A job's incidents are forgotten so long after the last of them has ended.
+KEPT_NS = 7 * 24 * 3_600_000_000_000
+_FORGET = "forget"
 #: Kinds whose suspect has said where it was, or cannot be asked any more.
 NOTHING_TO_ASK = frozenset({Kind.RANK_DIED, Kind.RANK_RAISED, Kind.RANK_NEVER_JOINED, Kind.PLANNED_STOP})
 UNKNOWN_CLUSTER = "unknown"
+#: Tables. The last one: by job, when the last of its incidents has ended, while none is open.
+_INCIDENTS, _JOBS, _ENDED = "incidents", "jobs", "ended"
 
 
 class ClusterOperator:
@@ -52,7 +57,19 @@ class ClusterOperator:
                 _Docket(ctx, record, self.disabled).adopt(record.payload.document)
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
-        """No incident changes by the passing of time alone."""
+        """No incident changes by the passing of time alone; those of jobs that are over are forgotten."""
+        ended, jobs, cases = (ctx.state.table(name) for name in (_ENDED, _JOBS, _INCIDENTS))
+        left = []
+        for job, row in list(ended.rows()):
+            if ctx.now < int(row) + KEPT_NS:
+                left.append(int(row) + KEPT_NS)
+                continue
+            for incident in json.loads(jobs.get(job) or b"[]"):
+                cases.delete(incident)
+            jobs.delete(job)
+            ended.delete(job)
+        if left:
+            ctx.set_timer(_FORGET, min(left))
 
 
 class _Docket:
@@ -62,8 +79,9 @@ class _Docket:
         self._ctx = ctx
         self._record = record
         self._disabled = disabled
-        self._cases = ctx.state.table("incidents")
-        self._jobs = ctx.state.table("jobs")
+        self._cases = ctx.state.table(_INCIDENTS)
+        self._jobs = ctx.state.table(_JOBS)
+        self._ended = ctx.state.table(_ENDED)
         self._loaded: dict[str, bytes] = {}
 
     def take(self, finding: Finding) -> None:
@@ -222,7 +240,7 @@ class _Docket:
         return cases
 
     def _save(self, job: str, cases: list[Case]) -> None:
-        ended = [case for case in cases if case.merged_into or case.resolved_at is not None]
+        ended = [case for case in cases if _is_over(case)]
         for case in ended[: max(0, len(cases) - MAX_CASES_PER_JOB)]:
             cases.remove(case)
             self._cases.delete(case.id)
@@ -233,3 +251,17 @@ class _Docket:
         listed = json.dumps([case.id for case in cases]).encode()
         if self._jobs.get(job) != listed:
             self._jobs.put(job, listed)
+        self._note_end(job, cases)
+
+    def _note_end(self, job: str, cases: Sequence[Case]) -> None:
+        if any(not _is_over(case) for case in cases):
+            if self._ended.get(job) is not None:
+                self._ended.delete(job)
+        elif self._ended.get(job) is None:
+            if next(self._ended.rows(), None) is None:
+                self._ctx.set_timer(_FORGET, self._record.stamp_ns + KEPT_NS)
+            self._ended.put(job, b"%d" % self._record.stamp_ns)
+
+
+def _is_over(case: Case) -> bool:
+    return bool(case.merged_into) or case.resolved_at is not None

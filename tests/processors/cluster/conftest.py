@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from whichrank.processors.cluster.operator import ClusterOperator
+from whichrank.processors.operator import Timer
 from whichrank.telemetry.incident import canonical_line, check_document
 from whichrank.telemetry.records import Event, Finding, Identity, Incident, Record
 from whichrank.telemetry.vocabulary import Bucket, Kind, Severity
@@ -51,6 +52,7 @@ class Court:
         self.disabled: frozenset[Kind] = frozenset()
         self.tables: dict[str, MemoryTable] = {}
         self.emitted: list[Record] = []
+        self.timers: dict[str, int] = {}
         self.now = 0
 
     @property
@@ -68,7 +70,7 @@ class Court:
         self.emitted.append(record)
 
     def set_timer(self, name: str, at_ns: int) -> None:
-        raise AssertionError("no incident changes by the passing of time alone")
+        self.timers[name] = at_ns
 
     def clear_timer(self, name: str) -> None:
         raise AssertionError("there are no timers")
@@ -83,6 +85,14 @@ class Court:
             operator = ClusterOperator(self.disabled)
             assert {operator.key_of(record) for record in group} == {"local"}
             operator.process(group, self)
+
+    def pass_time(self, until_s: float) -> None:
+        """Timers fire up to so long after START_S."""
+        until_ns = round((START_S + until_s) * 1e9)
+        while self.timers and min(self.timers.values()) <= until_ns:
+            name = min(self.timers, key=self.timers.__getitem__)
+            self.now = self.timers.pop(name)
+            ClusterOperator(self.disabled).on_timer(Timer(name, self.now), self)
 
     def lose_state(self) -> None:
         """The state is gone; what was published is read back, each incident's last revision."""

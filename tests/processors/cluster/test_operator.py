@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from whichrank.processors.cluster.operator import MAX_CASES_PER_JOB
+from whichrank.processors.cluster.operator import KEPT_NS, MAX_CASES_PER_JOB
 from whichrank.telemetry.incident import SCHEMA_PATH
 from whichrank.telemetry.vocabulary import Kind, Severity
 
@@ -252,6 +252,25 @@ def test_lists_are_bounded_and_old_incidents_forgotten(court: Any, finding: Any)
             finding(Kind.RANK_SLOW, 1, at=at + 5, onset=at, step=100 + index, attempt="a2", cleared=True),
         )
     assert len(list(court.table("incidents").rows())) <= MAX_CASES_PER_JOB + 1
+
+
+def test_incidents_are_forgotten_a_week_after_the_last_of_their_job_has_ended(court: Any, finding: Any) -> None:
+    week_s = KEPT_NS / 1e9
+    court.hear(
+        finding(Kind.RANK_SLOW, 1, at=5.0),
+        finding(Kind.RANK_SLOW, 1, at=9.0, onset=5.0, cleared=True),
+        finding(Kind.RANK_DIED, 2, at=20.0, attempt="a2"),
+    )
+    court.pass_time(2 * week_s)
+    assert len(list(court.table("incidents").rows())) == 2, "one of them is open"
+    end_s = 2 * week_s + 100.0
+    court.hear(finding(Kind.RANK_DIED, 2, at=end_s, onset=20.0, attempt="a2", cleared=True))
+    published = len(court.revisions)
+    court.pass_time(end_s + week_s - 1.0)
+    assert len(list(court.table("incidents").rows())) == 2
+    court.pass_time(end_s + week_s + 1.0)
+    assert not any(list(table.rows()) for table in court.tables.values())
+    assert (court.timers, len(court.revisions)) == ({}, published)
 
 
 @pytest.mark.parametrize("body", [{}, {"kind": "rank_died"}, {"bucket": "planned"}])

@@ -92,7 +92,11 @@ def agent(options: AgentOptions) -> int:
     )
     publisher.start()
     requests = RequestReader(
-        lambda: client.consumer(committed_only=True), own.node, node.request, lifetime_s=settings.request_lifetime_s
+        lambda: client.consumer(committed_only=True),
+        own.node,
+        node.request,
+        lifetime_s=settings.request_lifetime_s,
+        wall_ns=clock.now_ns,
     )
     if options.requests:
         requests.start()

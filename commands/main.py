@@ -10,6 +10,7 @@ import typer
 
 from .settings import (
     AgentOptions,
+    Evidence,
     Level,
     ProcessOptions,
     RunSettings,
@@ -267,6 +268,32 @@ def dlq_replay_command(
     from .dlq import dlq_replay
 
     raise typer.Exit(dlq_replay(settings, letters or [], everything=everything))
+
+
+@app.command("evidence")
+def evidence_command(
+    rank: Annotated[int, typer.Argument(min=0, metavar="RANK", help="of whom")],
+    node: Annotated[str, typer.Option(help="where it runs, as incidents name it")],
+    job: Annotated[str, typer.Option(help="its job's id; default: any job of that node")] = "",
+    action: Annotated[
+        Evidence,
+        typer.Option(help="stack, ring (as it is), history (its events of two minutes), log-tail"),
+    ] = Evidence.stack,
+    out: Annotated[Path, typer.Option(help="folder for files")] = Path("evidence"),
+    wait: Annotated[float, typer.Option(min=1.0, metavar="SECONDS", help="for the answer")] = 15.0,
+    kafka: Annotated[str | None, KAFKA] = None,
+    pairs: Annotated[list[str] | None, PAIRS] = None,
+    config: Annotated[Path | None, CONFIG] = None,
+) -> None:
+    """Ask a node's agent for what it can still tell of a rank.
+
+    A stack is printed, files are written. Exit status: 0; 1 if no answer
+    came; 2 if Kafka cannot be asked.
+    """
+    settings, _ = _settings(TopicsOptions, {"kafka": kafka}, config, pairs)
+    from .evidence import evidence
+
+    raise typer.Exit(evidence(settings, rank=rank, node=node, job=job, action=action.value, out=out, wait_s=wait))
 
 
 @app.command("replay")

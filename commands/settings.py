@@ -52,6 +52,13 @@ class View(str, Enum):
     none = "none"
 
 
+class Evidence(str, Enum):
+    stack = "stack"
+    ring = "ring"
+    history = "history"
+    log_tail = "log-tail"
+
+
 class KafkaOptions(Settings):
     """How to reach Kafka: the same keys for every command that speaks to it."""
 

@@ -440,3 +440,50 @@ def test_the_command_outlives_kafkas_absence_and_its_own_death(
     _, said = third.communicate(timeout=PATIENCE_S)
     assert "not taken" not in said.splitlines()[-1]
     received.close()
+
+
+def test_a_person_asks_for_evidence_and_gets_it(
+    fresh_kafka: Callable[..., Kafka], command: Callable[..., Any], tmp_path: Path
+) -> None:
+    kafka = fresh_kafka()
+    make_topics(kafka)
+    (tmp_path / "rings" / "job").mkdir(parents=True, mode=0o700)
+    log = tmp_path / "rank.log"
+    rank = RankProcess(tmp_path / "rings" / "job", 3, 4, identity={"WHICHRANK_JOB_ID": "the-job"}, log=str(log))
+    try:
+        rank.say("collectives 20")
+        rank.say("log password=hunter2 and the last words")
+        rank.say("stand")
+        command(kafka)
+        received = Received(kafka, (TOPIC_BLOCKS,))
+        eventually(lambda: EventName.RANK_STARTED in names_in(received), what="the start", timeout_s=PATIENCE_S)
+        received.close()
+
+        def ask(action: str, *words: str) -> tuple[int, str]:
+            flags = ["--kafka", kafka.address, "--action", action, "--out", str(tmp_path / "asked"), "--wait", "20"]
+            asked = subprocess.run(
+                [sys.executable, "-m", "whichrank.commands.main", "evidence", *words, *flags],
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE_S,
+                cwd=tmp_path,
+                check=False,
+            )
+            return asked.returncode, asked.stderr
+
+        code, said = ask("stack", "3", "--node", "node-7", "--job", "the-job")
+        assert (code, "stand_still" in said) == (0, True), said
+        for action in ("ring", "history", "log-tail"):
+            code, said = ask(action, "3", "--node", "node-7")
+            assert code == 0, said
+        names = {path.name.partition(f"-{rank.pid}")[2]: path for path in (tmp_path / "asked").iterdir()}
+        assert sorted(names) == ["-0.log", "-history.ring-events.csv", "-history.ring-events.gz", ".ring.gz"]
+        assert "the last words" in names["-0.log"].read_text()
+        assert "hunter2" not in names["-0.log"].read_text()
+        rows = names["-history.ring-events.csv"].read_text().splitlines()
+        assert rows[0].startswith("kind,op,phase,")
+        assert len(rows) > 40
+        code, said = ask("ring", "3", "--node", "node-8", "--wait", "2")
+        assert (code, "no answer: no agent on node-8" in said) == (1, True)
+    finally:
+        rank.end()

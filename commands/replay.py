@@ -99,6 +99,9 @@ def replay_run(directory: RunDirectory) -> Replayed:
             runner.let_time_pass(AFTERMATH_NS)
     runner.close()
     bus.close()
+    if first is None and not replayed.rings_left:
+        found = f": {replayed.problems[-1]}" if replayed.problems else ""
+        raise Unusable(f"{directory.capture}: holds no message that can be read; nothing to replay{found}")
     _compare(replayed, directory.incidents)
     return replayed
 

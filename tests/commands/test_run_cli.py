@@ -163,6 +163,19 @@ def test_replay_of_a_tampered_run_says_where_it_differs(raised: Any, tmp_path: P
     assert b"DIFFERS from incidents.jsonl at line 1" in done.stdout
 
 
+def test_a_capture_of_which_nothing_can_be_read_is_not_replayed(raised: Any, tmp_path: Path) -> None:
+    run, _ = raised
+    copy = tmp_path / "copy"
+    subprocess.run(["cp", "-r", str(run), str(copy)], check=True)
+    for path in (copy / "capture").glob("segment*"):
+        path.write_bytes(b"no segment")
+    done = whichrank("replay", str(copy))
+    assert done.returncode == 2
+    (line,) = done.stderr.decode().splitlines()
+    assert "holds no message that can be read; nothing to replay" in line
+    assert not (copy / "replay-1").exists()
+
+
 #: One rank that needs no torch: it writes its ring as the hooks would, so fast that a small capture overflows.
 FAST_RANK = """
 import os, sys, time

@@ -31,6 +31,7 @@ CUT_PERIOD_S = 0.1
 ALIVE_PERIOD_S = 3.0
 #: A partition that is behind and does not answer for so long is not waited for.
 DEAF_S = 5.0
+_MOST_NAMED = 4
 #: What is held of a partition before fetching more of it waits.
 QUEUE_MESSAGES = 20_000
 QUEUE_BYTES = 32 << 20
@@ -101,6 +102,7 @@ class KafkaLog:
         self._appender: Producer | None = None
         self._publisher: Producer | None = None
         self._reading: dict[Partition, _Reading] = {}
+        self._deaf: list[Partition] = []  # as told last
         self._marks: deque[Fetched] = deque()
         self._position = NOT_OPEN  # of the last record of the clock that is done with
         self._given = NOT_OPEN  # of the last message that was given out: the reader goes on after it
@@ -380,6 +382,7 @@ class KafkaLog:
             reading.moved_s = now_s
         for partition, reading in self._reading.items():
             self._look_at(consumer, partition, reading, now_s)
+        self._tell_deaf()
         if now_s - self._looked_for_partitions_s >= PARTITIONS_PERIOD_S:
             self._looked_for_partitions_s = now_s
             self._look_for_partitions(consumer)
@@ -397,6 +400,18 @@ class KafkaLog:
         elif reading.is_paused and not is_full:
             consumer.resume([partition])
             reading.is_paused = False
+
+    def _tell_deaf(self) -> None:
+        deaf = sorted(partition for partition, reading in self._reading.items() if reading.queue.is_deaf)
+        if deaf == self._deaf:
+            return
+        self._deaf = deaf
+        names = ", ".join(f"{topic}/{number}" for topic, number in deaf[:_MOST_NAMED])
+        more = f" and {len(deaf) - _MOST_NAMED} more" if len(deaf) > _MOST_NAMED else ""
+        if deaf:
+            self._report(f"{names}{more}: nothing comes for {DEAF_S:.0f} s; time goes on without it")
+        else:
+            self._report("all partitions are read again")
 
     def _is_at_end(self, partition: Partition) -> bool:
         consumer = self._connected()

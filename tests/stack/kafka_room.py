@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from tests.stack.parts.kafka import Kafka
@@ -46,7 +46,7 @@ class KafkaRoom:
         log.claim()
         return log
 
-    def follow(self, name: str, instance: str = "") -> KafkaLog:
+    def follow(self, name: str, instance: str = "", report: Callable[[str], None] = lambda line: None) -> KafkaLog:
         """One that proposes nothing."""
         self.make(name)
         self._opened += 1
@@ -56,7 +56,7 @@ class KafkaRoom:
             instance=instance or f"instance {self._opened}",
             transactional_id="processors",
             identity=f"{self._prefix}{name}",
-            report=lambda line: None,
+            report=report,
         )
         self._logs[id(log)] = name
         return log

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -12,7 +13,7 @@ from tests.transport.bus_contract import BusContract, content, nothing_follows, 
 from whichrank.telemetry.topics import TOPIC_BLOCKS, TOPIC_CLOCK, TOPIC_INCIDENTS, TOPIC_LOGS
 from whichrank.transport.bus import HEADER_PUBLISHED, Bus, Output
 from whichrank.transport.kafka import CLIENTS
-from whichrank.transport.kafka_client import Fenced
+from whichrank.transport.kafka_client import Fenced, Offsets
 from whichrank.transport.kafka_log import KafkaLog
 from whichrank.transport.kafka_python_client import METADATA_AGE_S
 
@@ -106,6 +107,48 @@ def test_instances_hear_one_another(room: KafkaRoom, bus: Bus) -> None:
     assert isinstance(bus, KafkaLog)
     assert bus.silence_s() == float("inf"), "its own cuts are nobody else's"
     standby.close()
+
+
+def test_a_partition_that_does_not_answer_is_named_and_holds_nobody_up(
+    room: KafkaRoom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its fetches are never sent, as towards a broker that is not there."""
+    monkeypatch.setattr("whichrank.transport.kafka_log.DEAF_S", 1.0)
+    said: list[str] = []
+    bus = room.follow("deaf", report=said.append)
+    bus.claim()
+    deaf = (TOPIC_LOGS, 0)
+    consumer = bus._consumer  # noqa: SLF001  (a partition whose leader is gone cannot be had with one broker)
+    assert consumer is not None
+    assign = consumer.assign
+
+    def assign_and_pause(offsets: Offsets) -> None:
+        assign(offsets)
+        if deaf in offsets:
+            consumer.pause([deaf])
+
+    monkeypatch.setattr(consumer, "assign", assign_and_pause)
+    for number in range(20):
+        room.send("deaf", TOPIC_LOGS, f"k{number}", b"logs")
+    room.send("deaf", TOPIC_BLOCKS, "k", b"block")
+    messages = []
+    after = bus.start_position()
+    until = time.monotonic() + ANSWER_S
+    while not any(message.value == b"block" for message in messages):
+        assert time.monotonic() < until
+        for message in bus.read(after, 20):
+            messages.append(message)
+            after = message.position
+    assert said == [f"{TOPIC_LOGS}/0: nothing comes for 1 s; time goes on without it"]
+    assert not bus.caught_up()
+    consumer.resume([deaf])
+    while sum(message.value == b"logs" for message in messages) < 20:
+        assert time.monotonic() < until + ANSWER_S
+        for message in bus.read(after, 20):
+            messages.append(message)
+            after = message.position
+    assert said[1:] == ["all partitions are read again"]
+    bus.close()
 
 
 def test_a_partition_added_later_is_read(room: KafkaRoom, bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:

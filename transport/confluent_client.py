@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -30,8 +29,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from .kafka_client import Fetched, KafkaTrouble, Offsets, OnDone, Partition, QueueFull, Sent, TopicFacts
+from .kafka_client import Fetched, KafkaTrouble, Offsets, OnDone, Partition, Sent, TopicFacts
 from .kafka_errors import explain, no_leader
+from .kafka_queue import QueuedBytes
 from .kafka_settings import KafkaSettings
 
 TRANSACTION_TIMEOUT_S = 20.0
@@ -147,8 +147,7 @@ class ConfluentProducer:
     def __init__(self, settings: KafkaSettings, transactional_id: str | None) -> None:
         self._settings = settings
         self._heard = _Heard(settings)
-        self._lock = threading.Lock()
-        self._queued_bytes = 0
+        self._queued = QueuedBytes(settings)
         self._known_topics: set[str] = set()
         self._is_initialised = False
         options = _common(settings, self._heard) | {
@@ -179,14 +178,10 @@ class ConfluentProducer:
     ) -> None:
         self._know(topic)
         size = len(key) + len(value)
-        with self._lock:
-            if self._queued_bytes and self._queued_bytes + size > self._settings.queue_bytes:
-                raise QueueFull(f"{self._queued_bytes} bytes wait for Kafka at {self._settings.brokers}")
-            self._queued_bytes += size
+        self._queued.take(size)
 
         def done(error: KafkaError | None, message: Message) -> None:
-            with self._lock:
-                self._queued_bytes -= size
+            self._queued.give_back(size)
             if on_done is None:
                 return
             if error is not None:
@@ -199,12 +194,10 @@ class ConfluentProducer:
                 topic, value, key or None, headers=list(headers.items()) if headers else None, on_delivery=done
             )
         except BufferError as error:
-            with self._lock:
-                self._queued_bytes -= size
-            raise QueueFull(f"{self._queued_bytes} bytes wait for Kafka at {self._settings.brokers}") from error
+            self._queued.give_back(size)
+            raise self._queued.full() from error
         except (KafkaException, ValueError) as error:
-            with self._lock:
-                self._queued_bytes -= size
+            self._queued.give_back(size)
             raise self._heard.trouble(error, f"write to topic {topic}") from error
 
     def poll(self) -> None:

@@ -15,8 +15,9 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, NewPartitions, NewTopic
 from kafka.errors import KafkaError, KafkaTimeoutError
 
-from .kafka_client import Fetched, KafkaTrouble, Offsets, OnDone, Partition, QueueFull, Sent, TopicFacts
+from .kafka_client import Fetched, KafkaTrouble, Offsets, OnDone, Partition, Sent, TopicFacts
 from .kafka_errors import explain, no_leader
+from .kafka_queue import QueuedBytes
 from .kafka_settings import KafkaSettings
 
 #: How long a transaction may stay open before the broker aborts it.
@@ -138,8 +139,7 @@ class KafkaPythonProducer:
 
     def __init__(self, settings: KafkaSettings, transactional_id: str | None) -> None:
         self._settings = settings
-        self._lock = threading.Lock()
-        self._queued_bytes = 0
+        self._queued = QueuedBytes(settings)
         self._is_initialised = False
         options = _common(settings) | {
             "metrics_enabled": False,
@@ -168,14 +168,10 @@ class KafkaPythonProducer:
         on_done: OnDone | None = None,
     ) -> None:
         size = len(key) + len(value) + _MESSAGE_OVERHEAD_BYTES
-        with self._lock:
-            if self._queued_bytes and self._queued_bytes + size > self._settings.queue_bytes:
-                raise QueueFull(f"{self._queued_bytes} bytes wait for Kafka at {self._settings.brokers}")
-            self._queued_bytes += size
+        self._queued.take(size)
 
         def done(metadata: Any, error: BaseException | None) -> None:
-            with self._lock:
-                self._queued_bytes -= size
+            self._queued.give_back(size)
             if on_done is None:
                 return
             if error is not None:
@@ -186,8 +182,7 @@ class KafkaPythonProducer:
         try:
             future = self._producer.send(topic, value, key or None, list(headers.items()) if headers else None)
         except (KafkaError, OSError, AssertionError, ValueError, TypeError) as error:
-            with self._lock:
-                self._queued_bytes -= size
+            self._queued.give_back(size)
             if type(error).__name__ == "KafkaTimeoutError":
                 raise KafkaTrouble(no_leader(self._settings, topic)) from error
             raise explain(error, self._settings, f"write to topic {topic}") from error
@@ -200,8 +195,7 @@ class KafkaPythonProducer:
     def flush(self, timeout_s: float) -> int:
         with contextlib.suppress(KafkaError):
             self._producer.flush(timeout_s)
-        with self._lock:
-            return 0 if self._queued_bytes <= 0 else max(1, self._queued_bytes // _MESSAGE_OVERHEAD_BYTES)
+        return self._queued.messages
 
     def begin(self) -> None:
         with _explained(self._settings, "begin a transaction"):

@@ -11,7 +11,7 @@ from tests.stack.kafka_room import ANSWER_S, KafkaRoom
 from tests.stack.parts.kafka import Kafka
 from tests.transport.bus_contract import BusContract, content, nothing_follows, read_on
 from whichrank.telemetry.topics import TOPIC_BLOCKS, TOPIC_CLOCK, TOPIC_INCIDENTS, TOPIC_LOGS
-from whichrank.transport.bus import HEADER_PUBLISHED, Bus, Output
+from whichrank.transport.bus import HEADER_PUBLISHED, Bus, Message, Output
 from whichrank.transport.kafka import CLIENTS
 from whichrank.transport.kafka_client import Fenced, Offsets
 from whichrank.transport.kafka_log import KafkaLog
@@ -131,7 +131,7 @@ def test_a_partition_that_does_not_answer_is_named_and_holds_nobody_up(
     for number in range(20):
         room.send("deaf", TOPIC_LOGS, f"k{number}", b"logs")
     room.send("deaf", TOPIC_BLOCKS, "k", b"block")
-    messages = []
+    messages: list[Message] = []
     after = bus.start_position()
     until = time.monotonic() + ANSWER_S
     while not any(message.value == b"block" for message in messages):

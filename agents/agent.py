@@ -61,6 +61,8 @@ _OWN_PAUSE_NS = 500_000_000
 #: So long a pause, and the machine may have stood still: the ranks with us.
 _SUSPENDED_NS = 2_000_000_000
 _LAUNCHERS_NS = 500_000_000
+#: So long after a stop its peers have shown whether they stopped as well.
+_WITNESS_NS = 200_000_000
 #: No rank gets more than this part of what is kept of the rings: usual nodes have so many.
 _HISTORY_SHARES = 8
 
@@ -123,6 +125,7 @@ class Agent:
         self._next_look_ns = self._next_flush_ns = self._next_progress_ns = 0
         self._next_health_ns = now_ns + to_ns(self.settings.health_period_s)
         self._next_launchers_ns = now_ns
+        self._witness_ns = 0  # when progress is to be told for the sake of a stop, 0 never
         self._step_at_flush = (0, now_ns)  # highest step of any rank, and when
         self._judge_from_ns = now_ns
         self._stale_ns = to_ns(self.settings.stale_heartbeat_s)
@@ -250,8 +253,12 @@ class Agent:
         if now_ns >= self._next_health_ns:
             self._next_health_ns = now_ns + to_ns(settings.health_period_s)
             self._news.behind_blocks(EventName.AGENT_HEALTH, self._identity, now_ns, self._health_now())
-        if self._news.urgent or now_ns >= self._next_flush_ns:
-            self._flush(now_ns, with_progress=self._news.urgent or now_ns >= self._next_progress_ns)
+        witnessed = 0 < self._witness_ns <= now_ns
+        if witnessed:
+            self._witness_ns = 0
+        if self._news.urgent or witnessed or now_ns >= self._next_flush_ns:
+            at_once = self._news.urgent or witnessed
+            self._flush(now_ns, with_progress=at_once or now_ns >= self._next_progress_ns)
         self._close_ended()
         if now_ns >= self._next_launchers_ns:
             self._next_launchers_ns = now_ns + _LAUNCHERS_NS
@@ -296,6 +303,7 @@ class Agent:
                 name = EventName.RANK_STOPPED if news else EventName.RANK_CONTINUED
                 self._news.tell(rank, name, now_ns, where_attributes(rank))
                 if news:
+                    self._witness_ns = now_ns + _WITNESS_NS
                     self._endings.save_ring(rank, "stopped")
         age_ns = rank.heartbeat_age_ns(now_ns)
         if not rank.stale and (age_ns <= self._stale_ns or now_ns < self._judge_from_ns):

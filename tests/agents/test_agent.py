@@ -18,6 +18,7 @@ import pytest
 from tests.agents.conftest import Watched
 from whichrank.agents.agent import Agent
 from whichrank.agents.processes import read_stat
+from whichrank.processors.job.hangs import WENT_ON_NS
 from whichrank.telemetry import ring_layout as L
 from whichrank.telemetry.records import Block, Event, Identity
 from whichrank.telemetry.vocabulary import EventName, Phase, ProcessState
@@ -528,6 +529,21 @@ def test_a_stop_is_in_the_capture_from_the_first_look_on(start_rank: Start, watc
         lambda: int(watched.blocks(EventName.BLOCK_PROGRESS)[-1].rows["process_state"][0]) == ProcessState.STOPPED, 3.0
     )
     assert not watched.events(EventName.RANK_STOPPED)
+
+
+def test_after_a_stop_it_is_told_at_once_that_its_peer_went_on(start_rank: Start, watch: Watch) -> None:
+    ranks = [start_rank(0), start_rank(1)]
+    watched = watch(progress_period_s=60.0)  # nothing periodic
+    watched.run_until(lambda: watched.blocks(EventName.BLOCK_PROGRESS))
+    ranks[1].say("stop")
+    watched.run_until(lambda: watched.events(EventName.RANK_STOPPED))
+    (stopped,) = watched.events(EventName.RANK_STOPPED)
+
+    def last_beat_ns() -> int:
+        (row,) = (row for row in watched.blocks(EventName.BLOCK_PROGRESS)[-1].rows if row["rank"] == 0)
+        return int(row["read_ns"]) - int(row["heartbeat_age_ns"])
+
+    watched.run_until(lambda: last_beat_ns() > stopped.mono_ns + WENT_ON_NS, 5.0)
 
 
 def test_a_rank_left_stopped_is_told_before_the_rows_of_those_that_wait_for_it(start_rank: Start, watch: Watch) -> None:

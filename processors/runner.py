@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
@@ -32,17 +31,15 @@ from ..transport.bus import (
     TOPIC_REQUESTS,
     Bus,
     Message,
-    Output,
 )
 from .operator import Operator, Timer
-from .runner_state import KeyTables, OutboxEntry, RunnerState
+from .runner_delivery import OUTPUT_TOPICS, READ_LIMIT, Delivery
+from .runner_state import KeyTables, RunnerState
 
 _log = logging.getLogger(__name__)
 
 MAX_CONTEXTS = 4096
 INPUT_TOPICS = frozenset({TOPIC_BLOCKS})
-OUTPUT_TOPICS = frozenset({TOPIC_FINDINGS, TOPIC_INCIDENTS, TOPIC_REQUESTS, TOPIC_DLQ})
-READ_LIMIT = 512
 #: A caught-up runner with nothing to process logs a tick this often.
 BEAT_NS = 1_000_000_000
 #: After so many beats without any input, time stands still.
@@ -51,10 +48,6 @@ SILENT_BEATS = 5
 GAP_NS = (SILENT_BEATS + 1) * BEAT_NS
 #: Without output, changes are committed at most this often: losing them costs only a replay of this much input.
 COMMIT_INTERVAL_S = 0.2
-#: Outputs that are published at once, and no other instance sees a part of them.
-PUBLISH_LIMIT = 500
-#: A runner this far behind says nothing until it has caught up: what has ended meanwhile is no news.
-LATE_NS = 10_000_000_000
 #: A mark that was appended and has not come back after so long is given up.
 MARK_TIMEOUT_S = 5.0
 
@@ -134,7 +127,6 @@ class EmbeddedRunner:
         self._bus = bus
         self._operators = tuple(operators)
         self._index_of = {operator.name: index for index, operator in enumerate(self._operators)}
-        self._on_output = on_output
         self._on_input = on_input
         self._mode = Mode.LIVE if live else Mode.REPLAY
         self._keeps_time = live
@@ -147,23 +139,17 @@ class EmbeddedRunner:
             # positions are given out again.
             self._state.position.after = bus.last_position
         self._contexts: dict[tuple[int, str], _Context] = {}
-        self._records: dict[int, Record] = {}  # of outbox entries made by this process
-        self._shown: set[int] = set()  # outbox entries already given to on_output
-        # Outputs of an earlier life may lie on the bus already: until all that it holds now is read, nothing is
-        # appended, and what is found there is not appended again.
-        self._catch_up_to = bus.last_position if live else 0
-        self._found_outputs: Counter[tuple[str, str, bytes]] = Counter()
-        if live and bus.reads_outputs and self._state.outbox:
-            self._find_outputs(self._state.outbox[0].after, self._state.position.after)
+        self._delivery = Delivery(bus, self._state, on_output)
+        if live:
+            self._delivery.begin()
         self._committed_at = time.monotonic()
         self._uncommitted = False
-        self._was_late = False
         self._mark_position: int | None = None  # of the last mark, until it is read
         self._marked_at = 0.0
         #: Records that could not be read.
         self.broken = 0
-        #: Messages and records processed, and outputs published, in this process.
-        self.messages = self.records = self.published = 0
+        #: Messages and records processed in this process.
+        self.messages = self.records = 0
 
     @property
     def position(self) -> int:
@@ -184,6 +170,11 @@ class EmbeddedRunner:
         return self._mode
 
     @property
+    def published(self) -> int:
+        """Outputs published by this process."""
+        return self._delivery.published
+
+    @property
     def outbox_size(self) -> int:
         """Outputs that are not published yet."""
         return len(self._state.outbox)
@@ -201,7 +192,7 @@ class EmbeddedRunner:
         """Keep time and publish from now on; first what lies on the bus is read, for it may say what is published."""
         self._mode = Mode.LIVE
         self._keeps_time = True
-        self._catch_up_to = self._bus.last_position
+        self._delivery.catch_up()
 
     def follow(self) -> None:
         """Another instance publishes."""
@@ -259,7 +250,7 @@ class EmbeddedRunner:
     # --- input ---
     def _read_all(self, reads: int | None = None) -> int:
         processed = 0
-        if self._state.outbox and not self._uncommitted:
+        if not self._uncommitted:
             self._deliver()  # left by an earlier life, by an on_output that raised, or by a bus that took nothing
         while reads != 0 and (messages := self._bus.read(self._state.position.after, READ_LIMIT)):
             reads = None if reads is None else reads - 1
@@ -283,12 +274,12 @@ class EmbeddedRunner:
             self._route(message, payloads)
         elif topic == TOPIC_CLOCK:
             self._process_mark(message)
-        elif topic in OUTPUT_TOPICS and message.position <= self._catch_up_to:
-            self._found_outputs[(topic, message.key, message.value)] += 1
+        elif topic in OUTPUT_TOPICS:
+            self._delivery.find(message)
 
     def _process_mark(self, message: Message) -> None:
         if (until := message.headers.get(HEADER_PUBLISHED)) is not None:
-            self._forget_published(int(until))
+            self._delivery.forget_published(int(until))
             return
         payloads = decode_logs(TOPIC_CLOCK, message.value)
         silent = any(isinstance(p, Event) and p.name is EventName.INPUT_SILENT for p in payloads)
@@ -345,7 +336,7 @@ class EmbeddedRunner:
             names.DLQ_OFFSET: str(place[1]),
             names.DLQ_STAMP_NS: str(message.stamp_ns),
         }
-        self._add_output(record, broken.value, json.dumps(headers))
+        self._delivery.add(record, broken.value, json.dumps(headers))
 
     # --- operators ---
     def _dispatch(self, first: int, records: Sequence[tuple[int, Record]]) -> None:
@@ -391,18 +382,14 @@ class EmbeddedRunner:
             raise TypeError("an operator emitted a Broken record")
         topic, key = _destination(record)
         record = Record(topic=topic, key=key, stamp_ns=self._state.position.now_ns, payload=payload)
-        self._add_output(record, encode_payloads([payload]))
+        self._delivery.add(record, encode_payloads([payload]))
         return record
-
-    def _add_output(self, record: Record, value: bytes, headers: str = "") -> None:
-        entry = self._state.add_output(record.topic, record.key, record.stamp_ns, value, headers)
-        self._records[entry.id] = record
 
     # --- time ---
     def _keep_time(self) -> bool:
         """Log a tick, or that the input is silent, if it is time to. True if something was appended."""
         position = self._state.position
-        if not position.now_ns or position.silent or not self._has_caught_up() or self._awaits_mark():
+        if not position.now_ns or position.silent or not self._delivery.has_caught_up() or self._awaits_mark():
             return False
         now_ns = self._bus.now_ns()
         due_ns = self._state.next_due_ns()
@@ -433,10 +420,6 @@ class EmbeddedRunner:
                 raise
             self._report(str(error))  # the disk refused; the bus has it in memory
 
-    def _has_caught_up(self) -> bool:
-        """What lay on the bus when this runner began to lead was read: it may say what is published."""
-        return self._state.position.after >= self._catch_up_to or self._bus.has_given(self._catch_up_to)
-
     def _awaits_mark(self) -> bool:
         """The last mark is still on its way back."""
         if self._mark_position is None or self._state.position.after >= self._mark_position:
@@ -444,118 +427,15 @@ class EmbeddedRunner:
         return time.monotonic() - self._marked_at < MARK_TIMEOUT_S
 
     # --- output ---
-    def _find_outputs(self, after: int, until: int) -> None:
-        """Note the outputs on the bus between two positions."""
-        while after < until and (messages := self._bus.read(after, READ_LIMIT)):
-            for message in messages:
-                if message.position <= until and message.topic in OUTPUT_TOPICS:
-                    self._found_outputs[(message.topic, message.key, message.value)] += 1
-            after = messages[-1].position
-
     def _commit(self) -> None:
         self._state.commit()
         self._committed_at = time.monotonic()
         self._uncommitted = False
-        if self._state.outbox:
-            self._deliver()
+        self._deliver()
 
     def _deliver(self) -> None:
-        """Hand out what is new in the outbox, and publish it."""
-        if self._mode is Mode.STANDBY or self._is_late():
-            return
-        self._drop_overtaken()
-        has_caught_up = self._has_caught_up()
-        ready: list[OutboxEntry] = []
-        for entry in list(self._state.outbox):
-            if entry.id not in self._shown:
-                self._on_output(self._record_of(entry))
-                self._shown.add(entry.id)
-            if has_caught_up:
-                ready.append(entry)
-        while ready:
-            count = _whole_positions(ready, PUBLISH_LIMIT)
-            self._publish(ready[:count])
-            ready = ready[count:]
-
-    def _publish(self, entries: Sequence[OutboxEntry]) -> None:
-        """Append to the bus, and forget. Raises what the bus raises."""
-        if self._mode is Mode.LIVE:
-            outputs = [_output(entry) for entry in entries if not self._is_found(entry)]
-            try:
-                self._bus.publish(outputs, entries[-1].after)
-            except OSError:
-                self._catch_up_to = self._bus.last_position  # whether it was taken may stand there
-                raise
-            self.published += len(outputs)
-        self._forget(entries)
-        self._found_outputs.clear()
-
-    def _forget(self, entries: Sequence[OutboxEntry]) -> None:
-        for entry in entries:
-            self._state.forget_output(entry)
-            self._shown.discard(entry.id)
-            self._records.pop(entry.id, None)
-        self._state.commit()
-
-    def _forget_published(self, until: int) -> None:
-        """A mark says that everything emitted up to a position is published."""
-        if published := [entry for entry in self._state.outbox if entry.after <= until]:
-            self._forget(published)
-
-    def _is_found(self, entry: OutboxEntry) -> bool:
-        """An earlier life has published it."""
-        found = (entry.topic, entry.key, entry.value)
-        if not self._found_outputs[found]:
-            return False
-        self._found_outputs[found] -= 1
-        return True
-
-    def _is_late(self) -> bool:
-        """So far behind that what was concluded waits for how it ended."""
-        behind = self._mode is Mode.LIVE and not self._bus.caught_up()
-        late = behind and self._bus.now_ns() - self.now_ns > LATE_NS
-        self._was_late |= late
-        return late
-
-    def _drop_overtaken(self) -> None:
-        """Of incidents concluded while late only the last revision is news, of requests for evidence none."""
-        if not self._was_late:
-            return
-        self._was_late = False
-        last = {entry.key: entry.id for entry in self._state.outbox if entry.topic == TOPIC_INCIDENTS}
-        self._forget(
-            [
-                entry
-                for entry in self._state.outbox
-                if entry.topic == TOPIC_REQUESTS or (entry.topic == TOPIC_INCIDENTS and last[entry.key] != entry.id)
-            ]
-        )
-
-    def _record_of(self, entry: OutboxEntry) -> Record:
-        record = self._records.get(entry.id)
-        if record is not None:
-            return record
-        payload: Payload
-        if entry.topic == TOPIC_DLQ:
-            reason = json.loads(entry.headers)[names.DLQ_REASON] if entry.headers else ""
-            payload = Broken(topic=entry.topic, reason=reason, value=entry.value)
-        else:
-            payload = decode_logs(entry.topic, entry.value)[0]
-        return Record(topic=entry.topic, key=entry.key, stamp_ns=entry.stamp_ns, payload=payload)
-
-
-def _whole_positions(entries: Sequence[OutboxEntry], limit: int) -> int:
-    """How many of these make about ``limit``, so that no position's outputs are divided."""
-    count = min(limit, len(entries))
-    while count < len(entries) and entries[count].after == entries[count - 1].after:
-        count += 1
-    return count
-
-
-def _output(entry: OutboxEntry) -> Output:
-    texts = json.loads(entry.headers) if entry.headers else {}
-    headers = {name: text.encode("utf-8", "replace") for name, text in texts.items()} or None
-    return Output(topic=entry.topic, key=entry.key, value=entry.value, headers=headers)
+        if self._state.outbox and self._mode is not Mode.STANDBY:
+            self._delivery.deliver(publishes=self._mode is Mode.LIVE)
 
 
 def _destination(record: Record) -> tuple[str, str]:

@@ -70,7 +70,7 @@ def process(options: ProcessOptions, reload: Reload, settings_file: Path | None)
             if log is None:
                 return 0
             parts.callback(log.close)
-            cluster = ClusterOperator(kinds_of(options.disable))
+            cluster = ClusterOperator(kinds_of(options.disable), asks_for_files=True)
             people = PeopleFeed(client, cluster=options.cluster, instance=options.instance)
             parts.callback(people.close)
             runner = _when_kafka_answers(lambda: _make_runner(client, log, options, cluster, people), ending)

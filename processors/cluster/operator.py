@@ -27,6 +27,20 @@ KEPT_NS = 7 * 24 * 3_600_000_000_000
 _FORGET = "forget"
 #: Kinds whose suspect has said where it was, or cannot be asked any more.
 NOTHING_TO_ASK = frozenset({Kind.RANK_DIED, Kind.RANK_RAISED, Kind.RANK_NEVER_JOINED, Kind.PLANNED_STOP})
+#: What else tells of a suspect: the end of what it has printed, and its last minutes.
+_LOG_TAIL, _HISTORY = "log_tail", "history"
+FILES_TO_ASK: Mapping[Kind, Sequence[str]] = {
+    Kind.RANK_DIED: (_LOG_TAIL,),
+    Kind.RANK_RAISED: (_LOG_TAIL,),
+    Kind.RANK_NOT_ENTERED: (_LOG_TAIL, _HISTORY),
+    Kind.RANK_STOPPED: (_HISTORY,),
+    Kind.DESYNC: (_LOG_TAIL, _HISTORY),
+    Kind.DEADLOCK: (_HISTORY,),
+    Kind.RANK_SLOW: (_HISTORY,),
+    Kind.NUMERIC_FIRST_RANK: (_LOG_TAIL,),
+}
+#: Of an incident with many suspects, files of so many.
+MOST_ASKED_FOR_FILES = 2
 UNKNOWN_CLUSTER = "unknown"
 #: Tables. The last one: by job, when the last of its incidents has ended, while none is open.
 _INCIDENTS, _JOBS, _ENDED = "incidents", "jobs", "ended"
@@ -37,9 +51,13 @@ class ClusterOperator:
 
     name = "cluster"
 
-    def __init__(self, disabled: Collection[Kind] = ()) -> None:
-        """disabled: kinds of which no incident is opened; may be changed at any time. Open ones go on to their end."""
+    def __init__(self, disabled: Collection[Kind] = (), *, asks_for_files: bool = False) -> None:
+        """disabled: kinds of which no incident is opened; may be changed at any time. Open ones go on to their end.
+
+        asks_for_files: where agents answer with files (over Kafka), log tails and last minutes of suspects, too.
+        """
         self.disabled = frozenset(disabled)
+        self._asks_for_files = asks_for_files
 
     def key_of(self, record: Record) -> str | None:
         payload = record.payload
@@ -51,10 +69,11 @@ class ClusterOperator:
 
     def process(self, records: Sequence[Record], ctx: Context) -> None:
         for record in records:
+            docket = _Docket(ctx, record, self.disabled, asks_for_files=self._asks_for_files)
             if isinstance(record.payload, Finding):
-                _Docket(ctx, record, self.disabled).take(record.payload)
+                docket.take(record.payload)
             elif isinstance(record.payload, Incident):
-                _Docket(ctx, record, self.disabled).adopt(record.payload.document)
+                docket.adopt(record.payload.document)
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
         """No incident changes by the passing of time alone; those of jobs that are over are forgotten."""
@@ -75,10 +94,11 @@ class ClusterOperator:
 class _Docket:
     """The incidents of one job while one finding is taken."""
 
-    def __init__(self, ctx: Context, record: Record, disabled: Collection[Kind]) -> None:
+    def __init__(self, ctx: Context, record: Record, disabled: Collection[Kind], *, asks_for_files: bool) -> None:
         self._ctx = ctx
         self._record = record
         self._disabled = disabled
+        self._asks_for_files = asks_for_files
         self._cases = ctx.state.table(_INCIDENTS)
         self._jobs = ctx.state.table(_JOBS)
         self._ended = ctx.state.table(_ENDED)
@@ -205,26 +225,34 @@ class _Docket:
             self._request_evidence(case, finding)
 
     def _request_evidence(self, case: Case, finding: Finding) -> None:
-        """Ask once for the stack of each suspect that can still tell where it is."""
-        if kind_of(case.primary) in NOTHING_TO_ASK:
+        """Ask once for the stack of each suspect that can still tell where it is, and for files of the first ones."""
+        kind = kind_of(case.primary)
+        suspects = [suspect for suspect in case.document["suspects"] if suspect.get("rank") is not None]
+        if kind not in NOTHING_TO_ASK:
+            for suspect in suspects:
+                if (suspect.get("where") or {}).get("line") is None:
+                    self._request(case, finding, suspect, "stack")
+        if self._asks_for_files:
+            for suspect in suspects[:MOST_ASKED_FOR_FILES]:
+                for action in FILES_TO_ASK.get(kind, ()):
+                    self._request(case, finding, suspect, action)
+
+    def _request(self, case: Case, finding: Finding, suspect: Mapping[str, Any], action: str) -> None:
+        rank = int(suspect["rank"])
+        # The id that JobOperator gives to the same wish: the agent answers once.
+        request = f"{case.primary_key}/{action}/{rank}"
+        if request in case.requested:
             return
-        for suspect in case.document["suspects"]:
-            rank = suspect.get("rank")
-            # The id that JobOperator gives to the same wish: the agent answers once.
-            request = f"{case.primary_key}/stack/{rank}"
-            known = (suspect.get("where") or {}).get("line") is not None
-            if rank is None or known or request in case.requested:
-                continue
-            case.requested.append(request)
-            node = str(suspect.get("node") or finding.identity.node)
-            identity = Identity(
-                cluster=case.cluster, run=case.run, job=case.job, attempt=case.attempt, node=node, rank=int(rank)
-            )
-            attributes = {"id": request, "action": "stack", "rank": int(rank), "node": node}
-            event = Event(
-                name=EventName.EVIDENCE_REQUEST, identity=identity, time_ns=finding.time_ns, attributes=attributes
-            )
-            self._emit(TOPIC_REQUESTS, node, event)
+        case.requested.append(request)
+        node = str(suspect.get("node") or finding.identity.node)
+        identity = Identity(
+            cluster=case.cluster, run=case.run, job=case.job, attempt=case.attempt, node=node, rank=rank
+        )
+        attributes = {"id": request, "action": action, "rank": rank, "node": node}
+        event = Event(
+            name=EventName.EVIDENCE_REQUEST, identity=identity, time_ns=finding.time_ns, attributes=attributes
+        )
+        self._emit(TOPIC_REQUESTS, node, event)
 
     def _emit(self, topic: str, key: str, payload: Incident | Event) -> None:
         self._ctx.emit(Record(topic=topic, key=key, stamp_ns=self._record.stamp_ns, payload=payload))

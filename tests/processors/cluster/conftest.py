@@ -50,6 +50,7 @@ class Court:
 
     def __init__(self) -> None:
         self.disabled: frozenset[Kind] = frozenset()
+        self.asks_for_files = False
         self.tables: dict[str, MemoryTable] = {}
         self.emitted: list[Record] = []
         self.timers: dict[str, int] = {}
@@ -82,7 +83,7 @@ class Court:
         ]
         for group in [records] if batch else [[record] for record in records]:
             self.now = group[-1].stamp_ns
-            operator = ClusterOperator(self.disabled)
+            operator = ClusterOperator(self.disabled, asks_for_files=self.asks_for_files)
             assert {operator.key_of(record) for record in group} == {"local"}
             operator.process(group, self)
 

@@ -63,6 +63,20 @@ def test_a_stack_is_asked_for_once_and_only_of_ranks_that_live(court: Any, findi
     assert len(court.requests) == 1
 
 
+def test_files_of_the_first_suspects_are_asked_for_once_where_agents_have_them(court: Any, finding: Any) -> None:
+    court.asks_for_files = True
+    court.hear(finding(Kind.RANK_DIED, 1, at=5.0), finding(Kind.RANK_DIED, 1, at=6.0, severity=Severity.PAGE))
+    suspects = [
+        {**finding(Kind.RANK_NOT_ENTERED, rank, at=0).body["suspects"][0], "node": f"n{rank}"} for rank in range(5)
+    ]
+    court.hear(finding(Kind.RANK_NOT_ENTERED, 0, at=70.0, attempt="a2", suspects=suspects))
+    asked = [(r.attributes["action"], r.attributes["rank"], r.attributes["node"]) for r in court.requests]
+    stacks = [("stack", rank, f"n{rank}") for rank in range(5)]
+    files = [(action, rank, f"n{rank}") for rank in range(2) for action in ("log_tail", "history")]
+    assert asked == [("log_tail", 1, "n1"), *stacks, *files]
+    assert len({request.attributes["id"] for request in court.requests}) == len(court.requests)
+
+
 def test_cleared_resolves_and_back_again_reopens(court: Any, finding: Any) -> None:
     court.hear(
         finding(Kind.RANK_NOT_ENTERED, 2, at=5.0),

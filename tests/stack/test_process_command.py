@@ -6,11 +6,13 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,8 @@ import pytest
 
 from tests.stack.parts.kafka import Kafka
 from tests.stack.parts.service import eventually
+from whichrank.commands.process import STATE_FILE
+from whichrank.processors.state_versions import SCHEMA_VERSION
 from whichrank.telemetry.otlp import decode_logs, encode_payloads
 from whichrank.telemetry.records import Event, Identity, Incident
 from whichrank.telemetry.topics import TOPIC_BLOCKS, TOPIC_CLOCK, TOPIC_DLQ, TOPIC_INCIDENTS, TOPIC_LOGS
@@ -219,6 +223,31 @@ class TestProcess:
         second = with_topics.command("process", "--state", str(with_topics.folder / "one"), "--health", "")
         assert second.returncode == 2
         assert "another" in second.stderr
+
+    def test_a_rollback_in_mid_incident_loses_and_repeats_nothing(self, with_topics: Bench) -> None:
+        """A state of a newer release is set aside, and what was published is read back from the topics."""
+        newer = with_topics.process()
+        with_topics.send(TOPIC_BLOCKS, death("j1", 1), key="j1")
+        before = with_topics.wait_for(names_rank(1), "rank 1 is named")
+        newer.send_signal(signal.SIGTERM)
+        assert newer.wait(timeout=30) == 0
+        database = sqlite3.connect(with_topics.folder / "one" / STATE_FILE)
+        database.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+        database.close()
+        with_topics.send(TOPIC_BLOCKS, death("j2", 0), key="j2")
+        with_topics.process()
+        after = with_topics.wait_for(names_rank(0), "rank 0 is named")
+        assert "newer release" in with_topics.said()
+        assert (with_topics.folder / "one" / f"{STATE_FILE}.aside-1").exists()
+        assert {id_: after[id_] for id_ in before} == before, "the first is as it was"
+        assert len(after) == len(before) + 1
+        revisions = Counter(
+            (payload.document["id"], payload.document["revision"])
+            for message in read_whole(with_topics.client, TOPIC_INCIDENTS)
+            for payload in decode_logs(TOPIC_INCIDENTS, message.value)
+            if isinstance(payload, Incident)
+        )
+        assert set(revisions.values()) == {1}
 
     def test_kinds_can_be_disabled_while_it_runs(self, with_topics: Bench) -> None:
         settings = with_topics.folder / "whichrank.toml"

@@ -42,6 +42,8 @@ def draw_plan(scenario: Scenario, seed: int, repeat: int) -> Plan:
             mean_s *= FORWARD_SHARE  # the data of the next step is fetched meanwhile
         mean_s += sum(_habit_s(options, habit, step_s) for habit in ("evaluate", "checkpoint"))
         onset_step, steps = -1, max(5, math.ceil(scenario.clean_s / mean_s))
+        if shifts := options.get("shifts"):  # each ends early: all of them together must get to the end
+            options["shift"] = max(options["shift"], math.ceil(steps / shifts))
     else:
         slow = scenario.truth.pace is Pace.STEPS
         least, most = STEPS_BEFORE_SLOW if slow else STEPS_BEFORE

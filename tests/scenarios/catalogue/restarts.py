@@ -12,16 +12,15 @@ from .truths import DIED, INSIDE, NOTHING, RAISED
 #: Torch's launcher keeps its store over restarts, with the addresses of the ranks that are gone: gloo then connects to
 #: those and fails (torch 2.15, 2 of 3 restarts without whichrank). With a store per attempt it works.
 OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-#: How many times the script of the healthy job is started; each goes on where the one before has saved.
-SHIFTS = 3
 
 
 class Shifts(Job):
-    """A job whose own script starts torchrun again and again, as one does that may run for an hour at a time."""
+    """A job whose own script starts torchrun ``shifts`` times, as one does that may run for an hour at a time; each
+    goes on where the one before has saved."""
 
     def job_command(self) -> list[str]:
         once = shlex.join(super().job_command())
-        return ["bash", "-c", "; ".join(["set -e", *[once] * SHIFTS])]
+        return ["bash", "-c", "; ".join(["set -e", *[once] * int(self.plan.options["shifts"])])]
 
 
 def _restarted(name: str, fault: str, truth: Truth, **options: float | tuple[float, ...]) -> Scenario:
@@ -51,7 +50,7 @@ RESTARTS = (
         ending=Ending.RUNS,
         workloads=("resuming",),
         worlds=(2, 3, 4),
-        options={"save_each": (3, 5, 8), "shift": (40.0, 60.0)},
+        options={"save_each": (3, 5, 8), "shift": (40.0, 60.0), "shifts": 3.0},
         clean_s=95.0,
         alone=False,
         step_s=(0.3, 1.0),

@@ -156,6 +156,8 @@ def _find_in_data(times: StepTimes) -> Straggler | None:
     Data is a small part of most steps, and the one in which a rank rarely waits for others.
     """
     kept = times.phase_self_ns.shape[0]
+    if not kept:
+        return None
     data = StepTimes(
         ranks=times.ranks,
         steps=times.steps[-kept:],
@@ -377,7 +379,10 @@ def _first_slow_step(excess: np.ndarray, level: float) -> int:
 
 def _slow_phase(times: StepTimes, candidate: int, window: int, slow: np.ndarray) -> int:
     """The phase that holds most of the excess; -1 where none is known, as of what a device does."""
-    chosen = times.phase_self_ns[-window:][slow]
+    known = min(window, times.phase_self_ns.shape[0])  # fewer where the steps of a fault were taken out
+    chosen = times.phase_self_ns[times.phase_self_ns.shape[0] - known :][slow[window - known :]]
+    if not chosen.size:
+        return -1
     others = median(np.delete(chosen, candidate, axis=1), axis=1)
     excess = median(chosen[:, candidate] - others, axis=0)
     return int(np.argmax(excess)) if (excess > 0).any() else -1

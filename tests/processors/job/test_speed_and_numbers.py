@@ -438,3 +438,25 @@ def test_a_reading_is_shared_with_the_steps_that_were_too_short_for_one() -> Non
     read = np.array([[-1, 8], [6, -1], [-1, -1], [-1, 10], [9, -1], [-1, -1]])
     shared = [[3, 8], [3, 3], [3, 3], [3, 3], [3, 0], [0, 0]]
     assert spread_readings(read).tolist() == shared
+
+
+def test_a_second_slow_rank_soon_after_a_first_one_is_named_whose_phases_are_known_of_few_steps() -> None:
+    """The steps of a fault that is over are taken out: those before it have lost their phases long since."""
+    chance = np.random.default_rng(5)
+    self_ms = chance.normal(100.0, 2.0, (90, 3))
+    self_ms[-12:, 2] += 30.0
+    for known in (0, 7, 12):
+        phases_ns = np.zeros((known, 3, len(Phase)), np.int64)
+        phases_ns[:, 2, Phase.FORWARD] = 30_000_000
+        times = StepTimes(
+            ranks=np.arange(3),
+            steps=np.arange(90),
+            begin_ns=np.arange(90) * 131_000_000,
+            duration_ns=np.full(90, 131_000_000),
+            self_ns=(self_ms * 1e6).astype(np.int64),
+            starved_ns=np.zeros((90, 3), np.int64),
+            phase_self_ns=phases_ns,
+        )
+        straggler = find_straggler(times)
+        assert straggler is not None
+        assert (straggler.rank, straggler.phase) == (2, Phase.FORWARD if known else -1)

@@ -126,10 +126,15 @@ def launched_before(rows: np.ndarray, steps: np.ndarray) -> np.ndarray:
     return np.asarray(np.bincount(place[known], weights=before_ns, minlength=steps.size) / np.maximum(count, 1))
 
 
+def has_become_slow(times: StepTimes, found: Straggler) -> bool:
+    """Whether enough is known of the steps before, or a device was slow as long as anything is."""
+    return found.based and int((times.steps < found.onset_step).sum()) >= FEWEST_BASELINE_STEPS
+
+
 def shows_in_steps(times: StepTimes, found: Straggler) -> bool:
     """Whether the steps became longer as well, which a slow device's must and what only looks make up does not."""
-    before = times.duration_ns[times.steps < found.onset_step][-LONGEST_BASELINE:]
-    if not found.based or before.size < FEWEST_BASELINE_STEPS:
+    if not has_become_slow(times, found):
         return 2 * found.excess_ns > 3 * LOOK_NS
+    before = times.duration_ns[times.steps < found.onset_step][-LONGEST_BASELINE:]
     now_ns = float(median(times.duration_ns[-LENGTHENED_STEPS:]))
     return now_ns - float(median(before)) > found.excess_ns / 2.0

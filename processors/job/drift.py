@@ -97,6 +97,13 @@ def find_drift(blocks: np.ndarray, ranks: np.ndarray) -> Drift | None:
     )
 
 
+def makes_steps_longer(blocks: np.ndarray, ranks: np.ndarray, drift: Drift) -> bool:
+    """Whether who works longest, and waits for nobody, takes longer than then by half of the rise at least."""
+    longest_ns = blocks[:, RANKS + ranks.size :].max(axis=1)
+    now_ns, then_ns = float(longest_ns[-2:].min()), float(longest_ns[blocks[:, STEP] == drift.since_step][0])
+    return 2.0 * (now_ns - then_ns) > drift.rise * then_ns
+
+
 def has_come_back(blocks: np.ndarray, ranks: np.ndarray, rank: int, usual: float, rise: float) -> bool:
     """Whether the rank's last block lies nearer to its best again."""
     where = np.flatnonzero(ranks == rank)

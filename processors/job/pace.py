@@ -85,6 +85,13 @@ def with_parts(change: PaceChange, steps: np.ndarray, parts: np.ndarray) -> Pace
     return replace(change, own_ns=own, data_ns=data, exchange_ns=exchange)
 
 
+def is_in_steps(change: PaceChange, steps: np.ndarray, length_ns: np.ndarray) -> bool:
+    """Whether the steps themselves, the slowest rank's excess included, became longer by half of it at least."""
+    late = steps >= change.step
+    longer_ns = float(median(length_ns[late]) - median(length_ns[~late]))
+    return 2.0 * longer_ns > change.after_ns - change.before_ns
+
+
 def _most_likely_change(pace: np.ndarray) -> int:
     """Where the two parts' means differ most, in units of what chance would make of them."""
     count = np.arange(1, pace.size)

@@ -10,10 +10,11 @@ import numpy as np
 from ...telemetry.vocabulary import Kind
 from ..operator import Context
 from . import steps_story
-from .device import has_device_groups, shows_in_steps
-from .drift import find_drift, has_come_back
+from .device import has_become_slow, has_device_groups, shows_in_steps
+from .drift import find_drift, has_come_back, makes_steps_longer
 from .facts import OpenFinding
 from .findings import clear_finding, open_finding
+from .holding import is_waited_for, was_always_waited_for
 from .late_device import find_late_device, is_still_late
 from .numeric import (
     EXPLOSION_RATIO,
@@ -24,10 +25,10 @@ from .numeric import (
     find_explosion,
     find_non_finite,
 )
-from .pace import find_pace_change, is_back_to_pace, with_parts
+from .pace import find_pace_change, is_back_to_pace, is_in_steps, with_parts
 from .saves import find_slow_writer, is_still_slow_writer
 from .state import JobState
-from .straggler import Found, find_straggler, is_still_slow
+from .straggler import Found, Straggler, find_straggler, is_still_slow
 
 PACE_CHECK_STEPS = 8
 GOOD_STEPS_TO_CLEAR = 3
@@ -118,8 +119,8 @@ def _end_if_fast(job: JobState, finding: OpenFinding, now: int, ctx: Context) ->
 
 def _look_for_slow_ranks(job: JobState, now: int, ctx: Context) -> None:
     found = find_straggler(job.times)
-    if found is not None and has_device_groups(job) and not shows_in_steps(job.times, found):
-        found = None
+    if found is not None and has_device_groups(job):
+        found = found if shows_in_steps(job.times, found) and _is_waited_for(job, found) else None
     if found is not None:
         body = steps_story.straggler_body(job, found, now)
         place = f"rank {found.rank} step {found.onset_step}"
@@ -137,11 +138,18 @@ def _look_for_slow_ranks(job: JobState, now: int, ctx: Context) -> None:
         open_finding(job, ctx, now, kind=Kind.RANK_SLOW, place=place, body=body, detail=detail)
         return
     drift = find_drift(job.drift, job.times.ranks)
-    if drift is not None:
+    if drift is not None and (not has_device_groups(job) or makes_steps_longer(job.drift, job.times.ranks, drift)):
         body = steps_story.drift_body(job, drift, now)
         place = f"rank {drift.rank} drift {drift.onset_step}"
         detail = {"rank": drift.rank, "rise": drift.rise, "usual": drift.usual}
         open_finding(job, ctx, now, kind=Kind.RANK_SLOW, place=place, body=body, detail=detail)
+
+
+def _is_waited_for(job: JobState, found: Straggler) -> bool:
+    ranks = job.times.ranks
+    if has_become_slow(job.times, found):
+        return is_waited_for(job.starts, ranks, found.rank, found.onset_step, found.step_ns)
+    return was_always_waited_for(job.starts, ranks, found)
 
 
 def _look_for_a_late_device(job: JobState, now: int, ctx: Context) -> bool:
@@ -150,7 +158,7 @@ def _look_for_a_late_device(job: JobState, now: int, ctx: Context) -> bool:
         return False
     times = job.times
     late = find_late_device(job.looks, times.ranks, times.steps, times.begin_ns, times.duration_ns)
-    if late is None:
+    if late is None or not is_waited_for(job.starts, times.ranks, late.rank, late.onset_step, late.before_ns):
         return False
     body = steps_story.late_device_body(job, late, now)
     place = f"rank {late.rank} step {late.onset_step}"
@@ -171,8 +179,10 @@ def _judge_pace(job: JobState, now: int, ctx: Context) -> None:
     if reported or job.has_kind(Kind.RANK_SLOW) or job.stopping_finding() is not None:
         return
     change = find_pace_change(steps, begins, pace)
+    if change is not None and has_device_groups(job) and not is_in_steps(change, steps, job.pace[:, 6]):
+        change = None
     if change is not None:
-        change = with_parts(change, steps, job.pace[:, 3:])
+        change = with_parts(change, steps, job.pace[:, 3:6])
         body = steps_story.slow_together_body(job, change, now)
         detail = {"before_ns": change.before_ns, "after_ns": change.after_ns}
         open_finding(job, ctx, now, kind=Kind.SLOW_TOGETHER, place=f"step {change.step}", body=body, detail=detail)

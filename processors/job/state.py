@@ -12,6 +12,7 @@ from .attempts import Attempts
 from .crash_order import Ending
 from .drift import no_blocks, with_block
 from .facts import Hearing, NodeFacts, OpenFinding, RankFacts
+from .holding import no_starts
 from .late_device import LAST, no_looks
 from .median import median
 from .open_rows import OpenRows
@@ -117,13 +118,14 @@ class JobState:
         self.pace_checked_step = 0
         self.sighted = False  # a step was seen whole: at level events on all ranks
         self.times = empty_times(np.zeros(0, np.int64))
-        self.pace = np.zeros((0, 6), np.int64)  # step, begin, pace, all ranks' own work, of it data, exchange
+        self.pace = no_pace()
         self.norms = np.zeros((0, 0))
         self.norm_steps = np.zeros((0, 2), np.int64)
         self.losses = np.zeros((0, 0))
         self.saves = no_saves(np.zeros(0, np.int64))
         self.drift = no_blocks(0)
         self.looks = no_looks(0)  # on devices only
+        self.starts = no_starts(0)  # on devices only
         self._shape: GroupShape | None = None
         self.facts_changed = self.progress_changed = self.steps_changed = True
 
@@ -328,7 +330,8 @@ class JobState:
         )
         own_ns = median(times.self_ns - times.starved_ns, axis=1).astype(np.int64)
         data_ns = median(times.phase_self_ns[:, :, Phase.DATA], axis=1).astype(np.int64)
-        pace = np.stack([times.steps, times.begin_ns, pace_ns, own_ns, data_ns, exchange_ns], axis=1)
+        parts = [own_ns, data_ns, exchange_ns, times.duration_ns]
+        pace = np.stack([times.steps, times.begin_ns, pace_ns, *parts], axis=1)
         self.pace = np.concatenate([self.pace, pace])[-LONGEST_HISTORY:]
         self.drift = with_block(self.drift, self.times)
         self.steps_changed = True
@@ -357,6 +360,7 @@ class JobState:
         """Takes the steps of a fault that is over out of the window, so that they never count as usual."""
         self.drift = self.drift[self.drift[:, 0] < first]
         self.looks = self.looks[self.looks[:, LAST] < first]
+        self.starts = self.starts[(self.starts[:, 0] < first) | (self.starts[:, 0] > last)]
         old = self.times
         keep = (old.steps < first) | (old.steps > last)
         self.times = StepTimes(
@@ -378,12 +382,13 @@ class JobState:
 
     def _forget_window(self, ranks: np.ndarray) -> None:
         self.times = empty_times(ranks)
-        self.pace = np.zeros((0, 6), np.int64)
+        self.pace = no_pace()
         self.norms = np.zeros((0, ranks.size))
         self.norm_steps = np.zeros((0, 2), np.int64)
         self.losses = np.zeros((0, ranks.size))
         self.drift = no_blocks(ranks.size)
         self.looks = no_looks(ranks.size)
+        self.starts = no_starts(ranks.size)
 
     # --- findings ---------------------------------------------------------------------------------------------------
     def stopping_finding(self) -> OpenFinding | None:
@@ -401,6 +406,11 @@ class JobState:
         """Asks for a look at this stamp, or earlier if one is already wanted earlier."""
         if due_ns and (not self.due_ns or due_ns < self.due_ns):
             self.due_ns = due_ns
+
+
+def no_pace() -> np.ndarray:
+    """(n, 7): step, begin, pace, all ranks' own work, of it data, exchange, length."""
+    return np.zeros((0, 7), np.int64)
 
 
 def empty_times(ranks: np.ndarray) -> StepTimes:

@@ -18,6 +18,7 @@ from ..operator import Table
 from .attempts import Attempts
 from .crash_order import Ending
 from .facts import NodeFacts, OpenFinding, RankFacts
+from .holding import no_starts
 from .open_rows import Arrived, OpenRows
 from .packing import pack, unpack
 from .saves import Saves
@@ -131,6 +132,7 @@ def _steps_arrays(job: JobState) -> dict[str, np.ndarray]:
         **saves,
         "drift": job.drift,
         "looks": job.looks,
+        "starts": job.starts,
         "recent": job.recent,
         "pace": job.pace,
         "norms": job.norms,
@@ -200,8 +202,11 @@ def _read_steps(job: JobState, values: dict[str, Any], arrays: dict[str, np.ndar
     job.device_gaps = {group: gap_ns for group, gap_ns in values.get("device_gaps", ())}
     job.longest_ns = np.array(values["longest_ns"], np.int64)
     job.times = StepTimes(**{name: arrays[name] for name in StepTimes.__slots__})
-    job.recent, job.pace = arrays["recent"], arrays["pace"]
+    job.recent = arrays["recent"]
+    if arrays["pace"].shape[1] == job.pace.shape[1]:  # without lengths before schema 7: known again after some minutes
+        job.pace = arrays["pace"]
     job.drift, job.looks = arrays["drift"], arrays["looks"]
+    job.starts = arrays.get("starts", no_starts(job.times.ranks.size))  # not there before schema 7
     job.saves = Saves(**{name: arrays[f"save/{name}"] for name in Saves.__slots__})
     job.norms, job.norm_steps, job.losses = arrays["norms"], arrays["norm_steps"], arrays["losses"]
 

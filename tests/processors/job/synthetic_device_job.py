@@ -1,7 +1,8 @@
 """A training job on devices that never ran: hosts launch steps ahead, devices do the work, a recorder is looked at.
 
 Each step is a kernel and two collectives. Hosts are held up only by their launch queue; a device begins a collective
-when it has done what was launched before, and all leave it together. Starts and ends are seen at looks, as on NCCL.
+when it has done what was launched before, and all leave it together. What it does next waits for that, or only what it
+does a step later (``waits_later``). Starts and ends are seen at looks, as on NCCL.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ class DeviceJob:
     host: Callable[[int, int], float] = lambda rank, step: 0.0
     edit: Callable[[int, int, list[tuple[Op, int]]], list[tuple[Op, int]]] = lambda rank, step, calls: calls
     stuck: tuple[int, int] | None = None
+    #: Collectives are waited for by the collectives of the next step: a kernel waits for nobody.
+    waits_later: bool = False
     #: (rank, step) whose looks come upon the ends only: its looks keep time with its steps.
     misses: Callable[[int, int], bool] = lambda rank, step: False
     timeout_s: float = 600.0
@@ -68,6 +71,7 @@ class DeviceJob:
         start = self.start_s * SECOND
         chance = random.Random(self.seed)
         free, done = [start] * self.ranks, [[start] for _ in range(self.ranks)]
+        ended = list(free)  # the newest collective; free: what the next kernel waits for
         self.calls = [[] for _ in range(self.ranks)]
         self.launches = [[start] for _ in range(self.ranks)]
         for step in range(self.steps):
@@ -87,12 +91,17 @@ class DeviceJob:
             for place in range(max(len(mine) for mine in drawn)):
                 there = [mine[place] for mine in drawn if place < len(mine)]
                 for call in there:
-                    call.started = free[call.rank] if call.enqueued != FOREVER else FOREVER
+                    ready = max(free[call.rank], ended[call.rank]) if self.waits_later else free[call.rank]
+                    call.started = ready if call.enqueued != FOREVER else FOREVER
                 agree = len(there) == self.ranks and len({(call.op, call.bytes) for call in there}) == 1
                 end = max(call.started for call in there) + TRANSFER_NS
                 for call in there:
                     call.done = end if agree and (step, place) != self.stuck else FOREVER
-                    free[call.rank] = call.done if call.started != FOREVER else FOREVER
+                    ended[call.rank] = call.done if call.started != FOREVER else FOREVER
+                    if not self.waits_later:
+                        free[call.rank] = ended[call.rank]
+                    elif place == 0:
+                        free[call.rank] = call.started
             for rank in range(self.ranks):
                 done[rank].append(free[rank])
         return self

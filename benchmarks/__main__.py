@@ -22,6 +22,7 @@ BENCHMARKS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
     "agent_cost": ((), ("--quick",)),
     "job_operator": ((), ("--jobs", "16")),
     "people_telemetry": ((), ("--quick",)),
+    "cost_sheet": ((), ("--quick",)),
     "detectors": ((), ("--jobs", "50")),
     "demo_draws": ((), ("--quick",)),
     "harmless": ((), ("--quick",)),

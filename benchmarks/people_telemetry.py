@@ -1,8 +1,8 @@
 """What telling people costs: microseconds per span and metric point, bytes per rank and second on the way to Kafka.
 
 The bytes are those of everything an agent sends (blocks, events, spans, metrics) at the design's reference load, from
-real ranks' rings through the real agent, compressed as the producer does it: one zstd batch per topic of what comes
-within its linger time. The time per span is that of the encoder alone.
+real ranks' rings through the real agent, in real time, compressed and framed as the producer does it
+(``kafka_batches``). What large jobs send is in ``cost_sheet``. The time per span is that of the encoder alone.
 Run: ``python -m benchmarks.people_telemetry [--seconds 120] [--quick]``. Exit status 1 on SHORT.
 """
 
@@ -14,22 +14,20 @@ import statistics
 import sys
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import zstandard
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.kafka_batches import Wire
+from benchmarks.metric_series import series_of_ranks
 from benchmarks.reference_load import COLLECTIVES_PER_STEP, STEP_S, write_rank
 from benchmarks.report import Report
 from benchmarks.ring_load import Load, RingLoad
 from whichrank.agents.agent import Agent
-from whichrank.agents.priority import Priority
 from whichrank.agents.settings import AgentSettings
 from whichrank.telemetry import attributes as names
 from whichrank.telemetry.histogram_table import HistogramTable
@@ -39,7 +37,6 @@ from whichrank.telemetry.spans import PHASE_SPANS, TraceScope, collective_spans,
 from whichrank.telemetry.tables import COLLECTIVES, STEPS
 from whichrank.telemetry.topics import TOPIC_METRICS
 from whichrank.telemetry.vocabulary import Phase, StepFlag
-from whichrank.transport.kafka_settings import KafkaSettings
 
 ASKED_US_PER_SPAN = 6.0
 ASKED_US_PER_POINT = 10.0
@@ -48,9 +45,6 @@ ASKED_SERIES_PER_RANK = 100
 _RANKS = 8
 #: The agent's first words (definitions, histograms that begin) are not its running cost.
 _WARM_UP_S = 10.0
-#: kafka-python's level, and what a batch and a record in it carry besides the values (Kafka's format, version 2).
-_ZSTD_LEVEL = 3
-_BATCH_BYTES, _RECORD_BYTES = 61, 24
 _ROWS, _TIMES = 1000, 21
 
 
@@ -107,35 +101,6 @@ def encoder_times(report: Report) -> None:
     report.at_most("µs per histogram point", ASKED_US_PER_POINT, histogram_us)
 
 
-class Wire:
-    """What the agent handed out, as it would go over the wire: by topic and moment."""
-
-    def __init__(self) -> None:
-        self.linger_s = KafkaSettings(brokers="unused:9092").linger_s
-        self.batches: dict[str, list[tuple[float, list[bytes]]]] = defaultdict(list)
-
-    def publish(self, topic: str, key: str, value: bytes, priority: Priority) -> None:
-        now_s = time.monotonic()
-        batches = self.batches[topic]
-        if not batches or now_s - batches[-1][0] > self.linger_s:
-            batches.append((now_s, []))
-        batches[-1][1].append(value)
-
-    def sizes(self, since_s: float) -> dict[str, tuple[int, int]]:
-        """Bytes before compression and on the wire, by topic, of batches that began later."""
-        compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL)
-        found = {}
-        for topic, batches in self.batches.items():
-            late = [values for begun_s, values in batches if begun_s >= since_s]
-            plain = sum(len(value) for values in late for value in values)
-            wire = sum(
-                _BATCH_BYTES + len(compressor.compress(b"".join(bytes(_RECORD_BYTES) + value for value in values)))
-                for values in late
-            )
-            found[topic] = (plain, wire)
-        return found
-
-
 def bytes_at_reference_load(report: Report, seconds: float) -> None:
     work = Path(tempfile.mkdtemp(prefix="whichrank-people-", dir="/dev/shm"))
     rings = work / "rings"
@@ -162,29 +127,17 @@ def bytes_at_reference_load(report: Report, seconds: float) -> None:
         writers.stop()
         shutil.rmtree(work, ignore_errors=True)
     rank_s = _RANKS * passed_s
-    for topic, (plain, compressed) in sorted(sizes.items()):
-        report.shown(f"{topic}: bytes per rank and second", f"{compressed / rank_s:.0f} ({plain / rank_s:.0f} plain)")
-    total = sum(compressed for _, compressed in sizes.values()) / rank_s
+    for topic, size in sorted(sizes.items()):
+        report.shown(
+            f"{topic}: bytes per rank and second", f"{size.wire / rank_s:.0f} ({size.plain / rank_s:.0f} plain)"
+        )
+    total = sum(size.wire for size in sizes.values()) / rank_s
     report.at_most("everything: bytes per rank and second on the wire", ASKED_BYTES_PER_RANK_S, total)
     events = _RANKS * passed_s / STEP_S * COLLECTIVES_PER_STEP
     report.at_least("collectives read, of those the load makes", 0.9 * events, agent.health.events_read / 2)
     report.at_most("events, spans or series dropped", 0, agent.health.events_lost + sum(agent.health.drops.values()))
-    last = wire.batches[TOPIC_METRICS][-1][1]
-    report.at_most("series per rank", ASKED_SERIES_PER_RANK, series_per_rank(last))
-
-
-def series_per_rank(requests: list[bytes]) -> float:
-    """The most series that one rank has in these metrics."""
-    series: dict[int, set[tuple[str, bytes]]] = defaultdict(set)
-    for raw in requests:
-        for part in ExportMetricsServiceRequest.FromString(raw).resource_metrics:
-            for metric in part.scope_metrics[0].metrics:
-                for point in getattr(metric, metric.WhichOneof("data") or "gauge").data_points:
-                    words = b"".join(pair.SerializeToString() for pair in point.attributes)
-                    for pair in point.attributes:
-                        if pair.key == names.RANK:
-                            series[pair.value.int_value].add((metric.name, words))
-    return max(map(len, series.values()), default=0)
+    last = [each.value for each in wire.published if each.topic == TOPIC_METRICS][-1:]
+    report.at_most("series per rank", ASKED_SERIES_PER_RANK, max(series_of_ranks(last).values(), default=0))
 
 
 def main(arguments: list[str] | None = None) -> int:

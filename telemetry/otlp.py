@@ -25,6 +25,7 @@ from .otlp_encode import encode_batches as encode_batches
 from .otlp_encode import encode_payloads as encode_payloads
 from .otlp_encode import remember
 from .records import Block, Broken, Event, Finding, Group, Identity, Incident, Payload
+from .strided_ranks import lengthen
 from .tables import TABLES
 from .vocabulary import EventName
 
@@ -252,8 +253,12 @@ def _groups(text: str) -> tuple[Group, ...]:
 def _group(entry: Any) -> Group:
     if not isinstance(entry, dict) or not isinstance(entry.get("uid"), str):
         raise ValueError("a group has no uid")
-    ranks = str(entry.get("ranks", ""))
-    _check_ranks(ranks)
+    runs = entry.get("runs")
+    if isinstance(runs, str):
+        ranks = lengthen(runs, MAX_RANK, MAX_RANKS_TEXT)
+    else:
+        ranks = str(entry.get("ranks", ""))
+        _check_ranks(ranks)
     size, timeout_s = int(entry.get("size", 0)), float(entry.get("timeout_s", 0.0))
     if not 0 <= size <= MAX_RANK:
         raise ValueError(f"a group of {size} ranks")

@@ -19,6 +19,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from . import attributes as names
 from .block import BLOCK_SCHEMA_VERSION, DESCRIPTORS, split_block, write_rows
 from .records import Block, Event, Finding, Group, Identity, Incident
+from .strided_ranks import shorten
 from .vocabulary import EventName, Severity
 
 #: A broker's usual limit is 1 MB per message; encode_batches stays below it.
@@ -29,6 +30,8 @@ Encodable = Block | Event | Finding | Incident
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _UINT64_MAX = (1 << 64) - 1
 _CACHE_ENTRIES = 4096
+#: Characters of a list of members; what is longer is told by its runs.
+_LONG_LIST = 256
 
 _SEVERITY_OF_EVENT: dict[EventName, SeverityNumber.ValueType] = {
     EventName.RANK_EXCEPTION: SeverityNumber.SEVERITY_NUMBER_ERROR,
@@ -285,6 +288,17 @@ def build_resource(identity: Identity) -> Resource:
     return resource
 
 
+def _members(ranks: str) -> dict[str, str]:
+    """Of a group in a block. Readers of earlier releases know the members of long lists from GROUP_DEFINED."""
+    if len(ranks) <= _LONG_LIST:
+        return {"ranks": ranks}
+    try:
+        runs = shorten(ranks)
+    except ValueError:  # as it is: the reader says what is wrong with it
+        return {"ranks": ranks}
+    return {"runs": runs} if 2 * len(runs) < len(ranks) else {"ranks": ranks}
+
+
 def _groups_text(groups: tuple[Group, ...]) -> str:
     cached = _text_by_groups.get(groups)
     if cached is None:
@@ -294,7 +308,7 @@ def _groups_text(groups: tuple[Group, ...]) -> str:
                     "uid": g.uid,
                     "name": g.name,
                     "desc": g.desc,
-                    "ranks": g.ranks,
+                    **_members(g.ranks),
                     "size": g.size,
                     "backend": g.backend,
                     "timeout_s": g.timeout_s,

@@ -141,6 +141,11 @@ def test_without_members_leaves_all_but_the_lists(sound: Node) -> None:
             assert [group.uid for group in old.groups] == [group.uid for group in new.groups]
 
 
+def test_lists_of_members_are_no_large_part_of_a_block(sound: Node) -> None:
+    blocks = sound.rates()[TOPIC_BLOCKS][1]
+    assert 0 < sound.member_lists() < 0.3 * blocks
+
+
 # --- a job ------------------------------------------------------------------------------------------------------------
 def test_one_node_as_another_has_its_ranks_and_groups(sound: Node, odd: Node) -> None:
     """What node 1 sent, as node 3, is what node 3 sent: the two were run apart."""

@@ -154,7 +154,7 @@ def judge(report: Report, sound: Node, odd: Node, ranks: int) -> None:
             ranks // RANKS_PER_NODE,
             [Sent.of(odd.node, odd.wire.published)],
         )
-        job.feed(sound.whole_s)
+        start = job.feed(sound.whole_s)
         whole, plain = job.feed(sound.plain_s), job.feed(sound.end_s)
         before = list(job.incidents)
         hung = job.feed(sound.end_s + STEP_S + HANG_S)
@@ -171,6 +171,10 @@ def judge(report: Report, sound: Node, odd: Node, ranks: int) -> None:
         report.at_most(f"{world:,}: the judge's cores", ASKED_CORES, cores, **share)
     else:
         report.shown(f"{world:,}: the judge's cores{scaled}: no verdict", f"{cores:.2f}")
+    report.shown(
+        f"{world:,}: its CPU time for the first {start.load_s:.0f} s of the job, {ranks:,} ranks",
+        f"{start.cpu_s:.1f} s",
+    )
     report.shown(
         f"{world:,}: cores in a window with a whole step, without, in a hang{scaled}",
         ", ".join(f"{times * cost.cpu_s / cost.load_s:.2f}" for cost in (whole, plain, hung)),

@@ -41,7 +41,7 @@ _FIRST_WORDS_S = 2.0
 #: Name of the file that says: hang now.
 _HANG = "hang"
 #: For stacks of the rank that did not come and of one that waits.
-_STACKS_S, _ENDED_S = 20.0, 60.0
+_STACKS_S, _ENDED_S = 60.0, 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

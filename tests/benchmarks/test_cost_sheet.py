@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from kafka.record import MemoryRecords
 
-from benchmarks.cost_sheet import judge, steady
+from benchmarks.cost_sheet import burst, judge, steady
+from benchmarks.failing_ranks import fail
 from benchmarks.kafka_batches import BATCH_BYTES, Published, Wire, batches
 from benchmarks.metric_series import TARGET_INFO, series_of, series_of_ranks
 from benchmarks.node_cost import HANG_S, WINDOW, Node, cuts_per_s, observe, spans_in, without_members
@@ -15,11 +16,12 @@ from benchmarks.reference_load import COLLECTIVES_PER_STEP, STEP_S
 from benchmarks.report import Report
 from benchmarks.stepped_node import RANKS_PER_NODE
 from benchmarks.whole_job import Sent, WholeJob, as_node
+from whichrank.agents.settings import AgentSettings
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.otlp_encode import encode_payloads
 from whichrank.telemetry.records import Block, Event
-from whichrank.telemetry.ring_layout import parse_ranks
-from whichrank.telemetry.topics import TOPIC_BLOCKS, TOPIC_METRICS, TOPIC_SPANS
+from whichrank.telemetry.ring_layout import C_EXC_STACK_MAX, C_EXC_TEXT_MAX, parse_ranks
+from whichrank.telemetry.topics import TOPIC_BLOCKS, TOPIC_LOGS, TOPIC_METRICS, TOPIC_SPANS
 from whichrank.telemetry.vocabulary import EventName
 
 WORLD = 2048
@@ -144,6 +146,19 @@ def test_without_members_leaves_all_but_the_lists(sound: Node) -> None:
 def test_lists_of_members_are_no_large_part_of_a_block(sound: Node) -> None:
     blocks = sound.rates()[TOPIC_BLOCKS][1]
     assert 0 < sound.member_lists() < 0.3 * blocks
+
+
+def test_a_node_that_fails_tells_all_that_its_rings_hold() -> None:
+    failure = fail(WORLD, 1, AgentSettings(tell_people=True))
+    assert failure.events[EventName.RANK_EXCEPTION] == RANKS_PER_NODE
+    assert failure.events[EventName.RANK_EXIT] == RANKS_PER_NODE
+    assert failure.events[EventName.RANK_STACK] >= 2
+    assert failure.dropped == 0
+    logs = failure.sizes[TOPIC_LOGS]
+    assert logs.plain > RANKS_PER_NODE * (C_EXC_TEXT_MAX + C_EXC_STACK_MAX - 200)
+    report = Report("test")
+    burst(report, WORLD, failure, AgentSettings())
+    assert all(row.ok for row in report.rows), [row for row in report.rows if not row.ok]
 
 
 # --- a job ------------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -224,6 +225,7 @@ def _is_rank(value: AnyValue) -> bool:
     return value.HasField("int_value") and 0 <= value.int_value < MAX_RANK
 
 
+@lru_cache(maxsize=256)  # every node of a job defines the same large groups
 def _check_ranks(text: str) -> None:
     """Refuse ranges that are none, or whose members would exhaust memory when somebody lists them."""
     if len(text) > MAX_RANKS_TEXT:

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -165,6 +165,9 @@ class Table(dict[str, bytes]):
 
     def put(self, row: str, value: bytes) -> None:
         self[row] = value
+
+    def put_later(self, row: str, make: Callable[[], bytes]) -> None:
+        self.put(row, make())
 
     def delete(self, row: str) -> None:
         self.pop(row, None)

@@ -7,7 +7,7 @@ The result must not depend on where batches end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,6 +25,13 @@ class Table(Protocol):
 
     def get(self, row: str) -> bytes | None: ...
     def put(self, row: str, value: bytes) -> None: ...
+    def put_later(self, row: str, make: Callable[[], bytes]) -> None:
+        """The same, for a row that is dear to write: ``make`` is called when it is needed, at the latest by the commit.
+
+        It then gives the row as of the last call of the operator, which has said ``put_later`` in each that changed it.
+        """
+        ...
+
     def delete(self, row: str) -> None: ...
     def rows(self) -> Iterator[tuple[str, bytes]]:
         """All rows in ascending order of their name."""

@@ -59,21 +59,29 @@ class OutboxEntry:
     after: int  # input position at which it was emitted: on the bus it can only lie beyond
 
 
+#: What is written, or what makes it when it is needed (``Table.put_later``).
+Row = bytes | Callable[[], bytes]
+
+
 class RowTable:
     """``Table`` of one operator and key."""
 
     __slots__ = ("_dirty", "_operator", "_prefix", "_rows")
 
-    def __init__(self, prefix: tuple[str, str, str], rows: dict[str, bytes], dirty: set[tuple[str, str, str, str]]):
+    def __init__(self, prefix: tuple[str, str, str], rows: dict[str, Row], dirty: set[tuple[str, str, str, str]]):
         self._prefix = prefix
         self._rows = rows
         self._dirty = dirty
 
     def get(self, row: str) -> bytes | None:
-        return self._rows.get(row)
+        return _made(self._rows, row)
 
     def put(self, row: str, value: bytes) -> None:
         self._rows[row] = bytes(value)
+        self._dirty.add((*self._prefix, row))
+
+    def put_later(self, row: str, make: Callable[[], bytes]) -> None:
+        self._rows[row] = make
         self._dirty.add((*self._prefix, row))
 
     def delete(self, row: str) -> None:
@@ -81,7 +89,21 @@ class RowTable:
             self._dirty.add((*self._prefix, row))
 
     def rows(self) -> Iterator[tuple[str, bytes]]:
-        return iter(sorted(self._rows.items()))
+        return _all_made(self._rows)
+
+
+def _made(rows: dict[str, Row], row: str) -> bytes | None:
+    value = rows.get(row)
+    if value is None or isinstance(value, bytes):
+        return value
+    rows[row] = made = bytes(value())
+    return made
+
+
+def _all_made(rows: dict[str, Row]) -> Iterator[tuple[str, bytes]]:
+    """In ascending order of their names."""
+    made = [(name, value) for name in sorted(rows) if (value := _made(rows, name)) is not None]
+    return iter(made)
 
 
 class KeyTables:
@@ -113,7 +135,7 @@ class RunnerState:
         #: Commits that the disk refused (the changes are kept and written by the next one that succeeds).
         self.failed_commits = 0
         self._report = report
-        self._rows: dict[tuple[str, str, str], dict[str, bytes]] = {}
+        self._rows: dict[tuple[str, str, str], dict[str, Row]] = {}
         self._timers: dict[tuple[str, str, str], tuple[int, int]] = {}  # (operator, key, name) -> (due, set at)
         self._heap: list[tuple[int, str, str, str]] = []  # (due, key, name, operator); stale ones are skipped
         self._dirty_rows: set[tuple[str, str, str, str]] = set()
@@ -145,7 +167,7 @@ class RunnerState:
         """Rows of one table over all keys."""
         for (owner, _, name), rows in self._rows.items():
             if (owner, name) == (operator, table):
-                yield from sorted(rows.items())
+                yield from _all_made(rows)
 
     # --- timers ---
     def set_timer(self, operator: str, key: str, name: str, due_ns: int, set_ns: int) -> None:
@@ -220,6 +242,8 @@ class RunnerState:
         if self._retry_at and time.monotonic() < self._retry_at:
             self.failed_commits += 1
             return False
+        for name in self._dirty_rows:
+            _made(self._rows[name[:3]], name[3])  # what an operator raises here is not the disk's
         try:
             database.execute("BEGIN IMMEDIATE")
             self._write(database)
@@ -251,7 +275,7 @@ class RunnerState:
         puts: list[tuple[str, str, str, str, bytes]] = []
         deletes: list[tuple[str, str, str, str]] = []
         for name in self._dirty_rows:
-            value = self._rows[name[:3]].get(name[3])
+            value = _made(self._rows[name[:3]], name[3])
             if value is None:
                 deletes.append(name)
             else:

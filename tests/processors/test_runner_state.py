@@ -81,6 +81,54 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     assert said == []
 
 
+def test_a_row_for_later_is_made_once_a_commit_as_it_is_then(tmp_path: Path) -> None:
+    said: list[str] = []
+    content, made = {"value": b"first"}, []
+
+    def make() -> bytes:
+        made.append(content["value"])
+        return content["value"]
+
+    state = open_state(tmp_path / "state.sqlite", said)
+    table = state.open_table(("job", "j", "job"))
+    for value in (b"first", b"second", b"third"):
+        content["value"] = value
+        table.put_later("facts", make)
+    assert not made
+    assert state.row_count() == 1
+    assert state.commit()
+    assert state.commit()
+    assert made == [b"third"]
+    content["value"] = b"fourth"
+    assert table.get("facts") == b"third", "only put_later says that a row has changed"
+    table.put_later("facts", make)
+    assert table.get("facts") == b"fourth"
+    table.put_later("gone", make)
+    table.delete("gone")
+    assert list(table.rows()) == [("facts", b"fourth")]
+    assert list(state.rows_of("job", "job")) == [("facts", b"fourth")]
+    assert state.commit()
+    assert made == [b"third", b"fourth"]
+    state.close()
+    again = open_state(tmp_path / "state.sqlite", said)
+    assert list(again.open_table(("job", "j", "job")).rows()) == [("facts", b"fourth")]
+    again.close()
+    assert not said
+
+
+def test_a_row_that_cannot_be_made_is_no_fault_of_the_disk(tmp_path: Path) -> None:
+    def make() -> bytes:
+        raise UnicodeError("not a text")
+
+    said: list[str] = []
+    state = open_state(tmp_path / "state.sqlite", said)
+    state.open_table(("job", "j", "job")).put_later("facts", make)
+    with pytest.raises(UnicodeError):
+        state.commit()
+    assert not said
+    state.close()
+
+
 def test_a_timer_moved_at_every_message_costs_no_memory_and_fires_once(tmp_path: Path) -> None:
     state = open_state(tmp_path / "s", [])
     state.set_timer("job", "k", "other", 10**9, 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -37,6 +37,9 @@ class MemoryTable:
     def put(self, row: str, value: bytes) -> None:
         assert isinstance(value, bytes)
         self._rows[row] = value
+
+    def put_later(self, row: str, make: Callable[[], bytes]) -> None:
+        self.put(row, make())
 
     def delete(self, row: str) -> None:
         self._rows.pop(row, None)

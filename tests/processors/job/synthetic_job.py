@@ -507,6 +507,9 @@ class MemoryTable:
         assert isinstance(value, bytes)
         self.values[row] = value
 
+    def put_later(self, row: str, make: Callable[[], bytes]) -> None:
+        self.put(row, make())
+
     def delete(self, row: str) -> None:
         self.values.pop(row, None)
 

@@ -86,11 +86,7 @@ def _newest_of_each_rank(rows: np.ndarray) -> np.ndarray:
 def take_group_progress(job: JobState, arrived: Arrived, stamp_ns: int) -> None:
     """arrived: GROUP_PROGRESS. Only the newest row of a rank and group is kept."""
     rows, groups = arrived.rows, arrived.group_of(arrived.rows)
-    positions = job.shape().positions
-    known = (groups < len(job.members)) & (rows["rank"] < positions.shape[1])
-    if not known.all():
-        rows, groups = pick(rows, known), groups[known]
-    place = positions[groups, rows["rank"]]
+    place = job.places().find(groups, rows["rank"])
     member = place >= 0
     if not member.all():
         rows, groups, place = pick(rows, member), groups[member], place[member]

@@ -20,7 +20,7 @@ from .pace import LONGEST_HISTORY
 from .rows import concatenate
 from .saves import no_saves
 from .straggler import LONGEST_BASELINE, SMALLEST_EXCESS, WINDOWS, StepTimes
-from .waits import GroupShape
+from .waits import GroupShape, Places
 
 #: Kinds after which the attempt does not go on: only one of them is ever open per attempt, the rest follows from it.
 STOPPING_KINDS = frozenset(
@@ -127,6 +127,7 @@ class JobState:
         self.looks = no_looks(0)  # on devices only
         self.starts = no_starts(0)  # on devices only
         self._shape: GroupShape | None = None
+        self._places: Places | None = None
         self.facts_changed = self.progress_changed = self.steps_changed = True
 
     def note_saving(self, rows: np.ndarray) -> None:
@@ -171,7 +172,7 @@ class JobState:
         self.group_rows = concatenate([self.group_rows, np.zeros(len(members), GROUP_PROGRESS)], GROUP_PROGRESS)
         self.group_stamps = np.concatenate([self.group_stamps, np.zeros(len(members), np.int64)])
         self._group_index[group.uid] = index
-        self._shape = None
+        self._shape = self._places = None
         self.facts_changed = True
         return index
 
@@ -189,18 +190,34 @@ class JobState:
         last = first + self.members[index].size
         return self.group_rows[first:last], self.group_stamps[first:last]
 
+    def places(self) -> Places:
+        """Where ranks stand within groups; rebuilt when a group is new."""
+        if self._places is None:
+            self._places = Places.of(self.members)
+        return self._places
+
     def shape(self) -> GroupShape:
         """Sizes and clocks of all groups, for the wait arithmetic; rebuilt when a group or a rank's node is new."""
         if self._shape is None:
-            highest = max((int(members.max()) for members in self.members if members.size), default=0)
-            positions = np.full((max(1, len(self.members)), max(highest, *self.ranks, 0) + 1), -1, np.int64)
-            one_clock = np.ones(max(1, len(self.members)), bool)
-            for index, members in enumerate(self.members):
-                positions[index, members] = np.arange(members.size)
-                one_clock[index] = len({self.node_of(int(rank)) for rank in members}) <= 1
             sizes = np.array([members.size for members in self.members] or [0], np.int64)
-            self._shape = GroupShape(sizes=sizes, one_clock=one_clock, positions=positions)
+            self._shape = GroupShape(sizes=sizes, one_clock=self._one_clock(sizes), places=self.places())
         return self._shape
+
+    def _one_clock(self, sizes: np.ndarray) -> np.ndarray:
+        """By group: whether all its members are on one node; those that were never heard are on none."""
+        same = np.ones(sizes.size, bool)
+        filled = sizes.nonzero()[0]
+        if not filled.size:
+            return same
+        members = np.concatenate(self.members)
+        numbers: dict[str, int] = {"": 0}
+        node = np.zeros(max(int(members.max()), *self.ranks, 0) + 1, np.int64)
+        for rank, facts in self.ranks.items():
+            node[rank] = numbers.setdefault(facts.node, len(numbers))
+        of_members = node[members]
+        first = np.cumsum(sizes[filled]) - sizes[filled]
+        same[filled] = np.minimum.reduceat(of_members, first) == np.maximum.reduceat(of_members, first)
+        return same
 
     # --- ranks ------------------------------------------------------------------------------------------------------
     def facts(self, rank: int) -> RankFacts:

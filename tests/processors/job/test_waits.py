@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from whichrank.processors.job.matching import join_instances
-from whichrank.processors.job.waits import GroupShape, StepEdges, release_times
+from whichrank.processors.job.waits import GroupShape, Places, StepEdges, release_times
 from whichrank.telemetry.tables import COLLECTIVES
 from whichrank.telemetry.vocabulary import EventFlag, Op
 
 SHAPE = GroupShape(
-    sizes=np.array([3]), one_clock=np.array([True]), positions=np.array([[0, 1, 2]])
+    sizes=np.array([3]), one_clock=np.array([True]), places=Places.of([np.arange(3)])
 )  # one group of ranks 0 to 2
 
 
@@ -49,7 +49,7 @@ def test_an_end_that_polling_saw_after_the_step_hides_no_wait_between_nodes() ->
     rows["rank"], rows["seq"], rows["op"], rows["peer"] = np.arange(3), 1, int(Op.ALL_REDUCE), -1
     rows["enqueued_ns"], rows["done_ns"] = [100, 400, 150], [410, 700, 410]
     rows["flags"] = int(EventFlag.POLLED)
-    apart = GroupShape(sizes=np.array([3]), one_clock=np.array([False]), positions=SHAPE.positions)
+    apart = GroupShape(sizes=np.array([3]), one_clock=np.array([False]), places=SHAPE.places)
     ends = np.array([415, 414, 416])
     edges = StepEdges(rank=np.arange(3), step=np.zeros(3, np.int64), begin_ns=np.array([1, 2, 3]), end_ns=ends)
     joined = join_instances(rows)

@@ -15,7 +15,7 @@ from ...telemetry.vocabulary import EventFlag, Phase, StepFlag
 from .counts import ShortStep, check_counts
 from .device import device_rows, has_device_groups, launched_before, measure_device_waits
 from .excess import excess_over_others
-from .holding import with_starts
+from .holding import begun_on_device, first_calls, with_starts
 from .late_device import with_looks
 from .matching import Joined, Mismatch, find_mismatch, join_instances
 from .median import median
@@ -268,7 +268,10 @@ def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarra
             lead_ns=launched_before(by_device, times.steps),
             waited_ns=blocked.sum(axis=2)[plain],
         )
-        job.starts = with_starts(job.starts, by_device, ranks, times.steps)
+        job.starts = with_starts(job.starts, by_device, begun_on_device(by_device), ranks, times.steps)
+    elif ready.rows.size and not has_device_groups(job):
+        calls = first_calls(ready)
+        job.starts = with_starts(job.starts, calls, calls["enqueued_ns"], ranks, times.steps)
     _add_numbers(job, chosen if plain.all() else chosen[plain])
 
 

@@ -14,7 +14,7 @@ from .device import has_become_slow, has_device_groups, shows_in_steps
 from .drift import find_drift, has_come_back, makes_steps_longer
 from .facts import OpenFinding
 from .findings import clear_finding, open_finding
-from .holding import is_waited_for, was_always_waited_for
+from .holding import do_hosts_wait_for, is_waited_for, was_always_waited_for
 from .late_device import find_late_device, is_still_late
 from .numeric import (
     EXPLOSION_RATIO,
@@ -119,8 +119,8 @@ def _end_if_fast(job: JobState, finding: OpenFinding, now: int, ctx: Context) ->
 
 def _look_for_slow_ranks(job: JobState, now: int, ctx: Context) -> None:
     found = find_straggler(job.times)
-    if found is not None and has_device_groups(job):
-        found = found if shows_in_steps(job.times, found) and _is_waited_for(job, found) else None
+    if found is not None and not _is_waited_for(job, found):
+        found = None
     if found is not None:
         body = steps_story.straggler_body(job, found, now)
         place = f"rank {found.rank} step {found.onset_step}"
@@ -147,6 +147,10 @@ def _look_for_slow_ranks(job: JobState, now: int, ctx: Context) -> None:
 
 def _is_waited_for(job: JobState, found: Straggler) -> bool:
     ranks = job.times.ranks
+    if not has_device_groups(job):
+        return found.based or do_hosts_wait_for(job.starts, ranks, found)
+    if not shows_in_steps(job.times, found):
+        return False
     if has_become_slow(job.times, found):
         return is_waited_for(job.starts, ranks, found.rank, found.onset_step, found.step_ns)
     return was_always_waited_for(job.starts, ranks, found)

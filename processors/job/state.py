@@ -125,7 +125,7 @@ class JobState:
         self.saves = no_saves(np.zeros(0, np.int64))
         self.drift = no_blocks(0)
         self.looks = no_looks(0)  # on devices only
-        self.starts = no_starts(0)  # on devices only
+        self.starts = no_starts(0)
         self._shape: GroupShape | None = None
         self._places: Places | None = None
         self.facts_changed = self.progress_changed = self.steps_changed = True

@@ -1,4 +1,4 @@
-"""Devices that run ahead of one another: a collective that is waited for a step later holds nobody up."""
+"""Ranks that run ahead of one another: a collective that is waited for a step later holds nobody up."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from tests.processors.job.synthetic_device_job import DeviceJob
-from tests.processors.job.synthetic_job import MemoryContext, drive
+from tests.processors.job.synthetic_job import MemoryContext, SyntheticJob, drive
 from tests.processors.job.test_device import from_step
+from tests.processors.job.test_late_waits import called_early
 from whichrank.processors.job.drift import find_drift, makes_steps_longer, no_blocks
-from whichrank.processors.job.holding import is_waited_for, no_starts, with_starts
+from whichrank.processors.job.holding import begun_on_device, first_calls, is_waited_for, no_starts, with_starts
+from whichrank.processors.job.matching import join_instances
 from whichrank.processors.job.pace import find_pace_change, is_in_steps
 from whichrank.telemetry.tables import COLLECTIVES
 
@@ -62,13 +64,45 @@ def test_state_and_batches_change_nothing() -> None:
     assert verdicts(drive(records, fresh_each_time=True)) == verdicts(drive(records, batches=[9])) == []
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(("lag", "jitter"), [(0.25, 0.005), (0.3, 0.01), (0.3, 0.02)])
+def test_on_hosts_a_lag_shorter_than_the_rest_of_the_step_is_nobodys_slowness(
+    lag: float, jitter: float, seed: int
+) -> None:
+    """Calls in mid-step are over before they are waited for, a step later, so that nothing is recorded of a wait."""
+    job = SyntheticJob(
+        ranks=3, steps=80, jitter=jitter, seed=seed, program=called_early, transfer_s=lambda _: 0.01,
+        slow=lambda rank, step: 1.0 + lag * ((rank, step) == (2, 0)),
+    )  # fmt: skip
+    assert verdicts(drive(job.records(), batches=[6])) == []
+
+
+@pytest.mark.parametrize("bursts", [False, True])
+def test_on_hosts_a_rank_that_always_was_slow_is_named_where_the_others_wait(bursts: bool) -> None:
+    """Also where it is slow for three steps, and then for three not: its lag is carried on, but makes steps longer."""
+    job = SyntheticJob(
+        ranks=3, steps=45, step_s=0.5, jitter=0.02,
+        slow=lambda rank, step: 1.4 if rank == 1 and not (bursts and step % 12 > 8) else 1.0,
+    )  # fmt: skip
+    assert verdicts(drive(job.records(), batches=[6])) == [("rank_slow", [1])]
+
+
 def test_the_first_beginning_of_each_step_is_kept() -> None:
     rows = np.zeros(5, COLLECTIVES)
     rows["rank"], rows["step"] = [0, 0, 1, 1, 1], [4, 4, 4, 4, 5]
     rows["started_ns"], rows["done_ns"] = [30, 10, 0, 50, 70], [40, 20, 45, 60, 80]
-    starts = with_starts(no_starts(2), rows, np.array([0, 1]), np.array([4, 5]))
+    starts = with_starts(no_starts(2), rows, begun_on_device(rows), np.array([0, 1]), np.array([4, 5]))
     assert starts.tolist() == [[4, 10, 45], [5, 0, 70]]
-    assert with_starts(starts, rows[:0], np.array([0, 1]), np.array([6])).tolist()[2:] == [[6, 0, 0]]
+    nothing = with_starts(starts, rows[:0], begun_on_device(rows[:0]), np.array([0, 1]), np.array([6]))
+    assert nothing.tolist()[2:] == [[6, 0, 0]]
+
+
+def test_on_hosts_the_first_call_of_each_group_in_each_step_counts() -> None:
+    rows = np.zeros(9, COLLECTIVES)
+    rows["rank"], rows["step"] = [0, 1, 0, 1, 0, 1, 0, 1, 0], [1, 1, 1, 1, 2, 2, 1, 1, 2]
+    rows["group"], rows["seq"] = [0] * 6 + [1] * 3, [1, 1, 2, 2, 3, 3, 1, 1, 2]
+    rows["enqueued_ns"] = np.arange(9) + 10
+    assert first_calls(join_instances(rows))["enqueued_ns"].tolist() == [10, 11, 14, 15, 16, 17, 18]
 
 
 def begun(lag_s: np.ndarray, step_s: float = 1.0) -> np.ndarray:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from whichrank.agents.group_identity import group_uid
+from whichrank.commands.process import INPUTS
 from whichrank.processors.cluster.operator import ClusterOperator
 from whichrank.processors.job.operator import JobOperator
 from whichrank.processors.people import PipelineCounts, ProcessorPeople
@@ -25,7 +26,7 @@ from whichrank.processors.runner import COMMIT_INTERVAL_S, EmbeddedRunner
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.otlp_encode import encode_payloads
 from whichrank.telemetry.records import Block, Event, Group, Identity, Incident, Record
-from whichrank.telemetry.topics import TOPIC_BLOCKS
+from whichrank.telemetry.topics import TOPIC_LOGS
 from whichrank.telemetry.vocabulary import EventName
 from whichrank.transport.bus import Message, Output
 
@@ -42,16 +43,18 @@ _AT_ONCE_S = COMMIT_INTERVAL_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """What a node sent on the topic of blocks, decoded. node: which one it was."""
+    """What a node sent on the topics that the judge reads, decoded: when, topic, payloads. node: which one it was."""
 
     node: int
-    messages: tuple[tuple[float, tuple[Block | Event, ...]], ...]
+    messages: tuple[tuple[float, str, tuple[Block | Event, ...]], ...]
 
     @classmethod
     def of(cls, node: int, published: Sequence[Published]) -> Sent:
         return cls(
             node=node,
-            messages=tuple((each.at_s, tuple(_decoded(each))) for each in published if each.topic == TOPIC_BLOCKS),
+            messages=tuple(
+                (each.at_s, each.topic, tuple(_decoded(each))) for each in published if each.topic in INPUTS
+            ),
         )
 
 
@@ -83,10 +86,10 @@ class WholeJob:
         self.incidents: list[Mapping[str, Any]] = []
         own = {sent.node: sent for sent in odd}
         plan = [
-            (at_s + _SPREAD_S * node / nodes, node, sent.node, payloads)
+            (at_s + _SPREAD_S * node / nodes, node, sent.node, topic, payloads)
             for node in range(nodes)
             for sent in [own.get(node, sound)]
-            for at_s, payloads in sent.messages
+            for at_s, topic, payloads in sent.messages
         ]
         self._plan = deque(sorted(plan, key=lambda item: item[0]))
         self._feed.ns = int(self._plan[0][0] * _SECOND_NS)
@@ -96,9 +99,10 @@ class WholeJob:
         self._runner = EmbeddedRunner(
             self._feed,
             self._state,
-            [JobOperator(), ClusterOperator()],
+            [JobOperator(listens=True), ClusterOperator()],
             self._deliver,
             live=True,
+            input_topics=INPUTS,
             on_input=lambda record: self._people.see(record.payload, record.stamp_ns),
             commit_interval_s=0.0,
         )
@@ -111,10 +115,11 @@ class WholeJob:
             now_s = min(now_s + _AT_ONCE_S, until_s)
             ready = []
             while self._plan and self._plan[0][0] < now_s:
-                at_s, node, like, payloads = self._plan.popleft()
-                ready.append((at_s, encode_payloads([as_node(payload, like, node) for payload in payloads])))
-            for at_s, value in ready:
-                self._feed.put(int(at_s * _SECOND_NS), value)
+                at_s, node, like, topic, payloads = self._plan.popleft()
+                told = [as_node(payload, like, node) for payload in payloads]
+                ready.append((at_s, topic, encode_payloads(told, is_copy=topic == TOPIC_LOGS)))
+            for at_s, topic, value in ready:
+                self._feed.put(int(at_s * _SECOND_NS), topic, value)
                 messages, plain = messages + 1, plain + len(value)
             self._feed.ns = max(self._feed.ns, int(now_s * _SECOND_NS))
             cpu_s += self._turn()
@@ -170,9 +175,9 @@ class _Feed:
     def last_position(self) -> int:
         return self.position
 
-    def put(self, stamp_ns: int, value: bytes) -> None:
+    def put(self, stamp_ns: int, topic: str, value: bytes) -> None:
         self.ns = max(self.ns, stamp_ns)
-        self._add(TOPIC_BLOCKS, JOB, value)
+        self._add(topic, JOB, value)
 
     def append(self, topic: str, key: str, value: bytes, headers: Mapping[str, bytes] | None = None) -> int:
         self.wire.publish(topic, key, value)

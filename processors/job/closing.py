@@ -31,6 +31,8 @@ FURTHEST_BEHIND = 64
 STEPS_HELD = 4
 #: Jobs without steps: keep at most this many rows waiting for a step to close.
 MOST_PENDING_ROWS = 65_536
+#: Of ranks that may hold up a step: those that have left or cannot be seen do not.
+_LOOKED_AT = 8
 #: Steps of which the pattern of signatures is kept.
 PATTERN_STEPS = 3
 #: Steps whose losses and gradient norms are kept.
@@ -46,6 +48,21 @@ class Closed:
     rows: np.ndarray
     mismatch: Mismatch | None
     short: ShortStep | None
+
+
+def is_early(job: JobState) -> bool:
+    """Whether a rank that has not ended the next step holds it up for certain: far cheaper to see than the horizon."""
+    if not job.newest_step.size:
+        return True
+    furthest = int(job.newest_step.max()) - FURTHEST_BEHIND
+    if furthest > job.closed_step:
+        return False
+    behind = (job.newest_step <= job.closed_step) & (job.newest_step > furthest)
+    for rank in behind.nonzero()[0][:_LOOKED_AT].tolist():
+        facts = job.ranks.get(rank)
+        if facts is not None and not facts.exited_ns and rank not in job.blind_ranks and rank not in job.hidden_ranks():
+            return True
+    return False
 
 
 def horizon_of(job: JobState) -> int:

@@ -120,6 +120,7 @@ def _take_stopped(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> N
     job.set_node(event.identity.rank, event.identity.node)
     if not facts.stopped_ns:
         facts.stopped_ns, facts.stopped_stamp_ns = _time_of(job, event), stamp_ns
+        job.may_be_stopped = True
     if event.attributes.get("left_behind"):  # it lasted until somebody came to read the rings: nothing to wait for
         facts.stopped_stamp_ns = stamp_ns - SIGN_OF_LIFE_NS
     job.schedule(stamp_ns + STOP_HOLD_NS)

@@ -39,7 +39,10 @@ _ENDED_BY_SEQ = frozenset({Kind.RANK_NOT_ENTERED.value, Kind.DEADLOCK.value, Kin
 
 def judge_stops(job: JobState, now: int, ctx: Context) -> None:
     """A stopped process while peers run: told when they have shown it, since the others might stop as well."""
+    if not job.may_be_stopped:
+        return  # nearly always, and this is asked of every message
     if not any(facts.stopped_ns for facts in job.ranks.values()):
+        job.may_be_stopped = False
         return
     stopped = [rank for rank in job.alive() if job.ranks[rank].stopped_ns]
     if not stopped or job.stopping_finding() is not None:

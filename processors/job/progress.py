@@ -70,7 +70,7 @@ def _compare_stops(job: JobState, rows: np.ndarray, before: np.ndarray, was: np.
         facts = job.facts(int(rows["rank"][place]))
         if not facts.stopped_ns:
             facts.stopped_ns, facts.stopped_stamp_ns = int(before["read_ns"][place]), stamp_ns
-            job.facts_changed = True
+            job.facts_changed = job.may_be_stopped = True
         if ended[place] and not facts.exited_ns and facts.stopped_stamp_ns:
             facts.stopped_stamp_ns = 0  # it lasted: nothing to wait for, and its exit comes next
             job.facts_changed = True
@@ -95,16 +95,13 @@ def take_group_progress(job: JobState, arrived: Arrived, stamp_ns: int) -> None:
     job.group_rows[place] = rows
     job.group_rows["group"][place] = groups
     job.group_stamps[place] = stamp_ns
+    job.note_ages(place, rows)
     job.progress_changed = True
 
 
 def oldest_open_ns(job: JobState) -> int:
     """Age of the oldest operation that any rank has open."""
-    rows = job.group_rows
-    if not rows.size:
-        return 0
-    still = rows["open"]
-    return int(np.where(still < 0, rows["moved_age_ns"], rows["open_age_ns"] * (still > 0)).max())
+    return int(job.open_ages_ns.max()) if job.open_ages_ns.size else 0
 
 
 def find_waits(job: JobState, *, before_ends: bool = False) -> list[Wait]:

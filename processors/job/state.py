@@ -87,12 +87,14 @@ class JobState:
         self.ranks: dict[int, RankFacts] = {}
         self.endings: list[Ending] = []
         self.blind_ranks: set[int] = set()
+        self.may_be_stopped = True  # False: no rank has ``stopped_ns``. Not saved
         self.progress = np.zeros(0, PROGRESS)
         self.progress_stamps = np.zeros(0, np.int64)
         self.rare_until_ns = np.zeros(0, np.int64)  # when a rank was last in a phase without a usual length, 0 never
         # Newest progress row of every member of every group, in the order of ``members``; stamps: arrival, 0 = never.
         self.group_rows = np.zeros(0, GROUP_PROGRESS)
         self.group_stamps = np.zeros(0, np.int64)
+        self.open_ages_ns = np.zeros(0, np.int64)  # of each of these rows (``note_ages``): asked of every message
         self.group_first: list[int] = []
         # Rows of steps that are not closed yet.
         self.pending = OpenRows(COLLECTIVES, ("enqueued_ns", "started_ns", "done_ns"))
@@ -171,6 +173,7 @@ class JobState:
         self.group_first.append(self.group_rows.size)
         self.group_rows = concatenate([self.group_rows, np.zeros(len(members), GROUP_PROGRESS)], GROUP_PROGRESS)
         self.group_stamps = np.concatenate([self.group_stamps, np.zeros(len(members), np.int64)])
+        self.open_ages_ns = np.concatenate([self.open_ages_ns, np.zeros(len(members), np.int64)])
         self._group_index[group.uid] = index
         self._shape = self._places = None
         self.facts_changed = True
@@ -183,6 +186,11 @@ class JobState:
         if group.is_default:
             return "world"
         return group.name if group.desc in ("", "undefined") else group.desc
+
+    def note_ages(self, place: np.ndarray | slice, rows: np.ndarray) -> None:
+        """These rows are the newest of their members: how long each has had an operation open."""
+        still = rows["open"]
+        self.open_ages_ns[place] = np.where(still < 0, rows["moved_age_ns"], rows["open_age_ns"] * (still > 0))
 
     def rows_of_group(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Newest progress rows of a group's members and when they came, as views."""

@@ -195,6 +195,7 @@ def _read_progress(job: JobState, arrays: dict[str, np.ndarray]) -> None:
     job.rare_until_ns = arrays["rare"]
     known = arrays["group_rows"].size  # groups are only ever added, at the end
     job.group_rows[:known], job.group_stamps[:known] = arrays["group_rows"], arrays["group_stamps"]
+    job.note_ages(slice(0, known), job.group_rows[:known])
 
 
 def _read_steps(job: JobState, values: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:

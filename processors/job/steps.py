@@ -7,7 +7,7 @@ import numpy as np
 from ...telemetry.vocabulary import Kind
 from ..operator import Context
 from . import desync_story
-from .closing import FURTHEST_BEHIND, Closed, close_steps, horizon_of
+from .closing import FURTHEST_BEHIND, Closed, close_steps, horizon_of, is_early
 from .device import device_horizon, has_device_groups
 from .facts import OpenFinding
 from .findings import clear_finding, open_finding, revise
@@ -38,6 +38,8 @@ SPEED_KINDS = frozenset({Kind.RANK_SLOW.value, Kind.SLOW_TOGETHER.value})
 
 def close_ready_steps(job: JobState, now: int, ctx: Context) -> None:
     """Closes what can be closed. Steps like those before may lie for a while: joining many at once is cheap."""
+    if is_early(job):
+        return
     horizon = horizon_of(job)
     if horizon > job.closed_step and has_device_groups(job):
         # Whom nobody tells the end of must not hold up the rest for ever.

@@ -181,7 +181,7 @@ def test_one_node_as_another_has_its_ranks_and_groups(sound: Node, odd: Node) ->
 def test_events_of_one_node_as_another_keep_what_they_say(sound: Node) -> None:
     events = [
         payload
-        for _, payloads in Sent.of(1, sound.wire.published).messages
+        for _, _, payloads in Sent.of(1, sound.wire.published).messages
         for payload in payloads
         if isinstance(payload, Event)
     ]
@@ -199,7 +199,7 @@ def test_the_judge_is_fed_in_order_and_finds_the_hang(sound: Node, odd: Node, tm
     fed = job.feed(sound.end_s)
     assert not job.incidents
     sent = Sent.of(1, sound.wire.published).messages
-    assert fed.messages == pytest.approx(6 * sum(at_s < sound.end_s for at_s, _ in sent), abs=12)
+    assert fed.messages == pytest.approx(6 * sum(at_s < sound.end_s for at_s, _, _ in sent), abs=12)
     assert fed.cpu_s > 0
     assert job.state_bytes > 0
     assert job.state_rows > 0

@@ -1,0 +1,94 @@
+"""What is asked of every message of a large job is answered without a look at all ranks, and never otherwise."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.processors.job.synthetic_job import FOREVER, MemoryContext, SyntheticJob
+from whichrank.processors.job.closing import FURTHEST_BEHIND, horizon_of, is_early
+from whichrank.processors.job.facts import NodeFacts
+from whichrank.processors.job.operator import JobOperator
+from whichrank.processors.job.progress import oldest_open_ns
+from whichrank.processors.job.state import JobState
+from whichrank.processors.job.state_rows import load_job
+from whichrank.processors.job.waits import Places
+from whichrank.telemetry.vocabulary import Phase
+
+RANKS = 6
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    steps=st.lists(st.integers(-1, FURTHEST_BEHIND + 3), max_size=RANKS),
+    known=st.sets(st.integers(0, RANKS - 1)),
+    exited=st.sets(st.integers(0, RANKS - 1)),
+    blind=st.sets(st.integers(0, RANKS - 1)),
+    lost=st.sets(st.sampled_from(["a", "b"])),
+    world_size=st.integers(0, RANKS),
+    closed=st.integers(-1, FURTHEST_BEHIND + 3),
+)
+def test_a_step_that_is_held_up_for_certain_is_closed_by_no_horizon(
+    steps: list[int],
+    known: set[int],
+    exited: set[int],
+    blind: set[int],
+    lost: set[str],
+    world_size: int,
+    closed: int,
+) -> None:
+    job = JobState(job="j")
+    job.newest_step = np.array(steps, np.int64)
+    job.closed_step, job.world_size, job.blind_ranks = closed, world_size, blind
+    for rank in known:
+        job.set_node(rank, "ab"[rank % 2])
+        job.facts(rank).exited_ns = int(rank in exited)
+    for node in lost:
+        job.nodes[node] = NodeFacts(state="silent")
+    if is_early(job):
+        assert horizon_of(job) <= closed
+
+
+def test_the_usual_step_is_held_up_by_who_has_not_ended_it() -> None:
+    job = JobState(job="j")
+    job.world_size, job.closed_step = 2, 4
+    for rank in range(2):
+        job.facts(rank)
+    job.newest_step = np.array([5, 4], np.int64)
+    assert is_early(job)
+    job.newest_step[1] = 5
+    assert not is_early(job)
+
+
+def test_ages_of_open_operations_are_those_of_the_newest_rows_also_after_a_restart() -> None:
+    ctx, operator = MemoryContext(), JobOperator()
+    hang = SyntheticJob(
+        steps=12,
+        after_s=4.0,
+        delays=[lambda rank, step, phase: FOREVER if (rank, step, phase) == (2, 8, Phase.FORWARD) else 0.0],
+    )
+    seen = set()
+    for record in hang.records():
+        ctx.now = record.stamp_ns
+        operator.process([record], ctx)
+        job = load_job(ctx.table("job"))
+        assert job is not None
+        rows = job.group_rows
+        still = rows["open"]
+        ages = np.where(still < 0, rows["moved_age_ns"], rows["open_age_ns"] * (still > 0))
+        kept = operator._jobs["job-1"].states[0]  # noqa: SLF001  (the working copy is what is asked)
+        oldest = int(ages.max()) if ages.size else 0
+        assert oldest_open_ns(job) == oldest_open_ns(kept) == oldest
+        seen.add(oldest > 0)
+    assert seen == {False, True}
+
+
+@given(st.lists(st.lists(st.integers(0, 40), unique=True, max_size=8), max_size=5))
+def test_places_are_those_in_the_lists(groups: list[list[int]]) -> None:
+    places = Places.of([np.array(members, np.int64) for members in groups])
+    for group in range(len(groups) + 1):
+        ranks = np.arange(42, dtype=np.uint32)
+        found = places.find(np.full(42, group, np.uint16), ranks).tolist()
+        members = groups[group] if group < len(groups) else []
+        assert found == [members.index(rank) if rank in members else -1 for rank in range(42)]

@@ -20,7 +20,7 @@ if not __package__:
 from benchmarks.failing_ranks import Failure, fail
 from benchmarks.kafka_batches import Size
 from benchmarks.metric_series import series_of, series_of_ranks
-from benchmarks.node_cost import HANG_S, Node, cuts_per_s, observe, spans_in
+from benchmarks.node_cost import HANG_S, Node, cuts_per_s, first_step, observe, spans_in
 from benchmarks.reference_load import STEP_S
 from benchmarks.report import Report
 from benchmarks.stepped_node import RANKS_PER_NODE
@@ -37,8 +37,6 @@ ASKED_SERIES_PER_RANK = 100.0
 ASKED_CORES = 1.0
 REPLICATION = 3
 DAY_S = 86_400.0
-#: In which an agent says what there is.
-_FIRST_S = 2.0
 _SOUND, _ODD, _GUILTY = 1, 3, 5
 _MB, _GB = 1e6, 1e9
 #: Sentence, attributes and resource beside the text and the stack of an exception, and its exit.
@@ -75,10 +73,10 @@ def steady(report: Report, node: Node) -> None:
         f"{world:,}: of it lists of the groups' members in blocks",
         f"{node.member_lists() / RANKS_PER_NODE:,.0f} B/s a rank",
     )
-    first = node.wire.sizes(node.begin_s, node.begin_s + _FIRST_S)
+    first = first_step(world, node.node)
     report.shown(
-        f"{world:,}: first {_FIRST_S:.0f} s of a job, all topics",
-        f"{nodes * sum(size.stored for size in first.values()) / _MB:,.0f} MB",
+        f"{world:,}: first step of a job, with all definitions, all topics",
+        f"{nodes * first.stored / _MB:,.0f} MB ({nodes * first.plain / _MB:,.0f} plain)",
     )
     metrics = [each.value for each in node.wire.published if each.topic == TOPIC_METRICS]
     series, of_ranks = series_of(metrics), series_of_ranks(metrics)

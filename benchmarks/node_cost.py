@@ -117,6 +117,16 @@ def observe(world_size: int, node: int, guilty: tuple[int, ...] = ()) -> Node:
     )
 
 
+def first_step(world_size: int, node: int) -> Size:
+    """Over all topics: what there is, and a first step, which is a whole one."""
+    stepped = SteppedNode(world_size=world_size, node=node)
+    try:
+        stepped.run(1)
+    finally:
+        stepped.close()
+    return sum(stepped.wire.sizes(0.0).values(), Size())
+
+
 def without_members(each: Published) -> Published:
     payloads = [
         replace(payload, groups=tuple(replace(group, ranks="") for group in payload.groups))

@@ -5,6 +5,8 @@ Only ages that the agent measured are used, never the arrival of records: a slow
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from ...telemetry.vocabulary import EventFlag, Op, ProcessState
@@ -121,52 +123,80 @@ def find_waits(job: JobState, *, before_ends: bool = False) -> list[Wait]:
         seen = stamps > 0
         fresh = seen & (stamps >= fresh_since)
         hidden = np.array([(index, int(rank)) in blind or rank in lost for rank in members], bool)
+        # A rank that left stays where its last row saw it; one that is merely unseen may have moved on.
+        visible = (fresh | gone | (~seen & _has_fresh_progress(job, members))) & ~hidden
+        group = _Standing(job, index, seen, visible)
         for place in np.flatnonzero(fresh & ~gone & ~hidden & (rows["open"] != 0)):
-            wait = _read_wait(job, index, int(place), seen, fresh, gone, hidden)
+            wait = group.read_wait(int(place))
             if wait is not None:
                 waits.append(wait)
     waits.extend(_p2p_waits(job, fresh_since))
     return waits
 
 
-def _read_wait(
-    job: JobState, index: int, place: int, seen: np.ndarray, fresh: np.ndarray, gone: np.ndarray, hidden: np.ndarray
-) -> Wait | None:
-    members = job.members[index]
-    rows, _ = job.rows_of_group(index)
-    row = rows[place]
-    enqueued, completed = int(row["enqueued"]), int(row["completed"])
-    # Where no completion is seen, the newest call may be open: it is if somebody has not come and nothing moves.
-    blurred = completed < 0 or int(row["open"]) < 0
-    seq = enqueued if blurred else completed + 1
-    if seq > enqueued or seq < 1:
-        return None  # what is open is P2P
-    lacks = np.where(seen, rows["enqueued"] < seq, True)
-    on_device = job.on_device[index]
-    idle = not_begun(rows, seq) & seen if on_device and not blurred else np.zeros(rows.size, bool)
-    if idle[place]:
-        return None  # only its host has called; its device is busy with something else
-    lacks |= idle
-    lacks[place] = False
-    # A rank that left stays where its last row saw it; one that is merely unseen may have moved on.
-    visible = (fresh | gone | (~seen & _has_fresh_progress(job, members))) & ~hidden
-    missing = tuple(int(rank) for rank in members[lacks & visible])
-    unknown = tuple(int(rank) for rank in members[lacks & ~visible])
-    if blurred and not missing:
-        return None
-    age_ns = int(row["moved_age_ns"] if blurred else row["open_age_ns"])
-    return Wait(
-        rank=int(members[place]),
-        group=index,
-        seq=seq,
-        op=int(row["op"]),
-        p2p=False,
-        age_ns=age_ns,
-        since_ns=_read_ns(job, int(members[place])) - age_ns,
-        missing=missing,
-        unknown=unknown,
-        launched=tuple(rank for rank in missing if idle[int(np.flatnonzero(members == rank)[0])]),
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lacking:
+    """Who has not entered an operation. idle: by place, whose host has called it and whose device has not yet come."""
+
+    missing: tuple[int, ...]
+    unknown: tuple[int, ...]
+    launched: tuple[int, ...]
+    idle: np.ndarray
+
+
+class _Standing:
+    """Where the members of a group stand. Thousands wait in the same operation for the same few: found once."""
+
+    def __init__(self, job: JobState, index: int, seen: np.ndarray, visible: np.ndarray) -> None:
+        self._job, self._index, self._seen, self._visible = job, index, seen, visible
+        self._members = job.members[index]
+        self._rows, _ = job.rows_of_group(index)
+        self._lacking: dict[tuple[int, bool], _Lacking] = {}
+
+    def read_wait(self, place: int) -> Wait | None:
+        row = self._rows[place]
+        enqueued, completed = int(row["enqueued"]), int(row["completed"])
+        # Where no completion is seen, the newest call may be open: it is if somebody has not come and nothing moves.
+        blurred = completed < 0 or int(row["open"]) < 0
+        seq = enqueued if blurred else completed + 1
+        if seq > enqueued or seq < 1:
+            return None  # what is open is P2P
+        lacking = self._lacking.get((seq, blurred))
+        if lacking is None:
+            lacking = self._lacking[seq, blurred] = self._find_lacking(seq, blurred)
+        if lacking.idle[place]:
+            return None  # only its host has called; its device is busy with something else
+        if blurred and not lacking.missing:
+            return None
+        age_ns = int(row["moved_age_ns"] if blurred else row["open_age_ns"])
+        rank = int(self._members[place])
+        return Wait(
+            rank=rank,
+            group=self._index,
+            seq=seq,
+            op=int(row["op"]),
+            p2p=False,
+            age_ns=age_ns,
+            since_ns=_read_ns(self._job, rank) - age_ns,
+            missing=lacking.missing,
+            unknown=lacking.unknown,
+            launched=lacking.launched,
+        )
+
+    def _find_lacking(self, seq: int, blurred: bool) -> _Lacking:
+        """Who waits in it is none of them: it has called, and its device, where it has one, has come to it."""
+        rows, members = self._rows, self._members
+        lacks = np.where(self._seen, rows["enqueued"] < seq, True)
+        idle = np.zeros(rows.size, bool)
+        if self._job.on_device[self._index] and not blurred:
+            idle = not_begun(rows, seq) & self._seen
+        lacks |= idle
+        return _Lacking(
+            missing=tuple(members[lacks & self._visible].tolist()),
+            unknown=tuple(members[lacks & ~self._visible].tolist()),
+            launched=tuple(members[lacks & self._visible & idle].tolist()),
+            idle=idle,
+        )
 
 
 def _read_ns(job: JobState, rank: int) -> int:
@@ -199,14 +229,12 @@ def last_device_move_ns(job: JobState, rank: int) -> int:
 
 
 def _has_fresh_progress(job: JobState, members: np.ndarray) -> np.ndarray:
+    stamps = np.zeros(members.size, np.int64)
+    known = members < job.progress_stamps.size
+    stamps[known] = job.progress_stamps[members[known]]
     newest = int(job.progress_stamps.max()) if job.progress_stamps.size else 0
-    return np.array(
-        [
-            rank < job.progress_stamps.size and job.progress_stamps[rank] >= max(1, newest - FRESH_NS)
-            for rank in members
-        ],
-        bool,
-    )
+    fresh: np.ndarray = stamps >= max(1, newest - FRESH_NS)
+    return fresh
 
 
 def _p2p_waits(job: JobState, fresh_since: int) -> list[Wait]:

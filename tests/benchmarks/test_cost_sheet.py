@@ -11,7 +11,7 @@ from benchmarks.cost_sheet import burst, judge, steady
 from benchmarks.failing_ranks import fail
 from benchmarks.kafka_batches import BATCH_BYTES, Published, Wire, batches
 from benchmarks.metric_series import TARGET_INFO, series_of, series_of_ranks
-from benchmarks.node_cost import HANG_S, WINDOW, Node, cuts_per_s, observe, spans_in, without_members
+from benchmarks.node_cost import HANG_S, WINDOW, Node, cuts_per_s, first_step, observe, spans_in, without_members
 from benchmarks.reference_load import COLLECTIVES_PER_STEP, STEP_S
 from benchmarks.report import Report
 from benchmarks.stepped_node import RANKS_PER_NODE
@@ -141,6 +141,14 @@ def test_without_members_leaves_all_but_the_lists(sound: Node) -> None:
             assert old.rows.tobytes() == new.rows.tobytes()
             assert not any(group.ranks for group in new.groups)
             assert [group.uid for group in old.groups] == [group.uid for group in new.groups]
+
+
+def test_the_first_step_has_the_definitions_of_all_groups() -> None:
+    first = first_step(WORLD, 1)
+    members = (
+        2 * 8 * (WORLD // RANKS_PER_NODE) * 4
+    )  # on two topics, of eight groups, numbers of three or four characters
+    assert 0.9 * members < first.plain < 10 * members
 
 
 def test_lists_of_members_are_no_large_part_of_a_block(sound: Node) -> None:

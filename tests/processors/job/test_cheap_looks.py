@@ -10,10 +10,11 @@ from tests.processors.job.synthetic_job import FOREVER, MemoryContext, Synthetic
 from whichrank.processors.job.closing import FURTHEST_BEHIND, horizon_of, is_early
 from whichrank.processors.job.facts import NodeFacts
 from whichrank.processors.job.operator import JobOperator
-from whichrank.processors.job.progress import oldest_open_ns
+from whichrank.processors.job.progress import find_waits, oldest_open_ns
 from whichrank.processors.job.state import JobState
 from whichrank.processors.job.state_rows import load_job
 from whichrank.processors.job.waits import Places
+from whichrank.telemetry.records import Group
 from whichrank.telemetry.vocabulary import Phase
 
 RANKS = 6
@@ -82,6 +83,26 @@ def test_ages_of_open_operations_are_those_of_the_newest_rows_also_after_a_resta
         assert oldest_open_ns(job) == oldest_open_ns(kept) == oldest
         seen.add(oldest > 0)
     assert seen == {False, True}
+
+
+def test_thousands_that_wait_in_one_operation_are_told_whom_they_wait_for_once() -> None:
+    job = JobState(job="j")
+    job.add_group(Group(uid="u", name="0", ranks="0-1999", size=2000, is_default=True))
+    job.group_stamps[:] = 7
+    rows = job.group_rows
+    rows["rank"], rows["enqueued"], rows["completed"] = np.arange(2000), 5, 4
+    rows["open"], rows["open_age_ns"] = 1, 3_000_000_000
+    rows["enqueued"][13], rows["open"][13] = 4, 0
+    rows["enqueued"][77], rows["completed"][77] = 6, 5  # ahead of the others: waits in the next one, for all of them
+    for rank in range(2000):
+        job.facts(rank)
+    waits = find_waits(job)
+    assert len(waits) == 1999
+    usual = [wait for wait in waits if wait.rank != 77]
+    assert {wait.missing for wait in usual} == {(13,)}
+    assert len({id(wait.missing) for wait in usual}) == 1
+    (ahead,) = (wait for wait in waits if wait.rank == 77)
+    assert ahead.missing == tuple(rank for rank in range(2000) if rank != 77)
 
 
 @given(st.lists(st.lists(st.integers(0, 40), unique=True, max_size=8), max_size=5))

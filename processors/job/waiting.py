@@ -54,10 +54,7 @@ def find_blockage(waits: Sequence[Wait], old_ns: int) -> Blockage | None:
     old = [wait for wait in waits if wait.age_ns >= old_ns]
     if not old:
         return None
-    edges: dict[int, set[int]] = {}
-    for wait in waits:
-        if wait.missing:
-            edges.setdefault(wait.rank, set()).update(wait.missing)
+    edges = _edges(waits)
     reached = _reachable(edges, {wait.rank for wait in old if wait.missing})
     everyone = tuple(sorted({wait.rank for wait in waits}))
     # Who stands in a call for ranks that nobody sees is held up by them, and is no root.
@@ -68,10 +65,27 @@ def find_blockage(waits: Sequence[Wait], old_ns: int) -> Blockage | None:
         return _blockage("missing", sinks, old, everyone)
     if reached and not ends:
         return _judge_cycle(waits, old, edges, reached, everyone)
-    unseen = tuple(sorted({rank for wait in waits if wait in old or wait.rank in ends for rank in wait.unknown}))
+    unseen = tuple(
+        sorted({rank for wait in waits if wait.age_ns >= old_ns or wait.rank in ends for rank in wait.unknown})
+    )
     if unseen:
         return _blockage("unknown", unseen, old, everyone)
     return Blockage(sort="inside", suspects=(), wait=max(old, key=_age), waiting=everyone)
+
+
+def _edges(waits: Sequence[Wait]) -> dict[int, frozenset[int]]:
+    """By rank, for whom it waits. Thousands wait for the same thousands: those share one set."""
+    shared: dict[int, frozenset[int]] = {}  # by identity of ``missing``, which ``find_waits`` makes once a call
+    edges: dict[int, frozenset[int]] = {}
+    for wait in waits:
+        if not wait.missing:
+            continue
+        targets = shared.get(id(wait.missing))
+        if targets is None:
+            targets = shared[id(wait.missing)] = frozenset(wait.missing)
+        before = edges.get(wait.rank)
+        edges[wait.rank] = targets if before is None else before | targets
+    return edges
 
 
 def longest_wait_for(waits: Sequence[Wait], rank: int) -> Wait | None:
@@ -82,7 +96,7 @@ def longest_wait_for(waits: Sequence[Wait], rank: int) -> Wait | None:
 def _judge_cycle(
     waits: Sequence[Wait],
     old: Sequence[Wait],
-    edges: Mapping[int, set[int]],
+    edges: Mapping[int, frozenset[int]],
     reached: set[int],
     everyone: tuple[int, ...],
 ) -> Blockage:
@@ -94,29 +108,31 @@ def _judge_cycle(
         sinks = tuple(sorted(_reachable(strict, {wait.rank for wait in old if wait.rank in held}) & free))
         if sinks:
             return _blockage("missing", sinks, old, tuple(rank for rank in everyone if rank not in sinks))
-    cycle = tuple(sorted(rank for rank in reached if rank in _reachable(edges, set(edges[rank]))))
+    cycle = tuple(sorted(rank for rank in reached if rank in _reachable(edges, edges[rank])))
     oldest = max((wait for wait in old if wait.rank in cycle), key=_age, default=max(old, key=_age))
     return Blockage(sort="deadlock", suspects=(), wait=oldest, waiting=everyone, cycle=cycle)
 
 
 def _blockage(sort: str, suspects: tuple[int, ...], old: Sequence[Wait], everyone: tuple[int, ...]) -> Blockage:
-    direct = [wait for wait in old if _names_any(wait, suspects)]
-    waiting = tuple(rank for rank in everyone if rank not in suspects)
+    named = frozenset(suspects)
+    direct = [wait for wait in old if not named.isdisjoint(wait.missing) or not named.isdisjoint(wait.unknown)]
+    waiting = tuple(rank for rank in everyone if rank not in named)
     return Blockage(sort=sort, suspects=suspects, wait=max(direct or old, key=_age), waiting=waiting)
 
 
-def _names_any(wait: Wait, ranks: Collection[int]) -> bool:
-    return any(rank in ranks for rank in (*wait.missing, *wait.unknown))
-
-
-def _reachable(edges: Mapping[int, set[int]], starts: set[int]) -> set[int]:
+def _reachable(edges: Mapping[int, frozenset[int]], starts: Collection[int]) -> set[int]:
     seen: set[int] = set()
+    followed: set[int] = set()  # by identity: a set that thousands share is followed once
     frontier = list(starts)
     while frontier:
         rank = frontier.pop()
-        if rank not in seen:
-            seen.add(rank)
-            frontier.extend(edges.get(rank, ()))
+        if rank in seen:
+            continue
+        seen.add(rank)
+        targets = edges.get(rank)
+        if targets is not None and id(targets) not in followed:
+            followed.add(id(targets))
+            frontier.extend(targets)
     return seen
 
 

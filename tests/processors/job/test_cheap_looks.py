@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from typing import Any
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +16,7 @@ from whichrank.processors.job.operator import JobOperator
 from whichrank.processors.job.progress import find_waits, oldest_open_ns
 from whichrank.processors.job.state import JobState
 from whichrank.processors.job.state_rows import load_job
+from whichrank.processors.job.waiting import Wait, find_blockage
 from whichrank.processors.job.waits import Places
 from whichrank.telemetry.records import Group
 from whichrank.telemetry.vocabulary import Phase
@@ -113,3 +117,20 @@ def test_places_are_those_in_the_lists(groups: list[list[int]]) -> None:
         found = places.find(np.full(42, group, np.uint16), ranks).tolist()
         members = groups[group] if group < len(groups) else []
         assert found == [members.index(rank) if rank in members else -1 for rank in range(42)]
+
+
+def test_half_of_a_large_job_waiting_for_the_other_half_takes_no_edge_for_each_pair() -> None:
+    """2,000 wait for 2,000 that wait for one: pairs alone would be four million."""
+    common: dict[str, Any] = {"op": 1, "p2p": False, "age_ns": 5 * 10**9, "since_ns": 0}
+    one, many = (4000,), tuple(range(2000, 4000))
+    waits = [Wait(rank=rank, group=0, seq=9, missing=many, **common) for rank in range(2000)]
+    waits += [Wait(rank=rank, group=1, seq=4, missing=one, **common) for rank in many]
+    tracemalloc.start()
+    try:
+        found = find_blockage(waits, 3 * 10**9)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found is not None
+    assert (found.sort, found.suspects, len(found.waiting)) == ("missing", one, 4000)
+    assert peak < 8 << 20

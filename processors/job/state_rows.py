@@ -1,9 +1,9 @@
 """A job's state as rows of table "job", and back. No pickle.
 
-``facts`` slow-changing JSON, ``clock`` what changes with every batch (flush times in the order of ``offsets`` in
-``facts``), ``progress`` newest progress rows, ``steps`` the window of closed steps, ``open/N`` rows of open steps as
-they came, one per batch. A change of what these rows hold raises ``state_versions.SCHEMA_VERSION``: a state of another
-version is set aside and made anew from the bus.
+``revision`` number of the last change, ``facts`` slow-changing JSON, ``clock`` what changes with every batch (flush
+times in the order of ``offsets`` in ``facts``), ``progress`` newest progress rows, ``steps`` the window of closed
+steps, ``open/N`` rows of open steps as they came, one per batch. A change of what these rows hold raises
+``state_versions.SCHEMA_VERSION``: a state of another version is set aside and made anew from the bus.
 """
 
 from __future__ import annotations
@@ -62,16 +62,23 @@ def save_job(job: JobState, table: Table) -> None:
     _save_open(job, table)
     job.facts_changed = job.progress_changed = job.steps_changed = False
     job.revision += 1
+    table.put("revision", b"%d" % job.revision)
+    table.put_later("clock", lambda: _clock(job))
+
+
+def _clock(job: JobState) -> bytes:
     numbers = [getattr(job, name) for name in _CLOCK_NUMBERS]
     numbers += [job.flushed_ns.get(node, 0) for node in job.offsets]
     arrays = {"numbers": np.array(numbers), "open_calls": job.open_calls, "newest_step": job.newest_step}
-    table.put("clock", b"%d\n%s" % (job.revision, pack({}, arrays)))
+    return b"%d\n%s" % (job.revision, pack({}, arrays))
 
 
 def is_current(job: JobState, table: Table) -> bool:
-    """Whether this working copy is what the rows say (it is not after the runner rolled back)."""
-    clock = table.get("clock")
-    return clock is not None and clock.startswith(b"%d\n" % job.revision)
+    """Whether this working copy is what the rows say (it is not after the runner rolled back).
+
+    A state of an earlier release has no such row before its first change.
+    """
+    return table.get("revision") == b"%d" % job.revision
 
 
 def _open_tables(job: JobState) -> tuple[tuple[str, OpenRows], ...]:

@@ -140,7 +140,7 @@ def _judge_blockage(job: JobState, blockage: Blockage, waits: Sequence[Wait], no
             limit = max(limit, patience_ns(job, wait.group))
         if blockage.sort == "unknown":
             limit *= UNSEEN_FACTOR
-        if _is_ending(job, rank, now):
+        if _is_ending(job, rank, now) and _lived_on_ns(job, rank, wait) < limit:
             continue  # its own end says more than its absence
         if waited >= limit:
             late.append(rank)
@@ -233,6 +233,15 @@ def _is_ending(job: JobState, rank: int, now: int) -> bool:
     if row["process_state"] in (ProcessState.DEAD, ProcessState.ZOMBIE):
         return now - int(job.progress_stamps[rank]) < EXIT_HOLD_NS
     return row["phase"] == Phase.EXIT and int(row["phase_age_ns"]) < LEAVING_HOLD_NS
+
+
+def _lived_on_ns(job: JobState, rank: int, wait: Wait) -> int:
+    """How long a process that is gone had let a peer wait when its heart last beat: of rings that were read too late
+    to see it live. 0 where it is another clock's."""
+    row = job.progress_row(rank)
+    if row is None or row["process_state"] != ProcessState.DEAD or job.node_of(rank) != job.node_of(wait.rank):
+        return 0
+    return int(row["read_ns"]) - int(row["heartbeat_age_ns"]) - wait.since_ns
 
 
 def _is_leaving(job: JobState, rank: int) -> bool:

@@ -57,7 +57,7 @@ def find_standstill(job: JobState) -> Standstill | None:
     if not seen.any() or int(job.progress["phase_age_ns"][seen].min()) < FLOOR_NS:
         return None  # cheap, and nearly always the answer
     ranks = job.alive()
-    if len(ranks) < 2 or len(ranks) < job.world_size or not job.median_step_ns() or job.blind_ranks:
+    if len(ranks) < 2 or len(ranks) < job.world_size or not _step_ns(job) or job.blind_ranks:
         return None
     if any(job.ranks[rank].stopped_ns for rank in ranks) or (job.group_rows["open"] != 0).any():
         return None
@@ -113,7 +113,12 @@ def _patience_ns(job: JobState, found: Standstill) -> int:
     longest = int(job.longest_ns[phase]) if phase < job.longest_ns.size else 0
     if phase in RARE_PHASES and not longest:
         return long_ns
-    return int(max(FLOOR_NS, STEPS_OF_PATIENCE * job.median_step_ns(), TIMES_LONGEST * longest))
+    return int(max(FLOOR_NS, STEPS_OF_PATIENCE * _step_ns(job), TIMES_LONGEST * longest))
+
+
+def _step_ns(job: JobState) -> int:
+    """A usual step; of a job that has made only the first few, what its phases have taken at most. 0: none is known."""
+    return job.median_step_ns() or sum(int(job.longest_ns[phase]) for phase in _ORDER)
 
 
 def standstill_body(job: JobState, found: Standstill, now: int) -> Body:

@@ -259,6 +259,29 @@ def test_a_stop_seen_once_is_completed_by_the_heartbeats_left_behind() -> None:
     assert finding.body["bucket"] == "communication_hang"
 
 
+@pytest.mark.parametrize("hung_s", [2.0, 10.0])
+def test_a_hang_that_nobody_watched_is_told_although_all_were_then_asked_to_stop(hung_s: float) -> None:
+    """The agent is gone when rank 1 stands still; its owner ends the job, and then the rings are read."""
+    stands_s, gone_s = 4.0, 4.0 + hung_s + 0.125
+    job = SyntheticJob(
+        steps=30,
+        delays=[lambda rank, step, phase: FOREVER if rank == 1 and (step, phase) == (20, Phase.FORWARD) else 0],
+        states=lambda rank, at: ProcessState.DEAD if at >= gone_s else ProcessState.SLEEPING,
+        heartbeat_s=lambda rank, at: 0.0625,
+        events=[(gone_s, EventName.RANK_EXIT, rank, {"signal": 15, "sender_pid": 0}) for rank in range(4)],
+    )
+    start_ns = WALL_NS + int(job.start_s * SECOND)
+    died_ns, read_ns = start_ns + int(stands_s * SECOND), start_ns + int(gone_s * SECOND)
+    found = drive(
+        [record for record in job.records() if record.stamp_ns < died_ns or 0 <= record.stamp_ns - read_ns < 10**8]
+    )
+    (finding,) = found.final().values()
+    if hung_s > 3.0:
+        assert (finding.body["kind"], suspects(finding)) == ("rank_not_entered", [1])
+    else:
+        assert finding.body["kind"] == "planned_stop", "no longer than others had waited before"
+
+
 @pytest.mark.parametrize(
     ("first_look", "last_beat_s", "peers_until_s"),
     [
@@ -449,6 +472,7 @@ def test_a_rank_whose_process_is_gone_is_left_to_the_word_of_its_end() -> None:
         steps=30,
         delays=[lambda rank, step, phase: FOREVER if (rank, step, phase) == (2, 20, Phase.FORWARD) else 0],
         states=lambda rank, at: ProcessState.DEAD if rank == 2 and at >= 6.5 else ProcessState.SLEEPING,
+        heartbeat_s=lambda rank, at: at - 6.5 if rank == 2 and at > 6.5 else 0.05,
         events=[(8.5, EventName.RANK_EXIT, 2, {"signal": 0, "exit_code": 3, "exit_state": 0, "step": 20})],
         after_s=3.0,
     )

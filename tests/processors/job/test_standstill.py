@@ -33,15 +33,24 @@ def exchange(job: SyntheticJob, rank: int, step: int) -> list[Action]:
     ]
 
 
-def run(guilty: dict[int, Phase], *, ranks: int = 4, seconds: float = FOREVER, after_s: float = 40.0) -> MemoryContext:
-    """guilty: who stands still from step 30 on, and where."""
+def run(
+    guilty: dict[int, Phase],
+    *,
+    ranks: int = 4,
+    seconds: float = FOREVER,
+    after_s: float = 40.0,
+    begins: int = 30,
+    step_s: float = 0.2,
+) -> MemoryContext:
+    """guilty: who stands still, and where, from step ``begins`` on."""
     job = SyntheticJob(
         ranks=ranks,
         steps=40,
+        step_s=step_s,
         program=exchange,
         groups={"flags": list(range(ranks))},
         unseen=("flags",),
-        delays=[lambda rank, step, phase: seconds if step == 30 and guilty.get(rank) is phase else 0],
+        delays=[lambda rank, step, phase: seconds if step == begins and guilty.get(rank) is phase else 0],
         after_s=after_s,
     )
     return drive(job.records())
@@ -56,6 +65,14 @@ def test_the_rank_that_alone_is_behind_is_named(phase: Phase, ranks: int) -> Non
     assert finding.body["suspects"][0]["where"]["phase"] == phase.name.lower()
     assert "no collective is open" in finding.body["evidence"][0]["shows"]
     assert 10.0 <= finding.body["times"]["detected"] - finding.body["times"]["onset"] <= 12.5
+
+
+@pytest.mark.parametrize("begins", [2, 3, 4])
+def test_after_the_first_few_steps_too(begins: int) -> None:
+    """Before it is known how long a step usually takes: by the longest that its phases have taken."""
+    (finding,) = run({1: Phase.FORWARD}, begins=begins, step_s=1.9).final().values()
+    assert [item["rank"] for item in finding.body["suspects"]] == [1]
+    assert finding.body["times"]["detected"] - finding.body["times"]["onset"] <= 16.0
 
 
 def test_where_all_stand_at_one_place_nobody_is_named() -> None:

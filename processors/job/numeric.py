@@ -68,7 +68,7 @@ def find_non_finite(rows: np.ndarray) -> BadNumber | None:
         value="NaN" if np.isnan(values).any() else "infinity",
         ranks=tuple(sorted(int(rank) for rank in rows["rank"][bad & now])),
         all_ranks=tuple(sorted(int(rank) for rank in rows["rank"][known & now])),
-        onset_ns=int(rows["end_ns"][bad & now].min()),
+        onset_ns=int(rows["begin_ns"][bad & now].min()),  # it shows at the step's end, and came of what was done in it
     )
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-from pathlib import Path
-
 import pytest
 
 from .catalogue import SCENARIOS
@@ -27,14 +24,6 @@ def test_a_job_started_again_and_again_gets_to_the_end_of_its_steps() -> None:
             shifts.append(plan.options["shift"])
     assert 60.0 in shifts
     assert max(shifts) > 60.0
-
-
-def test_it_is_started_as_often_as_its_plan_says(tmp_path: Path) -> None:
-    plan = draw_plan(STARTED_AGAIN, 1, 0)
-    assert STARTED_AGAIN.job is not None
-    _, _, script = STARTED_AGAIN.job(STARTED_AGAIN, plan, tmp_path).job_command()
-    assert [shlex.split(part)[0] for part in script.split("; ")].count("set") == 1
-    assert script.count("resuming.py") == plan.options["shifts"] == 3
 
 
 @pytest.mark.parametrize("scenario", [one for one in SCENARIOS if one.clean_s and "shifts" not in one.options])

@@ -151,6 +151,8 @@ class JobOperator:
         judge_counts(job, now, ctx)
         if self._listens:
             judge_over(job, now, ctx)
+        elif job.step_rows.size and all(facts.exited_ns for facts in job.ranks.values()):
+            close_ready_steps(job, now, ctx)  # nobody is left to say that the job is over: its whichrank was killed
         revise_all(job, ctx, now)
 
     def _enter(self, job: JobState, payload: Block | Event, now: int, ctx: Context) -> bool:
@@ -260,7 +262,7 @@ class JobOperator:
             begin_again(job)
         job.facts_changed = True
         take(job, event, stamp_ns, ctx)
-        if self._listens and event.name in _ENDS:
+        if event.name in _ENDS:
             job.schedule(stamp_ns + LAST_WORDS_NS)  # not at each of a large job's ends
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -110,3 +111,19 @@ def test_a_job_that_begins_again_is_not_over() -> None:
 def test_where_a_command_tells_of_its_end_nothing_is_concluded_from_the_records() -> None:
     context = drive(hung(exits(20.0, signal=9), 20.0).records(), idle_s=AFTER_S)
     assert not only(context).cleared
+
+
+def test_the_last_steps_of_rings_that_were_left_behind_are_judged() -> None:
+    """Their whichrank was killed, and all that they hold comes in one moment."""
+    job = SyntheticJob(
+        steps=100,
+        slow=lambda rank, step: 2.0 if rank == 2 and step >= 50 else 1.0,
+        events=exits(35.0, exit_state=ExitState.NORMAL, exit_code=0),
+    )
+    records = job.records()
+    killed_ns, read_ns = WALL_NS + 112 * SECOND, WALL_NS + 140 * SECOND
+    left = [replace(record, stamp_ns=read_ns) for record in records if record.stamp_ns >= killed_ns]
+    context = drive([*(record for record in records if record.stamp_ns < killed_ns), *left], idle_s=3.0)
+    finding = only(context)
+    assert (finding.body["kind"], [item["rank"] for item in finding.body["suspects"]]) == ("rank_slow", [2])
+    assert abs(finding.body["first_bad"]["step"] - 50) <= 1

@@ -197,13 +197,15 @@ class NodesJob(Job):
 
     def boot(self, name: str) -> None:
         """A node, and its agent, which is there before any job."""
-        node = LanNode(name, self.folder, self.environment, clock_ahead_s=self.clocks_s[name])
+        # By its plan a job's processes are known, and killed in the end: a node and its agent are none of them.
+        own = {name: value for name, value in self.environment.items() if name != "SCENARIO_PLAN"}
+        node = LanNode(name, self.folder, own, clock_ahead_s=self.clocks_s[name])
         self.nodes[name] = node
         if self.room.embedded:
             return
         console = self.folder / f"agent-{name}.txt"
         command = [*whichrank_command(), "agent", "--kafka", self.room.kafka.address]
-        self.agents[name] = node.start([*command, "--data", str(self.folder / name)], self.environment, console)
+        self.agents[name] = node.start([*command, "--data", str(self.folder / name)], own, console)
         eventually(
             lambda: f"agent of node {name}" in console.read_text(errors="replace"),
             what=f"the agent of {name} is there",

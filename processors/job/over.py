@@ -43,7 +43,8 @@ def judge_over(job: JobState, now: int, ctx: Context) -> None:
     if job.finished_ns or job.judged_by:
         return
     lost = {name for name, node in job.nodes.items() if node.state != "here"}
-    if any(not facts.exited_ns and facts.node not in lost for facts in job.ranks.values()):
+    # Of a rank that was never seen no node is known: it is only waited for.
+    if any(facts.node and not facts.exited_ns and facts.node not in lost for facts in job.ranks.values()):
         return
     exits = [ending for ending in job.endings if ending.sort == "exit"]
     if not exits:

@@ -87,6 +87,22 @@ def test_a_rank_that_was_killed_stays_the_cause_when_the_others_are_taken_down()
     assert (finding.cleared, finding.body["job"]["now"]) == (False, "stopped")
 
 
+def test_a_rank_that_never_came_holds_the_end_of_the_others_up_no_longer() -> None:
+    """It is suspected, and nothing has been heard of it."""
+    init = [(0.1, EventName.RANK_JOINING, rank, {"joined": False, "timeout_s": 50.0}) for rank in range(3)]
+    ends = [told for told in exits(30.0, signal=15) if told[2] != 3]
+    job = SyntheticJob(
+        steps=0,
+        absent=(3,),
+        after_s=AFTER_S,
+        ends=dict.fromkeys(range(3), 30.0),
+        events=[*init, *ends, launcher_ends(31.0)],
+    )
+    finding = only(judged(job))
+    assert (finding.body["kind"], finding.cleared) == ("rank_never_joined", True)
+    assert resolved_s(finding) < 31.2 + LAST_WORDS_NS / SECOND
+
+
 def test_what_is_slow_ends_with_a_job_that_ends_well() -> None:
     job = SyntheticJob(
         steps=100,

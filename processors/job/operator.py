@@ -25,7 +25,7 @@ from .joining import judge_joining
 from .nodes import judge_nodes
 from .numeric import find_non_finite
 from .open_rows import Arrived
-from .over import LAST_WORDS_NS, begin_again, judge_over
+from .over import LAST_WORDS_NS, begin_again, have_all_ended, judge_over
 from .progress import take_group_progress, take_progress
 from .rows import in_dtype
 from .signatures import note_open_calls, report_mismatch
@@ -151,7 +151,7 @@ class JobOperator:
         judge_counts(job, now, ctx)
         if self._listens:
             judge_over(job, now, ctx)
-        elif job.step_rows.size and all(facts.exited_ns for facts in job.ranks.values()):
+        elif job.step_rows.size and have_all_ended(job):
             close_ready_steps(job, now, ctx)  # nobody is left to say that the job is over: its whichrank was killed
         revise_all(job, ctx, now)
 

@@ -6,6 +6,8 @@ launchers. A launcher that lives may start its ranks again, so it is waited for,
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from ...telemetry.vocabulary import Kind
 from ..operator import Context
 from .crash_order import SIGKILL, Ending, role_hint
@@ -43,8 +45,7 @@ def judge_over(job: JobState, now: int, ctx: Context) -> None:
     if job.finished_ns or job.judged_by:
         return
     lost = {name for name, node in job.nodes.items() if node.state != "here"}
-    # Of a rank that was never seen no node is known: it is only waited for.
-    if any(facts.node and not facts.exited_ns and facts.node not in lost for facts in job.ranks.values()):
+    if not have_all_ended(job, lost):
         return
     exits = [ending for ending in job.endings if ending.sort == "exit"]
     if not exits:
@@ -56,6 +57,12 @@ def judge_over(job: JobState, now: int, ctx: Context) -> None:
         return
     job.exit_code = 0 if all(role_hint(ending) == "none" for ending in job.endings) else 1
     say_last_words(job, max(ending.time_ns for ending in exits), now, ctx, asked=_was_asked_to_end(job, exits))
+
+
+def have_all_ended(job: JobState, lost: Collection[str] = ()) -> bool:
+    """Whether no rank is left, but for those on lost nodes. Of one that was never seen no node is known: it is only
+    waited for."""
+    return all(facts.exited_ns or not facts.node or facts.node in lost for facts in job.ranks.values())
 
 
 def begin_again(job: JobState) -> None:

@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..plan import Blame, Ending, Pace, Scenario, Truth
-from .truths import DDP, DIED, NOT_ENTERED
+from ..plan import Ending, Pace, Scenario
+from .truths import DDP, DIED, NEVER_JOINED, NOT_ENTERED
 
-#: Nothing stands in the way of a stack but that its process must be known, which it is from its import of torch on.
-_NEVER_JOINED = Truth(
-    bucket="communication_hang",
-    kind="rank_never_joined",
-    blame=Blame.GUILTY,
-    scope="rank",
-    pace=Pace.WITHIN,
-    within_s=30.0,
-)
 _BY_DESIGN = replace(NOT_ENTERED, scope="application")
 
 HANGS = (
@@ -89,7 +80,7 @@ HANGS = (
     ),
     Scenario(
         name="never joins",
-        truth=replace(_NEVER_JOINED, leaves_stack=True),
+        truth=replace(NEVER_JOINED, leaves_stack=True),
         ending=Ending.HANGS,
         workloads=("late_comer",),
         fault="sleep",
@@ -97,7 +88,7 @@ HANGS = (
     ),
     Scenario(
         name="never joins, seen until the page",
-        truth=replace(_NEVER_JOINED, severities=("info", "page"), within_s=42.0),
+        truth=replace(NEVER_JOINED, severities=("info", "page"), within_s=42.0),
         ending=Ending.EITHER,
         workloads=("late_comer",),
         fault="sleep",
@@ -106,7 +97,7 @@ HANGS = (
     ),
     Scenario(
         name="never comes as far as torch",
-        truth=_NEVER_JOINED,
+        truth=NEVER_JOINED,
         ending=Ending.HANGS,
         workloads=("late_comer",),
         fault="blocked_read",

@@ -11,6 +11,15 @@ STEPPING = (*DDP, "accumulate", "two_groups")
 ANYWHERE = ("data", "forward", "backward", "metrics")
 INSIDE = ("data", "forward", "backward")
 
+#: Nothing stands in the way of a stack but that its process must be known, which it is from its import of torch on.
+NEVER_JOINED = Truth(
+    bucket="communication_hang",
+    kind="rank_never_joined",
+    blame=Blame.GUILTY,
+    scope="rank",
+    pace=Pace.WITHIN,
+    within_s=30.0,
+)
 NOT_ENTERED = Truth(
     bucket="communication_hang",
     kind="rank_not_entered",

@@ -17,8 +17,8 @@ import psutil
 
 from tests.scenarios.catalogue.nodes import AGENT_SILENT, NODE_LOST
 from tests.scenarios.catalogue.restarts import OWN_STORE
-from tests.scenarios.catalogue.truths import INSIDE, NOT_ENTERED, RAISED
-from tests.scenarios.plan import Blame, Ending, Pace, Scenario, Truth
+from tests.scenarios.catalogue.truths import INSIDE, NEVER_JOINED, NOT_ENTERED, RAISED
+from tests.scenarios.plan import Ending, Scenario
 from tests.scenarios.runner import Job
 from tests.stack.nodes.jobs import COMPANY_PORT, MASTER_PORT, Launch, NodesJob
 from tests.stack.nodes.lan import NAMES
@@ -29,14 +29,6 @@ JOIN_TIMEOUT_S = 50.0
 REPLACED_AFTER_S = (2.0, 6.0)
 STEPS_BEFORE_PREEMPTION = 4
 LONG_S = 300.0
-NEVER_JOINED = Truth(
-    bucket="communication_hang",
-    kind="rank_never_joined",
-    blame=Blame.GUILTY,
-    scope="rank",
-    pace=Pace.WITHIN,
-    within_s=30.0,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,9 @@
 Blocks of 4 real ranks replicated to jobs of 32, each with ids, clocks and jitter of its own, some of them in a fault;
 sent in real time for more than a minute, in waves of jobs. State is persisted, incidents go out in transactions.
 What counts is the rate at which collective records went through while the lag stayed bounded, and was 0 at the end.
-Beside it: what the same records cost as plain OTLP data points.
-Run: ``python -m benchmarks.kafka_throughput [--capture DIR] [--jobs N] [--client confluent-kafka]``.
+Beside it: what the same records cost as plain OTLP data points. With ``--behind`` the consumer comes only when so many
+records lie there: it must catch up while more come, and take nothing of it for a hang.
+Run: ``python -m benchmarks.kafka_throughput [--capture DIR] [--jobs N] [--client confluent-kafka] [--behind 1000000]``.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ PARTITIONS = 12
 AHEAD_S = 20.0
 OTHER_CORE, OUR_CORE = 0, 1
 SETTLE_S = 60.0
+#: The rate is not the same all the time.
+_MORE = 1.2
 #: Of the rows that are turned into plain data points.
 POINTS = 20_000
 
@@ -106,8 +109,10 @@ def main() -> int:
     parser.add_argument("--capture", type=Path, help="capture folder of an earlier run instead of recording one")
     parser.add_argument("--jobs", type=int, default=40, help="of 32 ranks, at a time")
     parser.add_argument("--client", choices=CLIENTS, default="kafka-python")
+    parser.add_argument("--behind", type=int, default=0, help="records that lie there when the consumer starts")
     options = parser.parse_args()
-    report = Report(f"over Kafka, end to end, {options.client}: records of real ranks, replicated")
+    behind = f", {options.behind:,} records behind" if options.behind else ""
+    report = Report(f"over Kafka, end to end, {options.client}{behind}: records of real ranks, replicated")
     with tempfile.TemporaryDirectory() as folder:
         capture = options.capture or record(Path(folder), PACE)
         recorded = list(read_capture(capture))
@@ -116,14 +121,14 @@ def main() -> int:
         try:
             kafka.start()
             os.sched_setaffinity(kafka.service.pid, {OTHER_CORE})
-            measure(report, prepared, kafka, Path(folder), options.client)
+            measure(report, prepared, kafka, Path(folder), options.client, options.behind)
         finally:
             kafka.kill()
         plain_points(report, recorded)
     return report.finish()
 
 
-def measure(report: Report, prepared: Prepared, kafka: Kafka, folder: Path, client: str) -> None:
+def measure(report: Report, prepared: Prepared, kafka: Kafka, folder: Path, client: str, behind: int) -> None:
     settings = kafka.settings(client=client)
     admin = make_client(settings).admin()
     for plan in TOPICS:
@@ -131,6 +136,8 @@ def measure(report: Report, prepared: Prepared, kafka: Kafka, folder: Path, clie
     identity = identity_of(admin, _once_there(admin))
     feed, began_ns = start_feed(prepared, settings, folder)
     os.sched_setaffinity(0, {OUR_CORE})
+    starts_ns = began_ns + round(_MORE * behind / prepared.records * prepared.seconds * 1e9) if behind else 0
+    time.sleep(max(0.0, (starts_ns - time.time_ns()) / 1e9))
     log = KafkaLog(
         make_client(settings),
         [TOPIC_BLOCKS],
@@ -151,11 +158,14 @@ def measure(report: Report, prepared: Prepared, kafka: Kafka, folder: Path, clie
     )
     service = Service(runner, log, shadow=False, report=print)
     lags: list[float] = []
+    caught_up_ns = 0
     cpu = time.process_time()
     while feed.poll() is None or not log.caught_up():
         time.sleep(service.turn())
         if time.time_ns() > began_ns:
             lags.append(log.lag_s())
+            if not caught_up_ns and log.caught_up():
+                caught_up_ns = time.time_ns()
         if feed.poll() is not None and time.time_ns() > began_ns + (prepared.seconds + SETTLE_S) * 1e9:
             break
     ended_ns = time.time_ns()
@@ -170,12 +180,24 @@ def measure(report: Report, prepared: Prepared, kafka: Kafka, folder: Path, clie
     said = feed.stdout.read().decode().strip() if feed.stdout else ""
     report.at_least("seconds", ASKED_SECONDS, took_s)
     report.at_least("groups", ASKED_GROUPS, prepared.groups)
-    report.at_least("collective records a second, end to end", ASKED_RECORDS_PER_S, prepared.records / took_s)
+    if behind:
+        report.at_least("records that lay there when it started", behind, _due(prepared, starts_ns - began_ns))
+        report.all_of("caught up while more came", int(bool(caught_up_ns)), 1)
+        report.shown("seconds that it took", f"{(caught_up_ns - starts_ns) / 1e9:.1f}")
+    else:
+        report.at_least("collective records a second, end to end", ASKED_RECORDS_PER_S, prepared.records / took_s)
+        report.at_most("lag, 99th of 100 (s)", ASKED_LAG_S, float(np.percentile(lags, 99)) if lags else float("inf"))
     report.shown("of the consumer's core", f"{cpu / took_s:.0%}; {prepared.records / cpu / 1e6:.2f} M records a second")
     report.shown("sender", said)
-    report.at_most("lag, 99th of 100 (s)", ASKED_LAG_S, float(np.percentile(lags, 99)) if lags else float("inf"))
     report.at_most("lag at the end (s)", 0.0, end_lag_s)
     check_faults(report, prepared, settings)
+
+
+def _due(prepared: Prepared, after_ns: int) -> int:
+    """Collective records of the messages that are due by then."""
+    payloads = [payload for due_ns, _, each in prepared.messages if due_ns <= after_ns for payload in each]
+    blocks = (each for each in payloads if isinstance(each, Block) and each.name is EventName.BLOCK_COLLECTIVES)
+    return sum(len(block.rows) for block in blocks)
 
 
 def _once_there(admin: Admin) -> Mapping[str, TopicFacts]:

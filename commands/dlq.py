@@ -26,7 +26,10 @@ SHOWN_BYTES = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """One message of the dead-letter topic. ``name`` is PARTITION/OFFSET there."""
+    """One message of the dead-letter topic. ``name`` is PARTITION/OFFSET there.
+
+    whole_bytes: its size where it came from; ``value`` may be the beginning only.
+    """
 
     name: str
     reason: str
@@ -35,13 +38,18 @@ class DeadLetter:
     stamp_ns: int
     key: bytes
     value: bytes
+    whole_bytes: int
+
+    @property
+    def is_cut(self) -> bool:
+        return self.whole_bytes > len(self.value)
 
     @classmethod
     def of(cls, message: Fetched) -> DeadLetter:
         def text(name: str) -> str:
             return message.headers.get(name, b"").decode("utf-8", "replace")
 
-        stamp = text(names.DLQ_STAMP_NS)
+        stamp, size = text(names.DLQ_STAMP_NS), text(names.DLQ_BYTES)
         return cls(
             name=f"{message.partition}/{message.offset}",
             reason=text(names.DLQ_REASON),
@@ -50,6 +58,7 @@ class DeadLetter:
             stamp_ns=int(stamp) if stamp.isdigit() else message.stamp_ns,
             key=message.key,
             value=message.value,
+            whole_bytes=int(size) if size.isdigit() else len(message.value),
         )
 
 
@@ -71,7 +80,7 @@ def dlq_list(options: TopicsOptions, *, limit: int, as_json: bool) -> int:
         table.add_column(heading, justify="right" if heading == "bytes" else "left", overflow="fold")
     for letter in letters:
         table.add_row(
-            letter.name, _when(letter), f"{letter.topic} {letter.place}", str(len(letter.value)), letter.reason
+            letter.name, _when(letter), f"{letter.topic} {letter.place}", str(letter.whole_bytes), letter.reason
         )
     Console(width=None if sys.stdout.isatty() else 160).print(table)
     return 0
@@ -98,6 +107,10 @@ def dlq_show(options: TopicsOptions, name: str, *, raw: bool) -> int:
         sys.stdout.write(f"{start:08x}  {row.hex(' '):<47}  {readable}\n")
     if len(letter.value) > SHOWN_BYTES:
         sys.stdout.write(f"... {len(letter.value) - SHOWN_BYTES} more bytes (--raw gives all)\n")
+    if letter.is_cut:
+        sys.stdout.write(
+            f"... {letter.whole_bytes - len(letter.value)} more are only at {letter.topic} {letter.place}\n"
+        )
     return 0
 
 
@@ -128,6 +141,12 @@ def _send(client: Client, letters: list[DeadLetter]) -> tuple[int, list[str]]:
         if not letter.topic:
             refused.append(f"letter {letter.name} does not say where it came from")
             continue
+        if letter.is_cut:
+            refused.append(
+                f"letter {letter.name} has only the first {len(letter.value)} of {letter.whole_bytes} bytes; the whole "
+                f"is at {letter.topic} {letter.place} (partition/offset), as long as that topic keeps it"
+            )
+            continue
         try:
             producer.send(letter.topic, letter.key, letter.value, None, lambda sent, trouble: answers.append(trouble))
             asked += 1
@@ -155,7 +174,7 @@ def _plain(letter: DeadLetter) -> dict[str, object]:
         "when": _when(letter),
         "from": f"{letter.topic} {letter.place}",
         "key": letter.key.decode("utf-8", "replace"),
-        "bytes": len(letter.value),
+        "bytes": letter.whole_bytes,
         "why": letter.reason,
     }
 

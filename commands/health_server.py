@@ -56,6 +56,7 @@ class _Collector:
             "published": ("conclusions published", health.published),
             "unreadable": ("records that went to the dead-letter topic", health.unreadable),
             "missed": ("messages that retention had deleted before they were read", health.missed),
+            "too_large": ("conclusions that no broker takes because of their size", health.too_large),
             "failed_commits": ("commits that the disk refused", health.failed_commits),
         }
         for name, (text, count) in counters.items():

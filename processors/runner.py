@@ -9,14 +9,12 @@ A standby does the same and delivers nothing: it drops from its outbox what mark
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
 
-from ..telemetry import attributes as names
 from ..telemetry.otlp import decode_logs, encode_payloads
 from ..telemetry.records import Broken, Event, Finding, Identity, Incident, Payload, Record
 from ..telemetry.vocabulary import EventName
@@ -32,6 +30,7 @@ from ..transport.bus import (
     Bus,
     Message,
 )
+from .dead_letters import dead_letter
 from .operator import Operator, Timer
 from .runner_delivery import OUTPUT_TOPICS, READ_LIMIT, Delivery
 from .runner_state import KeyTables, RunnerState
@@ -327,16 +326,10 @@ class EmbeddedRunner:
         self.broken += 1
         if self.broken == 1:
             self._report(f"{message.topic}, position {message.position}: {broken.reason}; kept on {TOPIC_DLQ}")
-        record = Record(topic=TOPIC_DLQ, key=message.key, stamp_ns=self.now_ns, payload=broken)
-        place = message.place or (0, message.position)
-        headers = {
-            names.DLQ_REASON: broken.reason,
-            names.DLQ_TOPIC: message.topic,
-            names.DLQ_PARTITION: str(place[0]),
-            names.DLQ_OFFSET: str(place[1]),
-            names.DLQ_STAMP_NS: str(message.stamp_ns),
-        }
-        self._delivery.add(record, broken.value, json.dumps(headers))
+        kept, headers = dead_letter(message, broken)
+        self._delivery.add(
+            Record(topic=TOPIC_DLQ, key=message.key, stamp_ns=self.now_ns, payload=kept), kept.value, headers
+        )
 
     # --- operators ---
     def _dispatch(self, first: int, records: Sequence[tuple[int, Record]]) -> None:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from ..transport.kafka_client import Fenced, KafkaTrouble
-from ..transport.kafka_log import KafkaLog, Unsettled
+from ..transport.kafka_log import KafkaLog
+from ..transport.kafka_writer import Unsettled
 from .runner import EmbeddedRunner
 
 #: A leader that has written nothing to the clock for so long is gone: it writes every 3 s.
@@ -53,6 +54,8 @@ class ServiceHealth:
     outbox: int
     #: Messages that retention had deleted before they were read.
     missed: int
+    #: Conclusions that were left out because no broker takes a message of their size.
+    too_large: int
     failed_commits: int
     rows: int
     timers: int
@@ -133,6 +136,7 @@ class Service:
             published=self._runner.published,
             outbox=self._runner.outbox_size,
             missed=self._log.missed,
+            too_large=self._log.too_large,
             failed_commits=self._runner.failed_commits,
             rows=self._runner.state_rows,
             timers=timers,

@@ -54,6 +54,7 @@ DLQ_TOPIC = "whichrank.dlq.topic"
 DLQ_PARTITION = "whichrank.dlq.partition"
 DLQ_OFFSET = "whichrank.dlq.offset"
 DLQ_STAMP_NS = "whichrank.dlq.stamp_ns"
+DLQ_BYTES = "whichrank.dlq.bytes"  # of the whole, where only its beginning is kept
 
 # --- steps and phases -----------------------------------------------------------------------------------------------
 STEP = "whichrank.step"

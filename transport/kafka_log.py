@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -18,12 +17,12 @@ from dataclasses import dataclass, field
 from ..telemetry.topics import TOPIC_CLOCK
 from .bus import HEADER_PUBLISHED, Message, Output
 from .cuts import Queue, choose_cut, in_order, pack_ends, unpack_ends
-from .kafka_client import Client, Consumer, Fenced, Fetched, KafkaTrouble, Partition, Producer
+from .kafka_client import Client, Consumer, Fenced, Fetched, KafkaTrouble, Partition
+from .kafka_writer import APPEND_TIMEOUT_S, HEADER_BY, KafkaWriter, Unsettled
 
 #: Headers of records in the clock topic. A record has one of the first two, or is a mark of the runner's.
 HEADER_CUT = "whichrank.cut"  # ends per partition, as JSON
 HEADER_ALIVE = "whichrank.alive"  # the publishing instance has nothing else to say
-HEADER_BY = "whichrank.by"  # name of the instance that wrote it
 
 #: Cuts are proposed this often at most: what a record waits for, against what a cut costs.
 CUT_PERIOD_S = 0.1
@@ -35,20 +34,12 @@ _MOST_NAMED = 4
 #: What is held of a partition before fetching more of it waits.
 QUEUE_MESSAGES = 20_000
 QUEUE_BYTES = 32 << 20
-#: How long an append, or a transaction, may take.
-APPEND_TIMEOUT_S = 5.0
-#: After a flush the client's thread may still be about to call back.
-FLUSHED_S = 0.5
 #: Before the first record of the clock is -1.
 NOT_OPEN = -2
 #: How much of the clock is read at first to find a cut in it.
 SEARCH_RECORDS = 64
 #: New partitions of a topic are looked for this often.
 PARTITIONS_PERIOD_S = 30.0
-
-
-class Unsettled(KafkaTrouble):
-    """Whether an earlier transaction was committed stands in the clock by now."""
 
 
 @dataclass(slots=True)
@@ -94,13 +85,11 @@ class KafkaLog:
         self._client = client
         self._topics = tuple(topics)
         self._instance = instance.encode()
-        self._transactional_id = transactional_id
         self._report = report
         self._monotonic_s = monotonic_s
         self._clock: Partition = (TOPIC_CLOCK, 0)
         self._consumer: Consumer | None = client.consumer(committed_only=True)
-        self._appender: Producer | None = None
-        self._publisher: Producer | None = None
+        self._writer = KafkaWriter(client, instance=self._instance, transactional_id=transactional_id, report=report)
         self._reading: dict[Partition, _Reading] = {}
         self._deaf: list[Partition] = []  # as told last
         self._marks: deque[Fetched] = deque()
@@ -113,7 +102,6 @@ class KafkaLog:
         self._looked_for_partitions_s = monotonic_s()
         self._stamp_ns, self._stamped_s = 0, monotonic_s()  # newest stamp by the broker, and when it came
         self._now_ns = 0
-        self._is_uncertain = False  # whether the last transaction was committed
         #: Whether this instance proposes cuts and publishes.
         self.leads = False
         self._other_ns = 0  # the broker's stamp of the last record that another instance wrote
@@ -142,6 +130,11 @@ class KafkaLog:
         return self._clock_end - 1
 
     @property
+    def too_large(self) -> int:
+        """Outputs that were left out because no broker takes a message of their size."""
+        return self._writer.too_large
+
+    @property
     def missed(self) -> int:
         """Messages that retention had deleted before they were read."""
         return self._consumer.gone if self._consumer is not None else 0
@@ -157,35 +150,14 @@ class KafkaLog:
 
         Raises KafkaTrouble.
         """
-        answers: list[tuple[int, KafkaTrouble | None]] = []
-        answered = threading.Event()
-        marked = dict(headers or {})
-        if topic == TOPIC_CLOCK:
-            marked[HEADER_BY] = self._instance
-
-        def done(sent: object, trouble: KafkaTrouble | None) -> None:
-            answers.append((getattr(sent, "offset", -1), trouble))
-            stamp_ns = getattr(sent, "stamp_ns", 0)
-            if topic == TOPIC_CLOCK and stamp_ns > self._stamp_ns:
-                self._stamp_ns, self._stamped_s = stamp_ns, self._monotonic_s()
-            answered.set()
-
-        if self._appender is None:
-            self._appender = self._client.producer()
-        self._appender.send(topic, key.encode(), value, marked, done)
-        self._appender.flush(APPEND_TIMEOUT_S)
-        if not answered.wait(FLUSHED_S):
-            self._discard_appender()
-            raise KafkaTrouble(f"Kafka did not answer within {APPEND_TIMEOUT_S:.0f} s")
-        offset, trouble = answers[0]
-        if trouble is not None:
-            self._discard_appender()
-            raise trouble
+        sent = self._writer.append(topic, key, value, headers)
         if topic != TOPIC_CLOCK:
             return None
         self._appended_s = self._monotonic_s()
-        self._clock_end = max(self._clock_end, offset + 1)
-        return offset
+        if sent.stamp_ns > self._stamp_ns:
+            self._stamp_ns, self._stamped_s = sent.stamp_ns, self._appended_s
+        self._clock_end = max(self._clock_end, sent.offset + 1)
+        return sent.offset
 
     def read(self, after: int, limit: int) -> Sequence[Message]:
         """The cuts and marks that follow ``after``: whole ones, at least one if any is there, about ``limit`` messages.
@@ -215,35 +187,17 @@ class KafkaLog:
         another try raises Unsettled once it can be known: the clock must be read to its (new) end first.
         """
         try:
-            producer = self._publisher
-            if producer is None:
-                producer = self._publisher = self._client.producer(transactional_id=self._transactional_id)
-            producer.begin()
-            if self._is_uncertain:  # this has settled it, one way or the other
-                producer.abort(APPEND_TIMEOUT_S)
-                self._is_uncertain = False
-                self._refresh_end()
-                raise Unsettled("what was published before has to be read first")
-            for output in outputs:
-                producer.send(output.topic, output.key.encode(), output.value, output.headers)
-            mark = {HEADER_PUBLISHED: str(until).encode(), HEADER_BY: self._instance}
-            producer.send(TOPIC_CLOCK, b"", b"", mark)
-            producer.commit(APPEND_TIMEOUT_S)
-            self._appended_s = self._monotonic_s()
+            self._writer.publish(outputs, until)
         except Unsettled:
+            self._refresh_end()
             raise
         except Fenced:
-            self._discard_publisher()
             self.leads = False
             raise
-        except KafkaTrouble:
-            self._discard_publisher()
-            self._is_uncertain = True
-            raise
+        self._appended_s = self._monotonic_s()
 
     def close(self) -> None:
-        self._discard_appender()
-        self._discard_publisher()
+        self._writer.close()
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
@@ -254,10 +208,9 @@ class KafkaLog:
 
         Raises KafkaTrouble.
         """
-        self._discard_publisher()
-        self._is_uncertain = True
         with contextlib.suppress(Unsettled):
-            self.publish([], -1)
+            self._writer.claim()
+        self._refresh_end()
         self.leads = True
 
     def silence_s(self) -> float:
@@ -510,13 +463,3 @@ class KafkaLog:
             return
         offset = self.append(TOPIC_CLOCK, "", b"", {HEADER_CUT: pack_ends({**self._ends, **ends})})
         self._proposed, self._proposed_s = -1 if offset is None else offset, now_s
-
-    def _discard_appender(self) -> None:
-        if self._appender is not None:
-            self._appender.close(1.0)
-            self._appender = None
-
-    def _discard_publisher(self) -> None:
-        if self._publisher is not None:
-            self._publisher.close(1.0)
-            self._publisher = None

@@ -84,6 +84,7 @@ def health(role: Role = Role.LEADER) -> ServiceHealth:
         published=3,
         outbox=0,
         missed=0,
+        too_large=0,
         failed_commits=0,
         rows=5,
         timers=1,

@@ -40,6 +40,8 @@ class KafkaRoom:
         self._producers: dict[str, Producer] = {}
         self._logs: dict[int, str] = {}
         self._opened = 0
+        #: By topic: what it takes at most, where not a MiB. Before the topics are made.
+        self.largest_bytes: dict[str, int] = {}
 
     def open(self, name: str) -> Bus:
         log = self.follow(name)
@@ -105,7 +107,8 @@ class KafkaRoom:
     def _make_topics(self, name: str) -> None:
         admin = self.client(name).admin()
         for topic, partitions in {**INPUTS, **OTHERS}.items():
-            configuration = {"message.timestamp.type": APPEND_TIME, "max.message.bytes": str(1 << 20)}
+            largest = self.largest_bytes.get(topic, 1 << 20)
+            configuration = {"message.timestamp.type": APPEND_TIME, "max.message.bytes": str(largest)}
             admin.create(TopicFacts(name=topic, partitions=partitions, replication=1, configuration=configuration))
         deadline = time.monotonic() + ANSWER_S
         while len(admin.describe([*INPUTS, *OTHERS])) < len(INPUTS) + len(OTHERS):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 
@@ -13,7 +14,7 @@ from tests.transport.bus_contract import BusContract, content, nothing_follows, 
 from whichrank.telemetry.topics import TOPIC_BLOCKS, TOPIC_CLOCK, TOPIC_INCIDENTS, TOPIC_LOGS
 from whichrank.transport.bus import HEADER_PUBLISHED, Bus, Message, Output
 from whichrank.transport.kafka import CLIENTS
-from whichrank.transport.kafka_client import Fenced, Offsets
+from whichrank.transport.kafka_client import Fenced, KafkaTrouble, Offsets
 from whichrank.transport.kafka_log import KafkaLog
 from whichrank.transport.kafka_python_client import METADATA_AGE_S
 
@@ -82,6 +83,32 @@ def test_what_is_published_is_seen_whole_with_its_mark_or_not_at_all(room: Kafka
     (mark,) = read_on(bus, after, 1)
     assert mark.topic == TOPIC_CLOCK
     assert mark.headers[HEADER_PUBLISHED] == str(after).encode()
+
+
+@pytest.mark.parametrize("refused_by", ["client", "broker"])
+def test_an_output_that_no_broker_takes_holds_up_no_other(room: KafkaRoom, refused_by: str) -> None:
+    room.largest_bytes = {TOPIC_INCIDENTS: 100_000}
+    said: list[str] = []
+    bus = room.follow("bus", report=said.append)
+    bus.claim()
+    size = 2_000_000 if refused_by == "client" else 300_000
+    large = Output(topic=TOPIC_INCIDENTS, key="large", value=os.urandom(size))
+    outputs = [Output(topic=TOPIC_INCIDENTS, key="before", value=b"before"), large]
+    outputs.append(Output(topic=TOPIC_INCIDENTS, key="after", value=b"after"))
+    until = time.monotonic() + ANSWER_S
+    while True:  # as the service does
+        try:
+            bus.publish(outputs, 1)
+            break
+        except KafkaTrouble:
+            assert time.monotonic() < until
+    assert room.consume("bus", TOPIC_INCIDENTS) == [b"before", b"after"]
+    assert bus.too_large == 1
+    (line,) = said
+    assert f"{TOPIC_INCIDENTS}: a message of {size} bytes (key 'large') is left out" in line
+    bus.publish([Output(topic=TOPIC_INCIDENTS, key="next", value=b"next")], 2)
+    assert room.consume("bus", TOPIC_INCIDENTS) == [b"before", b"after", b"next"]
+    bus.close()
 
 
 def test_the_older_instance_is_fenced_and_leaves_no_trace(room: KafkaRoom, bus: Bus) -> None:

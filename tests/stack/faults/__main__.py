@@ -32,7 +32,7 @@ def run_one(fault: Fault, repeat: int, seed: int, folder: Path, shared: Kafka, n
     drawn = random.Random(f"{seed}/{fault.name}/{repeat}")
     scratch = Path(tempfile.mkdtemp(prefix="stack-fault-"))
     kafka = Kafka(scratch / "kafka") if fault.own_broker else shared
-    if fault.own_broker:
+    if fault.own_broker and not fault.broker_late:
         kafka.start()
     world = World(kafka, f"{name}.", scratch / "run", drawn)
     try:

@@ -6,6 +6,8 @@ which of them lie on Kafka.
 
 from __future__ import annotations
 
+import functools
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -131,13 +133,17 @@ Send = Callable[[str, bytes, Priority], None]
 
 
 def play(
-    sendables: Sequence[Sendable], send: Send, *, shift_ns: Callable[[Sendable], int], over: Callable[[], bool]
+    sendables: Sequence[Sendable],
+    send: Send,
+    *,
+    began_s: float,
+    shift_ns: Callable[[Sendable], int],
+    over: Callable[[], bool],
 ) -> int:
-    """Send each in its time, numbered from 1; the count. send(key, value, priority)."""
-    began = time.monotonic()
+    """Send each in its time, numbered from 1; the count. began_s: monotonic; what was due by now goes at once."""
     number = 0
     for each in sendables:
-        while (left := began + each.after_s - time.monotonic()) > 0:
+        while (left := began_s + each.after_s - time.monotonic()) > 0:
             if over():
                 return number
             time.sleep(min(left, 0.1))
@@ -147,11 +153,16 @@ def play(
     return number
 
 
-def twin(sendables: Sequence[Sendable], folder: Path, shift_ns: int) -> Verdicts:
+@functools.cache
+def twin() -> Verdicts:
     """What an embedded run concludes of the same records, sent at the same times and faulted by nobody."""
+    with tempfile.TemporaryDirectory(prefix="stack-faults-twin-") as folder:
+        return _concluded(stream(), Path(folder))
+
+
+def _concluded(sendables: Sequence[Sendable], folder: Path) -> Verdicts:
     clock = Clock()
-    begin_ns = BEGIN_NS + shift_ns
-    bus = EmbeddedBus(folder, start_wall_ns=begin_ns, monotonic_ns=clock)
+    bus = EmbeddedBus(folder, start_wall_ns=BEGIN_NS, monotonic_ns=clock)
     last: dict[str, Mapping[str, Any]] = {}
 
     def note(record: Record) -> None:
@@ -166,7 +177,7 @@ def twin(sendables: Sequence[Sendable], folder: Path, shift_ns: int) -> Verdicts
         while position < len(sendables) and sendables[position].after_s <= until_s:
             each = sendables[position]
             clock.ns = max(clock.ns, round(each.after_s * SECOND))
-            bus.append(TOPIC_BLOCKS, each.job, encode_payloads([at(each.payload, shift_ns)]))
+            bus.append(TOPIC_BLOCKS, each.job, encode_payloads([each.payload]))
             position += 1
         clock.ns = round(until_s * SECOND)
         runner.drain()

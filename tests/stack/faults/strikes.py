@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from tests.stack.faults.world import World
 from whichrank.agents.priority import Priority
 from whichrank.telemetry.otlp import encode_payloads
-from whichrank.telemetry.records import Event, Identity
+from whichrank.telemetry.records import Block, Event, Identity
 from whichrank.telemetry.topics import TOPIC_BLOCKS
 from whichrank.telemetry.vocabulary import EventName
 from whichrank.transport.kafka import make_client
@@ -23,6 +27,8 @@ from whichrank.transport.kafka import make_client
 FIRST_S, LAST_S = 1.0, 18.0
 STEP_NS = 5_000_000_000
 TMPFS_SIZE = "3m"
+#: The topics of the poisoned run take it; our own clients are not told.
+LARGEST_BYTES = 12_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +40,8 @@ class Fault:
     prepare: Callable[[World], None] = lambda world: _one_processor(world)
     #: With a broker that nobody else uses, because it is killed.
     own_broker: bool = False
+    #: Which is not there yet when the stream begins.
+    broker_late: bool = False
     repeats: int = 5
 
 
@@ -97,6 +105,44 @@ def _make_late(world: World) -> None:
     world.note("topics and processor come")
 
 
+def _nothing_yet(world: World) -> None:
+    """No broker."""
+
+
+def _start_broker(world: World) -> None:
+    world.kafka.start()
+    world.note("the broker starts for the first time")
+    _make_late(world)
+
+
+def _agent_apart(world: World) -> None:
+    world.agent_apart = True
+    _one_processor(world)
+
+
+def _kill_agent(world: World) -> None:
+    world.kill_agent()
+    away_s = world.drawn.choice([0.0, world.drawn.uniform(0.0, 5.0)])
+    world.note(f"agent killed for {away_s:.1f} s")
+    time.sleep(away_s)
+    world.start_agent()
+
+
+def _small_spool_disk(world: World) -> None:
+    _mount_small(world.folder / "spool")
+    _one_processor(world)
+
+
+def _fill_spool_disk(world: World) -> None:
+    """While it is needed."""
+    filler = world.folder / "spool" / "filler"
+    _fill(filler)
+    world.note("the disk under the spool is full")
+    _kill_broker(world)
+    filler.unlink()
+    world.note("there is room again")
+
+
 def _duplicates(world: World) -> None:
     """A fifth is sent again up to 3 s later, by somebody who also sends a twentieth up to half a second late."""
     _one_processor(world)
@@ -123,32 +169,55 @@ def _nothing_more(world: World) -> None:
     world.note("duplicates and late records all the time")
 
 
+def _large_topics(world: World) -> None:
+    world.make_topics(largest_bytes=LARGEST_BYTES)
+    world.start_processor()
+
+
 def _poison(world: World) -> None:
-    """One of each kind, on the keys of the jobs."""
+    """One of each kind, on the keys of the jobs, of no job, and on the wrong one."""
     good = encode_payloads(
         [Event(name=EventName.RANK_CONTINUED, identity=Identity(job="hangs", rank=1), time_ns=time.time_ns())]
     )
     lacking = Event(name=EventName.RANK_STARTED, identity=Identity(job="hangs", rank=1), time_ns=1, attributes={})
+    block = next(world.payload(each) for each in world.sendables if isinstance(each.payload, Block))
     kinds = {
         "random bytes": os.urandom(500),
         "nothing": b"",
         "a truncated message": good[: len(good) // 2],
         "an event without what it needs": encode_payloads([lacking]),
         "text": b"GET / HTTP/1.1\r\n\r\n" * 50,
-        "900 kB of noise": os.urandom(900_000),
+        "10 MB of noise": os.urandom(10_000_000),
+        "a block with its end cut off": _with_record(block, _cut_rows),
+        "a block of an unknown kind": _with_record(block, _rename),
+        "a block on another job's key": encode_payloads([block]),
     }
-    producer = make_client(world.settings).producer()
+    producer = make_client(replace(world.settings, max_message_bytes=LARGEST_BYTES, queue_bytes=64 << 20)).producer()
     for name, value in kinds.items():
-        producer.send(TOPIC_BLOCKS, world.drawn.choice([b"hangs", b"is well", b"\xff\xfe", b""]), value)
+        keys = [each for each in (b"hangs", b"is well", b"\xff\xfe", b"") if each != block.identity.job.encode()]
+        producer.send(TOPIC_BLOCKS, world.drawn.choice(keys), value)
         world.note(f"poison: {name}")
     producer.flush(10.0)
     producer.close(1.0)
 
 
+def _with_record(payload: Block | Event, change: Callable[[LogRecord], None]) -> bytes:
+    request = ExportLogsServiceRequest.FromString(encode_payloads([payload]))
+    change(request.resource_logs[0].scope_logs[0].log_records[0])
+    return request.SerializeToString()
+
+
+def _cut_rows(record: LogRecord) -> None:
+    record.body.bytes_value = record.body.bytes_value[:-7]
+
+
+def _rename(record: LogRecord) -> None:
+    record.event_name = "whichrank.block.of_tomorrow"
+
+
 def _small_state_disk(world: World) -> None:
     folder = world.folder / "one"
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={TMPFS_SIZE}", "tmpfs", folder], check=True)
+    _mount_small(folder)
     world.state_folders["one"] = folder
     _one_processor(world)
 
@@ -156,13 +225,8 @@ def _small_state_disk(world: World) -> None:
 def _fill_state_disk(world: World) -> None:
     folder = world.state_folders["one"]
     filler = folder / "filler"
-    try:
-        with filler.open("wb") as file:
-            while True:
-                file.write(b"x" * 65536)
-                file.flush()
-    except OSError:
-        world.note("the disk under the state is full")
+    _fill(filler)
+    world.note("the disk under the state is full")
     time.sleep(world.drawn.uniform(2.0, 12.0))
     if world.drawn.random() < 0.5:
         world.kill_processor()
@@ -172,6 +236,18 @@ def _fill_state_disk(world: World) -> None:
     else:
         filler.unlink()
     world.note("there is room again")
+
+
+def _mount_small(folder: Path) -> None:
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={TMPFS_SIZE}", "tmpfs", folder], check=True)
+
+
+def _fill(filler: Path) -> None:
+    """Whatever the disk has left."""
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(b"x" * 4096)
 
 
 def _clock_steps(world: World) -> None:
@@ -188,10 +264,13 @@ FAULTS: tuple[Fault, ...] = (
     Fault(name="processor's state deleted", strike=_lose_state),
     Fault(name="leader killed -9 beside a standby", strike=_kill_leader, prepare=_leader_and_standby),
     Fault(name="broker killed -9 and started again", strike=_kill_broker, own_broker=True),
+    Fault(name="agent killed -9 and started again", strike=_kill_agent, prepare=_agent_apart),
+    Fault(name="Kafka absent at start", strike=_start_broker, prepare=_nothing_yet, own_broker=True, broker_late=True),
+    Fault(name="disk full under the spool", strike=_fill_spool_disk, prepare=_small_spool_disk, own_broker=True),
     Fault(name="processor starts late and catches up", strike=_start_late, prepare=_late_processor),
     Fault(name="topics made after the agent began", strike=_make_late, prepare=_late_topics),
     Fault(name="duplicated and reordered records", strike=_nothing_more, prepare=_duplicates),
-    Fault(name="poison of each kind", strike=_poison),
+    Fault(name="poison of each kind", strike=_poison, prepare=_large_topics),
     Fault(name="disk full under the state", strike=_fill_state_disk, prepare=_small_state_disk),
     Fault(name="clock stepped by 5 s on one node", strike=_nothing_more, prepare=_clock_steps),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
@@ -9,14 +10,16 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tests.stack.faults.agent import CLOSE_S, COUNTS
 from tests.stack.faults.load import (
     BEGIN_NS,
     Sendable,
     Verdicts,
+    at,
     differences,
     numbers_in,
     play,
@@ -29,12 +32,13 @@ from whichrank.agents.kafka_publisher import KafkaPublisher
 from whichrank.agents.priority import Priority, priority_of
 from whichrank.commands.kafka_service import DELIVERY_S
 from whichrank.telemetry.otlp import decode_logs
-from whichrank.telemetry.records import Incident
+from whichrank.telemetry.records import Block, Event, Incident
 from whichrank.telemetry.topics import TOPIC_BLOCKS, TOPIC_INCIDENTS
 from whichrank.transport.kafka import make_client
 from whichrank.transport.kafka_read import read_whole
 from whichrank.transport.kafka_settings import KafkaSettings
 
+ROOT = Path(__file__).resolve().parents[3]
 WHICHRANK = Path(sys.executable).with_name("whichrank")
 #: After the last record: how long the incidents may take to become those of the twin.
 SETTLE_S = 60.0
@@ -69,11 +73,14 @@ class World:
         self.state_folders: dict[str, Path] = {}
         self.processors: dict[str, subprocess.Popen[bytes]] = {}
         self.publisher: KafkaPublisher | None = None
+        #: Set before the play begins: the stream comes from a process of its own, which can be killed.
+        self.agent_apart = False
+        self.agent: subprocess.Popen[str] | None = None
         #: Set before the play begins: what is sent besides, or otherwise.
         self.change: Callable[[str, bytes, Priority, Callable[[str, bytes, Priority], None]], None] | None = None
         self.clock_step_ns: Callable[[Sendable, float], int] = lambda each, after_s: 0
         self._over = threading.Event()
-        self._began_ns = 0
+        self._began_ns, self._began_s, self._shift_ns = 0, 0.0, 0
         folder.mkdir(parents=True, exist_ok=True)
 
     # --- what strikes do ----------------------------------------------------------------------------------------------
@@ -81,10 +88,16 @@ class World:
         after_s = (time.time_ns() - self._began_ns) / 1e9 if self._began_ns else 0.0
         self.outcome.did.append(f"{after_s:.1f} s: {line}")
 
-    def make_topics(self) -> None:
+    def payload(self, each: Sendable) -> Block | Event:
+        """As it is sent, with the times of this run."""
+        return at(each.payload, self._shift_ns)
+
+    def make_topics(self, *, largest_bytes: int | None = None) -> None:
+        """largest_bytes: what they take as one message; else what ``whichrank topics`` has them take."""
+        own = {} if largest_bytes is None else {"WHICHRANK_KAFKA_MAX_MESSAGE": str(largest_bytes)}
         subprocess.run(
             [WHICHRANK, "topics", "--partitions", "4"],
-            env=self.environment,
+            env={**self.environment, **own},
             cwd=self.folder,
             check=True,
             stdout=subprocess.DEVNULL,
@@ -114,47 +127,90 @@ class World:
         while word not in self.said(name) and time.monotonic() < until:
             time.sleep(0.1)
 
+    def start_agent(self) -> None:
+        words = [self.kafka.address, self.settings.topic_prefix, self.folder / "spool", SPOOL_BYTES, self._began_s]
+        command = [sys.executable, "-W", "ignore", "-m", "tests.stack.faults.agent", *words, self._shift_ns]
+        with (self.folder / "agent.log").open("ab") as log:
+            self.agent = subprocess.Popen(
+                [str(word) for word in command], cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True
+            )
+
+    def kill_agent(self) -> None:
+        assert self.agent is not None
+        self.agent.kill()
+        self.agent.wait()
+
     # --- the run ------------------------------------------------------------------------------------------------------
     def run(self, strikes: list[tuple[float, Callable[[World], None]]]) -> Outcome:
         """Play the stream; each strike at its time, seconds after the beginning, in a thread of its own."""
-        publisher = self._publisher()
-        self._began_ns = time.time_ns()
-        shift_ns = self._began_ns - BEGIN_NS
-        expected = twin(self.sendables, self.folder / "twin", shift_ns)
+        drawn = twin()
+        self._began_ns, self._began_s = time.time_ns(), time.monotonic()
+        self._shift_ns = self._began_ns - BEGIN_NS
+        expected = {verdict: onset_s + self._shift_ns / 1e9 for verdict, onset_s in drawn.items()}
+        if self.agent_apart:
+            self.start_agent()
+        else:
+            self._start_publisher()
         threads = [threading.Thread(target=self._strike, args=strike, daemon=True) for strike in strikes]
         for thread in threads:
             thread.start()
-
-        def send(key: str, value: bytes, priority: Priority) -> None:
-            if self.change is None:
-                publisher.publish(TOPIC_BLOCKS, key, value, priority)
-            else:
-                self.change(key, value, priority, lambda k, v, p: publisher.publish(TOPIC_BLOCKS, k, v, p))
-
-        def shift_of(each: Sendable) -> int:
-            return shift_ns + self.clock_step_ns(each, each.after_s)
-
-        self.outcome.sent = play(self.sendables, send, shift_ns=shift_of, over=self._over.is_set)
+        self._play()
         for thread in threads:
             thread.join(SETTLE_S)
         self._settle(expected)
-        publisher.close(10.0)
-        self._count_what_came(publisher)
+        self._count_what_came(self._end_agent())
         return self.outcome
 
     def close(self) -> None:
         self._over.set()
+        if self.agent is not None:
+            self.kill_agent()
         for process in self.processors.values():
             process.kill()
             process.wait()
 
-    def _publisher(self) -> KafkaPublisher:
+    def _play(self) -> None:
+        if self.agent_apart:  # it is not known how far one came that was killed: the next one sends everything
+            self._over.wait(max(0.0, self._began_s + self.sendables[-1].after_s - time.monotonic()))
+            self.outcome.sent = len(self.sendables)
+            return
+        publish, change = self._publish, self.change
+
+        def send(key: str, value: bytes, priority: Priority) -> None:
+            if change is None:
+                publish(key, value, priority)
+            else:
+                change(key, value, priority, publish)
+
+        self.outcome.sent = play(
+            self.sendables,
+            send,
+            began_s=self._began_s,
+            shift_ns=lambda each: self._shift_ns + self.clock_step_ns(each, each.after_s),
+            over=self._over.is_set,
+        )
+
+    def _publish(self, key: str, value: bytes, priority: Priority) -> None:
+        assert self.publisher is not None
+        self.publisher.publish(TOPIC_BLOCKS, key, value, priority)
+
+    def _start_publisher(self) -> None:
         client = make_client(replace(self.settings, delivery_timeout_s=DELIVERY_S))
         self.publisher = KafkaPublisher(
             client.producer, spool_directory=self.folder / "spool", spool_bytes=SPOOL_BYTES, report=lambda line: None
         )
         self.publisher.start()
-        return self.publisher
+
+    def _end_agent(self) -> Mapping[str, int]:
+        """What it counted."""
+        if self.publisher is not None:
+            self.publisher.close(CLOSE_S)
+            return self.publisher.stats
+        assert self.agent is not None
+        self.agent.terminate()
+        said, _ = self.agent.communicate(timeout=SETTLE_S)
+        counts: Mapping[str, int] = json.loads(said.split(COUNTS)[-1])
+        return counts
 
     def _strike(self, after_s: float, strike: Callable[[World], None]) -> None:
         if self._over.wait(max(0.0, after_s - (time.time_ns() - self._began_ns) / 1e9)):
@@ -190,7 +246,7 @@ class World:
             return {}, Counter()
         return verdicts(last.values()), counts
 
-    def _count_what_came(self, publisher: KafkaPublisher) -> None:
+    def _count_what_came(self, counts: Mapping[str, int]) -> None:
         """received + counted drops = sent, per priority."""
         came: dict[int, Priority] = {}
         until = time.monotonic() + SETTLE_S
@@ -209,7 +265,7 @@ class World:
         received = Counter(came.values())
         for priority in sent:
             counters = f"kafka.dropped.{priority.word}."
-            dropped = sum(count for name, count in publisher.stats.items() if name.startswith(counters))
+            dropped = sum(count for name, count in counts.items() if name.startswith(counters))
             if received[priority] + dropped != sent[priority]:
-                counts = f"{sent[priority]} sent, {received[priority]} received, {dropped} counted as dropped"
-                self.outcome.problems.append(f"{priority.word}: {counts}")
+                line = f"{sent[priority]} sent, {received[priority]} received, {dropped} counted as dropped"
+                self.outcome.problems.append(f"{priority.word}: {line}")

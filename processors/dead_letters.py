@@ -1,0 +1,30 @@
+"""What becomes of a record that cannot be read: the message on the dead-letter topic, with where it came from. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from ..telemetry import attributes as names
+from ..telemetry.records import Broken
+from ..transport.bus import Message
+
+#: Of a letter so much is kept: as large as a record of ours may be, so that those are kept whole. What others send may
+#: be larger than any message that brokers take from us.
+LETTER_BYTES = 900_000
+
+
+def dead_letter(message: Message, broken: Broken) -> tuple[Broken, str]:
+    """What is kept of it, and its headers as JSON of texts. message: in which it came."""
+    partition, offset = message.place or (0, message.position)
+    headers = {
+        names.DLQ_REASON: broken.reason,
+        names.DLQ_TOPIC: message.topic,
+        names.DLQ_PARTITION: str(partition),
+        names.DLQ_OFFSET: str(offset),
+        names.DLQ_STAMP_NS: str(message.stamp_ns),
+    }
+    if len(broken.value) > LETTER_BYTES:
+        headers[names.DLQ_BYTES] = str(len(broken.value))
+        broken = replace(broken, value=broken.value[:LETTER_BYTES])
+    return broken, json.dumps(headers)

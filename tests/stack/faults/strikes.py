@@ -29,6 +29,8 @@ STEP_NS = 5_000_000_000
 TMPFS_SIZE = "3m"
 #: The topics of the poisoned run take it; our own clients are not told.
 LARGEST_BYTES = 12_000_000
+#: Of the poison; nothing, tomorrow's kind and the other key can be read.
+LETTERS = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +201,7 @@ def _poison(world: World) -> None:
         world.note(f"poison: {name}")
     producer.flush(10.0)
     producer.close(1.0)
+    world.wait_for_letters(LETTERS)
 
 
 def _with_record(payload: Block | Event, change: Callable[[LogRecord], None]) -> bytes:

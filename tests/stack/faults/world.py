@@ -33,7 +33,7 @@ from whichrank.agents.priority import Priority, priority_of
 from whichrank.commands.kafka_service import DELIVERY_S
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.records import Block, Event, Incident
-from whichrank.telemetry.topics import TOPIC_BLOCKS, TOPIC_INCIDENTS
+from whichrank.telemetry.topics import TOPIC_BLOCKS, TOPIC_DLQ, TOPIC_INCIDENTS
 from whichrank.transport.kafka import make_client
 from whichrank.transport.kafka_read import read_whole
 from whichrank.transport.kafka_settings import KafkaSettings
@@ -126,6 +126,15 @@ class World:
         until = time.monotonic() + SETTLE_S
         while word not in self.said(name) and time.monotonic() < until:
             time.sleep(0.1)
+
+    def wait_for_letters(self, count: int) -> None:
+        """On the dead-letter topic."""
+        until = time.monotonic() + SETTLE_S
+        while (there := len(list(read_whole(make_client(self.settings), TOPIC_DLQ, within_s=20.0)))) < count:
+            if time.monotonic() > until:
+                self.outcome.problems.append(f"{there} dead letters instead of {count}")
+                return
+            time.sleep(0.5)
 
     def start_agent(self) -> None:
         words = [self.kafka.address, self.settings.topic_prefix, self.folder / "spool", SPOOL_BYTES, self._began_s]

@@ -1,9 +1,9 @@
 """What jobs of 8,192 and 16,384 ranks cost at the reference load: Kafka, series, spans, logs, and the judge's CPU.
 
 Sizes are those of one node's real agent (``node_cost``; ``failing_ranks`` where it fails), in batches as the producer
-makes them, times the number of nodes. The judge gets all nodes (``whole_job``). With ``--ranks`` it gets fewer, and its
-time is multiplied: no verdict then, since a commit costs less and a message more where there are more ranks.
-Run: ``python -m benchmarks.cost_sheet [--ranks N] [--quick]``. Exit status 1 on SHORT.
+makes them, times the number of nodes. The judge gets all nodes (``whole_job``); with ``--ranks`` a job of fewer,
+and its time is multiplied: no verdict then, since a message costs more where there are more ranks.
+Run: ``python -m benchmarks.cost_sheet [--ranks N] [--quick] [--only sizes|judge]``. Exit status 1 on SHORT.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ ASKED_BYTES_PER_RANK_S = 1024.0
 ASKED_SERIES_PER_RANK = 100.0
 ASKED_CORES = 1.0
 REPLICATION = 3
+#: That the judge gets: in a smaller job steps are told whole too often for two windows.
+FEWEST_RANKS = 1_280
 DAY_S = 86_400.0
 _SOUND, _ODD, _GUILTY = 1, 3, 5
 _MB, _GB = 1e6, 1e9
@@ -142,9 +144,12 @@ def burst(report: Report, world: int, failure: Failure, settings: AgentSettings)
 
 
 # --- the judge --------------------------------------------------------------------------------------------------------
-def judge(report: Report, sound: Node, odd: Node, ranks: int) -> None:
-    """All nodes' blocks through operators, runner and state; then the hang, and what is told of it."""
-    world, times = sound.world_size, sound.world_size / ranks
+def judge(report: Report, world: int, ranks: int) -> None:
+    """All nodes' blocks through operators, runner and state; then the hang, and what is told of it.
+
+    ranks: of the job that it really gets, whose cost is multiplied up to that of ``world``.
+    """
+    sound, odd, times = observe(ranks, _SOUND), observe(ranks, _ODD, (_GUILTY,)), world / ranks
     with tempfile.TemporaryDirectory(prefix="whichrank-cost-") as folder:
         job = WholeJob(
             Path(folder),
@@ -215,24 +220,25 @@ def suspects(document: Mapping[str, object]) -> Sequence[int]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--ranks", type=int, default=WORLDS[-1], help="that the judge gets; its time is multiplied")
-    parser.add_argument("--quick", action="store_true", help="512 ranks: a look at the judge, sizes are the same")
+    parser.add_argument("--ranks", type=int, help="of the job that the judge gets; its time is multiplied")
+    parser.add_argument(
+        "--quick", action="store_true", help="a job of few ranks: a look at the judge, sizes are the same"
+    )
     parser.add_argument("--world", type=int, action="append", help=f"instead of {WORLDS}")
+    parser.add_argument("--only", choices=("sizes", "judge"))
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     worlds = tuple(options.world or WORLDS)
-    ranks = min(512 if options.quick else options.ranks, worlds[-1])
-    if ranks < (_ODD + 1) * RANKS_PER_NODE or ranks % RANKS_PER_NODE:
-        parser.error(f"--ranks: a multiple of {RANKS_PER_NODE}, at least {(_ODD + 1) * RANKS_PER_NODE}")
+    ranks = min(FEWEST_RANKS if options.quick else options.ranks or worlds[-1], worlds[-1])
+    if ranks < FEWEST_RANKS or ranks % RANKS_PER_NODE:
+        parser.error(f"--ranks: a multiple of {RANKS_PER_NODE}, at least {FEWEST_RANKS}")
     report = Report("cost sheet at the reference load: measured on one node, multiplied", as_json=options.json)
     settings = AgentSettings(tell_people=True)
-    node = None
-    for world in worlds:
-        node = observe(world, _SOUND)
-        steady(report, node)
+    for world in worlds if options.only != "judge" else ():
+        steady(report, observe(world, _SOUND))
         burst(report, world, fail(world, _SOUND, settings), settings)
-    if node is not None:
-        judge(report, node, observe(node.world_size, _ODD, (_GUILTY,)), ranks)
+    if options.only != "sizes":
+        judge(report, worlds[-1], ranks)
     return report.finish()
 
 

@@ -20,9 +20,10 @@ import numpy as np
 from whichrank.agents.group_identity import group_uid
 from whichrank.commands.process import INPUTS
 from whichrank.processors.cluster.operator import ClusterOperator
+from whichrank.processors.commit_pace import LEAST_S, CommitPace
 from whichrank.processors.job.operator import JobOperator
 from whichrank.processors.people import PipelineCounts, ProcessorPeople
-from whichrank.processors.runner import COMMIT_INTERVAL_S, EmbeddedRunner
+from whichrank.processors.runner import EmbeddedRunner
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.otlp_encode import encode_payloads
 from whichrank.telemetry.records import Block, Event, Group, Identity, Incident, Record
@@ -36,9 +37,8 @@ from .stepped_node import JOB, RANKS_PER_NODE, node_name
 #: Nodes send at their own moments of so long a time.
 _SPREAD_S = 0.5
 _SECOND_NS = 1_000_000_000
-#: The load is made ready, outside of what is counted, and handed over for so long a time at once. As the load passes
-#: faster than in life, the runner is told to commit each time, as often as it would.
-_AT_ONCE_S = COMMIT_INTERVAL_S
+#: The load is made ready, outside of what is counted, and handed over for so long a time at once.
+_AT_ONCE_S = LEAST_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ class WholeJob:
             live=True,
             input_topics=INPUTS,
             on_input=lambda record: self._people.see(record.payload, record.stamp_ns),
-            commit_interval_s=0.0,
+            pace=CommitPace(clock_s=self._feed.wire_s),  # the load passes faster than in life
         )
 
     def feed(self, until_s: float) -> Cost:

@@ -30,6 +30,7 @@ from ..transport.bus import (
     Bus,
     Message,
 )
+from .commit_pace import CommitPace
 from .dead_letters import dead_letter
 from .operator import Operator, Timer
 from .runner_delivery import OUTPUT_TOPICS, READ_LIMIT, Delivery
@@ -45,8 +46,6 @@ BEAT_NS = 1_000_000_000
 SILENT_BEATS = 5
 #: A longer step between two stamps means that nobody kept time: neither input nor a caught-up runner.
 GAP_NS = (SILENT_BEATS + 1) * BEAT_NS
-#: Without output, changes are committed at most this often: losing them costs only a replay of this much input.
-COMMIT_INTERVAL_S = 0.2
 #: A mark that was appended and has not come back after so long is given up.
 MARK_TIMEOUT_S = 5.0
 
@@ -109,7 +108,7 @@ class EmbeddedRunner:
         *,
         input_topics: Collection[str] = INPUT_TOPICS,
         on_input: Callable[[Record], None] | None = None,
-        commit_interval_s: float = COMMIT_INTERVAL_S,
+        pace: CommitPace | None = None,
         report: Callable[[str], None] | None = None,
     ) -> None:
         """Begin after the position kept in ``state_path``, or after ``start_after`` without a state.
@@ -118,6 +117,7 @@ class EmbeddedRunner:
         on_output: gets each finding, incident, request and unreadable record after the commit that explains it; after a
             crash possibly again (see ``runner_outputs.OncePerRevision``). What it raises comes out of ``drain``.
         on_input: sees each record before the operators do, after a crash possibly again. It must not raise.
+        pace: of commits, where not as usual.
         live: append ticks, outputs and marks to the bus; False for a replay, which only reads. See also ``lead`` and
             ``follow``.
         report: takes one line for what a person should know; default is a warning in the log.
@@ -130,7 +130,7 @@ class EmbeddedRunner:
         self._mode = Mode.LIVE if live else Mode.REPLAY
         self._keeps_time = live
         self._input_topics = frozenset(input_topics)
-        self._commit_interval_s = commit_interval_s
+        self._pace = pace if pace is not None else CommitPace()
         self._report = report if report is not None else _log.warning
         self._state = RunnerState(state_path, bus=bus.identity, start_after=start_after, report=self._report)
         if live and bus.reads_outputs and self._state.position.after > bus.last_position:
@@ -141,7 +141,6 @@ class EmbeddedRunner:
         self._delivery = Delivery(bus, self._state, on_output)
         if live:
             self._delivery.begin()
-        self._committed_at = time.monotonic()
         self._uncommitted = False
         self._mark_position: int | None = None  # of the last mark, until it is read
         self._marked_at = 0.0
@@ -227,7 +226,7 @@ class EmbeddedRunner:
         processed = self._read_all(reads)
         if self._keeps_time and self._bus.caught_up() and self._keep_time():
             processed += self._read_all(reads)
-        if self._uncommitted and time.monotonic() - self._committed_at >= self._commit_interval_s:
+        if self._uncommitted and (self._has_news() or self._pace.is_due()):
             self._commit()
         return processed
 
@@ -257,7 +256,7 @@ class EmbeddedRunner:
                 self._process_message(message)
             processed += len(messages)
             self._uncommitted = True
-            if self._state.outbox or time.monotonic() - self._committed_at >= self._commit_interval_s:
+            if self._has_news() or self._pace.is_due():
                 self._commit()
         self.messages += processed
         return processed
@@ -420,9 +419,14 @@ class EmbeddedRunner:
         return time.monotonic() - self._marked_at < MARK_TIMEOUT_S
 
     # --- output ---
+    def _has_news(self) -> bool:
+        """Something was concluded that could be handed out after a commit."""
+        if not self._state.outbox or self._mode is Mode.STANDBY:
+            return False
+        return self._mode is not Mode.LIVE or not self._delivery.is_late()
+
     def _commit(self) -> None:
-        self._state.commit()
-        self._committed_at = time.monotonic()
+        self._pace.commit(self._state.commit)
         self._uncommitted = False
         self._deliver()
 

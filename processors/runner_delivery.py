@@ -81,7 +81,7 @@ class Delivery:
     # --- out ---
     def deliver(self, *, publishes: bool) -> None:
         """Hand out what is new in the outbox, and publish it. Raises what ``on_output`` and the bus raise."""
-        if publishes and self._is_late():
+        if publishes and self.is_late():
             return
         self._drop_overtaken()
         has_caught_up = self.has_caught_up()
@@ -129,7 +129,7 @@ class Delivery:
         self._found[found] -= 1
         return True
 
-    def _is_late(self) -> bool:
+    def is_late(self) -> bool:
         """So far behind that what was concluded waits for how it ended."""
         late = not self._bus.caught_up() and self._bus.now_ns() - self._state.position.now_ns > LATE_NS
         self._was_late |= late

@@ -22,6 +22,7 @@ from .events import TAKE
 from .findings import clear_finding, follow_restart, revise_all
 from .hangs import judge_stops, judge_waits
 from .joining import judge_joining
+from .look_pace import is_look_due
 from .nodes import judge_nodes
 from .numeric import find_non_finite
 from .open_rows import Arrived
@@ -213,17 +214,22 @@ class JobOperator:
                 job.counts_due_ns = stamp_ns + COUNTS_HOLD_NS
                 job.schedule(job.counts_due_ns)
         elif block.name is EventName.BLOCK_PROGRESS:
-            take_progress(job, arrived, node, stamp_ns)
-            if job.finished_ns:
-                return  # ranks that outlive the command are nobody's job any more
-            if self._listens:
-                note_silence(job, node, stamp_ns)
-            judge_stops(job, stamp_ns, ctx)
+            self._take_progress(job, arrived, node, stamp_ns, ctx)
+        elif block.name is EventName.BLOCK_GROUP_PROGRESS:
+            take_group_progress(job, arrived, stamp_ns)
+
+    def _take_progress(self, job: JobState, arrived: Arrived, node: str, stamp_ns: int, ctx: Context) -> None:
+        is_due = is_look_due(job, stamp_ns)
+        take_progress(job, arrived, node, stamp_ns)
+        if job.finished_ns:
+            return  # ranks that outlive the command are nobody's job any more
+        if self._listens:
+            note_silence(job, node, stamp_ns)
+        judge_stops(job, stamp_ns, ctx)
+        if is_due:
             judge_nodes(job, stamp_ns, ctx)
             judge_joining(job, stamp_ns, ctx)
             judge_waits(job, stamp_ns, ctx)  # agents send the groups' rows before the ranks'
-        elif block.name is EventName.BLOCK_GROUP_PROGRESS:
-            take_group_progress(job, arrived, stamp_ns)
 
     def _prune_pending(self, job: JobState, stamp_ns: int, ctx: Context) -> None:
         mismatch = prune_pending(job)

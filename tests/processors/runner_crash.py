@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.processors.runner_examples import Clock, make_operators, open_bus, output_line
+from whichrank.processors.commit_pace import CommitPace
 from whichrank.processors.runner import EmbeddedRunner
 from whichrank.processors.runner_outputs import OncePerRevision
 from whichrank.processors.runner_state import RunnerState
@@ -77,7 +78,7 @@ def main(directory: Path, step: str, passes: int) -> None:
         make_operators(),
         OncePerRevision(consume, seen),
         live=True,
-        commit_interval_s=0.0,
+        pace=CommitPace(0.0, 0.0),
     )
     runner.drain()
     runner.close()

@@ -18,7 +18,7 @@ class AwayLog:
     """A log whose brokers stop answering, and answer again."""
 
     leads = False
-    missed = 0
+    missed = too_large = 0
     other = ""
 
     def __init__(self) -> None:

@@ -291,6 +291,7 @@ import resource, signal, sys, time
 from pathlib import Path
 from tests.processors.runner_examples import *
 from whichrank.processors import runner_state
+from whichrank.processors.commit_pace import CommitPace
 from whichrank.processors.runner import EmbeddedRunner
 from whichrank.transport.embedded import EmbeddedBus
 from whichrank.telemetry.records import Incident
@@ -299,7 +300,7 @@ runner_state.RETRY_S = 0.2
 directory, said, found = Path(sys.argv[1]), [], []
 bus = open_bus(directory / "capture", Clock())
 runner = EmbeddedRunner(bus, directory / "state.sqlite", make_operators(), found.append, live=True,
-                        commit_interval_s=0.0, report=said.append)
+                        pace=CommitPace(0.0, 0.0), report=said.append)
 limit = max(path.stat().st_size for path in directory.glob("state.sqlite*")) + 100
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
 for rank in range(30):

@@ -35,10 +35,13 @@ def run_one(fault: Fault, repeat: int, seed: int, folder: Path, shared: Kafka, n
     if fault.own_broker and not fault.broker_late:
         kafka.start()
     world = World(kafka, f"{name}.", scratch / "run", drawn)
+    outcome = world.outcome
     try:
         fault.prepare(world)
         moment_s = drawn.uniform(FIRST_S, LAST_S)
-        outcome = world.run([(moment_s, fault.strike)])
+        world.run([(moment_s, fault.strike)])
+    except Exception as failure:  # the harness's own; counts as a wrong run
+        outcome.problems.append(f"harness: {type(failure).__name__}: {failure}")
     finally:
         world.close()
         unmount(world.folder)

@@ -2,7 +2,8 @@
 
 ``python -m tests.stack.faults.agent BROKERS PREFIX SPOOL SPOOL_BYTES BEGAN_S SHIFT_NS``: BEGAN_S is the monotonic time
 at which the stream began. As an agent's rings do, it has everything from the beginning on: one that starts later sends
-what was due so far at once, whether an earlier one has sent it or not. SIGTERM ends it, with "COUNTS {...}" on stdout.
+what was due so far at once, whether an earlier one has sent it or not. On stdout "PLAYED" once all is handed over,
+and "COUNTS {...}" at the end, which SIGTERM asks for.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from whichrank.transport.kafka import make_client
 from whichrank.transport.kafka_settings import KafkaSettings
 
 CLOSE_S = 10.0
-COUNTS = "COUNTS "
+PLAYED, COUNTS = "PLAYED", "COUNTS "
 
 
 def main() -> None:
@@ -44,6 +45,7 @@ def main() -> None:
         shift_ns=lambda each: shift_ns,
         over=ended.is_set,
     )
+    print(PLAYED, flush=True)
     ended.wait()
     publisher.close(CLOSE_S)
     print(COUNTS + json.dumps(dict(publisher.stats)), flush=True)

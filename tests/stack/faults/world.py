@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tests.stack.faults.agent import CLOSE_S, COUNTS
+from tests.stack.faults.agent import CLOSE_S, COUNTS, PLAYED
 from tests.stack.faults.load import (
     BEGIN_NS,
     Sendable,
@@ -216,6 +216,10 @@ class World:
             self.publisher.close(CLOSE_S)
             return self.publisher.stats
         assert self.agent is not None
+        assert self.agent.stdout is not None
+        while not self.agent.stdout.readline().startswith(PLAYED):  # the last one may have only just begun
+            if self.agent.poll() is not None:
+                raise RuntimeError(f"the agent ended: {(self.folder / 'agent.log').read_text()[-500:]}")
         self.agent.terminate()
         said, _ = self.agent.communicate(timeout=SETTLE_S)
         counts: Mapping[str, int] = json.loads(said.split(COUNTS)[-1])

@@ -11,6 +11,7 @@ import json
 import math
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -79,6 +80,7 @@ def main() -> int:
     scratch = Path(tempfile.mkdtemp(prefix="stack-faults-"))
     shared = Kafka(scratch / "kafka")
     shared.start()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     began, lock, left_out = time.monotonic(), threading.Lock(), []
 
     def go(item: tuple[Fault, int]) -> None:
@@ -101,10 +103,11 @@ def main() -> int:
             for problem in result["problems"]:
                 console.print(f"      {problem}", soft_wrap=True, markup=False)
 
+    pool = ThreadPoolExecutor(max_workers=options.beside)
     try:
-        with ThreadPoolExecutor(max_workers=options.beside) as pool:
-            list(pool.map(go, chosen))
+        list(pool.map(go, chosen))
     finally:
+        pool.shutdown(cancel_futures=True)
         shared.kill()
         shutil.rmtree(scratch, ignore_errors=True)
     return report(console, results, options.repeats, [fault for fault, repeat in chosen if repeat == 0], left_out)

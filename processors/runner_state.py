@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .state_versions import OLDEST_READ, SCHEMA_VERSION, bring_up
+from .state_versions import OLDEST_READ, SCHEMA_VERSION, bring_up, give_rowids
 
 #: "whrk": in the file's header, so that a foreign database is known without opening it.
 APPLICATION_ID = 0x7768726B
@@ -23,8 +23,9 @@ RETRY_S = 10.0
 _LAST_NS = (1 << 63) - 1
 
 _SCHEMA = (
+    # With rowid: without it SQLite unpacks whole values to compare keys, and a row of a large job has 50 MB.
     "CREATE TABLE IF NOT EXISTS rows (operator TEXT, key TEXT, tbl TEXT, row TEXT, value BLOB NOT NULL,"
-    " PRIMARY KEY (operator, key, tbl, row)) WITHOUT ROWID",
+    " PRIMARY KEY (operator, key, tbl, row))",
     "CREATE TABLE IF NOT EXISTS timers (operator TEXT, key TEXT, name TEXT, due_ns INTEGER NOT NULL,"
     " set_ns INTEGER NOT NULL, PRIMARY KEY (operator, key, name)) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS position (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID",
@@ -350,6 +351,7 @@ class RunnerState:
             (version,) = database.execute("PRAGMA user_version").fetchone()
             if version:
                 bring_up(database, version)
+                give_rowids(database, _SCHEMA[0])
             database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
             for statement in _SCHEMA:

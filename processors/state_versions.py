@@ -33,3 +33,17 @@ def bring_up(database: sqlite3.Connection, version: int) -> None:
     """Make a file of ``version`` one of this release, inside the caller's transaction. Raises sqlite3.Error."""
     for step in range(version, SCHEMA_VERSION):
         _STEPS[step](database)
+
+
+def give_rowids(database: sqlite3.Connection, create_rows: str) -> None:
+    """Make the table of rows anew with rowids, where it was made without; every release reads and writes either.
+
+    create_rows: the statement that makes it. Inside the caller's transaction. Raises sqlite3.Error.
+    """
+    (statement,) = database.execute("SELECT sql FROM sqlite_master WHERE name = 'rows'").fetchone() or ("",)
+    if "WITHOUT ROWID" not in statement.upper():
+        return
+    database.execute("ALTER TABLE rows RENAME TO rows_before")
+    database.execute(create_rows)
+    database.execute("INSERT INTO rows SELECT operator, key, tbl, row, value FROM rows_before")
+    database.execute("DROP TABLE rows_before")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import subprocess
 import sys
+import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -335,3 +337,37 @@ def test_a_full_disk_is_said_once_judging_goes_on_and_nothing_is_missing_after(t
     database = sqlite3.connect(tmp_path / "state.sqlite")
     assert database.execute("SELECT count(*) FROM rows WHERE operator = 'docket'").fetchone() == (31,)
     database.close()
+
+
+def test_rows_of_an_older_file_are_given_rowids(tmp_path: Path) -> None:
+    run_once(tmp_path)
+    path = tmp_path / "state.sqlite"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute("ALTER TABLE rows RENAME TO quick")
+        database.execute(
+            "CREATE TABLE rows (operator TEXT, key TEXT, tbl TEXT, row TEXT, value BLOB NOT NULL,"
+            " PRIMARY KEY (operator, key, tbl, row)) WITHOUT ROWID"
+        )
+        database.execute("INSERT INTO rows SELECT * FROM quick")
+        database.execute("DROP TABLE quick")
+    again, said = run_once(tmp_path)
+    assert said == []
+    assert b'"revision":2' in b"".join(again), "what was known is known"
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        assert database.execute("SELECT count(rowid) > 0 FROM rows").fetchone() == (1,)
+
+
+def test_a_row_of_a_large_job_is_written_in_a_moment(tmp_path: Path) -> None:
+    """Beside thousands of small ones. A table without rowids takes seconds of CPU time for it."""
+    state = RunnerState(tmp_path / "state.sqlite", bus="b", start_after=0, report=print)
+    table = state.open_table(("op", "job", "job"))
+    spent_s = []
+    for commit in range(3):
+        table.put("steps", bytes([commit]) * 20_000_000)
+        for row in range(2_000):
+            table.put(f"open/{commit}/{row}", b"x" * 1000)
+        began_s = time.process_time()
+        assert state.commit()
+        spent_s.append(time.process_time() - began_s)
+    state.close()
+    assert min(spent_s) < 1.0, spent_s

@@ -70,19 +70,18 @@ def horizon_of(job: JobState) -> int:
     if not job.newest_step.size:
         return -1
     newest = int(job.newest_step.max())
+    if job.world_size > len(job.ranks) and not job.is_partial():
+        return max(-1, newest - FURTHEST_BEHIND)  # somebody is still to come
     expected = np.zeros(max(job.newest_step.size, *job.ranks, 0) + 1, bool)
     unseen = job.blind_ranks | job.hidden_ranks()
     expected[[rank for rank, facts in job.ranks.items() if not facts.exited_ns and rank not in unseen]] = True
     steps = np.full(expected.size, -1, np.int64)
     steps[: job.newest_step.size] = job.newest_step
     horizon = int(steps[expected].min()) if expected.any() else newest
-    all_there = job.world_size <= len(job.ranks) or job.is_partial()
-    if not all_there:
-        horizon = -1  # somebody is still to come
     if horizon > newest - FURTHEST_BEHIND:
         return horizon
     within = steps[expected & (steps > newest - FURTHEST_BEHIND)]
-    return int(within.min()) if within.size and all_there else newest - FURTHEST_BEHIND
+    return int(within.min()) if within.size else newest - FURTHEST_BEHIND
 
 
 def close_steps(job: JobState, horizon: int) -> Closed:

@@ -101,8 +101,7 @@ def close_steps(job: JobState, horizon: int) -> Closed:
     kept = [part for part in (held.rows, left, pick(p2p_rows, ~p2p_done)) if part.size]
     job.pending.keep(concatenate(kept, COLLECTIVES) if len(kept) > 1 else kept[0] if kept else left)
     short = check_counts(job, horizon, blind)
-    if mismatch is None:
-        _remember_pattern(job, ready, horizon)
+    _remember_pattern(job, ready, horizon, mismatch)
     _measure(job, closing, _both(ready, held), pick(p2p_rows, p2p_done))
     job.closed_step = max(job.closed_step, horizon)
     job.note_pace(instances.rows.size)
@@ -198,8 +197,12 @@ def _edges_of(step_rows: np.ndarray) -> StepEdges:
     )
 
 
-def _remember_pattern(job: JobState, ready: Joined, horizon: int) -> None:
+def _remember_pattern(job: JobState, ready: Joined, horizon: int, mismatch: Mismatch | None) -> None:
+    """Of the steps before a mismatch only: where both come at once, they tell who left the pattern."""
     fresh = pick(ready.rows, ready.first)
+    if mismatch is not None:
+        first = min(member.step for member in mismatch.members)
+        fresh, horizon = pick(fresh, fresh["step"] < first), min(horizon, first - 1)
     fresh = pick(fresh, fresh["step"] > horizon - PATTERN_STEPS)
     kept = pick(job.recent, job.recent["step"] > horizon - PATTERN_STEPS)
     job.recent = concatenate([kept, fresh], COLLECTIVES) if kept.size else fresh

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.processors.job.synthetic_job import (
@@ -19,7 +20,7 @@ from tests.processors.job.synthetic_job import (
     ddp_step,
     drive,
 )
-from whichrank.telemetry.records import Finding
+from whichrank.telemetry.records import Block, Finding, Record
 from whichrank.telemetry.vocabulary import EventName, ExitState, Op, Phase
 
 
@@ -94,6 +95,32 @@ def test_two_ranks_without_history_are_both_suspected() -> None:
     finding = only(drive(job.records()))
     assert [item["rank"] for item in finding.body["suspects"]] == [0, 1]
     assert [item["probability"] for item in finding.body["suspects"]] == [0.5, 0.5]
+
+
+def read_at_once(records: Sequence[Record]) -> list[Record]:
+    """As rings that outlive their watcher are: what came in many flushes comes in one, tables in an agent's order."""
+    whole: dict[EventName, Block] = {}
+    others = []
+    for record in records:
+        block = record.payload
+        if not isinstance(block, Block):
+            others.append(record)
+        elif block.name in whole:
+            assert block.groups == whole[block.name].groups
+            rows = np.concatenate([whole[block.name].rows, block.rows])
+            whole[block.name] = replace(block, rows=rows)
+        else:
+            whole[block.name] = block
+    last = records[-1]
+    return [*others, *(replace(last, payload=block) for block in whole.values())]
+
+
+@pytest.mark.parametrize("fault", ["wrong size", "skipped loss", "skipped bucket", "extra"])
+def test_two_ranks_whose_steps_all_come_at_once_are_told_apart(fault: str) -> None:
+    """The history that tells who left the pattern comes with the mismatch."""
+    job = SyntheticJob(ranks=2, steps=12, step_s=2.4, edit=changed(1, 4, **FAULTS[fault]))
+    body = only(drive(read_at_once(job.records()))).body
+    assert [item["rank"] for item in body["suspects"]] == [1]
 
 
 def same_calls(job: SyntheticJob, rank: int, step: int) -> list[Action]:

@@ -31,9 +31,9 @@ from ..transport.bus import (
     Message,
 )
 from .commit_pace import CommitPace
-from .dead_letters import dead_letter
 from .operator import Operator, Timer
 from .runner_delivery import OUTPUT_TOPICS, READ_LIMIT, Delivery
+from .runner_letters import dead_letter
 from .runner_state import KeyTables, RunnerState
 
 _log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from whichrank.processors.dead_letters import LETTER_BYTES, dead_letter
+from whichrank.processors.runner_letters import LETTER_BYTES, dead_letter
 from whichrank.telemetry.records import Broken
 from whichrank.transport.bus import Message
 from whichrank.transport.kafka_settings import KafkaSettings

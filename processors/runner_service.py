@@ -145,7 +145,9 @@ class Service:
 
     def _keep_role(self) -> None:
         log = self._log
-        if self.role is Role.LEADER:
+        if self.role is Role.LEADER and log.is_overtaken:
+            self._step_down("")
+        elif self.role is Role.LEADER:
             if log.is_quiet():
                 log.say_alive()
             return

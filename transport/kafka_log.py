@@ -104,6 +104,9 @@ class KafkaLog:
         self._now_ns = 0
         #: Whether this instance proposes cuts and publishes.
         self.leads = False
+        #: Another one has published since this one took over: it leads now.
+        self.is_overtaken = False
+        self._claimed_end = 0  # of the clock, when this one took over
         self._other_ns = 0  # the broker's stamp of the last record that another instance wrote
         #: Name of the instance that was heard last, but for this one.
         self.other = ""
@@ -211,7 +214,8 @@ class KafkaLog:
         with contextlib.suppress(Unsettled):
             self._writer.claim()
         self._refresh_end()
-        self.leads = True
+        self._claimed_end = self._clock_end
+        self.leads, self.is_overtaken = True, False
 
     def silence_s(self) -> float:
         """For how long no other instance has been heard, by the broker's clock; infinite if none ever was."""
@@ -394,6 +398,10 @@ class KafkaLog:
         by = record.headers.get(HEADER_BY, b"")
         if by and by != self._instance:
             self._other_ns, self.other = record.stamp_ns, by.decode(errors="replace")
+            # Whom we have taken over from can publish no more, so that this one has taken over from us. It need not be
+            # found out by a refusal: who has been away and is behind may have nothing to publish for long.
+            if self.leads and HEADER_PUBLISHED in record.headers and record.offset >= self._claimed_end:
+                self.leads, self.is_overtaken = False, True
 
     # --- giving out ---
     def _give_out(self, record: Fetched) -> list[Message] | None:

@@ -17,7 +17,7 @@ from whichrank.transport.kafka_client import KafkaTrouble
 class AwayLog:
     """A log whose brokers stop answering, and answer again."""
 
-    leads = False
+    leads = is_overtaken = False
     missed = too_large = 0
     other = ""
 

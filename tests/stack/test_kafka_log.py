@@ -123,6 +123,24 @@ def test_the_older_instance_is_fenced_and_leaves_no_trace(room: KafkaRoom, bus: 
     second.close()
 
 
+def test_a_leader_that_was_away_hears_that_another_one_leads(room: KafkaRoom, bus: Bus) -> None:
+    """Without having anything to publish itself."""
+    assert isinstance(bus, KafkaLog)
+    room.append(bus, TOPIC_BLOCKS, "k", b"1")
+    after = read_on(bus, start_of(bus), 1)[-1].position
+    bus.publish([], after)
+    (mark,) = read_on(bus, after, 1)
+    assert (bus.leads, bus.is_overtaken) == (True, False), "its own mark"
+    second = room.open("bus")
+    assert isinstance(second, KafkaLog)
+    second.publish([Output(topic=TOPIC_INCIDENTS, key="i", value=b"of the second")], after)
+    read_on(bus, mark.position, 1)
+    assert (bus.leads, bus.is_overtaken) == (False, True)
+    read_on(second, start_of(second), 3)
+    assert (second.leads, second.is_overtaken) == (True, False), "marks from before it took over"
+    second.close()
+
+
 def test_instances_hear_one_another(room: KafkaRoom, bus: Bus) -> None:
     standby = room.follow("bus", instance="the standby")
     assert standby.silence_s() == float("inf")

@@ -43,8 +43,9 @@ class Endings:
         told = read_signal(rank.ring)
         ended_ns = min(rank.last_sign_of_life_ns() or now_ns, now_ns) if rank.left_behind else now_ns
         if told is not None and (status.signal == told.number or status == processes.UNKNOWN_EXIT):
-            # The kernel takes its time to clear a process away, and we to look: victims would seem to come first.
-            ended_ns = min(ended_ns, told.time_ns) if told.time_ns > 0 else ended_ns
+            # The kernel takes its time to clear a process away, and we to look: victims would seem to come first. And
+            # of a ring that was left behind it is the last sign of life: a heart does not beat while C holds the GIL.
+            ended_ns = min(now_ns, told.time_ns) if told.time_ns > 0 else ended_ns
         self._news.tell(rank, EventName.RANK_EXIT, ended_ns, exit_attributes(rank, status, told))
         if exit_state_of(rank) != ExitState.NORMAL or status.signal or status.exit_code:
             self.save_ring(rank, "died")

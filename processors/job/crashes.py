@@ -7,9 +7,9 @@ import re
 from ...telemetry.vocabulary import ExitState, Kind, Phase
 from ..operator import Context
 from . import crash_story
-from .crash_order import Ending, Hold, judge_endings, role_hint
+from .crash_order import CrashVerdict, Ending, Hold, judge_endings, role_hint
 from .findings import open_finding, replace_finding, revise, revise_all
-from .hangs import judge_timed_out
+from .hangs import judge_taken_down, judge_timed_out
 from .nodes import explain_by_node
 from .state import JobState
 from .steps import judge_signatures
@@ -62,11 +62,17 @@ def judge_crash(job: JobState, now: int, ctx: Context, *, finished: bool = False
         aborted = verdict.cause is None or role_hint(verdict.cause) in ("abort", "victim")
         if aborted and verdict.sort in ("died", "victims") and judge_timed_out(job, now, ctx):
             return
+        if verdict.sort == "planned" and judge_taken_down(job, _first_ns(verdict), now, ctx):
+            return
         kind, body = crash_story.crash_body(job, verdict, now)
         if verdict.sort == "victims" and not body["suspects"]:
             kind, body = explain_by_node(job, now) or (kind, body)
         place = f"step {body['first_bad']['step']}"
         open_finding(job, ctx, now, kind=kind, place=place, body=body, detail={"crash": True})
+
+
+def _first_ns(verdict: CrashVerdict) -> int:
+    return min(ending.time_ns for ending, _ in verdict.roles)
 
 
 def _leaving(job: JobState, now: int) -> list[Ending]:

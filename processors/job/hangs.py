@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ...telemetry.vocabulary import Kind, Phase, ProcessState
 from ..operator import Context
@@ -203,6 +204,37 @@ def judge_timed_out(job: JobState, now: int, ctx: Context) -> bool:
         _open_blockage(job, ctx, now, Kind.COLLECTIVE_STALLED, blockage.wait, body)
         return True
     return False
+
+
+def judge_taken_down(job: JobState, since_ns: int, now: int, ctx: Context) -> bool:
+    """All were told to end, from ``since_ns`` on: whether somebody had waited too long by then for one that was there.
+
+    Who watches tells it before; the rings of a job whose whichrank was killed tell it afterwards. True: told.
+    """
+    if any(facts.stopped_ns for facts in job.ranks.values()):
+        return False
+    waits = [
+        replace(wait, age_ns=max(0, since_ns - wait.since_ns))
+        for wait in find_waits(job, before_ends=True)
+        if 0 < wait.since_ns < since_ns
+    ]
+    blockage = find_blockage(waits, FLOOR_NS)
+    if blockage is None or blockage.sort != "missing":
+        return False
+    late, threshold = [], 0
+    ended_ns = {ending.rank: ending.time_ns for ending in reversed(job.endings)}
+    for rank in blockage.suspects:
+        wait = longest_wait_for(waits, rank) or blockage.wait
+        limit = waiting_threshold_ns(job, rank, wait.group)
+        waited = waited_ns(job, wait.age_ns, rank, before_ends=True)
+        if waited >= limit and ended_ns.get(rank, since_ns) >= since_ns:
+            late.append(rank)
+            threshold = max(threshold, limit)
+    if not late:
+        return False
+    body = hang_story.blockage_body(job, Kind.RANK_NOT_ENTERED, blockage, late, threshold, now)
+    _open_blockage(job, ctx, now, Kind.RANK_NOT_ENTERED, blockage.wait, body)
+    return True
 
 
 def _judge_stall(job: JobState, blockage: Blockage, now: int, ctx: Context) -> None:

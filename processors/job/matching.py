@@ -181,12 +181,21 @@ def expected_signature(recent: np.ndarray, group: int, seq: int) -> Signature | 
     if not mine.size:
         return None
     steps, counts = np.unique(mine["step"], return_counts=True)
-    if steps.size < 2 or counts[-1] != counts[-2]:
+    if steps.size > 2 and counts[-1] < counts[-2] == counts[-3] and _repeats(mine, int(steps[-1]), int(counts[-2])):
+        mine, counts = mine[mine["step"] != steps[-1]], counts[:-1]  # its last calls are still open on somebody
+    if counts.size < 2 or counts[-1] != counts[-2]:
         return None
     period, newest = int(counts[-1]), int(mine["seq"].max())
     earlier = seq - period * max(1, -(-(seq - newest) // period))
     found = [comparable(read_member(row)) for row in mine[np.isin(mine["seq"], [earlier, earlier - period])]]
     return found[0] if found and all(signature == found[0] for signature in found) else None
+
+
+def _repeats(rows: np.ndarray, step: int, period: int) -> bool:
+    """Whether the calls of this step are those that stood a period earlier."""
+    known = {int(row["seq"]): comparable(read_member(row)) for row in rows}
+    seqs = rows["seq"][rows["step"] == step].tolist()
+    return all(known.get(seq - period) == known[seq] for seq in seqs)
 
 
 def short_steps(counts: dict[int, int], usual: int | None) -> tuple[int, ...]:

@@ -70,10 +70,13 @@ def as_lived(job: JobState, wait: Wait) -> Wait:
     return wait if age_ns == wait.age_ns else replace(wait, age_ns=max(0, age_ns))
 
 
-def waited_ns(job: JobState, age_ns: int, rank: int) -> int:
-    """How much of a wait for ``rank`` counts: what it spent in a rare phase just left, or stopped, does not."""
+def waited_ns(job: JobState, age_ns: int, rank: int, *, before_ends: bool = False) -> int:
+    """How much of a wait for ``rank`` counts: what it spent in a rare phase just left, or stopped, does not.
+
+    before_ends: as things stood before it ended.
+    """
     facts, row = job.ranks.get(rank), job.progress_row(rank)
-    if facts is None or row is None or facts.exited_ns:
+    if facts is None or row is None or (facts.exited_ns and not before_ends):
         return age_ns
     since = facts.continued_ns
     if not is_rare(row):

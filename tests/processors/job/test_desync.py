@@ -20,7 +20,9 @@ from tests.processors.job.synthetic_job import (
     ddp_step,
     drive,
 )
+from whichrank.processors.job.matching import expected_signature
 from whichrank.telemetry.records import Block, Finding, Record
+from whichrank.telemetry.tables import COLLECTIVES
 from whichrank.telemetry.vocabulary import EventName, ExitState, Op, Phase
 
 
@@ -88,6 +90,21 @@ def test_the_diverging_rank_is_named_at_once(fault: str, ranks: int) -> None:
     assert [item["rank"] for item in body["suspects"]] == [guilty]
     assert context.findings()[0].time_ns / 1e9 - body["times"]["onset"] < 0.8
     assert f"rank {guilty}" in body["evidence"][0]["source"]
+
+
+@pytest.mark.parametrize("known", [4, 3, 1])
+def test_history_speaks_though_the_last_calls_of_the_step_before_are_still_open(known: int) -> None:
+    """known: of the four calls of step 5, those that had ended on all ranks when the mismatch came."""
+    rows = np.zeros(12, COLLECTIVES)
+    rows["seq"], rows["step"] = np.arange(12), np.repeat([3, 4, 5], 4)
+    rows["bytes"], rows["op"] = np.tile([4, 128, 16, 1668], 3), int(Op.ALL_REDUCE)
+    rows = rows[: 8 + known]
+    signature = expected_signature(rows, 0, 12)
+    assert signature is not None
+    assert 4 in signature
+    assert 128 in (expected_signature(rows, 0, 13) or ())
+    rows["bytes"][8] = 7
+    assert known == 4 or expected_signature(rows, 0, 12) is None, "a step that is another one is no shortened one"
 
 
 def test_two_ranks_without_history_are_both_suspected() -> None:

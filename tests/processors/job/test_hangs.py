@@ -260,14 +260,18 @@ def test_a_stop_seen_once_is_completed_by_the_heartbeats_left_behind() -> None:
 
 
 @pytest.mark.parametrize("hung_s", [2.0, 10.0])
-def test_a_hang_that_nobody_watched_is_told_although_all_were_then_asked_to_stop(hung_s: float) -> None:
-    """The agent is gone when rank 1 stands still; its owner ends the job, and then the rings are read."""
+@pytest.mark.parametrize("heart", ["beats", "stands still"])
+def test_a_hang_that_nobody_watched_is_told_although_all_were_then_asked_to_stop(hung_s: float, heart: str) -> None:
+    """The agent is gone when rank 1 stands still; its owner ends the job, and then the rings are read.
+
+    Its heart does not beat while C holds the GIL; what the signal's handler wrote is its last sign of life.
+    """
     stands_s, gone_s = 4.0, 4.0 + hung_s + 0.125
     job = SyntheticJob(
         steps=30,
         delays=[lambda rank, step, phase: FOREVER if rank == 1 and (step, phase) == (20, Phase.FORWARD) else 0],
         states=lambda rank, at: ProcessState.DEAD if at >= gone_s else ProcessState.SLEEPING,
-        heartbeat_s=lambda rank, at: 0.0625,
+        heartbeat_s=lambda rank, at: at - stands_s if rank == 1 and heart != "beats" and at > stands_s else 0.0625,
         events=[(gone_s, EventName.RANK_EXIT, rank, {"signal": 15, "sender_pid": 0}) for rank in range(4)],
     )
     start_ns = WALL_NS + int(job.start_s * SECOND)

@@ -468,6 +468,24 @@ def test_rings_left_behind_are_read_with_ages_of_their_own_time(start_rank: Star
     assert names.index(EventName.RANK_EXCEPTION.value) < names.index(EventName.RANK_EXIT.value)
 
 
+def test_a_signal_is_the_last_sign_of_life_of_a_rank_whose_heart_stood_still(start_rank: Start, watch: Watch) -> None:
+    """As while C holds the GIL: it was there until it was ended, and not only until its last beat."""
+    rank = start_rank(0, 1)
+    if rank.say("fatal") == "0":
+        pytest.skip("the C module _fatal was not built")
+    rank.say("silence")
+    time.sleep(1.0)
+    ended_ns = time.time_ns()
+    rank.kill(signal.SIGTERM)
+    rank.process.wait()
+    watched = watch()
+    watched.agent.read_left_behind()
+    watched.agent.close()
+    (event,) = watched.events(EventName.RANK_EXIT)
+    assert event.attributes["signal"] == signal.SIGTERM
+    assert abs(event.time_ns - ended_ns) < 500_000_000
+
+
 def test_left_behind_attempts_and_groups_are_those_of_the_live_run(start_rank: Start, watch: Watch) -> None:
     rank = start_rank(0, 1)
     rank.say("collectives 1")

@@ -62,8 +62,6 @@ PARTITIONS = 12
 AHEAD_S = 20.0
 OTHER_CORE, OUR_CORE = 0, 1
 SETTLE_S = 60.0
-#: The rate is not the same all the time.
-_MORE = 1.2
 #: Of the rows that are turned into plain data points.
 POINTS = 20_000
 
@@ -136,7 +134,7 @@ def measure(report: Report, prepared: Prepared, kafka: Kafka, folder: Path, clie
     identity = identity_of(admin, _once_there(admin))
     feed, began_ns = start_feed(prepared, settings, folder)
     os.sched_setaffinity(0, {OUR_CORE})
-    starts_ns = began_ns + round(_MORE * behind / prepared.records * prepared.seconds * 1e9) if behind else 0
+    starts_ns = began_ns + _due_ns(prepared, behind) if behind else 0
     time.sleep(max(0.0, (starts_ns - time.time_ns()) / 1e9))
     log = KafkaLog(
         make_client(settings),
@@ -193,11 +191,23 @@ def measure(report: Report, prepared: Prepared, kafka: Kafka, folder: Path, clie
     check_faults(report, prepared, settings)
 
 
-def _due(prepared: Prepared, after_ns: int) -> int:
-    """Collective records of the messages that are due by then."""
-    payloads = [payload for due_ns, _, each in prepared.messages if due_ns <= after_ns for payload in each]
+def _collectives(payloads: list[Block | Event]) -> int:
     blocks = (each for each in payloads if isinstance(each, Block) and each.name is EventName.BLOCK_COLLECTIVES)
     return sum(len(block.rows) for block in blocks)
+
+
+def _due(prepared: Prepared, after_ns: int) -> int:
+    """Collective records of the messages that are due by then."""
+    return sum(_collectives(payloads) for due_ns, _, payloads in prepared.messages if due_ns <= after_ns)
+
+
+def _due_ns(prepared: Prepared, records: int) -> int:
+    """After which time so many are due."""
+    for due_ns, _, payloads in prepared.messages:
+        records -= _collectives(payloads)
+        if records <= 0:
+            return due_ns
+    raise ValueError(f"the load has not so many records: {records:,} are missing")
 
 
 def _once_there(admin: Admin) -> Mapping[str, TopicFacts]:

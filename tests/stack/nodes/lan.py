@@ -99,15 +99,21 @@ class LanNode(Node):
     def __init__(self, name: str, folder: Path, environment: Mapping[str, str], *, clock_ahead_s: float) -> None:
         super().__init__(name, folder, environment, uptime_s=UPTIME_S[name], addresses=ADDRESSES)
         self.clock_ahead_s = clock_ahead_s
-        cable = f"cable{next(_cables)}"
-        _ip("link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", str(self.pid))
-        _ip("link", "set", cable, "master", BRIDGE, "up")
+        self._cable = f"cable{next(_cables)}"
+        _ip("link", "add", self._cable, "type", "veth", "peer", "name", "eth0", "netns", str(self.pid))
+        _ip("link", "set", self._cable, "master", BRIDGE, "up")
         self.run("ip", "address", "add", f"{ADDRESSES[name]}/24", "dev", "eth0")
         self.run("ip", "link", "set", "eth0", "up")
 
     def start(self, command: list[str], environment: Mapping[str, str], console: Path) -> subprocess.Popen[bytes]:
         return super().start(command, {**environment, **clock_environment(self.clock_ahead_s)}, console)
 
+    def end(self) -> None:
+        """The kernel takes some seconds to clear a namespace away, and until then it answers for its address: the next
+        run's node has the same one, and its connections were reset."""
+        super().end()
+        _ip("link", "delete", self._cable, check=False)
 
-def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=20)
+
+def _ip(*words: str, check: bool = True) -> None:
+    subprocess.run(["ip", *words], check=check, capture_output=True, timeout=20)

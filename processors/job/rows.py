@@ -46,3 +46,23 @@ def concatenate(chunks: Iterable[np.ndarray], dtype: np.dtype) -> np.ndarray:
     for part in parts:
         place = copy_into(out, place, part)
     return out
+
+
+class Growing:
+    """An array to which rows are added at the end one after the other; ``filled`` is all of them, a view."""
+
+    __slots__ = ("_room", "filled")
+
+    def __init__(self, dtype: np.dtype | type) -> None:
+        self._room = np.zeros(0, dtype)
+        self.filled = self._room
+
+    def grow(self, count: int) -> np.ndarray:
+        """``filled`` with so many more rows of zeros. Views that were given out before stay behind."""
+        size = self.filled.size + count
+        if size > self._room.size:
+            room = np.zeros(max(size, 2 * self._room.size), self._room.dtype)
+            copy_into(room, 0, self.filled)
+            self._room = room
+        self.filled = self._room[:size]
+        return self.filled

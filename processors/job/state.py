@@ -17,7 +17,7 @@ from .late_device import LAST, no_looks
 from .median import median
 from .open_rows import OpenRows
 from .pace import LONGEST_HISTORY
-from .rows import concatenate
+from .rows import Growing
 from .saves import no_saves
 from .straggler import LONGEST_BASELINE, SMALLEST_EXCESS, WINDOWS, StepTimes
 from .waits import GroupShape, Places
@@ -92,9 +92,10 @@ class JobState:
         self.progress_stamps = np.zeros(0, np.int64)
         self.rare_until_ns = np.zeros(0, np.int64)  # when a rank was last in a phase without a usual length, 0 never
         # Newest progress row of every member of every group, in the order of ``members``; stamps: arrival, 0 = never.
-        self.group_rows = np.zeros(0, GROUP_PROGRESS)
-        self.group_stamps = np.zeros(0, np.int64)
-        self.open_ages_ns = np.zeros(0, np.int64)  # of each of these rows (``note_ages``): asked of every message
+        self._of_groups = (Growing(GROUP_PROGRESS), Growing(np.int64), Growing(np.int64))
+        self.group_rows = self._of_groups[0].filled
+        self.group_stamps = self._of_groups[1].filled
+        self.open_ages_ns = self._of_groups[2].filled  # of these rows (``note_ages``): asked of every message
         self.group_first: list[int] = []
         # Rows of steps that are not closed yet.
         self.pending = OpenRows(COLLECTIVES, ("enqueued_ns", "started_ns", "done_ns"))
@@ -129,7 +130,7 @@ class JobState:
         self.looks = no_looks(0)  # on devices only
         self.starts = no_starts(0)
         self._shape: GroupShape | None = None
-        self._places: Places | None = None
+        self._places = Places.of(())
         self.facts_changed = self.progress_changed = self.steps_changed = True
 
     def note_saving(self, rows: np.ndarray) -> None:
@@ -171,11 +172,9 @@ class JobState:
         self.members.append(np.array(members, np.int64))
         self.on_device.append(is_device_backend(group.backend))
         self.group_first.append(self.group_rows.size)
-        self.group_rows = concatenate([self.group_rows, np.zeros(len(members), GROUP_PROGRESS)], GROUP_PROGRESS)
-        self.group_stamps = np.concatenate([self.group_stamps, np.zeros(len(members), np.int64)])
-        self.open_ages_ns = np.concatenate([self.open_ages_ns, np.zeros(len(members), np.int64)])
+        self.group_rows, self.group_stamps, self.open_ages_ns = (each.grow(len(members)) for each in self._of_groups)
         self._group_index[group.uid] = index
-        self._shape = self._places = None
+        self._shape = None
         self.facts_changed = True
         return index
 
@@ -199,9 +198,9 @@ class JobState:
         return self.group_rows[first:last], self.group_stamps[first:last]
 
     def places(self) -> Places:
-        """Where ranks stand within groups; rebuilt when a group is new."""
-        if self._places is None:
-            self._places = Places.of(self.members)
+        """Where ranks stand within groups."""
+        if self._places.groups < len(self.members):
+            self._places = self._places.with_more(self.members[self._places.groups :])
         return self._places
 
     def shape(self) -> GroupShape:

@@ -34,17 +34,27 @@ class Places:
 
     keys: np.ndarray  # group and rank of every member in one number, ascending
     place: np.ndarray  # of each of these within its group
+    groups: int  # how many there are
 
     @classmethod
     def of(cls, members: Sequence[np.ndarray]) -> Places:
         """members: by group index."""
         if not members:
-            return cls(keys=np.zeros(0, np.int64), place=np.zeros(0, np.int64))
+            return cls(keys=np.zeros(0, np.int64), place=np.zeros(0, np.int64), groups=0)
         sizes = [each.size for each in members]
         keys = np.repeat(np.arange(len(members)), sizes) << _RANK_BITS | np.concatenate(members)
         order = np.argsort(keys, kind="stable")
         place = np.concatenate([np.arange(size) for size in sizes])
-        return cls(keys=keys[order], place=place[order])
+        return cls(keys=keys[order], place=place[order], groups=len(members))
+
+    def with_more(self, members: Sequence[np.ndarray]) -> Places:
+        """With the groups that follow: their keys are above all others, as every node of a large job brings its own."""
+        more = Places.of(members)
+        return Places(
+            keys=np.concatenate([self.keys, more.keys + (self.groups << _RANK_BITS)]),
+            place=np.concatenate([self.place, more.place]),
+            groups=self.groups + more.groups,
+        )
 
     def find(self, group: np.ndarray, rank: np.ndarray) -> np.ndarray:
         """-1 where the rank is no member."""

@@ -14,6 +14,7 @@ from whichrank.processors.job.closing import FURTHEST_BEHIND, horizon_of, is_ear
 from whichrank.processors.job.facts import NodeFacts
 from whichrank.processors.job.operator import JobOperator
 from whichrank.processors.job.progress import find_waits, oldest_open_ns
+from whichrank.processors.job.rows import Growing
 from whichrank.processors.job.state import JobState
 from whichrank.processors.job.state_rows import load_job
 from whichrank.processors.job.waiting import Wait, find_blockage
@@ -109,14 +110,31 @@ def test_thousands_that_wait_in_one_operation_are_told_whom_they_wait_for_once()
     assert ahead.missing == tuple(rank for rank in range(2000) if rank != 77)
 
 
-@given(st.lists(st.lists(st.integers(0, 40), unique=True, max_size=8), max_size=5))
-def test_places_are_those_in_the_lists(groups: list[list[int]]) -> None:
-    places = Places.of([np.array(members, np.int64) for members in groups])
+@given(st.lists(st.lists(st.integers(0, 40), unique=True, max_size=8), max_size=5), st.integers(0, 5))
+def test_places_are_those_in_the_lists(groups: list[list[int]], at_first: int) -> None:
+    """However many groups were there at first, and the others came one after the other."""
+    arrays = [np.array(members, np.int64) for members in groups]
+    places = Places.of(arrays[:at_first])
+    for array in arrays[at_first:]:
+        places = places.with_more([array])
+    assert places.groups == len(groups)
+    assert (np.diff(places.keys) > 0).all()
     for group in range(len(groups) + 1):
         ranks = np.arange(42, dtype=np.uint32)
         found = places.find(np.full(42, group, np.uint16), ranks).tolist()
         members = groups[group] if group < len(groups) else []
         assert found == [members.index(rank) if rank in members else -1 for rank in range(42)]
+
+
+def test_rows_that_are_added_keep_those_before() -> None:
+    growing = Growing(np.dtype([("a", np.int64), ("b", np.uint8)]))
+    for size in range(1, 60):
+        rows = growing.grow(1)
+        assert rows.size == size
+        assert rows[-1]["a"] == 0
+        rows[-1] = (size, 7)
+        assert growing.filled["a"].tolist() == list(range(1, size + 1))
+    assert growing.grow(0).size == 59
 
 
 def test_half_of_a_large_job_waiting_for_the_other_half_takes_no_edge_for_each_pair() -> None:

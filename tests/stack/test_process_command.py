@@ -338,6 +338,21 @@ class TestDeadLetters:
         assert again.returncode == 0, again.stderr
         eventually(lambda: len(list(read_whole(with_topics.client, TOPIC_DLQ))) == 3, what="a letter", timeout_s=WAIT_S)
 
+    def test_of_a_letter_larger_than_our_messages_the_beginning_is_kept_and_not_sent_again(
+        self, with_topics: Bench
+    ) -> None:
+        with_topics.process()
+        with_topics.wait_until_ready()
+        with_topics.send(TOPIC_BLOCKS, b"\xff" * 950_000)
+        eventually(lambda: len(list(read_whole(with_topics.client, TOPIC_DLQ))) == 1, what="a letter", timeout_s=WAIT_S)
+        (letter,) = json.loads(with_topics.command("dlq", "list", "--json").stdout)["letters"]
+        assert letter["bytes"] == 950_000
+        shown = with_topics.command("dlq", "show", letter["letter"])
+        assert f"... 50000 more are only at {TOPIC_BLOCKS}" in shown.stdout
+        again = with_topics.command("dlq", "replay", letter["letter"])
+        assert again.returncode == 1
+        assert "has only the first 900000 of 950000 bytes" in again.stderr
+
     def test_an_unknown_letter_is_one_clear_line(self, with_topics: Bench) -> None:
         for words in (("show", "0/7"), ("replay", "0/7")):
             ended = with_topics.command("dlq", *words)

@@ -12,7 +12,7 @@ VENV := .venv
 OLDEST := .venv-oldest
 FRAMEWORKS := .venv-frameworks
 BIN := $(VENV)/bin
-PACKAGES := telemetry instrumentation agents transport processors commands
+PACKAGES := telemetry instrumentation diagnosis agents transport processors commands
 # What the training process runs, and what reads it: this is what depends on the version of torch.
 OLDEST_TESTS := $(addprefix tests/instrumentation/,test_ring_writer.py test_run_delay.py test_collectives_coverage.py test_collectives_failures.py test_jobs.py test_loss.py test_optimizer_edges.py test_phases.py test_steps.py)
 # Everything that ends up in the optional C module, and what names the entry points.
@@ -137,6 +137,10 @@ scenarios: setup ## every scenario, 3 repeats each, resumable (SEED=7 for other 
 .PHONY: frameworks
 frameworks: setup-frameworks ## what is seen of Lightning, Hugging Face, DeepSpeed, Megatron, torchtitan: real jobs, counted
 	@$(FRAMEWORKS)/bin/python tests/frameworks/run.py
+
+.PHONY: scoreboard
+scoreboard: setup ## labelled cases of public projects (../shared/corpora), scored file by file: k of n
+	@$(BIN)/python -m tests.scoreboard
 
 .PHONY: bench
 bench: setup $(SETUP_OLDEST) ## each headline number of the README, measured here (QUICK=1: a look, not a result)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from .diagnose import diagnose_app
 from .settings import (
     AgentOptions,
     Evidence,
@@ -36,6 +37,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+app.add_typer(diagnose_app())
 
 
 @app.callback()

@@ -106,6 +106,20 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One value of one metric of a node or another entity, at one time.
+
+    start_ns: of a counter, when it began at 0, as far as its source says so; 0 unknown.
+    """
+
+    name: str
+    value: float
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    time_ns: int
+    start_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """What a job or entity operator concludes; ClusterOperator makes incidents of findings.
 

@@ -314,3 +314,13 @@ class EventName(str, Enum):
     PEER_LOST = "whichrank.peer.lost"
     EVIDENCE = "whichrank.evidence"
     LAUNCH_ENDED = "whichrank.launch.ended"
+    #: Node telemetry (``agents/collectors``).
+    KERNEL_EVENT = "whichrank.kernel.event"
+    DEVICE_EVENT = "whichrank.device.event"
+    RANK_DEVICE = "whichrank.rank.device"
+    RANK_PROCESS = "whichrank.rank.process"
+    JOB_LOG = "whichrank.job_log"
+    SCHEDULER = "whichrank.scheduler"
+    CHANGE = "whichrank.change"
+    NODE_TOPOLOGY = "whichrank.node.topology"
+    PROBE_LATE = "whichrank.probe.late"

@@ -14,13 +14,14 @@ ROOT = Path(__file__).parents[1]
 #: folder -> (folders of whichrank, other packages) that it may import at module level or inside functions.
 #: The standard library is free for all.
 ALLOWED: dict[str, tuple[set[str], set[str]]] = {
-    "telemetry": (set(), {"numpy", "google", "opentelemetry"}),
+    "telemetry": (set(), {"numpy", "google", "opentelemetry", "tomli"}),
+    "diagnosis": ({"telemetry"}, {"numpy", "tomli"}),
     "instrumentation": ({"telemetry.vocabulary", "telemetry.ring_layout"}, {"torch"}),
-    "agents": ({"telemetry", "transport"}, {"numpy", "psutil", "opentelemetry"}),
+    "agents": ({"telemetry", "transport", "diagnosis"}, {"numpy", "psutil", "opentelemetry", "pynvml"}),
     "transport": ({"telemetry"}, {"kafka", "confluent_kafka"}),
-    "processors": ({"telemetry"}, {"numpy"}),
+    "processors": ({"telemetry", "diagnosis"}, {"numpy"}),
     "commands": (
-        {"telemetry", "instrumentation", "agents", "transport", "processors"},
+        {"telemetry", "instrumentation", "diagnosis", "agents", "transport", "processors"},
         {
             "numpy",
             "psutil",

@@ -163,12 +163,12 @@ METRICS: Mapping[str, Metric] = {
     ),
 }
 
-_HEADS = {
-    name: text_field(_NAME, name)
-    + text_field(_DESCRIPTION, metric.description)
-    + text_field(_UNIT, names.METRIC_UNITS[name])
-    for name, metric in METRICS.items()
-}
+
+def _head(name: str, description: str, unit: str) -> bytes:
+    return text_field(_NAME, name) + text_field(_DESCRIPTION, description) + text_field(_UNIT, unit)
+
+
+_HEADS = {name: _head(name, metric.description, names.METRIC_UNITS[name]) for name, metric in METRICS.items()}
 _KINDS: Mapping[Instrument, tuple[int, bytes]] = {
     Instrument.GAUGE: (_GAUGE, b""),
     Instrument.COUNTER: (_SUM, varint_field(_TEMPORALITY, _CUMULATIVE) + varint_field(_MONOTONIC, 1)),
@@ -179,9 +179,18 @@ _KINDS: Mapping[Instrument, tuple[int, bytes]] = {
 
 def metric_entry(name: str, points: Iterable[bytes]) -> bytes:
     """A metric with its points (``number_point``, ``histogram_point``), an entry for ``RequestBuilder``."""
-    field, suffix = _KINDS[METRICS[name].instrument]
+    return _entry(_HEADS[name], METRICS[name].instrument, points)
+
+
+def number_entry(name: str, description: str, unit: str, instrument: Instrument, points: Iterable[bytes]) -> bytes:
+    """The same for a metric that stands in another table (``node_metrics``)."""
+    return _entry(_head(name, description, unit), instrument, points)
+
+
+def _entry(head: bytes, instrument: Instrument, points: Iterable[bytes]) -> bytes:
+    field, suffix = _KINDS[instrument]
     data = b"".join([bytes_field(_POINTS, point) for point in points]) + suffix
-    return entry(_HEADS[name] + bytes_field(field, data))
+    return entry(head + bytes_field(field, data))
 
 
 def number_attributes(values: Mapping[str, AttributeValue | None]) -> bytes:

@@ -129,7 +129,7 @@ def _decode_event(record: LogRecord, name: EventName, identity: Identity) -> Eve
         if pair.key == names.MONOTONIC_NS:
             mono_ns = pair.value.int_value
             continue
-        value = _value(pair.value)
+        value = value_of(pair.value)
         short = names.short_name(pair.key)
         if value is not None and names.is_usable(short, value):
             found[short] = value
@@ -177,12 +177,12 @@ _VALUE_READERS: dict[str, Callable[[AnyValue], Any]] = {
     "int_value": lambda value: value.int_value,
     "double_value": lambda value: value.double_value,
     "bool_value": lambda value: value.bool_value,
-    "array_value": lambda value: tuple(_value(item) for item in value.array_value.values),
+    "array_value": lambda value: tuple(value_of(item) for item in value.array_value.values),
 }
 
 
-def _value(value: AnyValue) -> Any:
-    """Plain value, None for sorts that records do not hold (maps, bytes)."""
+def value_of(value: AnyValue) -> Any:
+    """As plain Python, None for sorts that records do not hold (maps, bytes)."""
     kind = value.WhichOneof("value")
     reader = _VALUE_READERS.get(kind) if kind is not None else None
     return reader(value) if reader is not None else None

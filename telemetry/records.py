@@ -96,6 +96,17 @@ class Event:
                        on), offset_ns (from that node's monotonic clock to the wall clock of this bus)
       PEER_CLOCK       offset_ns*: the same, newer
       PEER_LOST        role*, why* ("left": its command has ended; "closed"; "silent"), silent_ns
+    What a node's collectors tell (identity: the node; job and rank only where they are known):
+      KERNEL_EVENT     event* (word of diagnosis.kernel_log), code, device_kind, device, severity, domain, component,
+                       action, role, process, pid, driver, text (redacted), before_start (true: older than the agent)
+      DEVICE_EVENT     event* ("xid", "lost", "back"), code, device (GPU uuid), pci_bus, device_kind
+      RANK_DEVICE      pid*, gpu_uuid, gpu_index, pci_bus, mig, method, certain
+      RANK_PROCESS     pid*, state, wchan, age_s
+      JOB_LOG          class*, role, action, text (redacted), file, line, rank
+      SCHEDULER        what*, and what is known of it
+      CHANGE           what*, old, new, where
+      NODE_TOPOLOGY    labels by name (rack, leaf, spine, rail, pdu)
+      PROBE_LATE       mount*, operation*, age_s*, fstype, server, over (true: it has answered)
     """
 
     name: EventName
@@ -117,6 +128,19 @@ class Point:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     time_ns: int
     start_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Samples:
+    """Points of one entity, ours or somebody else's exporter's.
+
+    identity: ``node`` names the entity, whatever it is. resource: what else was said of who speaks, as it came.
+    """
+
+    identity: Identity
+    points: tuple[Point, ...]
+    entity: str = "node"  # node, switch, storage, service
+    resource: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +175,7 @@ class Broken:
     value: bytes
 
 
-Payload = Block | Event | Finding | Incident | Broken
+Payload = Block | Event | Samples | Finding | Incident | Broken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,59 @@
+"""Collectors for tests of ``schedule``: one that sees, one that raises, one that never comes back."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from whichrank.agents.collectors.collector import Collected, Collector, Moment
+from whichrank.telemetry.records import Point
+
+
+class Seeing:
+    name = "seeing"
+    period_s = 0.05
+
+    def __init__(self) -> None:
+        self._looks = 0
+
+    def collect(self, now: Moment) -> Collected:
+        self._looks += 1
+        point = Point(name="whichrank.collector.late", value=self._looks, time_ns=now.wall_ns)
+        return Collected(points=[point], problems=["no driver"])
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class Raising(Seeing):
+    def collect(self, now: Moment) -> Collected:
+        raise OSError("the file is not there")
+
+
+class Hanging(Seeing):
+    """Sees once, and hangs while ``flag`` is there; writes its pid into ``pids``."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self._folder = Path(folder)
+        with (self._folder / "pids").open("a") as pids:
+            pids.write(f"{os.getpid()}\n")
+
+    def collect(self, now: Moment) -> Collected:
+        while self._looks and (self._folder / "hang").exists():
+            time.sleep(0.01)
+        print("a driver that prints")
+        return super().collect(now)
+
+
+def seeing() -> Collector:
+    return Seeing()
+
+
+def raising() -> Collector:
+    return Raising()
+
+
+def hanging(folder: str) -> Collector:
+    return Hanging(folder)

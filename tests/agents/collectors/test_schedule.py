@@ -1,0 +1,111 @@
+"""Collectors run where they can hurt nobody: what one does never stops another, and a late one is told."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from whichrank.agents.collectors import schedule
+from whichrank.agents.collectors.collector import Isolation
+from whichrank.agents.collectors.schedule import NodeTelemetry, Plan, Seen
+
+SAMPLES = "tests.agents.collectors.sample_collectors"
+
+
+def plan(kind: str, isolation: Isolation = Isolation.THREAD, **options: str) -> Plan:
+    return Plan(name=kind, factory=f"{SAMPLES}:{kind}", options=options, isolation=isolation)
+
+
+@contextmanager
+def telemetry(*plans: Plan) -> Iterator[tuple[NodeTelemetry, list[str]]]:
+    said: list[str] = []
+    node = NodeTelemetry(plans, report=said.append)
+    node.start()
+    yield node, said
+    node.close()
+
+
+def gather(node: NodeTelemetry, until: Callable[[list[Seen]], bool], timeout_s: float = 20.0) -> list[Seen]:
+    seen: list[Seen] = []
+    deadline = time.monotonic() + timeout_s
+    while not until(seen):
+        assert time.monotonic() < deadline, seen[-3:]
+        seen += node.take()
+        time.sleep(0.02)
+    return seen
+
+
+def looks_of(seen: list[Seen], name: str) -> list[float]:
+    return [point.value for one in seen if one.collector == name for point in one.collected.points]
+
+
+def pids(folder: Path) -> list[int]:
+    """Of the processes in which ``hanging`` was made."""
+    file = folder / "pids"
+    return [int(word) for word in file.read_text().split()] if file.exists() else []
+
+
+@pytest.mark.parametrize("isolation", list(Isolation))
+def test_what_is_seen_comes_in_order_and_a_problem_is_told_once(isolation: Isolation) -> None:
+    with telemetry(plan("seeing", isolation)) as (node, said):
+        seen = gather(node, lambda seen: len(looks_of(seen, "seeing")) >= 5)
+    looks = looks_of(seen, "seeing")
+    assert looks == sorted(looks)
+    assert said == ["seeing: no driver"]
+
+
+@pytest.mark.parametrize("isolation", list(Isolation))
+def test_one_that_raises_is_counted_told_once_and_stops_no_other(
+    isolation: Isolation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule, "FIRST_PAUSE_S", 0.05)
+    with telemetry(plan("raising"), plan("seeing", isolation)) as (node, said):
+        gather(node, lambda seen: len(looks_of(seen, "seeing")) >= 3 and node.counters["collectors.failures"] >= 3)
+    assert said.count("raising: OSError: the file is not there; tried again later") == 1
+
+
+@pytest.mark.parametrize("isolation", list(Isolation))
+def test_one_that_does_not_come_back_is_told_as_late(
+    isolation: Isolation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule, "LATE_S", 0.3)
+    (tmp_path / "hang").touch()
+    with telemetry(plan("hanging", isolation, folder=str(tmp_path)), plan("seeing")) as (node, _):
+        gather(node, lambda seen: node.counters["collectors.late"] == 1)
+        assert gather(node, lambda seen: len(looks_of(seen, "seeing")) >= 3)
+        (tmp_path / "hang").unlink()
+        gather(node, lambda seen: node.counters["collectors.late"] == 0 and len(looks_of(seen, "hanging")) >= 2)
+
+
+def test_a_process_that_hangs_is_killed_and_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "LATE_S", 0.2)
+    monkeypatch.setattr(schedule, "KILL_S", 0.5)
+    monkeypatch.setattr(schedule, "FIRST_PAUSE_S", 0.05)
+    (tmp_path / "hang").touch()
+    with telemetry(plan("hanging", Isolation.PROCESS, folder=str(tmp_path))) as (node, said):
+        gather(node, lambda seen: len(pids(tmp_path)) >= 2)
+        (tmp_path / "hang").unlink()
+        gather(node, lambda seen: len(looks_of(seen, "hanging")) >= 2)
+    first = pids(tmp_path)[0]
+    assert "hanging: did not answer; tried again later" in said
+    with pytest.raises(ProcessLookupError):
+        os.kill(first, 0)
+
+
+def test_processes_end_with_the_agent(tmp_path: Path) -> None:
+    with telemetry(plan("hanging", Isolation.PROCESS, folder=str(tmp_path))) as (node, _):
+        gather(node, lambda seen: len(looks_of(seen, "hanging")) >= 1)
+    (child,) = pids(tmp_path)
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            os.kill(child, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    pytest.fail("the collector's process is still there")

@@ -14,7 +14,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from whichrank.agents.block_builder import whole_steps_every
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.otlp_encode import encode_payloads
-from whichrank.telemetry.records import Block, Broken
+from whichrank.telemetry.records import Block, Broken, Samples
 from whichrank.telemetry.topics import TOPIC_BLOCKS, TOPIC_CLOCK, TOPIC_LOGS, TOPIC_SPANS
 from whichrank.transport.cuts import pack_ends
 from whichrank.transport.kafka_log import CUT_PERIOD_S, HEADER_CUT
@@ -134,7 +134,7 @@ def without_members(each: Published) -> Published:
         if isinstance(payload, Block)
         else payload
         for payload in decode_logs(each.topic, each.value)
-        if not isinstance(payload, Broken)
+        if not isinstance(payload, Broken | Samples)
     ]
     return replace(each, value=encode_payloads(payloads))
 

@@ -16,7 +16,7 @@ from enum import Enum
 from pathlib import Path
 
 from ..telemetry.otlp import decode_logs, encode_payloads
-from ..telemetry.records import Broken, Event, Finding, Identity, Incident, Payload, Record
+from ..telemetry.records import Broken, Event, Finding, Identity, Incident, Payload, Record, Samples
 from ..telemetry.vocabulary import EventName
 from ..transport.bus import (
     HEADER_PUBLISHED,
@@ -370,8 +370,8 @@ class EmbeddedRunner:
 
     def _emit(self, record: Record) -> Record:
         payload = record.payload
-        if isinstance(payload, Broken):
-            raise TypeError("an operator emitted a Broken record")
+        if isinstance(payload, Broken | Samples):
+            raise TypeError(f"an operator emitted {type(payload).__name__}")
         topic, key = _destination(record)
         record = Record(topic=topic, key=key, stamp_ns=self._state.position.now_ns, payload=payload)
         self._delivery.add(record, encode_payloads([payload]))

@@ -19,7 +19,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "instrumentation": ({"telemetry.vocabulary", "telemetry.ring_layout"}, {"torch"}),
     "agents": ({"telemetry", "transport", "diagnosis"}, {"numpy", "psutil", "opentelemetry", "pynvml"}),
     "transport": ({"telemetry"}, {"kafka", "confluent_kafka"}),
-    "processors": ({"telemetry", "diagnosis"}, {"numpy"}),
+    "processors": ({"telemetry", "diagnosis"}, {"numpy", "tomli"}),
     "commands": (
         {"telemetry", "instrumentation", "diagnosis", "agents", "transport", "processors"},
         {

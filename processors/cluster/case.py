@@ -14,6 +14,7 @@ from typing import Any
 from ...telemetry.incident import Document, complete_document
 from ...telemetry.vocabulary import Bucket, Change, IncidentState, Kind, Severity
 from .causes import Body, detected_of, kind_of, leading, onset_of
+from .explain import apply, explain
 from .merging import merge_evidence, merge_ruled_out, merge_suspects
 
 #: Findings kept per incident; the first and the latest matter, a flood in between does not.
@@ -66,6 +67,8 @@ class Case:
     #: Evidence asked for already, by request id.
     requested: list[str] = field(default_factory=list)
     document: dict[str, Any] = field(default_factory=dict)
+    #: Conditions of nodes and devices that may have to do with it (bodies of EntityOperator's findings).
+    conditions: list[dict[str, Any]] = field(default_factory=list)
     #: Known only as it was published: its one contribution has no key yet.
     adopted: bool = False
 
@@ -164,7 +167,11 @@ def compose(case: Case) -> Document:
     resolved = case.resolved_at
     state = IncidentState.MERGED if case.merged_into else IncidentState.RESOLVED if resolved else IncidentState.OPEN
     rank_or_code = primary.get("scope") in ("rank", "application", "job")
-    fields = {
+    before = {
+        name: [row for row in case.document.get(name) or () if "condition" not in row]
+        for name in ("evidence", "ruled_out")
+    }
+    fields: dict[str, Any] = {
         "id": case.id,
         "state": state.value,
         "merged_into": case.merged_into,
@@ -193,11 +200,13 @@ def compose(case: Case) -> Document:
             "attributed": (primary.get("times") or {}).get("attributed"),
             "resolved": resolved,
         },
-        "evidence": merge_evidence([*bodies, *consequences], case.document.get("evidence") or ()),
-        "ruled_out": merge_ruled_out(bodies, consequences, case.document.get("ruled_out") or ()),
+        "evidence": merge_evidence([*bodies, *consequences], before["evidence"]),
+        "ruled_out": merge_ruled_out(bodies, consequences, before["ruled_out"]),
         "history": {"suspect_incidents": case.earlier_incidents, "last_change": None},
         "confidence": primary.get("confidence"),
     }
+    if case.conditions:
+        apply(fields, explain(primary, case.job, case.conditions), case.job)
     return complete_document(fields)
 
 
@@ -228,6 +237,8 @@ def material(document: Mapping[str, Any]) -> dict[str, Any]:
         "onset": round(document["times"]["onset"], 3),
         "evidence": sorted({f"{row.get('signal')} {row.get('source')}" for row in document["evidence"]}),
         "ruled_out": sorted(f"{row.get('who')} {row.get('looks_guilty')}" for row in document["ruled_out"]),
+        "cause": document.get("cause"),
+        "advice": (document.get("advice") or {}).get("action"),
         "confidence": None if confidence is None else round(float(confidence), 1),
     }
 

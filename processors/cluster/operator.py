@@ -18,6 +18,7 @@ from ...telemetry.vocabulary import Change, EventName, Kind
 from ..operator import Context, Timer
 from .case import Case, Contribution, change_of, compose, is_blocking_incident
 from .causes import Relation, kind_of, relate, suspect_ranks
+from .condition_register import ConditionRegister
 
 TOPIC_INCIDENTS = "whichrank.incidents"
 #: Incidents kept per job; beyond that the oldest that ended are forgotten.
@@ -44,6 +45,7 @@ MOST_ASKED_FOR_FILES = 2
 UNKNOWN_CLUSTER = "unknown"
 #: Tables. The last one: by job, when the last of its incidents has ended, while none is open.
 _INCIDENTS, _JOBS, _ENDED = "incidents", "jobs", "ended"
+_CONDITIONS, _CONCERNED = "conditions", "concerned"
 
 
 class ClusterOperator:
@@ -78,6 +80,7 @@ class ClusterOperator:
     def on_timer(self, timer: Timer, ctx: Context) -> None:
         """No incident changes by the passing of time alone; those of jobs that are over are forgotten."""
         ended, jobs, cases = (ctx.state.table(name) for name in (_ENDED, _JOBS, _INCIDENTS))
+        concerned = ctx.state.table(_CONCERNED)
         left = []
         for job, row in list(ended.rows()):
             if ctx.now < int(row) + KEPT_NS:
@@ -86,6 +89,7 @@ class ClusterOperator:
             for incident in json.loads(jobs.get(job) or b"[]"):
                 cases.delete(incident)
             jobs.delete(job)
+            concerned.delete(job)
             ended.delete(job)
         if left:
             ctx.set_timer(_FORGET, min(left))
@@ -102,9 +106,13 @@ class _Docket:
         self._cases = ctx.state.table(_INCIDENTS)
         self._jobs = ctx.state.table(_JOBS)
         self._ended = ctx.state.table(_ENDED)
+        self._conditions = ConditionRegister(ctx.state.table(_CONDITIONS), ctx.state.table(_CONCERNED))
         self._loaded: dict[str, bytes] = {}
 
     def take(self, finding: Finding) -> None:
+        if "condition" in finding.body:
+            self._take_condition(finding)
+            return
         if "kind" not in finding.body or "bucket" not in finding.body:
             return  # not a conclusion about an incident
         cases = self._load(finding.identity.job)
@@ -118,8 +126,25 @@ class _Docket:
         self._follow_the_job(finding, cases)
         for case in cases:
             if self._loaded.get(case.id) != case.pack():
+                case.conditions = self._conditions.about(case)
                 self._publish(case, finding)
         self._save(finding.identity.job, cases)
+
+    def _take_condition(self, finding: Finding) -> None:
+        """A node, a device or a mount has changed: it may explain what is known of jobs already."""
+        condition = self._conditions.take(finding, self._ctx.now)
+        for job in self._jobs_of(condition):
+            cases = self._load(job)
+            for case in cases:
+                if case.merged_into is None and (about := self._conditions.about(case)) != case.conditions:
+                    case.conditions = about
+                    self._publish(case, finding)
+            self._save(job, cases)
+
+    def _jobs_of(self, condition: Mapping[str, Any]) -> list[str]:
+        """Jobs with ranks where it is, as far as that is known; else all that have an incident."""
+        known = {rank["job"] for rank in [*condition["ranks"], *condition["others"]]}
+        return sorted(known) or [job for job, _ in list(self._jobs.rows())]
 
     def adopt(self, document: Mapping[str, Any]) -> None:
         """Take an incident as it was published, unless it is known here."""

@@ -1,0 +1,70 @@
+"""The conditions of all entities, as EntityOperator last told them, and which of them may concern an incident.
+
+A row per entity, and a row per job with the entities whose conditions have named ranks of it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ...telemetry.records import Finding
+from ..operator import Table
+from .case import Case
+from .causes import onset_of
+
+#: What is over for longer explains nothing any more.
+KEPT_S = 3600.0
+MAX_PER_ENTITY = 256
+MAX_ENTITIES_PER_JOB = 4096
+#: Of one incident.
+MAX_PER_CASE = 24
+
+
+class ConditionRegister:
+    """Over two tables of the operator's state."""
+
+    def __init__(self, entities: Table, jobs: Table) -> None:
+        self._entities = entities
+        self._jobs = jobs
+
+    def take(self, finding: Finding, now_ns: int) -> dict[str, Any]:
+        """Keep it, forget what is long over, and give the condition back."""
+        condition = dict(finding.body["condition"])
+        entity = str(condition["entity"])
+        known = self._of(entity)
+        known[finding.key] = condition
+        oldest = now_ns / 1e9 - KEPT_S
+        kept = {k: c for k, c in known.items() if c["until"] is None or float(c["until"]) > oldest}
+        for key in sorted(kept, key=lambda k: float(kept[k]["last"]))[: max(0, len(kept) - MAX_PER_ENTITY)]:
+            del kept[key]
+        if kept:
+            self._entities.put(entity, json.dumps(kept, separators=(",", ":")).encode())
+        else:
+            self._entities.delete(entity)
+        for job in {str(rank["job"]) for rank in condition["ranks"]}:
+            self._note(job, entity)
+        return condition
+
+    def about(self, case: Case) -> list[dict[str, Any]]:
+        """Of the suspects' nodes, and of entities that concern the job; those nearest to the onset, oldest first."""
+        onset = onset_of(case.primary)
+        entities = {str(suspect["node"]) for suspect in case.primary.get("suspects") or () if suspect.get("node")}
+        entities |= set(json.loads(self._jobs.get(case.job) or b"[]"))
+        found = [condition for entity in sorted(entities) for condition in self._of(entity).values()]
+        found.sort(key=lambda c: (c["until"] is not None, abs(float(c["since"]) - onset), str(c["name"])))
+        return sorted(found[:MAX_PER_CASE], key=_order)
+
+    def _of(self, entity: str) -> dict[str, dict[str, Any]]:
+        row = self._entities.get(entity)
+        known: dict[str, dict[str, Any]] = json.loads(row) if row else {}
+        return known
+
+    def _note(self, job: str, entity: str) -> None:
+        entities: list[str] = json.loads(self._jobs.get(job) or b"[]")
+        if entity not in entities:
+            self._jobs.put(job, json.dumps([*entities, entity][-MAX_ENTITIES_PER_JOB:]).encode())
+
+
+def _order(condition: dict[str, Any]) -> tuple[float, str, str]:
+    return float(condition["since"]), str(condition["name"]), str(condition["device"])

@@ -1,0 +1,237 @@
+"""Why did it happen: which condition of a node, a device or a mount explains an incident, and which only looks so.
+
+A condition explains an incident if it is of a kind that does such things, concerns a suspect (his device, his process,
+or his whole node), and began when the trouble did: not long before, when the rank went on after it, and not after. What
+looks alike and fails one of these is ruled out by name. Pure functions over the bodies of findings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...telemetry.vocabulary import Action, Kind, Scope
+from .causes import Body, kind_of, onset_of
+
+ConditionBody = Mapping[str, Any]
+
+#: Clocks and looks of one node agree so far.
+SLACK_S = 1.0
+#: Of what was measured by looking now and then, the beginning is known to a look.
+LOOK_S = 12.0
+MAX_RULED_OUT = 6
+_SEVERITY = {"fatal": 0, "error": 1, "warning": 2, "info": 3}
+_NOT_A_CAUSE = frozenset({"info"})
+#: Conditions of a device that belongs to single ranks.
+_OF_RANKS = frozenset({"gpu", "process"})
+
+_ADVICE = {
+    Action.RESTART_WITHOUT_NODE: "restart without {entity}, and have {device} looked at before it is used again",
+    Action.RESTART: "restart the job; {entity} may stay",
+    Action.RETRY: "restart the job; {entity} may stay",
+    Action.DRAIN_AFTER_JOB: "let the job end, then take {entity} out and have {device} looked at",
+    Action.REPLACE_LINK: "have the link of {device} on {entity} looked at; restart without {entity} until then",
+    Action.RAISE_QUOTA: "give the job more of what ran out on {entity}, or let it use less",
+    Action.WAIT: "wait: {device} may come back by itself",
+    Action.FIX_CODE: "look at the code: the device only reports what the program did",
+    Action.ASK_A_HUMAN: "have a person look at {device} on {entity}",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """What conditions add to an incident. cause: the one that explains it, None where none does."""
+
+    cause: ConditionBody | None = None
+    evidence: Sequence[Mapping[str, Any]] = ()
+    ruled_out: Sequence[Mapping[str, Any]] = ()
+    gpus: Mapping[int, str] = field(default_factory=dict)  # rank -> its GPU
+
+
+def explain(primary: Body, job: str, conditions: Iterable[ConditionBody]) -> Explanation:
+    """``conditions``: those of the suspects' nodes, and those that concern the job."""
+    kind, onset = kind_of(primary), onset_of(primary)
+    suspects = [s for s in primary.get("suspects") or () if s.get("node") or s.get("rank") is not None]
+    candidates: list[ConditionBody] = []
+    ruled_out: list[Mapping[str, Any]] = []
+    for condition in sorted(conditions, key=lambda c: (float(c["since"]), str(c["name"]), str(c["device"]))):
+        why_not = _why_not(condition, kind, onset, suspects, job)
+        if why_not is None:
+            candidates.append(condition)
+        elif why_not and len(ruled_out) < MAX_RULED_OUT:
+            ruled_out.append(
+                {
+                    "who": _device_words(condition),
+                    "looks_guilty": str(condition["text"]),
+                    "because": why_not,
+                    "condition": condition["name"],
+                }
+            )
+    # What reports what the program did is the last to explain it.
+    candidates.sort(
+        key=lambda c: (c["domain"] == "application", _SEVERITY.get(str(c["severity"]), 9), float(c["since"]))
+    )
+    return Explanation(
+        cause=candidates[0] if candidates else None,
+        evidence=[_evidence(condition, onset) for condition in candidates],
+        ruled_out=ruled_out,
+        gpus=_gpus(candidates, job),
+    )
+
+
+def _why_not(
+    condition: ConditionBody, kind: Kind, onset: float, suspects: Sequence[Mapping[str, Any]], job: str
+) -> str | None:
+    """None: it explains the incident. "": it has nothing to do with it. Else why it is not the cause."""
+    if kind.value not in condition["explains"]:
+        return _harmless_words(condition) if _near(condition, onset) and _SEVERITY[_severity(condition)] >= 2 else ""
+    if not suspects:
+        if not condition["ranks"]:
+            return ""
+    elif not _concerns(condition, suspects, job):
+        if not _near(condition, onset) or not _same_node(condition, suspects):
+            return ""
+        users = sorted(rank["rank"] for rank in condition["ranks"] if rank["job"] == job)
+        return f"it is used by rank {users[0]}, not by the suspect" if users else "the suspect does not use it"
+    began, since = float(condition["since"]) - float(condition["lag_s"]), float(condition["since"])
+    if condition["lasts_s"] == 0:  # measured: it explains while it lasts
+        until = condition["until"]
+        if began - LOOK_S > onset + SLACK_S:
+            return f"it began {since - onset:.0f} s after the onset"
+        if until is not None and float(until) < onset - SLACK_S:
+            return f"it was over {onset - float(until):.0f} s before the onset"
+        return _harmless_words(condition) if condition["tolerated"] else None
+    if began > onset + SLACK_S:
+        return f"it came {since - onset:.0f} s after the onset"
+    if since < onset - float(condition["before_s"]):
+        return f"it came {onset - since:.0f} s before the onset, and the rank went on after it"
+    if condition["tolerated"] or condition["severity"] in _NOT_A_CAUSE:
+        return _harmless_words(condition)
+    return None
+
+
+def _near(condition: ConditionBody, onset: float) -> bool:
+    """Close enough in time that somebody may think of it."""
+    return abs(float(condition["since"]) - onset) < 900.0 or condition["until"] is None
+
+
+def _same_node(condition: ConditionBody, suspects: Sequence[Mapping[str, Any]]) -> bool:
+    return any(suspect.get("node") == condition["entity"] for suspect in suspects)
+
+
+def _concerns(condition: ConditionBody, suspects: Sequence[Mapping[str, Any]], job: str) -> bool:
+    mine = {rank["rank"] for rank in condition["ranks"] if rank["job"] == job}
+    if condition["device_kind"] in _OF_RANKS or condition["pid"]:
+        if mine:
+            return any(suspect.get("rank") in mine for suspect in suspects)
+        if condition["ranks"]:
+            return False  # of another job
+        known_others = {rank["rank"] for rank in condition["others"] if rank["job"] == job}
+        return any(s.get("node") == condition["entity"] and s.get("rank") not in known_others for s in suspects)
+    return _same_node(condition, suspects) or any(suspect.get("rank") in mine for suspect in suspects)
+
+
+def _harmless_words(condition: ConditionBody) -> str:
+    if condition["tolerated"]:
+        return f"it was over after {float(condition['until']) - float(condition['since']):.1f} s, and comes seldom"
+    return "such a thing does not do this"
+
+
+def _severity(condition: ConditionBody) -> str:
+    severity = str(condition["severity"])
+    return severity if severity in _SEVERITY else "info"
+
+
+def _device_words(condition: ConditionBody) -> str:
+    device = str(condition["device"])
+    return f"{condition['device_kind']} {device} of {condition['entity']}" if device else str(condition["entity"])
+
+
+def _evidence(condition: ConditionBody, onset: float) -> Mapping[str, Any]:
+    before = onset - float(condition["since"])
+    when = f"{before:.1f} s before the onset" if before >= 0 else f"told {-before:.1f} s after the onset"
+    return {
+        "signal": f"{condition['source']}.{condition['name']}",
+        "source": condition["entity"],
+        "time": float(condition["since"]),
+        "value": str(condition["value"]),
+        "shows": f"{_device_words(condition)}: {condition['text']} ({when})",
+        "condition": condition["name"],
+    }
+
+
+def _gpus(conditions: Iterable[ConditionBody], job: str) -> dict[int, str]:
+    found: dict[int, str] = {}
+    for condition in conditions:
+        if condition["device_kind"] != "gpu":
+            continue
+        for rank in condition["ranks"]:
+            if rank["job"] == job:
+                found.setdefault(int(rank["rank"]), str(condition["device"]))
+    return found
+
+
+def apply(fields: dict[str, Any], explanation: Explanation, job: str) -> None:
+    """Put what the conditions add into the document's fields. Who is suspected changes only where nobody was."""
+    fields["ruled_out"] = [*fields["ruled_out"], *explanation.ruled_out]
+    cause = explanation.cause
+    if cause is None:
+        return
+    fields["evidence"] = sorted(
+        [*fields["evidence"], *explanation.evidence],
+        key=lambda row: (row.get("time") or 0.0, str(row.get("signal")), str(row.get("source"))),
+    )
+    is_application = cause["domain"] == "application"
+    scope = Scope.APPLICATION.value if is_application else str(cause["scope"])
+    fields["scope"] = scope
+    fields["cause"] = {
+        "condition": cause["name"],
+        "entity": cause["entity"],
+        "device_kind": cause["device_kind"],
+        "device": cause["device"],
+        "since": float(cause["since"]),
+        "domain": cause["domain"],
+    }
+    fields["suspects"] = [_with_gpu(suspect, explanation.gpus) for suspect in fields["suspects"]]
+    if not fields["suspects"]:
+        fields["suspects"] = _suspects_of(cause, job)
+    confidence = fields["confidence"]
+    if confidence is not None and not is_application:
+        fields["confidence"] = round(1.0 - (1.0 - float(confidence)) / 2.0, 6)
+    if cause["action"]:
+        action = Action(cause["action"])
+        device = _device_words(cause)
+        words = _ADVICE.get(action, "have {device} on {entity} looked at")
+        fields["advice"] = {
+            "action": action.value,
+            "by": "human" if action in (Action.ASK_A_HUMAN, Action.FIX_CODE, Action.RAISE_QUOTA) else "automatic",
+            "text": words.format(entity=cause["entity"], device=device),
+        }
+
+
+def _with_gpu(suspect: Mapping[str, Any], gpus: Mapping[int, str]) -> Mapping[str, Any]:
+    rank = suspect.get("rank")
+    if rank is None or suspect.get("gpu") or int(rank) not in gpus:
+        return suspect
+    return {**suspect, "gpu": gpus[int(rank)]}
+
+
+def _suspects_of(cause: ConditionBody, job: str) -> list[dict[str, Any]]:
+    """Where the job's own records name nobody, those whom the condition concerns, if it is of single ranks."""
+    mine = [rank for rank in cause["ranks"] if rank["job"] == job]
+    if cause["device_kind"] not in _OF_RANKS or not mine:
+        device = str(cause["device"])
+        return [{"scope": cause["scope"], "id": device or cause["entity"], "node": cause["entity"], "probability": 0.8}]
+    return [
+        {
+            "scope": Scope.RANK.value,
+            "id": str(rank["rank"]),
+            "rank": rank["rank"],
+            "node": cause["entity"],
+            "gpu": cause["device"] if cause["device_kind"] == "gpu" else None,
+            "pid": rank.get("pid"),
+            "probability": round(0.9 / len(mine), 6),
+        }
+        for rank in sorted(mine, key=lambda rank: int(rank["rank"]))
+    ]

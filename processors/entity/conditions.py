@@ -1,0 +1,104 @@
+"""What is known of one entity: its conditions, its ranks and devices. Plain JSON data, a row of state per entity."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+#: Of one entity; the oldest that are over go first, then the oldest.
+MAX_CONDITIONS = 256
+MAX_RANKS = 1024
+MAX_ALIASES = 256
+MAX_SERIES = 2048
+#: Openings of a condition that are remembered, for how often it came.
+MAX_OPENINGS = 8
+
+
+@dataclass(slots=True, kw_only=True)
+class Condition:
+    """One condition of one device, from its first signal on. Times are Unix seconds by the entity's clock.
+
+    text: the line or the words that show it. until: when it ended, None while it lasts. count: signals so far.
+    """
+
+    name: str
+    device_kind: str
+    device: str
+    severity: str
+    domain: str
+    scope: str
+    action: str | None
+    explains: list[str]
+    since: float
+    last: float
+    text: str
+    source: str  # "kernel", "driver", or the metric's name
+    until: float | None = None
+    count: int = 1
+    value: str = ""
+    pid: int = 0
+    before_s: float = 60.0
+    lag_s: float = 2.0
+    lasts_s: float = 0.0  # 0: it ends by what is measured
+    tolerated_s: float = 0.0
+    tolerated_times: int = 0
+    ends: list[str] = field(default_factory=list)
+    openings: list[float] = field(default_factory=list)
+    told: int = 0  # the count when it was last told
+
+    @property
+    def key(self) -> str:
+        return f"{self.name}/{self.device}"
+
+    @property
+    def is_tolerated(self) -> bool:
+        """Over so soon, and so seldom, that it is no cause."""
+        if self.until is None or self.until - self.since > self.tolerated_s:
+            return False
+        recent = [time for time in self.openings if time > self.since - 300.0]
+        return len(recent) <= max(self.tolerated_times, 1)
+
+
+@dataclass(slots=True, kw_only=True)
+class EntityState:
+    """ranks: by pid, {job, attempt, rank, world}. aliases: PCI bus or index of a device -> its id."""
+
+    conditions: dict[str, Condition] = field(default_factory=dict)
+    ranks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    devices: dict[str, list[str]] = field(default_factory=dict)  # device -> pids that use it
+    aliases: dict[str, str] = field(default_factory=dict)
+    #: By rule and device: value, time and start of the last point, and since when the test holds or does not.
+    series: dict[str, list[float]] = field(default_factory=dict)
+
+    def pack(self) -> bytes:
+        content = {f.name: getattr(self, f.name) for f in fields(self)}
+        content["conditions"] = [{f.name: getattr(c, f.name) for f in fields(c)} for c in self.conditions.values()]
+        return json.dumps(content, separators=(",", ":")).encode()
+
+    @classmethod
+    def unpack(cls, row: bytes) -> EntityState:
+        content = json.loads(row)
+        known = {f.name for f in fields(Condition)}
+        conditions = [Condition(**{k: v for k, v in c.items() if k in known}) for c in content.pop("conditions")]
+        state = cls(**{f.name: content[f.name] for f in fields(cls) if f.name in content})
+        state.conditions = {condition.key: condition for condition in conditions}
+        return state
+
+    def device_of(self, name: str) -> str:
+        """The id of a device that is named by its PCI bus or otherwise; the name itself where it is not known."""
+        return self.aliases.get(name, name)
+
+    def add(self, condition: Condition) -> None:
+        self.conditions[condition.key] = condition
+        if len(self.conditions) > MAX_CONDITIONS:
+            order = sorted(self.conditions.values(), key=lambda c: (c.until is None, c.last))
+            del self.conditions[order[0].key]
+
+    def ranks_on(self, condition: Condition) -> list[dict[str, Any]]:
+        """Whom it concerns: the process it names, else users of the device, else everybody of the entity."""
+        if condition.pid and str(condition.pid) in self.ranks:
+            return [self.ranks[str(condition.pid)]]
+        if condition.device_kind == "gpu" and self.devices:
+            return [self.ranks[pid] for pid in self.devices.get(condition.device, ()) if pid in self.ranks]
+        return list(self.ranks.values())

@@ -1,0 +1,159 @@
+"""What single events change in an entity's conditions: a kernel line, a driver's event, a probe without answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...telemetry.records import Event
+from ...telemetry.vocabulary import CausalRole, EventName
+from .conditions import MAX_ALIASES, MAX_OPENINGS, MAX_RANKS, Condition, EntityState
+from .rules import EventRule, Rules
+
+#: Events of one device and one condition closer than this are one signal (a storm of lines).
+_SOURCES = {
+    EventName.KERNEL_EVENT: "kernel",
+    EventName.DEVICE_EVENT: "driver",
+    EventName.PROBE_LATE: "probe",
+    EventName.RANK_PROCESS: "process",
+}
+_MAX_TEXT = 500
+
+
+def take_event(state: EntityState, event: Event, rules: Rules) -> list[Condition]:
+    """Conditions that the event has opened, repeated or ended."""
+    name, found = event.name, event.attributes
+    if name is EventName.RANK_STARTED:
+        _remember_rank(state, event)
+        return []
+    if name is EventName.RANK_EXIT:
+        return []
+    if name is EventName.RANK_DEVICE:
+        return _remember_device(state, event)
+    if name not in _SOURCES:
+        return []
+    word, code = str(found.get("event", "")), str(found.get("code", ""))
+    if name is EventName.PROBE_LATE:
+        word = "answered" if found.get("over") else "late"
+    elif name is EventName.RANK_PROCESS:
+        word = str(found.get("state", ""))
+    device = state.device_of(_device(found))
+    changed = _end(state, word, device, event.time_ns / 1e9)
+    if found.get("role") == CausalRole.CASCADE.value:
+        return changed  # it follows from another one
+    rule = rules.of_event(name, word, code, str(found.get("domain", "")), str(found.get("severity", "error")))
+    if rule is None:
+        return changed
+    return [*changed, _open(state, event, rule, word, code, device)]
+
+
+def _device(found: Any) -> str:
+    return str(found.get("device") or found.get("mount") or "")
+
+
+def _open(state: EntityState, event: Event, rule: EventRule, word: str, code: str, device: str) -> Condition:
+    found, effect = event.attributes, rule.effect
+    time = event.time_ns / 1e9 - float(found.get("age_s") or 0.0)
+    name = rule.condition or (f"{word}_{code}" if code and word in ("xid", "sxid") else word)
+    known = state.conditions.get(f"{name}/{device}")
+    if known is not None and known.until is None:
+        known.count += 1
+        known.last = max(known.last, event.time_ns / 1e9)
+        return known
+    openings = [*(known.openings if known is not None else ()), time][-MAX_OPENINGS:]
+    condition = Condition(
+        name=name,
+        device_kind=str(found.get("device_kind") or ("mount" if "mount" in found else "host")),
+        device=device,
+        severity=str(found.get("severity", "error")),
+        domain=str(found.get("domain", "hardware")),
+        scope=effect.scope.value,
+        action=str(found["action"]) if found.get("action") else effect.action.value if effect.action else None,
+        explains=sorted(kind.value for kind in effect.explains),
+        since=time,
+        last=event.time_ns / 1e9,
+        text=str(found.get("text") or _words(found, word))[:_MAX_TEXT],
+        source=_SOURCES[event.name],
+        value=code or word,
+        pid=int(found.get("pid") or 0),
+        before_s=effect.before_s,
+        lag_s=effect.lag_s,
+        lasts_s=effect.lasts_s,
+        tolerated_s=effect.tolerated_s,
+        tolerated_times=effect.tolerated_times,
+        ends=sorted(rule.ends),
+        openings=openings,
+    )
+    state.add(condition)
+    return condition
+
+
+def _words(found: Any, word: str) -> str:
+    if "mount" in found:
+        operation, age_s = found.get("operation", "a look"), float(found.get("age_s") or 0.0)
+        return f"{operation} on {found['mount']} has not returned for {age_s:.0f} s"
+    return " ".join(f"{name} {value}" for name, value in found.items() if isinstance(value, str | int | float)) or word
+
+
+def _end(state: EntityState, word: str, device: str, time: float) -> list[Condition]:
+    ended = []
+    for condition in state.conditions.values():
+        if condition.until is None and word in condition.ends and condition.device == device:
+            condition.until = max(time, condition.since)
+            ended.append(condition)
+    return ended
+
+
+def _remember_rank(state: EntityState, event: Event) -> None:
+    pid = str(event.attributes["pid"])
+    state.ranks.pop(pid, None)
+    who = event.identity
+    state.ranks[pid] = {"job": who.job, "attempt": who.attempt, "world": who.world, "rank": who.rank, "pid": int(pid)}
+    while len(state.ranks) > MAX_RANKS:
+        del state.ranks[next(iter(state.ranks))]
+
+
+def _remember_device(state: EntityState, event: Event) -> list[Condition]:
+    """A process uses a device; conditions that were known under another name of it get its id, and concern it."""
+    found = event.attributes
+    pid, device = str(found["pid"]), str(found.get("gpu_uuid") or "")
+    if not device:
+        return []
+    if event.identity.rank >= 0 and pid not in state.ranks:
+        _remember_rank(state, event)
+    for users in state.devices.values():
+        if pid in users and device not in state.devices:
+            users.remove(pid)
+    users = state.devices.setdefault(device, [])
+    if pid not in users:
+        users.append(pid)
+    return name_device(state, device, str(found.get("pci_bus") or ""))
+
+
+def name_device(state: EntityState, device: str, pci_bus: str) -> list[Condition]:
+    """A device is also known by its PCI bus."""
+    bus = canonical_pci(pci_bus)
+    if not bus or state.aliases.get(bus) == device:
+        return []
+    state.aliases[bus] = device
+    while len(state.aliases) > MAX_ALIASES:
+        del state.aliases[next(iter(state.aliases))]
+    renamed = [c for c in state.conditions.values() if canonical_pci(c.device) == bus]
+    for condition in renamed:
+        del state.conditions[condition.key]
+        condition.device = device
+        state.add(condition)
+    return renamed
+
+
+def canonical_pci(text: str) -> str:
+    """``0000:5d:00`` of 00000000:5D:00.0, 5d:00.0 and the like; "" of what is none."""
+    words = text.strip().lower().removeprefix("pci:").split(".")[0].split(":")
+    if len(words) == 2:
+        words = ["0", *words]
+    if len(words) != 3 or not all(_is_hex(word) for word in words):
+        return ""
+    return f"{int(words[0], 16):04x}:{int(words[1], 16):02x}:{int(words[2], 16):02x}"
+
+
+def _is_hex(word: str) -> bool:
+    return bool(word) and len(word) <= 8 and all(letter in "0123456789abcdef" for letter in word)

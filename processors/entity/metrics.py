@@ -1,0 +1,140 @@
+"""What measured values change in an entity's conditions: thresholds, growing counters, devices unlike their peers."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+
+from ...telemetry.records import Point, Samples
+from .conditions import MAX_OPENINGS, MAX_SERIES, Condition, EntityState
+from .rules import MetricRule, Rules, Test
+
+#: Fewer devices than this have no majority.
+MIN_PEERS = 4
+_VALUE, _TIME, _START, _HOLDS_SINCE, _CLEAR_SINCE = range(5)
+
+
+def take_samples(state: EntityState, samples: Samples, rules: Rules) -> list[Condition]:
+    """Conditions that the points have opened, repeated or ended."""
+    changed: list[Condition] = []
+    by_rule: dict[int, tuple[MetricRule, dict[str, Point]]] = {}
+    for point in samples.points:
+        for rule in rules.metrics.get(point.name, ()):
+            if all(str(point.attributes.get(name)) == value for name, value in rule.where.items()):
+                found = by_rule.setdefault(id(rule), (rule, {}))[1]
+                found[device_of(point, rule)] = point
+    for rule, points in by_rule.values():
+        medians = _median_of_others(points) if rule.test in (Test.BELOW_PEERS, Test.ABOVE_PEERS) else {}
+        for device, point in points.items():
+            held = _holds(state, rule, device, point, medians.get(device))
+            if held is not None:
+                changed += _follow(state, rule, device, point, held=held)
+    return changed
+
+
+def device_of(point: Point, rule: MetricRule) -> str:
+    return "/".join(str(point.attributes.get(name, "")) for name in rule.device)
+
+
+def _median_of_others(points: Mapping[str, Point]) -> dict[str, float]:
+    if len(points) < MIN_PEERS:
+        return {}
+    return {
+        device: statistics.median(other.value for name, other in points.items() if name != device) for device in points
+    }
+
+
+def _holds(state: EntityState, rule: MetricRule, device: str, point: Point, peers: float | None) -> bool | None:
+    """Whether the test holds now; None where a single point does not tell."""
+    key = f"{rule.condition}/{rule.metric}/{device}"
+    before = state.series.get(key)
+    time = point.time_ns / 1e9
+    row = [
+        point.value,
+        time,
+        point.start_ns / 1e9,
+        before[_HOLDS_SINCE] if before else 0.0,
+        before[_CLEAR_SINCE] if before else 0.0,
+    ]
+    if before is None and len(state.series) >= MAX_SERIES:
+        return None
+    state.series[key] = row
+    if rule.test is Test.ABOVE:
+        return point.value > rule.threshold
+    if rule.test is Test.BELOW:
+        return point.value < rule.threshold
+    if rule.test in (Test.BELOW_PEERS, Test.ABOVE_PEERS):
+        if peers is None or peers <= 0:
+            return None
+        share = (point.value - peers) / peers
+        return share < -rule.threshold if rule.test is Test.BELOW_PEERS else share > rule.threshold
+    if before is None or time <= before[_TIME]:
+        return None
+    grown = point.value - before[_VALUE]
+    if grown < 0 or (before[_START] and row[_START] != before[_START]):
+        return None  # the counter began anew
+    if rule.test is Test.RATE_ABOVE:
+        return grown / (time - before[_TIME]) > rule.threshold
+    return grown > rule.threshold
+
+
+def _follow(state: EntityState, rule: MetricRule, device: str, point: Point, *, held: bool) -> Iterable[Condition]:
+    row = state.series[f"{rule.condition}/{rule.metric}/{device}"]
+    time = point.time_ns / 1e9
+    condition = state.conditions.get(f"{rule.condition}/{device}")
+    is_open = condition is not None and condition.until is None
+    if held:
+        row[_CLEAR_SINCE] = 0.0
+        row[_HOLDS_SINCE] = row[_HOLDS_SINCE] or time
+        if is_open:
+            assert condition is not None
+            condition.last = time
+            condition.value = f"{point.value:g}"
+            return []
+        if time - row[_HOLDS_SINCE] >= rule.hold_s:
+            return [_open(state, rule, device, point, row[_HOLDS_SINCE], condition)]
+        return []
+    row[_HOLDS_SINCE] = 0.0
+    if not is_open:
+        return []
+    assert condition is not None
+    row[_CLEAR_SINCE] = row[_CLEAR_SINCE] or time
+    if time - row[_CLEAR_SINCE] < rule.clear_s:
+        return []
+    condition.until = row[_CLEAR_SINCE]
+    row[_CLEAR_SINCE] = 0.0
+    return [condition]
+
+
+def _open(
+    state: EntityState, rule: MetricRule, device: str, point: Point, since: float, earlier: Condition | None
+) -> Condition:
+    effect = rule.effect
+    openings = [*(earlier.openings if earlier is not None else ()), since][-MAX_OPENINGS:]
+    condition = Condition(
+        name=rule.condition,
+        device_kind=rule.device_kind,
+        device=device,
+        severity=rule.severity,
+        domain=rule.domain,
+        scope=effect.scope.value,
+        action=effect.action.value if effect.action else None,
+        explains=sorted(kind.value for kind in effect.explains),
+        since=since,
+        last=point.time_ns / 1e9,
+        text=rule.shows.format(value=f"{point.value:g}", device=device),
+        source=rule.metric,
+        value=f"{point.value:g}",
+        before_s=effect.before_s,
+        lag_s=effect.lag_s,
+        tolerated_s=effect.tolerated_s,
+        tolerated_times=effect.tolerated_times,
+        openings=openings,
+    )
+    state.add(condition)
+    return condition
+
+
+def wanted_metrics(rules: Rules) -> Sequence[str]:
+    """Names of the metrics that somebody asks for."""
+    return sorted(rules.metrics)

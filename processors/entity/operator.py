@@ -1,0 +1,144 @@
+"""EntityOperator: turns what a node, a switch or a storage server tells into conditions with a beginning and an end.
+
+Pure. One key per entity; its state is one row. Each change of a condition is a finding for the ClusterOperator, which
+alone knows what it means for jobs. Repeats of a signal are told again at the 2nd, 4th, 8th ... time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+
+from ...telemetry.records import Event, Finding, Identity, Record, Samples
+from ...telemetry.topics import TOPIC_FINDINGS
+from ...telemetry.vocabulary import EventName
+from ..operator import Context, Timer
+from .conditions import Condition, EntityState
+from .events import take_event
+from .metrics import take_samples
+from .rules import Rules, load_rules
+
+_EVENTS = frozenset(
+    {
+        EventName.KERNEL_EVENT,
+        EventName.DEVICE_EVENT,
+        EventName.PROBE_LATE,
+        EventName.RANK_PROCESS,
+        EventName.RANK_DEVICE,
+        EventName.RANK_STARTED,
+    }
+)
+_EXPIRE = "expire"
+_STATE, _VERSION = "state", "version"
+#: A condition that is over is remembered for so long, for how often it came back.
+REMEMBERED_S = 3600.0
+_NOT_TOLD = frozenset({"openings", "told", "ends"})
+
+
+class EntityOperator:
+    """Conditions of entities. One instance serves all; working copies are checked against the rows at every call."""
+
+    name = "entity"
+
+    def __init__(self, rules: Rules | None = None) -> None:
+        self._rules = rules or load_rules()
+        self._states: dict[str, tuple[bytes, EntityState]] = {}
+
+    def key_of(self, record: Record) -> str | None:
+        payload = record.payload
+        if isinstance(payload, Samples):
+            return f"{payload.entity}:{payload.identity.node}" if payload.identity.node else None
+        if isinstance(payload, Event) and payload.name in _EVENTS and payload.identity.node:
+            return f"node:{payload.identity.node}"
+        return None
+
+    def process(self, records: Sequence[Record], ctx: Context) -> None:
+        state = self._load(ctx)
+        for record in records:
+            payload = record.payload
+            if isinstance(payload, Samples):
+                changed = take_samples(state, payload, self._rules)
+            elif isinstance(payload, Event):
+                changed = take_event(state, payload, self._rules)
+            else:
+                continue
+            self._tell(changed, state, payload.identity, ctx)
+        self._save(state, ctx)
+
+    def on_timer(self, timer: Timer, ctx: Context) -> None:
+        """Conditions told by events end when nothing more was heard of them."""
+        state = self._load(ctx)
+        now_s = ctx.now / 1e9
+        over = [c for c in state.conditions.values() if c.until is None and c.lasts_s and now_s >= c.last + c.lasts_s]
+        for condition in over:
+            condition.until = condition.last + condition.lasts_s
+        self._tell(over, state, Identity(node=ctx.key.partition(":")[2], cluster=self._cluster(ctx)), ctx)
+        for condition in list(state.conditions.values()):
+            if condition.until is not None and now_s > condition.until + REMEMBERED_S:
+                del state.conditions[condition.key]
+        self._save(state, ctx)
+
+    def _tell(self, changed: Iterable[Condition], state: EntityState, identity: Identity, ctx: Context) -> None:
+        if identity.cluster and ctx.state.table("who").get("cluster") != identity.cluster.encode():
+            ctx.state.table("who").put("cluster", identity.cluster.encode())
+        kind, _, entity = ctx.key.partition(":")
+        who = Identity(cluster=identity.cluster, node=entity)
+        for condition in {c.key: c for c in changed}.values():
+            if condition.until is None and condition.told and condition.count < 2 * condition.told:
+                continue
+            condition.told = condition.count
+            body = {f.name: getattr(condition, f.name) for f in fields(condition) if f.name not in _NOT_TOLD}
+            body |= {
+                "entity": entity,
+                "entity_kind": kind,
+                "ranks": state.ranks_on(condition),
+                "others": _others(condition, state),
+                "tolerated": condition.is_tolerated,
+            }
+            finding = Finding(
+                identity=who,
+                key=f"condition/{kind}:{entity}/{condition.key}",
+                cleared=condition.until is not None,
+                time_ns=ctx.now,
+                body={"condition": body},
+            )
+            ctx.emit(Record(topic=TOPIC_FINDINGS, key=who.cluster, stamp_ns=ctx.now, payload=finding))
+
+    def _cluster(self, ctx: Context) -> str:
+        return (ctx.state.table("who").get("cluster") or b"").decode()
+
+    # --- state --------------------------------------------------------------------------------------------------------
+    def _load(self, ctx: Context) -> EntityState:
+        table = ctx.state.table("entity")
+        version = table.get(_VERSION) or b""
+        known = self._states.get(ctx.key)
+        if known is not None and known[0] == version:
+            return known[1]
+        row = table.get(_STATE)
+        return EntityState.unpack(row) if row else EntityState()
+
+    def _save(self, state: EntityState, ctx: Context) -> None:
+        table = ctx.state.table("entity")
+        version = b"%d" % (int(table.get(_VERSION) or 0) + 1)
+        table.put(_VERSION, version)
+        table.put_later(_STATE, state.pack)
+        self._states[ctx.key] = (version, state)
+        ends = [c.last + c.lasts_s for c in state.conditions.values() if c.until is None and c.lasts_s]
+        ends += [c.until + REMEMBERED_S for c in state.conditions.values() if c.until is not None]
+        if ends:
+            ctx.set_timer(_EXPIRE, int(min(ends) * 1e9) + 1)
+        else:
+            ctx.clear_timer(_EXPIRE)
+
+
+def _others(condition: Condition, state: EntityState) -> list[dict[str, object]]:
+    """Who else is known to use devices of this kind: to them the condition is nothing."""
+    if condition.device_kind != "gpu":
+        return []
+    return [
+        {**state.ranks[pid], "device": device}
+        for device, pids in state.devices.items()
+        if device != condition.device
+        for pid in pids
+        if pid in state.ranks
+    ]

@@ -1,0 +1,170 @@
+"""Which signals make a condition, how long it lasts, and what it may explain: read from ``conditions.toml``.
+
+The words of kernel events, their severity and their domain come with the event (``diagnosis.kernel_log`` owns the
+catalogue); here stands only what follows for jobs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from ...telemetry.vocabulary import Action, EventName, Kind, Scope
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
+
+FILE = "conditions.toml"
+#: An instant of a condition is one place on the node's clock; signals that come by polling are as old as a period.
+SEVERITIES = ("info", "warning", "error", "fatal")
+
+
+class Test(Enum):
+    """What a metric is asked."""
+
+    ABOVE = "above"
+    BELOW = "below"
+    #: A counter grew since the last sample by more than the threshold; a reset is no growth.
+    GROWS = "grows"
+    #: Per second, between two samples.
+    RATE_ABOVE = "rate_above"
+    #: Differs from the same metric of the node's other devices of its kind by more than this share of their median.
+    BELOW_PEERS = "below_peers"
+    ABOVE_PEERS = "above_peers"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """What a condition means for jobs.
+
+    explains: kinds of incidents that it may be the cause of. A fault that began in [onset - before_s, onset + slack]
+    explains an incident; its signal may come lag_s after it began. lasts_s: a condition told by events ends so long
+    after the last of them, unless something ends it earlier. tolerated_s, tolerated_times: one that is over so soon is
+    no cause, unless it comes more often than that within five minutes.
+    """
+
+    explains: frozenset[Kind]
+    scope: Scope
+    action: Action | None
+    before_s: float
+    lag_s: float
+    lasts_s: float
+    tolerated_s: float
+    tolerated_times: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRule:
+    """For events of this name and these words (empty: any), from this severity on."""
+
+    source: EventName
+    words: frozenset[str]
+    codes: frozenset[str]
+    domains: frozenset[str]
+    severity: int  # index in SEVERITIES
+    condition: str  # "": made of the event's word and code
+    ends: frozenset[str]  # words of events that end it on the same device
+    effect: Effect
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricRule:
+    """A metric (of points with these attributes) that is asked one question for ``hold_s``."""
+
+    metric: str
+    where: Mapping[str, str]
+    test: Test
+    threshold: float
+    hold_s: float
+    clear_s: float
+    condition: str
+    device_kind: str
+    device: tuple[str, ...]  # attributes that name the device
+    severity: str
+    domain: str
+    shows: str  # words for people: {value} and {device} are put in
+    effect: Effect
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    events: tuple[EventRule, ...]
+    metrics: Mapping[str, tuple[MetricRule, ...]]
+
+    def of_event(self, source: EventName, word: str, code: str, domain: str, severity: str) -> EventRule | None:
+        """The first that fits; None where an event is nothing to remember."""
+        rank = SEVERITIES.index(severity) if severity in SEVERITIES else 0
+        for rule in self.events:
+            if (
+                rule.source is source
+                and (not rule.words or word in rule.words)
+                and (not rule.codes or code in rule.codes)
+                and (not rule.domains or domain in rule.domains)
+                and rank >= rule.severity
+            ):
+                return rule
+        return None
+
+
+@cache
+def load_rules() -> Rules:
+    """Raises KeyError or ValueError for a file that is wrong; a test reads it."""
+    content = tomllib.loads(resources.files(__package__).joinpath(FILE).read_text(encoding="utf-8"))
+    groups = {name: frozenset(map(Kind, kinds)) for name, kinds in content["kinds"].items()}
+    events = tuple(_event_rule(entry, groups) for entry in content["event"])
+    metrics: dict[str, tuple[MetricRule, ...]] = {}
+    for entry in content["metric"]:
+        rule = _metric_rule(entry, groups)
+        metrics[rule.metric] = (*metrics.get(rule.metric, ()), rule)
+    return Rules(events=events, metrics=metrics)
+
+
+def _effect(entry: Mapping[str, Any], groups: Mapping[str, frozenset[Kind]]) -> Effect:
+    return Effect(
+        explains=frozenset().union(*(groups[name] for name in entry["explains"])),
+        scope=Scope(entry["scope"]),
+        action=Action(entry["action"]) if "action" in entry else None,
+        before_s=float(entry.get("before_s", 60.0)),
+        lag_s=float(entry.get("lag_s", 2.0)),
+        lasts_s=float(entry.get("lasts_s", 3600.0)),
+        tolerated_s=float(entry.get("tolerated_s", 0.0)),
+        tolerated_times=int(entry.get("tolerated_times", 0)),
+    )
+
+
+def _event_rule(entry: Mapping[str, Any], groups: Mapping[str, frozenset[Kind]]) -> EventRule:
+    return EventRule(
+        source=EventName(entry["source"]),
+        words=frozenset(entry.get("words", ())),
+        codes=frozenset(entry.get("codes", ())),
+        domains=frozenset(entry.get("domains", ())),
+        severity=SEVERITIES.index(entry.get("severity", "info")),
+        condition=entry.get("condition", ""),
+        ends=frozenset(entry.get("ends", ())),
+        effect=_effect(entry, groups),
+    )
+
+
+def _metric_rule(entry: Mapping[str, Any], groups: Mapping[str, frozenset[Kind]]) -> MetricRule:
+    return MetricRule(
+        metric=entry["metric"],
+        where=dict(entry.get("where", {})),
+        test=Test(entry["test"]),
+        threshold=float(entry["threshold"]),
+        hold_s=float(entry.get("hold_s", 0.0)),
+        clear_s=float(entry.get("clear_s", 30.0)),
+        condition=entry["condition"],
+        device_kind=entry["device_kind"],
+        device=tuple(entry.get("device", ())),
+        severity=entry["severity"],
+        domain=entry["domain"],
+        shows=entry["shows"],
+        effect=_effect(entry, groups),
+    )

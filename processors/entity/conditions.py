@@ -87,7 +87,7 @@ class EntityState:
 
     def device_of(self, name: str) -> str:
         """The id of a device that is named by its PCI bus or otherwise; the name itself where it is not known."""
-        return self.aliases.get(name, name)
+        return self.aliases.get(canonical_pci(name) or name, name)
 
     def add(self, condition: Condition) -> None:
         self.conditions[condition.key] = condition
@@ -102,3 +102,17 @@ class EntityState:
         if condition.device_kind == "gpu" and self.devices:
             return [self.ranks[pid] for pid in self.devices.get(condition.device, ()) if pid in self.ranks]
         return list(self.ranks.values())
+
+
+def canonical_pci(text: str) -> str:
+    """``0000:5d:00`` of 00000000:5D:00.0, 5d:00.0 and the like; "" of what is none."""
+    words = text.strip().lower().removeprefix("pci:").split(".")[0].split(":")
+    if len(words) == 2:
+        words = ["0", *words]
+    if len(words) != 3 or not all(_is_hex(word) for word in words):
+        return ""
+    return f"{int(words[0], 16):04x}:{int(words[1], 16):02x}:{int(words[2], 16):02x}"
+
+
+def _is_hex(word: str) -> bool:
+    return bool(word) and len(word) <= 8 and all(letter in "0123456789abcdef" for letter in word)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ...telemetry.records import Event
 from ...telemetry.vocabulary import CausalRole, EventName
-from .conditions import MAX_ALIASES, MAX_OPENINGS, MAX_RANKS, Condition, EntityState
+from .conditions import MAX_ALIASES, MAX_OPENINGS, MAX_RANKS, Condition, EntityState, canonical_pci
 from .rules import EventRule, Rules
 
 #: Events of one device and one condition closer than this are one signal (a storm of lines).
@@ -120,13 +121,15 @@ def _remember_device(state: EntityState, event: Event) -> list[Condition]:
         return []
     if event.identity.rank >= 0 and pid not in state.ranks:
         _remember_rank(state, event)
-    for users in state.devices.values():
-        if pid in users and device not in state.devices:
-            users.remove(pid)
+    renamed = name_device(state, device, str(found.get("pci_bus") or ""))
     users = state.devices.setdefault(device, [])
-    if pid not in users:
-        users.append(pid)
-    return name_device(state, device, str(found.get("pci_bus") or ""))
+    if pid in users:
+        return renamed
+    users.append(pid)
+    concerned = [c for c in state.conditions.values() if c.device == device and c.until is None]
+    for condition in concerned:
+        condition.told = 0
+    return [*renamed, *concerned]
 
 
 def name_device(state: EntityState, device: str, pci_bus: str) -> list[Condition]:
@@ -138,22 +141,9 @@ def name_device(state: EntityState, device: str, pci_bus: str) -> list[Condition
     while len(state.aliases) > MAX_ALIASES:
         del state.aliases[next(iter(state.aliases))]
     renamed = [c for c in state.conditions.values() if canonical_pci(c.device) == bus]
+    gone = [replace(condition, until=condition.last, explains=[]) for condition in renamed]
     for condition in renamed:
         del state.conditions[condition.key]
-        condition.device = device
+        condition.device, condition.told = device, 0
         state.add(condition)
-    return renamed
-
-
-def canonical_pci(text: str) -> str:
-    """``0000:5d:00`` of 00000000:5D:00.0, 5d:00.0 and the like; "" of what is none."""
-    words = text.strip().lower().removeprefix("pci:").split(".")[0].split(":")
-    if len(words) == 2:
-        words = ["0", *words]
-    if len(words) != 3 or not all(_is_hex(word) for word in words):
-        return ""
-    return f"{int(words[0], 16):04x}:{int(words[1], 16):02x}:{int(words[2], 16):02x}"
-
-
-def _is_hex(word: str) -> bool:
-    return bool(word) and len(word) <= 8 and all(letter in "0123456789abcdef" for letter in word)
+    return [*gone, *renamed]

@@ -1,0 +1,179 @@
+"""Which condition of a node explains an incident; and the controls: which must not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.processors.cluster.conftest import START_S, Court, make_finding
+from tests.processors.entity.node import Node
+from whichrank.telemetry.vocabulary import EventName, Kind
+
+
+def the_incident(court: Court) -> Mapping[str, Any]:
+    (document,) = court.pages
+    return document
+
+
+def node_of_four(court: Court) -> Node:
+    node = Node(court=court)
+    for rank in range(4):
+        node.rank(rank, f"GPU-{rank}")
+    return node
+
+
+def hang(court: Court, rank: int = 2, onset: float = 0.0) -> None:
+    court.hear(make_finding(Kind.RANK_NOT_ENTERED, rank, at=onset + 4.0, onset=onset))
+
+
+@pytest.mark.parametrize("line_first", [True, False])
+def test_a_hang_because_its_gpu_fell_off_the_bus(court: Court, *, line_first: bool) -> None:
+    node = node_of_four(court)
+    if line_first:
+        node.xid(79, 2, at=-0.8)
+        hang(court)
+    else:  # the kernel's log was read late
+        hang(court)
+        node.xid(79, 2, at=-0.8)
+    document = the_incident(court)
+    assert (document["scope"], document["kind"]) == ("gpu", "rank_not_entered")
+    assert document["cause"]["device"] == document["suspects"][0]["gpu"] == "GPU-2"
+    assert document["advice"]["action"] == "restart_without_node"
+    assert [row["signal"] for row in document["evidence"]] == ["kernel.xid_79", "rank.rank_not_entered"]
+    assert "0.8 s before the onset" in document["evidence"][0]["shows"]
+    assert document["confidence"] > 0.9
+    assert len(court.revisions) == (1 if line_first else 2)
+
+
+def test_the_job_dies_of_memory_that_the_kernel_took_back(court: Court) -> None:
+    node = node_of_four(court)
+    court.hear(make_finding(Kind.RANK_DIED, 1, at=0.3, onset=0.1))
+    node.kernel("cgroup_oom_kill", at=0.0, device_kind="memory", domain="host", pid=101, text="Killed process 101")
+    document = the_incident(court)
+    assert (document["scope"], document["cause"]["condition"]) == ("node", "cgroup_oom_kill")
+    assert document["advice"]["action"] == "raise_quota"
+
+
+def test_somebody_else_was_killed(court: Court) -> None:
+    node = node_of_four(court)
+    node.kernel("oom_kill", at=-0.2, device_kind="memory", domain="host", pid=103, text="Killed process 103")
+    court.hear(make_finding(Kind.RANK_DIED, 1, at=0.3, onset=0.1))
+    assert "cause" not in the_incident(court)
+
+
+def test_a_mount_that_stalls_explains_a_rank_that_does_not_come(court: Court) -> None:
+    node = node_of_four(court)
+    node.tell(EventName.PROBE_LATE, at=-1.0, mount="/data", operation="stat", age_s=0.5)
+    hang(court)
+    document = the_incident(court)
+    assert (document["scope"], document["cause"]["device"]) == ("storage", "/data")
+
+
+def test_a_collective_that_nobody_can_tell_whose_is_of_the_rank_whose_gpu_is_gone(court: Court) -> None:
+    node = node_of_four(court)
+    node.xid(79, 3, at=-0.5)
+    court.hear(make_finding(Kind.COLLECTIVE_STALLED, None, at=4.0, onset=0.0))
+    (suspect,) = the_incident(court)["suspects"]
+    assert (suspect["rank"], suspect["gpu"], suspect["node"]) == (3, "GPU-3", "n1")
+
+
+# --- controls: each a real hang ---------------------------------------------------------------------------------------
+def control(court: Court) -> Mapping[str, Any]:
+    document = the_incident(court)
+    assert "cause" not in document
+    assert document["scope"] == "rank"
+    assert [suspect["rank"] for suspect in document["suspects"]] == [2]
+    assert not [row for row in document["evidence"] if "condition" in row]
+    return document
+
+
+def test_not_the_gpu_of_another_rank(court: Court) -> None:
+    node_of_four(court).xid(79, 3, at=-0.8)
+    hang(court)
+    (row,) = control(court)["ruled_out"]
+    assert row["who"] == "gpu GPU-3 of n1"
+    assert "used by rank 3" in row["because"]
+
+
+def test_not_another_node(court: Court) -> None:
+    other = Node("n2", court)
+    other.rank(7, "GPU-7")
+    other.xid(79, 7, at=-0.8)
+    hang(court)
+    control(court)
+
+
+def test_not_ten_minutes_earlier(court: Court) -> None:
+    node_of_four(court).xid(79, 2, at=-600.0)
+    hang(court)
+    (row,) = control(court)["ruled_out"]
+    assert "went on after it" in row["because"]
+
+
+@pytest.mark.parametrize("later", [7.0, 60.0])
+def test_not_after_the_hang(court: Court, later: float) -> None:
+    node = node_of_four(court)
+    hang(court)
+    node.xid(79, 2, at=later)
+    (row,) = control(court)["ruled_out"]
+    assert "after the onset" in row["because"]
+
+
+@pytest.mark.parametrize("code", [13, 31, 43, 45])
+def test_not_what_the_application_did_to_its_gpu(court: Court, code: int) -> None:
+    node_of_four(court).xid(code, 2, at=-0.5, domain="application", severity="error", action="fix_code")
+    hang(court)
+    control(court)
+
+
+def test_not_a_link_that_came_back(court: Court) -> None:
+    node = node_of_four(court)
+    node.kernel("nic_link_down", at=-1.0, device="mlx5_0", device_kind="nic", domain="network")
+    node.kernel("nic_link_up", at=0.5, device="mlx5_0", device_kind="nic", domain="network")
+    hang(court)
+    control(court)
+
+
+def test_a_link_that_stays_down_is_named(court: Court) -> None:
+    node = node_of_four(court)
+    node.kernel("nic_link_down", at=-1.0, device="mlx5_0", device_kind="nic", domain="network")
+    hang(court)
+    assert the_incident(court)["cause"]["condition"] == "link_down"
+
+
+def test_not_memory_that_was_corrected(court: Court) -> None:
+    node_of_four(court).kernel(
+        "edac", at=-0.5, device="mc0", device_kind="memory", domain="hardware", severity="info", text="1 CE on DIMM_A1"
+    )
+    hang(court)
+    control(court)
+
+
+def test_a_link_that_came_back_is_taken_back_as_the_cause(court: Court) -> None:
+    """It was down when we first spoke, and up again too soon to have done it."""
+    node = node_of_four(court)
+    node.kernel("nic_link_down", at=-1.0, device="mlx5_0", device_kind="nic", domain="network")
+    hang(court)
+    node.kernel("nic_link_up", at=5.0, device="mlx5_0", device_kind="nic", domain="network")
+    control(court)
+
+
+def test_what_is_found_out_is_the_same_whatever_comes_first(court: Court, new_court: type[Court]) -> None:
+    """Kernel lines before or after the finding: the same last words, but for the revision."""
+    node = node_of_four(court)
+    node.xid(79, 2, at=-0.8)
+    node.xid(31, 1, at=-0.7, domain="application", severity="error")
+    hang(court)
+    late = new_court()
+    second = node_of_four(late)
+    hang(late)
+    second.xid(31, 1, at=-0.7, domain="application", severity="error")
+    second.xid(79, 2, at=-0.8)
+    leave = {"revision", "change"}
+    first_words, late_words = (
+        {name: value for name, value in the_incident(each).items() if name not in leave} for each in (court, late)
+    )
+    assert first_words == late_words
+    assert first_words["times"]["onset"] == START_S

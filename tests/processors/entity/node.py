@@ -1,0 +1,97 @@
+"""A node that tells things, its EntityOperator made anew for each record, and the court that hears its findings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.processors.cluster.conftest import START_S, Court
+from whichrank.processors.entity.operator import EntityOperator
+from whichrank.processors.operator import Timer
+from whichrank.telemetry.records import Event, Finding, Identity, Point, Record, Samples
+from whichrank.telemetry.vocabulary import EventName
+
+
+class NodeCourt(Court):
+    """State of one entity."""
+
+    def clear_timer(self, name: str) -> None:
+        self.timers.pop(name, None)
+
+    @property
+    def key(self) -> str:
+        return self.entity
+
+    entity = ""
+
+
+class Node:
+    """Times are seconds after START_S. Findings go to ``court`` as they come, if there is one."""
+
+    def __init__(self, name: str = "n1", court: Court | None = None) -> None:
+        self.name = name
+        self.court = court
+        self.context = NodeCourt()
+        self.context.entity = f"node:{name}"
+        self.findings: list[Finding] = []
+
+    def rank(self, rank: int, gpu: str = "", *, at: float = -100.0, job: str = "j", pid: int | None = None) -> None:
+        """A rank with pid 100 + rank starts here, on this GPU."""
+        who = Identity(cluster="local", job=job, attempt="a1", node=self.name, rank=rank)
+        pid = 100 + rank if pid is None else pid
+        self._take(Event(name=EventName.RANK_STARTED, identity=who, time_ns=_ns(at), attributes={"pid": pid}))
+        if gpu:
+            found = {"pid": pid, "gpu_uuid": gpu, "pci_bus": f"00000000:{10 + rank:02X}:00.0", "method": "nvml"}
+            self._take(Event(name=EventName.RANK_DEVICE, identity=who, time_ns=_ns(at), attributes=found))
+
+    def kernel(self, word: str, *, at: float, **found: Any) -> None:
+        self.tell(EventName.KERNEL_EVENT, at=at, event=word, **found)
+
+    def xid(self, code: int, rank: int, *, at: float, **found: Any) -> None:
+        """As the kernel's line says it: by the PCI bus of the rank's GPU."""
+        found = {"domain": "hardware", "severity": "fatal", "action": "restart_without_node", **found}
+        device = f"0000:{10 + rank:02x}:00.0"
+        self.kernel("xid", at=at, code=str(code), device=device, device_kind="gpu", text=f"Xid {code}", **found)
+
+    def tell(self, name: EventName, *, at: float, **found: Any) -> None:
+        identity = Identity(cluster="local", node=self.name)
+        self._take(Event(name=name, identity=identity, time_ns=_ns(at), attributes=found))
+
+    def measure(self, name: str, values: dict[str, float], *, at: float, attribute: str = "hw.id") -> None:
+        points = tuple(Point(name=name, value=v, attributes={attribute: k}, time_ns=_ns(at)) for k, v in values.items())
+        self._take(Samples(identity=Identity(cluster="local", node=self.name), points=points))
+
+    def pass_time(self, until: float) -> None:
+        context = self.context
+        while context.timers and min(context.timers.values()) <= _ns(until):
+            name = min(context.timers, key=context.timers.__getitem__)
+            context.now = context.timers.pop(name)
+            EntityOperator().on_timer(Timer(name, context.now), context)
+            self._hand_on()
+
+    @property
+    def open(self) -> dict[str, dict[str, Any]]:
+        """Conditions that stand, by name/device."""
+        last = {finding.key: finding for finding in self.findings}
+        bodies = [dict(finding.body["condition"]) for finding in last.values() if not finding.cleared]
+        return {f"{body['name']}/{body['device']}": body for body in bodies}
+
+    def _take(self, payload: Event | Samples) -> None:
+        stamp = payload.time_ns if isinstance(payload, Event) else payload.points[0].time_ns
+        self.context.now = max(self.context.now, stamp)
+        operator = EntityOperator()
+        record = Record(topic="whichrank.blocks", key="", stamp_ns=self.context.now, payload=payload)
+        assert operator.key_of(record) == self.context.entity
+        operator.process([record], self.context)
+        self._hand_on()
+
+    def _hand_on(self) -> None:
+        emitted, self.context.emitted = self.context.emitted, []
+        for record in emitted:
+            assert isinstance(record.payload, Finding)
+            self.findings.append(record.payload)
+            if self.court is not None:
+                self.court.hear(record.payload)
+
+
+def _ns(at: float) -> int:
+    return round((START_S + at) * 1e9)

@@ -114,6 +114,8 @@ class Agent:
         self._poller = select.poll()
         self._by_pidfd: dict[int, WatchedRank] = {}
         self._ranks: list[WatchedRank] = []
+        #: Read by other threads: replaced, never changed.
+        self._rank_processes: Mapping[int, Identity] = {}
         self._free_slots = list(range(self.settings.max_rings - 1, -1, -1))
         now_ns = monotonic_ns()
         self._started_ns = now_ns if since_ns is None else since_ns
@@ -151,6 +153,11 @@ class Agent:
         self.health.polls += 1
         self.health.poll_ns += took_ns
         self.health.poll_max_ns = max(self.health.poll_max_ns, took_ns)
+
+    @property
+    def rank_processes(self) -> Mapping[int, Identity]:
+        """Ranks that are watched, by pid. Any thread."""
+        return self._rank_processes
 
     @property
     def watched(self) -> int:
@@ -392,6 +399,7 @@ class Agent:
             history=RingHistory(self.settings.history_s),
         )
         self._ranks.append(rank)
+        self._note_processes()
         self._share_history()
         self._files.know(rank)
         self._blocks.add_ring(rank)
@@ -400,6 +408,9 @@ class Agent:
             self._by_pidfd[process.pidfd] = rank
         self._next_flush_ns = self._next_progress_ns = 0
         self._tell_started(rank)
+
+    def _note_processes(self) -> None:
+        self._rank_processes = {rank.pid: rank.identity for rank in self._ranks if rank.pid}
 
     def _share_history(self) -> None:
         """The bound is the agent's: its ranks have equal shares."""
@@ -418,6 +429,7 @@ class Agent:
         """Close rings whose exit has been shipped."""
         for rank in [rank for rank in self._ranks if rank.exit_sent]:
             self._ranks.remove(rank)
+            self._note_processes()
             if self._by_pidfd.pop(rank.pidfd, None) is not None:
                 self._poller.unregister(rank.pidfd)
             self._blocks.forget_ring(rank)

@@ -110,6 +110,14 @@ class NodeAgent:
                 watch.take(event)
 
     @property
+    def rank_processes(self) -> Mapping[int, Identity]:
+        """Ranks that are watched, by pid. Any thread."""
+        found: dict[int, Identity] = {}
+        for watch in list(self._watches.values()):
+            found.update(watch.rank_processes)
+        return found
+
+    @property
     def jobs(self) -> list[str]:
         return sorted(watch.job.identity.job for watch in self._watches.values())
 
@@ -207,6 +215,11 @@ class _FolderWatch(threading.Thread):
         self._make_agent = make_agent
         self._idle_s = idle_s
         self._requests: queue.Queue[Event] = queue.Queue(MAX_REQUESTS)
+        self._agent: Agent | None = None
+
+    @property
+    def rank_processes(self) -> Mapping[int, Identity]:
+        return {} if self._agent is None else self._agent.rank_processes
 
     def take(self, event: Event) -> None:
         try:
@@ -220,6 +233,7 @@ class _FolderWatch(threading.Thread):
         except OSError as error:
             logger.warning("%s: cannot be watched: %s", self.folder.path, error)
             return
+        self._agent = agent
         try:
             self._poll(agent)
         finally:

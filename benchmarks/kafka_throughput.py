@@ -34,6 +34,7 @@ from benchmarks.report import Report
 from tests.stack.faults.load import at
 from tests.stack.parts.kafka import Kafka
 from whichrank.processors.cluster.operator import ClusterOperator
+from whichrank.processors.entity.operator import EntityOperator
 from whichrank.processors.job.operator import JobOperator
 from whichrank.processors.runner import EmbeddedRunner
 from whichrank.processors.runner_service import Service
@@ -147,7 +148,7 @@ def measure(report: Report, prepared: Prepared, kafka: Kafka, folder: Path, clie
     runner = EmbeddedRunner(
         log,
         folder / "state.sqlite",
-        [JobOperator(), ClusterOperator()],
+        [JobOperator(), EntityOperator(), ClusterOperator()],
         lambda record: None,
         live=False,
         start_after=log.start_position(),

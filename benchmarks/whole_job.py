@@ -21,13 +21,15 @@ from whichrank.agents.group_identity import group_uid
 from whichrank.commands.process import INPUTS
 from whichrank.processors.cluster.operator import ClusterOperator
 from whichrank.processors.commit_pace import LEAST_S, CommitPace
+from whichrank.processors.entity.operator import EntityOperator
+from whichrank.processors.entity.rules import load_rules
 from whichrank.processors.job.operator import JobOperator
 from whichrank.processors.people import PipelineCounts, ProcessorPeople
 from whichrank.processors.runner import EmbeddedRunner
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.otlp_encode import encode_payloads
 from whichrank.telemetry.records import Block, Event, Group, Identity, Incident, Record
-from whichrank.telemetry.topics import TOPIC_LOGS
+from whichrank.telemetry.topics import TOPIC_LOGS, TOPIC_METRICS
 from whichrank.telemetry.vocabulary import EventName
 from whichrank.transport.bus import Message, Output
 
@@ -46,14 +48,17 @@ class Sent:
     """What a node sent on the topics that the judge reads, decoded: when, topic, payloads. node: which one it was."""
 
     node: int
-    messages: tuple[tuple[float, str, tuple[Block | Event, ...]], ...]
+    #: Metrics stay as they came: the judge leaves out what no rule asks for.
+    messages: tuple[tuple[float, str, tuple[Block | Event, ...] | bytes], ...]
 
     @classmethod
     def of(cls, node: int, published: Sequence[Published]) -> Sent:
         return cls(
             node=node,
             messages=tuple(
-                (each.at_s, each.topic, tuple(_decoded(each))) for each in published if each.topic in INPUTS
+                (each.at_s, each.topic, each.value if each.topic == TOPIC_METRICS else tuple(_decoded(each)))
+                for each in published
+                if each.topic in INPUTS
             ),
         )
 
@@ -99,10 +104,11 @@ class WholeJob:
         self._runner = EmbeddedRunner(
             self._feed,
             self._state,
-            [JobOperator(listens=True), ClusterOperator()],
+            [JobOperator(listens=True), EntityOperator(), ClusterOperator()],
             self._deliver,
             live=True,
             input_topics=INPUTS,
+            metrics=load_rules().metrics,
             on_input=lambda record: self._people.see(record.payload, record.stamp_ns),
             pace=CommitPace(clock_s=self._feed.wire_s),  # the load passes faster than in life
         )
@@ -116,6 +122,9 @@ class WholeJob:
             ready = []
             while self._plan and self._plan[0][0] < now_s:
                 at_s, node, like, topic, payloads = self._plan.popleft()
+                if isinstance(payloads, bytes):
+                    ready.append((at_s, topic, payloads))
+                    continue
                 told = [as_node(payload, like, node) for payload in payloads]
                 ready.append((at_s, topic, encode_payloads(told, is_copy=topic == TOPIC_LOGS)))
             for at_s, topic, value in ready:

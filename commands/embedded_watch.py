@@ -8,20 +8,25 @@ still works, and the command goes on.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..agents.agent import Agent
+from ..agents.collectors.schedule import NodeTelemetry, Plan
+from ..agents.node_reports import NodeReports
 from ..agents.priority import Priority
 from ..agents.settings import AgentSettings
 from ..processors.cluster.operator import ClusterOperator
+from ..processors.entity.operator import EntityOperator
+from ..processors.entity.rules import load_rules
 from ..processors.job.operator import JobOperator
 from ..processors.operator import Operator
 from ..processors.runner import EmbeddedRunner
 from ..telemetry.otlp import encode_payloads
 from ..telemetry.records import Event, Identity, Incident, Record
+from ..telemetry.topics import TOPIC_METRICS
 from ..telemetry.vocabulary import EventName
 from ..transport.bus import TOPIC_BLOCKS, TOPIC_LOGS
 from ..transport.embedded import EmbeddedBus
@@ -35,13 +40,20 @@ if TYPE_CHECKING:
 
 #: How often operators and view get their turn; the agent knows itself when its next look is due.
 TURN_S = 0.1
+#: What the operators read of the capture.
+INPUT_TOPICS = frozenset({TOPIC_BLOCKS, TOPIC_METRICS})
 #: After the command ended: how long conclusions that are held back for a rival explanation may take.
 SETTLE_S = 2.0
 
 
 def make_operators() -> list[Operator]:
     """The operators in the order in which records flow through them; run and replay use the same."""
-    return [JobOperator(), ClusterOperator()]
+    return [JobOperator(), EntityOperator(), ClusterOperator()]
+
+
+def wanted_metrics() -> frozenset[str]:
+    """Names of the metrics that the operators ask for."""
+    return frozenset(load_rules().metrics)
 
 
 class EmbeddedWatch:
@@ -61,6 +73,7 @@ class EmbeddedWatch:
         peers: Peers | None = None,
         publisher: KafkaPublisher | None = None,
         job_name: str = "",
+        plans: Sequence[Plan] = (),
     ) -> None:
         """Raises OSError when capture or incidents.jsonl cannot be created.
 
@@ -68,6 +81,7 @@ class EmbeddedWatch:
         peers: the instances on the job's other nodes; None: it has one node.
         publisher: gets everything that is told of this node as well, started and closed by the caller.
         job_name: what people call the job, for what goes to Kafka.
+        plans: the collectors of this node's own signals.
         """
         self._identity = replace(identity, attempt="")  # events of the job itself are of no attempt
         self._peers: Peers = peers or NoPeers()
@@ -81,7 +95,14 @@ class EmbeddedWatch:
         self._bus = EmbeddedBus(directory.capture, retain_bytes=capture_limit_bytes, report=self._say_once)
         self._log = IncidentLog(directory.incidents)
         self._runner = EmbeddedRunner(
-            self._bus, directory.state, make_operators(), self._deliver, live=True, report=self._say_once
+            self._bus,
+            directory.state,
+            make_operators(),
+            self._deliver,
+            live=True,
+            report=self._say_once,
+            input_topics=INPUT_TOPICS,
+            metrics=wanted_metrics(),
         )
         self._agent = Agent(
             ring_directory=ring_directory,
@@ -93,6 +114,15 @@ class EmbeddedWatch:
             more_health=(lambda: publisher.stats) if publisher is not None else dict,
             job_name=job_name if publisher is not None else "",
         )
+        self._reports = NodeReports(
+            NodeTelemetry(plans, report=self._say_once),
+            self._identity,
+            self._publish_of_node,
+            rank_processes=lambda: self._agent.rank_processes,
+            request_bytes=self._agent.settings.request_bytes,
+            metrics=wanted_metrics() if publisher is None else None,
+        )
+        self._reports.start()
 
     @property
     def broken(self) -> str | None:
@@ -112,6 +142,7 @@ class EmbeddedWatch:
             return
         try:
             self._agent.poll()
+            self._reports.turn()
             self._peers.turn(self)
             self._runner.drain()
         except Exception as error:  # edge: whatever fails here must not reach the command
@@ -147,6 +178,7 @@ class EmbeddedWatch:
     def rename(self, node: str) -> None:
         self._identity = replace(self._identity, node=node)
         self._agent.rename_node(node)
+        self._reports.rename_node(node)
 
     def announce(self) -> None:
         self._agent.announce()
@@ -179,6 +211,7 @@ class EmbeddedWatch:
     def close(self) -> None:
         """Flush and close everything; says what failed."""
         parts = (
+            self._reports.close,
             self._agent.close,
             self._drain_rest,
             self._peers.close,
@@ -221,6 +254,11 @@ class EmbeddedWatch:
     def _publish_own(self, topic: str, key: str, value: bytes) -> None:
         self._publish(topic, key, value)
         self._peers.published(topic, key, value)
+
+    def _publish_of_node(self, topic: str, key: str, value: bytes, priority: Priority) -> None:
+        self._publish_own(topic, key, value)
+        if self._publisher is not None:
+            self._publisher.publish(topic, key, value, priority)
 
     def _publish(self, topic: str, key: str, value: bytes) -> None:
         try:

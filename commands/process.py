@@ -16,12 +16,14 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from ..processors.cluster.operator import ClusterOperator
+from ..processors.entity.operator import EntityOperator
+from ..processors.entity.rules import load_rules
 from ..processors.job.operator import JobOperator
 from ..processors.runner import EmbeddedRunner
 from ..processors.runner_service import FIRST_PAUSE_S, LONGEST_PAUSE_S, Service
 from ..telemetry.otlp import decode_logs
 from ..telemetry.records import Incident, Record
-from ..telemetry.topics import TOPIC_BLOCKS, TOPIC_INCIDENTS, TOPIC_LOGS
+from ..telemetry.topics import TOPIC_BLOCKS, TOPIC_INCIDENTS, TOPIC_LOGS, TOPIC_METRICS
 from ..telemetry.vocabulary import IncidentState
 from ..transport.kafka import make_client
 from ..transport.kafka_client import Client, KafkaTrouble
@@ -40,7 +42,7 @@ DEFAULT_PORT = 8461
 STATE_FILE = "state.sqlite"
 SHADOW_FILE = "shadow-incidents.jsonl"
 #: What is read. Blocks that somebody's collector has carried lie in the logs topic.
-INPUTS = (TOPIC_BLOCKS, TOPIC_LOGS)
+INPUTS = (TOPIC_BLOCKS, TOPIC_LOGS, TOPIC_METRICS)
 #: One at a time publishes; the broker refuses the others.
 TRANSACTIONAL_ID = "whichrank-process"
 SETTINGS_PERIOD_S = 2.0
@@ -175,11 +177,12 @@ def _make_runner(
     runner = EmbeddedRunner(
         log,
         options.state / STATE_FILE,
-        [JobOperator(listens=True), cluster],
+        [JobOperator(listens=True), EntityOperator(), cluster],
         hand_out,
         live=False,
         start_after=log.start_position(),
         input_topics=INPUTS,
+        metrics=load_rules().metrics,
         on_input=None if options.shadow else people.see,
         report=say,
     )

@@ -23,7 +23,7 @@ from ..processors.runner import EmbeddedRunner
 from ..telemetry.incident import canonical_line
 from ..telemetry.records import Identity, Incident, Record
 from ..transport.embedded import EmbeddedBus
-from .embedded_watch import make_operators
+from .embedded_watch import INPUT_TOPICS, make_operators, wanted_metrics
 from .incident_log import IncidentLog, read_lines
 from .incident_panel import incident_panel
 from .run_directory import CAPTURE_FOLDER, INCIDENTS_FILE, RunDirectory, Unusable
@@ -88,7 +88,16 @@ def replay_run(directory: RunDirectory) -> Replayed:
         replayed.begins, started = first[1] / 1e9, description.get("started")
         when = f"{replayed.begins - started:.0f} s after the job's start" if isinstance(started, float) else "late"
         replayed.report(f"{directory.capture}: begins {when}: what came before is not judged again")
-    runner = EmbeddedRunner(bus, None, make_operators(), collect, live=False, report=replayed.report)
+    runner = EmbeddedRunner(
+        bus,
+        None,
+        make_operators(),
+        collect,
+        live=False,
+        report=replayed.report,
+        input_topics=INPUT_TOPICS,
+        metrics=wanted_metrics(),
+    )
     runner.drain()
     if description.get("ended") is None:
         if _is_being_written(directory.capture):

@@ -32,6 +32,7 @@ from ..transport.bus import (
 )
 from .commit_pace import CommitPace
 from .operator import Operator, Timer
+from .runner_decode import decode_message
 from .runner_delivery import OUTPUT_TOPICS, READ_LIMIT, Delivery
 from .runner_letters import dead_letter
 from .runner_state import KeyTables, RunnerState
@@ -110,6 +111,7 @@ class EmbeddedRunner:
         on_input: Callable[[Record], None] | None = None,
         pace: CommitPace | None = None,
         report: Callable[[str], None] | None = None,
+        metrics: Collection[str] = (),
     ) -> None:
         """Begin after the position kept in ``state_path``, or after ``start_after`` without a state.
 
@@ -121,9 +123,11 @@ class EmbeddedRunner:
         live: append ticks, outputs and marks to the bus; False for a replay, which only reads. See also ``lead`` and
             ``follow``.
         report: takes one line for what a person should know; default is a warning in the log.
+        metrics: names of those that operators ask for; all others in the messages of a topic of metrics are left out.
         Raises OSError if another process uses the state file.
         """
         self._bus = bus
+        self._metrics = frozenset(metrics)
         self._operators = tuple(operators)
         self._index_of = {operator.name: index for index, operator in enumerate(self._operators)}
         self._on_input = on_input
@@ -266,7 +270,7 @@ class EmbeddedRunner:
         position.after = message.position
         if topic in self._input_topics:
             self._advance_time(message.stamp_ns)
-            payloads = decode_logs(topic, message.value, with_copies=False)
+            payloads = decode_message(topic, message.value, self._metrics.__contains__)
             if payloads:  # copies for people, our own incidents among them, do not say that agents are heard
                 position.input_ns, position.beats, position.silent = position.now_ns, 0, False
             self._route(message, payloads)

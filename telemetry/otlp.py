@@ -46,6 +46,13 @@ _REQUIRED: dict[EventName, tuple[str, ...]] = {
     EventName.LAUNCH_MET: ("token",),
     EventName.RANK_LEVEL: ("level", "hook_state"),
     EventName.EVIDENCE_REQUEST: ("id", "rank"),
+    EventName.KERNEL_EVENT: ("event",),
+    EventName.DEVICE_EVENT: ("event",),
+    EventName.RANK_DEVICE: ("pid",),
+    EventName.RANK_PROCESS: ("pid",),
+    EventName.PROBE_LATE: ("mount",),
+    EventName.CHANGE: ("what",),
+    EventName.SCHEDULER: ("what",),
 }
 
 

@@ -1,0 +1,114 @@
+"""What a node's collectors saw, onto the bus: events for operators and people, values as metrics.
+
+Called by the thread that owns the collectors (``turn``). What concerns a rank's process gets that rank's identity; what
+the driver said of a process before its ring was found is said again then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+
+from ..telemetry.otlp import encode_batches
+from ..telemetry.otlp_metrics import encode_points
+from ..telemetry.records import Event, Identity, Point
+from ..telemetry.topics import TOPIC_BLOCKS, TOPIC_LOGS, TOPIC_METRICS
+from ..telemetry.vocabulary import EventName
+from .collectors.collector import Happening
+from .collectors.schedule import NodeTelemetry
+from .priority import Priority
+from .shipper import PublishRanked
+
+#: Means nothing but with a rank.
+_OF_RANKS = frozenset({EventName.RANK_DEVICE, EventName.RANK_PROCESS})
+MAX_REMEMBERED = 512
+#: Of one turn: more are a storm, and its first lines say what it is.
+MAX_EVENTS = 2000
+
+
+class NodeReports:
+    """Not thread-safe."""
+
+    def __init__(
+        self,
+        telemetry: NodeTelemetry,
+        own: Identity,
+        publish: PublishRanked,
+        *,
+        rank_processes: Callable[[], Mapping[int, Identity]],
+        request_bytes: int,
+        metrics: Collection[str] | None = None,
+    ) -> None:
+        """own: cluster and node. metrics: send only these, for nobody reads others; None: all."""
+        self._telemetry = telemetry
+        self._own = Identity(cluster=own.cluster, node=own.node)
+        self._publish = publish
+        self._rank_processes = rank_processes
+        self._request_bytes = request_bytes
+        self._metrics = None if metrics is None else frozenset(metrics)
+        #: What the driver said of processes, by pid and device.
+        self._devices: dict[tuple[int, str], Happening] = {}
+        self._known: Mapping[int, Identity] = {}
+        self.events_dropped = 0
+
+    def start(self) -> None:
+        self._telemetry.start()
+
+    def rename_node(self, node: str) -> None:
+        self._own = replace(self._own, node=node)
+
+    def turn(self) -> None:
+        """Send what was seen since the last turn."""
+        ranks = self._rank_processes()
+        events: list[Event] = []
+        points: list[Point] = []
+        if ranks != self._known:
+            new = {pid for pid, who in ranks.items() if self._known.get(pid) != who}
+            self._known = dict(ranks)
+            events += [self._event(told) for told in self._devices.values() if told.pid in new]
+        for seen in self._telemetry.take():
+            for happening in seen.collected.happenings:
+                if happening.name is EventName.RANK_DEVICE:
+                    self._remember(happening)
+                if happening.name not in _OF_RANKS or happening.pid in ranks:
+                    events.append(self._event(happening))
+            points += seen.collected.points
+        self.events_dropped += max(0, len(events) - MAX_EVENTS)
+        self._send(events[:MAX_EVENTS], points)
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        return {**self._telemetry.counters, "collectors.events_dropped": self.events_dropped}
+
+    def close(self) -> None:
+        self.turn()
+        self._telemetry.close()
+
+    def _remember(self, happening: Happening) -> None:
+        self._devices[happening.pid, str(happening.attributes.get("gpu_uuid", ""))] = happening
+        while len(self._devices) > MAX_REMEMBERED:
+            del self._devices[next(iter(self._devices))]
+
+    def _event(self, happening: Happening) -> Event:
+        who = self._known.get(happening.pid) if happening.pid else None
+        attributes = dict(happening.attributes)
+        if happening.pid:
+            attributes.setdefault("pid", happening.pid)
+        return Event(
+            name=happening.name,
+            identity=self._own if who is None else replace(who, node=self._own.node, cluster=self._own.cluster),
+            time_ns=happening.time_ns,
+            mono_ns=happening.mono_ns,
+            attributes=attributes,
+        )
+
+    def _send(self, events: list[Event], points: list[Point]) -> None:
+        node = self._own.node
+        for value in encode_batches(events, self._request_bytes):
+            self._publish(TOPIC_BLOCKS, node, value, Priority.RANK_EVENTS)
+        for value in encode_batches(events, self._request_bytes, is_copy=True):
+            self._publish(TOPIC_LOGS, node, value, Priority.COPIES)
+        if self._metrics is not None:
+            points = [point for point in points if point.name in self._metrics]
+        for value in encode_points(self._own, points, limit_bytes=self._request_bytes):
+            self._publish(TOPIC_METRICS, node, value, Priority.PROGRESS)

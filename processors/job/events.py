@@ -236,6 +236,12 @@ def _read_ending(job: JobState, event: Event, stamp_ns: int) -> Ending:
     )
 
 
+def _take_device(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
+    """The driver says on which device the rank's process is; several: the first."""
+    facts = job.facts(event.identity.rank)
+    facts.gpu = facts.gpu or str(event.attributes.get("gpu_uuid", ""))
+
+
 #: What each event calls for; other events are none of this operator's business.
 TAKE: Mapping[EventName, Callable[[JobState, Event, int, Context], None]] = {
     EventName.JOB_STARTED: _take_job_started,
@@ -252,6 +258,7 @@ TAKE: Mapping[EventName, Callable[[JobState, Event, int, Context], None]] = {
     EventName.RANK_STALE: _take_stale,
     EventName.RANK_STACK: _take_stack,
     EventName.RANK_LEVEL: _take_level,
+    EventName.RANK_DEVICE: _take_device,
     EventName.PEER_CONNECTED: _take_peer_connected,
     EventName.PEER_CLOCK: _take_peer_clock,
     EventName.PEER_LOST: _take_peer_lost,

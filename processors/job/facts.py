@@ -24,6 +24,7 @@ class RankFacts:
     exited_ns: int = 0
     stack: dict[str, Any] = field(default_factory=dict)
     stale_ns: int = 0
+    gpu: str = ""  # UUID of the device that its process uses
 
 
 @dataclass(slots=True)

@@ -160,6 +160,7 @@ def _complete(job: JobState, finding: OpenFinding) -> dict[str, Any]:
     body["job"]["now"] = "stopped" if job.finished_ns else "running"
     for item in body["suspects"]:
         if item["rank"] is not None:
+            item["gpu"] = job.facts(item["rank"]).gpu or item["gpu"]
             _add_stack(job, finding, body, item)
     if finding.kind == Kind.RANK_SLOW.value or finding.kind == Kind.SLOW_TOGETHER.value:
         return body

@@ -46,7 +46,7 @@ def suspect(job: JobState, rank: int, probability: float, phase: str | None = No
         "id": str(rank),
         "rank": rank,
         "node": facts.node or None if facts else None,
-        "gpu": None,
+        "gpu": facts.gpu or None if facts else None,
         "pid": pid or None,
         "where": {"file": None, "line": None, "phase": phase} if phase else None,
         "probability": round(probability, 3),

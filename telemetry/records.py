@@ -106,7 +106,7 @@ class Event:
       SCHEDULER        what*, and what is known of it
       CHANGE           what*, old, new, where
       NODE_TOPOLOGY    labels by name (rack, leaf, spine, rail, pdu)
-      PROBE_LATE       mount*, operation*, age_s*, fstype, server, over (true: it has answered)
+      PROBE_LATE       mount*, operation*, age_s*, fstype, server, answered (true: it has come back), error
     """
 
     name: EventName

@@ -1,7 +1,7 @@
 """The process of one collector that may block for ever: told by its parent what it is, it sends what it sees.
 
 ``python -m whichrank.agents.collectors.child``: a ``Plan`` on stdin; frames on stdout (``schedule``): the period when a
-look begins, what it saw when it ends, a line when it failed. It ends with its parent.
+look begins, True when it listens, what it saw when that ends, a line when it failed. It ends with its parent.
 """
 
 from __future__ import annotations
@@ -10,9 +10,13 @@ import os
 import select
 import sys
 import time
+from typing import IO
 
-from .collector import Collector, Moment
+from .collector import Collector, Listener, Moment
 from .schedule import FIRST_PAUSE_S, LONGEST_PAUSE_S, Plan, read_frame, write_frame
+
+#: A driver is listened to for so long at a time.
+_LISTENS_S = 1.0
 
 
 def main() -> int:
@@ -32,14 +36,31 @@ def main() -> int:
         except Exception as error:  # edge: a driver's library can do anything
             write_frame(out, f"{type(error).__name__}: {error}")
             wait_s, pause_s = pause_s, min(2 * pause_s, LONGEST_PAUSE_S)
-        else:
-            write_frame(out, collected)
-            wait_s, pause_s = (
-                max(collector.period_s - (time.monotonic() - began_s), collector.period_s / 10),
-                FIRST_PAUSE_S,
-            )
-        if select.select([sys.stdin], [], [], wait_s)[0]:  # the parent has gone: nothing else comes from there
+            if _parent_has_gone(wait_s):
+                return 0
+            continue
+        write_frame(out, collected)
+        pause_s, period_s = FIRST_PAUSE_S, collector.period_s
+        if not _pause(collector, out, max(began_s + period_s, time.monotonic() + period_s / 10)):
             return 0
+
+
+def _pause(collector: Collector, out: IO[bytes], until_s: float) -> bool:
+    """Until the next look; what the source says meanwhile is handed on at once. False: the parent has gone."""
+    while (left_s := until_s - time.monotonic()) > 0:
+        if not isinstance(collector, Listener):
+            return not _parent_has_gone(left_s)
+        write_frame(out, True)
+        collected = collector.wait(min(left_s, _LISTENS_S))
+        write_frame(out, collected)
+        if _parent_has_gone(0.0):
+            return False
+    return True
+
+
+def _parent_has_gone(wait_s: float) -> bool:
+    """Nothing else ever comes from there."""
+    return bool(select.select([sys.stdin], [], [], wait_s)[0])
 
 
 if __name__ == "__main__":

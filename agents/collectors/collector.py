@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from ...telemetry.records import Point
 from ...telemetry.vocabulary import EventName
@@ -63,3 +63,10 @@ class Collector(Protocol):
     def period_s(self) -> float: ...
     def collect(self, now: Moment) -> Collected: ...
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Listener(Protocol):
+    """A collector whose source also speaks by itself: asked between two looks, it returns as soon as there is news."""
+
+    def wait(self, timeout_s: float) -> Collected: ...

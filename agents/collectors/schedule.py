@@ -249,8 +249,10 @@ class _ProcessLook(_Look):
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def _take(self, frame: object) -> None:
-        """A number: the look that now begins has this period. Text: it failed. Else what was collected."""
-        if isinstance(frame, float):
+        """A number: the look that now begins has this period. True: it listens. Text: it failed. Else what it saw."""
+        if frame is True:
+            self.busy_since_ns = time.monotonic_ns()
+        elif isinstance(frame, float):
             self.period_s, self.busy_since_ns = frame, time.monotonic_ns()
         elif isinstance(frame, str):
             self.busy_since_ns = 0

@@ -34,7 +34,7 @@ def take_event(state: EntityState, event: Event, rules: Rules) -> list[Condition
         return []
     word, code = str(found.get("event", "")), str(found.get("code", ""))
     if name is EventName.PROBE_LATE:
-        word = "answered" if found.get("over") else "late"
+        word = "answered" if found.get("answered") else "late"
     elif name is EventName.RANK_PROCESS:
         word = str(found.get("state", ""))
     device = state.device_of(_device(found))

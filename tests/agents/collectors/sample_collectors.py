@@ -26,6 +26,16 @@ class Seeing:
         """Nothing to close."""
 
 
+class Listening(Seeing):
+    """Looks once in an hour; between looks its source speaks."""
+
+    period_s = 3600.0
+
+    def wait(self, timeout_s: float) -> Collected:
+        time.sleep(0.01)
+        return super().collect(Moment(wall_ns=time.time_ns(), mono_ns=time.monotonic_ns()))
+
+
 class Raising(Seeing):
     def collect(self, now: Moment) -> Collected:
         raise OSError("the file is not there")
@@ -57,3 +67,7 @@ def raising() -> Collector:
 
 def hanging(folder: str) -> Collector:
     return Hanging(folder)
+
+
+def listening() -> Collector:
+    return Listening()

@@ -109,3 +109,9 @@ def test_processes_end_with_the_agent(tmp_path: Path) -> None:
             return
         time.sleep(0.05)
     pytest.fail("the collector's process is still there")
+
+
+def test_what_a_source_says_by_itself_comes_between_two_looks() -> None:
+    with telemetry(plan("listening", Isolation.PROCESS)) as (node, _):
+        seen = gather(node, lambda seen: len(looks_of(seen, "listening")) >= 4)
+    assert looks_of(seen, "listening")[:4] == [1.0, 2.0, 3.0, 4.0]

@@ -59,7 +59,7 @@ def test_a_condition_ends_when_nothing_more_is_heard_of_it_and_when_its_end_is_t
     node.kernel("oom_kill", at=0.0, device_kind="memory", domain="host", pid=101)
     node.tell(EventName.PROBE_LATE, at=10.0, mount="/data", operation="stat", age_s=6.0)
     assert node.open["mount_stalls//data"]["since"] == pytest.approx(1_700_000_004.0)
-    node.tell(EventName.PROBE_LATE, at=20.0, mount="/data", operation="stat", age_s=0.0, over=True)
+    node.tell(EventName.PROBE_LATE, at=20.0, mount="/data", operation="stat", age_s=12.0, answered=True)
     assert set(node.open) == {"oom_kill/"}
     node.pass_time(599.0)
     assert node.open

@@ -108,7 +108,7 @@ class WholeJob:
             self._deliver,
             live=True,
             input_topics=INPUTS,
-            metrics=load_rules().metrics,
+            metrics=load_rules().wanted,
             on_input=lambda record: self._people.see(record.payload, record.stamp_ns),
             pace=CommitPace(clock_s=self._feed.wire_s),  # the load passes faster than in life
         )

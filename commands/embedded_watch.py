@@ -53,7 +53,7 @@ def make_operators() -> list[Operator]:
 
 def wanted_metrics() -> frozenset[str]:
     """Names of the metrics that the operators ask for."""
-    return frozenset(load_rules().metrics)
+    return load_rules().wanted
 
 
 class EmbeddedWatch:

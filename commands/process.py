@@ -182,7 +182,7 @@ def _make_runner(
         live=False,
         start_after=log.start_position(),
         input_topics=INPUTS,
-        metrics=load_rules().metrics,
+        metrics=load_rules().wanted,
         on_input=None if options.shadow else people.see,
         report=say,
     )

@@ -70,6 +70,8 @@ class EntityState:
     aliases: dict[str, str] = field(default_factory=dict)
     #: By rule and device: value, time and start of the last point, and since when the test holds or does not.
     series: dict[str, list[float]] = field(default_factory=dict)
+    #: What others are compared with, by metric and device.
+    limits: dict[str, float] = field(default_factory=dict)
 
     def pack(self) -> bytes:
         content = {f.name: getattr(self, f.name) for f in fields(self)}

@@ -66,7 +66,7 @@ def _open(state: EntityState, event: Event, rule: EventRule, word: str, code: st
         device_kind=str(found.get("device_kind") or ("mount" if "mount" in found else "host")),
         device=device,
         severity=str(found.get("severity", "error")),
-        domain=str(found.get("domain", "hardware")),
+        domain=str(found.get("domain") or rule.domain),
         scope=effect.scope.value,
         action=str(found["action"]) if found.get("action") else effect.action.value if effect.action else None,
         explains=sorted(kind.value for kind in effect.explains),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from ...telemetry.records import Point, Samples
 from .conditions import MAX_OPENINGS, MAX_SERIES, Condition, EntityState
@@ -19,6 +19,8 @@ def take_samples(state: EntityState, samples: Samples, rules: Rules) -> list[Con
     changed: list[Condition] = []
     by_rule: dict[int, tuple[MetricRule, dict[str, Point]]] = {}
     for point in samples.points:
+        for rule in rules.limits.get(point.name, ()):
+            state.limits[f"{rule.of}/{device_of(point, rule)}"] = point.value
         for rule in rules.metrics.get(point.name, ()):
             if all(str(point.attributes.get(name)) == value for name, value in rule.where.items()):
                 found = by_rule.setdefault(id(rule), (rule, {}))[1]
@@ -63,6 +65,9 @@ def _holds(state: EntityState, rule: MetricRule, device: str, point: Point, peer
         return point.value > rule.threshold
     if rule.test is Test.BELOW:
         return point.value < rule.threshold
+    if rule.test is Test.FALLS_SHORT:
+        limit = state.limits.get(f"{rule.of}/{device}")
+        return None if limit is None else point.value < limit
     if rule.test in (Test.BELOW_PEERS, Test.ABOVE_PEERS):
         if peers is None or peers <= 0:
             return None
@@ -133,8 +138,3 @@ def _open(
     )
     state.add(condition)
     return condition
-
-
-def wanted_metrics(rules: Rules) -> Sequence[str]:
-    """Names of the metrics that somebody asks for."""
-    return sorted(rules.metrics)

@@ -38,6 +38,8 @@ class Test(Enum):
     #: Differs from the same metric of the node's other devices of its kind by more than this share of their median.
     BELOW_PEERS = "below_peers"
     ABOVE_PEERS = "above_peers"
+    #: Is less than another metric of the same device, which says how much it should be.
+    FALLS_SHORT = "falls_short"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,7 @@ class EventRule:
     domains: frozenset[str]
     severity: int  # index in SEVERITIES
     condition: str  # "": made of the event's word and code
+    domain: str  # where the event does not say its own
     ends: frozenset[str]  # words of events that end it on the same device
     effect: Effect
 
@@ -80,6 +83,7 @@ class MetricRule:
 
     metric: str
     where: Mapping[str, str]
+    of: str  # FALLS_SHORT: the other metric
     test: Test
     threshold: float
     hold_s: float
@@ -97,6 +101,13 @@ class MetricRule:
 class Rules:
     events: tuple[EventRule, ...]
     metrics: Mapping[str, tuple[MetricRule, ...]]
+    #: Metrics that others are compared with, and the rules that do.
+    limits: Mapping[str, tuple[MetricRule, ...]]
+
+    @property
+    def wanted(self) -> frozenset[str]:
+        """Names of all metrics that a rule asks for."""
+        return frozenset(self.metrics) | frozenset(self.limits)
 
     def of_event(self, source: EventName, word: str, code: str, domain: str, severity: str) -> EventRule | None:
         """The first that fits; None where an event is nothing to remember."""
@@ -120,10 +131,13 @@ def load_rules() -> Rules:
     groups = {name: frozenset(map(Kind, kinds)) for name, kinds in content["kinds"].items()}
     events = tuple(_event_rule(entry, groups) for entry in content["event"])
     metrics: dict[str, tuple[MetricRule, ...]] = {}
+    limits: dict[str, tuple[MetricRule, ...]] = {}
     for entry in content["metric"]:
         rule = _metric_rule(entry, groups)
         metrics[rule.metric] = (*metrics.get(rule.metric, ()), rule)
-    return Rules(events=events, metrics=metrics)
+        if rule.of:
+            limits[rule.of] = (*limits.get(rule.of, ()), rule)
+    return Rules(events=events, metrics=metrics, limits=limits)
 
 
 def _effect(entry: Mapping[str, Any], groups: Mapping[str, frozenset[Kind]]) -> Effect:
@@ -147,6 +161,7 @@ def _event_rule(entry: Mapping[str, Any], groups: Mapping[str, frozenset[Kind]])
         domains=frozenset(entry.get("domains", ())),
         severity=SEVERITIES.index(entry.get("severity", "info")),
         condition=entry.get("condition", ""),
+        domain=entry.get("domain", "hardware"),
         ends=frozenset(entry.get("ends", ())),
         effect=_effect(entry, groups),
     )
@@ -156,6 +171,7 @@ def _metric_rule(entry: Mapping[str, Any], groups: Mapping[str, frozenset[Kind]]
     return MetricRule(
         metric=entry["metric"],
         where=dict(entry.get("where", {})),
+        of=entry.get("of", ""),
         test=Test(entry["test"]),
         threshold=float(entry["threshold"]),
         hold_s=float(entry.get("hold_s", 0.0)),

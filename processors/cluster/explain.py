@@ -161,6 +161,11 @@ def _evidence(condition: ConditionBody, onset: float) -> Mapping[str, Any]:
     }
 
 
+def _gpu(condition: ConditionBody) -> str:
+    """A link of a GPU is ID/NUMBER."""
+    return str(condition["device"]).partition("/")[0]
+
+
 def _gpus(conditions: Iterable[ConditionBody], job: str) -> dict[int, str]:
     found: dict[int, str] = {}
     for condition in conditions:
@@ -168,7 +173,7 @@ def _gpus(conditions: Iterable[ConditionBody], job: str) -> dict[int, str]:
             continue
         for rank in condition["ranks"]:
             if rank["job"] == job:
-                found.setdefault(int(rank["rank"]), str(condition["device"]))
+                found.setdefault(int(rank["rank"]), _gpu(condition))
     return found
 
 
@@ -229,7 +234,7 @@ def _suspects_of(cause: ConditionBody, job: str) -> list[dict[str, Any]]:
             "id": str(rank["rank"]),
             "rank": rank["rank"],
             "node": cause["entity"],
-            "gpu": cause["device"] if cause["device_kind"] == "gpu" else None,
+            "gpu": _gpu(cause) if cause["device_kind"] == "gpu" else None,
             "pid": rank.get("pid"),
             "probability": round(0.9 / len(mine), 6),
         }

@@ -52,6 +52,11 @@ class Condition:
         return f"{self.name}/{self.device}"
 
     @property
+    def gpu(self) -> str:
+        """The GPU's id where it is one; a link of it is ID/NUMBER."""
+        return self.device.partition("/")[0] if self.device_kind == "gpu" else ""
+
+    @property
     def is_tolerated(self) -> bool:
         """Over so soon, and so seldom, that it is no cause."""
         if self.until is None or self.until - self.since > self.tolerated_s:
@@ -102,7 +107,7 @@ class EntityState:
         if condition.pid and str(condition.pid) in self.ranks:
             return [self.ranks[str(condition.pid)]]
         if condition.device_kind == "gpu" and self.devices:
-            return [self.ranks[pid] for pid in self.devices.get(condition.device, ()) if pid in self.ranks]
+            return [self.ranks[pid] for pid in self.devices.get(condition.gpu, ()) if pid in self.ranks]
         return list(self.ranks.values())
 
 

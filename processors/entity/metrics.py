@@ -65,6 +65,10 @@ def _holds(state: EntityState, rule: MetricRule, device: str, point: Point, peer
         return point.value > rule.threshold
     if rule.test is Test.BELOW:
         return point.value < rule.threshold
+    if rule.test is Test.DROPS_BELOW:
+        if point.value >= rule.threshold:
+            state.limits[key] = point.value
+        return point.value < rule.threshold and key in state.limits
     if rule.test is Test.FALLS_SHORT:
         limit = state.limits.get(f"{rule.of}/{device}")
         return None if limit is None else point.value < limit

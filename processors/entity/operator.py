@@ -138,7 +138,7 @@ def _others(condition: Condition, state: EntityState) -> list[dict[str, object]]
     return [
         {**state.ranks[pid], "device": device}
         for device, pids in state.devices.items()
-        if device != condition.device
+        if device != condition.gpu
         for pid in pids
         if pid in state.ranks
     ]

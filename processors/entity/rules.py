@@ -31,6 +31,8 @@ class Test(Enum):
 
     ABOVE = "above"
     BELOW = "below"
+    #: Is below the threshold, and was not always: a port that nobody uses is no fault.
+    DROPS_BELOW = "drops_below"
     #: A counter grew since the last sample by more than the threshold; a reset is no growth.
     GROWS = "grows"
     #: Per second, between two samples.

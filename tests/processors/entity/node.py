@@ -57,7 +57,15 @@ class Node:
         self._take(Event(name=name, identity=identity, time_ns=_ns(at), attributes=found))
 
     def measure(self, name: str, values: dict[str, float], *, at: float, attribute: str = "hw.id") -> None:
-        points = tuple(Point(name=name, value=v, attributes={attribute: k}, time_ns=_ns(at)) for k, v in values.items())
+        self.measure_where(name, values, {}, at=at, attribute=attribute)
+
+    def measure_where(
+        self, name: str, values: dict[str, float], where: dict[str, str], *, at: float, attribute: str = "hw.id"
+    ) -> None:
+        points = tuple(
+            Point(name=name, value=value, attributes={attribute: device, **where}, time_ns=_ns(at))
+            for device, value in values.items()
+        )
         self._take(Samples(identity=Identity(cluster="local", node=self.name), points=points))
 
     def pass_time(self, until: float) -> None:

@@ -83,6 +83,44 @@ def test_a_late_collector_is_a_condition_while_it_lasts() -> None:
         assert bool(node.open) == (at in (1, 2, 3, 4, 5))
 
 
+def test_a_port_that_was_up_and_is_down_is_a_condition_and_one_that_nobody_uses_is_none() -> None:
+    node = Node()
+    node.measure("hw.network.up", {"mlx5_0/1": 1.0, "eth1": 0.0}, at=0.0)
+    assert not node.open
+    node.measure("hw.network.up", {"mlx5_0/1": 0.0, "eth1": 0.0}, at=10.0)
+    assert set(node.open) == {"port_down/mlx5_0/1"}
+    node.measure("hw.network.up", {"mlx5_0/1": 1.0, "eth1": 0.0}, at=15.0)
+    assert not node.open
+    assert node.findings[-1].body["condition"]["tolerated"]
+
+
+def test_a_narrow_link_is_one_that_has_fewer_lanes_than_its_device() -> None:
+    node = Node()
+    node.measure("whichrank.gpu.pcie.lanes.limit", {"GPU-0": 16.0, "GPU-1": 16.0, "GPU-2": 8.0}, at=0.0)
+    for at in (1.0, 11.0, 22.0):
+        node.measure("whichrank.gpu.pcie.lanes", {"GPU-0": 16.0, "GPU-1": 8.0, "GPU-2": 8.0}, at=at)
+    assert set(node.open) == {"pcie_narrow/GPU-1"}
+
+
+def test_what_differs_from_its_peers_needs_peers() -> None:
+    node = Node()
+    few = {f"GPU-{n}": 1.98e9 for n in range(2)} | {"GPU-9": 1.1e9}
+    for number, speeds in enumerate((few, few | {"GPU-3": 1.98e9})):
+        points = {f"{gpu}": speed for gpu, speed in speeds.items()}
+        node.measure_where("whichrank.gpu.speed.limit", points, {"whichrank.gpu.clock": "sm"}, at=10.0 * number)
+        assert set(node.open) == ({"gpu_clock_locked/GPU-9"} if number else set())
+
+
+def test_a_counter_that_begins_anew_has_not_grown() -> None:
+    node = Node()
+    where = {"error.type": "uncorrected", "whichrank.gpu.since": "driver_load"}
+    for at, value in ((0.0, 5.0), (10.0, 5.0), (20.0, 1.0), (30.0, 1.0)):
+        node.measure_where("whichrank.gpu.ecc.errors", {"GPU-0": value}, where, at=at)
+        assert not node.open
+    node.measure_where("whichrank.gpu.ecc.errors", {"GPU-0": 2.0}, where, at=40.0)
+    assert set(node.open) == {"gpu_memory_error/GPU-0"}
+
+
 @pytest.mark.parametrize(
     ("text", "bus"),
     [

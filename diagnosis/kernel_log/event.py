@@ -61,6 +61,7 @@ class Repair(str, Enum):
     CHECK_MECHANICALS = "check_mechanicals"
     UPDATE_SOFTWARE = "update_software"
     CONTACT_SUPPORT = "contact_support"
+    RUN_DIAGNOSTICS = "run_diagnostics"
     #: An Xid 154 beside it says; without one the application is restarted.
     FOLLOW_XID_154 = "follow_xid_154"
 

@@ -29,7 +29,7 @@ _BODY = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """``unit_v1`` is the name older drivers print. ``status`` None: any. ``promoted_repair``: if the error was promoted."""
+    """``unit_v1``: the name older drivers print. ``status`` None: any. ``promoted_repair``: if it was promoted."""
 
     xid: int
     unit_v1: str
@@ -50,7 +50,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nvlink5:
-    """What one line says. ``subcode``: the reason, bits 25:20. ``row`` None: this driver's table knows no such error."""
+    """What one line says. ``subcode``: the reason, bits 25:20. ``row`` None: the driver's table knows no such error."""
 
     unit: str
     subcode: int

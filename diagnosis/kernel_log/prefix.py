@@ -20,7 +20,7 @@ MAX_WRAPPERS = 8
 
 @dataclass(slots=True)
 class Line:
-    """``text``: what is left. ``time_s``: Unix seconds. ``tag``: the program of a syslog line, "" for kernel or unknown.
+    """``text``: what is left. ``time_s``: Unix seconds. ``tag``: the program of a syslog line, "" for the kernel.
 
     is_continuation: a key=value line that /dev/kmsg gives after its message; says nothing by itself.
     """
@@ -177,7 +177,10 @@ _DIGITS = _strippers(
     (r"(?P<unix>1\d{9}(?:\.\d{1,9})) ", _unix),
 )
 #: ``host program[pid]: ``; the program is asked to be a known one, else any "word word: text" would lose its beginning.
-_PROGRAM = r"(?P<tag>kernel|nvidia-[a-z-]+|nv-[a-z-]+|systemd[a-z-]*|kubelet|containerd|dockerd|opensm|rasdaemon|mcelog|mmfs|mmfsd|rpc\.[a-z]+|smartd|NetworkManager|dmesg)"
+_PROGRAM = (
+    r"(?P<tag>kernel|nvidia-[a-z-]+|nv-[a-z-]+|systemd[a-z-]*|kubelet|containerd|dockerd|opensm|rasdaemon|mcelog|mmfsd?|"
+    r"rpc\.[a-z]+|smartd|NetworkManager|dmesg)"
+)
 _WORDS = _strippers(
     (rf"(?P<date>{_MONTH} +\d{{1,2}}(?: \d{{4}})? {_TIME}(?: \d{{4}})?):? ", _month),
     (rf"(?P<date>{_WEEKDAY} {_MONTH} +\d{{1,2}} {_TIME} \d{{4}}):? ", _weekday),

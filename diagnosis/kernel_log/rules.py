@@ -14,8 +14,8 @@ A table per event, named by its word:
     after = "…"               # a recovery: only said of a device that had this event before
     lines = [{ needs = "a literal every such line has", regex = '…' }]
 
-Groups of a regex: ``device``, ``process``, ``pid``, ``code``; any other is a fact. ``{pci}`` and ``{interface}`` stand for
-an address and for the name of a real network interface. Repeats are bounded, so that every search is linear.
+Groups of a regex: ``device``, ``process``, ``pid``, ``code``; any other is a fact. ``{pci}`` and ``{interface}`` stand
+for an address and for the name of a real network interface. Repeats are bounded, so that every search is linear.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ from .tables import read_toml
 FILES = ("rules_gpu.toml", "rules_network.toml", "rules_storage.toml", "rules_host.toml")
 _PCI = r"(?:[0-9a-fA-F]{4}){1,2}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
 #: Containers' and virtual machines' ends come and go all day.
-_INTERFACE = r"(?!veth|docker|br-|cali|cni|flannel|cilium|lxc|tap|tun|virbr|vnet|vxlan|lo\b|dummy|ovs|podman)[A-Za-z][\w.-]{0,15}"
+_INTERFACE = (
+    r"(?!veth|docker|br-|cali|cni|flannel|cilium|lxc|tap|tun|virbr|vnet|vxlan|lo\b|dummy|ovs|podman)"
+    r"[A-Za-z][\w.-]{0,15}"
+)
 _MACROS = {"{pci}": _PCI, "{interface}": _INTERFACE}
 _ANY_PCI = re.compile(rf"(?<![\w:]){_PCI}(?![\w:])")
 _ANY_NIC = re.compile(r"\b(mlx[45]_\d{1,3}|mlx[45]_bond_\d|rdmap\w{1,12}|ib\d{1,3}|bnxt_re\d{1,3})\b")
@@ -179,7 +182,7 @@ def _device(kind: DeviceKind, named: str, text: str, facts: dict[str, str]) -> s
     if kind is DeviceKind.NIC:
         at = _ANY_PCI.search(text)
         if at is not None:
-            after = text[at.end() :].split(":", 1)[0].strip() if not named else named
+            after = named or text[at.end() :].split(":", 1)[0].strip()
             if after and " " not in after and len(after) <= 16:
                 facts["interface"] = after
             return canonical_pci(at[0]) or ""

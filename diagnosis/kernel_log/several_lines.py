@@ -1,6 +1,6 @@
 """Faults that take several lines: an OOM kill, a panic, a GPU that leaves the bus, a CPU stuck in the NIC's polling.
 
-Each follower sees the lines that may belong to it, keeps one open case at most, and gives it up after a number of lines.
+Each follower sees the lines that may belong to it, keeps one open case at most, and gives it up after some lines.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ class OomFollower:
 
 _PANIC = re.compile(r"(?<!end )Kernel [pP]anic - not syncing: ?(?P<reason>[^\n]{0,200})")
 _WHO = re.compile(
-    r"\bCPU: (?P<cpu>\d{1,5}) (?:UID: \d+ )?PID: (?P<pid>\d{1,10}) Comm: (?P<process>\S[^\n]{0,30}?)(?: (?:Not tainted|Tainted|Kdump)|$)"
+    r"\bCPU: (?P<cpu>\d{1,5}) (?:UID: \d+ )?PID: (?P<pid>\d{1,10}) "
+    r"Comm: (?P<process>\S[^\n]{0,30}?)(?: (?:Not tainted|Tainted|Kdump)|$)"
 )
 
 
@@ -127,7 +128,7 @@ _THE_GPU = re.compile(r"NVRM: The NVIDIA GPU (?P<device>\S{7,40}?)(?:\s|$)")
 
 
 class BusFollower:
-    """``The NVIDIA GPU A`` / ``(PCI ID: …) installed in this system has`` / ``fallen off the bus`` on lines of their own."""
+    """``The NVIDIA GPU A`` / ``(PCI ID: …) installed in this system has`` / ``fallen off the bus``, a line each."""
 
     LINES = 12
     WORDS = ("The NVIDIA GPU", "fallen off the bus")
@@ -158,7 +159,7 @@ _NAPI_FRAME = re.compile(
 
 @dataclass(slots=True)
 class NapiFollower:
-    """After a soft lock-up: does the stack show the NIC driver's polling? Frames marked "?" are guesses of the kernel."""
+    """After a soft lock-up: does the stack show the NIC driver's polling? Frames marked "?" are its guesses."""
 
     LINES = 150
     lines_left: int = 0

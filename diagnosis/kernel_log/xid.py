@@ -23,7 +23,8 @@ OFF_THE_BUS_XID = "79"
 RECOVERY_XID = 154
 
 _XID = re.compile(
-    r"(?:\bNVRM: {0,3}|\bnvidia: {0,3}|^)Xid \((?P<device>[^()\s]{4,60})(?: (?P<instance>[^()]{1,40}))?\): {0,3}(?P<code>\d{1,5})\b(?P<rest>.*)",
+    r"(?:\bNVRM: {0,3}|\bnvidia: {0,3}|^)Xid \((?P<device>[^()\s]{4,60})(?: (?P<instance>[^()]{1,40}))?\):"
+    r" {0,3}(?P<code>\d{1,5})\b(?P<rest>.*)",
     re.DOTALL,
 )
 _SXID = re.compile(
@@ -59,6 +60,7 @@ _ACTIONS: Mapping[Repair, Action] = {
     Repair.REPLACE_NODE: Action.RESTART_WITHOUT_NODE,
     Repair.CHECK_MECHANICALS: Action.RESTART_WITHOUT_NODE,
     Repair.UPDATE_SOFTWARE: Action.ASK_A_HUMAN,
+    Repair.RUN_DIAGNOSTICS: Action.RESTART_WITHOUT_NODE,
     Repair.CONTACT_SUPPORT: Action.ASK_A_HUMAN,
 }
 #: What Xid 154 says in words (its text, lower case) -> what it takes.

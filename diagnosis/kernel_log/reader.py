@@ -129,8 +129,9 @@ class KernelLogReader:
         if unwrapped.is_continuation:
             return ()
         events: list[KernelEvent] = []
-        for text in unwrapped.text.splitlines():
-            events += self._stamped(self._read_text(text.strip(), unwrapped, now_s), unwrapped, now_s)
+        program = f"{unwrapped.tag}: " if unwrapped.tag else ""
+        for part in unwrapped.text.splitlines():
+            events += self._stamped(self._read_text(program + part.strip(), unwrapped, now_s), unwrapped, now_s)
         return events
 
     def flush(self) -> Sequence[KernelEvent]:

@@ -130,7 +130,7 @@ def sighting_of(event: KernelEvent, node: str) -> Sighting | None:
 
 
 def conclusions(history: Sequence[Sighting], given: Parameters | None = None) -> tuple[Conclusion, ...]:
-    """What the newest of ``history`` concludes: in time order, of one node or, for ``different_places``, one application.
+    """What the newest of ``history`` concludes: in time order, of a node or (``different_places``) an application.
 
     Every rule looks back from the newest by its own time; what does not concern the newest is not said again.
     """

@@ -40,7 +40,7 @@ _INTERFACE = (
     r"[A-Za-z][\w.-]{0,15}"
 )
 _MACROS = {"{pci}": _PCI, "{interface}": _INTERFACE}
-_ANY_PCI = re.compile(rf"(?<![\w:]){_PCI}(?![\w:])")
+_ANY_PCI = re.compile(rf"(?<![\w:]){_PCI}(?!\w)")
 _ANY_NIC = re.compile(r"\b(mlx[45]_\d{1,3}|mlx[45]_bond_\d|rdmap\w{1,12}|ib\d{1,3}|bnxt_re\d{1,3})\b")
 
 
@@ -129,15 +129,15 @@ def match(line_rule: LineRule, text: str) -> KernelEvent | None:
     if found is None:
         return None
     groups = {name: value for name, value in found.groupdict().items() if value}
-    device = _device(line_rule.rule.device_kind, groups.pop("device", ""), text, groups)
-    pid = groups.pop("pid", "")
+    pid, process = groups.pop("pid", ""), groups.pop("process", "")
+    device = _device(line_rule.rule.device_kind, groups.pop("device", ""), text, groups, process)
     return event_of(
         line_rule.rule,
         text,
         severity=line_rule.severity,
         device=device,
         code=groups.pop("code", ""),
-        process=groups.pop("process", ""),
+        process=process,
         pid=int(pid) if pid else None,
         facts=groups,
     )
@@ -173,10 +173,12 @@ def event_of(
     )
 
 
-def _device(kind: DeviceKind, named: str, text: str, facts: dict[str, str]) -> str:
-    """Canonical. A NIC is its PCI address where the line has one, and its interface a fact."""
+def _device(kind: DeviceKind, named: str, text: str, facts: dict[str, str], process: str) -> str:
+    """Canonical. A NIC is its PCI address where the line has one, and its interface a fact; a process its name."""
     if kind is DeviceKind.CPU:
         return named.lower().replace("#", "").replace(":", "").replace(" ", "")
+    if kind is DeviceKind.PROCESS:
+        return named or process
     if (address := canonical_pci(named)) is not None:
         return address
     if kind is DeviceKind.NIC:

@@ -1,0 +1,272 @@
+"""Kernel lines in, events out: the one reader for files, journals and /dev/kmsg.
+
+Most lines hold none of some hundred literals and are given up after looking for those; only the others are taken out of
+their wrapper and held against the rules that asked for the literals they have. State is small and bounded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from ...telemetry.vocabulary import CausalRole
+from .device import canonical_gpu, canonical_pci, pci_slot
+from .event import TEXT_CHARACTERS, KernelEvent
+from .prefix import Line, unwrap
+from .rules import LineRule, line_rules, match
+from .several_lines import (
+    OFF_THE_BUS,
+    SOFT_LOCKUP,
+    BusFollower,
+    NapiFollower,
+    OomFollower,
+    PanicFollower,
+)
+from .stamps import Calendar
+from .xid import OFF_THE_BUS_XID, XID, parse_sxid, parse_xid, policy_of
+
+#: What stands further out in a line is not read.
+LINE_CHARACTERS = 16_384
+#: An Xid this long after another on the same device may be its consequence.
+CASCADE_S = 60.0
+#: Xid 79 and the text about the bus are one loss within this time.
+ONE_LOSS_S = 300.0
+#: Devices remembered; the longest silent are forgotten first.
+DEVICES = 512
+XIDS_PER_DEVICE = 8
+#: Lines of one oops that would each look like another.
+OOPS_LINES = 12
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+_OOPS = "kernel_oops"
+_DRIVER = re.compile(
+    r"(?:NVRM: loading NVIDIA UNIX|NVRM version: NVIDIA UNIX)[^\n]{0,80}?\s(\d{3})\.\d{1,4}(?:\.\d{1,3})?\s"
+)
+_UUID = re.compile(r"NVRM: GPU at (?:PCI:)?(?P<pci>[0-9a-fA-F:.]{7,16}): (?P<uuid>GPU-[0-9a-fA-F-]{36})")
+_MAJOR = re.compile(r"\D{0,3}(\d{3})\b")
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """Wall clock and seconds since boot, as far as known."""
+
+    time_s: float | None
+    monotonic_s: float | None
+
+    def until(self, later: _Moment) -> float | None:
+        """Seconds; None if the two have no clock in common."""
+        if self.monotonic_s is not None and later.monotonic_s is not None:
+            return later.monotonic_s - self.monotonic_s
+        if self.time_s is not None and later.time_s is not None:
+            return later.time_s - self.time_s
+        return None
+
+
+def _is_within(earlier: _Moment, later: _Moment, window_s: float) -> bool:
+    """Without a common clock the order of lines is all there is, and counts."""
+    gap_s = earlier.until(later)
+    return gap_s is None or 0 <= gap_s <= window_s
+
+
+class KernelLogReader:
+    """One per log. ``driver_version``: of the NVIDIA driver ("570.148.08"), else learnt from the log's own lines.
+
+    ``calendar``: what dates without a year or zone mean. ``boot_time_s``: Unix seconds of second 0 of this boot, where
+    only seconds since boot are in the log.
+    """
+
+    def __init__(
+        self,
+        driver_version: str | None = None,
+        *,
+        calendar: Calendar | None = None,
+        boot_time_s: float | None = None,
+    ) -> None:
+        self._driver_major = driver_major(driver_version)
+        self._calendar = calendar or Calendar()
+        self._boot_time_s = boot_time_s
+        self._oom = OomFollower()
+        self._panic = PanicFollower()
+        self._bus = BusFollower()
+        self._napi = NapiFollower()
+        self._followers = (self._oom, self._panic, self._bus, self._napi)
+        self._is_following = False
+        self._xids: OrderedDict[tuple[str, str], list[tuple[str, _Moment]]] = OrderedDict()
+        self._lost: OrderedDict[tuple[str, str], _Moment] = OrderedDict()
+        self._before: OrderedDict[tuple[str, str, str], None] = OrderedDict()
+        self._uuids: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._oops_lines_left = 0
+        self._index: dict[str, list[LineRule]] = {}
+        for rule in line_rules():
+            self._index.setdefault(rule.needs, []).append(rule)
+        self._awaited = {rule.rule.after for rule in line_rules() if rule.rule.after}
+        words = (*OomFollower.WORDS, *PanicFollower.WORDS, *BusFollower.WORDS, "Xid", "loading NVIDIA", "NVRM: GPU at")
+        self._words = tuple(dict.fromkeys((*words, *self._index)))
+
+    @property
+    def driver_major(self) -> int | None:
+        """Branch of the NVIDIA driver (570), as told or learnt."""
+        return self._driver_major
+
+    def read(self, line: str, *, now_s: float | None = None) -> Sequence[KernelEvent]:
+        """What this line, with those before it, says. ``now_s``: when it came, for lines without a time of their own.
+
+        A line may hold line breaks of its own (``journalctl -o json``, Docker). Never raises.
+        """
+        if not self._is_following and not self._oops_lines_left:
+            for word in self._words:
+                if word in line:
+                    break
+            else:
+                return ()
+        if len(line) > LINE_CHARACTERS:
+            line = line[:LINE_CHARACTERS]
+        unwrapped = unwrap(line, self._calendar)
+        if unwrapped.is_continuation:
+            return ()
+        events: list[KernelEvent] = []
+        program = f"{unwrapped.tag}: " if unwrapped.tag else ""
+        for part in unwrapped.text.splitlines():
+            events += self._stamped(self._read_text(program + part.strip(), unwrapped, now_s), unwrapped, now_s)
+        return events
+
+    def flush(self) -> Sequence[KernelEvent]:
+        """What was held back for lines to come: at the end of the input, or when it has fallen silent for a second."""
+        self._is_following = False
+        return [event for follower in self._followers for event in follower.flush()]
+
+    def _read_text(self, text: str, line: Line, now_s: float | None) -> list[KernelEvent]:
+        self._oops_lines_left = max(0, self._oops_lines_left - 1)
+        hits = [word for word in self._words if word in text]
+        events: list[KernelEvent] = []
+        if self._is_following or hits:
+            events += self._follow(text, hits)
+        if not hits or events:
+            return self._judged(events, line, now_s)
+        if "Xid" in hits:
+            found = parse_xid(text, self._driver_major) or parse_sxid(text)
+            return self._judged([found] if found else [], line, now_s)
+        self._learn(text, line)
+        rules = [rule for word in hits for rule in self._index.get(word, ())]
+        if len(rules) > 1:
+            rules.sort(key=_order)
+        for rule in rules:
+            event = match(rule, text)
+            if event is not None:
+                return self._judged([event], line, now_s)
+        return []
+
+    def _follow(self, text: str, hits: Sequence[str]) -> list[KernelEvent]:
+        events: list[KernelEvent] = []
+        is_following = False
+        for follower in self._followers:
+            begins = any(word in hits for word in getattr(follower, "WORDS", ()))
+            if not begins and not follower.lines_left:
+                continue
+            events += follower.read(text)
+            if follower.lines_left:
+                follower.lines_left -= 1
+                if not follower.lines_left:
+                    events += follower.flush()
+                is_following |= follower.lines_left > 0
+        self._is_following = is_following
+        return events
+
+    def _learn(self, text: str, line: Line) -> None:
+        if (driver := _DRIVER.search(text)) is not None:
+            self._driver_major = int(driver[1])
+        elif (gpu := _UUID.search(text)) is not None and (address := canonical_pci(gpu["pci"])) is not None:
+            _remember(self._uuids, (line.host, pci_slot(address)), canonical_gpu(gpu["uuid"]) or "")
+
+    def _judged(self, events: Iterable[KernelEvent], line: Line, now_s: float | None) -> list[KernelEvent]:
+        """Drops what was said before in other words, and marks consequences."""
+        moment = _Moment(line.time_s if line.time_s is not None else now_s, line.monotonic_s)
+        kept: list[KernelEvent] = []
+        for event in events:
+            key = (line.host, pci_slot(event.device))
+            if event.event == XID:
+                event = self._xid_role(event, key, moment)
+            elif event.event == OFF_THE_BUS:
+                lost = self._lost.get(key)
+                _remember(self._lost, key, moment)
+                if lost is not None and _is_within(lost, moment, ONE_LOSS_S):
+                    continue
+            elif event.event == _OOPS:
+                if self._oops_lines_left:
+                    continue
+                self._oops_lines_left = OOPS_LINES
+            elif event.event == SOFT_LOCKUP:
+                self._napi.begin(event)
+                self._is_following = True
+            if not self._is_awaited(event, line.host):
+                continue
+            kept.append(event)
+        return kept
+
+    def _is_awaited(self, event: KernelEvent, host: str) -> bool:
+        """A recovery says something only of a device that was gone."""
+        if event.event in self._awaited:
+            _remember(self._before, (host, event.event, event.device), None)
+        after = next((rule.rule.after for rule in line_rules() if rule.rule.event == event.event), "")
+        if not after:
+            return True
+        key = (host, after, event.device)
+        if key not in self._before:
+            return False
+        del self._before[key]
+        return True
+
+    def _xid_role(self, event: KernelEvent, key: tuple[str, str], moment: _Moment) -> KernelEvent:
+        role = event.role
+        earlier = [code for code, at in self._xids.get(key, ()) if _is_within(at, moment, CASCADE_S)]
+        follows = policy_of(event.code).follows
+        if any(code != event.code and (follows is None or code in follows) for code in earlier):
+            role = CausalRole.CASCADE
+        if event.code == OFF_THE_BUS_XID:
+            lost = self._lost.get(key)
+            if lost is not None and _is_within(lost, moment, ONE_LOSS_S):
+                role = CausalRole.CASCADE
+            _remember(self._lost, key, moment)
+        if follows is not None:  # what follows anything explains nothing itself
+            recent = [*self._xids.get(key, ()), (event.code, moment)][-XIDS_PER_DEVICE:]
+            _remember(self._xids, key, recent)
+        uuid = self._uuids.get(key)
+        if uuid:
+            event = replace(event, facts={**event.facts, "uuid": uuid})
+        return event if role is event.role else replace(event, role=role)
+
+    def _stamped(self, events: Iterable[KernelEvent], line: Line, now_s: float | None) -> Iterable[KernelEvent]:
+        time_s = line.time_s
+        if time_s is None and line.monotonic_s is not None and self._boot_time_s is not None:
+            time_s = self._boot_time_s + line.monotonic_s
+        if time_s is None:
+            time_s = now_s
+        for event in events:
+            yield replace(
+                event,
+                time_s=time_s,
+                monotonic_s=line.monotonic_s,
+                host=line.host,
+                text=event.text[:TEXT_CHARACTERS],
+            )
+
+
+def driver_major(version: str | None) -> int | None:
+    """570 of "570.148.08" or "R570"; None if there is no such number."""
+    found = _MAJOR.match(version) if version else None
+    return int(found[1]) if found else None
+
+
+def _order(rule: LineRule) -> int:
+    return rule.order
+
+
+def _remember(table: OrderedDict[_K, _V], key: _K, value: _V) -> None:
+    table[key] = value
+    table.move_to_end(key)
+    if len(table) > DEVICES:
+        table.popitem(last=False)

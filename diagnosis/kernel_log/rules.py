@@ -1,0 +1,195 @@
+"""Every other kind of line: the rules of rules_*.toml, compiled once.
+
+A table per event, named by its word:
+
+    [nvme_path_failure]
+    device_kind = "disk"      # DeviceKind
+    severity = "fatal"        # Severity; a line may have its own
+    component = "nvme"
+    domain = "storage"        # Domain
+    repair = "reboot_node"    # Repair
+    action = "restart"        # telemetry.vocabulary.Action
+    meaning = "…"
+    also = ["…"]              # what other monitors call it
+    after = "…"               # a recovery: only said of a device that had this event before
+    lines = [{ needs = "a literal every such line has", regex = '…' }]
+
+Groups of a regex: ``device``, ``process``, ``pid``, ``code``; any other is a fact. ``{pci}`` and ``{interface}`` stand
+for an address and for the name of a real network interface. Repeats are bounded, so that every search is linear.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+from ...telemetry.vocabulary import Action
+from .device import canonical_pci
+from .event import DeviceKind, Domain, KernelEvent, Repair, Severity
+from .tables import read_toml
+
+FILES = ("rules_gpu.toml", "rules_network.toml", "rules_storage.toml", "rules_host.toml")
+_PCI = r"(?:[0-9a-fA-F]{4}){1,2}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
+#: Containers' and virtual machines' ends come and go all day.
+_INTERFACE = (
+    r"(?!veth|docker|br-|cali|cni|flannel|cilium|lxc|tap|tun|virbr|vnet|vxlan|lo\b|dummy|ovs|podman)"
+    r"[A-Za-z][\w.-]{0,15}"
+)
+_MACROS = {"{pci}": _PCI, "{interface}": _INTERFACE}
+_ANY_PCI = re.compile(rf"(?<![\w:]){_PCI}(?!\w)")
+_ANY_NIC = re.compile(r"\b(mlx[45]_\d{1,3}|mlx[45]_bond_\d|rdmap\w{1,12}|ib\d{1,3}|bnxt_re\d{1,3})\b")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRule:
+    event: str
+    device_kind: DeviceKind
+    severity: Severity
+    component: str
+    domain: Domain
+    repair: Repair
+    action: Action
+    meaning: str
+    also: tuple[str, ...]
+    after: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineRule:
+    """``order``: earlier ones are tried first."""
+
+    order: int
+    needs: str
+    pattern: re.Pattern[str]
+    rule: EventRule
+    severity: Severity
+
+
+@cache
+def event_rules() -> Mapping[str, EventRule]:
+    """By word."""
+    return MappingProxyType({rule.event: rule for rule, _ in _read()})
+
+
+@cache
+def line_rules() -> tuple[LineRule, ...]:
+    found: list[LineRule] = []
+    for rule, lines in _read():
+        for line in lines:
+            pattern = line["regex"]
+            for macro, regex in _MACROS.items():
+                pattern = pattern.replace(macro, regex)
+            severity = Severity(line["severity"]) if "severity" in line else rule.severity
+            found.append(
+                LineRule(
+                    order=len(found), needs=line["needs"], pattern=re.compile(pattern), rule=rule, severity=severity
+                )
+            )
+    return tuple(found)
+
+
+def _read() -> list[tuple[EventRule, list[dict[str, str]]]]:
+    """Raises ValueError for an event that stands in two places, or has a key that nobody reads."""
+    found: list[tuple[EventRule, list[dict[str, str]]]] = []
+    words: set[str] = set()
+    for file in FILES:
+        for word, entry in read_toml(file).items():
+            if word in words:
+                raise ValueError(f"{file}: {word} stands twice")
+            words.add(word)
+            found.append((_event_rule(file, word, dict(entry)), list(entry.get("lines", ()))))
+    return found
+
+
+def _event_rule(file: str, word: str, entry: dict[str, Any]) -> EventRule:
+    entry.pop("lines", None)
+    rule = EventRule(
+        event=word,
+        device_kind=DeviceKind(entry.pop("device_kind")),
+        severity=Severity(entry.pop("severity")),
+        component=entry.pop("component"),
+        domain=Domain(entry.pop("domain")),
+        repair=Repair(entry.pop("repair")),
+        action=Action(entry.pop("action")),
+        meaning=entry.pop("meaning"),
+        also=tuple(entry.pop("also", ())),
+        after=entry.pop("after", ""),
+    )
+    if entry:
+        raise ValueError(f"{file}: {word} has keys that nobody reads: {', '.join(entry)}")
+    return rule
+
+
+def match(line_rule: LineRule, text: str) -> KernelEvent | None:
+    found = line_rule.pattern.search(text)
+    if found is None:
+        return None
+    groups = {name: value for name, value in found.groupdict().items() if value}
+    pid, process = groups.pop("pid", ""), groups.pop("process", "")
+    device = _device(line_rule.rule.device_kind, groups.pop("device", ""), text, groups, process)
+    return event_of(
+        line_rule.rule,
+        text,
+        severity=line_rule.severity,
+        device=device,
+        code=groups.pop("code", ""),
+        process=process,
+        pid=int(pid) if pid else None,
+        facts=groups,
+    )
+
+
+def event_of(
+    rule: EventRule,
+    text: str,
+    *,
+    severity: Severity | None = None,
+    device: str = "",
+    code: str = "",
+    process: str = "",
+    pid: int | None = None,
+    facts: Mapping[str, str] | None = None,
+) -> KernelEvent:
+    return KernelEvent(
+        event=rule.event,
+        code=code,
+        device_kind=rule.device_kind,
+        device=device,
+        severity=severity or rule.severity,
+        component=rule.component,
+        domain=rule.domain,
+        repair=rule.repair,
+        action=rule.action,
+        meaning=rule.meaning,
+        process=process,
+        pid=pid,
+        facts=dict(facts or {}),
+        text=text,
+        also=rule.also,
+    )
+
+
+def _device(kind: DeviceKind, named: str, text: str, facts: dict[str, str], process: str) -> str:
+    """Canonical. A NIC is its PCI address where the line has one, and its interface a fact; a process its name."""
+    if kind is DeviceKind.CPU:
+        return named.lower().replace("#", "").replace(":", "").replace(" ", "")
+    if kind is DeviceKind.PROCESS:
+        return named or process
+    if (address := canonical_pci(named)) is not None:
+        return address
+    if kind is DeviceKind.NIC:
+        at = _ANY_PCI.search(text)
+        if at is not None:
+            after = named or text[at.end() :].split(":", 1)[0].strip()
+            if after and " " not in after and len(after) <= 16:
+                facts["interface"] = after
+            return canonical_pci(at[0]) or ""
+        nic = _ANY_NIC.search(text) if not named else None
+        return nic[1] if nic else named
+    if not named and kind in (DeviceKind.GPU, DeviceKind.NVSWITCH, DeviceKind.PCIE) and (at := _ANY_PCI.search(text)):
+        return canonical_pci(at[0]) or ""
+    return named

@@ -1,0 +1,182 @@
+"""Faults that take several lines: an OOM kill, a panic, a GPU that leaves the bus, a CPU stuck in the NIC's polling.
+
+Each follower sees the lines that may belong to it, keeps one open case at most, and gives it up after some lines.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from .device import canonical_pci
+from .event import KernelEvent
+from .rules import event_of, event_rules
+
+OOM_KILL = "oom_kill"
+CGROUP_OOM_KILL = "cgroup_oom_kill"
+KERNEL_PANIC = "kernel_panic"
+OFF_THE_BUS = "gpu_off_the_bus"
+SOFT_LOCKUP = "soft_lockup"
+NAPI_SOFT_LOCKUP = "mlx5_napi_soft_lockup"
+
+_INVOKED = re.compile(r"\binvoked oom-killer: ")
+_MODERN = re.compile(
+    r"\boom-kill:constraint=(?P<constraint>\w{1,40}),.{0,4000}?task=(?P<process>[^\n]{1,64}?),pid=(?P<pid>\d{1,10}),uid="
+)
+_MEMCG = re.compile(r"\boom_memcg=(?P<memcg>[^,\s]{1,400})")
+_LIMIT_OF = re.compile(r"\bTask in \S{1,400} killed as a result of limit of (?P<memcg>\S{1,400})")
+_KILL = re.compile(r"[oO]ut of memory\b[^\n]{0,40}: Kill process (?P<pid>\d{1,10}) \((?P<process>[^\n]{1,64}?)\) score")
+_KILLED = re.compile(r"(?:^|: )Killed process (?P<pid>\d{1,10}),? \((?P<process>[^\n]{1,64}?)\)")
+_RSS = re.compile(r"\banon-rss:(?P<anon_rss_kb>\d{1,15})kB")
+
+
+class OomFollower:
+    """One event per killed process, however many of its lines are there, in the words of kernels from 3.10 on."""
+
+    #: A process table of a large node stands between the first and the last line.
+    LINES = 20_000
+    WORDS = ("oom-kill", "Kill process", "Killed process", "killed as a result of limit")
+
+    def __init__(self) -> None:
+        self.lines_left = 0
+        self._memcg: str | None = None
+        self._told_pid = ""
+        self._held: KernelEvent | None = None
+
+    def read(self, text: str) -> list[KernelEvent]:
+        if _INVOKED.search(text):
+            out = self.flush()
+            self.lines_left = self.LINES
+            return out
+        if (modern := _MODERN.search(text)) is not None:
+            out = self.flush()
+            memcg = _MEMCG.search(text)
+            if modern["constraint"] == "CONSTRAINT_MEMCG":
+                self._memcg = memcg["memcg"] if memcg else ""
+            self._told_pid = modern["pid"]
+            self.lines_left = self.LINES
+            return [*out, self._event(text, modern["process"], modern["pid"])]
+        if (limit := _LIMIT_OF.search(text)) is not None:
+            self._memcg = limit["memcg"]
+            self.lines_left = self.LINES
+            return []
+        if "Memory cgroup out of memory" in text and self._memcg is None:
+            self._memcg = ""
+        if (kill := _KILL.search(text)) is not None:
+            # Old kernels may spare this one and kill a child instead: what "Killed" names is what died.
+            self._held = self._event(text, kill["process"], kill["pid"])
+            self.lines_left = self.LINES
+            return []
+        if (killed := _KILLED.search(text)) is not None:
+            if killed["pid"] == self._told_pid:
+                self._forget()
+                return []
+            event = self._event(text, killed["process"], killed["pid"])
+            self._forget()
+            return [event]
+        return []
+
+    def flush(self) -> list[KernelEvent]:
+        held = self._held
+        self._forget()
+        return [held] if held is not None else []
+
+    def _forget(self) -> None:
+        self._held, self._memcg, self._told_pid, self.lines_left = None, None, "", 0
+
+    def _event(self, text: str, process: str, pid: str) -> KernelEvent:
+        rule = event_rules()[OOM_KILL if self._memcg is None else CGROUP_OOM_KILL]
+        facts = found.groupdict() if (found := _RSS.search(text)) else {}
+        return event_of(rule, text, device=self._memcg or "", process=process, pid=int(pid), facts=facts)
+
+
+_PANIC = re.compile(r"(?<!end )Kernel [pP]anic - not syncing: ?(?P<reason>[^\n]{0,200})")
+_WHO = re.compile(
+    r"\bCPU: (?P<cpu>\d{1,5}) (?:UID: \d+ )?PID: (?P<pid>\d{1,10}) "
+    r"Comm: (?P<process>\S[^\n]{0,30}?)(?: (?:Not tainted|Tainted|Kdump)|$)"
+)
+
+
+class PanicFollower:
+    """Holds the panic until the line that says on which CPU and in which process it was."""
+
+    LINES = 12
+    WORDS = ("anic - not syncing",)
+
+    def __init__(self) -> None:
+        self.lines_left = 0
+        self._held: KernelEvent | None = None
+
+    def read(self, text: str) -> list[KernelEvent]:
+        if (panic := _PANIC.search(text)) is not None:
+            out = self.flush()
+            self._held = event_of(event_rules()[KERNEL_PANIC], text, facts={"reason": panic["reason"]})
+            self.lines_left = self.LINES
+            return out
+        if self._held is not None and (who := _WHO.search(text)) is not None:
+            facts = {**self._held.facts, "cpu": who["cpu"]}
+            self._held = replace(self._held, process=who["process"], pid=int(who["pid"]), facts=facts)
+            return self.flush()
+        return []
+
+    def flush(self) -> list[KernelEvent]:
+        held, self._held, self.lines_left = self._held, None, 0
+        return [held] if held is not None else []
+
+
+_THE_GPU = re.compile(r"NVRM: The NVIDIA GPU (?P<device>\S{7,40}?)(?:\s|$)")
+
+
+class BusFollower:
+    """``The NVIDIA GPU A`` / ``(PCI ID: …) installed in this system has`` / ``fallen off the bus``, a line each."""
+
+    LINES = 12
+    WORDS = ("The NVIDIA GPU", "fallen off the bus")
+
+    def __init__(self) -> None:
+        self.lines_left = 0
+        self._device: str | None = None
+
+    def read(self, text: str) -> list[KernelEvent]:
+        if (named := _THE_GPU.search(text)) is not None:
+            self._device = canonical_pci(named["device"])
+            self.lines_left = self.LINES
+        if self._device is None or "fallen off the bus" not in text or "NVRM" not in text or "Xid" in text:
+            return []
+        event = event_of(event_rules()[OFF_THE_BUS], text, device=self._device)
+        self.flush()
+        return [event]
+
+    def flush(self) -> list[KernelEvent]:
+        self._device, self.lines_left = None, 0
+        return []
+
+
+_NAPI_FRAME = re.compile(
+    r"(?:^|\s|:)(?:mlx5e?_\w{0,40}(?:napi|poll|_cq)\w{0,40})\+0x[0-9a-f]+/0x[0-9a-f]+ \[mlx5_core\]"
+)
+
+
+@dataclass(slots=True)
+class NapiFollower:
+    """After a soft lock-up: does the stack show the NIC driver's polling? Frames marked "?" are its guesses."""
+
+    LINES = 150
+    lines_left: int = 0
+    _lockup: KernelEvent | None = None
+
+    def begin(self, lockup: KernelEvent) -> None:
+        self._lockup, self.lines_left = lockup, self.LINES
+
+    def read(self, text: str) -> list[KernelEvent]:
+        lockup = self._lockup
+        if lockup is None or not _NAPI_FRAME.search(text) or text.lstrip().startswith("?"):
+            return []
+        facts = {"cpu": lockup.device.removeprefix("cpu"), **lockup.facts}
+        event = event_of(event_rules()[NAPI_SOFT_LOCKUP], text, process=lockup.process, pid=lockup.pid, facts=facts)
+        self.flush()
+        return [event]
+
+    def flush(self) -> list[KernelEvent]:
+        self._lockup, self.lines_left = None, 0
+        return []

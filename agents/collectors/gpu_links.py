@@ -13,7 +13,8 @@ from typing import Any
 import pynvml as nvml
 
 from .gpu_driver import LOST, NEVER, normalise_pci
-from .gpu_readings import Value, field_number
+from .gpu_fields import field_number
+from .gpu_readings import Value
 
 _MAX_LINKS = 36
 _MBPS = 1e6

@@ -9,9 +9,10 @@ from typing import Any
 import pynvml as nvml
 
 from .gpu_driver import AWAY, LOST, NEVER, Gpu, error_words
+from .gpu_fields import FIELDS, Field, field_number
 from .gpu_gathering import Gathered, labels_of
 from .gpu_links import LinkChange, Links
-from .gpu_readings import FIELDS, READINGS, Field, Reading, Value, field_number
+from .gpu_readings import READINGS, Reading, Value
 
 
 class Look(Enum):

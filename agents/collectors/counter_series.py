@@ -28,10 +28,11 @@ class CounterSeries:
 
     __slots__ = ("_base", "_raw", "_seen_ns", "_start_ns", "_told_ns")
 
-    def __init__(self) -> None:
+    def __init__(self, start_ns: int = 0) -> None:
+        """``start_ns``: when the counter began at 0, where its source says so."""
         self._raw = -1
         self._base = 0  # what wraps have taken away
-        self._start_ns = 0
+        self._start_ns = start_ns
         self._seen_ns = 0
         self._told_ns = 0
 

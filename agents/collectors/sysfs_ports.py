@@ -95,24 +95,18 @@ def infiniband_ports(sys: Path) -> Iterator[Port]:
         folder = root / device
         if (folder / "device/physfn").exists():
             continue
-        about = {
-            "firmware": read_text(folder / "fw_ver") or "",
-            "board": read_text(folder / "board_id") or read_text(folder / "hca_type") or "",
-            "driver": link_name(folder / "device/driver"),
-            "pci_address": link_name(folder / "device"),
-        }
         identity = read_text(folder / "node_guid") or ""
         interfaces = list_names(folder / "device/net")
         for name in list_names(folder / "ports"):
             if name.isdecimal():
-                yield _infiniband_port(device, folder / "ports" / name, identity, about, interfaces)
+                yield _infiniband_port(folder, folder / "ports" / name, identity, interfaces)
 
 
-def _infiniband_port(device: str, port: Path, identity: str, about: Mapping[str, str], interfaces: list[str]) -> Port:
+def _infiniband_port(device: Path, port: Path, identity: str, interfaces: list[str]) -> Port:
     state = parse_state(read_text(port / "state") or "")
     rate = parse_rate(read_text(port / "rate") or "")
     return Port(
-        id=f"{device}/{port.name}",
+        id=f"{device.name}/{port.name}",
         link_layer=read_text(port / "link_layer") or "InfiniBand",
         identity=identity,
         up=None if state is None else state == 4,
@@ -123,7 +117,10 @@ def _infiniband_port(device: str, port: Path, identity: str, about: Mapping[str,
         speed=rate.speed if rate else "",
         interface=_interface_of(port, interfaces),
         counters=read_counters(port / "counters", port / "hw_counters"),
-        **about,
+        firmware=read_text(device / "fw_ver") or "",
+        board=read_text(device / "board_id") or read_text(device / "hca_type") or "",
+        driver=link_name(device / "device/driver"),
+        pci_address=link_name(device / "device"),
     )
 
 

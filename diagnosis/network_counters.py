@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from .data_file import read_toml
 
 DIRECTION = "network.io.direction"
 
@@ -35,9 +30,8 @@ class NetworkCounter:
 @cache
 def network_counters() -> Mapping[str, NetworkCounter]:
     """All of them by the kernel's name. Raises ValueError if a name stands there twice."""
-    text = (resources.files(__package__) / "network_counters.toml").read_text(encoding="utf-8")
     found: dict[str, NetworkCounter] = {}
-    for group in tomllib.loads(text)["group"]:
+    for group in read_toml(__package__, "network_counters.toml")["group"]:
         for name in group["names"]:
             if name in found:
                 raise ValueError(f"network_counters.toml: {name} stands there twice")

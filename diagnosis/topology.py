@@ -14,9 +14,9 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from importlib import resources
 from typing import Any
 
+from .data_file import read_toml
 from .hostlist import HostlistError, expand_hostlist
 
 if sys.version_info >= (3, 11):
@@ -36,8 +36,7 @@ _NODE_COLUMNS = ("node", "nodename", "node_name", "host", "hostname", "name")
 @cache
 def _words(table: str) -> Mapping[str, str]:
     """``topology_levels.toml``: "words" or "labels" -> our words."""
-    text = (resources.files(__package__) / "topology_levels.toml").read_text(encoding="utf-8")
-    found: dict[str, str] = tomllib.loads(text)[table]
+    found: dict[str, str] = read_toml(__package__, "topology_levels.toml")[table]
     return found
 
 

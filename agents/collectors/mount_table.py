@@ -1,0 +1,124 @@
+"""What is mounted, from /proc/PID/mountinfo: file systems of servers and of disks, each once. Pure.
+
+Bind mounts show one file system many times (a container has dozens); the shortest path speaks for it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+#: A client of a server, or of a process that may hang as one does.
+_NETWORK = frozenset(
+    {
+        "9p",
+        "afs",
+        "beegfs",
+        "beegfs_nodev",
+        "ceph",
+        "cifs",
+        "daos",
+        "fuse",
+        "fuseblk",
+        "glusterfs",
+        "gpfs",
+        "lustre",
+        "mmfs",
+        "nfs",
+        "nfs4",
+        "orangefs",
+        "panfs",
+        "pvfs2",
+        "smb3",
+        "vastnfs",
+        "virtiofs",
+        "wekafs",
+    }
+)
+_DISK = frozenset({"bcachefs", "btrfs", "exfat", "ext2", "ext3", "ext4", "f2fs", "jfs", "ntfs3", "vfat", "xfs", "zfs"})
+#: FUSE file systems that show the kernel's or the desktop's own things.
+_NOT_STORAGE = frozenset({"fuse.lxcfs", "fuse.portal", "fuse.gvfsd-fuse", "fuse.snapfuse", "fuse.squashfuse"})
+#: ext4 and others say this where the superblock's own flag does not.
+_STOPPED = frozenset({"ro", "shutdown", "emergency_ro"})
+_OCTAL = re.compile(r"\\([0-7]{3})")
+MAX_MOUNTS = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """device: "0:51", the kernel's number of the file system. server: "" for a disk."""
+
+    path: str
+    device: str
+    fstype: str
+    source: str
+    server: str
+    read_only: bool
+    is_network: bool
+
+
+def parse_mounts(text: str) -> list[Mount]:
+    """Storage in a mountinfo file, ordered by path; lines that are no mounts are passed over."""
+    found: dict[str, Mount] = {}
+    for line in text.splitlines():
+        mount = parse_mount(line)
+        if mount is None:
+            continue
+        known = found.get(mount.device)
+        if known is None or (len(mount.path), mount.path) < (len(known.path), known.path):
+            found[mount.device] = mount
+    return sorted(found.values(), key=lambda mount: mount.path)[:MAX_MOUNTS]
+
+
+def parse_mount(line: str) -> Mount | None:
+    """None for what is no storage: proc, cgroups, tmpfs, overlays beside the root."""
+    fields = line.split(" ")
+    try:
+        dash = fields.index("-", 6)
+        device, path, options = fields[2], _decode(fields[4]), fields[5]
+        fstype, source, super_options = fields[dash + 1], _decode(fields[dash + 2]), fields[dash + 3]
+    except (ValueError, IndexError):
+        return None
+    is_network = fstype in _NETWORK or (fstype.startswith("fuse.") and fstype not in _NOT_STORAGE)
+    if not (is_network or fstype in _DISK or (fstype == "overlay" and path == "/")):
+        return None
+    return Mount(
+        path=path,
+        device=device,
+        fstype=fstype,
+        source=source,
+        server=server_of(source) if is_network else "",
+        read_only=not _STOPPED.isdisjoint(options.split(",")) or not _STOPPED.isdisjoint(super_options.split(",")),
+        is_network=is_network,
+    )
+
+
+def server_of(source: str) -> str:
+    """Who serves it: "nas1" of "nas1:/data", "10.0.0.1@o2ib" of Lustre's list of nodes, "" where it is not said."""
+    if source.startswith("//"):
+        return source[2:].partition("/")[0]
+    if source.startswith("["):  # an IPv6 address
+        return source[1:].partition("]")[0]
+    before, found, _ = source.partition(":/")
+    return before.split(":")[0].split(",")[0] if found else ""
+
+
+def mount_of(path: str, mounts: list[Mount]) -> Mount | None:
+    """The mount on which an absolute path lies by its name (symbolic links are not followed: that could block)."""
+    best = None
+    for mount in mounts:
+        base = mount.path.rstrip("/")
+        if (path == mount.path or path.startswith(base + "/")) and (best is None or len(mount.path) > len(best.path)):
+            best = mount
+    return best
+
+
+def _decode(text: str) -> str:
+    """Spaces, tabs, newlines and backslashes stand as octal numbers."""
+    return _OCTAL.sub(lambda match: chr(int(match[1], 8) & 0xFF), text)
+
+
+def automount_roots(text: str) -> tuple[str, ...]:
+    """Paths, each with a slash behind it, under which mounts come and go as somebody looks there."""
+    fields = (line.split(" ") for line in text.splitlines())
+    return tuple(_decode(words[4]) + "/" for words in fields if "autofs" in words[6:] and len(words) > 4)

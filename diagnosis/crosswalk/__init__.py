@@ -1,0 +1,1 @@
+"""Telemetry of others, as an OpenTelemetry Collector brings it, in our names: one table (``*.toml``) per exporter."""

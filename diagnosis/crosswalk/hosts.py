@@ -1,0 +1,63 @@
+"""Which host a foreign point is about: labels and resource attributes by which exporters and collectors name it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from ..data_file import read_toml
+
+#: "http://10.0.0.5:9100/metrics", "node-1:9400", "[fd00::1]:9100".
+_SCHEME = re.compile(r"^[a-z][a-z0-9+.-]{0,20}://", re.IGNORECASE)
+_MAX_NAME = 253
+
+
+@cache
+def _table() -> Mapping[str, Any]:
+    return read_toml(__package__, "hosts.toml")
+
+
+def host_of(text: str) -> str:
+    """The host's name or address in a label, in lower case: without scheme, port and path; "" if it names none."""
+    host = _SCHEME.sub("", text.strip()[:1000]).partition("/")[0]
+    if host.startswith("["):
+        host = host[1:].partition("]")[0]
+    elif host.count(":") == 1:
+        host = host.partition(":")[0]
+    host = host.lower().rstrip(".")
+    table = _table()
+    if not host or len(host) > _MAX_NAME or host in table["ignored"] or any(c.isspace() for c in host):
+        return ""
+    return "" if any(exporter in host for exporter in table["exporters"]) else host
+
+
+def entity_of(
+    kind: str, labels: Mapping[str, object], resource: Mapping[str, object], aliases: Mapping[str, str]
+) -> str:
+    """The id of the node or switch; "" if nothing names one.
+
+    aliases: any name of a host, and any GPU's UUID, in lower case -> the id by which that node is known here. A name
+    that it knows goes before one that it does not, a host id and a GPU before any name.
+    """
+    table = _table()
+    sure = [resource.get("host.id"), *(labels.get(label) for label in table["gpu"])]
+    for text in sure if aliases else ():
+        if isinstance(text, str) and text.lower() in aliases:
+            return aliases[text.lower()]
+    names = list(_names(table["switch" if kind == "switch" else "node"], labels, resource))
+    for name in names:
+        known = aliases.get(name) or aliases.get(name.partition(".")[0])
+        if known:
+            return known
+    return names[0] if names else ""
+
+
+def _names(order: list[str], labels: Mapping[str, object], resource: Mapping[str, object]) -> Iterator[str]:
+    for place in order:
+        where, _, key = place.partition(":")
+        text = (labels if where == "label" else resource).get(key)
+        host = host_of(text) if isinstance(text, str) else ""
+        if host:
+            yield host

@@ -1,0 +1,114 @@
+"""The tables of the crosswalk, read and checked once. A file per exporter:
+
+    [source]
+    entity = "node"                    # node | switch | storage | fabric; a rule may say another
+    device = ["{UUID}", "gpu{gpu}"]    # the first whose labels are all there; absent: the metric has no device
+    device_attribute = "hw.id"         # the attribute that holds it
+    [[rule]]
+    names = ["DCGM_FI_DEV_GPU_UTIL"]   # as the exporter gives them
+    metric = "hw.gpu.utilization"      # of telemetry/node_metrics
+    factor = 0.01                      # of its unit to ours
+    attributes = { "hw.type" = "gpu" } # "{label}" stands for a label's value; without that label the point is left out
+    one_if = 1                         # the value is a state: 1 if it is this, else 0
+    at_least = 0                       # smaller values mean that nothing is known
+
+How names are compared: exactly, with or without "_total"; after ``strip`` (prefixes) too; with ``path`` by how they end,
+written with underscores; with ``letters`` by letters and digits alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib import resources
+from typing import Any
+
+from ..data_file import read_toml
+
+_NO_RULES = frozenset({"hosts.toml"})
+#: Other people's metrics have a few thousand names; what nobody knows is looked up again when this is full.
+_REMEMBERED_NAMES = 8192
+_NOT_WORD = re.compile(r"[^a-z0-9]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    metric: str
+    entity: str
+    factor: float
+    attributes: Mapping[str, str]
+    device: tuple[str, ...]
+    device_attribute: str
+    one_if: float | None
+    at_least: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Rules of one file by name in the form in which that file's names are compared."""
+
+    rules: Mapping[str, Rule]
+    strip: tuple[str, ...]
+    is_path: bool
+    is_letters: bool
+
+
+@cache
+def sources() -> Mapping[str, _Source]:
+    """By file. Raises ValueError, KeyError for a table that is wrong: a test reads all of them."""
+    names = sorted(entry.name for entry in resources.files(__package__).iterdir() if entry.name.endswith(".toml"))
+    return {name: _read(read_toml(__package__, name)) for name in names if name not in _NO_RULES}
+
+
+def _read(table: Mapping[str, Any]) -> _Source:
+    source = table["source"]
+    is_path, is_letters = source.get("path", False), source.get("letters", False)
+    rules: dict[str, Rule] = {}
+    for entry in table["rule"]:
+        rule = Rule(
+            metric=entry["metric"],
+            entity=entry.get("entity", source["entity"]),
+            factor=float(entry.get("factor", 1)),
+            attributes=entry.get("attributes", {}),
+            device=tuple(entry.get("device", source.get("device", ()))),
+            device_attribute=entry.get("device_attribute", source.get("device_attribute", "")),
+            one_if=entry.get("one_if"),
+            at_least=entry.get("at_least"),
+        )
+        for name in entry["names"]:
+            spelt = _letters(name) if is_letters else name
+            if spelt in rules:
+                raise ValueError(f"{name} stands there twice")
+            rules[spelt] = rule
+    return _Source(rules, tuple(source.get("strip", ())), is_path, is_letters)
+
+
+@lru_cache(maxsize=_REMEMBERED_NAMES)
+def rule_for(name: str) -> Rule | None:
+    """The rule for a foreign metric's name; None: nobody here knows it."""
+    for source in sources().values():
+        rule = _find(source, name)
+        if rule is not None:
+            return rule
+    return None
+
+
+def _find(source: _Source, name: str) -> Rule | None:
+    if source.is_path:
+        path = _NOT_WORD.sub("_", name.lower()).strip("_")
+        return next((rule for end, rule in source.rules.items() if path == end or path.endswith("_" + end)), None)
+    spelt = _letters(name) if source.is_letters else name
+    while True:
+        for form in (spelt, spelt + "_total", spelt.removesuffix("_total")):
+            if form in source.rules:
+                return source.rules[form]
+        shorter = next((spelt[len(prefix) :] for prefix in source.strip if spelt.startswith(prefix)), spelt)
+        if shorter == spelt:
+            return None
+        spelt = shorter
+
+
+def _letters(name: str) -> str:
+    return _NOT_WORD.sub("", name.lower())

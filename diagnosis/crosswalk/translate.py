@@ -1,0 +1,104 @@
+"""One foreign metric point -> one of ours, with the entity that it is about. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ...telemetry.records import Point
+from ...telemetry.vocabulary import Scope
+from .hosts import entity_of, host_of
+from .rules import Rule, rule_for
+
+_LABEL = re.compile(r"\{([A-Za-z_][\w.]*)\}")
+_MAX_TEXT = 256
+#: InfiniBand's descriptions of who is at a port: "MF0;leaf-1:MQM9700/U1" of a switch, "node-7 mlx5_0" or
+#: "node-7 HCA-1" of a host.
+_SWITCH_DESCRIPTION = re.compile(r"MF\d+;(?P<name>[^:;]{1,100})[:;]")
+_HOST_DESCRIPTION = re.compile(r"(?P<host>\S{1,100})\s+(?P<device>(?:mlx5|mlx4|hfi1|ibp\w*)_?\w*|HCA-\d+)\s*$")
+_DESCRIPTIONS = ("node_desc", "node_description", "node_name", "device_name", "description", "system_name")
+
+
+class Crossed(NamedTuple):
+    """``entity_id``: as ``hosts`` finds it. The point's name is one of telemetry/node_metrics."""
+
+    entity_kind: Scope
+    entity_id: str
+    point: Point
+
+
+def crosswalk(
+    name: str,
+    attributes: Mapping[str, object],
+    resource: Mapping[str, object],
+    value: float,
+    *,
+    time_ns: int = 0,
+    start_ns: int = 0,
+    aliases: Mapping[str, str] | None = None,
+) -> Crossed | None:
+    """None: a metric that nobody here knows, of nobody, or without a value.
+
+    attributes: of the point, resource: of whoever sent it, as OTLP has them. aliases: see ``hosts.entity_of``.
+    """
+    rule = rule_for(name)
+    if rule is None or not math.isfinite(value) or (rule.at_least is not None and value < rule.at_least):
+        return None
+    kind, entity, port_device = _entity(rule, attributes, resource, aliases or {})
+    if not entity:
+        return None
+    ours: dict[str, str] = {}
+    if rule.device:
+        device = next((text for text in (_filled(form, attributes) for form in rule.device) if text), "")
+        if not device:
+            return None
+        ours[rule.device_attribute] = f"{port_device}/{device}" if port_device else device
+    for key, form in rule.attributes.items():
+        text = _filled(form, attributes)
+        if text is None:
+            return None
+        ours[key] = text
+    ours_value = value * rule.factor if rule.one_if is None else float(value == rule.one_if)
+    point = Point(name=rule.metric, value=ours_value, attributes=ours, time_ns=time_ns, start_ns=start_ns)
+    return Crossed(kind, entity, point)
+
+
+def _filled(form: str, labels: Mapping[str, object]) -> str | None:
+    """The form with labels' values in it; None if one of them is not there."""
+    missing = False
+
+    def value_of(match: re.Match[str]) -> str:
+        nonlocal missing
+        text = labels.get(match[1])
+        if not isinstance(text, (str, int)) or text == "":
+            missing = True
+            return ""
+        return str(text)[:_MAX_TEXT]
+
+    filled = _LABEL.sub(value_of, form)
+    return None if missing else filled
+
+
+def _entity(
+    rule: Rule, labels: Mapping[str, object], resource: Mapping[str, object], aliases: Mapping[str, str]
+) -> tuple[Scope, str, str]:
+    """(kind, id, the InfiniBand device whose port it is, where the port's number alone would not say which)."""
+    if rule.entity != "fabric":
+        return Scope(rule.entity), entity_of(rule.entity, labels, resource, aliases), ""
+    descriptions = [text for text in (labels.get(label) for label in _DESCRIPTIONS) if isinstance(text, str)]
+    for text in descriptions:
+        switch = _SWITCH_DESCRIPTION.match(text)
+        if switch is not None:
+            return Scope.SWITCH, switch["name"].strip().lower(), ""
+        host = _HOST_DESCRIPTION.match(text)
+        if host is not None:
+            known = host_of(host["host"])
+            return Scope.NODE, aliases.get(known, known), host["device"]
+    kind = str(labels.get("device_type") or labels.get("node_type") or "").lower()
+    if kind in ("host", "hca", "ca", "server", "1"):
+        return Scope.NODE, entity_of("node", labels, resource, aliases), ""
+    named = next((host for host in map(host_of, descriptions) if host), "")
+    guid = labels.get("node_guid")
+    return Scope.SWITCH, named or (guid.lower()[:_MAX_TEXT] if isinstance(guid, str) else ""), ""

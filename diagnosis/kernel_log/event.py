@@ -6,7 +6,7 @@ Closed sets of words and the one record; no parsing here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from ...telemetry.vocabulary import Action, CausalRole
@@ -100,3 +100,29 @@ class KernelEvent:
 
 #: Longer lines are cut: nothing that a rule needs stands so far out.
 TEXT_CHARACTERS = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stamp:
+    """When and where a line was written, as far as it says."""
+
+    time_s: float | None = None
+    monotonic_s: float | None = None
+    host: str = ""
+
+    def on(self, event: KernelEvent) -> KernelEvent:
+        text = event.text[:TEXT_CHARACTERS]
+        return replace(event, time_s=self.time_s, monotonic_s=self.monotonic_s, host=self.host, text=text)
+
+    def until(self, later: Stamp) -> float | None:
+        """Seconds; None if the two have no clock in common."""
+        if self.monotonic_s is not None and later.monotonic_s is not None:
+            return later.monotonic_s - self.monotonic_s
+        if self.time_s is not None and later.time_s is not None:
+            return later.time_s - self.time_s
+        return None
+
+    def is_within(self, window_s: float, later: Stamp) -> bool:
+        """Without a common clock the order of lines is all there is, and counts."""
+        gap_s = self.until(later)
+        return gap_s is None or 0 <= gap_s <= window_s

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from ...telemetry.vocabulary import CausalRole
 from .device import canonical_gpu, canonical_pci, pci_slot
-from .event import TEXT_CHARACTERS, KernelEvent
+from .event import KernelEvent, Stamp
 from .prefix import Line, unwrap
 from .rules import LineRule, line_rules, match
 from .several_lines import (
@@ -43,33 +43,12 @@ OOPS_LINES = 12
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 _OOPS = "kernel_oops"
+_NUMBERS = ('"MESSAGE":[', '"MESSAGE" : [', '"MESSAGE": [')
 _DRIVER = re.compile(
     r"(?:NVRM: loading NVIDIA UNIX|NVRM version: NVIDIA UNIX)[^\n]{0,80}?\s(\d{3})\.\d{1,4}(?:\.\d{1,3})?\s"
 )
 _UUID = re.compile(r"NVRM: GPU at (?:PCI:)?(?P<pci>[0-9a-fA-F:.]{7,16}): (?P<uuid>GPU-[0-9a-fA-F-]{36})")
 _MAJOR = re.compile(r"\D{0,3}(\d{3})\b")
-
-
-@dataclass(frozen=True, slots=True)
-class _Moment:
-    """Wall clock and seconds since boot, as far as known."""
-
-    time_s: float | None
-    monotonic_s: float | None
-
-    def until(self, later: _Moment) -> float | None:
-        """Seconds; None if the two have no clock in common."""
-        if self.monotonic_s is not None and later.monotonic_s is not None:
-            return later.monotonic_s - self.monotonic_s
-        if self.time_s is not None and later.time_s is not None:
-            return later.time_s - self.time_s
-        return None
-
-
-def _is_within(earlier: _Moment, later: _Moment, window_s: float) -> bool:
-    """Without a common clock the order of lines is all there is, and counts."""
-    gap_s = earlier.until(later)
-    return gap_s is None or 0 <= gap_s <= window_s
 
 
 class KernelLogReader:
@@ -95,8 +74,8 @@ class KernelLogReader:
         self._napi = NapiFollower()
         self._followers = (self._oom, self._panic, self._bus, self._napi)
         self._is_following = False
-        self._xids: OrderedDict[tuple[str, str], list[tuple[str, _Moment]]] = OrderedDict()
-        self._lost: OrderedDict[tuple[str, str], _Moment] = OrderedDict()
+        self._xids: OrderedDict[tuple[str, str], list[tuple[str, Stamp]]] = OrderedDict()
+        self._lost: OrderedDict[tuple[str, str], Stamp] = OrderedDict()
         self._before: OrderedDict[tuple[str, str, str], None] = OrderedDict()
         self._uuids: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._oops_lines_left = 0
@@ -104,7 +83,16 @@ class KernelLogReader:
         for rule in line_rules():
             self._index.setdefault(rule.needs, []).append(rule)
         self._awaited = {rule.rule.after for rule in line_rules() if rule.rule.after}
-        words = (*OomFollower.WORDS, *PanicFollower.WORDS, *BusFollower.WORDS, "Xid", "loading NVIDIA", "NVRM: GPU at")
+        # journald writes a message that is not UTF-8 as numbers, in which no word can be found.
+        words = (
+            *_NUMBERS,
+            *OomFollower.WORDS,
+            *PanicFollower.WORDS,
+            *BusFollower.WORDS,
+            "Xid",
+            "loading NVIDIA",
+            "NVRM: GPU at",
+        )
         self._words = tuple(dict.fromkeys((*words, *self._index)))
 
     @property
@@ -128,10 +116,11 @@ class KernelLogReader:
         unwrapped = unwrap(line, self._calendar)
         if unwrapped.is_continuation:
             return ()
+        stamp = self._stamp(unwrapped, now_s)
         events: list[KernelEvent] = []
         program = f"{unwrapped.tag}: " if unwrapped.tag else ""
         for part in unwrapped.text.splitlines():
-            events += self._stamped(self._read_text(program + part.strip(), unwrapped, now_s), unwrapped, now_s)
+            events += self._read_text(program + part.strip(), stamp)
         return events
 
     def flush(self) -> Sequence[KernelEvent]:
@@ -139,35 +128,35 @@ class KernelLogReader:
         self._is_following = False
         return [event for follower in self._followers for event in follower.flush()]
 
-    def _read_text(self, text: str, line: Line, now_s: float | None) -> list[KernelEvent]:
+    def _read_text(self, text: str, stamp: Stamp) -> list[KernelEvent]:
         self._oops_lines_left = max(0, self._oops_lines_left - 1)
         hits = [word for word in self._words if word in text]
         events: list[KernelEvent] = []
         if self._is_following or hits:
-            events += self._follow(text, hits)
+            events += self._follow(text, hits, stamp)
         if not hits or events:
-            return self._judged(events, line, now_s)
+            return self._judged(events, stamp)
         if "Xid" in hits:
             found = parse_xid(text, self._driver_major) or parse_sxid(text)
-            return self._judged([found] if found else [], line, now_s)
-        self._learn(text, line)
+            return self._judged([stamp.on(found)] if found else [], stamp)
+        self._learn(text, stamp.host)
         rules = [rule for word in hits for rule in self._index.get(word, ())]
         if len(rules) > 1:
             rules.sort(key=_order)
         for rule in rules:
             event = match(rule, text)
             if event is not None:
-                return self._judged([event], line, now_s)
+                return self._judged([stamp.on(event)], stamp)
         return []
 
-    def _follow(self, text: str, hits: Sequence[str]) -> list[KernelEvent]:
+    def _follow(self, text: str, hits: Sequence[str], stamp: Stamp) -> list[KernelEvent]:
         events: list[KernelEvent] = []
         is_following = False
         for follower in self._followers:
             begins = any(word in hits for word in getattr(follower, "WORDS", ()))
             if not begins and not follower.lines_left:
                 continue
-            events += follower.read(text)
+            events += follower.read(text, stamp)
             if follower.lines_left:
                 follower.lines_left -= 1
                 if not follower.lines_left:
@@ -176,24 +165,23 @@ class KernelLogReader:
         self._is_following = is_following
         return events
 
-    def _learn(self, text: str, line: Line) -> None:
+    def _learn(self, text: str, host: str) -> None:
         if (driver := _DRIVER.search(text)) is not None:
             self._driver_major = int(driver[1])
         elif (gpu := _UUID.search(text)) is not None and (address := canonical_pci(gpu["pci"])) is not None:
-            _remember(self._uuids, (line.host, pci_slot(address)), canonical_gpu(gpu["uuid"]) or "")
+            _remember(self._uuids, (host, pci_slot(address)), canonical_gpu(gpu["uuid"]) or "")
 
-    def _judged(self, events: Iterable[KernelEvent], line: Line, now_s: float | None) -> list[KernelEvent]:
+    def _judged(self, events: Iterable[KernelEvent], stamp: Stamp) -> list[KernelEvent]:
         """Drops what was said before in other words, and marks consequences."""
-        moment = _Moment(line.time_s if line.time_s is not None else now_s, line.monotonic_s)
         kept: list[KernelEvent] = []
         for event in events:
-            key = (line.host, pci_slot(event.device))
+            key = (stamp.host, pci_slot(event.device))
             if event.event == XID:
-                event = self._xid_role(event, key, moment)
+                event = self._xid_role(event, key, stamp)
             elif event.event == OFF_THE_BUS:
                 lost = self._lost.get(key)
-                _remember(self._lost, key, moment)
-                if lost is not None and _is_within(lost, moment, ONE_LOSS_S):
+                _remember(self._lost, key, stamp)
+                if lost is not None and lost.is_within(ONE_LOSS_S, stamp):
                     continue
             elif event.event == _OOPS:
                 if self._oops_lines_left:
@@ -202,7 +190,7 @@ class KernelLogReader:
             elif event.event == SOFT_LOCKUP:
                 self._napi.begin(event)
                 self._is_following = True
-            if not self._is_awaited(event, line.host):
+            if not self._is_awaited(event, stamp.host):
                 continue
             kept.append(event)
         return kept
@@ -220,39 +208,30 @@ class KernelLogReader:
         del self._before[key]
         return True
 
-    def _xid_role(self, event: KernelEvent, key: tuple[str, str], moment: _Moment) -> KernelEvent:
+    def _xid_role(self, event: KernelEvent, key: tuple[str, str], stamp: Stamp) -> KernelEvent:
         role = event.role
-        earlier = [code for code, at in self._xids.get(key, ()) if _is_within(at, moment, CASCADE_S)]
+        earlier = [code for code, at in self._xids.get(key, ()) if at.is_within(CASCADE_S, stamp)]
         follows = policy_of(event.code).follows
         if any(code != event.code and (follows is None or code in follows) for code in earlier):
             role = CausalRole.CASCADE
         if event.code == OFF_THE_BUS_XID:
             lost = self._lost.get(key)
-            if lost is not None and _is_within(lost, moment, ONE_LOSS_S):
+            if lost is not None and lost.is_within(ONE_LOSS_S, stamp):
                 role = CausalRole.CASCADE
-            _remember(self._lost, key, moment)
+            _remember(self._lost, key, stamp)
         if follows is not None:  # what follows anything explains nothing itself
-            recent = [*self._xids.get(key, ()), (event.code, moment)][-XIDS_PER_DEVICE:]
+            recent = [*self._xids.get(key, ()), (event.code, stamp)][-XIDS_PER_DEVICE:]
             _remember(self._xids, key, recent)
         uuid = self._uuids.get(key)
         if uuid:
             event = replace(event, facts={**event.facts, "uuid": uuid})
         return event if role is event.role else replace(event, role=role)
 
-    def _stamped(self, events: Iterable[KernelEvent], line: Line, now_s: float | None) -> Iterable[KernelEvent]:
+    def _stamp(self, line: Line, now_s: float | None) -> Stamp:
         time_s = line.time_s
         if time_s is None and line.monotonic_s is not None and self._boot_time_s is not None:
             time_s = self._boot_time_s + line.monotonic_s
-        if time_s is None:
-            time_s = now_s
-        for event in events:
-            yield replace(
-                event,
-                time_s=time_s,
-                monotonic_s=line.monotonic_s,
-                host=line.host,
-                text=event.text[:TEXT_CHARACTERS],
-            )
+        return Stamp(time_s=now_s if time_s is None else time_s, monotonic_s=line.monotonic_s, host=line.host)
 
 
 def driver_major(version: str | None) -> int | None:

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, replace
 
 from .device import canonical_pci
-from .event import KernelEvent
+from .event import KernelEvent, Stamp
 from .rules import event_of, event_rules
 
 OOM_KILL = "oom_kill"
@@ -43,7 +43,7 @@ class OomFollower:
         self._told_pid = ""
         self._held: KernelEvent | None = None
 
-    def read(self, text: str) -> list[KernelEvent]:
+    def read(self, text: str, stamp: Stamp) -> list[KernelEvent]:
         if _INVOKED.search(text):
             out = self.flush()
             self.lines_left = self.LINES
@@ -55,7 +55,7 @@ class OomFollower:
                 self._memcg = memcg["memcg"] if memcg else ""
             self._told_pid = modern["pid"]
             self.lines_left = self.LINES
-            return [*out, self._event(text, modern["process"], modern["pid"])]
+            return [*out, self._event(text, stamp, modern["process"], modern["pid"])]
         if (limit := _LIMIT_OF.search(text)) is not None:
             self._memcg = limit["memcg"]
             self.lines_left = self.LINES
@@ -64,14 +64,14 @@ class OomFollower:
             self._memcg = ""
         if (kill := _KILL.search(text)) is not None:
             # Old kernels may spare this one and kill a child instead: what "Killed" names is what died.
-            self._held = self._event(text, kill["process"], kill["pid"])
+            self._held = self._event(text, stamp, kill["process"], kill["pid"])
             self.lines_left = self.LINES
             return []
         if (killed := _KILLED.search(text)) is not None:
             if killed["pid"] == self._told_pid:
                 self._forget()
                 return []
-            event = self._event(text, killed["process"], killed["pid"])
+            event = self._event(text, stamp, killed["process"], killed["pid"])
             self._forget()
             return [event]
         return []
@@ -84,10 +84,11 @@ class OomFollower:
     def _forget(self) -> None:
         self._held, self._memcg, self._told_pid, self.lines_left = None, None, "", 0
 
-    def _event(self, text: str, process: str, pid: str) -> KernelEvent:
+    def _event(self, text: str, stamp: Stamp, process: str, pid: str) -> KernelEvent:
         rule = event_rules()[OOM_KILL if self._memcg is None else CGROUP_OOM_KILL]
         facts = found.groupdict() if (found := _RSS.search(text)) else {}
-        return event_of(rule, text, device=self._memcg or "", process=process, pid=int(pid), facts=facts)
+        event = event_of(rule, text, device=self._memcg or "", process=process, pid=int(pid), facts=facts)
+        return stamp.on(event)
 
 
 _PANIC = re.compile(r"(?<!end )Kernel [pP]anic - not syncing: ?(?P<reason>[^\n]{0,200})")
@@ -107,10 +108,10 @@ class PanicFollower:
         self.lines_left = 0
         self._held: KernelEvent | None = None
 
-    def read(self, text: str) -> list[KernelEvent]:
+    def read(self, text: str, stamp: Stamp) -> list[KernelEvent]:
         if (panic := _PANIC.search(text)) is not None:
             out = self.flush()
-            self._held = event_of(event_rules()[KERNEL_PANIC], text, facts={"reason": panic["reason"]})
+            self._held = stamp.on(event_of(event_rules()[KERNEL_PANIC], text, facts={"reason": panic["reason"]}))
             self.lines_left = self.LINES
             return out
         if self._held is not None and (who := _WHO.search(text)) is not None:
@@ -137,13 +138,13 @@ class BusFollower:
         self.lines_left = 0
         self._device: str | None = None
 
-    def read(self, text: str) -> list[KernelEvent]:
+    def read(self, text: str, stamp: Stamp) -> list[KernelEvent]:
         if (named := _THE_GPU.search(text)) is not None:
             self._device = canonical_pci(named["device"])
             self.lines_left = self.LINES
         if self._device is None or "fallen off the bus" not in text or "NVRM" not in text or "Xid" in text:
             return []
-        event = event_of(event_rules()[OFF_THE_BUS], text, device=self._device)
+        event = stamp.on(event_of(event_rules()[OFF_THE_BUS], text, device=self._device))
         self.flush()
         return [event]
 
@@ -168,12 +169,13 @@ class NapiFollower:
     def begin(self, lockup: KernelEvent) -> None:
         self._lockup, self.lines_left = lockup, self.LINES
 
-    def read(self, text: str) -> list[KernelEvent]:
+    def read(self, text: str, stamp: Stamp) -> list[KernelEvent]:
         lockup = self._lockup
         if lockup is None or not _NAPI_FRAME.search(text) or text.lstrip().startswith("?"):
             return []
         facts = {"cpu": lockup.device.removeprefix("cpu"), **lockup.facts}
-        event = event_of(event_rules()[NAPI_SOFT_LOCKUP], text, process=lockup.process, pid=lockup.pid, facts=facts)
+        rule = event_rules()[NAPI_SOFT_LOCKUP]
+        event = stamp.on(event_of(rule, text, process=lockup.process, pid=lockup.pid, facts=facts))
         self.flush()
         return [event]
 

@@ -1,438 +1,128 @@
-"""Lines in the shape of the field, written for these tests: (line, event, code, device)."""
+"""Lines in the shape of the field, written for these tests (cases.tsv), and what they are wrapped in on their way."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
-GPU: Sequence[tuple[str, str, str, str]] = (
-    ("NVRM: Xid (PCI:0000:1b:00): 79, pid=4711, name=python3, GPU has fallen off the bus.", "xid", "79", "0000:1b:00"),
-    (
-        "NVRM: Xid (0000:1b:00): 13, Graphics SM Warp Exception on (GPC 2, TPC 1, SM 0): Out Of Range Address",
-        "xid",
-        "13",
-        "0000:1b:00",
-    ),
-    (
-        "NVRM: Xid (PCI:00000000:1B:00): 31, pid=77, name=python, Ch 0000000a, intr 10000000. MMU Fault",
-        "xid",
-        "31",
-        "0000:1b:00",
-    ),
-    ("NVRM: Xid (PCI:0001:1b:00.0): 46", "xid", "46", "0001:1b:00.0"),
-    (
-        "NVRM: Xid (PCI:0000:1b:00): 63 pid='<unknown>', name=<unknown>, Row Remapper: New row marked",
-        "xid",
-        "63",
-        "0000:1b:00",
-    ),
-    (
-        "NVRM: Xid (PCI:0000:1b:00 GPU-I:05): 94, pid=9, name=a b c, Contained: SM (0x1). RST: No, D-RST: No",
-        "xid",
-        "94",
-        "0000:1b:00",
-    ),
-    (
-        "NVRM: Xid (GPU-0a1b2c3d-1111-2222-3333-444455556666): 48, DBE",
-        "xid",
-        "48",
-        "GPU-0a1b2c3d-1111-2222-3333-444455556666",
-    ),
-    (
-        "NVRM: Xid (PCI:0000:1b:00): 119, pid=1, name=x, Timeout waiting for RPC from GSP0! Expected function 76",
-        "xid",
-        "119",
-        "0000:1b:00",
-    ),
-    ("NVRM: Xid (PCI:0000:1b:00): 999, something new", "xid", "999", "0000:1b:00"),
-    (
-        "NVRM: Xid (PCI:000b:01:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 07 (0x004505c6 0x00000000)",
-        "xid",
-        "149",
-        "000b:01:00",
-    ),
-    (
-        "NVRM: Xid (PCI:000b:01:00): 146, TLW_RX/TLW_RX_PIPE1 Fatal XC0 i0 Link 03 (0x0000000b 0x00000004)",
-        "xid",
-        "146",
-        "000b:01:00",
-    ),
-    (
-        "NVRM: Xid (PCI:000b:01:00): 150, MSE Degraded Fatal XC0 i0 Link -1 (0x00000000 0xffffffff)",
-        "xid",
-        "150",
-        "000b:01:00",
-    ),
-    (
-        "nvidia-nvswitch2: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 17 LTSSM Fault Up",
-        "sxid",
-        "20034",
-        "0000:c1:00.0",
-    ),
-    (
-        "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 19084, Severity 1 Engine instance 62 Sub-engine instance 00",
-        "sxid",
-        "19084",
-        "0000:c1:00.0",
-    ),
-    ("NVRM: GPU 0000:1b:00.0: RmInitAdapter failed! (0x26:0x56:1474)", "gpu_init_failed", "", "0000:1b:00.0"),
-    ("NVRM: GPU 0000:1b:00.0: rm_init_adapter failed, device minor number 3", "gpu_init_failed", "", "0000:1b:00.0"),
-    ("nvidia: probe of 0000:1b:00.0 failed with error -1", "gpu_init_failed", "", "0000:1b:00.0"),
-    ("NVRM: GPU 0000:1b:00.0: GPU has fallen off the bus.", "gpu_off_the_bus", "", "0000:1b:00.0"),
-    ("NVRM: GPU at PCI:0000:1b:00.0 has fallen off the bus.", "gpu_off_the_bus", "", "0000:1b:00.0"),
-    ("NVRM: _issueRpcAndWait: rpcRecvPoll timedout for fn 76!", "gsp_timeout", "", ""),
-    ("NVRM: RmInitAdapter: Cannot initialize GSP firmware RM", "gsp_firmware", "", ""),
-    ("NVRM: API mismatch: the client has the version 550.1, but", "gpu_driver_mismatch", "", ""),
-    (
-        "NVRM: knvlinkDiscoverPostRxDetLinks_GB100: Getting peer3's postRxDetLinkMask failed!",
-        "nvlink_post_rx_detect_failure",
-        "",
-        "",
-    ),
-    (
-        "nvidia-peermem nv_get_p2p_free_callback:99 ERROR detected invalid context, skipping further processing",
-        "peermem_invalid_context",
-        "",
-        "",
-    ),
-    (
-        "nvidia-uvm: uvm encountered global fatal error 0x60, requiring os reboot to recover.",
-        "uvm_fatal_error",
-        "0x60",
-        "",
-    ),
-    (
-        "[Mar 02 2025 01:02:03] [ERROR] [tid 12] detected NVSwitch non-fatal error 22013 on fid 0 on NVSwitch pci bus id 00000000:C1:00.0 physical id 1 port 5",
-        "fabricmanager_nvswitch_non_fatal_error",
-        "22013",
-        "0000:c1:00.0",
-    ),
-    (
-        "[Mar 02 2025 01:02:03] [ERROR] [tid 12] detected NVSwitch fatal error 24007 on fid 0 on NVSwitch pci bus id 00000000:c1:00.0 physical id 1 port 5",
-        "fabricmanager_nvswitch_fatal_error",
-        "24007",
-        "0000:c1:00.0",
-    ),
-    (
-        "[Mar 02 2025 01:02:03] [ERROR] [tid 12] detected number of NVSwitches don't match with any supported system topology, aborting fabric manager",
-        "fabricmanager_topology_mismatch",
-        "",
-        "",
-    ),
-    ("nvidia-persistenced: device 0000:1b:00.0 - failed to open.", "gpu_init_failed", "", "0000:1b:00.0"),
-    (
-        "systemd[1]: nvidia-fabricmanager.service: Failed with result 'exit-code'.",
-        "service_failed",
-        "exit-code",
-        "nvidia-fabricmanager",
-    ),
-)
+HOST = "gpu-node-17"
+#: 2025-03-04 05:06:07 UTC, and this long after boot.
+TIME_S = 1_741_064_767.0
+MONOTONIC_S = 1234.567891
+#: A log of that time is read a day later.
+READ_S = TIME_S + 86_400
 
-NETWORK: Sequence[tuple[str, str, str, str]] = (
-    (
-        "mlx5_core 0000:5e:00.1: wait_func:1137:(pid 88): QUERY_VPORT_COUNTER(0x770) timeout. Will cause a leak of a command resource",
-        "nic_command_timeout",
-        "QUERY_VPORT_COUNTER",
-        "0000:5e:00.1",
-    ),
-    (
-        "mlx5_core 0000:5e:00.1: mlx5_cmd_out_err:797:(pid 88): ACCESS_REG(0x805) op_mod(0x1) failed, status bad parameter(0x3), syndrome (0x15c356), err(-22)",
-        "access_reg_failed",
-        "",
-        "0000:5e:00.1",
-    ),
-    (
-        "mlx5_core 0000:5e:00.1: mlx5_cmd_check:810:(pid 88): CREATE_MKEY(0x200) op_mod(0x0) failed, status bad resource(0x5), syndrome (0x1)",
-        "nic_command_failed",
-        "CREATE_MKEY",
-        "0000:5e:00.1",
-    ),
-    (
-        "mlx5_core 0000:5e:00.1: poll_health:739:(pid 0): device's health compromised - reached miss count",
-        "nic_health_compromised",
-        "",
-        "0000:5e:00.1",
-    ),
-    (
-        "mlx5_core 0000:5e:00.1: poll_health:813:(pid 0): Fatal error 3 detected",
-        "nic_health_compromised",
-        "3",
-        "0000:5e:00.1",
-    ),
-    (
-        "mlx5_core 0000:5e:00.1: print_health_info:424:(pid 0): Health issue observed, firmware internal error, severity(3) ERROR:",
-        "nic_firmware",
-        "",
-        "0000:5e:00.1",
-    ),
-    (
-        "mlx5_core 0000:5e:00.1: print_health_info:434:(pid 0): synd 0x1: firmware internal error",
-        "nic_firmware",
-        "0x1",
-        "0000:5e:00.1",
-    ),
-    (
-        "mlx5_core 0000:5e:00.1: mlx5_pcie_event:301:(pid 5): Detected insufficient power on the PCIe slot (25W).",
-        "nic_power_insufficient",
-        "",
-        "0000:5e:00.1",
-    ),
-    (
-        "mlx5_core 0000:5e:00.1: Port module event[error]: module 1, Cable error, High Temperature",
-        "nic_module_high_temperature",
-        "",
-        "0000:5e:00.1",
-    ),
-    (
-        "mlx5_core 0000:5e:00.1: Port module event[error]: module 1, Cable error, Bad or shorted cable/module",
-        "nic_module_error",
-        "",
-        "0000:5e:00.1",
-    ),
-    (
-        "mlx5_core 0000:5e:00.1: Port module event: module 1, Cable unplugged",
-        "nic_module_unplugged",
-        "",
-        "0000:5e:00.1",
-    ),
-    (
-        "mlx5_core 0000:5e:00.1: temp_warn:179:(pid 5): High temperature on sensors with bit set 0x0 0x1",
-        "nic_high_temperature",
-        "",
-        "0000:5e:00.1",
-    ),
-    (
-        "mlx5_core 0000:5e:00.1 ens3f1np1: TX timeout on queue: 12, SQ: 0x45f, CQ: 0x8c, SQ Cons: 0x1 SQ Prod: 0x5",
-        "nic_tx_timeout",
-        "",
-        "0000:5e:00.1",
-    ),
-    (
-        "mlx5_core 0000:5e:00.1 ens3f1np1: RX timeout on channel: 3, ICOSQ: 0x1, RQ: 0x2, CQ: 0x3",
-        "nic_rx_timeout",
-        "",
-        "0000:5e:00.1",
-    ),
-    ("NETDEV WATCHDOG: ens3f1np1 (mlx5_core): transmit queue 7 timed out", "nic_netdev_watchdog", "", "ens3f1np1"),
-    (
-        "bnxt_en 0000:5e:00.1 ens3f1: NETDEV WATCHDOG: CPU: 3: transmit queue 1 timed out 5016 ms",
-        "nic_netdev_watchdog",
-        "",
-        "0000:5e:00.1",
-    ),
-    (
-        "infiniband mlx5_3: dump_cqe:277:(pid 4711): WC error: 12, Message: transport retry counter exceeded",
-        "nic_completion_error",
-        "12",
-        "mlx5_3",
-    ),
-    ("mlx5_core 0000:5e:00.1 ens3f1np1: Link down", "nic_link_down", "", "0000:5e:00.1"),
-    ("igb 0000:01:00.0 eno1: igb: eno1 NIC Link is Down", "nic_link_down", "", "0000:01:00.0"),
-    ("systemd-networkd[812]: ib2: Lost carrier", "nic_link_down", "", "ib2"),
-    ("bond0: (slave ens3f1np1): link status definitely down, disabling slave", "nic_link_down", "", "ens3f1np1"),
-    ("ib2: transmit timeout: latency 1204 msecs", "nic_tx_timeout", "", "ib2"),
-    (
-        "bnxt_en 0000:5e:00.1 ens3f1: hwrm req_type 0x91 seq id 0x5 error 0x4",
-        "nic_command_failed",
-        "0x91",
-        "0000:5e:00.1",
-    ),
-    (
-        "bnxt_en 0000:5e:00.1 ens3f1: Error (timeout: 500015) msg {0x91 0x5} len:0",
-        "nic_command_timeout",
-        "",
-        "0000:5e:00.1",
-    ),
-    ("ena 0000:00:06.0 ens6: Keep alive watchdog timeout.", "nic_fault", "", "0000:00:06.0"),
-    ("unregister_netdevice: waiting for eth0 to become free. Usage count = 2", "unregister_netdevice", "", "eth0"),
-    ("neighbour: arp_cache: neighbor table overflow!", "neighbour_table_overflow", "", ""),
-    ("nf_conntrack: nf_conntrack: table full, dropping packet", "conntrack_table_full", "", ""),
-    ("TCP: out of memory -- consider tuning tcp_mem", "tcp_out_of_memory", "", ""),
-)
 
-STORAGE: Sequence[tuple[str, str, str, str]] = (
-    ("block nvme3n1: no available path - failing I/O", "nvme_path_failure", "", "nvme3n1"),
-    ("nvme nvme3: I/O 512 QID 9 timeout, reset controller", "nvme_controller_timeout", "", "nvme3"),
-    (
-        "nvme nvme3: I/O tag 4 (1004) opcode 0x1 (I/O Cmd) QID 2 timeout, aborting req_op:WRITE(1) size:4096",
-        "nvme_io_timeout",
-        "",
-        "nvme3",
-    ),
-    (
-        "nvme nvme3: controller is down; will reset: CSTS=0xffffffff, PCI_STATUS=0xffff",
-        "nvme_controller_timeout",
-        "",
-        "nvme3",
-    ),
-    ("nvme nvme3: Disabling device after reset failure: -19", "nvme_device_disabled", "", "nvme3"),
-    ("nvme nvme3: Removing after probe failure status: -19", "nvme_device_disabled", "", "nvme3"),
-    ("nvme3n1: I/O Cmd(0x2) @ LBA 1024, 8 blocks, I/O Error (sct 0x2 / sc 0x81)", "disk_error", "", "nvme3n1"),
-    (
-        "blk_update_request: critical medium error, dev sdc, sector 4096 op 0x0:(READ) flags 0x0",
-        "disk_error",
-        "",
-        "sdc",
-    ),
-    ("blk_update_request: I/O error, dev sdc, sector 4096 op 0x0:(READ) flags 0x0", "io_error", "", "sdc"),
-    ("I/O error, dev nvme3n1, sector 99 op 0x1:(WRITE) flags 0x800", "io_error", "", "nvme3n1"),
-    ("Buffer I/O error on dev dm-7, logical block 12, async page read", "buffer_io_error", "", "dm-7"),
-    ("Buffer I/O error on device sdc1, logical block 12", "buffer_io_error", "", "sdc1"),
-    ("md/raid0:md5: Disk failure on nvme3n1 detected, failing array.", "raid_array_failure", "", "nvme3n1"),
-    ("md/raid1:md5: Disk failure on sdc1, disabling device.", "raid_disk_failure", "", "sdc1"),
-    ("dd: attempt to access beyond end of device", "beyond_end_of_device", "", ""),
-    (
-        "EXT4-fs error (device sdc1): ext4_lookup:1785: inode #2: comm ls: iget: checksum invalid",
-        "fs_error",
-        "",
-        "sdc1",
-    ),
-    ("EXT4-fs (sdc1): Remounting filesystem read-only", "fs_readonly", "", "sdc1"),
-    ("EXT4-fs (sdc1): I/O error while writing superblock", "superblock_write_error", "", "sdc1"),
-    ("EXT4-fs warning (device sdc1): ext4_end_bio:344: I/O error 10 writing to inode 5", "fs_warning", "", "sdc1"),
-    ("JBD2: Error -5 detected when updating journal superblock for sdc1-8.", "fs_error", "", "sdc1-8"),
-    (
-        "XFS (nvme3n1p2): Metadata CRC error detected at xfs_agf_read_verify+0x10/0x20 [xfs]",
-        "fs_error",
-        "",
-        "nvme3n1p2",
-    ),
-    ("XFS (nvme3n1p2): Log I/O Error Detected.  Shutting down filesystem", "fs_shutdown", "", "nvme3n1p2"),
-    ("BTRFS error (device sdc1): bdev /dev/sdc1 errs: wr 0, rd 1, flush 0, corrupt 0, gen 0", "fs_error", "", "sdc1"),
-    ("nfs: server store-7.cluster not responding, still trying", "nfs_not_responding", "", "store-7.cluster"),
-    ("nfs: server store-7.cluster OK", "nfs_ok", "", "store-7.cluster"),
-    ("NFS: nfs4_reclaim_open_state: Lock reclaim failed!", "nfs_lock_reclaim_failed", "", ""),
-    (
-        "LustreError: 11-0: fast-OST000a-osc-ffff9c1: operation ost_write to node 10.1.1.9@o2ib failed: rc = -107",
-        "lustre_error",
-        "11-0",
-        "fast-OST000a",
-    ),
-    (
-        "LustreError: 167-0: fast-MDT0000-mdc-ffff9: This client was evicted by fast-MDT0000; in progress operations using this service will fail.",
-        "lustre_evicted",
-        "",
-        "fast-MDT0000",
-    ),
-    (
-        "Lustre: fast-OST000a-osc-ffff9c1: Connection to fast-OST000a (at 10.1.1.9@o2ib) was lost; in progress operations using this service will wait for recovery to complete",
-        "lustre_connection_lost",
-        "",
-        "fast-OST000a",
-    ),
-    (
-        "mmfs: Error=MMFS_DISKFAIL, ID=0x9C6C05FA, Tag=1: Disk failure.  Volume big1. rc = 5. Physical volume nsd4.",
-        "gpfs_error",
-        "DISKFAIL",
-        "big1",
-    ),
-    ("libceph: osd12 down", "ceph_not_responding", "", "osd12"),
-    ("systemd-journald[300]: Failed to write entry (9 items): No space left on device", "no_space_left", "", ""),
-)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    line: str
+    event: str
+    code: str
+    device: str
 
-HOST: Sequence[tuple[str, str, str, str]] = (
-    ("INFO: task python3:4711 blocked for more than 241 seconds.", "hung_task", "", "python3"),
-    ("INFO: task kworker/u64:3:99 blocked in I/O wait for more than 122 seconds.", "hung_task", "", "kworker/u64:3"),
-    ("watchdog: BUG: soft lockup - CPU#7 stuck for 23s! [python3:4711]", "soft_lockup", "", "cpu7"),
-    ("watchdog: BUG: soft lockup - CPU#7 stuck for 23s! [kworker/7:1:88]", "soft_lockup", "", "cpu7"),
-    ("NMI watchdog: Watchdog detected hard LOCKUP on cpu 9", "hard_lockup", "", "cpu9"),
-    ("rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:", "rcu_stall", "", ""),
-    ("rcu: INFO: rcu_sched self-detected stall on CPU", "rcu_stall", "", ""),
-    ("BUG: kernel NULL pointer dereference, address: 0000000000000008", "kernel_oops", "", ""),
-    ("Oops: 0002 [#1] SMP NOPTI", "kernel_oops", "", ""),
-    (
-        "general protection fault, probably for non-canonical address 0xdead: 0000 [#1] PREEMPT SMP",
-        "kernel_oops",
-        "",
-        "",
-    ),
-    ("kernel BUG at mm/slub.c:305!", "kernel_oops", "", ""),
-    ("mce: [Hardware Error]: CPU 12: Machine Check: 0 Bank 7: 8c00004000010092", "mce", "7", "cpu12"),
-    ("mce: [Hardware Error]: CPU 12: Machine Check Exception: 5 Bank 1: be00000000800400", "mce", "1", "cpu12"),
-    ("mce: [Hardware Error]: Machine check events logged", "mce", "", ""),
-    (
-        "EDAC MC1: 3 CE memory read error on CPU_SrcID#1_MC#1_Chan#0_DIMM#0 (channel:0 slot:0 page:0x1)",
-        "edac",
-        "CE",
-        "CPU_SrcID#1_MC#1_Chan#0_DIMM#0",
-    ),
-    ("EDAC MC1: 1 UE memory read error on DIMM_B2 (channel:0)", "edac", "UE", "DIMM_B2"),
-    ("Memory failure: 0x1a2b3c: recovery action for dirty LRU page: Recovered", "memory_failure", "", ""),
-    ("{2}[Hardware Error]: event severity: recoverable", "cper", "recoverable", ""),
-    ("{1}[Hardware Error]: event severity: corrected", "cper", "corrected", ""),
-    ("pcieport 0000:17:01.0: AER: Corrected error received: 0000:1b:00.0", "pcie_aer", "Corrected", "0000:1b:00.0"),
-    (
-        "pcieport 0000:17:01.0: AER: Multiple Uncorrected (Non-Fatal) error received: 0000:1b:00.0",
-        "pcie_aer",
-        "Non-Fatal",
-        "0000:1b:00.0",
-    ),
-    (
-        "pcieport 0000:17:01.0: AER: Uncorrectable (Fatal) error message received from 0000:1b:00.0",
-        "pcie_aer",
-        "Fatal",
-        "0000:1b:00.0",
-    ),
-    (
-        "nvidia 0000:1b:00.0: PCIe Bus Error: severity=Corrected, type=Data Link Layer, (Transmitter ID)",
-        "pcie_aer",
-        "Corrected",
-        "0000:1b:00.0",
-    ),
-    ("pcieport 0000:17:01.0: DPC: containment event, status:0x1f01 source:0x0000", "pcie_link", "", "0000:17:01.0"),
-    ("pcieport 0000:17:01.0: pciehp: Slot(5): Link Down", "pcie_link", "", "0000:17:01.0"),
-    (
-        "mlx5_core 0000:5e:00.1: 31.504 Gb/s available PCIe bandwidth, limited by 8.0 GT/s PCIe x4 link at 0000:5d:02.0 (capable of 252.048 Gb/s with 16.0 GT/s PCIe x16 link)",
-        "pcie_link_degraded",
-        "",
-        "0000:5e:00.1",
-    ),
-    ("mce: CPU3: Package temperature above threshold, cpu clock throttled (total events = 10)", "thermal", "", "cpu3"),
-    (
-        "python3: page allocation failure: order:5, mode:0x40dc0(GFP_KERNEL|__GFP_COMP|__GFP_ZERO), nodemask=(null)",
-        "page_allocation_failure",
-        "",
-        "",
-    ),
-    ("VFS: file-max limit 262144 reached", "vfs_file_max_limit_reached", "", ""),
-    (
-        "cgroup: fork rejected by pids controller in /kubepods/burstable/pod1/abc",
-        "pids_limit",
-        "",
-        "/kubepods/burstable/pod1/abc",
-    ),
-    (
-        "python3[4711]: segfault at 7f0 ip 00007f11 sp 00007ffc error 4 in libnccl.so.2.21.5[7f1100000000+f000000]",
-        "segfault_in_library",
-        "",
-        "python3",
-    ),
-    (
-        "traps: python3[4711] general protection fault ip:7f11 sp:7ffc error:0 in libtorch_cuda.so[7f1100000000+f000000]",
-        "segfault_in_library",
-        "",
-        "python3",
-    ),
-    (
-        "myprog[4711]: segfault at 0 ip 000055d0 sp 00007ffc error 4 in myprog[55d000000000+1000]",
-        "segfault",
-        "",
-        "myprog",
-    ),
-    (
-        "Memory cgroup out of memory: Killed process 4711 (python3) total-vm:9kB, anon-rss:8kB, file-rss:0kB",
-        "cgroup_oom_kill",
-        "",
-        "",
-    ),
-    ("Out of memory: Killed process 4711 (python3) total-vm:9kB, anon-rss:8kB, file-rss:0kB", "oom_kill", "", ""),
-    (
-        "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/job_7,task_memcg=/job_7/step_0,task=python3,pid=4711,uid=1000",
-        "cgroup_oom_kill",
-        "",
-        "/job_7",
-    ),
-    ("Kernel panic - not syncing: Fatal exception in interrupt", "kernel_panic", "", ""),
-    ("NMI: PCI system error (SERR) for reason b1 on CPU 0.", "nmi_error", "", ""),
-)
 
-ALL = (*GPU, *NETWORK, *STORAGE, *HOST)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wrapper:
+    """What it tells of time and host, besides wrapping."""
+
+    wrap: Callable[[str], str]
+    has_time: bool = False
+    has_monotonic: bool = False
+    has_host: bool = False
+
+
+def cases() -> list[Case]:
+    rows = [line.split("\t") for line in Path(__file__).with_name("cases.tsv").read_text().splitlines()]
+    return [Case(event=event, code=code, device=device, line=line) for event, code, device, line in rows[1:]]
+
+
+def _journald(line: str) -> str:
+    record = {
+        "__REALTIME_TIMESTAMP": str(int(TIME_S * 1e6)),
+        "__MONOTONIC_TIMESTAMP": str(round(MONOTONIC_S * 1e6)),
+        "_HOSTNAME": HOST,
+        "SYSLOG_IDENTIFIER": "kernel",
+        "PRIORITY": "3",
+        "MESSAGE": line,
+    }
+    return json.dumps(record)
+
+
+def _journald_bytes(line: str) -> str:
+    return json.dumps(
+        {"__REALTIME_TIMESTAMP": str(int(TIME_S * 1e6)), "_HOSTNAME": HOST, "MESSAGE": list(line.encode())}
+    )
+
+
+def _docker(line: str) -> str:
+    return json.dumps({"log": line + "\n", "stream": "stdout", "time": "2025-03-04T05:06:07.000000000Z"})
+
+
+WRAPPERS: Mapping[str, Wrapper] = {
+    "bare": Wrapper(wrap=lambda line: line),
+    "dmesg": Wrapper(wrap=lambda line: f"[ 1234.567891] {line}", has_monotonic=True),
+    "dmesg with caller": Wrapper(wrap=lambda line: f"[ 1234.567891][ T4711] {line}", has_monotonic=True),
+    "dmesg --raw": Wrapper(wrap=lambda line: f"<3>[ 1234.567891] {line}", has_monotonic=True),
+    "dmesg -T": Wrapper(wrap=lambda line: f"[Tue Mar  4 05:06:07 2025] {line}", has_time=True),
+    "dmesg -x": Wrapper(wrap=lambda line: f"kern  :err   : [ 1234.567891] {line}", has_monotonic=True),
+    "dmesg iso": Wrapper(wrap=lambda line: f"2025-03-04T05:06:07,000000+00:00 {line}", has_time=True),
+    "dmesg delta": Wrapper(wrap=lambda line: f"[  +0.000012] {line}"),
+    "kmsg": Wrapper(wrap=lambda line: f"3,4711,1234567891,-;{line}", has_monotonic=True),
+    "kmsg with caller": Wrapper(wrap=lambda line: f"3,4711,1234567891,-,caller=T99;{line}", has_monotonic=True),
+    "syslog": Wrapper(
+        wrap=lambda line: f"Mar  4 05:06:07 {HOST} kernel: [ 1234.567891] {line}",
+        has_time=True,
+        has_monotonic=True,
+        has_host=True,
+    ),
+    "journalctl": Wrapper(wrap=lambda line: f"Mar 04 05:06:07 {HOST} kernel: {line}", has_time=True, has_host=True),
+    "journalctl short-precise": Wrapper(
+        wrap=lambda line: f"Mar 04 05:06:07.000000 {HOST} kernel: {line}", has_time=True, has_host=True
+    ),
+    "journalctl short-iso": Wrapper(
+        wrap=lambda line: f"2025-03-04T05:06:07+0000 {HOST} kernel: {line}", has_time=True, has_host=True
+    ),
+    "journalctl short-iso-precise": Wrapper(
+        wrap=lambda line: f"2025-03-04T07:06:07.000000+02:00 {HOST} kernel: {line}", has_time=True, has_host=True
+    ),
+    "journalctl short-monotonic": Wrapper(
+        wrap=lambda line: f"[ 1234.567891] {HOST} kernel: {line}", has_monotonic=True, has_host=True
+    ),
+    "journalctl short-unix": Wrapper(
+        wrap=lambda line: f"1741064767.000000 {HOST} kernel: {line}", has_time=True, has_host=True
+    ),
+    "journalctl short-full": Wrapper(
+        wrap=lambda line: f"Tue 2025-03-04 05:06:07 UTC {HOST} kernel: {line}", has_time=True, has_host=True
+    ),
+    "journalctl json": Wrapper(wrap=_journald, has_time=True, has_monotonic=True, has_host=True),
+    "journalctl json of bytes": Wrapper(wrap=_journald_bytes, has_time=True, has_host=True),
+    "rsyslog iso": Wrapper(
+        wrap=lambda line: f"2025-03-04T05:06:07.000000+00:00 {HOST} kernel: [ 1234.567891] {line}",
+        has_time=True,
+        has_monotonic=True,
+        has_host=True,
+    ),
+    "rfc3164": Wrapper(wrap=lambda line: f"<3>Mar  4 05:06:07 {HOST} kernel: {line}", has_time=True, has_host=True),
+    "rfc5424": Wrapper(
+        wrap=lambda line: f"<3>1 2025-03-04T05:06:07.000000Z {HOST} kernel - - - {line}", has_time=True, has_host=True
+    ),
+    "rfc5424 with data": Wrapper(
+        wrap=lambda line: f'<3>1 2025-03-04T05:06:07Z {HOST} kernel - - [origin x="y"] {line}',
+        has_time=True,
+        has_host=True,
+    ),
+    "containerd": Wrapper(wrap=lambda line: f"2025-03-04T05:06:07.000000000Z stdout F {line}", has_time=True),
+    "containerd of dmesg": Wrapper(
+        wrap=lambda line: f"2025-03-04T05:06:07.000000000Z stderr F [ 1234.567891] {line}",
+        has_time=True,
+        has_monotonic=True,
+    ),
+    "docker": Wrapper(wrap=_docker, has_time=True),
+    "kubectl logs --prefix": Wrapper(wrap=lambda line: f"[pod/kmsg-abc12/reader] {line}"),
+    "kubectl logs --prefix --timestamps": Wrapper(
+        wrap=lambda line: f"[pod/kmsg-abc12/reader] 2025-03-04T05:06:07.000000000Z {line}", has_time=True
+    ),
+    "pstore": Wrapper(wrap=lambda line: f"<0>[ 1234.567891] {line}", has_monotonic=True),
+}

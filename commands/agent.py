@@ -18,8 +18,11 @@ from pathlib import Path
 from types import FrameType
 
 from ..agents.broker_clock import BrokerClock
+from ..agents.collectors.plans import node_plans
+from ..agents.collectors.schedule import NodeTelemetry
 from ..agents.kafka_publisher import describe_stats
 from ..agents.node_agent import NodeAgent
+from ..agents.node_reports import NodeReports
 from ..agents.request_reader import RequestReader
 from ..agents.settings import AgentSettings
 from ..telemetry.identity import read_pod_labels, resolve_identity
@@ -28,7 +31,7 @@ from .kafka_service import make_publisher
 from .run import SayHandler, say
 from .settings import AgentOptions
 
-_LOOK_S = 1.0
+_LOOK_S = 0.5
 #: Of the five seconds that an end may take: the agents' last words, then Kafka.
 _LAST_WORDS_S, _LAST_SENDS_S = 1.5, 1.5
 
@@ -84,13 +87,22 @@ def agent(options: AgentOptions) -> int:
         own=own,
         publish_ranked=publisher.publish,
         evidence_directory=options.data / "evidence",
-        more_health=lambda: {**publisher.stats, "clock.ahead_ms": clock.wrong_by_ns // 1_000_000},
+        more_health=lambda: {**publisher.stats, **reports.counters, "clock.ahead_ms": clock.wrong_by_ns // 1_000_000},
         wall_ns=clock.now_ns,
         settings=settings,
         missed_since_ns=last_alive_ns(options.data / ALIVE_FILE),
         report=say,
     )
+    telemetry = NodeTelemetry(node_plans(options.node_options(), lambda: node.rank_processes), report=say)
+    reports = NodeReports(
+        telemetry,
+        own,
+        publisher.publish,
+        rank_processes=lambda: node.rank_processes,
+        request_bytes=settings.request_bytes,
+    )
     publisher.start()
+    reports.start()
     requests = RequestReader(
         lambda: client.consumer(committed_only=True),
         own.node,
@@ -107,14 +119,16 @@ def agent(options: AgentOptions) -> int:
     while not ended.wait(_LOOK_S):
         try:
             node.turn()
+            reports.turn()
         except Exception as error:  # edge: nothing that lies in a folder may end the service
-            logger.warning("looking for jobs: %s: %s", type(error).__name__, error)
+            logger.warning("a look at the node: %s: %s", type(error).__name__, error)
         with contextlib.suppress(OSError):  # the spool tells of a folder that cannot be written
             (options.data / ALIVE_FILE).touch()
         if node.jobs != said:
             said = node.jobs
             say(f"jobs here: {', '.join(said) or 'none'}")
     requests.close(0.0)
+    reports.close()
     node.close(_LAST_WORDS_S)
     publisher.close(_LAST_SENDS_S)
     say(f"agent ends: {describe_stats(publisher.stats)}")

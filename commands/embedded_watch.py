@@ -8,13 +8,15 @@ still works, and the command goes on.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..agents.agent import Agent
-from ..agents.collectors.schedule import NodeTelemetry, Plan
+from ..agents.collectors.options import NodeOptions
+from ..agents.collectors.plans import node_plans
+from ..agents.collectors.schedule import NodeTelemetry
 from ..agents.node_reports import NodeReports
 from ..agents.priority import Priority
 from ..agents.settings import AgentSettings
@@ -73,7 +75,7 @@ class EmbeddedWatch:
         peers: Peers | None = None,
         publisher: KafkaPublisher | None = None,
         job_name: str = "",
-        plans: Sequence[Plan] = (),
+        collect: NodeOptions | None = None,
     ) -> None:
         """Raises OSError when capture or incidents.jsonl cannot be created.
 
@@ -81,7 +83,7 @@ class EmbeddedWatch:
         peers: the instances on the job's other nodes; None: it has one node.
         publisher: gets everything that is told of this node as well, started and closed by the caller.
         job_name: what people call the job, for what goes to Kafka.
-        plans: the collectors of this node's own signals.
+        collect: which of this node's own signals are collected; None: none is.
         """
         self._identity = replace(identity, attempt="")  # events of the job itself are of no attempt
         self._peers: Peers = peers or NoPeers()
@@ -115,7 +117,10 @@ class EmbeddedWatch:
             job_name=job_name if publisher is not None else "",
         )
         self._reports = NodeReports(
-            NodeTelemetry(plans, report=self._say_once),
+            NodeTelemetry(
+                node_plans(collect, lambda: self._agent.rank_processes) if collect is not None else (),
+                report=self._say_once,
+            ),
             self._identity,
             self._publish_of_node,
             rank_processes=lambda: self._agent.rank_processes,

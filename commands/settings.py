@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 from pydantic import ByteSize, Field, SecretStr, field_validator, model_validator
 
+from ..agents.collectors.options import NAMES as COLLECTORS
+from ..agents.collectors.options import NodeOptions, names_of
 from ..telemetry.identity import DEFAULT_CLUSTER
 from ..telemetry.vocabulary import Kind
 from ..transport.kafka_settings import KafkaSettings
@@ -109,7 +111,39 @@ class KafkaOptions(Settings):
         return KafkaSettings(**{**values, **more})
 
 
-class RunSettings(KafkaOptions):
+class NodeSettings(KafkaOptions):
+    """What is collected of the node itself: the same keys for ``run`` and ``agent``."""
+
+    collect: str = Field("all", description=f"all, none, or with commas: {', '.join(COLLECTORS)}")
+    kernel_log: str = Field("", description="the kernel's log; default: /dev/kmsg, journald or the usual files")
+    probe_folders: str = Field(
+        "", description="folders, with commas, in which a small file is written and removed to see whether that works"
+    )
+
+    @field_validator("collect")
+    @classmethod
+    def _check_collect(cls, value: str) -> str:
+        names_of(value)
+        return value
+
+    @field_validator("probe_folders")
+    @classmethod
+    def _check_folders(cls, value: str) -> str:
+        if relative := [word for word in _words(value) if not word.startswith("/")]:
+            raise ValueError(f"{', '.join(relative)}: give the whole path, from / on")
+        return value
+
+    def node_options(self) -> NodeOptions:
+        return NodeOptions(
+            collect=names_of(self.collect), kernel_log=self.kernel_log, write_folders=tuple(_words(self.probe_folders))
+        )
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+class RunSettings(NodeSettings):
     """Everything that can be set for ``whichrank run``."""
 
     out: Path | None = Field(None, description="folder for incidents, capture and state")
@@ -151,7 +185,7 @@ def default_data(service: str) -> Path:
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "whichrank" / service
 
 
-class AgentOptions(KafkaOptions):
+class AgentOptions(NodeSettings):
     """``whichrank agent``."""
 
     rings: Path = Field(DEFAULT_RINGS, description="folders of rings, or their parents, to be watched; * is allowed")

@@ -102,6 +102,7 @@ def watch(
 
     publisher = start_publisher(settings, directory)
     watcher = EmbeddedWatch(
+        collect=settings.node_options(),
         directory=directory,
         ring_directory=rings,
         identity=identity,

@@ -203,7 +203,7 @@ EVENT_ATTRIBUTE_TYPES: dict[str, type | tuple[type, ...]] = {
     "age_s": (float, int),
     "answered": bool,
     "backend": str,
-    "code": str,
+    "code": (str, int),
     "command": str,
     "communication": bool,
     "component": str,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from ...diagnosis.kernel_log.xid import XID, policy_of
 from ...telemetry.records import Event
 from ...telemetry.vocabulary import CausalRole, EventName
 from .conditions import MAX_ALIASES, MAX_OPENINGS, MAX_RANKS, Condition, EntityState, canonical_pci
@@ -36,24 +38,44 @@ def take_event(state: EntityState, event: Event, rules: Rules) -> list[Condition
     if name is EventName.PROBE_LATE:
         word = "answered" if found.get("answered") else "late"
     elif name is EventName.RANK_PROCESS:
-        word = str(found.get("state", ""))
+        word = "over" if found.get("over") else str(found.get("state", ""))
+    found = {**_policy(word, code), **found} if name is EventName.DEVICE_EVENT else found
+    renamed = name_device(state, str(found["gpu_uuid"]), str(found.get("pci_bus") or "")) if "gpu_uuid" in found else []
     device = state.device_of(_device(found))
-    changed = _end(state, word, device, event.time_ns / 1e9)
+    changed = [*renamed, *_end(state, word, device, event.time_ns / 1e9)]
     if found.get("role") == CausalRole.CASCADE.value:
         return changed  # it follows from another one
     rule = rules.of_event(name, word, code, str(found.get("domain", "")), str(found.get("severity", "error")))
     if rule is None:
         return changed
-    return [*changed, _open(state, event, rule, word, code, device)]
+    return [*changed, _open(state, event, found, rule, word, code, device)]
 
 
-def _device(found: Any) -> str:
-    return str(found.get("device") or found.get("mount") or "")
+def _device(found: Mapping[str, Any]) -> str:
+    return str(found.get("gpu_uuid") or found.get("device") or found.get("mount") or "")
 
 
-def _open(state: EntityState, event: Event, rule: EventRule, word: str, code: str, device: str) -> Condition:
-    found, effect = event.attributes, rule.effect
-    time = event.time_ns / 1e9 - float(found.get("age_s") or 0.0)
+def _policy(word: str, code: str) -> dict[str, str]:
+    """What the driver's event leaves to those who know the code."""
+    if word != XID:
+        return {"device_kind": "gpu", "domain": "hardware", "severity": "fatal"}
+    policy = policy_of(code)
+    return {
+        "device_kind": "gpu",
+        "domain": policy.domain.value,
+        "severity": policy.severity.value,
+        "action": policy.action.value,
+        "text": f"Xid {code}: {policy.meaning}",
+    }
+
+
+def _open(
+    state: EntityState, event: Event, found: Mapping[str, Any], rule: EventRule, word: str, code: str, device: str
+) -> Condition:
+    effect = rule.effect
+    time = event.time_ns / 1e9
+    if event.name is EventName.PROBE_LATE:  # its time is that of the look
+        time -= float(found.get("age_s") or 0.0)
     name = rule.condition or (f"{word}_{code}" if code and word in ("xid", "sxid") else word)
     known = state.conditions.get(f"{name}/{device}")
     if known is not None and known.until is None:
@@ -88,7 +110,7 @@ def _open(state: EntityState, event: Event, rule: EventRule, word: str, code: st
     return condition
 
 
-def _words(found: Any, word: str) -> str:
+def _words(found: Mapping[str, Any], word: str) -> str:
     if "mount" in found:
         operation, age_s = found.get("operation", "a look"), float(found.get("age_s") or 0.0)
         return f"{operation} on {found['mount']} has not returned for {age_s:.0f} s"

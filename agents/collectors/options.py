@@ -1,0 +1,27 @@
+"""What can be chosen of a node's collectors. Standard library only: settings are read before all else is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ALL, NONE = "all", "none"
+NAMES = ("gpu", "kernel_log", "network", "storage", "host", "processes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOptions:
+    """What can be set of collectors. kernel_log: a file, "" the first of the usual ones. write_folders: absolute."""
+
+    collect: frozenset[str] = frozenset(NAMES)
+    kernel_log: str = ""
+    write_folders: tuple[str, ...] = ()
+
+
+def names_of(words: str) -> frozenset[str]:
+    """``all``, ``none`` or names with commas. Raises ValueError for what is none."""
+    if words in (ALL, NONE):
+        return frozenset(NAMES) if words == ALL else frozenset()
+    names = frozenset(word.strip() for word in words.split(",") if word.strip())
+    if unknown := sorted(names - set(NAMES)):
+        raise ValueError(f"{', '.join(unknown)}: no collector; there are {', '.join(NAMES)}, or all, or none")
+    return names

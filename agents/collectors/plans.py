@@ -1,0 +1,42 @@
+"""Which collectors a node has, by name, and where each of them runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from ...telemetry.records import Identity
+from .collector import Collector, Isolation
+from .job_process import JobProcess
+from .kernel_events import KernelEvents
+from .kernel_log import KernelLogCollector, default_sources
+from .options import NodeOptions
+from .schedule import Plan
+
+
+def node_plans(options: NodeOptions, rank_processes: Callable[[], Mapping[int, Identity]]) -> list[Plan]:
+    """rank_processes: the ranks of this node now, by pid; called in the collectors' threads."""
+
+    def pids() -> Iterable[int]:
+        return tuple(rank_processes())
+
+    def ranks() -> Collection[JobProcess]:
+        return [JobProcess(pid=pid, job=who.job, rank=who.rank) for pid, who in rank_processes().items()]
+
+    plans = (
+        Plan(name="gpu", factory=".gpu:GpuCollector", isolation=Isolation.PROCESS),
+        Plan(name="kernel_log", factory=".plans:make_kernel_log", options={"path": options.kernel_log}),
+        Plan(name="network", factory=".network:NetworkCollector"),
+        Plan(
+            name="storage",
+            factory=".storage:StorageCollector",
+            options={"write_folders": options.write_folders},
+            isolation=Isolation.PROCESS,
+        ),
+        Plan(name="host", factory=".host:HostCollector", options={"pids": pids}),
+        Plan(name="processes", factory=".processes:ProcessCollector", options={"ranks": ranks}),
+    )
+    return [plan for plan in plans if plan.name in options.collect]
+
+
+def make_kernel_log(path: str) -> Collector:
+    return KernelLogCollector(KernelEvents(), default_sources(path))

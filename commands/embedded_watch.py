@@ -7,6 +7,7 @@ still works, and the command goes on.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -39,6 +40,8 @@ from .run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from ..agents.kafka_publisher import KafkaPublisher
+
+logger = logging.getLogger("whichrank.commands")
 
 #: How often operators and view get their turn; the agent knows itself when its next look is due.
 TURN_S = 0.1
@@ -119,7 +122,7 @@ class EmbeddedWatch:
         self._reports = NodeReports(
             NodeTelemetry(
                 node_plans(collect, lambda: self._agent.rank_processes) if collect is not None else (),
-                report=self._say_once,
+                report=logger.info,  # a job's own terminal is no place for what a machine cannot tell
             ),
             self._identity,
             self._publish_of_node,

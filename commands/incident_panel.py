@@ -59,6 +59,8 @@ def describe_suspects(document: Mapping[str, Any]) -> str:
     for suspect in document.get("suspects") or ():
         name = f"{suspect.get('scope', 'rank')} {suspect.get('id')}"
         details = [f"pid {suspect['pid']}"] if suspect.get("pid") else []
+        if suspect.get("gpu"):
+            details.append(short_device(str(suspect["gpu"])))
         if suspect.get("ranks"):
             details.append(f"ranks {suspect['ranks']}")
         elif suspect.get("node"):
@@ -103,9 +105,26 @@ def describe_place(document: Mapping[str, Any]) -> str:
 
 
 def headline(document: Mapping[str, Any]) -> str:
-    """One line: who, what and where."""
-    place = describe_place(document)
-    return describe_verdict(document) + (f"; it is {place}" if place else "")
+    """One line: who, what, where, and because of what."""
+    place, cause = describe_place(document), describe_cause(document)
+    return (
+        describe_verdict(document) + (f"; it is {place}" if place else "") + (f"; because of {cause}" if cause else "")
+    )
+
+
+def describe_cause(document: Mapping[str, Any]) -> str:
+    """``xid_79 of gpu GPU-1321621e (node-02)``; empty where no condition explains it."""
+    cause = document.get("cause")
+    if not isinstance(cause, Mapping):
+        return ""
+    device = short_device(str(cause.get("device") or ""))
+    whose = f" of {cause.get('device_kind')} {device}" if device else ""
+    return f"{cause.get('condition')}{whose} ({cause.get('entity')})"
+
+
+def short_device(device: str) -> str:
+    """A GPU's UUID up to its first dash, as people say it; any other name as it is."""
+    return "-".join(device.split("-")[:2]) if device.startswith("GPU-") else device
 
 
 def incident_line(document: Mapping[str, Any]) -> str:
@@ -131,6 +150,11 @@ def incident_panel(document: Mapping[str, Any]) -> RenderableType:
         place = describe_where(suspect)
         if place:
             table.add_row("where", Text(printable(place if len(suspects) == 1 else f"{suspect.get('id')}: {place}")))
+    if cause := describe_cause(document):
+        table.add_row("because", Text(printable(cause), style="bold"))
+    advice = document.get("advice") or {}
+    if advice.get("text"):
+        table.add_row("do", Text(printable(f"{advice['text']}  [{advice.get('action')}]")))
     first = document.get("first_bad") or {}
     if first.get("step") is not None or first.get("operation"):
         table.add_row("first bad", Text(_first_bad(first)))

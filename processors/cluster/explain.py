@@ -70,7 +70,12 @@ def explain(primary: Body, job: str, conditions: Iterable[ConditionBody]) -> Exp
             )
     # What reports what the program did is the last to explain it.
     candidates.sort(
-        key=lambda c: (c["domain"] == "application", _SEVERITY.get(str(c["severity"]), 9), float(c["since"]))
+        key=lambda c: (
+            c["domain"] == "application",
+            _SEVERITY.get(str(c["severity"]), 9),
+            not str(c["name"]).startswith("xid_"),  # it says more than that the device is gone
+            float(c["since"]),
+        )
     )
     return Explanation(
         cause=candidates[0] if candidates else None,

@@ -20,6 +20,12 @@ _SOURCES = {
     EventName.RANK_PROCESS: "process",
 }
 _MAX_TEXT = 500
+_DRIVER_WORDS = {
+    "gpu_lost": "the driver does not reach it any more",
+    "gpu_unavailable": "the driver says that it is not available",
+    "ecc_uncorrected": "an error of its memory could not be corrected",
+    "poison_fatal": "bad data of its memory was used",
+}
 
 
 def take_event(state: EntityState, event: Event, rules: Rules) -> list[Condition]:
@@ -58,7 +64,8 @@ def _device(found: Mapping[str, Any]) -> str:
 def _policy(word: str, code: str) -> dict[str, str]:
     """What the driver's event leaves to those who know the code."""
     if word != XID:
-        return {"device_kind": "gpu", "domain": "hardware", "severity": "fatal"}
+        words = _DRIVER_WORDS.get(word, word.replace("_", " "))
+        return {"device_kind": "gpu", "domain": "hardware", "severity": "fatal", "text": words}
     policy = policy_of(code)
     return {
         "device_kind": "gpu",
@@ -139,7 +146,7 @@ def _remember_device(state: EntityState, event: Event) -> list[Condition]:
     """A process uses a device; conditions that were known under another name of it get its id, and concern it."""
     found = event.attributes
     pid, device = str(found["pid"]), str(found.get("gpu_uuid") or "")
-    if not device:
+    if not device or found.get("certainty") == "doubtful":
         return []
     if event.identity.rank >= 0 and pid not in state.ranks:
         _remember_rank(state, event)

@@ -239,7 +239,8 @@ def _read_ending(job: JobState, event: Event, stamp_ns: int) -> Ending:
 def _take_device(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
     """The driver says on which device the rank's process is; several: the first."""
     facts = job.facts(event.identity.rank)
-    facts.gpu = facts.gpu or str(event.attributes.get("gpu_uuid", ""))
+    if event.attributes.get("certainty") != "doubtful":
+        facts.gpu = facts.gpu or str(event.attributes.get("gpu_uuid", ""))
 
 
 #: What each event calls for; other events are none of this operator's business.

@@ -24,7 +24,7 @@ MAX_RULED_OUT = 6
 _SEVERITY = {"fatal": 0, "error": 1, "warning": 2, "info": 3}
 _NOT_A_CAUSE = frozenset({"info"})
 #: Conditions of a device that belongs to single ranks.
-_OF_RANKS = frozenset({"gpu", "process"})
+_OF_RANKS = frozenset({"gpu"})
 
 _ADVICE = {
     Action.RESTART_WITHOUT_NODE: "restart without {entity}, and have {device} looked at before it is used again",
@@ -127,7 +127,9 @@ def _same_node(condition: ConditionBody, suspects: Sequence[Mapping[str, Any]]) 
 
 def _concerns(condition: ConditionBody, suspects: Sequence[Mapping[str, Any]], job: str) -> bool:
     mine = {rank["rank"] for rank in condition["ranks"] if rank["job"] == job}
-    if condition["device_kind"] in _OF_RANKS or condition["pid"]:
+    if condition["of_process"]:
+        return any(suspect.get("rank") in mine for suspect in suspects)
+    if condition["device_kind"] in _OF_RANKS:
         if mine:
             return any(suspect.get("rank") in mine for suspect in suspects)
         if condition["ranks"]:

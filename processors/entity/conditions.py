@@ -38,6 +38,7 @@ class Condition:
     count: int = 1
     value: str = ""
     pid: int = 0
+    of_process: bool = False
     before_s: float = 60.0
     lag_s: float = 2.0
     lasts_s: float = 0.0  # 0: it ends by what is measured
@@ -106,6 +107,8 @@ class EntityState:
         """Whom it concerns: the process it names, else users of the device, else everybody of the entity."""
         if condition.pid and str(condition.pid) in self.ranks:
             return [self.ranks[str(condition.pid)]]
+        if condition.of_process:
+            return []
         if condition.device_kind == "gpu" and self.devices:
             return [self.ranks[pid] for pid in self.devices.get(condition.gpu, ()) if pid in self.ranks]
         return list(self.ranks.values())

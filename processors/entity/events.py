@@ -105,6 +105,7 @@ def _open(
         source=_SOURCES[event.name],
         value=code or word,
         pid=int(found.get("pid") or 0),
+        of_process=rule.of_process,
         before_s=effect.before_s,
         lag_s=effect.lag_s,
         lasts_s=effect.lasts_s,

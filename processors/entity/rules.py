@@ -76,6 +76,7 @@ class EventRule:
     condition: str  # "": made of the event's word and code
     domain: str  # where the event does not say its own
     ends: frozenset[str]  # words of events that end it on the same device
+    of_process: bool  # it concerns the process that it names, and nobody else
     effect: Effect
 
 
@@ -165,6 +166,7 @@ def _event_rule(entry: Mapping[str, Any], groups: Mapping[str, frozenset[Kind]])
         condition=entry.get("condition", ""),
         domain=entry.get("domain", "hardware"),
         ends=frozenset(entry.get("ends", ())),
+        of_process=bool(entry.get("of_process", False)),
         effect=_effect(entry, groups),
     )
 

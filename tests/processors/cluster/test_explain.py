@@ -63,6 +63,13 @@ def test_somebody_else_was_killed(court: Court) -> None:
     assert "cause" not in the_incident(court)
 
 
+def test_a_process_that_is_no_rank_was_killed(court: Court) -> None:
+    node = node_of_four(court)
+    node.kernel("oom_kill", at=-0.2, device_kind="memory", domain="host", pid=9999, text="Killed process 9999")
+    court.hear(make_finding(Kind.RANK_DIED, 1, at=0.3, onset=0.1))
+    assert "cause" not in the_incident(court)
+
+
 def test_a_mount_that_stalls_explains_a_rank_that_does_not_come(court: Court) -> None:
     node = node_of_four(court)
     node.tell(EventName.PROBE_LATE, at=-1.0, mount="/data", operation="stat", age_s=0.5)

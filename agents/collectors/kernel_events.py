@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
+import time
+
 from ...diagnosis.kernel_log import KernelEvent, KernelLogReader
+from ...diagnosis.kernel_log.stamps import Calendar
 from ...telemetry.vocabulary import EventName
 from .collector import Happening, Moment
+
+#: Dates are told by the second; the seconds since boot beside them, where they agree, are exact.
+_AGREE_S = 2.0
 
 
 class KernelEvents:
     """``ParseLine`` of the kernel log's collector. One per log: the reader remembers."""
 
     def __init__(self, driver_version: str | None = None) -> None:
-        self._reader = KernelLogReader(driver_version)
+        self._calendar = Calendar(utc_offset_s=time.localtime().tm_gmtoff)
+        self._reader = KernelLogReader(driver_version, calendar=self._calendar)
 
     def __call__(self, line: str, moment: Moment) -> list[Happening]:
+        self._calendar.reference_s = moment.wall_ns / 1e9  # of dates without a year
         return [_happening(event, moment) for event in self._reader.read(line)]
 
 
+def _time_ns(event: KernelEvent, moment: Moment) -> int:
+    """Unix time of the line; that of its record where it tells none."""
+    if event.monotonic_s is not None:
+        since_boot_ns = moment.wall_ns - moment.mono_ns + round(event.monotonic_s * 1e9)
+        if event.time_s is None or abs(since_boot_ns / 1e9 - event.time_s) < _AGREE_S:
+            return since_boot_ns
+    return moment.wall_ns if event.time_s is None else round(event.time_s * 1e9)
+
+
 def _happening(event: KernelEvent, moment: Moment) -> Happening:
-    """A line without a wall clock of its own has that of its record."""
-    time_ns = moment.wall_ns if event.time_s is None else round(event.time_s * 1e9)
+    time_ns = _time_ns(event, moment)
     attributes: dict[str, str | int] = {
         "event": event.event,
         "code": event.code,

@@ -149,8 +149,9 @@ def judge(scenario: Scenario, outcome: Outcome, printed: Collection[int], step_e
         problems.append(f"bucket {incident['bucket']} instead of {truth.bucket}")
     if incident["kind"] not in (truth.kind, *truth.kinds):
         problems.append(f"kind {incident['kind']} instead of {' or '.join((truth.kind, *truth.kinds))}")
-    if truth.scope and incident["scope"] != truth.scope:
+    if truth.scope and incident["scope"] not in (truth.scope, *truth.scopes):
         problems.append(f"scope {incident['scope']} instead of {truth.scope}")
+    problems += _cause_problems(truth, incident, outcome)
     problems += _suspect_problems(truth.blame, named, guilty, plan.world_size)
     if truth.blame is not Blame.NOBODY and (named or truth.blame is not Blame.NO_INNOCENT):
         problems += evidence_problems(incident, plan.guilty[0], outcome.pids.get(plan.guilty[0]))
@@ -203,6 +204,32 @@ def judge(scenario: Scenario, outcome: Outcome, printed: Collection[int], step_e
         onset_right=_onset_right(scenario, outcome, incident),
         resolved_s=_resolved_after_s(scenario, outcome, incident, step_ends),
     )
+
+
+def _cause_problems(truth: Truth, incident: Mapping[str, Any], outcome: Outcome) -> list[str]:
+    """The condition named as the cause, its device (``devices`` in the truth folder: rank -> GPU), and its place."""
+    cause = incident.get("cause")
+    if not truth.causes:
+        return [f"names {cause['condition']} as the cause"] if cause else []
+    if not cause:
+        return [f"no cause instead of {' or '.join(truth.causes)}"]
+    problems = []
+    if cause["condition"] not in truth.causes:
+        problems.append(f"because of {cause['condition']} instead of {' or '.join(truth.causes)}")
+    rows = [row for row in incident["evidence"] if row.get("condition") == cause["condition"]]
+    onset = float(incident["times"]["onset"])
+    if not rows:
+        problems.append("the cause is not in the evidence")
+    elif cause["since"] > onset + ONSET_WITHIN_S and not str(cause["condition"]).startswith("mount"):
+        problems.append(f"the cause came {cause['since'] - onset:.1f} s after the onset")
+    gpus: dict[str, str] = outcome.devices
+    if cause["device_kind"] == "gpu":
+        right = {gpus.get(str(rank)) for rank in outcome.plan.guilty}
+        if str(cause["device"]).partition("/")[0] not in right:
+            problems.append(f"device {cause['device']} instead of {right}")
+        if any(suspect.get("gpu") not in right for suspect in incident["suspects"]):
+            problems.append("a suspect has no or another GPU")
+    return problems
 
 
 def _onset_problems(truth: Truth, incident: Mapping[str, Any], outcome: Outcome) -> list[str]:

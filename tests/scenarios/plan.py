@@ -54,6 +54,8 @@ class Truth:
     words: one of them must stand in the evidence, so that a person learns what ended the rank; empty: not judged.
     severities: what the incident must have been in turn, as its revisions say; empty: not judged.
     within_s: what Pace.WITHIN asks.
+    causes: conditions of the node of which one must be named as the cause; empty: none may be.
+    scopes: other scopes that are right too.
     incidents: how many there are, one per attempt that failed; each but the first knows of those before it.
     """
 
@@ -72,6 +74,8 @@ class Truth:
     silence: bool = False
     within_s: float = 0.0
     incidents: int = 1
+    causes: tuple[str, ...] = ()
+    scopes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,8 @@ START_S = 240.0
 #: After the verdict: time for a second, wrong incident to show itself, and for the stack to come in as a revision.
 SETTLE_S = 4.0
 STACK_S = 8.0
+#: What explains a stop may be read late: a probe of a mount goes every ten seconds.
+CAUSE_S = 25.0
 #: After this long past the time asked for, a verdict no longer counts.
 GIVE_UP_S = 15.0
 #: From SIGTERM until the whole tree is gone; torchrun alone gives its ranks 30 s.
@@ -80,6 +82,7 @@ class Outcome:
     resolved_seen: dict[str, float] = field(default_factory=dict)
     stopped_by_runner: bool = False
     harness_error: str = ""
+    devices: dict[str, str] = field(default_factory=dict)  # rank -> its GPU, where the node has played ones
     notes: tuple[str, ...] = field(default=())
 
     def to_json(self) -> dict[str, Any]:
@@ -121,6 +124,10 @@ class IncidentTail:
         """Whether there is one, and of this severity if it names one."""
         counted = [document for document in self.revisions if document["bucket"] not in ("planned", "telemetry")]
         return any(severity in ("", document["severity"]) for document in counted)
+
+    def explained(self) -> bool:
+        """Whether the current verdict names a condition of the node."""
+        return any(document.get("cause") for document in self.revisions)
 
     def located(self) -> bool:
         """Whether the current verdict says where its suspects are."""
@@ -181,6 +188,10 @@ class Job:
                 env=environment,
                 start_new_session=True,
             )
+
+    def devices(self) -> dict[str, str]:
+        """Rank -> its GPU, where the node has any."""
+        return {}
 
     def job_command(self) -> list[str]:
         return torchrun_command(self.scenario, self.plan, self.logs)
@@ -360,6 +371,9 @@ def run_plan(scenario: Scenario, plan: Plan, folder: Path) -> Outcome:
                 over = now > onset + asked_s(scenario, plan) + GIVE_UP_S
                 if first_verdict is not None:
                     patience = SETTLE_S if job.tail.located() or not scenario.truth.leaves_stack else STACK_S
+                    if scenario.truth.causes and not job.tail.explained():
+                        patience = CAUSE_S
+                    patience = max(patience, scenario.tail_s) if scenario.job else patience
                     over = now > first_verdict + patience
                     if scenario.ending is Ending.CRASHES:
                         over = now > first_verdict + STOP_S
@@ -402,5 +416,6 @@ def run_plan(scenario: Scenario, plan: Plan, folder: Path) -> Outcome:
         resolved_seen=job.tail.resolved_seen,
         stopped_by_runner=stopped_by_runner,
         harness_error=error,
+        devices=job.devices(),
         notes=tuple(notes),
     )

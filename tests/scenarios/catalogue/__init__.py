@@ -6,6 +6,7 @@ A new fault is one entry in a family's module and one function in ``workloads/fa
 from __future__ import annotations
 
 from .basics import BASICS
+from .causes import CAUSES
 from .clean import CLEAN
 from .company import COMPANY
 from .compiled import COMPILED
@@ -32,6 +33,7 @@ FAMILIES = {
     "company": COMPANY,
     "levels": LEVELS,
     "device": DEVICE,
+    "causes": CAUSES,
     "clean": CLEAN,
 }
 SCENARIOS = tuple(scenario for family in FAMILIES.values() for scenario in family)

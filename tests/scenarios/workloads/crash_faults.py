@@ -95,3 +95,26 @@ def kill_loader_worker(course: Course, tensor: torch.Tensor | None) -> None:
     """As the kernel does when memory is short: a helper of the loader is gone, the rank learns it at its next batch."""
     worker = multiprocessing.active_children()[0]
     os.kill(worker.pid or 0, signal.SIGKILL)
+
+
+@fault
+def abort_late(course: Course, tensor: torch.Tensor | None) -> None:
+    """As CUDA does it: the error of the device comes back with the next call, and the process aborts."""
+    time.sleep(0.15)
+    os.abort()
+
+
+@fault
+def too_much_memory(course: Course, tensor: torch.Tensor | None) -> None:
+    """A memory cgroup of its own, 64 MiB above what the rank has by now, and batches that are kept by mistake."""
+    group = next(Path(folder) for folder in ("/sys/fs/cgroup/memory", "/sys/fs/cgroup") if Path(folder).is_dir())
+    group = group / f"whichrank-scenario-{os.getpid()}"
+    group.mkdir()
+    modern = (group / "memory.max").exists()
+    used = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    limit = "memory.max" if modern else "memory.limit_in_bytes"
+    (group / limit).write_text(str(64 * MIB if not modern else used + 64 * MIB))
+    (group / "cgroup.procs").write_text(str(os.getpid()))
+    kept = []
+    while True:
+        kept.append(bytearray(os.urandom(1 << 10) * (1 << 12)))

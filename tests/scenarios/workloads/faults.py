@@ -13,6 +13,7 @@ import select
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -161,3 +162,13 @@ def swallow(course: Course, tensor: torch.Tensor | None) -> None:
     step = course.step
     for group in groups():
         group.swallows = lambda: course.stamp_step(step, __file__, 0, 10**9)
+
+
+@fault
+def read_of_a_mount(course: Course, tensor: torch.Tensor | None) -> None:
+    """The next batch lies on a file server that has just stopped answering."""
+    stalled = Path(course.plan["truth"]) / "stalled"
+    while not stalled.exists():
+        time.sleep(0.005)
+    with open(Path(stalled.read_text()) / "batch-17.bin", "rb") as batch:
+        batch.read()

@@ -348,7 +348,7 @@ class EmbeddedRunner:
                     self._place(index, record, index + 1, pending)
 
     def _place(self, emitter: int, record: Record, first: int, pending: list[dict[str, list[Record]]]) -> None:
-        """Put a record into the batch of the first operator that wants it; an emitted one also into the outbox."""
+        """Put a record into the batch of each operator that wants it; an emitted one also into the outbox."""
         if emitter >= 0:
             record = self._emit(record)
             if not isinstance(record.payload, Finding):
@@ -357,7 +357,6 @@ class EmbeddedRunner:
             key = self._operators[index].key_of(record)
             if key is not None:
                 pending[index].setdefault(key, []).append(record)
-                return
 
     def _context(self, index: int, key: str) -> _Context:
         context = self._contexts.get((index, key))

@@ -18,8 +18,6 @@ ConditionBody = Mapping[str, Any]
 
 #: Clocks and looks of one node agree so far.
 SLACK_S = 1.0
-#: Of what was measured by looking now and then, the beginning is known to a look.
-LOOK_S = 12.0
 MAX_RULED_OUT = 6
 _SEVERITY = {"fatal": 0, "error": 1, "warning": 2, "info": 3}
 _NOT_A_CAUSE = frozenset({"info"})
@@ -102,7 +100,7 @@ def _why_not(
     began, since = float(condition["since"]) - float(condition["lag_s"]), float(condition["since"])
     if condition["lasts_s"] == 0:  # measured: it explains while it lasts
         until = condition["until"]
-        if began - LOOK_S > onset + SLACK_S:
+        if began > onset + SLACK_S:
             return f"it began {since - onset:.0f} s after the onset"
         if until is not None and float(until) < onset - SLACK_S:
             return f"it was over {onset - float(until):.0f} s before the onset"
@@ -129,14 +127,13 @@ def _concerns(condition: ConditionBody, suspects: Sequence[Mapping[str, Any]], j
     mine = {rank["rank"] for rank in condition["ranks"] if rank["job"] == job}
     if condition["of_process"]:
         return any(suspect.get("rank") in mine for suspect in suspects)
-    if condition["device_kind"] in _OF_RANKS:
-        if mine:
-            return any(suspect.get("rank") in mine for suspect in suspects)
-        if condition["ranks"]:
-            return False  # of another job
-        known_others = {rank["rank"] for rank in condition["others"] if rank["job"] == job}
-        return any(s.get("node") == condition["entity"] and s.get("rank") not in known_others for s in suspects)
+    if condition["device_kind"] in _OF_RANKS:  # whose it is must be known
+        return any(suspect.get("rank") in mine or _is_on(suspect, condition) for suspect in suspects)
     return _same_node(condition, suspects) or any(suspect.get("rank") in mine for suspect in suspects)
+
+
+def _is_on(suspect: Mapping[str, Any], condition: ConditionBody) -> bool:
+    return bool(suspect.get("gpu")) and suspect["gpu"] == _gpu(condition)
 
 
 def _harmless_words(condition: ConditionBody) -> str:

@@ -11,7 +11,9 @@ from .rules import MetricRule, Rules, Test
 
 #: Fewer devices than this have no majority.
 MIN_PEERS = 4
-_VALUE, _TIME, _START, _HOLDS_SINCE, _CLEAR_SINCE = range(5)
+_VALUE, _TIME, _START, _HOLDS_SINCE, _CLEAR_SINCE, _CLEAR_AT = range(6)
+#: A look may be late by so much.
+_LATE_S = 1.0
 
 
 def take_samples(state: EntityState, samples: Samples, rules: Rules) -> list[Condition]:
@@ -34,6 +36,11 @@ def take_samples(state: EntityState, samples: Samples, rules: Rules) -> list[Con
     return changed
 
 
+def _series(rule: MetricRule, device: str) -> str:
+    where = ",".join(rule.where.values())
+    return f"{rule.condition}/{rule.metric}/{where}/{device}"
+
+
 def device_of(point: Point, rule: MetricRule) -> str:
     return "/".join(str(point.attributes.get(name, "")) for name in rule.device)
 
@@ -48,7 +55,7 @@ def _median_of_others(points: Mapping[str, Point]) -> dict[str, float]:
 
 def _holds(state: EntityState, rule: MetricRule, device: str, point: Point, peers: float | None) -> bool | None:
     """Whether the test holds now; None where a single point does not tell."""
-    key = f"{rule.condition}/{rule.metric}/{device}"
+    key = _series(rule, device)
     before = state.series.get(key)
     time = point.time_ns / 1e9
     row = [
@@ -57,6 +64,7 @@ def _holds(state: EntityState, rule: MetricRule, device: str, point: Point, peer
         point.start_ns / 1e9,
         before[_HOLDS_SINCE] if before else 0.0,
         before[_CLEAR_SINCE] if before else 0.0,
+        before[_CLEAR_AT] if before else 0.0,
     ]
     if before is None and len(state.series) >= MAX_SERIES:
         return None
@@ -88,7 +96,7 @@ def _holds(state: EntityState, rule: MetricRule, device: str, point: Point, peer
 
 
 def _follow(state: EntityState, rule: MetricRule, device: str, point: Point, *, held: bool) -> Iterable[Condition]:
-    row = state.series[f"{rule.condition}/{rule.metric}/{device}"]
+    row = state.series[_series(rule, device)]
     time = point.time_ns / 1e9
     condition = state.conditions.get(f"{rule.condition}/{device}")
     is_open = condition is not None and condition.until is None
@@ -101,9 +109,11 @@ def _follow(state: EntityState, rule: MetricRule, device: str, point: Point, *, 
             condition.value = f"{point.value:g}"
             return []
         if time - row[_HOLDS_SINCE] >= rule.hold_s:
-            return [_open(state, rule, device, point, row[_HOLDS_SINCE], condition)]
+            # It began between the last look that found nothing and the first that found it.
+            lag_s = row[_HOLDS_SINCE] - row[_CLEAR_AT] + _LATE_S if row[_CLEAR_AT] else rule.effect.lag_s
+            return [_open(state, rule, device, point, row[_HOLDS_SINCE], lag_s, condition)]
         return []
-    row[_HOLDS_SINCE] = 0.0
+    row[_HOLDS_SINCE], row[_CLEAR_AT] = 0.0, time
     if not is_open:
         return []
     assert condition is not None
@@ -116,7 +126,13 @@ def _follow(state: EntityState, rule: MetricRule, device: str, point: Point, *, 
 
 
 def _open(
-    state: EntityState, rule: MetricRule, device: str, point: Point, since: float, earlier: Condition | None
+    state: EntityState,
+    rule: MetricRule,
+    device: str,
+    point: Point,
+    since: float,
+    lag_s: float,
+    earlier: Condition | None,
 ) -> Condition:
     effect = rule.effect
     openings = [*(earlier.openings if earlier is not None else ()), since][-MAX_OPENINGS:]
@@ -135,7 +151,7 @@ def _open(
         source=rule.metric,
         value=f"{point.value:g}",
         before_s=effect.before_s,
-        lag_s=effect.lag_s,
+        lag_s=min(lag_s, effect.lag_s),
         tolerated_s=effect.tolerated_s,
         tolerated_times=effect.tolerated_times,
         openings=openings,

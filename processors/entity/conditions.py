@@ -39,6 +39,7 @@ class Condition:
     value: str = ""
     pid: int = 0
     of_process: bool = False
+    opened_by: str = ""  # of those told by metrics, the series
     before_s: float = 60.0
     lag_s: float = 2.0
     lasts_s: float = 0.0  # 0: it ends by what is measured

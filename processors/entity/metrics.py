@@ -117,6 +117,8 @@ def _follow(state: EntityState, rule: MetricRule, device: str, point: Point, *, 
     if not is_open:
         return []
     assert condition is not None
+    if condition.opened_by != _series(rule, device):  # another signal of it says whether it lasts
+        return []
     row[_CLEAR_SINCE] = row[_CLEAR_SINCE] or time
     if time - row[_CLEAR_SINCE] < rule.clear_s:
         return []
@@ -149,6 +151,7 @@ def _open(
         last=point.time_ns / 1e9,
         text=rule.shows.format(value=f"{point.value:g}", device=device),
         source=rule.metric,
+        opened_by=_series(rule, device),
         value=f"{point.value:g}",
         before_s=effect.before_s,
         lag_s=min(lag_s, effect.lag_s),

@@ -32,7 +32,7 @@ _EXPIRE = "expire"
 _STATE, _VERSION = "state", "version"
 #: A condition that is over is remembered for so long, for how often it came back.
 REMEMBERED_S = 3600.0
-_NOT_TOLD = frozenset({"openings", "told", "ends"})
+_NOT_TOLD = frozenset({"openings", "told", "ends", "opened_by"})
 
 
 class EntityOperator:

@@ -52,7 +52,7 @@ def test_the_job_dies_of_memory_that_the_kernel_took_back(court: Court) -> None:
     court.hear(make_finding(Kind.RANK_DIED, 1, at=0.3, onset=0.1))
     node.kernel("cgroup_oom_kill", at=0.0, device_kind="memory", domain="host", pid=101, text="Killed process 101")
     document = the_incident(court)
-    assert (document["scope"], document["cause"]["condition"]) == ("node", "cgroup_oom_kill")
+    assert (document["scope"], document["cause"]["condition"]) == ("application", "cgroup_oom_kill")
     assert document["advice"]["action"] == "raise_quota"
 
 

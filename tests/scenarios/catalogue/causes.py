@@ -91,7 +91,11 @@ CAUSES = (
         _HANG,
         name="killed by the kernel for its memory",
         truth=replace(
-            DIED, scope="node", causes=("cgroup_oom_kill",), pace=Pace.INSTANT, words=("out of memory", "Memory cgroup")
+            DIED,
+            scope="application",
+            causes=("cgroup_oom_kill",),
+            pace=Pace.INSTANT,
+            words=("out of memory", "Memory cgroup"),
         ),
         ending=Ending.CRASHES,
         fault="too_much_memory",

@@ -1,0 +1,241 @@
+"""Secrets in text that may leave the node: found by their shape or by the name before them, and removed.
+
+Pure, linear in the text, idempotent. What secrets look like and are called is in ``redaction.toml``. It errs towards
+removing: a line that loses a harmless word can still be read, a password that was sent cannot be called back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache, lru_cache
+from importlib import resources
+from typing import Any
+
+try:
+    import tomllib
+except ImportError:  # Python 3.10
+    import tomli as tomllib
+
+REMOVED = "[removed]"
+#: Characters before the name of a YAML entry, at most.
+_INDENT = 64
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+#: A name and what joins it to its value; a flag's value may come after a space.
+_NAME = re.compile(
+    r"""(?<![\w.\-$])(?P<dash>--?)?(?P<name>[A-Za-z][\w.\-]{0,63})\\{0,4}["']?"""
+    r"(?:[ \t]{0,3}(?P<sep>=>|:=|[:=])[ \t]{0,3}|(?(dash)[ \t]{1,3}(?!-)|(?!)))"
+)
+#: A value: quoted, quoted inside a quoted text, or bare. A bare one holds a mark of punctuation only if neither the end
+#: of the text nor another name comes after it.
+_VALUE = re.compile(
+    r"""
+      \\{1,4}(?P<inner>["'])(?P<escaped>[^\n\\]{1,4096}?)\\{1,4}(?P=inner)
+    | "(?P<double>(?:[^"\\\n]|\\.){1,8192})"
+    | '(?P<single>(?:[^'\\\n]|\\.){1,8192})'
+    | ["']?(?P<bare>\[removed\]|<[^<>\s]{0,256}>|
+        (?:[^\s"',;&|)}\]<>\\[]|[,;&|)}\]<>\\[](?!$|["'\s)}\],;&]|[\w.\-]{1,64}["']?[=:]))+)
+    """,
+    re.VERBOSE,
+)
+#: The same in words: "token is …", "API key …".
+_TOLD = re.compile(
+    r"(?i)\b(?:password|passwd|passphrase|secret|token|api[ _-]?key|access[ _-]?key|credentials?)"
+    r"[ \t]{1,3}(?:(?:is|was|value|of|set to|=|:)[ \t]{1,3})?[\"'`(<]?(?P<secret>[A-Za-z0-9_+/=.~-]{16,})"
+)
+_PLACEHOLDER = re.compile(
+    r"(?i)(?:\$\{?\w*\}?|\$\(.*|\$\{\{.*|\{\{?.*\}?\}|<.*>?|%\(?\w*\)?s?|\*+|x{3,}|\.{3,}|-+|none|null|nil|true|false|yes|no"
+    r"|undefined|unset|not[ _]?set|empty|missing|optional\[.*|str|string|bytes|int|bool|redacted|hidden|masked)\Z"
+)
+_CODE = re.compile(r"[A-Za-z_][\w.]{0,128}[(\[]|(?:[A-Za-z_]\w{0,64}\.){1,8}[A-Za-z_]\w{0,64}\Z")
+_CHUNK = re.compile(r"[A-Za-z0-9]+")
+_TURN = re.compile(r"(?<=[A-Za-z])\d|(?<=\d)[A-Za-z]|(?<=[a-z])[A-Z]")
+
+
+class _Naming(Enum):
+    HARMLESS = 0
+    #: The value is removed if it looks random.
+    WEAK = 1
+    SECRET = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A secret that is known by itself. hints: small letters, one of which must be in the text (none: always try)."""
+
+    name: str
+    hints: tuple[str, ...]
+    pattern: re.Pattern[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The words of ``redaction.toml``, section names."""
+
+    words: frozenset[str]
+    endings: tuple[str, ...]
+    rows: tuple[str, ...]
+    about: frozenset[str]
+    token_words: frozenset[str]
+    token_before: frozenset[str]
+    token_model: frozenset[str]
+    weak: frozenset[str]
+    #: One of these is in every text that holds such a name, in small letters.
+    hints: re.Pattern[str]
+
+
+@cache
+def shapes() -> tuple[Shape, ...]:
+    return tuple(
+        Shape(entry["name"], tuple(entry["hints"]), re.compile(entry["pattern"])) for entry in _rules()["shape"]
+    )
+
+
+@cache
+def names() -> Names:
+    raw = _rules()["names"]
+    parts = {*raw["words"], *raw["endings"], *raw["token_words"], *raw["weak"]} | {
+        row.rpartition(" ")[2] for row in raw["rows"]
+    }
+    shortest = sorted(part for part in parts if not any(other != part and other in part for other in parts))
+    return Names(
+        words=frozenset(raw["words"]),
+        endings=tuple(raw["endings"]),
+        rows=tuple(f" {row} " for row in raw["rows"]),
+        about=frozenset(raw["about"]),
+        token_words=frozenset(raw["token_words"]),
+        token_before=frozenset(raw["token_before"]),
+        token_model=frozenset(raw["token_model"]),
+        weak=frozenset(raw["weak"]),
+        hints=re.compile("|".join(map(re.escape, shortest))),
+    )
+
+
+def redact(text: str) -> str:
+    """The text without its secrets, each replaced by ``[removed]``."""
+    lowered = text.lower()
+    for shape in shapes():
+        if not shape.hints or any(hint in lowered for hint in shape.hints):
+            text = shape.pattern.sub(_remove_shape, text)
+    if names().hints.search(lowered):
+        text = _remove_named(text)
+        text = _TOLD.sub(lambda match: _remove_shape(match) if _is_random(match["secret"]) else match[0], text)
+    return text
+
+
+def redact_bytes(content: bytes) -> bytes:
+    """The same for text of unknown encoding: what is not UTF-8 stays as it is."""
+    return redact(content.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+
+
+def redact_command(arguments: Sequence[str]) -> tuple[str, ...]:
+    """A command line, argument by argument: a value may stand in the argument after its flag."""
+    left: list[str] = []
+    flag = ""
+    for argument in arguments:
+        name, sep, value = argument.partition("=")
+        if flag and not argument.startswith("-") and _is_secret(flag, argument):
+            left.append(REMOVED)
+        elif sep and _is_secret(name.lstrip("-"), value):
+            left.append(f"{name}={REMOVED}")
+        elif flag in ("u", "user", "proxy-user") and ":" in argument:
+            left.append(f"{argument.partition(':')[0]}:{REMOVED}")
+        else:
+            left.append(redact(argument))
+        flag = argument.lstrip("-") if argument.startswith("-") and not sep else ""
+    return tuple(left)
+
+
+@cache
+def _rules() -> dict[str, Any]:
+    text = resources.files(__package__).joinpath("redaction.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+def _remove_shape(match: re.Match[str]) -> str:
+    has_group = "secret" in match.re.groupindex
+    begin, end = match.span("secret") if has_group else match.span()
+    if match.string.startswith(REMOVED, begin):
+        return match[0]
+    return match.string[match.start() : begin] + REMOVED + match.string[end : match.end()]
+
+
+def _remove_named(text: str) -> str:
+    pieces: list[str] = []
+    done = 0
+    at = 0
+    while (named := _NAME.search(text, at)) is not None:
+        at = named.end()
+        naming = _naming(named["name"])
+        if naming is _Naming.HARMLESS:
+            at = named.end("name")
+            continue
+        value = _VALUE.match(text, at)
+        if value is None:
+            continue
+        begin, at = value.span(value.lastgroup or 0)
+        if not _is_secret(named["name"], text[begin:at]) or (
+            text[at : at + 1] in ("[", "(") and _CODE.fullmatch(text, begin, at)
+        ):
+            continue
+        if value.lastgroup == "bare" and named["sep"] == ":" and naming is _Naming.SECRET:
+            line = text.rfind("\n", 0, named.start()) + 1
+            if named.start() - line < _INDENT and not text[line : named.start()].strip(" \t-"):
+                end = text.find("\n", at)  # YAML: the value goes on to the end of its line
+                at = len(text) if end < 0 else end
+        pieces += (text[done:begin], REMOVED)
+        done = at
+    return "".join((*pieces, text[done:])) if pieces else text
+
+
+@lru_cache(8192)
+def _naming(name: str) -> _Naming:
+    """How much a name says about its value."""
+    known = names()
+    words = [word.lower() for word in _WORD.findall(name)]
+    while words and words[-1].isdigit():
+        words.pop()
+    if not words or words[-1] in known.about:
+        return _Naming.HARMLESS
+    spaced = f" {' '.join(words)} "
+    if any(word in known.words or word.endswith(known.endings) for word in words) or any(
+        row in spaced for row in known.rows
+    ):
+        return _Naming.SECRET
+    if words[-1] in known.token_words:
+        before = words[:-1]
+        if known.token_model.intersection(before):
+            return _Naming.HARMLESS
+        if known.token_before.intersection(before) or (before and name.isupper()):
+            return _Naming.SECRET
+        return _Naming.WEAK
+    return _Naming.WEAK if words[-1] in known.weak else _Naming.HARMLESS
+
+
+def _is_secret(name: str, value: str) -> bool:
+    naming = _naming(name)
+    if naming is _Naming.HARMLESS or value.startswith(REMOVED) or len(value) < 2:
+        return False
+    if _PLACEHOLDER.match(value):
+        return False
+    if naming is _Naming.WEAK or (value.isdigit() and len(value) < 10 and "tok" in name.lower()):
+        return _is_random(value)
+    # Code quoted by a traceback: password=getpass(), token=args.token, secret=secret.
+    code = _CODE.match(value)
+    if code is not None and (code[0].endswith(("(", "[")) or _naming(value.rpartition(".")[2]) is not _Naming.HARMLESS):
+        return False
+    return value != name
+
+
+def _is_random(value: str) -> bool:
+    """Whether a person would not have written this: digits among letters, in one long piece."""
+    if value.startswith(("/", "./", "../", "~")):
+        return False
+    pieces = [piece for piece in _CHUNK.findall(value[:512]) if len(piece) >= 8]
+    return any(
+        len(_TURN.findall(piece)) >= 3 and any(c.isdigit() for c in piece) and any(c.isalpha() for c in piece)
+        for piece in pieces
+    )

@@ -72,7 +72,7 @@ class KernelLogCollector:
         try:
             lines = self._source.read(now, self._most_lines)
         except OSError as error:
-            return Collected(problems=(f"kernel log: {self._source.name}: {error.strerror or error}",))
+            return Collected(problems=(f"{self._source.name}: {error.strerror or error}",))
         self._lines += len(lines)
         self._storms += len(lines) >= self._most_lines
         happenings = [
@@ -98,7 +98,7 @@ class KernelLogCollector:
             except (OSError, ValueError) as error:
                 reasons.append(f"{name}: {getattr(error, 'strerror', None) or error}")
         self._again_ns = now.mono_ns + _AGAIN_NS
-        return f"kernel log: none can be read ({'; '.join(reasons)}); run the agent as root or name one in its settings"
+        return f"none can be read ({'; '.join(reasons)}); run the agent as root or name one in its settings"
 
     def _marked(self, happening: Happening) -> Happening:
         assert self._started is not None

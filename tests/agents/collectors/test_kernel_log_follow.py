@@ -486,7 +486,7 @@ def test_a_source_that_fails_is_a_problem_and_no_crash() -> None:
             pass
 
     collector = KernelLogCollector(parse, {"failing": Failing})
-    assert collector.collect(at(1)).problems == ("kernel log: failing: Input/output error",)
+    assert collector.collect(at(1)).problems == ("failing: Input/output error",)
     collector.close()
 
 

@@ -47,7 +47,7 @@ class FollowedFile:
         self._mark = b""
         self._half = bytearray()
         #: The rest of the line at hand is left out: it was cut, or we began in its middle.
-        self._skipping = self._offset > 0
+        self._skipping = self._offset > 0 and os.pread(self._fd, 1, self._offset - 1) != b"\n"
         self._idle_reads = 0
         #: Last lines of a file that is no more, which had no end.
         self._ended: list[bytes] = []
@@ -71,6 +71,11 @@ class FollowedFile:
             lines.append(self._line(self._half))
             self._half.clear()
         return lines
+
+    @property
+    def offset(self) -> int:
+        """Up to where the file was read."""
+        return self._offset
 
     def close(self) -> None:
         if self._fd >= 0:

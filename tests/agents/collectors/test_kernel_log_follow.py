@@ -78,8 +78,8 @@ def ring() -> Ring:
     return Ring()
 
 
-def kmsg_collector(ring: Ring, **options: int) -> KernelLogCollector:
-    return KernelLogCollector(parse, {"ring": lambda: KmsgSource(7200, "ring", ring.open)}, **options)
+def kmsg_collector(ring: Ring, most_lines: int = 2000) -> KernelLogCollector:
+    return KernelLogCollector(parse, {"ring": lambda: KmsgSource(7200, "ring", ring.open)}, most_lines=most_lines)
 
 
 def lines_of(collected: Collected) -> list[str]:

@@ -16,6 +16,8 @@ from .pressure import parse_pressure
 from .small_files import keyed_numbers, read_number, read_text, whole_number
 
 _MOST_LEVELS = 16
+#: Characters of a group's path that are told: its end says whose it is.
+_MOST_PATH = 256
 #: Version 1 says "no limit" by the largest number of pages.
 _NO_LIMIT_BYTES = 1 << 62
 _OCTAL = re.compile(r"\\([0-7]{3})")
@@ -137,7 +139,7 @@ class CgroupReader:
         levels = []
         for depth in range(len(parts), -1, -1)[:_MOST_LEVELS]:
             name = "/".join(parts[:depth])
-            levels.append(_Level(f"/{name}", mount.folder / name))
+            levels.append(_Level(f"/{name}"[-_MOST_PATH:], mount.folder / name))
         return (version, levels) if os.path.isdir(levels[0].folder) else (0, [])
 
 

@@ -7,6 +7,7 @@ behind skips to the newest part. All that is skipped is counted.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from dataclasses import dataclass
@@ -97,8 +98,10 @@ class FollowedFile:
             # After "copytruncate" a writer goes on at its old place, and the file begins with a hole.
             try:
                 self._offset = max(self._offset, os.lseek(self._fd, self._offset, os.SEEK_DATA))
-            except OSError:
-                return b""
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # nothing but a hole up to the end
+                    return b""
+                # Some file systems do not know of holes.
         if end - self._offset > MAX_BEHIND_BYTES:
             self.counts.lost_bytes += end - MAX_BEHIND_BYTES - self._offset
             self._offset = end - MAX_BEHIND_BYTES

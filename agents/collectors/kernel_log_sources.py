@@ -6,6 +6,7 @@ loses meanwhile is counted.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -90,7 +91,7 @@ class KmsgSource:
             except BrokenPipeError:
                 continue  # overwritten before we came; the next read is the oldest that is left
             except OSError as error:
-                if error.errno == 22:  # EINVAL: longer than our buffer, and skipped by the kernel
+                if error.errno == errno.EINVAL:  # longer than our buffer, and skipped by the kernel
                     self.counts.lost_lines += 1
                     continue
                 raise

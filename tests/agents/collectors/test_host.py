@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -450,3 +451,19 @@ def test_a_real_oom_kill_in_a_real_group() -> None:
         assert keyed_numbers((group / "memory.oom_control").read_text())["oom_kill"] == 1
     finally:
         group.rmdir()
+
+
+def test_the_metrics_have_conventional_names_where_there_are_some_and_are_measured() -> None:
+    published = pytest.importorskip("opentelemetry.semconv._incubating.metrics.system_metrics")
+    of_processes = pytest.importorskip("opentelemetry.semconv._incubating.metrics.process_metrics")
+    conventional = {
+        value for module in (published, of_processes) for value in vars(module).values() if isinstance(value, str)
+    }
+    # Of the Collector's host metrics, which have no convention yet.
+    conventional |= {f"system.cpu.load_average.{span}" for span in ("1m", "5m", "15m")}
+    folder = Path(__file__).parents[3]
+    sources = "".join(path.read_text() for path in (folder / "agents/collectors").glob("*.py"))
+    names = re.findall(r'^\["(.+)"\]$', (folder / "telemetry/node_metrics/host.toml").read_text(), re.MULTILINE)
+    assert len(names) > 50
+    assert [name for name in names if not name.startswith("whichrank.") and name not in conventional] == []
+    assert [name for name in names if f'"{name}"' not in sources and "load_average" not in name] == []

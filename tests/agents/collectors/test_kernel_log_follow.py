@@ -367,6 +367,18 @@ def test_a_hole_before_the_next_line_costs_nothing(tmp_path: Path) -> None:
     assert time.process_time() - begin_s < 1
 
 
+def test_a_file_system_that_knows_no_holes_is_read_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(os, "lseek", refuse)
+    log = tmp_path / "log"
+    log.write_text("a\nb\n")
+    assert follow(log)() == ["a", "b"]
+
+
 def test_half_lines_wait_for_their_end_but_not_forever(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("whole\nha")

@@ -30,6 +30,8 @@ _QUIET_NS = 3_600_000_000_000
 #: The file of a rank that has ended is read for so long: its last words are what counts.
 _LAST_WORDS_NS = 30_000_000_000
 _MOST_FILES = 256
+#: What rotation has packed was read before.
+_PACKED = (".gz", ".xz", ".zst", ".bz2", ".lz4", ".zip")
 _MOST_NAMES = 4096
 
 
@@ -272,7 +274,8 @@ class JobLogsCollector:
 def _matches(pattern: str, most: int) -> list[str]:
     found: list[str] = []
     for path in glob.iglob(os.path.expanduser(pattern), recursive=True):
-        found.append(path)
+        if not path.endswith(_PACKED):
+            found.append(path)
         if len(found) >= most:
             break
     return sorted(found)

@@ -254,8 +254,9 @@ def test_links_and_what_is_no_file_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "x.log").symlink_to(tmp_path / "secret")
     os.mkfifo(tmp_path / "y.log")
     (tmp_path / "z.log").mkdir()
+    (tmp_path / "w.log.1.gz").write_bytes(b"\x1f\x8b packed")
     seen = Classifier()
-    collector = JobLogsCollector(seen, patterns=[str(tmp_path / "*.log")])
+    collector = JobLogsCollector(seen, patterns=[str(tmp_path / "*.log*")])
     assert collector.collect(at(0)).problems == []
     assert seen.lines == []
     collector.close()

@@ -7,6 +7,7 @@ removing: a line that loses a harmless word can still be read, a password that w
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -14,10 +15,10 @@ from functools import cache, lru_cache
 from importlib import resources
 from typing import Any
 
-try:
+if sys.version_info >= (3, 11):
     import tomllib
-except ImportError:  # Python 3.10
-    import tomli as tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
 REMOVED = "[removed]"
 #: Characters before the name of a YAML entry, at most.
@@ -64,7 +65,10 @@ class _Naming(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A secret that is known by itself. hints: small letters, one of which must be in the text (none: always try)."""
+    """A secret that is known by itself. hints: small letters, one of which must be in the text (none: always try).
+
+    Its named groups are what is removed, or all of it without any.
+    """
 
     name: str
     hints: tuple[str, ...]
@@ -139,25 +143,26 @@ def redact_command(arguments: Sequence[str]) -> tuple[str, ...]:
         name, sep, value = argument.partition("=")
         if flag and not argument.startswith("-") and _is_secret(flag, argument):
             left.append(REMOVED)
-        elif sep and _is_secret(name.lstrip("-"), value):
+        elif sep and _is_secret(name, value):
             left.append(f"{name}={REMOVED}")
-        elif flag in ("u", "user", "proxy-user") and ":" in argument:
+        elif flag in ("-u", "--user", "--proxy-user") and ":" in argument:
             left.append(f"{argument.partition(':')[0]}:{REMOVED}")
         else:
             left.append(redact(argument))
-        flag = argument.lstrip("-") if argument.startswith("-") and not sep else ""
+        flag = argument if argument.startswith("-") and not sep else ""
     return tuple(left)
 
 
 @cache
 def _rules() -> dict[str, Any]:
     text = resources.files(__package__).joinpath("redaction.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    rules: dict[str, Any] = tomllib.loads(text)
+    return rules
 
 
 def _remove_shape(match: re.Match[str]) -> str:
-    has_group = "secret" in match.re.groupindex
-    begin, end = match.span("secret") if has_group else match.span()
+    # Patterns have one group, or several of which one matches; without any, all of the match goes.
+    begin, end = match.span(match.lastgroup) if match.lastgroup else match.span()
     if match.string.startswith(REMOVED, begin):
         return match[0]
     return match.string[match.start() : begin] + REMOVED + match.string[end : match.end()]
@@ -169,7 +174,8 @@ def _remove_named(text: str) -> str:
     at = 0
     while (named := _NAME.search(text, at)) is not None:
         at = named.end()
-        naming = _naming(named["name"])
+        name = (named["dash"] or "") + named["name"]
+        naming = _naming(name)
         if naming is _Naming.HARMLESS:
             at = named.end("name")
             continue
@@ -177,7 +183,7 @@ def _remove_named(text: str) -> str:
         if value is None:
             continue
         begin, at = value.span(value.lastgroup or 0)
-        if not _is_secret(named["name"], text[begin:at]) or (
+        if not _is_secret(name, text[begin:at]) or (
             text[at : at + 1] in ("[", "(") and _CODE.fullmatch(text, begin, at)
         ):
             continue
@@ -193,7 +199,7 @@ def _remove_named(text: str) -> str:
 
 @lru_cache(8192)
 def _naming(name: str) -> _Naming:
-    """How much a name says about its value."""
+    """How much a name says about its value; with its dashes, where it is a flag."""
     known = names()
     words = [word.lower() for word in _WORD.findall(name)]
     while words and words[-1].isdigit():
@@ -209,7 +215,7 @@ def _naming(name: str) -> _Naming:
         before = words[:-1]
         if known.token_model.intersection(before):
             return _Naming.HARMLESS
-        if known.token_before.intersection(before) or (before and name.isupper()):
+        if known.token_before.intersection(before) or name.isupper() or name.startswith("-"):
             return _Naming.SECRET
         return _Naming.WEAK
     return _Naming.WEAK if words[-1] in known.weak else _Naming.HARMLESS

@@ -1,7 +1,7 @@
 """Threads of ranks that wait uninterruptibly (state D): since when, in which function of the kernel, and for what.
 
-Such a wait is normal for milliseconds. One that is met at several looks in a row is told once per rank, again each time
-that it has doubled, and when it is over.
+Such a wait is normal for milliseconds. One that is met at several looks in a row is told once per rank, again now and
+then while it lasts, and when it is over.
 """
 
 from __future__ import annotations
@@ -17,13 +17,10 @@ from .collector import Happening, Moment
 from .job_process import JobProcess
 from .process_files import blocked_threads, kernel_functions, read_process, read_switches, thread_name
 
-try:
-    import tomllib
-except ImportError:  # Python 3.10
-    import tomli as tomllib
-
 #: Looks in a row.
 CONFIRM_LOOKS = 3
+#: Who hears nothing more of a wait for a minute takes it for over.
+REPEAT_NS = 20_000_000_000
 
 
 @dataclass(slots=True)
@@ -38,7 +35,7 @@ class _Wait:
 
 @dataclass(slots=True)
 class _Told:
-    age_ns: int
+    mono_ns: int
     happening: Happening
 
 
@@ -98,53 +95,65 @@ class BlockedRanks:
             if told is None:
                 return []
             del self._told[rank.pid]
-            attributes = {**told.happening.attributes, "over": True}
+            attributes = {**told.happening.attributes, "state": self._state(rank.pid), "over": True}
             return [Happening(name=EventName.RANK_PROCESS, time_ns=now.wall_ns, mono_ns=now.mono_ns,
                               attributes=attributes, pid=rank.pid)]  # fmt: skip
         thread, wait = min(confirmed.items(), key=lambda each: (each[1].since.mono_ns, each[0]))
-        age_ns = now.mono_ns - wait.since.mono_ns
-        if told is not None and age_ns < 2 * told.age_ns:
+        if told is not None and now.mono_ns - told.mono_ns < REPEAT_NS:
             return []
         happening = self._happening(rank, thread, wait, len(confirmed), now)
-        self._told[rank.pid] = _Told(age_ns, happening)
+        self._told[rank.pid] = _Told(now.mono_ns, happening)
         return [happening]
 
     def _happening(self, rank: JobProcess, thread: int, wait: _Wait, threads: int, now: Moment) -> Happening:
         functions = kernel_functions(self._proc, wait.process_pid, thread)
         switches = read_switches(self._proc, wait.process_pid, thread).get("voluntary", wait.switches)
+        name = thread_name(self._proc, wait.process_pid, thread)
+        age_s = (now.mono_ns - wait.since.mono_ns) / 1e9
+        where, what = functions[0] if functions else "", waits_for(functions)
         return Happening(
             name=EventName.RANK_PROCESS,
-            time_ns=wait.since.wall_ns,
-            mono_ns=wait.since.mono_ns,
+            time_ns=now.wall_ns,
+            mono_ns=now.mono_ns,
             pid=rank.pid,
             attributes={
                 "state": "D",
                 "over": False,
-                "age_s": round((now.mono_ns - wait.since.mono_ns) / 1e9, 3),
+                "age_s": round(age_s, 3),
+                "wchan": where,
+                "waits_for": what,
+                "text": f"{name or 'a thread'} waits in the kernel for {age_s:.0f} s"
+                + (f", in {where}" if where else "")
+                + (f" ({what})" if what else ""),
+                # Conditions of several ranks are told apart by it.
+                "device_kind": "process",
+                "device": str(rank.pid),
                 "threads": threads,
-                "job": rank.job,
-                "rank": rank.rank,
                 "process_pid": wait.process_pid,
                 "thread_id": thread,
-                "thread": thread_name(self._proc, wait.process_pid, thread),
+                "thread": name,
                 "is_child": wait.process_pid != rank.pid,
                 # It sleeps and wakes: slow, not stuck.
                 "moves": switches > wait.switches,
                 "kernel_functions": functions,
-                "waits_for": waits_for(functions),
             },
         )
 
+    def _state(self, pid: int) -> str:
+        numbers = read_process(self._proc, pid)
+        return numbers.state if numbers is not None and numbers.state != "D" else "S"
+
 
 def waits_for(functions: Sequence[str]) -> str:
-    """By ``wait_sites.toml``; empty if nothing there is known."""
-    for word, prefixes in _sites():
+    """By ``wait_sites.tsv``; empty if nothing there is known."""
+    for word, prefixes in wait_sites():
         if any(function.startswith(prefixes) for function in functions):
             return word
     return ""
 
 
 @cache
-def _sites() -> tuple[tuple[str, tuple[str, ...]], ...]:
-    text = resources.files(__package__).joinpath("wait_sites.toml").read_text(encoding="utf-8")
-    return tuple((site["waits_for"], tuple(site["prefixes"])) for site in tomllib.loads(text)["site"])
+def wait_sites() -> tuple[tuple[str, tuple[str, ...]], ...]:
+    text = resources.files(__package__).joinpath("wait_sites.tsv").read_text(encoding="utf-8")
+    rows = [line.split("\t") for line in text.splitlines() if line and not line.startswith("#")]
+    return tuple((word, tuple(prefixes.split())) for word, prefixes in rows)

@@ -16,6 +16,8 @@ from .pressure import parse_pressure
 from .small_files import keyed_numbers, read_number, read_text, whole_number
 
 _MOST_LEVELS = 16
+#: Characters of a group's path that are told: its end says whose it is.
+_MOST_PATH = 256
 #: Version 1 says "no limit" by the largest number of pages.
 _NO_LIMIT_BYTES = 1 << 62
 _OCTAL = re.compile(r"\\([0-7]{3})")
@@ -51,7 +53,7 @@ class MemoryLimit:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuLimit:
     path: str
-    cores: float | None
+    cores: float
     throttled_s: float
 
 
@@ -63,7 +65,10 @@ class PidsLimit:
 
 
 class CgroupReader:
-    """proc, sys: where these file systems are; mount points below ``/sys`` are looked up under ``sys``."""
+    """proc, sys: where these file systems are; mount points below ``/sys`` are looked up under ``sys``.
+
+    pid None: this process.
+    """
 
     def __init__(self, proc: Path, sys: Path) -> None:
         self._proc = proc
@@ -78,14 +83,14 @@ class CgroupReader:
             for controller in [""] if kind[0] == "cgroup2" else kind[2].split(","):
                 self._mounts.setdefault(controller, _Mount(folder, root))
 
-    def memory(self, pid: int) -> MemoryLimit | None:
+    def memory(self, pid: int | None) -> MemoryLimit | None:
         """None: no memory controller that we could see."""
         version, levels = self._levels(pid, "memory")
         if version == 2:
             return _memory_2(levels)
         return _memory_1(levels) if version == 1 else None
 
-    def cpu(self, pid: int) -> CpuLimit | None:
+    def cpu(self, pid: int | None) -> CpuLimit | None:
         """Of the lowest level with a limit; None without one."""
         version, levels = self._levels(pid, "cpu")
         for level in levels:
@@ -103,7 +108,7 @@ class CgroupReader:
             return CpuLimit(path=level.path, cores=quota / period, throttled_s=throttled_s)
         return None
 
-    def pids(self, pid: int) -> PidsLimit | None:
+    def pids(self, pid: int | None) -> PidsLimit | None:
         """Of the level with the least room; None without a limit."""
         _, levels = self._levels(pid, "pids")
         found: list[PidsLimit] = []
@@ -113,14 +118,14 @@ class CgroupReader:
                 found.append(PidsLimit(path=level.path, usage=usage, limit=limit))
         return min(found, key=lambda each: each.limit - each.usage, default=None)
 
-    def _levels(self, pid: int, controller: str) -> tuple[int, list[_Level]]:
+    def _levels(self, pid: int | None, controller: str) -> tuple[int, list[_Level]]:
         """(version, the process's own group first and the outermost last); (0, []) if it has none that we can see."""
         paths: dict[str, str] = {}
-        for line in (read_text(self._proc / str(pid) / "cgroup") or "").splitlines():
+        for line in (read_text(self._proc / ("self" if pid is None else str(pid)) / "cgroup") or "").splitlines():
             _, _, rest = line.partition(":")
-            controllers, found, path = rest.partition(":")
+            controllers, found, group = rest.partition(":")
             if found:
-                paths.update(dict.fromkeys(controllers.split(","), path))
+                paths.update(dict.fromkeys(controllers.split(","), group))
         version = 1 if controller in paths else 2
         key = controller if version == 1 else ""
         path, mount = paths.get(key), self._mounts.get(key)
@@ -134,7 +139,7 @@ class CgroupReader:
         levels = []
         for depth in range(len(parts), -1, -1)[:_MOST_LEVELS]:
             name = "/".join(parts[:depth])
-            levels.append(_Level(f"/{name}", mount.folder / name))
+            levels.append(_Level(f"/{name}"[-_MOST_PATH:], mount.folder / name))
         return (version, levels) if os.path.isdir(levels[0].folder) else (0, [])
 
 

@@ -7,6 +7,7 @@ behind skips to the newest part. All that is skipped is counted.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ class FollowedFile:
         self._mark = b""
         self._half = bytearray()
         #: The rest of the line at hand is left out: it was cut, or we began in its middle.
-        self._skipping = self._offset > 0
+        self._skipping = self._offset > 0 and os.pread(self._fd, 1, self._offset - 1) != b"\n"
         self._idle_reads = 0
         #: Last lines of a file that is no more, which had no end.
         self._ended: list[bytes] = []
@@ -72,6 +73,11 @@ class FollowedFile:
             self._half.clear()
         return lines
 
+    @property
+    def offset(self) -> int:
+        """Up to where the file was read."""
+        return self._offset
+
     def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
@@ -92,8 +98,10 @@ class FollowedFile:
             # After "copytruncate" a writer goes on at its old place, and the file begins with a hole.
             try:
                 self._offset = max(self._offset, os.lseek(self._fd, self._offset, os.SEEK_DATA))
-            except OSError:
-                return b""
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # nothing but a hole up to the end
+                    return b""
+                # Some file systems do not know of holes.
         if end - self._offset > MAX_BEHIND_BYTES:
             self.counts.lost_bytes += end - MAX_BEHIND_BYTES - self._offset
             self._offset = end - MAX_BEHIND_BYTES

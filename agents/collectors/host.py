@@ -16,22 +16,13 @@ from .cgroups import CgroupReader
 from .clock_state import ClockState, read_clock
 from .collector import Collected, Happening, Moment
 from .cpu_speed import CpuSpeed
+from .memory_files import Value, memory_values, paging_values
 from .pressure import parse_pressure
 from .small_files import decimal_number, keyed_numbers, listed, read_number, read_text, whole_number
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK") or 100
 #: Columns of "cpu" in /proc/stat.
 _CPU_MODES = ("user", "nice", "system", "idle", "iowait", "interrupt", "softirq", "steal")
-#: /proc/meminfo -> states that make up the whole, with "used" for the rest.
-_MEMORY = {"MemFree": "free", "Buffers": "buffers", "Cached": "cached"}
-#: The same -> kinds that lie across those states.
-_MEMORY_KINDS = {
-    "AnonPages": "anonymous",
-    "Dirty": "dirty",
-    "Writeback": "writeback",
-    "PageTables": "page_tables",
-    "Unevictable": "unevictable",
-}
 #: More groups than a node has jobs and ranks.
 _MOST_GROUPS = 64
 _MOST_ZONES = 64
@@ -76,7 +67,6 @@ class HostCollector:
         for see in (
             self._see_pressure,
             self._see_memory,
-            self._see_paging,
             self._see_processors,
             self._see_tables,
             self._see_shared_memory,
@@ -130,57 +120,17 @@ class HostCollector:
         numbers = keyed_numbers(read_text(self._proc / "meminfo") or "")
         if "MemTotal" not in numbers:
             self._cannot("meminfo")
-            return
-        self._add("system.memory.limit", numbers["MemTotal"] * 1024)
-        states = {state: numbers.get(key, 0) for key, state in _MEMORY.items()}
-        states["cached"] += numbers.get("SReclaimable", 0)
-        states["used"] = max(numbers["MemTotal"] - sum(states.values()), 0)
-        for state, kilobytes in states.items():
-            self._add("system.memory.usage", kilobytes * 1024, **{"system.memory.state": state})
-        for key, kind in _MEMORY_KINDS.items():
-            if key in numbers:
-                self._add("whichrank.memory.usage", numbers[key] * 1024, kind=kind)
-        if "MemAvailable" in numbers:
-            self._add("system.memory.linux.available", numbers["MemAvailable"] * 1024)
-        if "Shmem" in numbers:
-            self._add("system.memory.linux.shared", numbers["Shmem"] * 1024)
-        for key, state in (("SReclaimable", "reclaimable"), ("SUnreclaim", "unreclaimable")):
-            if key in numbers:
-                value = numbers[key] * 1024
-                self._add("system.memory.linux.slab.usage", value, **{"linux.memory.slab.state": state})
-        if "SwapTotal" in numbers and "SwapFree" in numbers:
-            free, used = numbers["SwapFree"] * 1024, (numbers["SwapTotal"] - numbers["SwapFree"]) * 1024
-            self._add("system.paging.usage", used, **{"system.paging.state": "used"})
-            self._add("system.paging.usage", free, **{"system.paging.state": "free"})
-        if numbers.get("HugePages_Total"):
-            page_bytes = numbers.get("Hugepagesize", 0) * 1024
-            used_pages = numbers["HugePages_Total"] - numbers.get("HugePages_Free", 0)
-            self._add("system.memory.linux.hugepages.limit", numbers["HugePages_Total"])
-            self._add("system.memory.linux.hugepages.page_size", page_bytes)
-            state_of = {"system.memory.linux.hugepages.state": "used"}
-            self._add("system.memory.linux.hugepages.usage", used_pages, **state_of)
-
-    def _see_paging(self) -> None:
-        numbers = keyed_numbers(read_text(self._proc / "vmstat") or "")
-        for key, direction in (("pswpin", "in"), ("pswpout", "out")):
-            if key in numbers:
-                self._add("system.paging.operations", numbers[key], **{"system.paging.direction": direction})
-        if "pgmajfault" in numbers:
-            self._add("system.paging.faults", numbers["pgmajfault"], **{"system.paging.fault.type": "major"})
-        if "oom_kill" in numbers:
-            self._add("whichrank.memory.oom_kills", numbers["oom_kill"])
-        stalls = [value for key, value in numbers.items() if key == "allocstall" or key.startswith("allocstall_")]
-        if stalls:
-            self._add("whichrank.memory.reclaim_stalls", sum(stalls))
+        else:
+            self._add_all(memory_values(numbers))
+        self._add_all(paging_values(keyed_numbers(read_text(self._proc / "vmstat") or "")))
 
     def _see_processors(self) -> None:
         words = (read_text(self._proc / "loadavg") or "").split()
-        loads = [decimal_number(word) for word in words[:3]]
-        if len(words) < 4 or None in loads:
+        loads = [load for load in map(decimal_number, words[:3]) if load is not None]
+        if len(loads) < 3:
             self._cannot("loadavg")
-        else:
-            for span, load in zip(("1m", "5m", "15m"), loads, strict=True):
-                self._add(f"system.cpu.load_average.{span}", load)
+        for span, load in zip(("1m", "5m", "15m"), loads, strict=False):
+            self._add(f"system.cpu.load_average.{span}", load)
         stat = read_text(self._proc / "stat") or ""
         if not stat.startswith("cpu "):
             self._cannot("stat")
@@ -195,9 +145,10 @@ class HostCollector:
                 self._add("system.process.count", numbers[key], **{"process.state": state})
         if "processes" in numbers:
             self._add("system.process.created", numbers["processes"])
-        self._add(
-            "system.cpu.logical.count", sum(line[3:4].isdigit() for line in stat.split("\n") if line[:3] == "cpu")
-        )
+        cores = sum(line[3:4].isdigit() for line in stat.split("\n") if line[:3] == "cpu")
+        self._add("system.cpu.logical.count", cores)
+        if loads:
+            self._add_share("whichrank.cpu.load_per_core", loads[0], cores)
         speed = self._cpu_speed.read()
         if speed.hertz is not None:
             self._add("whichrank.cpu.frequency", speed.hertz)
@@ -214,6 +165,7 @@ class HostCollector:
         else:
             self._add("whichrank.file_descriptors.usage", used)
             self._add("whichrank.file_descriptors.limit", limit)
+            self._add_share("whichrank.file_descriptors.utilization", used, limit)
         _, slash, threads = (read_text(self._proc / "loadavg") or "").partition("/")
         used = whole_number(threads.partition(" ")[0]) if slash else None
         limits = [read_number(self._proc / "sys/kernel" / name) for name in ("pid_max", "threads-max")]
@@ -221,6 +173,7 @@ class HostCollector:
         if used is not None and known:
             self._add("whichrank.threads.usage", used)
             self._add("whichrank.threads.limit", min(known))
+            self._add_share("whichrank.threads.utilization", used, min(known))
 
     def _see_shared_memory(self) -> None:
         try:
@@ -228,13 +181,15 @@ class HostCollector:
         except OSError as error:
             self._problems.append(f"{self._shared_memory}: {error.strerror}: how full it is stays unknown")
             return
+        used = state.f_blocks - state.f_bfree
         self._add("whichrank.shared_memory.limit", state.f_blocks * state.f_frsize)
-        self._add("whichrank.shared_memory.usage", (state.f_blocks - state.f_bfree) * state.f_frsize)
+        self._add("whichrank.shared_memory.usage", used * state.f_frsize)
+        self._add_share("whichrank.shared_memory.utilization", used, state.f_blocks)
 
     def _see_groups(self) -> None:
         """Limits of the agent's own groups and of the ranks', each group once."""
         told: set[tuple[str, str]] = set()
-        for pid in ("self", *self._pids()):
+        for pid in (None, *self._pids()):
             if len(told) > _MOST_GROUPS:
                 break
             memory, cpu, pids = self._cgroups.memory(pid), self._cgroups.cpu(pid), self._cgroups.pids(pid)
@@ -250,6 +205,9 @@ class HostCollector:
                 ):
                     if value is not None:
                         self._add(name, value, **group)
+                # File pages that can be dropped at once kill nobody.
+                used = memory.usage_bytes if memory.working_set_bytes is None else memory.working_set_bytes
+                self._add_share("whichrank.cgroup.memory.utilization", used, memory.limit_bytes or 0, **group)
             if cpu is not None and ("cpu", cpu.path) not in told:
                 told.add(("cpu", cpu.path))
                 group = {"whichrank.cgroup.path": cpu.path}
@@ -260,6 +218,7 @@ class HostCollector:
                 group = {"whichrank.cgroup.path": pids.path}
                 self._add("whichrank.cgroup.pids.usage", pids.usage, **group)
                 self._add("whichrank.cgroup.pids.limit", pids.limit, **group)
+                self._add_share("whichrank.cgroup.pids.utilization", pids.usage, pids.limit, **group)
 
     def _see_clock(self) -> None:
         self._add("whichrank.clock.steps", self._clock_steps)
@@ -310,11 +269,20 @@ class HostCollector:
             )
         )
 
+    def _add_all(self, values: Iterable[Value]) -> None:
+        for name, value, attributes in values:
+            self._add(name, value, **attributes)
+
+    def _add_share(self, name: str, part: float, whole: float, **attributes: str) -> None:
+        """Nothing where there is no whole, such as a limit."""
+        if whole > 0:
+            self._add(name, part / whole, **attributes)
+
     def _cannot(self, file: str, why: str = "it is absent or may not be read") -> None:
         self._problems.append(f"{self._proc / file}: {why}")
 
-    def _change(self, what: str, before: str, after: str, time_ns: int) -> Happening:
-        attributes = {"what": what, "before": before, "after": after}
+    def _change(self, what: str, old: str, new: str, time_ns: int) -> Happening:
+        attributes = {"what": what, "old": old, "new": new, "where": "host"}
         return Happening(name=EventName.CHANGE, time_ns=time_ns, mono_ns=self._now.mono_ns, attributes=attributes)
 
 

@@ -1,6 +1,6 @@
 """Collector of kernel lines: from the first source that can be read, through a parser that is passed in.
 
-At its start it looks back, and marks what is older than itself (``before_agent``) or than this boot (``before_boot``):
+At its start it looks back, and marks what is older than itself (``before_start``) or than this boot (``before_boot``):
 that is history, which explains but is no news. A storm is taken in portions; what is lost meanwhile is counted.
 """
 
@@ -18,6 +18,8 @@ from .kernel_log_sources import KMSG, LOG_FILES, JournalSource, KernelLogSource,
 #: A line without its end, and when: that of the record (kmsg, journald), or that of reading, where the line's own
 #: prefix tells the time (files). Returns what happened, at the line's own time as far as it tells one. Never raises.
 ParseLine = Callable[[str, Moment], Sequence[Happening]]
+#: What the parser has held back for lines to come; called when the log has fallen silent.
+Flush = Callable[[Moment], Sequence[Happening]]
 OpenSource = Callable[[], KernelLogSource]
 
 LOOK_BACK_S = 7200.0
@@ -45,12 +47,15 @@ class KernelLogCollector:
         parse: ParseLine,
         sources: dict[str, OpenSource] | None = None,
         *,
+        flush: Flush | None = None,
         period_s: float = 1.0,
         look_back_s: float = LOOK_BACK_S,
         most_lines: int = 2000,
     ) -> None:
         self.period_s = period_s
         self._parse = parse
+        self._flush = flush
+        self._is_flushed = True
         self._sources = default_sources(look_back_s=look_back_s) if sources is None else sources
         self._look_back_ns = int(look_back_s * 1e9)
         self._most_lines = most_lines
@@ -75,12 +80,12 @@ class KernelLogCollector:
             return Collected(problems=(f"{self._source.name}: {error.strerror or error}",))
         self._lines += len(lines)
         self._storms += len(lines) >= self._most_lines
-        happenings = [
-            self._marked(happening)
-            for line in lines
-            for happening in self._parse(line.text, line.moment)
-            if happening.time_ns >= self._started.wall_ns - self._look_back_ns
-        ]
+        found = [happening for line in lines for happening in self._parse(line.text, line.moment)]
+        if not lines and not self._is_flushed and self._flush is not None:
+            found += self._flush(now)
+        self._is_flushed = not lines
+        oldest_ns = self._started.wall_ns - self._look_back_ns
+        happenings = [self._marked(happening) for happening in found if happening.time_ns >= oldest_ns]
         return Collected(points=self._points(now), happenings=happenings)
 
     def close(self) -> None:
@@ -104,7 +109,7 @@ class KernelLogCollector:
         assert self._started is not None
         marks: dict[str, bool] = {}
         if happening.time_ns < self._started.wall_ns:
-            marks["before_agent"] = True
+            marks["before_start"] = True
         if happening.time_ns < self._started.wall_ns - self._started.mono_ns:
             marks["before_boot"] = True
         return redacted(replace(happening, attributes={**happening.attributes, **marks}))

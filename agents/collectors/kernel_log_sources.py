@@ -6,6 +6,7 @@ loses meanwhile is counted.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -17,6 +18,7 @@ from typing import Protocol
 
 from .collector import Moment
 from .followed_file import MAX_LINE_BYTES, FollowedFile
+from .log_clock import LogClock
 
 KMSG = "/dev/kmsg"
 #: Where loggers put kernel lines, by distribution.
@@ -31,6 +33,8 @@ _ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
 _JOURNAL_AGAIN_NS = 30_000_000_000
 _ANSWER_S = 5
 _S = 1_000_000_000
+#: Lines of the kernel that are older than journald.
+_BOOT_US = 120_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,20 +73,25 @@ class KmsgSource:
         self._begin_ns: int | None = None
         self._fd = (open_fd or _open_kmsg)(path)
         self._next_sequence: int | None = None
+        self._clock = LogClock()
+        #: When there was last nothing more to read.
+        self._drained_ns: int | None = None
 
     def read(self, now: Moment, most_lines: int) -> list[KernelLine]:
         if self._begin_ns is None:
             self._begin_ns = now.mono_ns - self._look_back_ns
         lines: list[KernelLine] = []
+        drained_ns, self._drained_ns = self._drained_ns, None
         while len(lines) < most_lines:
             try:
                 record = os.read(self._fd, _RECORD_BYTES)
             except BlockingIOError:
+                self._drained_ns = now.mono_ns
                 break
             except BrokenPipeError:
                 continue  # overwritten before we came; the next read is the oldest that is left
             except OSError as error:
-                if error.errno == 22:  # EINVAL: longer than our buffer, and skipped by the kernel
+                if error.errno == errno.EINVAL:  # longer than our buffer, and skipped by the kernel
                     self.counts.lost_lines += 1
                     continue
                 raise
@@ -95,9 +104,11 @@ class KmsgSource:
             if self._next_sequence is not None and sequence > self._next_sequence:
                 self.counts.lost_lines += sequence - self._next_sequence
             self._next_sequence = sequence + 1
-            if record_ns >= self._begin_ns:
-                # The kernel's log clock runs a little apart from the monotonic clock; nothing is of the future.
-                moment = moment_of_mono(min(record_ns, now.mono_ns), now)
+            if drained_ns is not None:
+                self._clock.see(record_ns, drained_ns, now.mono_ns)
+            mono_ns = self._clock.mono_ns(record_ns)
+            if mono_ns >= self._begin_ns:
+                moment = moment_of_mono(min(mono_ns, now.mono_ns), now)
                 lines += [KernelLine(text, moment) for text in texts]
         return lines
 
@@ -236,7 +247,11 @@ def parse_journal(document: bytes, now: Moment) -> tuple[str, KernelLine] | None
         message = record["MESSAGE"]
         if isinstance(message, list):
             message = bytes(message).decode("utf-8", "replace")
-        mono_us = record.get("_SOURCE_MONOTONIC_TIMESTAMP") or record.get("__MONOTONIC_TIMESTAMP")
+        # When it was received is told by a better clock, but the lines of the boot are received late.
+        mono_us = record.get("_SOURCE_MONOTONIC_TIMESTAMP")
+        received_us = record.get("__MONOTONIC_TIMESTAMP")
+        if mono_us is None or (received_us is not None and int(mono_us) > _BOOT_US):
+            mono_us = received_us or mono_us
         wall_us = record.get("__REALTIME_TIMESTAMP")
         moment = now
         if mono_us is not None:

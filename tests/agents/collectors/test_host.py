@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -187,11 +188,19 @@ def test_every_value_of_a_written_tree(make: Callable[..., HostCollector]) -> No
         "whichrank.cgroup.cpu.throttled /slurm/job_7": 4.5,
         "whichrank.cgroup.pids.usage /slurm/job_7": 90,
         "whichrank.cgroup.pids.limit /slurm/job_7": 100,
+        "whichrank.memory.available.share": 0.3,
+        "system.paging.utilization used": 0.6,
+        "whichrank.cpu.load_per_core": 1.75,
+        "whichrank.file_descriptors.utilization": 2000 / 90_000,
+        "whichrank.threads.utilization": 0.01234,
+        "whichrank.cgroup.memory.utilization /slurm/job_7": 0.6,
+        "whichrank.cgroup.pids.utilization /slurm/job_7": 0.9,
     }
     assert {name: found.get(name) for name in expected} == expected
     # A sensor that is not there, and a group without a limit, say nothing.
     assert not [name for name in found if "thermal_zone1" in name]
     assert "whichrank.cgroup.memory.limit /system.slice/whichrank.service" not in found
+    assert "whichrank.cgroup.memory.utilization /system.slice/whichrank.service" not in found
     assert sum(value for name, value in found.items() if name.startswith("system.memory.usage")) == 1_024_000_000
     assert collected.problems == []
 
@@ -200,12 +209,12 @@ def test_the_boot_is_told_once_and_again_when_it_changes(make: Callable[..., Hos
     collector = make()
     (first,) = collector.collect(NOW).happenings
     assert first.name is EventName.CHANGE
-    assert (first.attributes["what"], first.attributes["before"]) == ("boot", "")
+    assert (first.attributes["what"], first.attributes["old"]) == ("boot", "")
     assert first.time_ns == NOW.wall_ns - int(5000.25 * S)
     assert collector.collect(NOW).happenings == []
     write(tmp_path / "proc", {"sys/kernel/random/boot_id": "another\n"})
     (second,) = collector.collect(NOW).happenings
-    assert (second.attributes["before"], second.attributes["after"]) == (
+    assert (second.attributes["old"], second.attributes["new"]) == (
         PROC["sys/kernel/random/boot_id"].strip(),
         "another",
     )
@@ -442,3 +451,19 @@ def test_a_real_oom_kill_in_a_real_group() -> None:
         assert keyed_numbers((group / "memory.oom_control").read_text())["oom_kill"] == 1
     finally:
         group.rmdir()
+
+
+def test_the_metrics_have_conventional_names_where_there_are_some_and_are_measured() -> None:
+    published = pytest.importorskip("opentelemetry.semconv._incubating.metrics.system_metrics")
+    of_processes = pytest.importorskip("opentelemetry.semconv._incubating.metrics.process_metrics")
+    conventional = {
+        value for module in (published, of_processes) for value in vars(module).values() if isinstance(value, str)
+    }
+    # Of the Collector's host metrics, which have no convention yet.
+    conventional |= {f"system.cpu.load_average.{span}" for span in ("1m", "5m", "15m")}
+    folder = Path(__file__).parents[3]
+    sources = "".join(path.read_text() for path in (folder / "agents/collectors").glob("*.py"))
+    names = re.findall(r'^\["(.+)"\]$', (folder / "telemetry/node_metrics/host.toml").read_text(), re.MULTILINE)
+    assert len(names) > 50
+    assert [name for name in names if not name.startswith("whichrank.") and name not in conventional] == []
+    assert [name for name in names if f'"{name}"' not in sources and "load_average" not in name] == []

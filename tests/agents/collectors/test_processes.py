@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from whichrank.agents.collectors import blocked_ranks
 from whichrank.agents.collectors.blocked_ranks import waits_for
 from whichrank.agents.collectors.collector import Collected, Moment
 from whichrank.agents.collectors.job_process import JobProcess
@@ -182,29 +183,32 @@ def test_a_rank_that_waits_uninterruptibly_is_told_when_it_is_sure(proc: Proc) -
     proc.blocked(10, 11, NFS_STACK)
     collects = collector(proc, (10, 3))
     told = [collects.collect(at(5 * look)).happenings for look in range(13)]
-    # Confirmed at the third look, then each time that the wait has doubled.
-    assert [look for look, happenings in enumerate(told) if happenings] == [2, 4, 8]
+    # Confirmed at the third look, then every 20 s.
+    assert [look for look, happenings in enumerate(told) if happenings] == [2, 6, 10]
     (first,) = told[2]
     assert first.name is EventName.RANK_PROCESS
-    assert (first.pid, first.time_ns) == (10, at(0).wall_ns)
+    # The wait began age_s before the time of the event.
+    assert (first.pid, first.time_ns) == (10, at(10).wall_ns)
     assert dict(first.attributes) == {
         "state": "D",
         "over": False,
         "age_s": 10.0,
+        "wchan": "rpc_wait_bit_killable",
+        "waits_for": "nfs",
+        "text": "pt_main waits in the kernel for 10 s, in rpc_wait_bit_killable (nfs)",
+        "device_kind": "process",
+        "device": "10",
         "threads": 1,
-        "job": "j",
-        "rank": 3,
         "process_pid": 10,
         "thread_id": 11,
         "thread": "pt_main",
         "is_child": False,
         "moves": False,
         "kernel_functions": ("rpc_wait_bit_killable", "nfs_wait_bit_killable", "vfs_read"),
-        "waits_for": "nfs",
     }
     proc.process(10, threads={11: "S"})
     (over,) = collects.collect(at(70)).happenings
-    assert over.attributes["over"] is True
+    assert (over.attributes["over"], over.attributes["state"]) == (True, "S")
     assert over.attributes["waits_for"] == "nfs"
     assert collects.collect(at(75)).happenings == []
 
@@ -238,7 +242,7 @@ def test_many_threads_are_one_news_and_the_longest_speaks(proc: Proc) -> None:
     collects = collector(proc, (10, 0))
     collects.collect(at(0))
     proc.process(10, threads={thread: "D" for thread in range(11, 40)})
-    told = [happening for look in range(1, 5) for happening in collects.collect(at(5 * look)).happenings]
+    told = [happening for look in range(1, 7) for happening in collects.collect(at(5 * look)).happenings]
     assert [happening.attributes["thread_id"] for happening in told] == [11, 11]
     assert told[-1].attributes["threads"] == 29
 
@@ -286,6 +290,18 @@ def test_what_may_not_be_read_is_said_in_one_line(proc: Proc) -> None:
 )
 def test_what_it_waits_for(functions: tuple[str, ...], expected: str) -> None:
     assert waits_for(functions) == expected
+
+
+def test_the_table_of_wait_sites_is_sound() -> None:
+    """No word twice, and no prefix that an earlier line makes unreachable."""
+    sites = blocked_ranks.wait_sites()
+    words = [word for word, _ in sites]
+    assert len(words) == len(set(words)) >= 10
+    earlier: list[str] = []
+    for _, prefixes in sites:
+        assert prefixes
+        assert [prefix for prefix in prefixes if prefix.startswith(tuple(earlier))] == []
+        earlier += prefixes
 
 
 @pytest.mark.parametrize("text", ["", "1 (x) S", "1 x S 1", "1 (x) SS " + "1 " * 30, "1 (x) S " + "x " * 30])

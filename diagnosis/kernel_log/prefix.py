@@ -1,8 +1,7 @@
 """Takes a kernel line out of whatever wrapped it: dmesg, /dev/kmsg, pstore, syslog, journald, containers, Kubernetes.
 
 Wrappers nest (a syslog line inside a container's JSON inside ``kubectl logs --prefix``), so they are taken off from the
-left until none is left. What each one tells of time, host and level is kept; inner ones win for the host, the first
-wall clock wins for the time.
+left until none is left. What each one tells is kept: the innermost host, of either clock the outermost.
 """
 
 from __future__ import annotations
@@ -64,7 +63,8 @@ def _nothing(line: Line, found: re.Match[str], calendar: Calendar) -> None:
 
 
 def _monotonic(line: Line, found: re.Match[str], calendar: Calendar) -> None:
-    line.monotonic_s = float(found["mono"])
+    if line.monotonic_s is None:
+        line.monotonic_s = float(found["mono"])
 
 
 def _kmsg(line: Line, found: re.Match[str], calendar: Calendar) -> None:

@@ -40,7 +40,7 @@ _INTERFACE = (
     r"[A-Za-z][\w.-]{0,15}"
 )
 _MACROS = {"{pci}": _PCI, "{interface}": _INTERFACE}
-_ANY_PCI = re.compile(rf"(?<![\w:]){_PCI}(?!\w)")
+_ANY_PCI = re.compile(rf"(?<!\w){_PCI}(?!\w)")
 _ANY_NIC = re.compile(r"\b(mlx[45]_\d{1,3}|mlx[45]_bond_\d|rdmap\w{1,12}|ib\d{1,3}|bnxt_re\d{1,3})\b")
 
 

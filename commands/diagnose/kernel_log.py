@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import shutil
 import sys
 import zlib
 from collections import OrderedDict, deque
@@ -23,6 +24,7 @@ from ...diagnosis.kernel_log.recurrence import Conclusion, Sighting, conclusions
 from ...diagnosis.kernel_log.stamps import Calendar
 
 EXIT_USAGE = 2
+LINE_COLUMNS = 200
 STDIN = "-"
 SCHEMA = 1
 #: Distinct faults shown; more are counted.
@@ -59,7 +61,7 @@ def register(app: typer.Typer) -> None:
         files: Annotated[list[str], typer.Argument(metavar="FILE...", help="dmesg, syslog, journal, .gz; - is stdin")],
         driver: Annotated[
             str | None,
-            typer.Option(metavar="VERSION", help="of the NVIDIA driver, for Xid 144-150; default: the log's"),
+            typer.Option(metavar="VERSION", help="of the NVIDIA driver, for Xid 144-150; default: as logged"),
         ] = None,
         as_json: Annotated[bool, typer.Option("--json", help="one JSON object on stdout")] = False,
     ) -> None:
@@ -73,6 +75,7 @@ def register(app: typer.Typer) -> None:
 
 def diagnose(files: Sequence[str], *, driver: str | None, as_json: bool) -> int:
     findings = Findings()
+    status = 0
     for name in files:
         try:
             with _opened(name) as (stream, written_s):
@@ -82,12 +85,12 @@ def diagnose(files: Sequence[str], *, driver: str | None, as_json: bool) -> int:
         except (OSError, EOFError, zlib.error) as error:
             why = getattr(error, "strerror", None) or str(error)
             typer.echo(f"whichrank: {name}: {why}; name files that can be read, or - for stdin", err=True)
-            return EXIT_USAGE
+            status = EXIT_USAGE  # what could be read is shown all the same
     if as_json:
         sys.stdout.write(json.dumps(document(files, findings)) + "\n")
     else:
         _show(findings)
-    return 0
+    return status
 
 
 @contextmanager
@@ -213,7 +216,8 @@ def _show(findings: Findings) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False)
+    # A line for each, whatever the terminal's width.
+    console = Console(highlight=False, width=max(shutil.get_terminal_size().columns, LINE_COLUMNS))
     if not findings.groups:
         console.print("no fault found")
         return

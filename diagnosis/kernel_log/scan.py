@@ -1,8 +1,8 @@
 """Which lines of a block hold one of some hundred literals: found at memory speed, most lines are never touched.
 
-Of each literal the six bytes that ordinary text has least are hashed (of a short one, four); every place of the block is
-hashed likewise, and where a table has its hash a literal may stand. Such lines are candidates: few, and looked at again
-by who reads them.
+Of each literal the six bytes that ordinary text has least are hashed (of a short one, four); every place of the block
+is hashed likewise, and where a table has its hash a literal may stand. Such lines are candidates: few, and looked at
+again by who reads them.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import io
 import json
 import shutil
 import sys
+import time
 import zlib
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -94,10 +95,10 @@ def diagnose(files: Sequence[str], *, driver: str | None, as_json: bool) -> int:
 
 
 @contextmanager
-def _opened(name: str) -> Iterator[tuple[io.BufferedIOBase, float | None]]:
-    """The bytes of the log, unpacked, and when it was last written (stdin: unknown)."""
+def _opened(name: str) -> Iterator[tuple[io.BufferedIOBase, float]]:
+    """The bytes of the log, unpacked, and when it was last written (stdin: now)."""
     if name == STDIN:
-        yield _unpacked(sys.stdin.buffer), None
+        yield _unpacked(sys.stdin.buffer), time.time()
         return
     path = Path(name)
     with path.open("rb") as file:

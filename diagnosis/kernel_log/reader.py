@@ -16,7 +16,7 @@ from ...telemetry.vocabulary import CausalRole
 from .device import canonical_gpu, canonical_pci, pci_slot
 from .event import KernelEvent, Stamp
 from .prefix import Line, unwrap
-from .rules import LineRule, line_rules, match
+from .rules import LineRule, event_rules, line_rules, match
 from .several_lines import (
     OFF_THE_BUS,
     SOFT_LOCKUP,
@@ -211,7 +211,8 @@ class KernelLogReader:
         """A recovery says something only of a device that was gone."""
         if event.event in self._awaited:
             _remember(self._before, (host, event.event, event.device), None)
-        after = next((rule.rule.after for rule in line_rules() if rule.rule.event == event.event), "")
+        rule = event_rules().get(event.event)
+        after = rule.after if rule is not None else ""
         if not after:
             return True
         key = (host, after, event.device)

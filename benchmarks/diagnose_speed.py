@@ -1,6 +1,6 @@
 """What reading a whole kernel log costs: 100 MB of real-shaped lines of which 1 % are faults, on one core.
 
-Asked: at most 10 s, bounded memory, and every fault read. Run: ``python -m benchmarks.diagnose_speed [--quick] [--json]``.
+Asked: at most 10 s, bounded memory, and every fault read.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def write_log(path: Path, size: int) -> tuple[int, int]:
-    """(faults, lines). Each fault is of a device of its own and minutes after the last, so that none suppresses another."""
+    """(faults, lines). The kinds that suppress repeats of their own are left out."""
     draw = random.Random(3)
     ordinary = list(harmless_lines(DISTINCT))
     single = [case.line for case in cases() if case.event not in ("kernel_panic", "gpu_off_the_bus", "kernel_oops")]

@@ -47,10 +47,10 @@ def _read_block(reader: KernelLogReader, scan: LiteralScan, block: bytes) -> Ite
     at = 0
     if reader.wants_next:
         at = yield from _read_on(reader, block, at)
-    for begin, end in scan.lines(block):
+    for begin, end, literals in scan.lines(block):
         if begin < at:
             continue
-        yield from reader.read(_text(block, begin, end))
+        yield from reader.read(_text(block, begin, end), literals=literals)
         at = end + 1
         if reader.wants_next:
             at = yield from _read_on(reader, block, at)

@@ -22,6 +22,7 @@ class Line:
     """``text``: what is left. ``time_s``: Unix seconds. ``tag``: the program of a syslog line, "" for the kernel.
 
     is_continuation: a key=value line that /dev/kmsg gives after its message; says nothing by itself.
+    is_decoded: the text does not stand in the line as it is.
     """
 
     text: str
@@ -30,6 +31,7 @@ class Line:
     host: str = ""
     tag: str = ""
     is_continuation: bool = False
+    is_decoded: bool = False
 
 
 _Strip = Callable[[Line, "re.Match[str]", Calendar], None]
@@ -105,6 +107,7 @@ def _rfc5424(line: Line, found: re.Match[str], calendar: Calendar) -> None:
 def _json(line: Line, found: re.Match[str], calendar: Calendar) -> None:
     """Journald (``-o json``), Docker and the usual shippers. A cut document leaves its text as it is."""
     whole = found[0] + line.text
+    line.is_decoded = True
     try:
         record = json.loads(whole)
     except (ValueError, RecursionError):

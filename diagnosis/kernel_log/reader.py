@@ -112,17 +112,18 @@ class KernelLogReader:
         """Whether the next line counts whatever it holds: the last one began something of several lines."""
         return self._is_following or self._oops_lines_left > 0
 
-    def read(self, line: str, *, now_s: float | None = None) -> Sequence[KernelEvent]:
+    def read(
+        self, line: str, *, now_s: float | None = None, literals: Sequence[str] | None = None
+    ) -> Sequence[KernelEvent]:
         """What this line, with those before it, says. ``now_s``: when it came, for lines without a time of their own.
 
-        A line may hold line breaks of its own (``journalctl -o json``, Docker). Never raises.
+        literals: those of ``words`` that the line holds, where that is known. A line may hold line breaks of its own
+        (``journalctl -o json``, Docker). Never raises.
         """
-        if not self.wants_next:
-            for word in self._words:
-                if word in line:
-                    break
-            else:
-                return ()
+        if literals is None:
+            literals = [word for word in self._words if word in line]
+        if not literals and not self.wants_next:
+            return ()
         if len(line) > LINE_CHARACTERS:
             line = line[:LINE_CHARACTERS]
         unwrapped = unwrap(line, self._calendar)
@@ -130,9 +131,11 @@ class KernelLogReader:
             return ()
         stamp = self._stamp(unwrapped, now_s)
         events: list[KernelEvent] = []
+        if unwrapped.is_decoded:
+            literals = self._words
         program = f"{unwrapped.tag}: " if unwrapped.tag else ""
         for part in unwrapped.text.splitlines():
-            events += self._read_text(program + part.strip(), stamp)
+            events += self._read_text(program + part.strip(), literals, stamp)
         return events
 
     def flush(self) -> Sequence[KernelEvent]:
@@ -140,9 +143,9 @@ class KernelLogReader:
         self._is_following = False
         return [event for follower in self._followers for event in follower.flush()]
 
-    def _read_text(self, text: str, stamp: Stamp) -> list[KernelEvent]:
+    def _read_text(self, text: str, literals: Sequence[str], stamp: Stamp) -> list[KernelEvent]:
         self._oops_lines_left = max(0, self._oops_lines_left - 1)
-        hits = [word for word in self._words if word in text]
+        hits = [word for word in literals if word in text]
         events: list[KernelEvent] = []
         if self._is_following or hits:
             events += self._follow(text, hits, stamp)

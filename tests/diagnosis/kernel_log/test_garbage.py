@@ -136,8 +136,9 @@ def test_memory_is_bounded() -> None:
 def test_no_line_with_a_literal_is_missed(literals: list[str], data: st.DataObject) -> None:
     lines = data.draw(st.lists(st.text("abcXYZ (:", max_size=30), min_size=1, max_size=30))
     block = "\n".join(lines).encode()
-    found = {block[begin:end].decode() for begin, end in LiteralScan(literals).lines(block)}
-    assert {line for line in lines if any(literal in line for literal in literals)} <= found
+    found = {block[begin:end].decode(): set(held) for begin, end, held in LiteralScan(literals).lines(block)}
+    held = {line: {literal for literal in literals if literal in line} for line in lines}
+    assert found == {line: literals for line, literals in held.items() if literals}
 
 
 def test_a_literal_too_short_to_be_looked_for_is_refused() -> None:

@@ -26,6 +26,7 @@ BENCHMARKS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
     "detectors": ((), ("--jobs", "50")),
     "demo_draws": ((), ("--quick",)),
     "harmless": ((), ("--quick",)),
+    "diagnose_speed": ((), ("--quick",)),
 }
 
 

@@ -1,8 +1,7 @@
 """Takes a kernel line out of whatever wrapped it: dmesg, /dev/kmsg, pstore, syslog, journald, containers, Kubernetes.
 
 Wrappers nest (a syslog line inside a container's JSON inside ``kubectl logs --prefix``), so they are taken off from the
-left until none is left. What each one tells of time, host and level is kept; inner ones win for the host, the first
-wall clock wins for the time.
+left until none is left. What each one tells is kept: the innermost host, of either clock the outermost.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ class Line:
     """``text``: what is left. ``time_s``: Unix seconds. ``tag``: the program of a syslog line, "" for the kernel.
 
     is_continuation: a key=value line that /dev/kmsg gives after its message; says nothing by itself.
+    is_decoded: the text does not stand in the line as it is.
     """
 
     text: str
@@ -31,6 +31,7 @@ class Line:
     host: str = ""
     tag: str = ""
     is_continuation: bool = False
+    is_decoded: bool = False
 
 
 _Strip = Callable[[Line, "re.Match[str]", Calendar], None]
@@ -64,7 +65,8 @@ def _nothing(line: Line, found: re.Match[str], calendar: Calendar) -> None:
 
 
 def _monotonic(line: Line, found: re.Match[str], calendar: Calendar) -> None:
-    line.monotonic_s = float(found["mono"])
+    if line.monotonic_s is None:
+        line.monotonic_s = float(found["mono"])
 
 
 def _kmsg(line: Line, found: re.Match[str], calendar: Calendar) -> None:
@@ -105,6 +107,7 @@ def _rfc5424(line: Line, found: re.Match[str], calendar: Calendar) -> None:
 def _json(line: Line, found: re.Match[str], calendar: Calendar) -> None:
     """Journald (``-o json``), Docker and the usual shippers. A cut document leaves its text as it is."""
     whole = found[0] + line.text
+    line.is_decoded = True
     try:
         record = json.loads(whole)
     except (ValueError, RecursionError):

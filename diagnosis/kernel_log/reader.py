@@ -16,7 +16,7 @@ from ...telemetry.vocabulary import CausalRole
 from .device import canonical_gpu, canonical_pci, pci_slot
 from .event import KernelEvent, Stamp
 from .prefix import Line, unwrap
-from .rules import LineRule, line_rules, match
+from .rules import LineRule, event_rules, line_rules, match
 from .several_lines import (
     OFF_THE_BUS,
     SOFT_LOCKUP,
@@ -43,6 +43,7 @@ OOPS_LINES = 12
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 _OOPS = "kernel_oops"
+_XID_WORD = "Xid ("
 _NUMBERS = ('"MESSAGE":[', '"MESSAGE" : [', '"MESSAGE": [')
 _DRIVER = re.compile(
     r"(?:NVRM: loading NVIDIA UNIX|NVRM version: NVIDIA UNIX)[^\n]{0,80}?\s(\d{3})\.\d{1,4}(?:\.\d{1,3})?\s"
@@ -81,7 +82,8 @@ class KernelLogReader:
         self._oops_lines_left = 0
         self._index: dict[str, list[LineRule]] = {}
         for rule in line_rules():
-            self._index.setdefault(rule.needs, []).append(rule)
+            for word in rule.needs:
+                self._index.setdefault(word, []).append(rule)
         self._awaited = {rule.rule.after for rule in line_rules() if rule.rule.after}
         # journald writes a message that is not UTF-8 as numbers, in which no word can be found.
         words = (
@@ -89,7 +91,7 @@ class KernelLogReader:
             *OomFollower.WORDS,
             *PanicFollower.WORDS,
             *BusFollower.WORDS,
-            "Xid",
+            _XID_WORD,
             "loading NVIDIA",
             "NVRM: GPU at",
         )
@@ -100,17 +102,28 @@ class KernelLogReader:
         """Branch of the NVIDIA driver (570), as told or learnt."""
         return self._driver_major
 
-    def read(self, line: str, *, now_s: float | None = None) -> Sequence[KernelEvent]:
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Every line that says something holds one of these, unless ``wants_next``."""
+        return self._words
+
+    @property
+    def wants_next(self) -> bool:
+        """Whether the next line counts whatever it holds: the last one began something of several lines."""
+        return self._is_following or self._oops_lines_left > 0
+
+    def read(
+        self, line: str, *, now_s: float | None = None, literals: Sequence[str] | None = None
+    ) -> Sequence[KernelEvent]:
         """What this line, with those before it, says. ``now_s``: when it came, for lines without a time of their own.
 
-        A line may hold line breaks of its own (``journalctl -o json``, Docker). Never raises.
+        literals: those of ``words`` that the line holds, where that is known. A line may hold line breaks of its own
+        (``journalctl -o json``, Docker). Never raises.
         """
-        if not self._is_following and not self._oops_lines_left:
-            for word in self._words:
-                if word in line:
-                    break
-            else:
-                return ()
+        if literals is None:
+            literals = [word for word in self._words if word in line]
+        if not literals and not self.wants_next:
+            return ()
         if len(line) > LINE_CHARACTERS:
             line = line[:LINE_CHARACTERS]
         unwrapped = unwrap(line, self._calendar)
@@ -118,9 +131,11 @@ class KernelLogReader:
             return ()
         stamp = self._stamp(unwrapped, now_s)
         events: list[KernelEvent] = []
+        if unwrapped.is_decoded:
+            literals = self._words
         program = f"{unwrapped.tag}: " if unwrapped.tag else ""
         for part in unwrapped.text.splitlines():
-            events += self._read_text(program + part.strip(), stamp)
+            events += self._read_text(program + part.strip(), literals, stamp)
         return events
 
     def flush(self) -> Sequence[KernelEvent]:
@@ -128,19 +143,19 @@ class KernelLogReader:
         self._is_following = False
         return [event for follower in self._followers for event in follower.flush()]
 
-    def _read_text(self, text: str, stamp: Stamp) -> list[KernelEvent]:
+    def _read_text(self, text: str, literals: Sequence[str], stamp: Stamp) -> list[KernelEvent]:
         self._oops_lines_left = max(0, self._oops_lines_left - 1)
-        hits = [word for word in self._words if word in text]
+        hits = [word for word in literals if word in text]
         events: list[KernelEvent] = []
         if self._is_following or hits:
             events += self._follow(text, hits, stamp)
         if not hits or events:
             return self._judged(events, stamp)
-        if "Xid" in hits:
+        if _XID_WORD in hits:
             found = parse_xid(text, self._driver_major) or parse_sxid(text)
             return self._judged([stamp.on(found)] if found else [], stamp)
         self._learn(text, stamp.host)
-        rules = [rule for word in hits for rule in self._index.get(word, ())]
+        rules = list({rule.order: rule for word in hits for rule in self._index.get(word, ())}.values())
         if len(rules) > 1:
             rules.sort(key=_order)
         for rule in rules:
@@ -199,7 +214,8 @@ class KernelLogReader:
         """A recovery says something only of a device that was gone."""
         if event.event in self._awaited:
             _remember(self._before, (host, event.event, event.device), None)
-        after = next((rule.rule.after for rule in line_rules() if rule.rule.event == event.event), "")
+        rule = event_rules().get(event.event)
+        after = rule.after if rule is not None else ""
         if not after:
             return True
         key = (host, after, event.device)

@@ -12,7 +12,7 @@ A table per event, named by its word:
     meaning = "…"
     also = ["…"]              # what other monitors call it
     after = "…"               # a recovery: only said of a device that had this event before
-    lines = [{ needs = "a literal every such line has", regex = '…' }]
+    lines = [{ needs = "a literal every such line has (or a list: one of them)", regex = '…' }]
 
 Groups of a regex: ``device``, ``process``, ``pid``, ``code``; any other is a fact. ``{pci}`` and ``{interface}`` stand
 for an address and for the name of a real network interface. Repeats are bounded, so that every search is linear.
@@ -40,7 +40,7 @@ _INTERFACE = (
     r"[A-Za-z][\w.-]{0,15}"
 )
 _MACROS = {"{pci}": _PCI, "{interface}": _INTERFACE}
-_ANY_PCI = re.compile(rf"(?<![\w:]){_PCI}(?!\w)")
+_ANY_PCI = re.compile(rf"(?<!\w){_PCI}(?!\w)")
 _ANY_NIC = re.compile(r"\b(mlx[45]_\d{1,3}|mlx[45]_bond_\d|rdmap\w{1,12}|ib\d{1,3}|bnxt_re\d{1,3})\b")
 
 
@@ -63,7 +63,7 @@ class LineRule:
     """``order``: earlier ones are tried first."""
 
     order: int
-    needs: str
+    needs: tuple[str, ...]
     pattern: re.Pattern[str]
     rule: EventRule
     severity: Severity
@@ -86,15 +86,23 @@ def line_rules() -> tuple[LineRule, ...]:
             severity = Severity(line["severity"]) if "severity" in line else rule.severity
             found.append(
                 LineRule(
-                    order=len(found), needs=line["needs"], pattern=re.compile(pattern), rule=rule, severity=severity
+                    order=len(found),
+                    needs=_needs(line["needs"]),
+                    pattern=re.compile(pattern),
+                    rule=rule,
+                    severity=severity,
                 )
             )
     return tuple(found)
 
 
-def _read() -> list[tuple[EventRule, list[dict[str, str]]]]:
+def _needs(value: str | list[str]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _read() -> list[tuple[EventRule, list[dict[str, Any]]]]:
     """Raises ValueError for an event that stands in two places, or has a key that nobody reads."""
-    found: list[tuple[EventRule, list[dict[str, str]]]] = []
+    found: list[tuple[EventRule, list[dict[str, Any]]]] = []
     words: set[str] = set()
     for file in FILES:
         for word, entry in read_toml(file).items():

@@ -33,47 +33,44 @@ _RSS = re.compile(r"\banon-rss:(?P<anon_rss_kb>\d{1,15})kB")
 class OomFollower:
     """One event per killed process, however many of its lines are there, in the words of kernels from 3.10 on."""
 
-    #: A process table of a large node stands between the first and the last line.
-    LINES = 20_000
     WORDS = ("oom-kill", "Kill process", "Killed process", "killed as a result of limit")
+    #: The line that says "Killed" comes at once; a process table of a large node may stand between, on a slow console.
+    ONE_KILL_S = 60.0
+    #: Every line that counts has one of the words.
+    lines_left = 0
 
     def __init__(self) -> None:
-        self.lines_left = 0
         self._memcg: str | None = None
-        self._told_pid = ""
+        self._told: tuple[str, Stamp] | None = None
         self._held: KernelEvent | None = None
 
     def read(self, text: str, stamp: Stamp) -> list[KernelEvent]:
         if _INVOKED.search(text):
-            out = self.flush()
-            self.lines_left = self.LINES
-            return out
+            return self.flush()
         if (modern := _MODERN.search(text)) is not None:
             out = self.flush()
             memcg = _MEMCG.search(text)
             if modern["constraint"] == "CONSTRAINT_MEMCG":
                 self._memcg = memcg["memcg"] if memcg else ""
-            self._told_pid = modern["pid"]
-            self.lines_left = self.LINES
+            self._told = (modern["pid"], stamp)
             return [*out, self._event(text, stamp, modern["process"], modern["pid"])]
         if (limit := _LIMIT_OF.search(text)) is not None:
             self._memcg = limit["memcg"]
-            self.lines_left = self.LINES
             return []
-        if "Memory cgroup out of memory" in text and self._memcg is None:
-            self._memcg = ""
+        if "Memory cgroup out of memory" in text:
+            self._memcg = self._memcg or ""
+        elif "Out of memory" in text:
+            self._memcg = None
         if (kill := _KILL.search(text)) is not None:
             # Old kernels may spare this one and kill a child instead: what "Killed" names is what died.
             self._held = self._event(text, stamp, kill["process"], kill["pid"])
-            self.lines_left = self.LINES
             return []
         if (killed := _KILLED.search(text)) is not None:
-            if killed["pid"] == self._told_pid:
-                self._forget()
-                return []
+            told = self._told
             event = self._event(text, stamp, killed["process"], killed["pid"])
             self._forget()
-            return [event]
+            is_told = told is not None and told[0] == killed["pid"] and told[1].is_within(self.ONE_KILL_S, stamp)
+            return [] if is_told else [event]
         return []
 
     def flush(self) -> list[KernelEvent]:
@@ -82,7 +79,7 @@ class OomFollower:
         return [held] if held is not None else []
 
     def _forget(self) -> None:
-        self._held, self._memcg, self._told_pid, self.lines_left = None, None, "", 0
+        self._held, self._memcg, self._told = None, None, None
 
     def _event(self, text: str, stamp: Stamp, process: str, pid: str) -> KernelEvent:
         rule = event_rules()[OOM_KILL if self._memcg is None else CGROUP_OOM_KILL]

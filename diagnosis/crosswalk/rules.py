@@ -12,8 +12,8 @@
     one_if = 1                         # the value is a state: 1 if it is this, else 0
     at_least = 0                       # smaller values mean that nothing is known
 
-How names are compared: exactly, with or without "_total"; after ``strip`` (prefixes) too; with ``path`` by how they end,
-written with underscores; with ``letters`` by letters and digits alone.
+How names are compared: exactly, with or without "_total"; after ``strip`` (prefixes) too; with ``path`` by how they
+end, written with underscores; with ``letters`` by letters and digits alone.
 """
 
 from __future__ import annotations

@@ -77,8 +77,8 @@ def parse_pairs(line: str) -> dict[str, str]:
     """One line of ``scontrol -o``."""
     found: dict[str, str] = {}
     matches = list(_PAIR.finditer(line))
-    for match, following in zip(matches, [*matches[1:], None], strict=True):
-        end = following.start() if following is not None else len(line)
+    ends = [match.start() for match in matches[1:]] + [len(line)]
+    for match, end in zip(matches, ends, strict=False):  # a line without pairs has an end all the same
         found.setdefault(match[1], line[match.end() : end].strip()[:4000])
     return found
 

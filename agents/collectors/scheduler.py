@@ -124,7 +124,7 @@ class SchedulerCollector:
             self._asked_ns = now.mono_ns
             if self._run is run_program and shutil.which(self._scontrol) is None:
                 problems.append(
-                    f"{self._scontrol}: not found; changed time limits, preemption, maintenance are not seen"
+                    f"{self._scontrol}: not found; changed time limits, preemption and maintenance are unseen"
                 )
             else:
                 self._ask_slurm(jobs, [rank.environ.get("SLURMD_NODENAME", "") for rank in ranks], problems)

@@ -154,7 +154,9 @@ class VersionsCollector:
         for rank in ranks:
             looks, found = self._looked.get(rank.pid, (0, {}))
             if looks < _RANK_LOOKS:
-                found = rank_software(self._proc, rank) or found
+                # What is checked out may change while the rank runs on with what it loaded.
+                code = {"code": found["code"]} if "code" in found else {}
+                found = {**found, **rank_software(self._proc, rank), **code}
                 looks += 1
             looked[rank.pid] = looks, found
             yield job_of(rank), found

@@ -11,7 +11,7 @@ import pytest
 
 from tests.agents.collectors.port_tree import infiniband_port, network_interface, write
 from whichrank.agents.collectors.collector import Collected, Moment
-from whichrank.agents.collectors.counter_series import CounterSeries, wrapped_at
+from whichrank.agents.collectors.counter_series import CounterSeries, CounterValue, wrapped_at
 from whichrank.agents.collectors.ethtool import interface_statistics
 from whichrank.agents.collectors.network import MAX_POINTS, NetworkCollector
 from whichrank.agents.collectors.sysfs_ports import MAX_PORTS, parse_rate, parse_state
@@ -218,7 +218,8 @@ def test_wraps_and_resets_are_told_apart(before: int, after: int, width: int) ->
 def test_a_series_never_falls_within_one_start() -> None:
     dice = random.Random(7)
     series = CounterSeries()
-    raw, told = 0, []
+    raw = 0
+    told: list[CounterValue] = []
     for second in range(3000):
         jump = dice.random()
         raw = 0 if jump < 0.01 else (raw + dice.choice((0, 0, 1, 2**30))) % 2**32

@@ -190,7 +190,8 @@ def test_notices_on_a_kubernetes_node() -> None:
         ("maintenance", "VMEventScheduled"),
         ("maintenance", "cloud.google.com/scheduled-maintenance-time"),
     ]
-    for odd in (None, [], 7, {"spec": 3, "status": {"conditions": "x"}}, {"spec": {"taints": [1, None]}}):
+    odd_ones: list[object] = [None, [], 7, {"spec": 3, "status": {"conditions": "x"}}, {"spec": {"taints": [1, None]}}]
+    for odd in odd_ones:
         assert list(facts_of_kubernetes_node(odd)) == []
 
 

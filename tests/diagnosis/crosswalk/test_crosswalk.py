@@ -94,7 +94,7 @@ def test_node_exporter() -> None:
         (*node, "whichrank.disk.pending", 3, ("nvme0n1",)),
         (*node, "system.filesystem.usage", 4.6e10, ("/", "ext4", "free")),
         (*node, "whichrank.mount.read_only", 1, ("/", "ext4")),
-        (*node, "whichrank.mount.unanswered", 1, ("/mnt/data", "nfs4")),
+        (*node, "whichrank.filesystem.unanswered", 1, ("/mnt/data", "nfs4")),
         (*node, "whichrank.nfs.round_trip_time", 44.25, ("nas1:/data", "READ")),
         (*node, "hw.errors", 1, ("mc0", "memory", "uncorrected")),
         (*storage, "whichrank.storage.server.operations", 1881, ("GetAttr", "nfsd")),

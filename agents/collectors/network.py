@@ -31,12 +31,12 @@ class NetworkCollector:
     def __init__(
         self,
         *,
-        sys: Path = Path("/sys"),
+        sys: str | Path = "/sys",
         period_s: float = 5.0,
         statistics: Callable[[str], Mapping[str, int]] | None = interface_statistics,
     ) -> None:
         self.period_s = period_s
-        self._sys = sys
+        self._sys = Path(sys)
         self._statistics = statistics
         self._series: dict[tuple[str, str], CounterSeries] = {}
         self._seen: dict[str, Port] = {}

@@ -12,7 +12,13 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 
 from ...diagnosis.scheduler_facts import parse_downward_api
-from ...diagnosis.topology import TopologyError, from_kubernetes_labels, parse_topology, place_of
+from ...diagnosis.topology import (
+    TopologyError,
+    from_kubernetes_labels,
+    parse_label_list,
+    parse_topology,
+    place_of,
+)
 from ...telemetry.vocabulary import EventName
 from .collector import Collected, Happening, Moment
 from .kernel_files import read_text
@@ -26,7 +32,8 @@ Labels = Mapping[str, str]
 
 class TopologyCollector:
     """table_file: the site's own, "" none. labels_file: labels of the node, as the downward API or kubectl (-o json)
-    writes them, "" none. slurm_file: read if it is there. node_names: further names of this node.
+    writes them, "" none. labels: the same as one text, "KEY=VALUE,...". slurm_file: read if it is
+    there. node_names: further names of this node.
     """
 
     name = "topology"
@@ -36,11 +43,13 @@ class TopologyCollector:
         *,
         table_file: str = "",
         labels_file: str = "",
+        labels: str = "",
         slurm_file: str = "/etc/slurm/topology.conf",
         node_names: Sequence[str] = (),
         period_s: float = 60.0,
     ) -> None:
         self.period_s = period_s
+        self._labels_given = from_kubernetes_labels(parse_label_list(labels))
         self._names = [*node_names, socket.gethostname()]
         self._sources: list[tuple[str, Callable[[str], Labels], bool]] = [
             (table_file, lambda text: self._place(text, table_file), True),
@@ -59,6 +68,8 @@ class TopologyCollector:
             if path:
                 for level, value in self._labels(path, parse, is_wanted, problems).items():
                     found.setdefault(level, value)
+        for level, value in self._labels_given.items():
+            found.setdefault(level, value)
         is_news = found != self._told or now.mono_ns - self._told_ns >= _TOLD_AGAIN_NS
         if not is_news or not (found or self._told):
             return Collected(problems=problems)

@@ -368,6 +368,19 @@ def test_a_probe_says_what_is_wrong_by_its_name(tmp_path: Path) -> None:
     probe.close()
 
 
+def test_a_folder_behind_a_symbolic_link_is_not_taken_for_the_mounts(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/dev/shm")
+    if os.stat("/dev/shm").st_dev == os.stat(tmp_path).st_dev:
+        pytest.skip("/dev/shm and the tests' folder are one file system here")
+    probe = MountProbe(str(tmp_path), str(tmp_path / "link"))
+    probe.ask()
+    wait_for(lambda: not probe.is_busy)
+    result = probe.take()
+    assert result is not None
+    assert result.operations[-1].error == "EXDEV"
+    probe.close()
+
+
 def test_a_mount_that_blocks_is_asked_once(tmp_path: Path) -> None:
     """A probe that cannot come back (a pipe that nobody writes stands for it): one thread, one outstanding probe."""
     pipe = tmp_path / "pipe"

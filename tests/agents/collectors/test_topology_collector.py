@@ -79,6 +79,11 @@ def test_labels_as_kubectl_gives_them(files: dict[str, Path]) -> None:
     assert place(collector(files, "labels").collect(at(0))) == {"zone": "eu-1a", "rack": "r9"}
 
 
+def test_labels_in_one_text() -> None:
+    one = TopologyCollector(slurm_file="", labels="topology.kubernetes.io/zone=eu-1a,example.com/rack=r9,broken,=x")
+    assert place(one.collect(at(0))) == {"zone": "eu-1a", "rack": "r9"}
+
+
 @pytest.mark.parametrize("raw", [b"{half", b"\xff\0\xfe", b"{" * 50_000, b'{"metadata": 3}', b"x" * 1_000_000])
 def test_broken_files_raise_nothing(files: dict[str, Path], raw: bytes) -> None:
     for path in files.values():

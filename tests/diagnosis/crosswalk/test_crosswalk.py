@@ -183,6 +183,8 @@ def test_hosts_in_labels(text: str, host: str) -> None:
         # One beside the exporter is on its node.
         ({"instance": "localhost:9400"}, {"host.name": "gpu-1"}, "gpu-1"),
         ({}, {"service.instance.id": "gpu-1:9400"}, "gpu-1"),
+        ({}, {"host.name": "collector-0", "server.address": "10.0.0.5"}, "10.0.0.5"),
+        ({}, {"host.name": "gpu-1", "service.instance.id": "627cc493-f310-47de-96bd-71410b7dec09"}, "gpu-1"),
         ({"Hostname": "gpu-1"}, {"k8s.node.name": "ip-10-0-0-5"}, "ip-10-0-0-5"),
         ({"Hostname": 7}, {}, ""),
     ],
@@ -196,8 +198,15 @@ def test_a_name_that_is_known_goes_before_one_that_is_not() -> None:
     assert entity_of("node", {"Hostname": "x9", "instance": "10.0.0.5:9400"}, {}, aliases) == "node-02"
     assert entity_of("node", {"Hostname": "gpu-1.cluster.local"}, {}, aliases) == "node-01"
     assert entity_of("node", {"Hostname": "gpu-1", "UUID": GPU}, {}, aliases) == "node-03"
-    assert entity_of("node", {"Hostname": "gpu-1"}, {"host.id": "6F1C"}, aliases) == "node-04"
+    assert entity_of("node", {}, {"host.id": "6F1C", "host.name": "x9"}, aliases) == "node-04"
     assert entity_of("node", {"Hostname": "x9"}, {}, aliases) == "x9"
+
+
+def test_a_collectors_own_node_is_not_blamed_for_what_it_scrapes() -> None:
+    """A gateway on node-07 scrapes a node by an address that nobody knows yet."""
+    aliases = {"node-07": "node-07"}
+    resource = {"host.name": "node-07", "service.instance.id": "10.0.0.5:9100", "server.address": "10.0.0.5"}
+    assert entity_of("node", {}, resource, aliases) == "10.0.0.5"
 
 
 def test_what_is_nobodys_or_nothing_is_left_out() -> None:

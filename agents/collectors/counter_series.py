@@ -40,10 +40,13 @@ class CounterSeries:
         self._told_ns = 0
         self._still_looks = STILL_LOOKS  # at the first look nobody knows that it moved
 
-    def take(self, raw: int, time_ns: int, *, began_anew: bool = False) -> tuple[CounterValue, ...]:
+    def take(
+        self, raw: int, time_ns: int, *, began_anew: bool = False, may_wrap: bool = True
+    ) -> tuple[CounterValue, ...]:
         """What is to be told of the counter, which reads ``raw`` now; at most two values, oldest first.
 
         began_anew: the device has been made again since the last look, so that even a higher value is another count.
+        may_wrap: nothing else says that the device's counters were set to zero.
         """
         moved = raw != self._raw or began_anew
         self._still_looks = 0 if moved and self._raw >= 0 else self._still_looks + 1
@@ -54,16 +57,16 @@ class CounterSeries:
         if moved and self._raw >= 0:
             if self._seen_ns > self._told_ns and not began_anew:
                 told.append(CounterValue(self._base + self._raw, self._seen_ns, self._start_ns))
-            self._follow(raw, began_anew)
+            self._follow(raw, began_anew, may_wrap)
         self._raw = raw
         self._seen_ns = self._told_ns = time_ns
         told.append(CounterValue(self._base + raw, time_ns, self._start_ns))
         return tuple(told)
 
-    def _follow(self, raw: int, began_anew: bool) -> None:
+    def _follow(self, raw: int, began_anew: bool, may_wrap: bool) -> None:
         if raw >= self._raw and not began_anew:
             return
-        wrap = 0 if began_anew else wrapped_at(self._raw, raw)
+        wrap = wrapped_at(self._raw, raw) if may_wrap and not began_anew else 0
         if wrap:
             self._base += wrap
         else:  # set to zero by hand, by a driver or by a device that was reset: some time after the last look

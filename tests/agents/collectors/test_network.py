@@ -200,6 +200,15 @@ def test_a_wrap_goes_on(sys: Path, collector: NetworkCollector) -> None:
     assert (point.value, point.start_ns) == (2**32 + 50, 0)
 
 
+def test_several_counters_that_fall_at_once_were_reset(sys: Path, collector: NetworkCollector) -> None:
+    folder = network_interface(sys)
+    write(folder / "statistics", {"rx_bytes": 2**32 - 100, "rx_packets": 70})
+    collector.collect(at(0))
+    write(folder / "statistics", {"rx_bytes": 50, "rx_packets": 2})
+    (point,) = values(collector.collect(at(5)), "hw.network.io", "eth0", "receive")
+    assert (point.value, point.start_ns) == (50, at(0).wall_ns)
+
+
 @pytest.mark.parametrize(
     ("before", "after", "width"),
     [

@@ -222,6 +222,12 @@ def from_kubernetes_labels(labels: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
+def parse_label_list(text: str) -> dict[str, str]:
+    """``key=value,key=value``, as kubectl prints labels and as one variable can hold them."""
+    pairs = (part.partition("=") for part in text[:100_000].split(","))
+    return {key.strip(): value.strip() for key, equals, value in pairs if equals and key.strip()}
+
+
 # --- one node ---------------------------------------------------------------------------------------------------------
 
 

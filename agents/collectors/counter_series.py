@@ -1,7 +1,8 @@
 """A counter of the kernel as a series that can be added up: wraps are unrolled, resets begin anew. Pure.
 
-A counter that stands still is told rarely; when it moves, its last standing value is told with it (at the time at
-which it was still that), so that a rate over the two points is the true one. So nothing is lost by keeping silent.
+A counter that stands still is told a few times more, so that a rate is seen to end, and then rarely; when it moves
+again, its last standing value is told with it (at the time at which it was still that), so that a rate over the two
+points is the true one. So nothing is lost by keeping silent.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from dataclasses import dataclass
 _WRAPS = (1 << 32, 1 << 64)
 #: A standing counter is told this often, so that who starts to listen later learns it.
 REPEAT_NS = 60_000_000_000
+#: After its last move a counter is told in so many looks more.
+STILL_LOOKS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,7 @@ class CounterValue:
 class CounterSeries:
     """One counter of one device over many looks. Not for several threads."""
 
-    __slots__ = ("_base", "_raw", "_seen_ns", "_start_ns", "_told_ns")
+    __slots__ = ("_base", "_raw", "_seen_ns", "_start_ns", "_still_looks", "_told_ns")
 
     def __init__(self, start_ns: int = 0) -> None:
         """``start_ns``: when the counter began at 0, where its source says so."""
@@ -35,30 +38,35 @@ class CounterSeries:
         self._start_ns = start_ns
         self._seen_ns = 0
         self._told_ns = 0
+        self._still_looks = STILL_LOOKS  # at the first look nobody knows that it moved
 
-    def take(self, raw: int, time_ns: int, *, began_anew: bool = False) -> tuple[CounterValue, ...]:
+    def take(
+        self, raw: int, time_ns: int, *, began_anew: bool = False, may_wrap: bool = True
+    ) -> tuple[CounterValue, ...]:
         """What is to be told of the counter, which reads ``raw`` now; at most two values, oldest first.
 
         began_anew: the device has been made again since the last look, so that even a higher value is another count.
+        may_wrap: nothing else says that the device's counters were set to zero.
         """
         moved = raw != self._raw or began_anew
-        if not moved and 0 <= time_ns - self._told_ns < REPEAT_NS:
+        self._still_looks = 0 if moved and self._raw >= 0 else self._still_looks + 1
+        if not moved and self._still_looks > STILL_LOOKS and 0 <= time_ns - self._told_ns < REPEAT_NS:
             self._seen_ns = time_ns
             return ()
         told = []
         if moved and self._raw >= 0:
             if self._seen_ns > self._told_ns and not began_anew:
                 told.append(CounterValue(self._base + self._raw, self._seen_ns, self._start_ns))
-            self._follow(raw, began_anew)
+            self._follow(raw, began_anew, may_wrap)
         self._raw = raw
         self._seen_ns = self._told_ns = time_ns
         told.append(CounterValue(self._base + raw, time_ns, self._start_ns))
         return tuple(told)
 
-    def _follow(self, raw: int, began_anew: bool) -> None:
+    def _follow(self, raw: int, began_anew: bool, may_wrap: bool) -> None:
         if raw >= self._raw and not began_anew:
             return
-        wrap = 0 if began_anew else wrapped_at(self._raw, raw)
+        wrap = wrapped_at(self._raw, raw) if may_wrap and not began_anew else 0
         if wrap:
             self._base += wrap
         else:  # set to zero by hand, by a driver or by a device that was reset: some time after the last look

@@ -110,7 +110,7 @@ class MountProbe:
             if not error:
                 self._timed(done, "open", lambda: _first_name(self.path))
                 if self.write_folder:
-                    self._timed(done, "write", lambda: _write(self.write_folder))
+                    self._timed(done, "write", lambda: _write(self.write_folder, self.path))
             self._result = ProbeResult(tuple(done), space)
             self._busy = False
 
@@ -146,11 +146,13 @@ def _first_name(path: str) -> None:
         next(names, None)
 
 
-def _write(folder: str) -> None:
+def _write(folder: str, mount: str) -> None:
     """A file of one page, there and gone: what a checkpoint needs of the mount. Also tells a used-up quota (EDQUOT)."""
     directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     name = f".whichrank-probe-{socket.gethostname()}"
     try:
+        if os.fstat(directory).st_dev != os.stat(mount).st_dev:
+            raise OSError(errno.EXDEV, "a symbolic link led to another mount")
         with suppress(FileNotFoundError):  # left by an agent that was killed in between
             os.unlink(name, dir_fd=directory)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

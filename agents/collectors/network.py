@@ -31,12 +31,12 @@ class NetworkCollector:
     def __init__(
         self,
         *,
-        sys: Path = Path("/sys"),
+        sys: str | Path = "/sys",
         period_s: float = 5.0,
         statistics: Callable[[str], Mapping[str, int]] | None = interface_statistics,
     ) -> None:
         self.period_s = period_s
-        self._sys = sys
+        self._sys = Path(sys)
         self._statistics = statistics
         self._series: dict[tuple[str, str], CounterSeries] = {}
         self._seen: dict[str, Port] = {}
@@ -75,6 +75,8 @@ class NetworkCollector:
                 yield _gauge(name, value, port.id, now)
         before = self._seen.get(port.id)
         began_anew = before is not None and before.identity != port.identity
+        # One counter may wrap; that two do so between two looks is no wrap.
+        may_wrap = before is None or sum(raw < before.counters.get(name, 0) for name, raw in port.counters.items()) < 2
         known = network_counters()
         told_as: set[tuple[str, str]] = set()
         for name, raw in self._all_counters(port):
@@ -83,7 +85,7 @@ class NetworkCollector:
                 continue  # a driver may count the same thing under two names
             told_as.add((counter.metric, counter.kind))
             series = self._series.setdefault((port.id, name), CounterSeries())
-            for told in series.take(raw, now.wall_ns, began_anew=began_anew):
+            for told in series.take(raw, now.wall_ns, began_anew=began_anew, may_wrap=may_wrap):
                 yield Point(
                     name=counter.metric,
                     value=float(told.value * counter.factor),

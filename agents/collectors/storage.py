@@ -39,7 +39,8 @@ class _Watched:
 
 
 class StorageCollector:
-    """write_folders: absolute, in which a small file is written, synced and removed with each probe.
+    """write_folders: absolute, in which a small file is written, synced and removed with each probe. By their real
+    paths: a symbolic link is not followed to the mount behind it (that could block), and is told as EXDEV.
 
     limit_s: a probe that takes longer is late. probe_period_s: each mount is asked this often.
     """
@@ -49,8 +50,8 @@ class StorageCollector:
     def __init__(
         self,
         *,
-        proc: Path = Path("/proc"),
-        sys: Path = Path("/sys"),
+        proc: str | Path = "/proc",
+        sys: str | Path = "/sys",
         period_s: float = 5.0,
         probe_period_s: float = 10.0,
         limit_s: float = 3.0,
@@ -59,7 +60,7 @@ class StorageCollector:
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.period_s = period_s
-        self._proc = proc
+        self._proc = Path(proc)
         self._probe_period_ns = int(probe_period_s * _NS)
         self._limit_ns = int(limit_s * _NS)
         self._write_folders = [os.path.normpath(folder) for folder in write_folders]
@@ -68,7 +69,7 @@ class StorageCollector:
         self._watched: dict[tuple[str, str], _Watched] = {}
         self._left_behind: list[MountProbe] = []
         self._gone: dict[str, Mount] = {}
-        self._counters = StorageCounters(proc, sys)
+        self._counters = StorageCounters(Path(proc), Path(sys))
 
     def collect(self, now: Moment) -> Collected:
         points: list[Point] = []

@@ -12,6 +12,7 @@ from ..data_file import read_toml
 #: "http://10.0.0.5:9100/metrics", "node-1:9400", "[fd00::1]:9100".
 _SCHEME = re.compile(r"^[a-z][a-z0-9+.-]{0,20}://", re.IGNORECASE)
 _MAX_NAME = 253
+_INSTANCE = "service.instance.id"
 
 
 @cache
@@ -38,15 +39,16 @@ def entity_of(
 ) -> str:
     """The id of the node or switch; "" if nothing names one.
 
-    aliases: any name of a host, and any GPU's UUID, in lower case -> the id by which that node is known here. A name
-    that it knows goes before one that it does not, a host id and a GPU before any name.
+    aliases: any name of a host, and any GPU's UUID, in lower case -> the id by which that node is known here. A GPU
+    goes before any name, a name that is known before one that is not.
     """
     table = _table()
-    sure = [resource.get("host.id"), *(labels.get(label) for label in table["gpu"])]
-    for text in sure if aliases else ():
+    for label in table["gpu"] if aliases else ():
+        text = labels.get(label)
         if isinstance(text, str) and text.lower() in aliases:
             return aliases[text.lower()]
     names = list(_names(table["switch" if kind == "switch" else "node"], labels, resource))
+    names = names or list(_names(table["own"], labels, resource))
     for name in names:
         known = aliases.get(name) or aliases.get(name.partition(".")[0])
         if known:
@@ -58,6 +60,8 @@ def _names(order: list[str], labels: Mapping[str, object], resource: Mapping[str
     for place in order:
         where, _, key = place.partition(":")
         text = (labels if where == "label" else resource).get(key)
-        host = host_of(text) if isinstance(text, str) else ""
+        if not isinstance(text, str) or (key == _INSTANCE and ":" not in text):
+            continue  # an instance without a port is no target of a scrape but some number of a process
+        host = host_of(text)
         if host:
             yield host

@@ -44,7 +44,10 @@ def crosswalk(
     attributes: of the point, resource: of whoever sent it, as OTLP has them. aliases: see ``hosts.entity_of``.
     """
     rule = rule_for(name)
-    if rule is None or not math.isfinite(value) or (rule.at_least is not None and value < rule.at_least):
+    if rule is None or (rule.at_least is not None and value < rule.at_least):
+        return None
+    ours_value = value * rule.factor if rule.one_if is None else float(value == rule.one_if)
+    if not (math.isfinite(value) and math.isfinite(ours_value)):
         return None
     kind, entity, port_device = _entity(rule, attributes, resource, aliases or {})
     if not entity:
@@ -60,7 +63,6 @@ def crosswalk(
         if text is None:
             return None
         ours[key] = text
-    ours_value = value * rule.factor if rule.one_if is None else float(value == rule.one_if)
     point = Point(name=rule.metric, value=ours_value, attributes=ours, time_ns=time_ns, start_ns=start_ns)
     return Crossed(kind, entity, point)
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.agents.collectors.port_tree import infiniband_port, network_interface, write
 from whichrank.agents.collectors.collector import Collected, Moment
-from whichrank.agents.collectors.counter_series import CounterSeries, wrapped_at
+from whichrank.agents.collectors.counter_series import CounterSeries, CounterValue, wrapped_at
 from whichrank.agents.collectors.ethtool import interface_statistics
 from whichrank.agents.collectors.network import MAX_POINTS, NetworkCollector
 from whichrank.agents.collectors.sysfs_ports import MAX_PORTS, parse_rate, parse_state
@@ -168,7 +168,8 @@ def test_a_standing_counter_is_told_rarely_and_its_jump_with_both_ends(sys: Path
     write(port / "counters", {"link_downed": 1})
     jump = values(collector.collect(at(15)), "hw.errors", "mlx5_0/1", "link_downed")
     assert [(point.time_ns, point.value) for point in jump] == [(at(10).wall_ns, 0), (at(15).wall_ns, 1)]
-    assert len(values(collector.collect(at(76)), "hw.errors", "mlx5_0/1", "link_downed")) == 1
+    later = [values(collector.collect(at(s)), "hw.errors", "mlx5_0/1", "link_downed") for s in (20, 25, 30, 35, 89, 90)]
+    assert [len(points) for points in later] == [1, 1, 1, 0, 0, 1]  # a rate is seen to end; then once a minute
 
 
 def test_a_reset_moves_the_start(sys: Path, collector: NetworkCollector) -> None:
@@ -199,6 +200,15 @@ def test_a_wrap_goes_on(sys: Path, collector: NetworkCollector) -> None:
     assert (point.value, point.start_ns) == (2**32 + 50, 0)
 
 
+def test_several_counters_that_fall_at_once_were_reset(sys: Path, collector: NetworkCollector) -> None:
+    folder = network_interface(sys)
+    write(folder / "statistics", {"rx_bytes": 2**32 - 100, "rx_packets": 70})
+    collector.collect(at(0))
+    write(folder / "statistics", {"rx_bytes": 50, "rx_packets": 2})
+    (point,) = values(collector.collect(at(5)), "hw.network.io", "eth0", "receive")
+    assert (point.value, point.start_ns) == (50, at(0).wall_ns)
+
+
 @pytest.mark.parametrize(
     ("before", "after", "width"),
     [
@@ -218,7 +228,8 @@ def test_wraps_and_resets_are_told_apart(before: int, after: int, width: int) ->
 def test_a_series_never_falls_within_one_start() -> None:
     dice = random.Random(7)
     series = CounterSeries()
-    raw, told = 0, []
+    raw = 0
+    told: list[CounterValue] = []
     for second in range(3000):
         jump = dice.random()
         raw = 0 if jump < 0.01 else (raw + dice.choice((0, 0, 1, 2**30))) % 2**32

@@ -1,0 +1,224 @@
+"""What schedulers say of a job and of its node: which attempt, until when, who else wants it, what is planned. Pure.
+
+Sources: variables of a rank's environment, ``scontrol -o show job`` and ``show res``, a Kubernetes node as JSON, labels
+that the downward API mounts. What is not said is not guessed: a fact without a value is no fact.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+from .data_file import read_toml
+from .hostlist import HostlistError, expand_hostlist
+
+_JOB_ID = re.compile(r"[0-9]{1,18}(?:_[0-9]{1,9})?")
+#: ``Key=Value`` of scontrol; a value runs to the next key, so that names with spaces stay whole.
+_PAIR = re.compile(r"(?:^|\s)([A-Z][A-Za-z:/_]{1,40})=")
+_MAX_TEXT = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerFact:
+    """what: "attempt", "time_limit", "preemption", "requeue", "maintenance" or "state".
+
+    job: "" for what concerns the node. values: only str, int, float and bool; times are Unix seconds ("end_s").
+    """
+
+    scheduler: str
+    what: str
+    job: str = ""
+    values: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Tells facts apart that may be there at the same time; the same key with other values is news."""
+        return self.scheduler, self.what, self.job, str(self.values.get("name", ""))
+
+
+def slurm_job_id(environ: Mapping[str, str]) -> str:
+    """Checked, because it becomes an argument of a command; "" if there is none."""
+    job = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or ""
+    return job if _JOB_ID.fullmatch(job) else ""
+
+
+def facts_of_environment(environ: Mapping[str, str]) -> Iterator[SchedulerFact]:
+    """Of a rank's variables: Slurm, torchelastic, Ray."""
+    job = slurm_job_id(environ)
+    if job:
+        restarts = _whole(environ.get("SLURM_RESTART_COUNT", "")) or 0
+        yield SchedulerFact(scheduler="slurm", what="attempt", job=job, values={"attempt": restarts})
+        end_s = _whole(environ.get("SLURM_JOB_END_TIME", ""))
+        if end_s:
+            yield SchedulerFact(scheduler="slurm", what="time_limit", job=job, values={"end_s": end_s})
+    attempt = _whole(environ.get("TORCHELASTIC_RESTART_COUNT", ""))
+    if attempt is not None:
+        values: dict[str, str | int | float | bool] = {"attempt": attempt}
+        most = _whole(environ.get("TORCHELASTIC_MAX_RESTARTS", ""))
+        if most is not None:
+            values["max_restarts"] = most
+        run = environ.get("TORCHELASTIC_RUN_ID", "")
+        yield SchedulerFact(scheduler="torchelastic", what="attempt", job="" if run == "none" else run, values=values)
+    ray = environ.get("RAY_JOB_ID", "")
+    if ray:
+        yield SchedulerFact(scheduler="ray", what="state", job=ray, values={"node": environ.get("RAY_NODE_ID", "")})
+
+
+# --- Slurm's own words ------------------------------------------------------------------------------------------------
+
+
+def parse_pairs(line: str) -> dict[str, str]:
+    """One line of ``scontrol -o``."""
+    found: dict[str, str] = {}
+    matches = list(_PAIR.finditer(line))
+    ends = [match.start() for match in matches[1:]] + [len(line)]
+    for match, end in zip(matches, ends, strict=False):  # a line without pairs has an end all the same
+        found.setdefault(match[1], line[match.end() : end].strip()[:4000])
+    return found
+
+
+def parse_slurm_time(text: str) -> float | None:
+    """Unix seconds (as SLURM_TIME_FORMAT=%s gives them) or local time; None of "None", "N/A", "Unknown"."""
+    if text.isascii() and text.isdecimal() and len(text) <= 12:
+        return float(text)
+    try:
+        return time.mktime(datetime.fromisoformat(text).timetuple())
+    except (ValueError, OverflowError):
+        return None
+
+
+def facts_of_slurm_job(text: str) -> Iterator[SchedulerFact]:
+    """Of ``scontrol -o show job ID``: one line for each job, or component of one."""
+    for line in text.splitlines()[:256]:
+        pairs = parse_pairs(line)
+        job = pairs.get("JobId", "")
+        if not _JOB_ID.fullmatch(job):
+            continue
+        state, reason = pairs.get("JobState", "")[:_MAX_TEXT], pairs.get("Reason", "")[:_MAX_TEXT]
+        if state:
+            yield SchedulerFact(scheduler="slurm", what="state", job=job, values={"state": state, "reason": reason})
+        restarts = _whole(pairs.get("Restarts", ""))
+        if restarts is not None:
+            yield SchedulerFact(scheduler="slurm", what="attempt", job=job, values={"attempt": restarts})
+        if pairs.get("Requeue") in ("0", "1"):
+            values = {"requeue": pairs["Requeue"] == "1"}
+            yield SchedulerFact(scheduler="slurm", what="requeue", job=job, values=values)
+        end_s = parse_slurm_time(pairs.get("EndTime", ""))
+        if end_s is not None and pairs.get("TimeLimit") != "UNLIMITED":
+            yield SchedulerFact(scheduler="slurm", what="time_limit", job=job, values={"end_s": end_s})
+        preempted_s = parse_slurm_time(pairs.get("PreemptTime", ""))
+        if preempted_s is not None or state == "PREEMPTED":
+            values_s: dict[str, str | int | float | bool] = {"state": state}
+            if preempted_s is not None:
+                values_s["start_s"] = preempted_s
+            yield SchedulerFact(scheduler="slurm", what="preemption", job=job, values=values_s)
+
+
+def facts_of_reservations(text: str, nodes: Sequence[str]) -> Iterator[SchedulerFact]:
+    """Of ``scontrol -o show res``: maintenance that is planned for a node by one of these names."""
+    short = {name.partition(".")[0] for name in nodes}
+    for line in text.splitlines()[:4096]:
+        pairs = parse_pairs(line)
+        flags = pairs.get("Flags", "").upper().split(",")
+        if "MAINT" not in flags or not _is_for(pairs.get("Nodes", ""), flags, short):
+            continue
+        start_s, end_s = (parse_slurm_time(pairs.get(key, "")) for key in ("StartTime", "EndTime"))
+        if start_s is None or end_s is None:
+            continue
+        values: dict[str, str | int | float | bool] = {
+            "name": pairs.get("ReservationName", "")[:_MAX_TEXT],
+            "start_s": start_s,
+            "end_s": end_s,
+            "state": pairs.get("State", "")[:_MAX_TEXT],
+        }
+        yield SchedulerFact(scheduler="slurm", what="maintenance", values=values)
+
+
+def _is_for(hostlist: str, flags: Sequence[str], short: set[str]) -> bool:
+    if "ALL_NODES" in flags or hostlist == "ALL":
+        return True
+    try:
+        return any(name.partition(".")[0] in short for name in expand_hostlist(hostlist))
+    except HostlistError:
+        return False
+
+
+# --- Kubernetes -------------------------------------------------------------------------------------------------------
+
+
+def parse_downward_api(text: str) -> dict[str, str]:
+    """``key="escaped value"`` a line, as the downward API writes labels and annotations."""
+    found: dict[str, str] = {}
+    for line in text.splitlines()[:4096]:
+        key, equals, value = line.partition("=")
+        if not equals or not value.startswith('"'):
+            continue
+        try:
+            text_value = json.loads(value)
+        except ValueError:  # Go escapes more than JSON does
+            text_value = value[1:].removesuffix('"')
+        if isinstance(text_value, str):
+            found[key.strip()] = text_value
+    return found
+
+
+def facts_of_pod(labels: Mapping[str, str]) -> Iterator[SchedulerFact]:
+    job = labels.get("jobset.sigs.k8s.io/jobset-name") or labels.get("training.kubeflow.org/job-name") or ""
+    attempt = _whole(labels.get("jobset.sigs.k8s.io/restart-attempt", ""))
+    if attempt is not None:
+        yield SchedulerFact(scheduler="kubernetes", what="attempt", job=job, values={"attempt": attempt})
+
+
+def facts_of_kubernetes_node(document: object) -> Iterator[SchedulerFact]:
+    """Notices on a node, as ``kubectl get node -o json`` gives it (or its list of conditions alone)."""
+    if isinstance(document, list):
+        document = {"status": {"conditions": document}}
+    spec, status, about = (_table(document, key) for key in ("spec", "status", "metadata"))
+    for taint in _tables(spec.get("taints")):
+        yield from _notice("taints", str(taint.get("key", "")), str(taint.get("effect", "")))
+    for condition in _tables(status.get("conditions")):
+        kind = str(condition.get("type", ""))
+        if condition.get("status") == "True":
+            yield from _notice("conditions", kind, str(condition.get("message") or condition.get("reason") or ""))
+        elif kind == "Ready":
+            values = {"name": "NotReady", "reason": str(condition.get("reason", ""))[:_MAX_TEXT]}
+            yield SchedulerFact(scheduler="kubernetes", what="state", values=values)
+    for key, value in _table(about, "annotations").items():
+        yield from _notice("annotations", str(key), str(value))
+
+
+@cache
+def _notices() -> Mapping[str, Mapping[str, str]]:
+    return read_toml(__package__, "node_notices.toml")
+
+
+def _notice(table: str, name: str, text: str) -> Iterator[SchedulerFact]:
+    known = _notices()[table]
+    what = known.get(name) or next(
+        (word for key, word in known.items() if key.endswith("*") and name.startswith(key[:-1])), ""
+    )
+    if what:
+        values = {"name": name[:_MAX_TEXT], "text": text[:_MAX_TEXT]}
+        yield SchedulerFact(scheduler="kubernetes", what=what, values=values)
+
+
+def _table(document: object, key: str) -> Mapping[str, Any]:
+    found = document.get(key) if isinstance(document, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def _tables(found: object) -> Iterator[Mapping[str, Any]]:
+    for entry in found[:256] if isinstance(found, list) else ():
+        if isinstance(entry, Mapping):
+            yield entry
+
+
+def _whole(text: str) -> int | None:
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 12 else None

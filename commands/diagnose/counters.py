@@ -20,10 +20,8 @@ from ...diagnosis.counters.series import Look, SeriesReader, seconds_of
 from ...diagnosis.counters.sysfs import read_sample
 from ...diagnosis.counters.watch import PortWatch
 from ..run import say
+from .input_file import EXIT_USAGE, Unreadable, bounded_lines, delimiter_of, looks_like_json
 
-EXIT_USAGE = 2
-#: A look of 1,000 ports in one JSON line is some 500 kB.
-MAX_LINE = 4 << 20
 #: Conditions that ended; the first ones are kept, the rest counted.
 MAX_ENDED = 10_000
 MAX_NODES = 4096
@@ -38,10 +36,6 @@ columns counter and value. t: seconds since any beginning, or ISO 8601.
 
 A folder with snapshots of /sys by time: PATH/TIME/class/infiniband/..., TIME as 1726000000 or 20260131-120000.
 """
-
-
-class Unreadable(Exception):
-    """One line that names file, place and remedy."""
 
 
 def register(app: typer.Typer) -> None:
@@ -147,21 +141,13 @@ def _looks(path: Path, reader: SeriesReader) -> Iterator[Look]:
 
 
 def _series(file: TextIO, suffix: str, reader: SeriesReader) -> Iterator[Look]:
-    lines = _lines(file)
+    lines = bounded_lines(file)
     first = next(lines, "")
     everything = itertools.chain([first], lines)
-    if first.lstrip().startswith("{") or suffix in {".jsonl", ".json", ".ndjson"}:
+    if looks_like_json(first, suffix):
         yield from reader.json_lines(everything)
     else:
-        yield from reader.table(everything, "\t" if "\t" in first else ",")
-
-
-def _lines(file: TextIO) -> Iterator[str]:
-    """Lines of bounded length: the rest of a longer one is left out."""
-    while line := file.readline(MAX_LINE):
-        yield line
-        while not line.endswith("\n") and (line := file.readline(MAX_LINE)):
-            pass
+        yield from reader.table(everything, delimiter_of(first))
 
 
 def _snapshots(folder: Path) -> Iterator[Look]:

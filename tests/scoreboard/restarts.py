@@ -138,7 +138,7 @@ def other_hosts(row: Row) -> Row:
 def chain_wrong(row: Row) -> str:
     if row["detector"] == "nodelist":
         said = list(expand(row["id"]))
-            return "" if len(said) == len(row["expanded"]) and said[0][-1] == row["expanded"][0][-1] else f"said {said}"
+        return "" if said == row["expanded"] else f"expected {row['expanded']}, said {said}"
     alerts = [alert for alert in watch(view_of(row)) if alert.detector == row["detector"]]
     facts = {
         "fires": len(alerts) == row["fires"],

@@ -110,10 +110,10 @@ def longer(row: Row) -> Row:
     def scaled(times: dict[str, list[float]]) -> dict[str, list[float]]:
         return {name: [value * 1000 for value in samples] for name, samples in times.items()}
 
-    parts = {
-        key: {rank: scaled(times) for rank, times in row[key].items()} for key in ("kernels", "seconds") if key in row
-    }
-    return {**row, **parts}
+    for key in ("kernels", "seconds"):
+        if key in row:
+            row = {**row, key: {rank: scaled(times) for rank, times in row[key].items()}}
+    return row
 
 
 def straggler_wrong(row: Row) -> str:

@@ -82,7 +82,7 @@ def expecting(
     warn: float | None = None,
     critical: float | None = None,
 ) -> Expectation:
-    """A check with the configuration's values in the table's place. Raises KeyError for an unknown check or operator."""
+    """A check with the configuration's values in the table's place. Raises KeyError for an unknown check, operator."""
     found = expectations()[check]
     return replace(
         found,

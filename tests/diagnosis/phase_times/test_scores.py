@@ -23,7 +23,11 @@ from whichrank.diagnosis.phase_times.scores import (
 
 
 def test_a_rank_twice_as_slow_scores_half() -> None:
-    windows = {0: {"step": [1.0, 1.0, 1.2]}, 1: {"step": [2.0, 2.0, 9.0]}, 2: {"step": []}}
+    windows: dict[int, dict[str, list[float]]] = {
+        0: {"step": [1.0, 1.0, 1.2]},
+        1: {"step": [2.0, 2.0, 9.0]},
+        2: {"step": []},
+    }
     scores = relative_section_scores(windows)
     assert scores == {0: {"step": 1.0}, 1: {"step": 0.5}, 2: {}}
     assert stragglers({rank: each.get("step") for rank, each in scores.items()}) == (1,)

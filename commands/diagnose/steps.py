@@ -93,7 +93,7 @@ def _read(path: Path) -> StepSeries:
                 _text(file, path.suffix.lower(), series)
         except OSError as trouble:
             raise Unreadable(f"{path}: {trouble.strerror}; name a file of step times") from trouble
-    if not series.times and not series.operations:
+    if not series.rows and not series.operations:
         where = f"line {series.first_bad[0]}: {series.first_bad[1]}" if series.first_bad else "no row in it"
         raise Unreadable(f"{path}: {where}; see whichrank diagnose steps --help for the columns")
     return series

@@ -79,8 +79,13 @@ class Latch:
         if self.value is None or self.t_s is None:
             self.t_s, self.value = t_s, value
             return None
-        grown = growth(self.value, value)
         elapsed_s = t_s - self.t_s
+        if value == self.value:
+            # By far the most frequent look: nothing was counted, so nothing can be beyond a limit.
+            if elapsed_s >= rule.unit_s:
+                self.t_s = t_s
+            return None
+        grown = growth(self.value, value)
         if grown.step is Step.RESET:
             self.t_s, self.value = t_s, value
             if not self.is_latched:

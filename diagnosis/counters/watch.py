@@ -56,7 +56,10 @@ class PortState:
 
 
 class PortWatch:
-    """State of one node's ports. ``expected``: what the node must have; None: what it has shown so far."""
+    """State of one node's ports. ``expected``: what the node must have; None: what it has shown so far.
+
+    A look must hold all ports of the node: one that is absent is on its way to be missing.
+    """
 
     def __init__(
         self,
@@ -229,7 +232,8 @@ class PortWatch:
                 standing = self._open.get(condition.key)
                 if standing is None or condition.value > standing.value:
                     yield self._begin(condition)
-            yield from self._full(rule, port, t_s, value)
+            if value == rule.saturates_at or self._open:
+                yield from self._full(rule, port, t_s, value)
 
     def _full(self, rule: CounterRule, port: PortSample, t_s: float, value: int) -> Iterator[ConditionChange]:
         key = f"{PortCondition.COUNTER_FULL.value}:{rule.counters[0]}"

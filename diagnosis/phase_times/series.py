@@ -8,11 +8,12 @@ column's name (``_ms``, ``_s``, ``_us``, ``_ns``), or are milliseconds. A row wi
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import math
+from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,17 +24,23 @@ from .self_time import StepTable
 
 MAX_ROWS = 1_000_000
 MAX_COLUMNS = 256
+#: As many as a grave verdict needs.
+ENOUGH_STEPS = 20
 _UNITS_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0}
 _RANK = ("rank", "global_rank", "worker")
 _OPERATION = ("optype", "op", "operation", "name")
+
+
+#: Columns of a row: the whole step, then each phase.
+_COLUMNS: tuple[StepPhase | None, ...] = (None, *StepPhase)
+_COLUMN_OF = {phase: at for at, phase in enumerate(_COLUMNS)}
+_NOTHING = (math.nan,) * len(_COLUMNS)
 
 
 @dataclass(slots=True)
 class StepSeries:
     """What was read. ``first_bad``: the first line (1-based) that could not be, and why."""
 
-    #: (rank, step; -1: a mean) -> phase (None: the whole step) -> seconds
-    times: dict[tuple[int, int], dict[StepPhase | None, float]] = field(default_factory=dict)
     stages: dict[int, int] = field(default_factory=dict)
     operations: list[Operation] = field(default_factory=list)
     #: Steps that a mean is over, where a row says so.
@@ -41,25 +48,34 @@ class StepSeries:
     bad_rows: int = 0
     left_out: int = 0
     first_bad: tuple[int, str] | None = None
+    #: One entry per row; the step of a mean is -1. ``_seconds_of``: _COLUMNS one after the other, NaN: not said.
+    _rank_of: array[int] = field(default_factory=lambda: array("q"))
+    _step_of: array[int] = field(default_factory=lambda: array("q"))
+    _seconds_of: array[float] = field(default_factory=lambda: array("d"))
+
+    @property
+    def rows(self) -> int:
+        return len(self._rank_of)
 
     @property
     def is_trace(self) -> bool:
-        return len(self.operations) > len(self.times)
+        return len(self.operations) > self.rows
 
     @property
     def ranks(self) -> list[int]:
-        return sorted({rank for rank, _ in self.times})
+        return sorted(set(self._rank_of))
 
     @property
     def has_wait(self) -> bool:
         """Whether the waiting was measured, for most rows."""
-        return sum(StepPhase.WAIT in each for each in self.times.values()) * 2 > len(self.times)
+        waits = self._table()[:, _COLUMN_OF[StepPhase.WAIT]]
+        return int((~np.isnan(waits)).sum()) * 2 > self.rows
 
     @property
     def steps(self) -> int:
-        """How many steps each time is typical of."""
-        counted = len({step for _, step in self.times if step >= 0})
-        return max(counted, self.said_steps) if counted or self.said_steps else 20
+        """How many steps each time is typical of; where nothing says so, enough of them."""
+        counted = len({step for step in self._step_of if step >= 0})
+        return max(counted, self.said_steps) or ENOUGH_STEPS
 
     def json_lines(self, lines: Iterable[str]) -> None:
         for number, line in enumerate(lines, 1):
@@ -103,7 +119,7 @@ class StepSeries:
                     named = {f"{key}{'' if _unit_of(key)[1] else unit}": value for key, value in phases.items()}
                     self.take(number, {**shared, **named, "rank": rank})
             return
-        if len(self.times) + len(self.operations) >= MAX_ROWS:
+        if self.rows + len(self.operations) >= MAX_ROWS:
             self.left_out += 1
             return
         rank = _whole(_first(row, _RANK))
@@ -116,44 +132,54 @@ class StepSeries:
 
     def rank_times(self) -> list[RankTimes]:
         """Each rank's median over its steps."""
-        rows_of: dict[int, list[dict[StepPhase | None, float]]] = {}
-        for (rank, _), each in self.times.items():
-            rows_of.setdefault(rank, []).append(each)
+        table, whole = self._table(), self._whole_steps()
+        order = np.argsort(np.frombuffer(self._rank_of, dtype=np.int64), kind="stable")
         found = []
-        for rank, rows in sorted(rows_of.items()):
-            times_s = {
-                phase: median(each[phase] for each in rows if phase in each)
-                for phase in StepPhase
-                if any(phase in each for each in rows)
-            }
-            found.append(RankTimes(rank=rank, step_s=median(map(_step_s, rows)), phases_s=times_s))
+        for rank, rows in itertools.groupby(order.tolist(), key=self._rank_of.__getitem__):
+            places = list(rows)
+            times_s = {}
+            for phase in StepPhase:
+                seconds = table[places, _COLUMN_OF[phase]]
+                if (known := seconds[~np.isnan(seconds)]).size:
+                    times_s[phase] = float(np.median(known))
+            found.append(RankTimes(rank=rank, step_s=float(np.median(whole[places])), phases_s=times_s))
         return found
 
     def step_table(self) -> StepTable:
-        ranks, steps = self.ranks, sorted({step for _, step in self.times})
-        rank_at = {rank: at for at, rank in enumerate(ranks)}
-        step_at = {step: at for at, step in enumerate(steps)}
-        shape = (len(steps), len(ranks))
-        seen = {phase for each in self.times.values() for phase in each}
-        step_s, wait_s = np.full(shape, np.nan), np.full(shape, np.nan)
-        phases_s: dict[StepPhase, NDArray[np.float64]] = {
-            phase: np.full(shape, np.nan) for phase in StepPhase if phase in seen and phase is not StepPhase.WAIT
-        }
-        for (rank, step), each in self.times.items():
-            place = step_at[step], rank_at[rank]
-            step_s[place] = _step_s(each)
-            wait_s[place] = each.get(StepPhase.WAIT, np.nan)
-            for phase, seconds in each.items():
-                if phase is not None and phase in phases_s:
-                    phases_s[phase][place] = seconds
+        """Steps that at least half of the ranks have, so that a file of scattered rows cannot fill the memory."""
+        table, whole = self._table(), self._whole_steps()
+        ranks, rank_at = np.unique(np.frombuffer(self._rank_of, dtype=np.int64), return_inverse=True)
+        _steps, step_at, count = np.unique(
+            np.frombuffer(self._step_of, dtype=np.int64), return_inverse=True, return_counts=True
+        )
+        is_kept = count * 2 >= len(ranks)
+        place = np.cumsum(is_kept) - 1
+        rows = is_kept[step_at]
+        where = place[step_at[rows]], rank_at[rows]
+
+        def spread(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+            cells = np.full((int(is_kept.sum()), len(ranks)), np.nan)
+            cells[where] = seconds[rows]
+            return cells
+
+        columns = {phase: table[:, _COLUMN_OF[phase]] for phase in StepPhase}
         has_stages = len(self.stages) == len(ranks)
         return StepTable(
-            ranks=tuple(ranks),
-            step_s=step_s,
-            wait_s=wait_s,
-            phases_s=phases_s,
-            stages=tuple(self.stages[rank] for rank in ranks) if has_stages else (),
+            ranks=tuple(ranks.tolist()),
+            step_s=spread(whole),
+            wait_s=spread(columns.pop(StepPhase.WAIT)),
+            phases_s={phase: spread(each) for phase, each in columns.items() if not np.isnan(each).all()},
+            stages=tuple(self.stages[rank] for rank in ranks.tolist()) if has_stages else (),
         )
+
+    def _table(self) -> NDArray[np.float64]:
+        return np.frombuffer(self._seconds_of, dtype=np.float64).reshape(-1, len(_COLUMNS))
+
+    def _whole_steps(self) -> NDArray[np.float64]:
+        """The whole step, or the sum of what was measured."""
+        table = self._table()
+        said: NDArray[np.float64] = np.where(table[:, 0] > 0, table[:, 0], np.nansum(table[:, 1:], axis=1))
+        return said
 
     def _phases(self, number: int, rank: int, row: Mapping[str, object]) -> None:
         times: dict[StepPhase | None, float] = {}
@@ -174,7 +200,12 @@ class StepSeries:
         stage = _whole(_first(row, ("stage", "pp_stage", "pp_rank")))
         if stage is not None:
             self.stages[rank] = stage
-        self.times[rank, -1 if step is None else step] = times
+        self._rank_of.append(rank)
+        self._step_of.append(-1 if step is None else step)
+        self._seconds_of.extend(_NOTHING)
+        begin = len(self._seconds_of) - len(_COLUMNS)
+        for phase, seconds in times.items():
+            self._seconds_of[begin + _COLUMN_OF[phase]] = seconds
 
     def _operation(self, number: int, rank: int, row: Mapping[str, object]) -> None:
         name = _first(row, _OPERATION)
@@ -198,11 +229,6 @@ class StepSeries:
     def _bad(self, number: int, why: str) -> None:
         self.bad_rows += 1
         self.first_bad = self.first_bad or (number, why)
-
-
-def _step_s(times: Mapping[StepPhase | None, float]) -> float:
-    """The whole step, or the sum of what was measured."""
-    return times.get(None) or sum(seconds for phase, seconds in times.items() if phase is not None)
 
 
 def _unit_of(key: str) -> tuple[str, float | None]:

@@ -198,6 +198,7 @@ def _chain_not_cancelled(view: ChainView, limits: dict[str, Any]) -> Iterator[Ch
 
 def _generation_churn(view: ChainView, limits: dict[str, Any]) -> Iterator[ChainAlert]:
     recent = {cycle.job for cycle in view.cycles if view.now_s - cycle.start_s <= limits["within_s"]}
+    recent |= {each.job for each in view.ended if view.now_s - each.ended_s <= limits["within_s"]}
     if len(recent) > limits["generations"]:
         yield _alert(limits, f"{len(recent)} jobs of this training within {limits['within_s'] / 3600:.0f} hours")
 

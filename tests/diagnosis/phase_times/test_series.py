@@ -10,7 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from whichrank.commands.main import app
-from whichrank.diagnosis.phase_times.phases import StepPhase
+from whichrank.diagnosis.phase_times.phases import Cause, StepPhase
+from whichrank.diagnosis.phase_times.self_time import judge_self
 from whichrank.diagnosis.phase_times.series import StepSeries
 
 
@@ -65,13 +66,22 @@ def test_words_for_people(tmp_path: Path) -> None:
 def test_units() -> None:
     series = StepSeries()
     series.take(1, {"rank": 0, "forward_s": 1, "backward_us": 5e5, "data": 20, "optimizer_ns": "1e9"})
-    (times,) = series.times.values()
-    assert times == {
+    (times,) = series.rank_times()
+    assert times.phases_s == {
         StepPhase.FORWARD: 1.0,
         StepPhase.BACKWARD: 0.5,
         StepPhase.INPUT: pytest.approx(0.02),
         StepPhase.OPTIMIZER: pytest.approx(1.0),
     }
+
+
+def test_scattered_rows_do_not_fill_the_memory() -> None:
+    series = StepSeries()
+    for at in range(3000):
+        series.take(1, {"rank": at, "step": at * 7, "forward": 1, "wait": 1})
+    table = series.step_table()
+    assert table.step_s.shape == (0, 3000)
+    assert judge_self(table).cause is Cause.WARM_UP
 
 
 def test_means_per_rank_in_one_line(tmp_path: Path) -> None:

@@ -151,7 +151,10 @@ def _series(file: TextIO, suffix: str, reader: SeriesReader) -> Iterator[Look]:
 
 
 def _snapshots(folder: Path) -> Iterator[Look]:
-    times = {place: _time_of(place.name) for place in folder.iterdir() if place.is_dir()}
+    try:
+        times = {place: _time_of(place.name) for place in folder.iterdir() if place.is_dir()}
+    except OSError as trouble:
+        raise Unreadable(f"{folder}: {trouble.strerror}; name a folder of snapshots that may be read") from trouble
     ordered: Iterable[tuple[float, Path]] = sorted((t_s, place) for place, t_s in times.items() if t_s is not None)
     if not ordered:
         # The tree itself, captured once.

@@ -18,6 +18,7 @@ from ...diagnosis.counters.conditions import ChangeKind, Condition
 from ...diagnosis.counters.rules import ExpectedPorts, Grade, expected_by_product, expected_ports
 from ...diagnosis.counters.series import Look, SeriesReader, seconds_of
 from ...diagnosis.counters.sysfs import read_sample
+from ...diagnosis.counters.traffic import NodeTraffic
 from ...diagnosis.counters.watch import PortWatch
 from ..run import say
 from .input_file import EXIT_USAGE, Unreadable, bounded_lines, delimiter_of, looks_like_json
@@ -60,6 +61,7 @@ def register(app: typer.Typer) -> None:
 def _diagnose(path: Path, expected: ExpectedPorts | None, *, as_json: bool) -> int:
     reader = SeriesReader()
     watches: dict[str, PortWatch] = {}
+    traffic: dict[str, NodeTraffic] = {}
     ended: list[tuple[str, Condition]] = []
     looks = dropped = 0
     for look in _looks(path, reader):
@@ -67,6 +69,7 @@ def _diagnose(path: Path, expected: ExpectedPorts | None, *, as_json: bool) -> i
         if look.node not in watches and len(watches) >= MAX_NODES:
             dropped += 1
             continue
+        traffic.setdefault(look.node, NodeTraffic()).take(look.sample)
         for change in watches.setdefault(look.node, PortWatch(expected=expected)).take(look.sample):
             if change.kind is not ChangeKind.ENDED:
                 continue
@@ -93,6 +96,11 @@ def _diagnose(path: Path, expected: ExpectedPorts | None, *, as_json: bool) -> i
             "nodes": len(watches),
             "bad_rows": reader.bad_rows,
             "conditions": [{"node": node, **condition.plain()} for node, condition in found],
+            "ports": [
+                {"node": node, "port": name, "sent_bytes": each.sent_bytes, "received_bytes": each.received_bytes}
+                for node, ports in traffic.items()
+                for name, each in ports.ports.items()
+            ],
             "notes": notes,
         }
         sys.stdout.write(json.dumps(document) + "\n")
@@ -105,7 +113,9 @@ def _diagnose(path: Path, expected: ExpectedPorts | None, *, as_json: bool) -> i
 
 def _print(found: list[tuple[str, Condition]], looks: int, nodes: int) -> None:
     if not found:
-        say(f"{looks} looks at {nodes} node{'s' if nodes != 1 else ''}: nothing is wrong with the ports")
+        say(
+            f"{looks} look{'s' if looks != 1 else ''} at {nodes} node{'s' if nodes != 1 else ''}: nothing is wrong with the ports"
+        )
         return
     table = Table(box=None, pad_edge=False)
     for heading in ("since", "until", "port", "condition", "how bad", "what it shows", "advice"):

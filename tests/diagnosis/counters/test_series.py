@@ -113,6 +113,13 @@ def test_the_command_says_what_and_since_when(tmp_path: Path) -> None:
     assert "still" in said
 
 
+def test_what_ports_carried_is_told_in_bytes(tmp_path: Path) -> None:
+    file = tmp_path / "ports.csv"
+    file.write_text("t,device,port_xmit_data\n0,mlx5_0,100\n10,mlx5_0,600\n")
+    (port,) = json.loads(diagnose(str(file), "--json")[1])["ports"]
+    assert (port["port"], port["sent_bytes"], port["received_bytes"]) == ("mlx5_0/1", 2000, 0)
+
+
 def test_snapshots_by_time(tmp_path: Path) -> None:
     for name, state in (("20260131-120000", "4: ACTIVE"), ("20260131-121000", "1: DOWN")):
         port = tmp_path / name / "class/infiniband/mlx5_0/ports/1"

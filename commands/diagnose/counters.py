@@ -113,9 +113,7 @@ def _diagnose(path: Path, expected: ExpectedPorts | None, *, as_json: bool) -> i
 
 def _print(found: list[tuple[str, Condition]], looks: int, nodes: int) -> None:
     if not found:
-        say(
-            f"{looks} look{'s' if looks != 1 else ''} at {nodes} node{'s' if nodes != 1 else ''}: nothing is wrong with the ports"
-        )
+        say(f"looks: {looks}, nodes: {nodes}; nothing is wrong with the ports")
         return
     table = Table(box=None, pad_edge=False)
     for heading in ("since", "until", "port", "condition", "how bad", "what it shows", "advice"):

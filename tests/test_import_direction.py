@@ -27,6 +27,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "psutil",
             "opentelemetry",
             "prometheus_client",
+            "pyarrow",
             "pydantic",
             "pydantic_settings",
             "rich",

@@ -1,0 +1,1 @@
+"""Ports of a node over time: states and counters of InfiniBand, RoCE and Ethernet, and what they show."""

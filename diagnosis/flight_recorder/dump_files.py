@@ -10,10 +10,14 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 
-from .pickle_values import MAX_CONTAINERS, MAX_VALUES, BadPickle, load_pickle
+from .pickle_values import BadPickle, load_pickle
 from .rank_dump import MAX_RANK, RankDump, decode_dump, is_dump
 
-MAX_FILE_BYTES = 128 << 20
+#: A ring of 20,000 entries with stacks is 20 MB; JSON may hold many ranks, and its values can be counted beforehand.
+MAX_PICKLE_BYTES = 64 << 20
+MAX_JSON_BYTES = 256 << 20
+MAX_CONTAINERS = 4_000_000
+MAX_VALUES = 16_000_000
 #: Entries kept over all ranks: about 1 GB at the very most, and thousands per rank in any job that one machine reads.
 MAX_ENTRIES = 1_000_000
 MIN_ENTRIES_PER_RANK = 64
@@ -64,7 +68,9 @@ def _dumps_in(name: str, data: bytes) -> Iterator[tuple[int, object]]:
         inside = _rank_number(value.get("rank")) if isinstance(value, Mapping) else None
         rank = inside if inside is not None else rank_in_name(name)
         if rank is None:
-            raise BadDump("is a dump, but neither its name nor its content says of which rank: end the name in the rank")
+            raise BadDump(
+                "is a dump, but neither its name nor its content says of which rank: end the name in the rank"
+            )
         yield rank, value
     elif isinstance(value, Mapping):
         if len(value) == 1 and not any(is_dump(one) for one in value.values()):
@@ -84,11 +90,12 @@ def _dumps_in(name: str, data: bytes) -> Iterator[tuple[int, object]]:
 
 
 def _decoded(data: bytes) -> object:
-    if len(data) > MAX_FILE_BYTES:
-        raise BadDump(f"is larger than {MAX_FILE_BYTES >> 20} MiB")
     if not data:
         raise BadDump("is empty: the rank was ended while it dumped")
-    if not _JSON_START.match(data):
+    is_json = _JSON_START.match(data) is not None
+    if len(data) > (MAX_JSON_BYTES if is_json else MAX_PICKLE_BYTES):
+        raise BadDump(f"is larger than {(MAX_JSON_BYTES if is_json else MAX_PICKLE_BYTES) >> 20} MiB")
+    if not is_json:
         try:
             return load_pickle(data)
         except BadPickle as wrong:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 
 #: Of one entry: innermost frames, tensors, dimensions.
@@ -253,12 +254,17 @@ def _groups(value: object) -> dict[str, GroupConfig]:
 def ranks_of(value: object) -> tuple[int, ...]:
     """Global ranks, in order, of "[0, 1, 2]" or a list."""
     if isinstance(value, str):
-        found = {int(number) for number in _NUMBER.findall(value[:MAX_RANKS_TEXT])}
-    elif isinstance(value, (list, tuple)):
+        return _ranks_in_text(value[:MAX_RANKS_TEXT])
+    if isinstance(value, (list, tuple)):
         found = {_count(number, missing=-1) for number in islice(value, MAX_RANKS_TEXT)}
-    else:
-        return ()
-    return tuple(sorted(rank for rank in found if 0 <= rank < MAX_RANK))
+        return tuple(sorted(rank for rank in found if 0 <= rank < MAX_RANK))
+    return ()
+
+
+@lru_cache(maxsize=4096)
+def _ranks_in_text(text: str) -> tuple[int, ...]:
+    """All members of a group write the same list: thousands of ranks of thousands."""
+    return tuple(sorted({rank for number in _NUMBER.findall(text) if (rank := int(number)) < MAX_RANK}))
 
 
 def _status(value: object) -> dict[int, Status]:

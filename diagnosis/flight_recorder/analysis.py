@@ -128,7 +128,7 @@ def _verdict(
     behind = [rank for rank in laggards(graph) if rank not in held_by_unseen]
     unfinished = {rank: state for state in states for rank in state.not_finished}
     if found or behind:
-        suspects = [_not_entered(rank, graph, SURE) for rank in found]
+        suspects = [_not_entered(rank, graph, unfinished.get(rank)) for rank in found]
         suspects += [_fell_behind(rank, graph) for rank in behind]
         named = {suspect.rank for suspect in suspects}
         suspects += [_not_finished(rank, state) for rank, state in sorted(unfinished.items()) if rank not in named]
@@ -212,14 +212,15 @@ def _how_it_differs(divergence: Divergence, mismatch: str, *, is_tie: bool) -> s
     return f"{mismatch} in call {divergence.sequence}: {others}{shifted}"
 
 
-def _not_entered(rank: int, graph: WaitGraph, probability: float) -> Suspect:
+def _not_entered(rank: int, graph: WaitGraph, unfinished: GroupState | None) -> Suspect:
     wait = max(graph.for_[rank], key=lambda one: len(one.entries))
     waiting = len({waiter for one in graph.for_[rank] for waiter in one.entries})
+    also = f"; {_not_finished(rank, unfinished).because}" if unfinished is not None else ""
     return Suspect(
         rank=rank,
-        probability=probability,
+        probability=SURE,
         finding=Finding.NOT_ENTERED,
-        because=f"did not enter {_call(wait)}; {waiting} ranks wait for it, and it waits for nobody",
+        because=f"did not enter {_call(wait)}; {waiting} ranks wait for it, and it waits for nobody{also}",
     )
 
 
@@ -328,7 +329,7 @@ def _nothing(dumps: Mapping[int, RankDump]) -> _Verdict:
         scope=None,
         confidence=0.0,
         summary=(
-            "the dumps hold no calls: the recorder was off, or this backend does not write to it (gloo before torch 2.8)"
+            "the dumps hold no calls: the recorder was off, or this backend does not write to it"
             if is_empty
             else "no call is open and all calls agree: nothing hung when these dumps were made"
         ),

@@ -42,7 +42,7 @@ class DumpFiles:
 
     def add(self, name: str, data: bytes) -> None:
         """Raises BadDump; what was collected before stays."""
-        found = list(_dumps_in(name, data))
+        found = list(dumps_in(name, data))
         if not found:
             raise BadDump("holds no flight-recorder dump (no list of entries)")
         keep = max(MIN_ENTRIES_PER_RANK, min(self._keep, MAX_ENTRIES // len(found)))
@@ -61,7 +61,7 @@ def _newest_ns(dump: RankDump) -> int:
     return max((entry.created_ns for entry in dump.entries), default=0)
 
 
-def _dumps_in(name: str, data: bytes) -> Iterator[tuple[int, object]]:
+def dumps_in(name: str, data: bytes) -> Iterator[tuple[int, object]]:
     """(rank, decoded dump) of a file. Raises BadDump."""
     value = _decoded(data)
     if is_dump(value):

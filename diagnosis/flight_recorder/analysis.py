@@ -132,15 +132,15 @@ def _verdict(
         suspects += [_fell_behind(rank, graph) for rank in behind]
         named = {suspect.rank for suspect in suspects}
         suspects += [_not_finished(rank, state) for rank, state in sorted(unfinished.items()) if rank not in named]
-        state = _where_it_began(graph, {suspect.rank for suspect in suspects})
+        suspects.sort(key=lambda suspect: (-suspect.probability, suspect.rank))
         return _Verdict(
             finding=Finding.NOT_ENTERED,
             kind=Kind.RANK_NOT_ENTERED,
             scope=Scope.RANK,
             confidence=max(suspect.probability for suspect in suspects),
             summary=f"{_ranks(suspects)} did not enter what the others wait in",
-            suspects=tuple(sorted(suspects, key=lambda suspect: (-suspect.probability, suspect.rank))),
-            state=state,
+            suspects=tuple(suspects),
+            state=_where_it_began(graph, suspects),
         )
     ring = cycle(graph) if not unseen.by_waiter else ()
     crossed = (
@@ -213,7 +213,7 @@ def _how_it_differs(divergence: Divergence, mismatch: str, *, is_tie: bool) -> s
 
 
 def _not_entered(rank: int, graph: WaitGraph, unfinished: GroupState | None) -> Suspect:
-    wait = max(graph.for_[rank], key=lambda one: len(one.entries))
+    wait = _first_wait(graph, rank)
     waiting = len({waiter for one in graph.for_[rank] for waiter in one.entries})
     also = f"; {_not_finished(rank, unfinished).because}" if unfinished is not None else ""
     return Suspect(
@@ -225,7 +225,7 @@ def _not_entered(rank: int, graph: WaitGraph, unfinished: GroupState | None) -> 
 
 
 def _fell_behind(rank: int, graph: WaitGraph) -> Suspect:
-    wait = max(graph.for_[rank], key=lambda one: len(one.entries))
+    wait = _first_wait(graph, rank)
     return Suspect(
         rank=rank,
         probability=LIKELY,
@@ -338,10 +338,21 @@ def _nothing(dumps: Mapping[int, RankDump]) -> _Verdict:
     )
 
 
-def _where_it_began(graph: WaitGraph, named: set[int]) -> GroupState | None:
-    """The group in which most ranks wait for one of the suspects."""
-    waits = [wait for rank in named for wait in graph.for_.get(rank, ()) if wait.state is not None]
-    return max(waits, key=lambda wait: len(wait.entries)).state if waits else None
+def _first_wait(graph: WaitGraph, rank: int) -> Wait:
+    """The call that the rank should have entered next.
+
+    Ranks of one job make their calls in one order, so records number them alike, whatever the nodes' clocks say; stages
+    of a pipeline do not, so sends and receives come last.
+    """
+    return min(
+        graph.for_[rank],
+        key=lambda wait: (wait.state is None, min(entry.record_id for entry in wait.entries.values())),
+    )
+
+
+def _where_it_began(graph: WaitGraph, suspects: Sequence[Suspect]) -> GroupState | None:
+    """The group of the call that the surest suspect should have entered next."""
+    return next((_first_wait(graph, one.rank).state for one in suspects if one.rank in graph.for_), None)
 
 
 def _ruled_out(graph: WaitGraph, named: set[int], states: Sequence[GroupState]) -> tuple[RuledOut, ...]:

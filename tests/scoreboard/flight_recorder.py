@@ -17,7 +17,7 @@ from whichrank.diagnosis.flight_recorder.dump_files import DumpFiles
 from whichrank.diagnosis.flight_recorder.group_state import calls_by_sequence
 from whichrank.diagnosis.flight_recorder.matching import match_state
 from whichrank.diagnosis.flight_recorder.process_groups import process_groups
-from whichrank.diagnosis.flight_recorder.rank_dump import decode_dump
+from whichrank.diagnosis.flight_recorder.rank_dump import Entry, decode_dump
 
 TRACES = "nvidia-resiliency-ext/fr_traces"
 JSON_TRACES = "nvrx/fr_json"
@@ -165,7 +165,7 @@ def score_pairs(folder: Path) -> Score:
     for row in rows:
         expected = row["expected_match_state"]
         size = len(row["pg_members"][row["a"]["process_group"][0]])
-        said = match_state(*(_one_entry(row[side]) for side in "ab"), size).value
+        said = match_state(_one_entry(row["a"]), _one_entry(row["b"]), size).value
         if said != expected:
             wrong.append(f"{row['case']}: expected {expected}, said {said}")
         for side in "ab":
@@ -174,11 +174,11 @@ def score_pairs(folder: Path) -> Score:
             for key in ("input_dtypes", "output_dtypes"):
                 value = row[side].get(key)
                 row[side][key] = ([value] if value else []) if isinstance(value, str) else value
-        changed += match_state(*(_one_entry(row[side]) for side in "ab"), size).value == expected
+        changed += match_state(_one_entry(row["a"]), _one_entry(row["b"]), size).value == expected
     return Score(right=len(rows) - len(wrong), total=len(rows), wrong=wrong, changed=(changed, len(rows)))
 
 
-def _one_entry(raw: Mapping[str, Any]) -> Any:
+def _one_entry(raw: Mapping[str, Any]) -> Entry:
     return decode_dump({"entries": [raw]}, 0, "", keep=1).entries[0]
 
 
@@ -216,8 +216,9 @@ def whole_answer(dumps: Mapping[str, Any]) -> dict[str, Any]:
         if state.waits:
             missing |= set(state.missing_at(state.sequence))
     for group in process_groups(collected.dumps).values():
-        state = next((one for one in diagnosis.states if one.group.key == group.key), None)
-        bad = state.divergence.sequence if state and state.divergence else None
+        bad = next(
+            (one.divergence.sequence for one in diagnosis.states if one.group.key == group.key and one.divergence), None
+        )
         for sequence, by_rank in calls_by_sequence(group).items():
             call = by_rank[min(by_rank)]
             is_whole = len(by_rank) == len(group.members)

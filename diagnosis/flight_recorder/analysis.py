@@ -96,6 +96,7 @@ def analyse(dumps: Mapping[int, RankDump]) -> Diagnosis:
     shown = [state for state in states if state.finding is not Finding.IDLE or state.divergence is not None]
     verdict = _verdict(dumps, shown, graph, unseen)
     opened = {rank for rank, dump in dumps.items() if any(entry.is_open for entry in dump.entries)}
+    opened.update(rank for state in states for rank in state.open_calls)
     named = {suspect.rank for suspect in verdict.suspects}
     coverage = len(dumps) / expected if expected else 0.0
     return Diagnosis(

@@ -80,12 +80,13 @@ def group_state(group: ProcessGroup, sisters: Mapping[int, Counter[tuple[object,
     calls = calls_by_sequence(group)
     has_pairs = uses_pairs(group)
     reached = {rank: _reached(group, rank, is_counter_usable=not has_pairs) for rank in group.views}
+    lowest = min(reached.values(), default=0)
+    failed = _failed(group, lowest)
     open_calls = {
         rank: opened
         for rank, view in group.views.items()
-        if (opened := tuple(entry for entry in view.collectives if entry.is_open))
+        if (opened := tuple(entry for entry in view.collectives if entry.is_open or entry is failed.get(rank)))
     }
-    lowest = min(reached.values(), default=0)
     waits = {
         rank: entry
         for rank, opened in open_calls.items()
@@ -122,6 +123,23 @@ def group_state(group: ProcessGroup, sisters: Mapping[int, Counter[tuple[object,
         divergence=divergence,
         matched=matched,
     )
+
+
+def _failed(group: ProcessGroup, lowest: int) -> dict[int, Entry]:
+    """Last calls that ended, and cannot have: no member gets out of them before all are in, and somebody is not.
+
+    gloo marks a call that timed out or lost its connection like one that ended well. Only one call can be ahead so; if
+    a member is further ahead, the ranks were still running when they dumped, one after the other.
+    """
+    last = {rank: view.collectives[-1] for rank, view in group.views.items() if view.collectives}
+    if any(entry.sequence > lowest + 1 for entry in last.values()):
+        return {}
+    return {
+        rank: entry
+        for rank, entry in last.items()
+        if entry.sequence == lowest + 1 and not entry.is_open and entry.state != "completed"
+        if rule_of(entry.op).synchronises
+    }
 
 
 def calls_by_sequence(group: ProcessGroup) -> dict[int, dict[int, Call]]:
@@ -207,13 +225,21 @@ def _divergence(
                 sequence=sequence,
                 majority=by_rank[best],
                 ranks=odd,
-                is_open=any(entry.is_open for call in by_rank.values() for entry in call),
+                is_open=_holds_up(by_rank, is_newest=sequence >= max(calls) - 1),
                 is_shifted=is_shifted,
                 present=tuple(sorted(by_rank)),
             ),
             matched,
         )
     return None, matched
+
+
+def _holds_up(by_rank: Mapping[int, Call], *, is_newest: bool) -> bool:
+    """Whether the call is open for somebody, or ended for all like a call that failed: with nothing much after it."""
+    entries = [entry for call in by_rank.values() for entry in call]
+    return any(entry.is_open for entry in entries) or (
+        is_newest and any(entry.state != "completed" for entry in entries)
+    )
 
 
 def _majority(

@@ -1,0 +1,101 @@
+"""Run as a program: gloo jobs of four ranks, each with one fault, that dump their flight recorders and end.
+
+    python dumping_job.py OUT SCENARIO...
+
+Writes OUT/SCENARIO/pickle/rank_N and OUT/SCENARIO/json/rank_N.json. torch is imported once; ranks are forks.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d  # type: ignore[attr-defined]
+
+RANKS = 4
+#: After the faults have shown: gloo has met by then, and nobody has timed out.
+DUMP_S = 3.0
+TIMEOUT_S = 60
+
+
+def main(out: Path, scenarios: list[str]) -> None:
+    for scenario in scenarios:
+        folder = out / scenario
+        (folder / "pickle").mkdir(parents=True)
+        (folder / "json").mkdir()
+        children = []
+        for rank in range(RANKS):
+            child = os.fork()
+            if child == 0:
+                run_rank(rank, folder, scenario)
+            children.append(child)
+        for child in children:
+            os.waitpid(child, 0)
+
+
+def run_rank(rank: int, folder: Path, scenario: str) -> None:
+    threading.Thread(target=dump_and_leave, args=(rank, folder), daemon=True).start()
+    try:
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{folder}/store",
+            rank=rank,
+            world_size=RANKS,
+            timeout=timedelta(seconds=TIMEOUT_S),
+        )
+        train(rank, scenario)
+    except Exception as trouble:
+        sys.stderr.write(f"rank {rank}: {str(trouble)[:120]}\n")
+    time.sleep(TIMEOUT_S)
+
+
+def dump_and_leave(rank: int, folder: Path) -> None:
+    time.sleep(DUMP_S)
+    try:
+        in_pickle = getattr(c10d, "_dump_fr_trace", None) or c10d._dump_nccl_trace
+        in_json = getattr(c10d, "_dump_fr_trace_json", None) or c10d._dump_nccl_trace_json
+        (folder / "pickle" / f"rank_{rank}").write_bytes(in_pickle())
+        text = in_json()
+        (folder / "json" / f"rank_{rank}.json").write_bytes(text.encode() if isinstance(text, str) else text)
+    finally:
+        os._exit(0)
+
+
+def train(rank: int, scenario: str) -> None:
+    tensor = torch.ones(16)
+    halves = [dist.new_group([0, 1], group_desc="half"), dist.new_group([2, 3], group_desc="half")]
+    pairs = [dist.new_group([0, 2], group_desc="pair"), dist.new_group([1, 3], group_desc="pair")]
+    half, pair = halves[rank // 2], pairs[rank % 2]
+    for _ in range(3):
+        dist.all_reduce(tensor, group=half)
+        dist.all_reduce(tensor, group=pair)
+        dist.broadcast(tensor, 0)
+    if scenario == "rank_2_sleeps" and rank == 2:
+        time.sleep(TIMEOUT_S)
+    if scenario == "rank_0_sleeps" and rank == 0:
+        time.sleep(TIMEOUT_S)
+    if scenario == "rank_3_skips" and rank == 3:
+        dist.broadcast(tensor, 0)
+    if scenario == "rank_1_other_size" and rank == 1:
+        dist.all_reduce(torch.ones(64))
+    if scenario == "other_order":
+        first, second = (half, pair) if rank in (0, 3) else (pair, half)
+        dist.all_reduce(tensor, group=first)
+        dist.all_reduce(tensor, group=second)
+    if scenario == "nested_1_sleeps":
+        if rank == 1:
+            time.sleep(TIMEOUT_S)
+        dist.all_reduce(tensor, group=half)
+        dist.all_reduce(tensor, group=pair)
+    dist.all_reduce(tensor)
+    dist.broadcast(tensor, 0)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

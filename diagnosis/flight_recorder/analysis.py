@@ -91,7 +91,7 @@ def analyse(dumps: Mapping[int, RankDump]) -> Diagnosis:
              for pair in pair_waits(group)]  # fmt: skip
     graph = wait_graph(states, pairs)
     expected = world_size(dumps, groups)
-    silent = tuple(rank for rank in range(expected) if rank not in dumps) if expected <= 1 << 20 else ()
+    silent = tuple(rank for rank in range(expected) if rank not in dumps)
     unseen = silent_waits(dumps, states, pairs)
     shown = [state for state in states if state.finding is not Finding.IDLE or state.divergence is not None]
     verdict = _verdict(dumps, shown, graph, unseen)

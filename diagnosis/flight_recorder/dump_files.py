@@ -116,7 +116,7 @@ def rank_in_name(name: str) -> int | None:
     """The rank that a file's name or a key ends in: "nccl_trace_rank_12", "_dump_3.pickle", "7"."""
     stem = _ENDING.sub("", name.replace("\\", "/").rpartition("/")[2])
     found = _NAMED_RANK.search(stem) or _LAST_NUMBER.search(stem)
-    return int(found[1]) if found else None
+    return int(found[1]) if found and int(found[1]) < MAX_RANK else None
 
 
 def _rank_number(value: object) -> int | None:

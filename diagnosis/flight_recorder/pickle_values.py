@@ -24,7 +24,7 @@ RUN = 4000
 #: Opcodes of fixed width that make, keep or fetch plain values. A stored memo place is below 4 million: the unpickler
 #: reserves room up to the highest.
 _PLAIN_RUN = re.compile(
-    rb"(?:[hKq].|[()\]}eusaN0-2\x88\x89\x8f\x90\x94]|M..|J....|j...\x00|r..[\x00-\x3f]\x00|G.{8}|\x80[\x00-\x05]|\x95.{8}){1,%d}"
+    rb"(?:[hKq].|[()\]}eusaN0-2\x88\x89\x8f\x90\x94]|M..|J....|j...\x00|r..[\x00-\x3f]\x00|G.{8}|\x80[\x00-\x05]){1,%d}"
     % RUN,
     re.DOTALL,
 )
@@ -32,6 +32,8 @@ _PLAIN_RUN = re.compile(
 _SIZED = {
     ord("X"): 4, 0x8C: 1, 0x8D: 8, ord("T"): 4, ord("U"): 1, ord("B"): 4, ord("C"): 1, 0x8E: 8, 0x8A: 1, 0x8B: 4,
 }  # fmt: skip
+#: Its length is that of opcodes that follow, each of which is looked at as well.
+_FRAME = 0x95
 _LONGS = frozenset({0x8A, 0x8B})
 #: TUPLE1, TUPLE2, TUPLE3, TUPLE.
 _TUPLES = frozenset({0x85, 0x86, 0x87, ord("t")})
@@ -58,7 +60,16 @@ def load_pickle(data: bytes) -> object:
         value: object = _NamesNothing(io.BytesIO(data[:end])).load()
     except BadPickle:
         raise
-    except (pickle.UnpicklingError, EOFError, IndexError, KeyError, TypeError, ValueError, AttributeError) as wrong:
+    except (
+        pickle.UnpicklingError,
+        EOFError,
+        IndexError,
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        OverflowError,
+    ) as wrong:
         raise BadPickle(f"is cut or no pickle: {str(wrong)[:80]}") from None
     return value
 
@@ -85,6 +96,10 @@ def check_opcodes(data: bytes) -> int:
             if length > size - at - 1 - width or (op in _LONGS and length > MAX_LONG_BYTES):
                 raise BadPickle(f"is cut or damaged: {_OPCODES[op]} of {length} bytes at byte {at} of {size}")
             at += 1 + width + length
+        elif op == _FRAME:
+            if int.from_bytes(data[at + 1 : at + 9], "little") > size - at - 9:
+                raise BadPickle(f"is cut or damaged: a frame at byte {at} goes past its end")
+            at += 9
         elif op == _STOP:
             return at + 1
         else:

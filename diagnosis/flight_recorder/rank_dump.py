@@ -18,7 +18,8 @@ MAX_FRAMES = 32
 MAX_TENSORS = 4096
 MAX_DIMENSIONS = 16
 MAX_GROUPS = 65_536
-MAX_RANK = 1 << 24
+#: More ranks than any job has; a number in a file's name that is larger is a date or an id.
+MAX_RANK = 1 << 20
 MAX_NAME = 256
 #: A member list of this many bytes has about 130,000 ranks.
 MAX_RANKS_TEXT = 1 << 20
@@ -123,7 +124,7 @@ def decode_dump(raw: object, rank: int, source: str, *, keep: int) -> RankDump:
     listed = fields.get("entries")
     rows = [row for row in listed if isinstance(row, Mapping)] if isinstance(listed, (list, tuple)) else []
     unread = (len(listed) if isinstance(listed, (list, tuple)) else 0) - len(rows)
-    reporting = {_backend_and_op(row)[0] for row in rows if row.get("state") in _FAR_STATES}
+    reporting = {_backend_and_op(row)[0] for row in rows if _text(row.get("state")) in _FAR_STATES}
     rows.sort(key=lambda row: _count(row.get("record_id")))
     shared: dict[object, Sizes] = {}
     entries: list[Entry] = []

@@ -16,6 +16,8 @@ from .rank_dump import Entry
 
 #: Waiters of one call that are asked whether they could go on.
 WITNESSES = 64
+#: Groups of one rank whose open calls are compared with each other.
+MAX_CROSSED = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,13 +155,16 @@ def cycle(graph: WaitGraph) -> tuple[Wait, ...]:
 
 def crossed_orders(states: Sequence[GroupState]) -> tuple[GroupState, GroupState] | None:
     """Two groups whose open calls two shared members made in opposite order: each device waits in the other's call."""
-    for place, one in enumerate(states):
-        for other in states[place + 1 :]:
-            orders = {
-                one.open_calls[rank][0].record_id < other.open_calls[rank][0].record_id
-                for rank in one.open_calls
-                if rank in other.open_calls
-            }
-            if len(orders) == 2:
-                return one, other
+    of: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for place, state in enumerate(states):
+        for rank, opened in state.open_calls.items():
+            of[rank].append((opened[0].record_id, place))
+    orders: set[tuple[int, int]] = set()
+    for calls in of.values():
+        places = [place for _, place in sorted(calls)[:MAX_CROSSED]]
+        for number, earlier in enumerate(places):
+            for later in places[number + 1 :]:
+                if (later, earlier) in orders:
+                    return states[earlier], states[later]
+                orders.add((earlier, later))
     return None

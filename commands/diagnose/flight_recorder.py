@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ...diagnosis.flight_recorder.analysis import Diagnosis
     from ...diagnosis.flight_recorder.dump_files import DumpFiles
     from ...diagnosis.flight_recorder.group_state import GroupState
+    from ...diagnosis.nccl_ras import RasFinding
 
 EXIT_USAGE = 2
 #: A folder of more files is not one of dumps.
@@ -54,36 +55,41 @@ def diagnose_flight_recorder(where: Sequence[Path], *, as_json: bool) -> int:
     if not files or len(files) > MAX_FILES:
         say(f"{where[0]} holds {len(files)} files; a folder of dumps has one for each rank")
         return EXIT_USAGE
-    collected = read_dumps(files)
+    collected, ras = read_dumps(files)
     if not collected.dumps:
         why = f": {collected.notes[0]}" if collected.notes else ""
         say(f"no flight-recorder dump in {where[0]}{why}")
         return EXIT_USAGE
     diagnosis = analyse(collected.dumps)
     if as_json:
-        sys.stdout.write(json.dumps(document(diagnosis, collected.notes)) + "\n")
+        sys.stdout.write(json.dumps(document(diagnosis, ras, collected.notes)) + "\n")
         return 0
-    _print(diagnosis, collected.notes)
+    _print(diagnosis, ras, collected.notes)
     return 0
 
 
-def read_dumps(files: Sequence[Path]) -> DumpFiles:
-    """Every dump that can be read, one file at a time; what cannot be read is a note."""
+def read_dumps(files: Sequence[Path]) -> tuple[DumpFiles, list[RasFinding]]:
+    """Every dump that can be read, one file at a time, and what NCCL's RAS said beside them; the rest are notes."""
     from ...diagnosis.flight_recorder.dump_files import MAX_JSON_BYTES, BadDump, DumpFiles
+    from ...diagnosis.nccl_ras import BadRas, is_ras, parse_ras
 
     collected = DumpFiles(len(files))
+    ras: list[RasFinding] = []
     for path in files:
         try:
             if not path.is_file():
                 continue
             with path.open("rb") as opened:
                 data = opened.read(MAX_JSON_BYTES + 1)
-            collected.add(path.name, data)
-        except BadDump as wrong:
+            if is_ras(data):
+                ras.extend(parse_ras(data))
+            else:
+                collected.add(path.name, data)
+        except (BadDump, BadRas) as wrong:
             collected.notes.append(f"{path}: {wrong}")
         except OSError as trouble:
             collected.notes.append(f"{path} cannot be read: {trouble.strerror}")
-    return collected
+    return collected, ras
 
 
 def _files(where: Sequence[Path]) -> Iterator[Path]:
@@ -94,7 +100,7 @@ def _files(where: Sequence[Path]) -> Iterator[Path]:
             yield path
 
 
-def document(diagnosis: Diagnosis, notes: Sequence[str]) -> dict[str, Any]:
+def document(diagnosis: Diagnosis, ras: Sequence[RasFinding], notes: Sequence[str]) -> dict[str, Any]:
     """The JSON document; docs/diagnose.md lists its fields."""
     from ...diagnosis.flight_recorder.activity import alike
     from ...telemetry.ring_layout import format_ranks
@@ -133,6 +139,16 @@ def document(diagnosis: Diagnosis, notes: Sequence[str]) -> dict[str, Any]:
         "advice": {"action": diagnosis.advice.action.value, "text": diagnosis.advice.text}
         if diagnosis.advice
         else None,
+        "nccl_ras": [
+            {
+                "problem": finding.problem.value,
+                "communicator": finding.communicator,
+                "says": finding.says,
+                "communicator_ranks": format_ranks(list(finding.ranks)),
+                "processes": [{"pid": one.pid, "node": one.node, "gpu": one.gpu} for one in finding.processes],
+            }
+            for finding in ras
+        ],
         "notes": list(notes),
     }
 
@@ -181,12 +197,12 @@ def _operation(operation: Operation | None) -> dict[str, Any] | None:
     return {"name": operation.name, "group": operation.group, "sequence": operation.sequence}
 
 
-def _print(diagnosis: Diagnosis, notes: Sequence[str]) -> None:
+def _print(diagnosis: Diagnosis, ras: Sequence[RasFinding], notes: Sequence[str]) -> None:
     from rich.console import Console
 
     # A pipe has no width: lines stay whole.
     console = Console(width=None if sys.stdout.isatty() else 160)
-    for part in _rendered(diagnosis):
+    for part in _rendered(diagnosis, ras):
         console.print(part)
     for note in notes[:SHOWN_NOTES]:
         say(_printable(note))
@@ -194,7 +210,7 @@ def _print(diagnosis: Diagnosis, notes: Sequence[str]) -> None:
         say(f"... and {len(notes) - SHOWN_NOTES} more notes (--json has all)")
 
 
-def _rendered(diagnosis: Diagnosis) -> Iterator[RenderableType]:
+def _rendered(diagnosis: Diagnosis, ras: Sequence[RasFinding]) -> Iterator[RenderableType]:
     from rich.table import Table
     from rich.text import Text
 
@@ -221,6 +237,10 @@ def _rendered(diagnosis: Diagnosis) -> Iterator[RenderableType]:
         head.add_row("not guilty", f"ranks {format_ranks(list(row.ranks))}: {row.looks_guilty}, but {row.because}")
     if diagnosis.silent:
         head.add_row("no dump", f"ranks {format_ranks(list(diagnosis.silent))}: not seen, so not ruled out")
+    for finding in ras[:SHOWN_ROWS]:
+        who = "; ".join(f"process {one.pid} on {one.node}, GPU {one.gpu}" for one in finding.processes[:4])
+        ranks = f" (ranks {format_ranks(list(finding.ranks))} of {finding.communicator})" if finding.ranks else ""
+        head.add_row("NCCL RAS", Text(_printable(f"{finding.problem.value}: {finding.says}{ranks} {who}")))
     head.add_row("seen", f"{len(diagnosis.activities)} of {diagnosis.ranks_expected} ranks")
     if diagnosis.kind is not None:
         head.add_row("confidence", f"{diagnosis.confidence:.2f}")

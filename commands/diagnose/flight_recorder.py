@@ -89,6 +89,9 @@ def read_dumps(files: Sequence[Path]) -> tuple[DumpFiles, list[RasFinding]]:
             collected.notes.append(f"{path}: {wrong}")
         except OSError as trouble:
             collected.notes.append(f"{path} cannot be read: {trouble.strerror}")
+    versions = sorted({dump.version for dump in collected.dumps.values()})
+    if len(versions) > 1:
+        collected.notes.append(f"ranks dump in different versions ({', '.join(versions)}): their torch is not the same")
     return collected, ras
 
 
@@ -239,8 +242,8 @@ def _rendered(diagnosis: Diagnosis, ras: Sequence[RasFinding]) -> Iterator[Rende
         head.add_row("no dump", f"ranks {format_ranks(list(diagnosis.silent))}: not seen, so not ruled out")
     for finding in ras[:SHOWN_ROWS]:
         who = "; ".join(f"process {one.pid} on {one.node}, GPU {one.gpu}" for one in finding.processes[:4])
-        ranks = f" (ranks {format_ranks(list(finding.ranks))} of {finding.communicator})" if finding.ranks else ""
-        head.add_row("NCCL RAS", Text(_printable(f"{finding.problem.value}: {finding.says}{ranks} {who}")))
+        odd = f" (ranks {format_ranks(list(finding.ranks))} of {finding.communicator})" if finding.ranks else ""
+        head.add_row("NCCL RAS", Text(_printable(f"{finding.problem.value}: {finding.says}{odd} {who}")))
     head.add_row("seen", f"{len(diagnosis.activities)} of {diagnosis.ranks_expected} ranks")
     if diagnosis.kind is not None:
         head.add_row("confidence", f"{diagnosis.confidence:.2f}")

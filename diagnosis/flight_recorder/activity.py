@@ -24,7 +24,7 @@ class Operation:
 class Activity:
     """open: the first call that has not ended, open_count of them. last: the newest call, whatever became of it.
 
-    where: the user's line of the open call, else of the last. created_ns: when that call was made, by the node's clock.
+    where: the user's line of the open call, else of the last.
     """
 
     open: Operation | None
@@ -32,7 +32,6 @@ class Activity:
     is_started: bool
     last: Operation | None
     where: Frame | None
-    created_ns: int
 
 
 def activity_of(dump: RankDump) -> Activity:
@@ -45,7 +44,6 @@ def activity_of(dump: RankDump) -> Activity:
         is_started=bool(opened) and opened[0].is_started,
         last=operation_of(last) if last is not None else None,
         where=user_frame(shown.frames) if shown is not None else None,
-        created_ns=shown.created_ns if shown is not None else 0,
     )
 
 

@@ -13,38 +13,31 @@ from dataclasses import dataclass
 from ...telemetry.ring_layout import format_ranks
 from ...telemetry.vocabulary import Action, Bucket, Kind, Scope
 from .activity import Activity, activity_of
-from .group_state import Divergence, Finding, GroupState, group_state, sister_votes
+from .divergence import sister_votes
+from .group_state import Finding, GroupState, group_state
 from .pair_waits import pair_waits
 from .process_groups import process_groups, world_size
 from .rank_dump import RankDump
 from .silence import SilentWaits, silent_waits
-from .wait_graph import Wait, WaitGraph, crossed_orders, cycle, laggards, roots, victims_of, wait_graph
+from .suspects import (
+    LIKELY,
+    SURE,
+    Advice,
+    RuledOut,
+    Suspect,
+    fell_behind,
+    first_wait,
+    how_it_differs,
+    named_ranks,
+    not_entered,
+    not_finished,
+    not_started,
+    ruled_out,
+)
+from .wait_graph import Wait, WaitGraph, crossed_orders, cycle, laggards, roots, wait_graph
 
-#: Where nothing but the shape of the evidence is known, from how the verdicts of labelled dumps came out.
-SURE, LIKELY, EVEN, WEAK = 0.95, 0.75, 0.5, 0.3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suspect:
-    rank: int
-    probability: float
-    finding: Finding
-    because: str
-
-
-@dataclass(frozen=True, slots=True)
-class RuledOut:
-    """Ranks that look guilty, why, and why they are not."""
-
-    ranks: tuple[int, ...]
-    looks_guilty: str
-    because: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
-    action: Action
-    text: str
+#: Confidence where two sides are alike, and where nothing names anybody.
+EVEN, WEAK = 0.5, 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +101,7 @@ def analyse(dumps: Mapping[int, RankDump]) -> Diagnosis:
         summary=verdict.summary,
         suspects=verdict.suspects,
         victims=tuple(sorted(opened - named)) if verdict.kind is not None else (),
-        ruled_out=_ruled_out(graph, named, states) if verdict.kind is not None else (),
+        ruled_out=ruled_out(graph, named, states) if verdict.kind is not None else (),
         silent=silent,
         state=verdict.state,
         states=tuple(sorted(shown, key=lambda state: (state.finding is not Finding.DIVERGED, state.group.key.name))),
@@ -129,17 +122,17 @@ def _verdict(
     behind = [rank for rank in laggards(graph) if rank not in held_by_unseen]
     unfinished = {rank: state for state in states for rank in state.not_finished}
     if found or behind:
-        suspects = [_not_entered(rank, graph, unfinished.get(rank)) for rank in found]
-        suspects += [_fell_behind(rank, graph) for rank in behind]
+        suspects = [not_entered(rank, graph, unfinished.get(rank)) for rank in found]
+        suspects += [fell_behind(rank, graph) for rank in behind]
         named = {suspect.rank for suspect in suspects}
-        suspects += [_not_finished(rank, state) for rank, state in sorted(unfinished.items()) if rank not in named]
+        suspects += [not_finished(rank, state) for rank, state in sorted(unfinished.items()) if rank not in named]
         suspects.sort(key=lambda suspect: (-suspect.probability, suspect.rank))
         return _Verdict(
             finding=Finding.NOT_ENTERED,
             kind=Kind.RANK_NOT_ENTERED,
             scope=Scope.RANK,
             confidence=max(suspect.probability for suspect in suspects),
-            summary=f"{_ranks(suspects)} did not enter what the others wait in",
+            summary=f"{named_ranks(suspects)} did not enter what the others wait in",
             suspects=tuple(suspects),
             state=_where_it_began(graph, suspects),
         )
@@ -150,10 +143,10 @@ def _verdict(
     if ring or crossed:
         return _deadlock(ring, crossed)
     if unfinished:
-        return _stalled(tuple(_not_finished(rank, state) for rank, state in sorted(unfinished.items())), states)
+        return _stalled(tuple(not_finished(rank, state) for rank, state in sorted(unfinished.items())), states)
     late = {rank: state for state in states if state.finding is Finding.NOT_STARTED for rank in state.not_started}
     if late:
-        return _stalled(tuple(_not_started(rank, state) for rank, state in sorted(late.items())), states)
+        return _stalled(tuple(not_started(rank, state) for rank, state in sorted(late.items())), states)
     if unseen.by_silent:
         return _no_dump(unseen)
     if any(state.open_calls for state in states) or graph.waits:
@@ -183,7 +176,7 @@ def _diverged(state: GroupState) -> _Verdict:
             rank=rank,
             probability=round(1 / len(odd), 2) if is_tie else SURE,
             finding=Finding.DIVERGED,
-            because=_how_it_differs(divergence, mismatch.value, is_tie=is_tie),
+            because=how_it_differs(divergence, mismatch.value, is_tie=is_tie),
         )
         for rank, mismatch in sorted(odd.items())
     )
@@ -192,9 +185,11 @@ def _diverged(state: GroupState) -> _Verdict:
             f"what the members of {state.group.label} send in {right.op} {divergence.sequence} is not what they receive"
         )
     elif is_tie:
-        summary = f"{_ranks(suspects)} called different things in {state.group.label}; which is wrong cannot be told"
+        summary = (
+            f"{named_ranks(suspects)} called different things in {state.group.label}; which is wrong cannot be told"
+        )
     else:
-        summary = f"{_ranks(suspects)} called something else than the others in {state.group.label}"
+        summary = f"{named_ranks(suspects)} called something else than the others in {state.group.label}"
     return _Verdict(
         finding=Finding.DIVERGED,
         kind=Kind.DESYNC,
@@ -203,55 +198,6 @@ def _diverged(state: GroupState) -> _Verdict:
         summary=summary,
         suspects=suspects,
         state=state,
-    )
-
-
-def _how_it_differs(divergence: Divergence, mismatch: str, *, is_tie: bool) -> str:
-    majority = divergence.majority[-1]
-    shifted = "; it left a call out or made one more" if divergence.is_shifted else ""
-    others = "the members differ" if is_tie else f"the others called {majority.op} {_shape(majority.input_sizes)}"
-    return f"{mismatch} in call {divergence.sequence}: {others}{shifted}"
-
-
-def _not_entered(rank: int, graph: WaitGraph, unfinished: GroupState | None) -> Suspect:
-    wait = _first_wait(graph, rank)
-    waiting = len({waiter for one in graph.for_[rank] for waiter in one.entries})
-    also = f"; {_not_finished(rank, unfinished).because}" if unfinished is not None else ""
-    return Suspect(
-        rank=rank,
-        probability=SURE,
-        finding=Finding.NOT_ENTERED,
-        because=f"did not enter {_call(wait)}; {waiting} ranks wait for it, and it waits for nobody{also}",
-    )
-
-
-def _fell_behind(rank: int, graph: WaitGraph) -> Suspect:
-    wait = _first_wait(graph, rank)
-    return Suspect(
-        rank=rank,
-        probability=LIKELY,
-        finding=Finding.NOT_ENTERED,
-        because=f"did not enter {_call(wait)}, though peers that wait in the same calls went on to it",
-    )
-
-
-def _not_finished(rank: int, state: GroupState) -> Suspect:
-    entry = state.open_calls[rank][0]
-    return Suspect(
-        rank=rank,
-        probability=LIKELY,
-        finding=Finding.NOT_FINISHED,
-        because=f"{entry.op} {entry.sequence} of {state.group.label} ended for the others and not for it",
-    )
-
-
-def _not_started(rank: int, state: GroupState) -> Suspect:
-    entry = state.open_calls[rank][0]
-    return Suspect(
-        rank=rank,
-        probability=LIKELY,
-        finding=Finding.NOT_STARTED,
-        because=f"its device has not begun {entry.op} {entry.sequence} of {state.group.label}, and the others' have",
     )
 
 
@@ -290,7 +236,7 @@ def _stalled(suspects: tuple[Suspect, ...], states: Sequence[GroupState]) -> _Ve
         scope=Scope.RANK if suspects else None,
         confidence=LIKELY if suspects else WEAK,
         summary=(
-            f"{_ranks(suspects)}: {suspects[0].because}"
+            f"{named_ranks(suspects)}: {suspects[0].because}"
             if suspects
             else f"everybody with a dump is in the call of {where}, and it does not end: nobody can be named"
         ),
@@ -316,7 +262,7 @@ def _no_dump(unseen: SilentWaits) -> _Verdict:
         kind=Kind.RANK_NOT_ENTERED,
         scope=Scope.RANK,
         confidence=probability,
-        summary=f"{_ranks(suspects)} left no dump while the others wait",
+        summary=f"{named_ranks(suspects)} left no dump while the others wait",
         suspects=suspects,
         state=None,
     )
@@ -339,48 +285,9 @@ def _nothing(dumps: Mapping[int, RankDump]) -> _Verdict:
     )
 
 
-def _first_wait(graph: WaitGraph, rank: int) -> Wait:
-    """The call that the rank should have entered next.
-
-    Ranks of one job make their calls in one order, so records number them alike, whatever the nodes' clocks say; stages
-    of a pipeline do not, so sends and receives come last.
-    """
-    return min(
-        graph.for_[rank],
-        key=lambda wait: (wait.state is None, min(entry.record_id for entry in wait.entries.values())),
-    )
-
-
 def _where_it_began(graph: WaitGraph, suspects: Sequence[Suspect]) -> GroupState | None:
     """The group of the call that the surest suspect should have entered next."""
-    return next((_first_wait(graph, one.rank).state for one in suspects if one.rank in graph.for_), None)
-
-
-def _ruled_out(graph: WaitGraph, named: set[int], states: Sequence[GroupState]) -> tuple[RuledOut, ...]:
-    held_up = victims_of(graph, named) if named else set(graph.of)
-    behind = tuple(sorted(rank for rank in graph.for_ if rank in held_up and rank not in named))
-    waiting = tuple(sorted(held_up - set(behind) - named))
-    queued = tuple(sorted({rank for state in states for rank in state.open_calls} - held_up - named))
-    rows = []
-    if behind:
-        rows.append(
-            RuledOut(
-                behind,
-                "others wait for them in a call that they have not entered",
-                "they are held up themselves: each waits in a call of another group for somebody else",
-            )
-        )
-    if waiting:
-        rows.append(RuledOut(waiting, "their calls time out", "they entered the call, and others have not"))
-    if queued:
-        rows.append(
-            RuledOut(
-                queued,
-                "their calls time out",
-                "everybody entered their calls: the calls are queued behind what holds up another member",
-            )
-        )
-    return tuple(rows)
+    return next((first_wait(graph, one.rank).state for one in suspects if one.rank in graph.for_), None)
 
 
 def _advice(verdict: _Verdict) -> Advice | None:
@@ -399,17 +306,3 @@ def _advice(verdict: _Verdict) -> Advice | None:
     if verdict.suspects:
         return Advice(action=Action.RESTART, text="take the suspects' stacks (py-spy dump) before they are ended")
     return Advice(action=Action.ASK_A_HUMAN, text="look at the network and at devices: the dumps name nobody")
-
-
-def _ranks(suspects: Sequence[Suspect]) -> str:
-    ranks = [suspect.rank for suspect in suspects]
-    return f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}"
-
-
-def _call(wait: Wait) -> str:
-    entry = wait.call
-    return f"{entry.op} {entry.p2p_sequence if entry.is_p2p else entry.sequence} of {wait.label}"
-
-
-def _shape(sizes: tuple[tuple[int, ...], ...]) -> str:
-    return " ".join("x".join(map(str, shape)) or "scalar" for shape in sizes[:4]) or "without tensors"

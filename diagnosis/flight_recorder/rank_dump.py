@@ -70,7 +70,6 @@ class Entry:
     is_open: bool
     created_ns: int
     started_ns: int
-    timeout_ms: int
     frames: tuple[Frame, ...]
 
     @property
@@ -97,8 +96,7 @@ class Status:
 class RankDump:
     """groups: by name. status: by pg_id. entries: in the order of record_id. unread: entries that made no sense.
 
-    is_wrapped: older entries than the first are gone. reports_states: backends that tell when an operation starts and
-    ends, seen in this dump.
+    is_wrapped: older entries than the first are gone.
     """
 
     rank: int
@@ -186,7 +184,6 @@ def _entry(
         is_open=is_open,
         created_ns=_count(row.get("time_created_ns")),
         started_ns=_count(row.get("time_discovered_started_ns")),
-        timeout_ms=_count(row.get("timeout_ms")),
         frames=_frames(row.get("frames")) if is_open or is_recent else (),
     )
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from tests.scoreboard.score import Score, Scorer
 from whichrank.diagnosis.flight_recorder.analysis import Diagnosis, analyse
+from whichrank.diagnosis.flight_recorder.divergence import calls_by_sequence
 from whichrank.diagnosis.flight_recorder.dump_files import DumpFiles
-from whichrank.diagnosis.flight_recorder.group_state import calls_by_sequence
 from whichrank.diagnosis.flight_recorder.matching import match_state
 from whichrank.diagnosis.flight_recorder.process_groups import process_groups
 from whichrank.diagnosis.flight_recorder.rank_dump import Entry, decode_dump

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch._C import _distributed_c10d as c10d  # type: ignore[attr-defined]
+from torch._C import _distributed_c10d as c10d
 
 RANKS = 4
 #: From the first call of the training to the dump: the faults show at once.
@@ -82,10 +82,16 @@ def recorder(form: str) -> Callable[[], bytes | str]:
     return dump or getattr(c10d, f"_dump_nccl_trace{form}")
 
 
+def subgroup(members: list[int], name: str) -> dist.ProcessGroup | None:
+    """None for who is no member: it must take part in making the group, and does not use it."""
+    group = dist.new_group(members, group_desc=name)
+    return group if isinstance(group, dist.ProcessGroup) else None
+
+
 def train(rank: int, scenario: str, begun: threading.Event) -> None:
     tensor = torch.ones(16)
-    halves = [dist.new_group([0, 1], group_desc="half"), dist.new_group([2, 3], group_desc="half")]
-    pairs = [dist.new_group([0, 2], group_desc="pair"), dist.new_group([1, 3], group_desc="pair")]
+    halves = [subgroup([0, 1], "half"), subgroup([2, 3], "half")]
+    pairs = [subgroup([0, 2], "pair"), subgroup([1, 3], "pair")]
     half, pair = halves[rank // 2], pairs[rank % 2]
     for _ in range(3):
         dist.all_reduce(tensor, group=half)

@@ -15,9 +15,9 @@ from tests.diagnosis.flight_recorder.played_job import (
     mesh,
     named,
 )
-from whichrank.diagnosis.flight_recorder.analysis import RuledOut
 from whichrank.diagnosis.flight_recorder.group_state import Finding
 from whichrank.diagnosis.flight_recorder.matching import MatchState
+from whichrank.diagnosis.flight_recorder.suspects import RuledOut
 from whichrank.telemetry.vocabulary import Action, Bucket, Kind, Scope
 
 

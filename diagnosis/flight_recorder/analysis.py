@@ -87,7 +87,7 @@ def analyse(dumps: Mapping[int, RankDump]) -> Diagnosis:
     silent = tuple(rank for rank in range(expected) if rank not in dumps)
     unseen = silent_waits(dumps, states, pairs)
     shown = [state for state in states if state.finding is not Finding.IDLE or state.divergence is not None]
-    verdict = _verdict(dumps, shown, graph, unseen)
+    verdict = _verdict(dumps, states, graph, unseen)
     opened = {rank for rank, dump in dumps.items() if any(entry.is_open for entry in dump.entries)}
     opened.update(rank for state in states for rank in state.open_calls)
     named = {suspect.rank for suspect in verdict.suspects}
@@ -112,8 +112,9 @@ def analyse(dumps: Mapping[int, RankDump]) -> Diagnosis:
 
 
 def _verdict(
-    dumps: Mapping[int, RankDump], states: Sequence[GroupState], graph: WaitGraph, unseen: SilentWaits
+    dumps: Mapping[int, RankDump], all_states: Sequence[GroupState], graph: WaitGraph, unseen: SilentWaits
 ) -> _Verdict:
+    states = [state for state in all_states if state.finding is not Finding.IDLE or state.divergence is not None]
     diverged = _first_divergence(states)
     if diverged is not None:
         return _diverged(diverged)
@@ -151,7 +152,8 @@ def _verdict(
         return _no_dump(unseen)
     if any(state.open_calls for state in states) or graph.waits:
         return _stalled((), states)
-    return _nothing(dumps)
+    lacking = next((state for state in all_states if state.lacking), None)
+    return _nothing(dumps) if lacking is None else _lacking(lacking)
 
 
 def _first_divergence(states: Sequence[GroupState]) -> GroupState | None:
@@ -265,6 +267,29 @@ def _no_dump(unseen: SilentWaits) -> _Verdict:
         summary=f"{named_ranks(suspects)} left no dump while the others wait",
         suspects=suspects,
         state=None,
+    )
+
+
+def _lacking(state: GroupState) -> _Verdict:
+    """Nothing is open, and some dumps lack the newest call: those ranks did not enter it, or they dumped before it."""
+    newest = max(state.reached.values())
+    suspects = tuple(
+        Suspect(
+            rank=rank,
+            probability=WEAK,
+            finding=Finding.NOT_ENTERED,
+            because=f"its dump lacks call {newest} of {state.group.label}, which ended for the others",
+        )
+        for rank in state.lacking
+    )
+    return _Verdict(
+        finding=Finding.NOT_ENTERED,
+        kind=Kind.RANK_NOT_ENTERED,
+        scope=Scope.RANK,
+        confidence=WEAK,
+        summary=f"{named_ranks(suspects)} did not enter the newest call, or dumped before it: nothing is open now",
+        suspects=suspects,
+        state=state,
     )
 
 

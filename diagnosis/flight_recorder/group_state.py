@@ -52,6 +52,17 @@ class GroupState:
         """Members with a dump that have not entered the call."""
         return tuple(rank for rank in sorted(self.reached) if self.reached[rank] < sequence)
 
+    @property
+    def lacking(self) -> tuple[int, ...]:
+        """Members whose dump lacks the newest call, where it is one call or all of them, and no ring has lost any."""
+        newest = max(self.reached.values(), default=-1)
+        late = tuple(sorted(rank for rank, reached in self.reached.items() if reached < newest))
+        views = self.group.views
+        is_told = all(
+            self.reached[rank] == newest - 1 or (self.reached[rank] < 0 and not views[rank].is_wrapped) for rank in late
+        )
+        return late if is_told and len(late) < len(self.reached) else ()
+
 
 def group_state(group: ProcessGroup, sisters: Mapping[int, Counter[tuple[object, ...]]]) -> GroupState:
     """sisters: how groups of the same description and size voted, by sequence number (``sister_votes``)."""
@@ -131,25 +142,27 @@ def _reached(group: ProcessGroup, rank: int, *, is_counter_usable: bool) -> int:
 def _not_finished(
     group: ProcessGroup, open_calls: Mapping[int, tuple[Entry, ...]], reached: Mapping[int, int]
 ) -> tuple[int, ...]:
-    """Members for whom a call is open that most others have seen to end, though nobody can end it alone.
+    """Members for whom a call is open that most others have seen to end, though all are in it or none ends it alone.
 
-    Their device, or who watches it, stopped answering. Fewer than half, else the others were merely dumped later.
+    Their device, or who watches it, stopped answering. Fewer than half, else the others were merely dumped later; of
+    two the one for whom it is open.
     """
     done = sorted(
         (open_calls[rank][0].sequence - 1 if rank in open_calls else reached[rank] for rank in group.views),
         reverse=True,
     )
-    if len(done) < 3:
+    if len(done) < 2:
         return ()
-    by_most = done[len(done) // 2]
+    by_most = done[(len(done) - 1) // 2]
+    lowest = min(reached.values())
     late = tuple(
         sorted(
             rank
             for rank, opened in open_calls.items()
-            if opened[0].sequence <= by_most and rule_of(opened[0].op).synchronises
+            if opened[0].sequence <= by_most and (opened[0].sequence <= lowest or rule_of(opened[0].op).synchronises)
         )
     )
-    return late if len(late) * 2 < len(done) else ()
+    return late if len(late) * 2 < len(done) or len(done) == 2 else ()
 
 
 def _not_started(open_calls: Mapping[int, tuple[Entry, ...]]) -> tuple[int, ...]:

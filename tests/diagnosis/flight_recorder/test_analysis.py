@@ -381,6 +381,23 @@ def test_nothing_open_is_no_hang() -> None:
     assert diagnosis.summary.startswith("no call is open")
 
 
+def test_a_dump_that_lacks_a_call_which_ended_for_the_others_is_told_with_little_confidence() -> None:
+    job = PlayedJob(4)
+    job.call("0")
+    job.call("0", by=[0, 1, 3])
+    diagnosis = job.diagnosis()
+    assert named(diagnosis) == [2]
+    assert diagnosis.confidence <= 0.3
+
+
+def test_a_running_job_whose_ranks_dump_one_after_the_other_accuses_nobody() -> None:
+    job = PlayedJob(4)
+    for rank in range(4):
+        for _ in range(20 + 2 * rank):
+            job.call("0", by=[rank])
+    assert job.diagnosis().suspects == ()
+
+
 def test_dumps_without_calls_say_so() -> None:
     diagnosis = PlayedJob(4).diagnosis()
     assert diagnosis.kind is None

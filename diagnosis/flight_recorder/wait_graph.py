@@ -39,14 +39,18 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class WaitGraph:
-    """waits: all. of: rank -> those in which it waits. for_: rank -> those that wait for it."""
+    """waits: all. of: rank -> those in which it waits. for_: rank -> those that wait for it.
+
+    open_pairs: rank -> its open sends and receives.
+    """
 
     waits: tuple[Wait, ...]
     of: Mapping[int, tuple[Wait, ...]]
     for_: Mapping[int, tuple[Wait, ...]]
+    open_pairs: Mapping[int, tuple[Entry, ...]]
 
 
-def wait_graph(states: Iterable[GroupState], pairs: Iterable[tuple[str, PairWait]]) -> WaitGraph:
+def wait_graph(states: Sequence[GroupState], pairs: Iterable[tuple[str, PairWait]]) -> WaitGraph:
     """Among ranks with a dump; partners without one are left to the caller."""
     waits: list[Wait] = []
     for state in states:
@@ -70,7 +74,16 @@ def wait_graph(states: Iterable[GroupState], pairs: Iterable[tuple[str, PairWait
         tuple(waits),
         {rank: tuple(found) for rank, found in of.items()},
         {rank: tuple(found) for rank, found in for_.items()},
+        _open_pairs(states),
     )
+
+
+def _open_pairs(states: Iterable[GroupState]) -> dict[int, tuple[Entry, ...]]:
+    found: dict[int, list[Entry]] = defaultdict(list)
+    for state in states:
+        for rank, view in state.group.views.items():
+            found[rank].extend(entry for entry in view.pairs if entry.is_open)
+    return {rank: tuple(entries) for rank, entries in found.items()}
 
 
 def roots(graph: WaitGraph) -> tuple[int, ...]:
@@ -89,8 +102,6 @@ def laggards(graph: WaitGraph) -> tuple[int, ...]:
 
 def _fell_behind(graph: WaitGraph, rank: int) -> bool:
     excuses = graph.of[rank]
-    if any(wait.state is None for wait in excuses):
-        return False
     for later in graph.for_[rank]:
         state = later.state
         if state is None:
@@ -99,7 +110,7 @@ def _fell_behind(graph: WaitGraph, rank: int) -> bool:
         passed = asked = 0
         for witness in list(later.entries)[:WITNESSES]:
             ahead = next((one for one in state.open_calls[witness] if one.sequence > behind), None)
-            shared = [entry for wait in excuses if (entry := _own_entry(wait, rank, witness)) is not None]
+            shared = [entry for wait in excuses if (entry := _own_entry(graph, wait, rank, witness)) is not None]
             if ahead is None or len(shared) < len(excuses):
                 continue
             asked += 1
@@ -109,11 +120,23 @@ def _fell_behind(graph: WaitGraph, rank: int) -> bool:
     return False
 
 
-def _own_entry(wait: Wait, rank: int, witness: int) -> Entry | None:
-    """The witness's entry, still open, of the call in which the rank waits."""
-    sequence = wait.entries[rank].sequence
-    opened = wait.state.open_calls.get(witness, ()) if wait.state is not None else ()
-    return next((entry for entry in opened if entry.sequence == sequence), None)
+def _own_entry(graph: WaitGraph, wait: Wait, rank: int, witness: int) -> Entry | None:
+    """The witness's entry, still open, of the call in which the rank waits.
+
+    Of a send or receive: its own of the same number with its own partner, as members of one pipeline stage make them.
+    """
+    mine = wait.entries[rank]
+    if wait.state is not None:
+        opened = wait.state.open_calls.get(witness, ())
+        return next((entry for entry in opened if entry.sequence == mine.sequence), None)
+    return next(
+        (
+            entry
+            for entry in graph.open_pairs.get(witness, ())
+            if (entry.op, entry.p2p_sequence, entry.description) == (mine.op, mine.p2p_sequence, mine.description)
+        ),
+        None,
+    )
 
 
 def victims_of(graph: WaitGraph, suspects: Iterable[int]) -> set[int]:

@@ -104,7 +104,7 @@ def _files(where: Sequence[Path]) -> Iterator[Path]:
 
 
 def document(diagnosis: Diagnosis, ras: Sequence[RasFinding], notes: Sequence[str]) -> dict[str, Any]:
-    """The JSON document; docs/diagnose.md lists its fields."""
+    """The JSON document; docs/diagnose-flight-recorder.md lists its fields."""
     from ...diagnosis.flight_recorder.activity import alike
     from ...telemetry.ring_layout import format_ranks
 

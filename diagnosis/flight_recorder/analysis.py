@@ -20,6 +20,7 @@ from .process_groups import process_groups, world_size
 from .rank_dump import RankDump
 from .silence import SilentWaits, silent_waits
 from .suspects import (
+    EVEN,
     LIKELY,
     SURE,
     Advice,
@@ -36,8 +37,8 @@ from .suspects import (
 )
 from .wait_graph import Wait, WaitGraph, crossed_orders, cycle, laggards, roots, wait_graph
 
-#: Confidence where two sides are alike, and where nothing names anybody.
-EVEN, WEAK = 0.5, 0.3
+#: Confidence where nothing names anybody.
+WEAK = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

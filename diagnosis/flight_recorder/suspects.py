@@ -12,7 +12,7 @@ from .group_state import Finding, GroupState
 from .wait_graph import Wait, WaitGraph, victims_of
 
 #: Where nothing but the shape of the evidence is known: the judgement of people who read many such dumps.
-SURE, LIKELY = 0.95, 0.75
+SURE, LIKELY, EVEN = 0.95, 0.75, 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,15 +46,16 @@ def how_it_differs(divergence: Divergence, mismatch: str, *, is_tie: bool) -> st
 
 
 def not_entered(rank: int, graph: WaitGraph, unfinished: GroupState | None) -> Suspect:
-    wait = first_wait(graph, rank)
-    waiting = len({waiter for one in graph.for_[rank] for waiter in one.entries})
-    also = f"; {not_finished(rank, unfinished).because}" if unfinished is not None else ""
-    return Suspect(
-        rank=rank,
-        probability=SURE,
-        finding=Finding.NOT_ENTERED,
-        because=f"did not enter {_call(wait)}; {waiting} ranks wait for it, and it waits for nobody{also}",
-    )
+    """unfinished: a group in which its device does not end a call that ended for the others, if there is one."""
+    waits = graph.for_[rank]
+    waiting = len({waiter for one in waits for waiter in one.entries})
+    is_open = any(entry.is_open for one in waits for entry in one.entries.values())
+    because = f"did not enter {_call(first_wait(graph, rank))}; {waiting} ranks wait for it, and it waits for nobody"
+    if not is_open:
+        because += " (their calls are over: they failed, or the job ran on and the ranks dumped one after the other)"
+    if unfinished is not None:
+        because += f"; {not_finished(rank, unfinished).because}"
+    return Suspect(rank=rank, probability=SURE if is_open else EVEN, finding=Finding.NOT_ENTERED, because=because)
 
 
 def fell_behind(rank: int, graph: WaitGraph) -> Suspect:

@@ -194,6 +194,8 @@ def test_gloo_calls_that_failed_count_as_waiting_not_as_ended() -> None:
     diagnosis = job.diagnosis()
     assert named(diagnosis) == [2]
     assert diagnosis.victims == (0, 1, 3)
+    assert diagnosis.confidence == 0.5
+    assert "their calls are over" in diagnosis.suspects[0].because
 
 
 def test_gloo_ranks_dumped_one_after_the_other_while_running_accuse_nobody() -> None:

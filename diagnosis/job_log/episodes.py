@@ -15,7 +15,7 @@ MOST_GROUPS = 1000
 MOST_EPISODES = 64
 KEPT_LINES = 20
 MOST_RANKS = 1 << 17
-#: Time-outs that lie closer than this belong to one standstill: by their stamps, or by their lines where they have none.
+#: Time-outs that lie closer than this are of one standstill: by their times of day, or by lines where they have none.
 WAVE_S = 300.0
 WAVE_LINES = 1000
 CHANGING = re.compile(r"0x[0-9a-fA-F]+|\d+|'[^']{0,200}/[^']{0,200}'")
@@ -141,7 +141,8 @@ class Episodes:
 def _is_near(wave: Wave, witness: Witness) -> bool:
     line = witness.line
     if line.stamp is not None and wave.stamps:
-        return any(abs(line.stamp.minus(stamp)) <= WAVE_S for stamp in wave.stamps)
+        # By the time of day: c10d writes the month and day of its own, local, sometimes stale, idea.
+        return any(abs(line.stamp.of_day().minus(stamp.of_day())) <= WAVE_S for stamp in wave.stamps)
     return line.source != wave.source or abs(line.number - wave.last_line) <= WAVE_LINES
 
 

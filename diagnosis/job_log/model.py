@@ -79,6 +79,9 @@ class Stamp:
     has_day: bool
     text: str
 
+    def of_day(self) -> Stamp:
+        return Stamp(self.second % DAY_S, False, self.text)
+
     def minus(self, other: Stamp) -> float:
         """Seconds from ``other`` to this, the short way round midnight or New Year."""
         if self.has_day and other.has_day:

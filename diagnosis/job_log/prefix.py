@@ -67,7 +67,7 @@ CARRIERS: tuple[re.Pattern[str], ...] = tuple(
         # levels
         rf"\[?(?P<level>{LEVEL})\]?(?:[:|\s-]|$)\s*(?:(?<=:)(?P<logger>[\w.]+):)?\s*",
         rf"\[(?P<logger>[\w./<>-]+)\]\s?\[(?P<level>{LEVEL})\](?:\s?[:-])?\s*",
-        rf"(?:- )?(?P<logger>[\w./]+)\s+[-|:]\s+\[?(?P<level>{LEVEL})\]?(?:\s+[-|:])?\s*",
+        rf"(?:- )?(?P<logger>[\w./]+)(?:\s+[-|]|\s*:)\s+\[?(?P<level>{LEVEL})\]?(?:\s+[-|:])?(?:\s+|$)",
         rf"\[(?P<level>{LEVEL})\s*\]\s*",
         r"\[(?P<level>debug|info|notice|warn|warning|error|fatal|critical)\]:?\s+",
         r"\[(?P<logger>[\w./-]+\.py):\d+(?::[\w<>]+)?\]:?\s*",
@@ -81,6 +81,7 @@ CARRIERS: tuple[re.Pattern[str], ...] = tuple(
 NCCL_HEAD = re.compile(r"(?P<node>[\w.-]+):\d+:\d+ \[(?P<gpu>-?\d+)\] ")
 #: A first character that no carrier begins with ends the search at once.
 RANK_IN_TEXT = re.compile(r"\b[Rr](?:ank|ANK)[ =:#](\d{1,6})\b(?!\s*/)")
+RANK_AND_NODE = re.compile(r"\b[Rr]ank[ =:#](\d{1,6}),? (?:on )?(?:node|host)[ =:]+([A-Za-z][\w.-]*)")
 NODE_IN_TEXT = re.compile(r"\b(?:[Nn]ode|[Hh]ost(?:name)?)[ =:]+'?([A-Za-z][\w.-]*\d[\w.-]*)")
 JSON_TEXT = ("message", "msg", "log", "event", "text", "body", "MESSAGE")
 JSON_MORE = ("exception", "exc_info", "traceback", "stack_trace", "stack", "error", "stacktrace")
@@ -220,6 +221,12 @@ def _json_lines(line: Line) -> Iterator[Line]:
 def rank_in(text: str) -> int | None:
     match = RANK_IN_TEXT.search(text)
     return int(match[1]) if match else None
+
+
+def whom_in(text: str) -> tuple[int, str] | None:
+    """Rank and node where a statement names both: "Rank 180, node n5, device 0": they outweigh what carriers say."""
+    match = RANK_AND_NODE.search(text)
+    return (int(match[1]), match[2]) if match else None
 
 
 def node_in(text: str) -> str | None:

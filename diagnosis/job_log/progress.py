@@ -18,7 +18,7 @@ STEP = re.compile(
     re.IGNORECASE,
 )
 SAVED = re.compile(
-    rb"(?:successfully )?(?:saved|saving|wrote|written|finished (?:saving|writing))\b.{0,80}\b(?:checkpoint|ckpt|model|state)"
+    rb"(?:saved|saving|wrote|written|finished (?:saving|writing))\b.{0,80}\b(?:checkpoint|ckpt|model|state)"
     rb".{0,60}?\b(?:iteration|step|global_step|iter)[ _=:]*(?P<step>\d{1,9})|"
     rb"checkpoint.{0,60}\bsaved\b(?:.{0,60}?(?:iteration|step)[ _=:]*(?P<late>\d{1,9}))?",
     re.IGNORECASE,

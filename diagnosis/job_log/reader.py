@@ -12,6 +12,7 @@ from functools import cache
 from typing import BinaryIO
 
 from .episodes import Episodes, Wave
+from .launcher import LauncherTables
 from .model import Episode, Line, Progress, Verdict
 from .prefix import read_lines
 from .progress import first_progress, last_progress, progress_of
@@ -23,7 +24,8 @@ from .witnesses import of_chain, of_line
 
 #: Rank and node in the name of a file: rank_3.log, 3.err, node-07/stdout, slurm-123_4.out, attempt_0/3/stderr.log.
 RANK_IN_NAME = re.compile(
-    r"(?:^|[/._-])rank[._-]?(?P<a>\d{1,6})(?=\D|$)|/(?P<b>\d{1,6})/std(?:out|err)(?:\.log)?$|-\d+[._-](?P<c>\d{1,6})\.(?:out|err|log)$"
+    r"(?:^|[/._-])rank[._-]?(?P<a>\d{1,6})(?=\D|$)|/(?P<b>\d{1,6})/std(?:out|err)(?:\.log)?$|"
+    r"-\d+[._-](?P<c>\d{1,6})\.(?:out|err|log)$"
 )
 NODE_IN_NAME = re.compile(r"(?:^|[/._-])(?P<node>(?:node|host|gpu|worker|nid|cn)-?\d[\w-]*?)(?=[/.]|$)", re.IGNORECASE)
 
@@ -99,17 +101,17 @@ class _Reader:
         self._source = source
         self._episodes = episodes
         self._tracebacks = Tracebacks()
+        self._tables = LauncherTables()
 
     def wants_next(self) -> bool:
-        return self._tracebacks.wants_next()
+        return self._tracebacks.wants_next() or self._tables.wants_next()
 
     def line(self, number: int, raw: bytes) -> None:
         for line in read_lines(self._index, number, raw):
             self._one(self._with_source(line), raw)
 
     def gap(self, chunk: bytes, start: int, end: int, first_number: int) -> None:
-        self._tracebacks.finish()
-        self._hand_on()
+        self._end_open()
         for found in first_progress(chunk, start, end, first_number, self._index):
             self._episodes.progress(found)
             if not found.checkpoint:
@@ -125,11 +127,15 @@ class _Reader:
             self._episodes.progress(newest)
 
     def finish(self) -> None:
+        self._end_open()
+
+    def _end_open(self) -> None:
         self._tracebacks.finish()
+        self._tables.finish()
         self._hand_on()
 
     def _one(self, line: Line, raw: bytes) -> None:
-        is_taken = self._tracebacks.feed(line)
+        is_taken = self._tables.feed(line) or self._tracebacks.feed(line)
         self._hand_on()
         if is_taken:
             return
@@ -137,15 +143,17 @@ class _Reader:
         for witness in of_line(line):
             said = True
             self._episodes.add(witness)
-        if not said and (found := progress_of(raw, self._index, line.number)):
-            if not self._tracebacks.wants_next():
-                self._episodes.progress(found)
+        if not said and not self.wants_next() and (found := progress_of(raw, self._index, line.number)):
+            self._episodes.progress(found)
 
     def _hand_on(self) -> None:
         for chain in self._tracebacks.done:
             for witness in of_chain(chain):
                 self._episodes.add(witness)
         self._tracebacks.done.clear()
+        for witness in self._tables.done:
+            self._episodes.add(witness)
+        self._tables.done.clear()
 
     def _with_source(self, line: Line) -> Line:
         source = self._source

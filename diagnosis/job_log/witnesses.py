@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from .model import Collective, FailureClass, Form, Line, Rank, Role, Witness
-from .prefix import LOUD_LEVELS, QUIET_LEVELS, node_in, rank_in
+from .prefix import LOUD_LEVELS, QUIET_LEVELS, node_in, rank_in, whom_in
 from .taxonomy import exception_types, failure_classes, fallback_types, rules
 from .tracebacks import Link, Raised, bare_exception, quoted_exceptions
 
@@ -51,7 +51,9 @@ def of_line(line: Line) -> Iterator[Witness]:
     elif rule is not None:
         yield _witness(line, rule.failure, rule.role, Form.MESSAGE, line.text, rule=rule.name)
     elif line.level in LOUD_LEVELS or line.text.startswith(("error: ", "Error: ", "fatal: ", "FATAL: ")):
-        yield _witness(line, failure_classes()["error_message"], Role.INITIATING, Form.MESSAGE, line.text)
+        yield _witness(
+            line, failure_classes()["error_message"], Role.INITIATING, Form.MESSAGE, line.text or line.logger
+        )
 
 
 def of_exception(line: Line, kind: str, message: str, raised: Raised | None = None) -> Witness:
@@ -141,7 +143,9 @@ def _witness(line: Line, failure: FailureClass | None, role: Role, form: Form, t
 
 
 def _with_whom(line: Line, text: str) -> Line:
-    """Rank and node from the text where nothing before it told them."""
+    """Rank and node from the text where nothing before it told them, or where it names both."""
+    if (both := whom_in(text)) is not None:
+        return replace(line, rank=both[0], node=both[1])
     rank = line.rank
     if (told := rank_in(text)) is not None and rank is None:
         rank = told

@@ -29,57 +29,70 @@ ZONE = r"(?:\s?(?:Z\b|UTC\b|[+-]\d\d:?\d\d\b))?"
 DATE = r"(?P<y>\d{4})[-/](?P<mo>\d\d)[-/](?P<d>\d\d)"
 TRACEBACK = "Traceback (most recent call last)"
 
-#: (pattern, what to do). Tried in turn until none matches. Named groups: rank, local, node, level, logger, time parts.
-CARRIERS: tuple[re.Pattern[str], ...] = tuple(
-    re.compile(pattern)
-    for pattern in (
-        # kubectl logs --prefix, stern, docker compose
-        r"\[pod/(?P<node>[\w.-]+)/[\w.-]+\] ?",
-        r"(?P<node>[a-z][\w.-]*-\d+)\s+\| ?",
-        # CRI: after its time stamp
-        r"(?:stdout|stderr) [FP] ",
-        # mpirun --tag-output; srun -l; torchrun --tee and c10d
-        r"\[\d+,(?P<rank>\d{1,6})\]<std(?:out|err)>: ?",
-        r"\s*(?P<rank>\d{1,6}): ?(?!\d\d:\d\d)(?=\S|\s|$)",
-        r"\[default(?P<local>\d{1,4})\]: ?",
-        r"\[(?:[Rr]ank|RANK)[ _:]?(?P<rank>\d{1,6})\]:? ?",
-        r"\[(?:trainer|worker)(?P<local>\d{1,4})\]: ?",
-        r"(?:[Rr]ank|RANK)[ _]?(?P<rank>\d{1,6}) ?[:|] ?",
-        r"\((?:rank|RANK)[ =](?P<rank>\d{1,6})\) ?",
-        # Ray and vLLM
-        r"\((?!rank)[\w:.<>\[\]-]+(?: rank=(?P<rank>\d{1,6}))? pid=\d+(?:, ip=(?P<node>[\w.:-]+))?\) ?",
-        # glog and c10d: [E224 19:02:08.000 file.cpp:697], E0224 19:02:08.0 123 file.cc:1]
+#: What a carrier can begin with -> its pattern: a bracket, a digit (0), a letter (a) or a dash. Tried in turn until none
+#: matches. Named groups: rank, local, node, level, logger, and the parts of a time.
+PATTERNS: tuple[tuple[str, str], ...] = (
+    # kubectl logs --prefix, stern, docker compose
+    ("[", r"\[pod/(?P<node>[\w.-]+)/[\w.-]+\] ?"),
+    ("a", r"(?P<node>[a-z][\w.-]*-\d+)\s+\| ?"),
+    # CRI: after its time stamp
+    ("a", r"(?:stdout|stderr) [FP] "),
+    # mpirun --tag-output; srun -l; torchrun --tee and c10d
+    ("[", r"\[\d+,(?P<rank>\d{1,6})\]<std(?:out|err)>: ?"),
+    ("0", r"(?P<rank>\d{1,6}): ?(?!\d\d:\d\d)"),
+    ("[", r"\[default(?P<local>\d{1,4})\]: ?"),
+    ("[", r"\[(?:[Rr]ank|RANK)[ _:]?(?P<rank>\d{1,6})\]:? ?"),
+    ("[", r"\[(?:trainer|worker)(?P<local>\d{1,4})\]: ?"),
+    ("a", r"(?:[Rr]ank|RANK)[ _]?(?P<rank>\d{1,6}) ?[:|] ?"),
+    ("(", r"\((?:rank|RANK)[ =](?P<rank>\d{1,6})\) ?"),
+    # Ray and vLLM
+    ("(", r"\((?!rank)[\w:.<>\[\]-]+(?: rank=(?P<rank>\d{1,6}))? pid=\d+(?:, ip=(?P<node>[\w.:-]+))?\) ?"),
+    # glog and c10d: [E224 19:02:08.000 file.cpp:697], E0224 19:02:08.0 123 file.cc:1]
+    (
+        "[a",
         rf"\[?(?P<glog>[IWEFCV])(?:(?P<mo>\d\d?)(?P<d>\d\d) {CLOCK})?(?: +\d+)? (?P<logger>[\w./-]+\.\w+:\d+)\] ?",
-        # syslog: <priority>, time, host, program[pid]:
-        r"<\d{1,3}>(?:\d )?",
-        rf"(?P<mon>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\s+(?P<d>\d\d?) {CLOCK}(?: \d{{4}})? ",
+    ),
+    # syslog: <priority>, time, host, program[pid]:
+    ("<", r"<\d{1,3}>(?:\d )?"),
+    ("a", rf"(?P<mon>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\s+(?P<d>\d\d?) {CLOCK}(?: \d{{4}})? "),
+    (
+        "0a",
         r"(?P<node>[A-Za-z][\w.-]*|\d+\.\d+\.\d+\.\d+) (?!slurmstepd|kernel|srun|slurmctld)(?:[\w./@-]+)\[\d+\]: ",
-        r"(?P<node>[A-Za-z][\w.-]*) (?:(?=(?:slurmstepd|slurmd|srun|slurmctld)(?:\[\d+\])?: )|kernel: )",
-        r"kernel: ",
-        r"(?:slurmstepd|slurmd)\[\d+\]: (?=error)",
-        # times of loggers, in brackets or not
-        rf"[\[(]?{DATE}[T _-]{CLOCK}{ZONE}[\])]?,?(?:\s*[|:-](?=\s))?\s*",
-        rf"[\[(](?P<mo>\d\d)/(?P<d>\d\d)/(?P<y>\d\d(?:\d\d)?),? {CLOCK}[\])]\s*",
-        rf"(?P<mo>\d\d)[/-](?P<d>\d\d)(?:[/-]\d\d(?:\d\d)?)? {CLOCK}(?:\s*[|:-](?=\s))?\s+",
-        rf"[\[(]{CLOCK}{ZONE}[\])](?:\s*[|:-](?=\s))?\s*",
-        rf"{CLOCK}(?:\s*[|:-])?\s+(?=\S)",
-        r"\[\s*\d+\.\d{6}\] ",
-        # levels
-        rf"\[?(?P<level>{LEVEL})\]?(?:[:|\s-]|$)\s*(?:(?<=:)(?P<logger>[\w.]+):)?\s*",
-        rf"\[(?P<logger>[\w./<>-]+)\]\s?\[(?P<level>{LEVEL})\](?:\s?[:-])?\s*",
+    ),
+    ("a", r"(?P<node>[A-Za-z][\w.-]*) (?:(?=(?:slurmstepd|slurmd|srun|slurmctld)(?:\[\d+\])?: )|kernel: )"),
+    ("a", r"kernel: "),
+    ("a", r"(?:slurmstepd|slurmd)\[\d+\]: (?=error)"),
+    # times of loggers, in brackets or not
+    ("[(0", rf"[\[(]?{DATE}[T _-]{CLOCK}{ZONE}[\])]?,?(?:\s*[|:-](?=\s))?\s*"),
+    ("[(", rf"[\[(](?P<mo>\d\d)/(?P<d>\d\d)/(?P<y>\d\d(?:\d\d)?),? {CLOCK}[\])]\s*"),
+    ("0", rf"(?P<mo>\d\d)[/-](?P<d>\d\d)(?:[/-]\d\d(?:\d\d)?)? {CLOCK}(?:\s*[|:-](?=\s))?\s+"),
+    ("[(", rf"[\[(]{CLOCK}{ZONE}[\])](?:\s*[|:-](?=\s))?\s*"),
+    ("0", rf"{CLOCK}(?:\s*[|:-])?\s+(?=\S)"),
+    ("[", r"\[\s*\d+\.\d{6}\] "),
+    # levels
+    ("[a", rf"\[?(?P<level>{LEVEL})\]?(?:[:|\s-]|$)\s*(?:(?<=:)(?P<logger>[\w.]+):)?\s*"),
+    ("[", rf"\[(?P<logger>[\w./<>-]+)\]\s?\[(?P<level>{LEVEL})\](?:\s?[:-])?\s*"),
+    (
+        "0a-",
         rf"(?:- )?(?P<logger>[\w./]+)(?:\s+[-|]|\s*:)\s+\[?(?P<level>{LEVEL})\]?(?:\s+[-|:])?(?:\s+|$)",
-        rf"\[(?P<level>{LEVEL})\s*\]\s*",
-        r"\[(?P<level>debug|info|notice|warn|warning|error|fatal|critical)\]:?\s+",
-        r"\[(?P<logger>[\w./-]+\.py):\d+(?::[\w<>]+)?\]:?\s*",
-        r"(?P<logger>[\w./-]+\.py):\d+\]\s*",
-        r"\[(?:PG|pg) (?:ID )?[^\]]{0,80}?\b(?:Rank|rank) (?P<rank>\d{1,6})\]\s*",
-        # pdsh, deepspeed, clush: a host with a number in its name
+    ),
+    ("[", rf"\[(?P<level>{LEVEL})\s*\]\s*"),
+    ("[", r"\[(?P<level>debug|info|notice|warn|warning|error|fatal|critical)\]:?\s+"),
+    ("[", r"\[(?P<logger>[\w./-]+\.py):\d+(?::[\w<>]+)?\]:?\s*"),
+    ("0a", r"(?P<logger>[\w./-]+\.py):\d+\]\s*"),
+    ("[", r"\[(?:PG|pg) (?:ID )?[^\]]{0,80}?\b(?:Rank|rank) (?P<rank>\d{1,6})\]\s*"),
+    # pdsh, deepspeed, clush: a host with a number in its name
+    (
+        "a",
         r"(?![\w.]*(?:Error|Exception|Timeout|Warning|Interrupt)\b)(?!(?:python|rank|step|epoch|loss|iter|cuda|gpu)_?\d)"
         r"(?P<node>[a-zA-Z][a-zA-Z.-]*[_.-]?\d[\w.-]*): (?!error|line )(?=\S)",
-    )
+    ),
 )
+CARRIERS: dict[str, tuple[re.Pattern[str], ...]] = {
+    start: tuple(re.compile(pattern) for starts, pattern in PATTERNS if start in starts) for start in "[(<0a-"
+}
 NCCL_HEAD = re.compile(r"(?P<node>[\w.-]+):\d+:\d+ \[(?P<gpu>-?\d+)\] ")
-#: A first character that no carrier begins with ends the search at once.
+
 RANK_IN_TEXT = re.compile(r"\b[Rr](?:ank|ANK)[ =:#](\d{1,6})\b(?!\s*/)")
 RANK_AND_NODE = re.compile(r"\b[Rr]ank[ =:#](\d{1,6}),? (?:on )?(?:node|host)[ =:]+([A-Za-z][\w.-]*)")
 NODE_IN_TEXT = re.compile(r"\b(?:[Nn]ode|[Hh]ost(?:name)?)[ =:]+'?([A-Za-z][\w.-]*\d[\w.-]*)")
@@ -137,14 +150,18 @@ def _strip(line: Line) -> Line:
 
 def _carrier(text: str, at: int) -> re.Match[str] | None:
     start = at
-    while start < len(text) and text[start] in " \t" and start - at < 12:
+    while start < len(text) and text[start] in " \t":
         start += 1
-    # Indented text is a frame or a message of several lines, unless a number and a colon stand there (srun -l).
-    places = (at,) if start == at else (at, start)
-    for pattern in CARRIERS:
-        for place in places[:1] if start - at > 1 else places:
-            if match := pattern.match(text, place):
-                return match
+    if start == len(text):
+        return None
+    letter = text[start]
+    kind = "0" if letter.isdigit() else "a" if letter.isalpha() else letter
+    # Indented text is a frame or of a message of several lines, unless it is a rank that srun has padded.
+    if start - at > 1 and kind != "0" and letter != "[":
+        return None
+    for pattern in CARRIERS.get(kind, ()):
+        if match := pattern.match(text, start):
+            return match
     return None
 
 

@@ -117,12 +117,9 @@ class _Reader:
             if not found.checkpoint:
                 break
         last_number = first_number + chunk.count(b"\n", start, end) - 1
-        newest = None
-        for found in last_progress(chunk, start, end, last_number, self._index):
-            if not found.checkpoint:
-                newest = found
-                break
-            self._episodes.progress(found)
+        newest = next(
+            (found for found in last_progress(chunk, start, end, last_number, self._index) if not found.checkpoint), None
+        )
         if newest is not None:
             self._episodes.progress(newest)
 

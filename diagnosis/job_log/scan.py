@@ -1,7 +1,7 @@
 """Finds the lines of a log that deserve a look, fast: 1 GB in seconds on one core, in bounded memory.
 
 Each word of ``gate.toml`` is found by its rarest four bytes: a chunk is read as 32-bit numbers at four offsets, hashed
-into a table of one bit per value, and only what hits is compared exactly. Case is folded by setting bit 5.
+into a table of one bit per value, and only what hits is compared exactly (its first, rarest and last four bytes). Case is folded by setting bit 5.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class Sink(Protocol):
 class _Word:
     gram: int
     offset: int
+    first: int
     last: int
     length: int
 
@@ -53,16 +54,20 @@ class Gate:
         by_gram: dict[int, list[_Word]] = {gram: [] for gram in grams}
         for word in parsed:
             by_gram[word.gram].append(word)
-        #: For the n-th word of each gram: where its last four bytes are from the gram, and what they are.
+        #: For the n-th word of each gram: where its first and last four bytes are from the gram, and what they are.
         depth = max(len(each) for each in by_gram.values())
         self._shift = np.zeros((depth, len(grams)), np.int64)
         self._last = np.zeros((depth, len(grams)), np.uint32)
+        self._back = np.zeros((depth, len(grams)), np.int64)
+        self._first = np.zeros((depth, len(grams)), np.uint32)
         for column, gram in enumerate(grams):
             found = by_gram[gram]
             for row in range(depth):
                 word = found[min(row, len(found) - 1)]
                 self._shift[row, column] = word.length - 4 - word.offset
                 self._last[row, column] = word.last
+                self._back[row, column] = -word.offset
+                self._first[row, column] = word.first
         self._table = np.zeros(1 << HASH_BITS, np.bool_)
         self._table[_hash(self._grams)] = True
 
@@ -87,8 +92,9 @@ class Gate:
         is_gram = self._grams[column] == values
         at, column = at[is_gram], column[is_gram]
         is_word = np.zeros(len(at), np.bool_)
-        for shift, last in zip(self._shift, self._last, strict=True):
-            is_word |= _read(folded, at + shift[column]) == last[column]
+        for row in range(len(self._last)):
+            is_last = _read(folded, at + self._shift[row, column]) == self._last[row, column]
+            is_word |= is_last & (_read(folded, at + self._back[row, column]) == self._first[row, column])
         return (at[is_word] - margin).astype(np.int64)
 
 
@@ -150,6 +156,7 @@ def _word(word: str) -> _Word:
     return _Word(
         gram=int.from_bytes(folded[offset : offset + 4], "little"),
         offset=offset,
+        first=int.from_bytes(folded[:4], "little"),
         last=int.from_bytes(folded[-4:], "little"),
         length=len(folded),
     )

@@ -23,6 +23,8 @@ except ImportError:  # Python 3.10
 
 #: Patterns see no more of a line than this: none is quadratic in so little.
 MATCHED_CHARS = 2000
+LETTERS = 3
+COMMON = " etaoinsrlcdumpfg"
 #: Texts whose answer is remembered; ranks say the same thing by the thousand.
 REMEMBERED = 8192
 
@@ -48,7 +50,10 @@ class Rules:
         for index, rule in enumerate(self.rules):
             for word in rule.words:
                 by_word[word] = by_word.get(word, 0) | 1 << index
-        self._by_word = tuple(by_word.items())
+        #: Words by four letters of theirs, so that a line is asked for the few that it can hold.
+        self._by_letters: dict[str, list[tuple[str, int]]] = {}
+        for word, found in by_word.items():
+            self._by_letters.setdefault(_rarest(word), []).append((word, found))
         self._known: dict[str, Rule | None] = {}
 
     def find(self, text: str) -> Rule | None:
@@ -63,9 +68,10 @@ class Rules:
     def _search(self, text: str) -> Rule | None:
         low = text.lower() + "\n"
         tried = 0
-        for word, rules in self._by_word:
-            if word in low:
-                tried |= rules
+        for letters in self._by_letters.keys() & {low[at : at + LETTERS] for at in range(len(low) - LETTERS + 1)}:
+            for word, found in self._by_letters[letters]:
+                if word in low:
+                    tried |= found
         while tried:
             lowest = tried & -tried
             tried ^= lowest
@@ -73,6 +79,12 @@ class Rules:
             if rule.pattern.search(text) and not (rule.unless and rule.unless.search(text)):
                 return rule
         return None
+
+
+def _rarest(word: str) -> str:
+    """Its part that the fewest ordinary lines hold."""
+    parts = [word[at : at + LETTERS] for at in range(len(word) - LETTERS + 1)]
+    return max(parts, key=lambda part: sum(COMMON.find(letter) if letter in COMMON else len(COMMON) for letter in part))
 
 
 @cache
@@ -134,8 +146,8 @@ def _rule(file: str, entry: Mapping[str, Any]) -> Rule:
     else:
         role = {Rank.CASCADE: Role.CASCADE, Rank.TEARDOWN: Role.TEARDOWN}.get(failure.rank, Role.INITIATING)
     words = tuple(entry["literals"])
-    if not words or any(word != word.lower() for word in words):
-        raise ValueError(f"{file}: rule {name} needs words in lower case")
+    if not words or any(word != word.lower() or len(word) < LETTERS for word in words):
+        raise ValueError(f"{file}: rule {name} needs words of {LETTERS} letters or more, in lower case")
     try:
         pattern = re.compile(entry["pattern"], re.IGNORECASE)
         unless = re.compile(entry["unless"], re.IGNORECASE) if "unless" in entry else None

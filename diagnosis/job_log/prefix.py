@@ -179,8 +179,14 @@ def _learn(match: re.Match[str], known: dict[str, Any]) -> None:
         known["level"] = GLOG_LEVELS[glog]
     if logger := parts.get("logger"):
         known["logger"] = logger
-    if "h" in parts and (stamp := _stamp(match.group().strip("[]() \t,|-"), parts)):
+    if "h" in parts and (stamp := _stamp(_time_text(match), parts)):
         known["stamp"] = stamp
+
+
+def _time_text(match: re.Match[str]) -> str:
+    """From the first to the last part of the time as it was printed."""
+    start = min(match.start(name) for name in ("y", "mo", "mon", "d", "h") if match.groupdict().get(name))
+    return match.string[start : match.end("s")]
 
 
 def _stamp(text: str, parts: dict[str, str]) -> Stamp | None:

@@ -12,6 +12,8 @@ from functools import cache
 from typing import BinaryIO
 
 from .episodes import Episodes, Wave
+from .fatal_stacks import BEGIN as FATAL
+from .fatal_stacks import FatalStacks
 from .launcher import LauncherTables
 from .model import Episode, Line, Progress, Verdict
 from .prefix import read_lines
@@ -102,9 +104,10 @@ class _Reader:
         self._episodes = episodes
         self._tracebacks = Tracebacks()
         self._tables = LauncherTables()
+        self._stacks = FatalStacks()
 
     def wants_next(self) -> bool:
-        return self._tracebacks.wants_next() or self._tables.wants_next()
+        return self._tracebacks.wants_next() or self._tables.wants_next() or self._stacks.wants_next()
 
     def line(self, number: int, raw: bytes) -> None:
         for line in read_lines(self._index, number, raw):
@@ -118,7 +121,8 @@ class _Reader:
                 break
         last_number = first_number + chunk.count(b"\n", start, end) - 1
         newest = next(
-            (found for found in last_progress(chunk, start, end, last_number, self._index) if not found.checkpoint), None
+            (found for found in last_progress(chunk, start, end, last_number, self._index) if not found.checkpoint),
+            None,
         )
         if newest is not None:
             self._episodes.progress(newest)
@@ -129,12 +133,16 @@ class _Reader:
     def _end_open(self) -> None:
         self._tracebacks.finish()
         self._tables.finish()
+        self._stacks.finish()
         self._hand_on()
 
     def _one(self, line: Line, raw: bytes) -> None:
-        is_taken = self._tables.feed(line) or self._tracebacks.feed(line)
+        is_taken = self._tables.feed(line) or self._stacks.feed(line) or self._tracebacks.feed(line)
         self._hand_on()
         if is_taken:
+            return
+        if FATAL in line.text:
+            self._stacks.hold(line.stream, of_line(line))
             return
         said = False
         for witness in of_line(line):
@@ -148,9 +156,10 @@ class _Reader:
             for witness in of_chain(chain):
                 self._episodes.add(witness)
         self._tracebacks.done.clear()
-        for witness in self._tables.done:
-            self._episodes.add(witness)
-        self._tables.done.clear()
+        for done in (self._tables.done, self._stacks.done):
+            for witness in done:
+                self._episodes.add(witness)
+            done.clear()
 
     def _with_source(self, line: Line) -> Line:
         source = self._source

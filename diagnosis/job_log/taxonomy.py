@@ -1,4 +1,4 @@
-"""The classes of failure and the rules that find them: ``classes.toml``, ``rules/*.toml``, ``exceptions.toml``.
+"""The classes of failure and what finds them: ``classes.toml``, ``rules/*.toml``, ``exceptions.toml``, ``frames.toml``.
 
 A rule has words of which one must stand in the line (lower case), and a pattern that is tried only then. Files are read
 in the order of their names and the first rule that matches decides; so traps come first and general words last.
@@ -39,6 +39,15 @@ class Rule:
     words: tuple[str, ...]
     pattern: re.Pattern[str]
     unless: re.Pattern[str] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameRule:
+    """A failure of a class in ``of``, raised below a frame that matches, is of class ``failure``."""
+
+    of: frozenset[str]
+    pattern: re.Pattern[str]
+    failure: FailureClass
 
 
 class Rules:
@@ -125,6 +134,16 @@ def exception_types() -> Mapping[str, str]:
 def fallback_types() -> frozenset[str]:
     """Exceptions that code catches to try something else: what is raised while one is handled is the failure."""
     return frozenset(_read("exceptions.toml")["fallback"])
+
+
+@cache
+def frame_rules() -> tuple[FrameRule, ...]:
+    return tuple(
+        FrameRule(
+            of=frozenset(entry["of"]), pattern=re.compile(entry["pattern"]), failure=failure_classes()[entry["class"]]
+        )
+        for entry in _read("frames.toml")["frame"]
+    )
 
 
 @cache

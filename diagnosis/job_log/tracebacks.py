@@ -14,7 +14,7 @@ from enum import Enum
 from .model import Frame, Line
 from .prefix import TRACEBACK
 
-FRAME = re.compile(r'(?:[|+] )*File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,7})(?:, in (?P<function>.{1,200}))?')
+FRAME = re.compile(r'(?:[|+] )*File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,7})(?:,? in (?P<function>.{1,200}))?')
 #: The line that ends a traceback: a dotted type, then its message if it has one.
 EXCEPTION = re.compile(r"(?:[|+] )*(?P<type>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:\([\w.]+\))?)(?:: ?(?P<message>.*))?$")
 #: Outside of a traceback a type must look like one.

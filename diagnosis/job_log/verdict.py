@@ -70,7 +70,9 @@ def judge(episodes: Sequence[Episode]) -> Verdict:
         episode=episode,
         confirmations=explained,
         precursors=precursors(episode),
-        consequences=[group for group in episode.groups if group is not primary and group not in explained],
+        consequences=sorted(
+            (group for group in episode.groups if group is not primary and group not in explained), key=_place
+        ),
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from .model import Collective, FailureClass, Form, Line, Rank, Role, Witness
 from .prefix import LOUD_LEVELS, QUIET_LEVELS, node_in, rank_in, whom_in
-from .taxonomy import exception_types, failure_classes, fallback_types, rules
+from .taxonomy import exception_types, failure_classes, fallback_types, frame_rules, rules
 from .tracebacks import Link, Raised, bare_exception, quoted_exceptions
 
 #: Of a statement this much is kept.
@@ -69,9 +69,24 @@ def of_exception(line: Line, kind: str, message: str, raised: Raised | None = No
         role = Role.TEARDOWN
     frames = tuple(raised.frames) if raised is not None else ()
     first = raised.first.number if raised is not None else line.number
-    return replace(
-        _witness(line, failure, role, Form.EXCEPTION, text, rule=name), exception=kind, frames=frames, first_line=first
+    return refined(
+        replace(
+            _witness(line, failure, role, Form.EXCEPTION, text, rule=name),
+            exception=kind,
+            frames=frames,
+            first_line=first,
+        )
     )
+
+
+def refined(witness: Witness) -> Witness:
+    """The same with the class that its stack tells more exactly."""
+    for rule in frame_rules() if witness.frames else ():
+        if witness.failure.name in rule.of and any(
+            rule.pattern.search(frame.function) or rule.pattern.search(frame.file) for frame in witness.frames
+        ):
+            return replace(witness, failure=rule.failure)
+    return witness
 
 
 def of_chain(chain: Sequence[Raised]) -> Iterator[Witness]:

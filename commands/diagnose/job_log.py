@@ -188,7 +188,8 @@ def _show(found: JobLog) -> None:
     if first.where is not None and first.where.file:
         console.print(f"  raised at {escape(first.where.file)}:{first.where.line} in {escape(first.where.function)}")
     console.print(
-        f"advice: {verdict.failure.action.value}, restart unchanged: {verdict.failure.restart.value}. {escape(verdict.advice)}"
+        f"advice: {verdict.failure.action.value}, restart unchanged: {verdict.failure.restart.value}. "
+        f"{escape(verdict.advice)}"
     )
     for warning in verdict.warnings:
         console.print(f"note: {escape(warning)}")

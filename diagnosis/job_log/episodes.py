@@ -1,4 +1,4 @@
-"""Gathers witnesses into episodes, in bounded memory: what lies between two signs of training progress belongs together.
+"""Gathers witnesses into episodes, in bounded memory: what stands between two signs of progress belongs together.
 
 The same statement of many ranks is one group, so 10,000 ranks that say the same cost what one does.
 """
@@ -56,7 +56,7 @@ class Episodes:
             self._begin()
         if witness.failure.name == "collective_timeout" and witness.collective is not None:
             self._join_wave(witness)
-        key = (witness.failure.name, witness.role, CHANGING.sub("#", witness.text[:200]))
+        key = (witness.failure.name, witness.role, CHANGING.sub("#", witness.text[:200].partition("\n")[0]))
         group = self._groups.get(key)
         if group is None:
             if len(self._groups) >= MOST_GROUPS:

@@ -1,6 +1,6 @@
 """torchrun's table of failures (``ChildFailedError``): which rank ended how, as the agent of one node saw it.
 
-The agent that polls first names its own rank the root cause, so a table confirms; it never outweighs a rank's own words.
+The agent that polls first calls its own rank the root cause: so a table confirms, and never outweighs a rank's words.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from .prefix import read_lines
 from .taxonomy import failure_classes
 from .witnesses import signal_of
 
+#: Name of the rule of the entry that the agent saw first.
+ROOT_RULE = "launcher_first"
 BEGIN = "ChildFailedError"
 FIELD = re.compile(r"(?P<name>time|host|rank|exitcode|error_file|traceback)\s*:\s(?P<value>.*)$")
 ENTRY = re.compile(r"\[\d+\]:\s*$")
@@ -34,6 +36,7 @@ class LauncherTables:
         self._entry_line: Line | None = None
         self._odd = 0
         self._count = 0
+        self._is_root = False
 
     def wants_next(self) -> bool:
         return self._begun is not None
@@ -57,7 +60,11 @@ class LauncherTables:
             self._end_entry()
             self._odd = 0
             return True
-        if not text or set(text) <= set("=-") or text.startswith(("Failures:", "Root Cause", "<NO_OTHER", "train")):
+        if text.startswith(("Failures:", "Root Cause")):
+            self._end_entry()
+            self._is_root = text.startswith("Root")
+            return True
+        if not text or set(text) <= set("=-") or text.startswith("<NO_OTHER"):
             if text and set(text) <= set("=") and self._entry:
                 self.finish()
             return True
@@ -97,7 +104,7 @@ class LauncherTables:
                 role=Role.TEARDOWN if number == 15 else Role.CASCADE,
                 form=Form.LAUNCHER,
                 text=f"rank {entry.get('rank', '?')} ended with exit code {entry.get('exitcode', '?')}",
-                rule="launcher_table",
+                rule=ROOT_RULE if self._is_root else "launcher_table",
                 first_line=line.number,
                 wraps=True,
                 exit_code=exit_code,

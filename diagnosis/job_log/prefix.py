@@ -29,8 +29,8 @@ ZONE = r"(?:\s?(?:Z\b|UTC\b|[+-]\d\d:?\d\d\b))?"
 DATE = r"(?P<y>\d{4})[-/](?P<mo>\d\d)[-/](?P<d>\d\d)"
 TRACEBACK = "Traceback (most recent call last)"
 
-#: What a carrier can begin with -> its pattern: a bracket, a digit (0), a letter (a) or a dash. Tried in turn until none
-#: matches. Named groups: rank, local, node, level, logger, and the parts of a time.
+#: What a carrier can begin with (a bracket, 0 for a digit, a for a letter, a dash), and its pattern. Tried in turn till
+#: none matches. Named groups: rank, local, node, level, logger, and the parts of a time.
 PATTERNS: tuple[tuple[str, str], ...] = (
     # kubectl logs --prefix, stern, docker compose
     ("[", r"\[pod/(?P<node>[\w.-]+)/[\w.-]+\] ?"),
@@ -91,6 +91,10 @@ PATTERNS: tuple[tuple[str, str], ...] = (
 CARRIERS: dict[str, tuple[re.Pattern[str], ...]] = {
     start: tuple(re.compile(pattern) for starts, pattern in PATTERNS if start in starts) for start in "[(<0a-"
 }
+#: What an exception group draws to the left of its exceptions.
+GROUP_MARKS = re.compile(r"(?:[|+] +)+")
+#: A logger's name behind the level: "ERROR trainer - lost".
+LOGGER_AFTER = re.compile(r"[A-Za-z_][\w./]* +[-|] +")
 NCCL_HEAD = re.compile(r"(?P<node>[\w.-]+):\d+:\d+ \[(?P<gpu>-?\d+)\] ")
 
 RANK_IN_TEXT = re.compile(r"\b[Rr](?:ank|ANK)[ =:#](\d{1,6})\b(?!\s*/)")
@@ -137,15 +141,20 @@ def _strip(line: Line) -> Line:
         _learn(match, known)
         at = match.end()
     # A progress bar that was not ended by a newline stands before a traceback.
-    bar = text.find(TRACEBACK, at)
-    if bar > at and text[at:bar].strip(" +|") and "Original" not in text[at:bar]:
-        at = bar
     rest = text[at:]
     body = rest.lstrip(" \t")
+    indent = len(rest) - len(body)
+    if marks := GROUP_MARKS.match(body):
+        indent, body = indent + marks.end(), body[marks.end() :]
+    bar = body.find(TRACEBACK)
+    if bar > 0 and body[0] != "{" and "\\n" not in body and not body.startswith(("Original ", "Exception Group ")):
+        body = body[bar:]
+    if "level" in known and (logger := LOGGER_AFTER.match(body)):
+        body = body[logger.end() :]
     head = NCCL_HEAD.match(body)
     if head and "node" not in known:
         known["node"] = head["node"]
-    return replace(line, text=body.rstrip(), indent=len(rest) - len(body), **known)
+    return replace(line, text=body.rstrip(), indent=indent, **known)
 
 
 def _carrier(text: str, at: int) -> re.Match[str] | None:

@@ -7,6 +7,7 @@ in the order of their names and the first rule that matches decides; so traps co
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,10 +17,10 @@ from typing import Any
 from ...telemetry.vocabulary import Action, Bucket, Scope
 from .model import FailureClass, Rank, Restart, Role
 
-try:
+if sys.version_info >= (3, 11):
     import tomllib
-except ImportError:  # Python 3.10
-    import tomli as tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
 #: Patterns see no more of a line than this: none is quadratic in so little.
 MATCHED_CHARS = 2000
@@ -152,7 +153,8 @@ def gate_words() -> tuple[str, ...]:
 
 
 def _read(name: str) -> dict[str, Any]:
-    return tomllib.loads((resources.files(__package__) / name).read_text(encoding="utf-8"))
+    entries: dict[str, Any] = tomllib.loads((resources.files(__package__) / name).read_text(encoding="utf-8"))
+    return entries
 
 
 def _rule(file: str, entry: Mapping[str, Any]) -> Rule:

@@ -14,9 +14,9 @@ from enum import Enum
 from .model import Frame, Line
 from .prefix import TRACEBACK
 
-FRAME = re.compile(r'(?:[|+] )*File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,7})(?:,? in (?P<function>.{1,200}))?')
+FRAME = re.compile(r'File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,7})(?:,? in (?P<function>.{1,200}))?')
 #: The line that ends a traceback: a dotted type, then its message if it has one.
-EXCEPTION = re.compile(r"(?:[|+] )*(?P<type>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:\([\w.]+\))?)(?:: ?(?P<message>.*))?$")
+EXCEPTION = re.compile(r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:\([\w.]+\))?)(?:: ?(?P<message>.*))?$")
 #: Outside of a traceback a type must look like one.
 BARE = re.compile(
     r"(?:ERROR:? ?|E {1,7})?"
@@ -31,7 +31,7 @@ CONTEXT = "During handling of the above exception, another exception occurred"
 #: A message that says: what follows below is the exception that was really raised.
 CARRIED = re.compile(
     r"Caught \w+ in (?:DataLoader worker process|replica|pin memory thread)|"
-    r"terminated with the following error|RayTaskError|Original Traceback|while (?:executing|evaluating) .{0,80}:$"
+    r"terminated with the following error|RayTaskError|Original Traceback|ExceptionGroup|while (?:executing|evaluating) .{0,80}:$"
 )
 #: Functions that run when a process is already ending.
 ENDING = frozenset(
@@ -180,6 +180,8 @@ class Tracebacks:
         # Of a message of several lines only what is further right is certain, or what follows an empty first line.
         if last.more < MESSAGE_LINES and (line.indent > chain.indent or not last.message.strip()):
             last.more += 1
+            if set(text) <= set("+-0123456789. "):
+                return True
             last.message += "\n" + text[:500]
             return True
         return False

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .launcher import ROOT_RULE
 from .model import Episode, Form, Group, Rank, Restart, Role, Verdict
 from .prefix import LOUD_LEVELS
 from .witnesses import of_exit_code, signal_of
@@ -19,16 +20,20 @@ TIERS = {
     Rank.FAILURE: 1,
     Rank.GENERIC: 1,
     Rank.SYMPTOM: 4,
-    Rank.CASCADE: 6,
-    Rank.TEARDOWN: 8,
+    Rank.CASCADE: 7,
+    Rank.TEARDOWN: 9,
 }
 TIER_UNEXPLAINED = 3
 TIER_WARNING = 2
-TIER_CASCADE = 6
+TIER_CASCADE = 7
+#: A launcher that tells rank and exit code, and one that only tells that something ended.
 TIER_LAUNCHER = 5
-TIER_TEARDOWN = 8
+TIER_LAUNCHER_VAGUE = 6
+TIER_TEARDOWN = 9
+#: Signals that end a process by themselves; SIGABRT and SIGTERM are mostly the answer to something else.
+OWN_SIGNALS = frozenset({4, 7, 8, 9, 11})
 #: Where a class of failure stands behind a rank's own words; how sure its statement makes.
-CONFIDENCE = {0: 0.95, 1: 0.9, 2: 0.6, 3: 0.5, 4: 0.6, 5: 0.4, 6: 0.3, 8: 0.2}
+CONFIDENCE = {0: 0.95, 1: 0.9, 2: 0.6, 3: 0.5, 4: 0.6, 5: 0.4, 6: 0.3, 7: 0.3, 9: 0.2}
 #: An earlier episode that training outlived explains a later one only if no more than this many steps lie between.
 OUTLIVED_STEPS = 50
 #: Error lines so close before an exception tell of the same thing.
@@ -147,7 +152,11 @@ def _tier(group: Group, episode: Episode) -> int:
     first = group.first
     if first.form is Form.LAUNCHER:
         number = signal_of(first.exit_code)
-        return TIER_TEARDOWN if number == 15 else TIER_LAUNCHER
+        if number == 15:
+            return TIER_TEARDOWN
+        if first.rule == ROOT_RULE and number in OWN_SIGNALS:
+            return TIER_UNEXPLAINED
+        return TIER_LAUNCHER_VAGUE if first.exit_code is None else TIER_LAUNCHER
     if first.wraps or first.role is Role.CASCADE:
         return TIER_CASCADE
     if first.role is Role.TEARDOWN:

@@ -60,6 +60,7 @@ def of_exception(line: Line, kind: str, message: str, raised: Raised | None = No
     short = kind.split("(")[0].split(".")[-1]
     text = f"{kind}: {message}" if message else kind
     rule = rules().find(text)
+    role: Role
     if rule is not None and rule.role is not Role.CONTEXT and rule.failure is not None:
         failure, role, name = rule.failure, rule.role, rule.name
     else:

@@ -1,6 +1,6 @@
 """Job logs of public projects, read by ``diagnosis.job_log`` and compared with the answers of their sources.
 
-Only input columns are read: lines and whole logs, and the exit code never. The sources' words stand in ``job_log.toml``.
+Only input columns are read: lines and whole logs, never the exit code. The sources' words stand in ``job_log.toml``.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -21,10 +22,10 @@ from whichrank.diagnosis.job_log.taxonomy import failure_classes
 from whichrank.diagnosis.job_log.verdict import failures, precursors, terminal
 from whichrank.diagnosis.job_log.witnesses import of_exit_code
 
-try:
+if sys.version_info >= (3, 11):
     import tomllib
-except ImportError:  # Python 3.10
-    import tomli as tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
 WORDS = Path(__file__).with_suffix(".toml")
 LINE_TABLES = ("nvidia-resiliency-ext/joblog_lines.tsv", "nvrx/l0_lines.tsv")
@@ -33,7 +34,8 @@ CASES = ("nvrx/log_cases.jsonl", "nvidia-resiliency-ext/joblog_primary_failure.j
 
 @cache
 def words() -> dict[str, Any]:
-    return tomllib.loads(WORDS.read_text(encoding="utf-8"))
+    tables: dict[str, Any] = tomllib.loads(WORDS.read_text(encoding="utf-8"))
+    return tables
 
 
 def read(lines: Sequence[str], *, is_ended: bool = True) -> JobLog:

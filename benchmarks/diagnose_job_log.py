@@ -99,7 +99,7 @@ def main() -> int:
     took_s, count, groups, peak_kib = float(answer[0]), int(answer[1]), int(answer[2]), int(answer[3])
     per_gb_s = took_s * 1000 / megabytes
     print(
-        f"job logs: {megabytes} MB, {count} lines in {took_s:.1f} s, {megabytes / took_s:.0f} MB/s, {per_gb_s:.1f} s/GB "
+        f"job logs: {megabytes} MB, {count} lines, {took_s:.1f} s, {megabytes / took_s:.0f} MB/s, {per_gb_s:.1f} s/GB "
         f"(<= {ASKED_S_PER_GB:.0f}), {groups} statements, peak {peak_kib / 1024:.0f} MiB"
     )
     return 0 if per_gb_s <= ASKED_S_PER_GB else 1

@@ -188,7 +188,8 @@ def _learn(match: re.Match[str], known: dict[str, Any]) -> None:
         known["level"] = GLOG_LEVELS[glog]
     if logger := parts.get("logger"):
         known["logger"] = logger
-    if "h" in parts and (stamp := _stamp(_time_text(match), parts)):
+    # The outermost time is of the clock that all lines share.
+    if "h" in parts and "stamp" not in known and (stamp := _stamp(_time_text(match), parts)):
         known["stamp"] = stamp
 
 

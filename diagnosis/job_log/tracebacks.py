@@ -31,7 +31,8 @@ CONTEXT = "During handling of the above exception, another exception occurred"
 #: A message that says: what follows below is the exception that was really raised.
 CARRIED = re.compile(
     r"Caught \w+ in (?:DataLoader worker process|replica|pin memory thread)|"
-    r"terminated with the following error|RayTaskError|Original Traceback|ExceptionGroup|while (?:executing|evaluating) .{0,80}:$"
+    r"terminated with the following error|RayTaskError|Original Traceback|ExceptionGroup|"
+    r"while (?:executing|evaluating) .{0,80}:$"
 )
 #: Functions that run when a process is already ending.
 ENDING = frozenset(

@@ -123,7 +123,7 @@ def _statement(found: JobLog, group: Group) -> dict[str, Any]:
         "form": first.form.value,
         "exception": first.exception or None,
         "where": {"file": where.file, "line": where.line, "function": where.function} if where else None,
-        "time": first.line.stamp.text if first.line.stamp else None,
+        "time": _time(group),
         "rank": first.line.rank,
         "local_rank": first.line.local_rank,
         "node": first.line.node,
@@ -215,7 +215,13 @@ def _show(found: JobLog) -> None:
 
 def _place(found: JobLog, group: Group) -> str:
     line = group.first.line
-    return f"{found.names[line.source]}:{line.number}" + (f" at {line.stamp.text}" if line.stamp else "")
+    time = _time(group)
+    return f"{found.names[line.source]}:{line.number}" + (f" at {time}" if time else "")
+
+
+def _time(group: Group) -> str | None:
+    stamp = group.first.line.own_stamp or group.first.line.stamp
+    return stamp.text if stamp else None
 
 
 def _whose(group: Group) -> str:

@@ -130,8 +130,8 @@ class Episodes:
         wave.source = line.source
         wave.count += 1
         wave.operations.add(operation.operation)
-        if line.stamp is not None and len(wave.stamps) < KEPT_LINES:
-            wave.stamps.append(line.stamp)
+        if line.own_stamp is not None and len(wave.stamps) < KEPT_LINES:
+            wave.stamps.append(line.own_stamp)
         if line.rank is not None and len(wave.ranks) < MOST_RANKS:
             wave.ranks.add(line.rank)
         if len(wave.lines) < KEPT_LINES:
@@ -140,9 +140,9 @@ class Episodes:
 
 def _is_near(wave: Wave, witness: Witness) -> bool:
     line = witness.line
-    if line.stamp is not None and wave.stamps:
+    if line.own_stamp is not None and wave.stamps:
         # By the time of day: c10d writes the month and day of its own, local, sometimes stale, idea.
-        return any(abs(line.stamp.of_day().minus(stamp.of_day())) <= WAVE_S for stamp in wave.stamps)
+        return any(abs(line.own_stamp.of_day().minus(stamp.of_day())) <= WAVE_S for stamp in wave.stamps)
     return line.source != wave.source or abs(line.number - wave.last_line) <= WAVE_LINES
 
 
@@ -172,6 +172,7 @@ def _comes_first(one: Witness, other: Witness) -> bool:
     """Tracebacks are handed out when they end, so a later one may have begun before."""
     if one.quoted != other.quoted:
         return other.quoted
-    if one.line.stamp is not None and other.line.stamp is not None:
-        return one.line.stamp.minus(other.line.stamp) < -0.5
+    later_s = one.line.seconds_after(other.line)
+    if later_s is not None and abs(later_s) > 0.5:
+        return later_s < 0
     return one.line.source == other.line.source and one.line.number < other.line.number and one.form is Form.EXCEPTION

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 from ...telemetry.vocabulary import Action, Bucket, Scope
 
+DIGIT = re.compile(r"\d")
 DAY_S = 86_400.0
 #: Stamps without a year wrap around at its end.
 YEAR_S = 366 * DAY_S
@@ -79,6 +81,10 @@ class Stamp:
     has_day: bool
     text: str
 
+    def is_like(self, other: Stamp) -> bool:
+        """Whether both are written in one way: what writes alike reads one clock."""
+        return DIGIT.sub("0", self.text) == DIGIT.sub("0", other.text)
+
     def of_day(self) -> Stamp:
         return Stamp(self.second % DAY_S, False, self.text)
 
@@ -95,6 +101,7 @@ class Stamp:
 class Line:
     """One line without what its carriers put in front. ``source``: index of the file; ``number`` counts from 1.
 
+    stamp: of the outermost carrier, one clock for all lines; own_stamp: of the program, the nearest to what happened.
     rank: global; local_rank where the log tells only that. level: as printed, upper case, "" if none.
     indent: columns before the text, which tracebacks need.
     """
@@ -106,9 +113,18 @@ class Line:
     local_rank: int | None = None
     node: str | None = None
     stamp: Stamp | None = None
+    own_stamp: Stamp | None = None
     level: str = ""
     logger: str = ""
     indent: int = 0
+
+    def seconds_after(self, other: Line) -> float | None:
+        """By the programs' own times if both write them in one way, else by their carriers'; None: not to be told."""
+        if self.own_stamp is not None and other.own_stamp is not None and self.own_stamp.is_like(other.own_stamp):
+            return self.own_stamp.minus(other.own_stamp)
+        if self.stamp is not None and other.stamp is not None and self.stamp.has_day == other.stamp.has_day:
+            return self.stamp.minus(other.stamp)
+        return None
 
     @property
     def stream(self) -> tuple[int, int | None, int | None, str | None]:

@@ -188,9 +188,9 @@ def _learn(match: re.Match[str], known: dict[str, Any]) -> None:
         known["level"] = GLOG_LEVELS[glog]
     if logger := parts.get("logger"):
         known["logger"] = logger
-    # The outermost time is of the clock that all lines share.
-    if "h" in parts and "stamp" not in known and (stamp := _stamp(_time_text(match), parts)):
-        known["stamp"] = stamp
+    if "h" in parts and (stamp := _stamp(_time_text(match), parts)):
+        known.setdefault("stamp", stamp)
+        known["own_stamp"] = stamp
 
 
 def _time_text(match: re.Match[str]) -> str:
@@ -236,7 +236,8 @@ def _json_lines(line: Line) -> Iterator[Line]:
         known["node"] = node
     for key in ("time", "timestamp", "ts", "asctime", "@timestamp"):
         if isinstance(record.get(key), str):
-            known["stamp"] = _strip(Line(source=0, number=0, text=record[key] + " x")).stamp
+            known["own_stamp"] = _strip(Line(source=0, number=0, text=record[key] + " x")).stamp
+            known["stamp"] = line.stamp or known["own_stamp"]
             break
     outer = replace(line, **{key: value for key, value in known.items() if value is not None})
     for part in "\n".join([text, *more]).split("\n"):
@@ -247,6 +248,7 @@ def _json_lines(line: Line) -> Iterator[Line]:
             local_rank=outer.local_rank if inner.local_rank is None else inner.local_rank,
             node=inner.node or outer.node,
             stamp=inner.stamp or outer.stamp,
+            own_stamp=inner.own_stamp or outer.own_stamp,
             level=inner.level or outer.level,
         )
 

@@ -36,6 +36,8 @@ OWN_SIGNALS = frozenset({4, 7, 8, 9, 11})
 CONFIDENCE = {0: 0.95, 1: 0.9, 2: 0.6, 3: 0.5, 4: 0.6, 5: 0.4, 6: 0.3, 7: 0.3, 9: 0.2}
 #: An earlier episode that training outlived explains a later one only if no more than this many steps lie between.
 OUTLIVED_STEPS = 50
+#: Stamps closer than this do not order two lines.
+SAME_MOMENT_S = 0.5
 #: Error lines so close before an exception tell of the same thing.
 PRECURSOR_LINES = 60
 NUMERIC_WARNING = (
@@ -173,9 +175,9 @@ def _earliest(groups: Sequence[Group]) -> Group:
     """By their own times where they have them, else by the log's order; a class with a name before one without."""
     best = groups[0]
     for group in groups[1:]:
-        one, other = group.first.line.stamp, best.first.line.stamp
-        if one is not None and other is not None and (one.has_day == other.has_day) and abs(one.minus(other)) > 0.5:
-            is_earlier = one.minus(other) < 0
+        later_s = group.first.line.seconds_after(best.first.line)
+        if later_s is not None and abs(later_s) > SAME_MOMENT_S:
+            is_earlier = later_s < 0
         else:
             is_earlier = _place(group) < _place(best)
         if is_earlier:

@@ -10,7 +10,7 @@ from importlib import import_module
 import typer
 
 #: Modules beside this one, in the order in which --help shows them.
-COMMANDS: tuple[str, ...] = ("flight_recorder",)
+COMMANDS: tuple[str, ...] = ("job_log",)
 
 
 def diagnose_app() -> typer.Typer:

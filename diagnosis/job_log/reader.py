@@ -1,0 +1,169 @@
+"""Reads the logs of one job and says what it died of: ``read_job_logs(sources)``.
+
+One pass, bounded memory. Not for several threads at once; no clock, no state that outlives a call.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import BinaryIO
+
+from .episodes import Episodes, Wave
+from .fatal_stacks import BEGIN as FATAL
+from .fatal_stacks import FatalStacks
+from .launcher import LauncherTables
+from .model import Episode, Line, Progress, Verdict
+from .prefix import read_lines
+from .progress import first_progress, last_progress, progress_of
+from .scan import Gate, scan
+from .taxonomy import gate_words
+from .tracebacks import Tracebacks
+from .verdict import judge
+from .witnesses import of_chain, of_line
+
+#: Rank and node in the name of a file: rank_3.log, 3.err, node-07/stdout, slurm-123_4.out, attempt_0/3/stderr.log.
+RANK_IN_NAME = re.compile(
+    r"(?:^|[/._-])rank[._-]?(?P<a>\d{1,6})(?=\D|$)|/(?P<b>\d{1,6})/std(?:out|err)(?:\.log)?$|"
+    r"-\d+[._-](?P<c>\d{1,6})\.(?:out|err|log)$"
+)
+NODE_IN_NAME = re.compile(r"(?:^|[/._-])(?P<node>(?:node|host|gpu|worker|nid|cn)-?\d[\w-]*?)(?=[/.]|$)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A log and the name under which it is told of; rank and node where its name says them."""
+
+    name: str
+    file: BinaryIO
+    rank: int | None = None
+    node: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLog:
+    """What the logs of a job show."""
+
+    names: tuple[str, ...]
+    lines: int
+    verdict: Verdict
+    episodes: tuple[Episode, ...]
+    waves: tuple[Wave, ...]
+    first_progress: Progress | None
+    last_progress: Progress | None
+    last_checkpoint: Progress | None
+    dropped_episodes: int
+
+
+def read_job_logs(sources: Iterable[Source]) -> JobLog:
+    """Raises OSError of the files."""
+    episodes = Episodes()
+    names: list[str] = []
+    lines = 0
+    for index, source in enumerate(sources):
+        names.append(source.name)
+        reader = _Reader(index, source, episodes)
+        lines += scan(source.file, gate(), reader)
+        reader.finish()
+        episodes.end_of_file()
+    episodes.finish()
+    return JobLog(
+        names=tuple(names),
+        lines=lines,
+        verdict=judge(episodes.episodes),
+        episodes=tuple(episodes.episodes),
+        waves=tuple(episodes.waves),
+        first_progress=episodes.first_progress,
+        last_progress=episodes.last_progress,
+        last_checkpoint=episodes.last_checkpoint,
+        dropped_episodes=episodes.dropped_episodes,
+    )
+
+
+@cache
+def gate() -> Gate:
+    return Gate(gate_words())
+
+
+def whose(name: str) -> tuple[int | None, str | None]:
+    """(rank, node) that a file's name tells."""
+    rank = RANK_IN_NAME.search(name)
+    node = NODE_IN_NAME.search(name)
+    number = next((value for value in rank.groups() if value), None) if rank else None
+    return (int(number) if number else None, node["node"] if node else None)
+
+
+class _Reader:
+    """The sink of one file's scan."""
+
+    def __init__(self, index: int, source: Source, episodes: Episodes) -> None:
+        self._index = index
+        self._source = source
+        self._episodes = episodes
+        self._tracebacks = Tracebacks()
+        self._tables = LauncherTables()
+        self._stacks = FatalStacks()
+
+    def wants_next(self) -> bool:
+        return self._tracebacks.wants_next() or self._tables.wants_next() or self._stacks.wants_next()
+
+    def line(self, number: int, raw: bytes) -> None:
+        for line in read_lines(self._index, number, raw):
+            self._one(self._with_source(line), raw)
+
+    def gap(self, chunk: bytes, start: int, end: int, first_number: int) -> None:
+        self._end_open()
+        for found in first_progress(chunk, start, end, first_number, self._index):
+            self._episodes.progress(found)
+            if not found.checkpoint:
+                break
+        last_number = first_number + chunk.count(b"\n", start, end) - 1
+        newest = next(
+            (found for found in last_progress(chunk, start, end, last_number, self._index) if not found.checkpoint),
+            None,
+        )
+        if newest is not None:
+            self._episodes.progress(newest)
+
+    def finish(self) -> None:
+        self._end_open()
+
+    def _end_open(self) -> None:
+        self._tracebacks.finish()
+        self._tables.finish()
+        self._stacks.finish()
+        self._hand_on()
+
+    def _one(self, line: Line, raw: bytes) -> None:
+        is_taken = self._tables.feed(line) or self._stacks.feed(line) or self._tracebacks.feed(line)
+        self._hand_on()
+        if is_taken:
+            return
+        if FATAL in line.text:
+            self._stacks.hold(line.stream, of_line(line))
+            return
+        said = False
+        for witness in of_line(line):
+            said = True
+            self._episodes.add(witness)
+        if not said and not self.wants_next() and (found := progress_of(raw, self._index, line.number)):
+            self._episodes.progress(found)
+
+    def _hand_on(self) -> None:
+        for chain in self._tracebacks.done:
+            for witness in of_chain(chain):
+                self._episodes.add(witness)
+        self._tracebacks.done.clear()
+        for done in (self._tables.done, self._stacks.done):
+            for witness in done:
+                self._episodes.add(witness)
+            done.clear()
+
+    def _with_source(self, line: Line) -> Line:
+        source = self._source
+        if (source.rank is None or line.rank is not None) and (source.node is None or line.node is not None):
+            return line
+        rank = source.rank if line.rank is None else line.rank
+        return replace(line, rank=rank, node=line.node or source.node)

@@ -1,0 +1,177 @@
+"""The classes of failure and what finds them: ``classes.toml``, ``rules/*.toml``, ``exceptions.toml``, ``frames.toml``.
+
+A rule has words of which one must stand in the line (lower case), and a pattern that is tried only then. Files are read
+in the order of their names and the first rule that matches decides; so traps come first and general words last.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from ...telemetry.vocabulary import Action, Bucket, Scope
+from .model import FailureClass, Rank, Restart, Role
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
+
+#: Patterns see no more of a line than this: none is quadratic in so little.
+MATCHED_CHARS = 2000
+LETTERS = 3
+COMMON = " etaoinsrlcdumpfg"
+#: Texts whose answer is remembered; ranks say the same thing by the thousand.
+REMEMBERED = 8192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """failure is None for context. ``unless``: a pattern that must not be in the line."""
+
+    name: str
+    failure: FailureClass | None
+    role: Role
+    words: tuple[str, ...]
+    pattern: re.Pattern[str]
+    unless: re.Pattern[str] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameRule:
+    """A failure of a class in ``of``, raised below a frame that matches, is of class ``failure``."""
+
+    of: frozenset[str]
+    pattern: re.Pattern[str]
+    failure: FailureClass
+
+
+class Rules:
+    """Finds the rule of a text. Not for several threads at once: it remembers."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self.rules = tuple(rules)
+        by_word: dict[str, int] = {}
+        for index, rule in enumerate(self.rules):
+            for word in rule.words:
+                by_word[word] = by_word.get(word, 0) | 1 << index
+        #: Words by four letters of theirs, so that a line is asked for the few that it can hold.
+        self._by_letters: dict[str, list[tuple[str, int]]] = {}
+        for word, found in by_word.items():
+            self._by_letters.setdefault(_rarest(word), []).append((word, found))
+        self._known: dict[str, Rule | None] = {}
+
+    def find(self, text: str) -> Rule | None:
+        text = text[:MATCHED_CHARS]
+        if text in self._known:
+            return self._known[text]
+        if len(self._known) >= REMEMBERED:
+            self._known.clear()
+        rule = self._known[text] = self._search(text)
+        return rule
+
+    def _search(self, text: str) -> Rule | None:
+        low = text.lower() + "\n"
+        tried = 0
+        for letters in self._by_letters.keys() & {low[at : at + LETTERS] for at in range(len(low) - LETTERS + 1)}:
+            for word, found in self._by_letters[letters]:
+                if word in low:
+                    tried |= found
+        while tried:
+            lowest = tried & -tried
+            tried ^= lowest
+            rule = self.rules[lowest.bit_length() - 1]
+            if rule.pattern.search(text) and not (rule.unless and rule.unless.search(text)):
+                return rule
+        return None
+
+
+def _rarest(word: str) -> str:
+    """Its part that the fewest ordinary lines hold."""
+    parts = [word[at : at + LETTERS] for at in range(len(word) - LETTERS + 1)]
+    return max(parts, key=lambda part: sum(COMMON.find(letter) if letter in COMMON else len(COMMON) for letter in part))
+
+
+@cache
+def failure_classes() -> Mapping[str, FailureClass]:
+    return {
+        name: FailureClass(
+            name=name,
+            bucket=Bucket(entry["bucket"]),
+            scope=Scope(entry["scope"]),
+            action=Action(entry["action"]),
+            restart=Restart(entry["restart"]),
+            rank=Rank(entry["rank"]),
+            says=entry["says"],
+            advice=entry["advice"],
+        )
+        for name, entry in _read("classes.toml").items()
+    }
+
+
+@cache
+def rules() -> Rules:
+    """Raises ValueError that names the rule if one is not sound."""
+    folder = resources.files(__package__) / "rules"
+    found: list[Rule] = []
+    for file in sorted(folder.iterdir(), key=lambda file: file.name):
+        if file.name.endswith(".toml"):
+            found += [_rule(file.name, entry) for entry in tomllib.loads(file.read_text(encoding="utf-8"))["rule"]]
+    return Rules(found)
+
+
+@cache
+def exception_types() -> Mapping[str, str]:
+    """Type of an exception, without its module -> class, for those that no rule knows by their message."""
+    return {kind: name for name, kinds in _read("exceptions.toml")["class"].items() for kind in kinds}
+
+
+@cache
+def fallback_types() -> frozenset[str]:
+    """Exceptions that code catches to try something else: what is raised while one is handled is the failure."""
+    return frozenset(_read("exceptions.toml")["fallback"])
+
+
+@cache
+def frame_rules() -> tuple[FrameRule, ...]:
+    return tuple(
+        FrameRule(
+            of=frozenset(entry["of"]), pattern=re.compile(entry["pattern"]), failure=failure_classes()[entry["class"]]
+        )
+        for entry in _read("frames.toml")["frame"]
+    )
+
+
+@cache
+def gate_words() -> tuple[str, ...]:
+    return tuple(dict.fromkeys(_read("gate.toml")["words"]))
+
+
+def _read(name: str) -> dict[str, Any]:
+    entries: dict[str, Any] = tomllib.loads((resources.files(__package__) / name).read_text(encoding="utf-8"))
+    return entries
+
+
+def _rule(file: str, entry: Mapping[str, Any]) -> Rule:
+    name = entry["name"]
+    failure = failure_classes()[entry["class"]] if "class" in entry else None
+    if "role" in entry:
+        role = Role(entry["role"])
+    elif failure is None:
+        raise ValueError(f"{file}: rule {name} has neither class nor role")
+    else:
+        role = {Rank.CASCADE: Role.CASCADE, Rank.TEARDOWN: Role.TEARDOWN}.get(failure.rank, Role.INITIATING)
+    words = tuple(entry["literals"])
+    if not words or any(word != word.lower() or len(word) < LETTERS for word in words):
+        raise ValueError(f"{file}: rule {name} needs words of {LETTERS} letters or more, in lower case")
+    try:
+        pattern = re.compile(entry["pattern"], re.IGNORECASE)
+        unless = re.compile(entry["unless"], re.IGNORECASE) if "unless" in entry else None
+    except re.error as error:
+        raise ValueError(f"{file}: rule {name}: {error}") from None
+    return Rule(name=name, failure=failure, role=role, words=words, pattern=pattern, unless=unless)

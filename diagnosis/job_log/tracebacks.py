@@ -1,0 +1,229 @@
+"""Tracebacks of Python as one statement each, however their lines lie between those of other ranks.
+
+A stream (one writer) has at most one chain open: exceptions linked by "direct cause" or "during handling", or wrapped
+by a DataLoader, a spawned process or Ray. A chain is handed out when its stream says something else or nothing more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from .model import Frame, Line
+from .prefix import TRACEBACK
+
+FRAME = re.compile(r'File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,7})(?:,? in (?P<function>.{1,200}))?')
+#: The line that ends a traceback: a dotted type, then its message if it has one.
+EXCEPTION = re.compile(r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:\([\w.]+\))?)(?:: ?(?P<message>.*))?$")
+#: Outside of a traceback a type must look like one.
+BARE = re.compile(
+    r"(?:ERROR:? ?|E {1,7})?"
+    r"(?P<type>(?:[A-Za-z_]\w*\.)*_?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failed|Timeout|ChildFailed|Unavailable|OutOfResources)"
+    r"(?:\([\w.]+\))?|(?:[a-z_]\w*\.)+[A-Z][A-Za-z]\w+)(?:: ?(?P<message>.*)|\s*)$"
+)
+QUOTED = re.compile(
+    r"""['"]((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b[^'"]{0,1000}?)(?:\\n)?['"]\s*[\])]"""
+)
+CAUSE = "The above exception was the direct cause of the following exception"
+CONTEXT = "During handling of the above exception, another exception occurred"
+#: A message that says: what follows below is the exception that was really raised.
+CARRIED = re.compile(
+    r"Caught \w+ in (?:DataLoader worker process|replica|pin memory thread)|"
+    r"terminated with the following error|RayTaskError|Original Traceback|ExceptionGroup|"
+    r"while (?:executing|evaluating) .{0,80}:$"
+)
+#: Functions that run when a process is already ending.
+ENDING = frozenset(
+    {"_run_finalizers", "_cleanup", "__del__", "_exit_function", "_exitfunc", "destroy_process_group", "_shutdown",
+     "_python_exit", "_shutdown_workers", "_run_exitfuncs", "shutdown", "_teardown", "teardown", "close_all"}
+)  # fmt: skip
+MESSAGE_LINES = 12
+MOST_FRAMES = 200
+MOST_CHAIN = 16
+MOST_STREAMS = 4096
+#: Lines of others that may stand between two of one stream before it counts as silent.
+SILENT_LINES = 400
+#: After the last line of an exception its stream may still say that it was a cause.
+TRAILING_LINES = 12
+
+
+class Link(Enum):
+    """How an exception relates to the one before it in the chain."""
+
+    FIRST = "first"
+    CAUSED_BY = "caused by"
+    WHILE_HANDLING = "while handling"
+    #: The one before only carried this one.
+    CARRIED_BY = "carried by"
+
+
+@dataclass(slots=True, kw_only=True)
+class Raised:
+    """One exception of a chain. ``line`` is where its type and message stand; complete once ``kind`` is not ""."""
+
+    link: Link
+    first: Line
+    frames: list[Frame] = field(default_factory=list)
+    line: Line
+    kind: str = ""
+    message: str = ""
+    more: int = 0
+
+    @property
+    def text(self) -> str:
+        return f"{self.kind}: {self.message}" if self.message else self.kind
+
+    @property
+    def is_ending(self) -> bool:
+        return any(frame.function.split(".")[-1] in ENDING for frame in self.frames)
+
+
+@dataclass(slots=True)
+class _Open:
+    chain: list[Raised]
+    #: Columns before "Traceback": what stands further left ends it.
+    indent: int
+    last_number: int
+    link: Link | None = None
+    #: "Exception ignored in" stood before: it was raised while something was taken down.
+    is_ignored: bool = False
+    #: Its frames are not indented: a carrier has eaten leading blanks.
+    is_flat: bool = False
+
+    @property
+    def is_raised(self) -> bool:
+        return bool(self.chain[-1].kind)
+
+
+class Tracebacks:
+    """``feed`` lines; take chains from ``done``."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[int, int | None, int | None, str | None], _Open] = {}
+        self.done: list[list[Raised]] = []
+        self._ignored: set[tuple[int, int | None, int | None, str | None]] = set()
+
+    def wants_next(self) -> bool:
+        return bool(self._open)
+
+    def feed(self, line: Line) -> bool:
+        """Whether the line is part of a traceback."""
+        self._end_silent(line)
+        stream = line.stream
+        chain = self._open.get(stream)
+        if TRACEBACK in line.text and "\\n" not in line.text:
+            self._begin(stream, chain, line)
+            return True
+        if line.text.startswith("Exception ignored in"):
+            self._ignored.add(stream)
+            return False
+        if chain is None:
+            return False
+        chain.last_number = line.number
+        took = self._continue(chain, line)
+        if took is None:
+            self._finish(stream)
+            return False
+        return took
+
+    def finish(self) -> None:
+        for stream in list(self._open):
+            self._finish(stream)
+
+    def _begin(self, stream: tuple[int, int | None, int | None, str | None], chain: _Open | None, line: Line) -> None:
+        raised = Raised(link=Link.FIRST, first=line, line=line)
+        if chain is not None:
+            carried = chain.is_raised and CARRIED.search(chain.chain[-1].message + chain.chain[-1].kind)
+            if chain.link is not None or carried or "Original Traceback" in line.text:
+                raised.link = chain.link or Link.CARRIED_BY
+                chain.link = None
+                if not chain.is_raised:
+                    chain.chain.pop()
+                chain.chain.append(raised)
+                del chain.chain[1 : max(1, len(chain.chain) - MOST_CHAIN + 1)]
+                chain.indent, chain.last_number = line.indent, line.number
+                return
+            self._finish(stream)
+        if len(self._open) >= MOST_STREAMS:
+            self._finish(next(iter(self._open)))
+        self._open[stream] = _Open([raised], line.indent, line.number, is_ignored=stream in self._ignored)
+        self._ignored.discard(stream)
+
+    def _continue(self, chain: _Open, line: Line) -> bool | None:
+        """True: taken; False: not part of it, but it may go on; None: it has ended before this line."""
+        last = chain.chain[-1]
+        text = line.text
+        if CAUSE in text or CONTEXT in text:
+            chain.link = Link.CAUSED_BY if CAUSE in text else Link.WHILE_HANDLING
+            return True
+        if not text or chain.link is not None:
+            return not text or None
+        frame = FRAME.match(text)
+        if not last.kind:
+            if frame:
+                chain.is_flat |= line.indent <= chain.indent
+                if len(last.frames) < MOST_FRAMES:
+                    last.frames.append(Frame(frame["file"], int(frame["line"]), frame["function"] or ""))
+                return True
+            raised = EXCEPTION.match(text)
+            if raised and (line.indent <= chain.indent or not last.frames) and _looks_raised(raised["type"], text):
+                last.kind, last.message, last.line = raised["type"], raised["message"] or "", line
+                return True
+            # Source lines, carets, "[Previous line repeated]": all further right than the beginning.
+            return True if line.indent > chain.indent or chain.is_flat or set(text) <= set("~^ |+") else None
+        if CARRIED.search(last.kind + last.message) and (frame or (EXCEPTION.match(text) and BARE.match(text))):
+            chain.chain.append(Raised(link=Link.CARRIED_BY, first=line, line=line))
+            return self._continue(chain, line)
+        if BARE.match(text) or line.level:
+            return None
+        # Of a message of several lines only what is further right is certain, or what follows an empty first line.
+        if last.more < MESSAGE_LINES and (line.indent > chain.indent or not last.message.strip()):
+            last.more += 1
+            if set(text) <= set("+-0123456789. "):
+                return True
+            last.message += "\n" + text[:500]
+            return True
+        return False
+
+    def _end_silent(self, line: Line) -> None:
+        for stream, chain in list(self._open.items()):
+            if stream[0] != line.source:
+                self._finish(stream)
+                continue
+            patience = TRAILING_LINES if chain.is_raised and chain.link is None else SILENT_LINES
+            if line.number - chain.last_number > patience:
+                self._finish(stream)
+
+    def _finish(self, stream: tuple[int, int | None, int | None, str | None]) -> None:
+        chain = self._open.pop(stream)
+        raised = [each for each in chain.chain if each.kind]
+        if not raised:
+            first = chain.chain[0]
+            # Cut off before its end: that something was raised is all that is known.
+            first.kind, first.line = "Traceback", first.first
+            raised = [first]
+        if chain.is_ignored:
+            for each in raised:
+                each.frames.append(Frame("", 0, "__del__"))
+        self.done.append(raised)
+
+
+def _looks_raised(kind: str, text: str) -> bool:
+    """A type of one small word is one only if its message follows ("timeout: timed out")."""
+    last = kind.split(".")[-1]
+    return last[:1].isupper() or last.startswith("_") or "." in kind or bool(re.match(r"[a-z_]\w*: ", text))
+
+
+def bare_exception(line: Line) -> tuple[str, str] | None:
+    """(type, message) of an exception that stands alone in its line."""
+    match = BARE.match(line.text)
+    return (match["type"], match["message"] or "") if match else None
+
+
+def quoted_exceptions(text: str) -> Iterator[tuple[str, str]]:
+    """(type, message) of a traceback that was written as a list of strings into one line."""
+    for match in QUOTED.finditer(text[:20_000]):
+        kind, _, message = match[1].replace("\\n", "").partition(": ")
+        yield kind, message.strip()

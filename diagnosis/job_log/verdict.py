@@ -1,0 +1,219 @@
+"""Chooses what a job died of: the earliest initiating statement of the last episode, and what to do about it.
+
+The order of weighing (facts: a cascade never displaces an earlier initiating event; who reports a time-out waits):
+role and rank of the class first, then time, then the order of the log. Where only consequences are in the log, that is
+said, with little confidence, instead of a cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .launcher import ROOT_RULE
+from .model import Episode, Form, Group, Rank, Restart, Role, Verdict
+from .prefix import LOUD_LEVELS
+from .witnesses import of_exit_code, signal_of
+
+#: Lower is nearer to the cause.
+TIERS = {
+    Rank.ROOT: 0,
+    Rank.FAILURE: 1,
+    Rank.GENERIC: 1,
+    Rank.SYMPTOM: 4,
+    Rank.CASCADE: 7,
+    Rank.TEARDOWN: 9,
+}
+TIER_UNEXPLAINED = 3
+TIER_WARNING = 2
+TIER_CASCADE = 7
+#: A launcher that tells rank and exit code, and one that only tells that something ended.
+TIER_LAUNCHER = 5
+TIER_LAUNCHER_VAGUE = 6
+TIER_TEARDOWN = 9
+#: Signals that end a process by themselves; SIGABRT and SIGTERM are mostly the answer to something else.
+OWN_SIGNALS = frozenset({4, 7, 8, 9, 11})
+#: Where a class of failure stands behind a rank's own words; how sure its statement makes.
+CONFIDENCE = {0: 0.95, 1: 0.9, 2: 0.6, 3: 0.5, 4: 0.6, 5: 0.4, 6: 0.3, 7: 0.3, 9: 0.2}
+#: An earlier episode that training outlived explains a later one only if no more than this many steps lie between.
+OUTLIVED_STEPS = 50
+#: Stamps closer than this do not order two lines.
+SAME_MOMENT_S = 0.5
+#: Error lines so close before an exception tell of the same thing.
+PRECURSOR_LINES = 60
+NUMERIC_WARNING = (
+    "a user buffer's kernel goes on after its time-out with data that may be old: do not trust numbers or "
+    "checkpoints of this step and later ones"
+)
+
+
+def judge(episodes: Sequence[Episode]) -> Verdict:
+    if not any(episode.groups for episode in episodes):
+        return Verdict(
+            failure=None, why="nothing in the log tells of a failure", advice="no action follows from this log"
+        )
+    episode, ranked = _deciding(episodes)
+    tier, primary = ranked[0]
+    failure = of_exit_code(primary.first).failure
+    is_cause = tier < TIER_LAUNCHER
+    explained = [group for group in episode.of(Role.CONFIRMATION) if group is not primary]
+    confidence = CONFIDENCE[tier] - (0.1 if failure.rank is Rank.GENERIC and tier == 1 else 0.0)
+    if tier == 1 and _rivals(ranked, primary):
+        confidence -= 0.2
+    if episode.after is not None:
+        confidence *= 0.7
+    warnings = [NUMERIC_WARNING] if any(g.first.failure.name == "user_buffer_timeout" for g in episode.groups) else []
+    if episode.after is not None:
+        warnings.append("training went on afterwards; that does not prove that what failed has recovered")
+    if len(primary.ranks) > 1 and failure.rank not in (Rank.SYMPTOM, Rank.CASCADE):
+        warnings.append(f"the same was said by {len(primary.ranks)} ranks: one cause, not one per rank")
+    return Verdict(
+        failure=failure,
+        primary=primary,
+        is_cause=is_cause,
+        confidence=round(confidence, 2),
+        why=_why(tier, primary, failure.says),
+        advice=failure.advice if is_cause else _without_cause(failure.advice),
+        warnings=warnings,
+        episode=episode,
+        confirmations=explained,
+        precursors=precursors(episode),
+        consequences=sorted(
+            (group for group in episode.groups if group is not primary and group not in explained), key=_place
+        ),
+    )
+
+
+def failures(episodes: Sequence[Episode]) -> list[Episode]:
+    """Episodes in which something failed; what was only taken down is none."""
+    return [episode for episode in episodes if any(group.first.role is not Role.TEARDOWN for group in episode.groups)]
+
+
+def terminal(episode: Episode) -> Group | None:
+    """The first statement that ended something: an exception, a killed process, a watchdog; never an error line."""
+    ending = [
+        group
+        for group in episode.of(Role.INITIATING, Role.CASCADE)
+        if group.first.form is not Form.LAUNCHER and not _is_logged(group) and not group.first.wraps
+    ]
+    return min(ending, key=_place) if ending else None
+
+
+def precursors(episode: Episode) -> list[Group]:
+    """Error lines just before the first thing that ended: they often say what the exception does not."""
+    end = terminal(episode)
+    if end is None:
+        return []
+    first = end.first
+    return [
+        group
+        for group in episode.of(Role.INITIATING)
+        if _is_logged(group)
+        and group.first.line.source == first.line.source
+        and 0 < first.first_line - group.first.line.number <= PRECURSOR_LINES
+    ]
+
+
+def _is_logged(group: Group) -> bool:
+    first = group.first
+    return first.form is Form.MESSAGE and first.line.level in LOUD_LEVELS and bool(first.line.logger or not first.rule)
+
+
+def _deciding(episodes: Sequence[Episode]) -> tuple[Episode, list[tuple[int, Group]]]:
+    """The last episode; an earlier one if the last shows consequences only and hardly a step lies between."""
+    told = [episode for episode in episodes if episode.groups]
+    last = told[-1]
+    ranked = _rank(last)
+    for earlier in reversed(told[:-1]):
+        if ranked[0][0] < TIERS[Rank.SYMPTOM]:
+            break
+        if not _is_close(earlier, last):
+            break
+        before = _rank(earlier)
+        if before[0][0] < ranked[0][0]:
+            return earlier, before
+    return last, ranked
+
+
+def _is_close(earlier: Episode, later: Episode) -> bool:
+    start, end = earlier.after, later.before
+    if start is None or end is None or start.step is None or end.step is None:
+        return True
+    return 0 <= end.step - start.step <= OUTLIVED_STEPS
+
+
+def _rank(episode: Episode) -> list[tuple[int, Group]]:
+    """Every group with its tier, the likeliest cause first."""
+    tiers = [(_tier(group, episode), group) for group in episode.groups]
+    best = min(tier for tier, _ in tiers)
+    first = _earliest([group for tier, group in tiers if tier == best])
+    rest = sorted((pair for pair in tiers if pair[1] is not first), key=lambda pair: (pair[0], _place(pair[1])))
+    return [(best, first), *rest]
+
+
+def _tier(group: Group, episode: Episode) -> int:
+    first = group.first
+    if first.form is Form.LAUNCHER:
+        number = signal_of(first.exit_code)
+        if number == 15:
+            return TIER_TEARDOWN
+        if first.rule == ROOT_RULE and number in OWN_SIGNALS:
+            return TIER_UNEXPLAINED
+        return TIER_LAUNCHER_VAGUE if first.exit_code is None else TIER_LAUNCHER
+    if first.wraps or first.role is Role.CASCADE:
+        return TIER_CASCADE
+    if first.role is Role.TEARDOWN:
+        return TIER_TEARDOWN
+    tier = TIERS[first.failure.rank]
+    if first.failure.name == "error_message":
+        return TIER_UNEXPLAINED
+    if tier == 1 and first.line.level in ("WARN", "WARNING"):
+        return TIER_WARNING
+    return tier
+
+
+def _earliest(groups: Sequence[Group]) -> Group:
+    """By their own times where they have them, else by the log's order; a class with a name before one without."""
+    best = groups[0]
+    for group in groups[1:]:
+        later_s = group.first.line.seconds_after(best.first.line)
+        if later_s is not None and abs(later_s) > SAME_MOMENT_S:
+            is_earlier = later_s < 0
+        else:
+            is_earlier = _place(group) < _place(best)
+        if is_earlier:
+            best = group
+    return best
+
+
+def _place(group: Group) -> tuple[int, int]:
+    return (group.first.line.source, group.first.line.number)
+
+
+def _rivals(ranked: Sequence[tuple[int, Group]], primary: Group) -> bool:
+    """Whether another failure of another class and other ranks stands on the same footing."""
+    return any(
+        tier <= 1 and group.first.failure is not primary.first.failure and not (group.ranks & primary.ranks)
+        for tier, group in ranked[1:]
+        if group.first.failure.rank is not Rank.GENERIC
+    )
+
+
+def _why(tier: int, primary: Group, says: str) -> str:
+    who = f"{len(primary.ranks)} ranks say" if len(primary.ranks) > 1 else "it says"
+    if tier == 0:
+        return f"{says}; the kernel, a driver or the scheduler tells that, so it outweighs what ranks report"
+    if tier <= TIER_WARNING:
+        return f"{says}; it is the first failure of its own in this log"
+    if tier == TIER_UNEXPLAINED:
+        return f"{says}; nothing else explains the end"
+    if tier == TIERS[Rank.SYMPTOM]:
+        return f"{says}; {who} so, and nothing in this log tells why"
+    return f"{says}; that is a consequence, and its cause is not in this log"
+
+
+def _without_cause(advice: str) -> str:
+    return f"the cause is not in this log; {advice}"
+
+
+def restart_word(verdict: Verdict) -> Restart:
+    return verdict.failure.restart if verdict.failure is not None else Restart.UNKNOWN

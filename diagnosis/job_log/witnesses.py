@@ -1,0 +1,180 @@
+"""Makes witnesses of lines and of tracebacks: which rule, which role, whose rank, which device."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from .model import Collective, FailureClass, Form, Line, Rank, Role, Witness
+from .prefix import LOUD_LEVELS, QUIET_LEVELS, node_in, rank_in, whom_in
+from .taxonomy import exception_types, failure_classes, fallback_types, frame_rules, rules
+from .tracebacks import Link, Raised, bare_exception, quoted_exceptions
+
+#: Of a statement this much is kept.
+KEPT_CHARS = 500
+EXIT_CODE = re.compile(
+    r"(?:exit ?code|exited with(?: exit)?(?: code| status)?|return code|status|code)\s*[:=]?\s*(?P<code>-?\d{1,3})\b",
+    re.IGNORECASE,
+)
+#: What an exit code alone tells; 128 + n is a shell's way of saying signal n.
+EXIT_CLASSES = {
+    4: "native_crash", 6: "native_crash", 7: "bus_error", 8: "native_crash", 9: "process_killed",
+    11: "segmentation_fault", 15: "terminated", 2: "user_cancelled",
+}  # fmt: skip
+OPERATION = re.compile(r"SeqNum=(?P<sequence>\d+),\s*OpType=(?P<operation>\w+).{0,400}?Timeout\(ms\)=(?P<timeout>\d+)")
+XID_DEVICE = re.compile(
+    r"(?:PCI:|GPU at |GPU )(?P<device>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
+)
+GPU_NUMBER = re.compile(r"\b(?:GPU|device|cuda:)[ =:]?(?P<device>\d{1,2})\b", re.IGNORECASE)
+LOCAL_RANK = re.compile(r"local_rank: ?(\d{1,4})")
+#: Rules that hold although the line's own level says that all is well.
+EVEN_IF_QUIET = frozenset(
+    {"loss_value", "loss_scale_at_minimum", "time_limit", "preempted", "section_open", "heartbeat_stuck", "user_buffer",
+     "silent_corruption"}
+)  # fmt: skip
+
+
+def of_line(line: Line) -> Iterator[Witness]:
+    """What a line outside of tracebacks says; nothing for context."""
+    if "Traceback (most recent call last)" in line.text:
+        for kind, message in list(quoted_exceptions(line.text))[-1:]:
+            yield replace(of_exception(line, kind, message), quoted=True)
+        return
+    rule = rules().find(line.text)
+    if line.level in QUIET_LEVELS and (rule is None or rule.name not in EVEN_IF_QUIET):
+        return
+    if rule is not None and rule.role is Role.CONTEXT:
+        return
+    if bare := bare_exception(line):
+        yield of_exception(line, *bare)
+    elif rule is not None:
+        yield _witness(line, rule.failure, rule.role, Form.MESSAGE, line.text, rule=rule.name)
+    elif line.level in LOUD_LEVELS or line.text.startswith(("error: ", "Error: ", "fatal: ", "FATAL: ")):
+        yield _witness(
+            line, failure_classes()["error_message"], Role.INITIATING, Form.MESSAGE, line.text or line.logger
+        )
+
+
+def of_exception(line: Line, kind: str, message: str, raised: Raised | None = None) -> Witness:
+    short = kind.split("(")[0].split(".")[-1]
+    text = f"{kind}: {message}" if message else kind
+    rule = rules().find(text)
+    role: Role
+    if rule is not None and rule.role is not Role.CONTEXT and rule.failure is not None:
+        failure, role, name = rule.failure, rule.role, rule.name
+    else:
+        failure = failure_classes()[exception_types().get(short, "exception")]
+        role, name = _role(failure), ""
+    if raised is not None and raised.is_ending:
+        role = Role.TEARDOWN
+    frames = tuple(raised.frames) if raised is not None else ()
+    first = raised.first.number if raised is not None else line.number
+    return refined(
+        replace(
+            _witness(line, failure, role, Form.EXCEPTION, text, rule=name),
+            exception=kind,
+            frames=frames,
+            first_line=first,
+        )
+    )
+
+
+def refined(witness: Witness) -> Witness:
+    """The same with the class that its stack tells more exactly."""
+    for rule in frame_rules() if witness.frames else ():
+        if witness.failure.name in rule.of and any(
+            rule.pattern.search(frame.function) or rule.pattern.search(frame.file) for frame in witness.frames
+        ):
+            return replace(witness, failure=rule.failure)
+    return witness
+
+
+def of_chain(chain: Sequence[Raised]) -> Iterator[Witness]:
+    """The witnesses of linked exceptions: one is the failure, the others report it."""
+    witnesses = [of_exception(raised.line, raised.kind, raised.message, raised) for raised in chain]
+    cause = _cause(chain, witnesses)
+    for index, witness in enumerate(witnesses):
+        if index == cause:
+            yield witness
+        else:
+            yield replace(witness, wraps=True, role=Role.TEARDOWN if witness.role is Role.TEARDOWN else Role.CASCADE)
+
+
+def _cause(chain: Sequence[Raised], witnesses: Sequence[Witness]) -> int:
+    """The first of a chain, but for carriers, and for what was raised only to try something else."""
+    cause = 0
+    for index in range(1, len(chain)):
+        if chain[index].link is Link.CARRIED_BY:
+            cause = index
+            continue
+        before, this = witnesses[cause], witnesses[index]
+        is_fallback = before.exception.split(".")[-1] in fallback_types() and not before.rule
+        says_more = bool(this.rule) and this.role is Role.INITIATING and this.failure.rank in (Rank.ROOT, Rank.FAILURE)
+        if is_fallback and (chain[index].link is Link.WHILE_HANDLING or says_more) and this.role is Role.INITIATING:
+            cause = index
+    return cause
+
+
+def of_exit_code(witness: Witness) -> Witness:
+    """A launcher's report with the class that its exit code tells, where that is a signal."""
+    number = signal_of(witness.exit_code)
+    if number is None or number not in EXIT_CLASSES:
+        return witness
+    failure = failure_classes()[EXIT_CLASSES[number]]
+    return replace(witness, failure=failure)
+
+
+def signal_of(exit_code: int | None) -> int | None:
+    if exit_code is None:
+        return None
+    if exit_code < 0:
+        return -exit_code
+    return exit_code - 128 if 128 < exit_code < 160 else None
+
+
+def _witness(line: Line, failure: FailureClass | None, role: Role, form: Form, text: str, *, rule: str = "") -> Witness:
+    assert failure is not None
+    is_report = failure.name == "launcher_report"
+    code = EXIT_CODE.search(text) if is_report else None
+    operation = OPERATION.search(text) if failure.name == "collective_timeout" else None
+    return Witness(
+        line=_with_whom(line, text),
+        failure=failure,
+        role=role,
+        form=Form.LAUNCHER if is_report else form,
+        text=text[:KEPT_CHARS],
+        rule=rule,
+        first_line=line.number,
+        wraps=is_report,
+        exit_code=int(code["code"]) if code else None,
+        device=_device(text),
+        collective=operation
+        and Collective(
+            operation=operation["operation"].lower(),
+            sequence=int(operation["sequence"]),
+            timeout_ms=int(operation["timeout"]),
+        ),
+    )
+
+
+def _with_whom(line: Line, text: str) -> Line:
+    """Rank and node from the text where nothing before it told them, or where it names both."""
+    if (both := whom_in(text)) is not None:
+        return replace(line, rank=both[0], node=both[1])
+    rank = line.rank
+    if (told := rank_in(text)) is not None and rank is None:
+        rank = told
+    local = line.local_rank
+    if local is None and (match := LOCAL_RANK.search(text)):
+        local = int(match[1])
+    return replace(line, rank=rank, local_rank=local, node=line.node or node_in(text))
+
+
+def _device(text: str) -> str | None:
+    match = XID_DEVICE.search(text) or GPU_NUMBER.search(text)
+    return match["device"] if match else None
+
+
+def _role(failure: FailureClass) -> Role:
+    return {Rank.CASCADE: Role.CASCADE, Rank.TEARDOWN: Role.TEARDOWN}.get(failure.rank, Role.INITIATING)

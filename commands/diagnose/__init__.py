@@ -10,7 +10,7 @@ from importlib import import_module
 import typer
 
 #: Modules beside this one, in the order in which --help shows them.
-COMMANDS: tuple[str, ...] = ("job_log",)
+COMMANDS: tuple[str, ...] = ("kernel_log", "job_log", "flight_recorder", "steps", "counters")
 
 
 def diagnose_app() -> typer.Typer:

@@ -7,23 +7,12 @@ read later only if it is still the same file: whoever can change the path cannot
 from __future__ import annotations
 
 import os
-import re
 import stat
 from dataclasses import dataclass
 
-TAIL_BYTES = 128 << 10
+from ..telemetry.redaction import redact_bytes
 
-#: What people's logs must not tell outside: name of a secret, then its value.
-_SECRETS = (
-    re.compile(
-        rb"(?i)((?:[\w.-]*(?:password|passwd|secret|token|api[_-]?key|access[_-]?key|credential)[\w.-]*)[\"']?\s*[=:]\s*)"
-        rb"(\"[^\"\n]*\"|'[^'\n]*'|[^\s,;}]+)"
-    ),
-    re.compile(rb"(?i)(authorization[\"']?\s*[=:]\s*[\"']?(?:bearer|basic)\s+|bearer\s+)([A-Za-z0-9._~+/=-]{8,})"),
-    re.compile(rb"([a-z][a-z0-9+.-]*://[^\s:/@]*:)([^\s@/]+)(?=@)"),
-    re.compile(rb"()\b(AKIA[0-9A-Z]{16}|hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|xox[abprs]-[A-Za-z0-9-]{10,})"),
-)
-_BLOT = rb"\1[removed]"
+TAIL_BYTES = 128 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +55,4 @@ def read_tail(log: LogFile, limit_bytes: int = TAIL_BYTES) -> bytes:
         os.close(fd)
     if begin:
         content = content.partition(b"\n")[2] or content
-    return redact(content)
-
-
-def redact(content: bytes) -> bytes:
-    """The text with the values of what looks like a secret removed."""
-    for pattern in _SECRETS:
-        content = pattern.sub(_BLOT, content)
-    return content
+    return redact_bytes(content)

@@ -41,6 +41,8 @@ REQUESTS_PER_MINUTE = 30
 HISTORY_S = 120.0
 #: Touched with every look: who gave a sign of life after it, nobody watched to the end.
 ALIVE_FILE = "alive"
+#: What was installed when last looked.
+VERSIONS_FILE = "versions.json"
 
 
 def service_settings(options: AgentOptions) -> AgentSettings:
@@ -93,7 +95,8 @@ def agent(options: AgentOptions) -> int:
         missed_since_ns=last_alive_ns(options.data / ALIVE_FILE),
         report=say,
     )
-    telemetry = NodeTelemetry(node_plans(options.node_options(), lambda: node.rank_processes), report=say)
+    collectors = options.node_options(versions_file=str(options.data / VERSIONS_FILE))
+    telemetry = NodeTelemetry(node_plans(collectors, lambda: node.rank_processes), report=say)
     reports = NodeReports(
         telemetry,
         own,

@@ -119,6 +119,7 @@ class NodeSettings(KafkaOptions):
     probe_folders: str = Field(
         "", description="folders, with commas, in which a small file is written and removed to see whether that works"
     )
+    topology: str = Field("", description="file with each node's rack, leaf, spine; Slurm's is known")
 
     @field_validator("collect")
     @classmethod
@@ -133,9 +134,13 @@ class NodeSettings(KafkaOptions):
             raise ValueError(f"{', '.join(relative)}: give the whole path, from / on")
         return value
 
-    def node_options(self) -> NodeOptions:
+    def node_options(self, versions_file: str = "") -> NodeOptions:
         return NodeOptions(
-            collect=names_of(self.collect), kernel_log=self.kernel_log, write_folders=tuple(_words(self.probe_folders))
+            collect=names_of(self.collect),
+            kernel_log=self.kernel_log,
+            write_folders=tuple(_words(self.probe_folders)),
+            versions_file=versions_file,
+            topology_file=self.topology,
         )
 
 

@@ -32,7 +32,7 @@ from ..transport.bus import (
 )
 from .commit_pace import CommitPace
 from .operator import Operator, Timer
-from .runner_decode import decode_message
+from .runner_decode import MessageDecoder
 from .runner_delivery import OUTPUT_TOPICS, READ_LIMIT, Delivery
 from .runner_letters import dead_letter
 from .runner_state import KeyTables, RunnerState
@@ -127,7 +127,7 @@ class EmbeddedRunner:
         Raises OSError if another process uses the state file.
         """
         self._bus = bus
-        self._metrics = frozenset(metrics)
+        self._decoder = MessageDecoder(metrics)
         self._operators = tuple(operators)
         self._index_of = {operator.name: index for index, operator in enumerate(self._operators)}
         self._on_input = on_input
@@ -270,7 +270,7 @@ class EmbeddedRunner:
         position.after = message.position
         if topic in self._input_topics:
             self._advance_time(message.stamp_ns)
-            payloads = decode_message(topic, message.value, self._metrics.__contains__)
+            payloads = self._decoder.decode(topic, message.value)
             if payloads:  # copies for people, our own incidents among them, do not say that agents are heard
                 position.input_ns, position.beats, position.silent = position.now_ns, 0, False
             self._route(message, payloads)

@@ -183,7 +183,7 @@ class GpuCollector:
         for what, version in now.items():
             before = self._versions.get(what)
             if before and before != version:
-                out.tell(EventName.CHANGE, {"what": what, "before": before, "after": version})
+                out.tell(EventName.CHANGE, {"what": what, "old": before, "new": version, "where": "node"})
         self._versions = now
 
     def _add_status(self, out: Gathered) -> None:

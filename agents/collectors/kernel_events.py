@@ -24,6 +24,10 @@ class KernelEvents:
         self._calendar.reference_s = moment.wall_ns / 1e9  # of dates without a year
         return [_happening(event, moment) for event in self._reader.read(line)]
 
+    def flush(self, moment: Moment) -> list[Happening]:
+        """What was held back for lines that did not come."""
+        return [_happening(event, moment) for event in self._reader.flush()]
+
 
 def _time_ns(event: KernelEvent, moment: Moment) -> int:
     """Unix time of the line; that of its record where it tells none."""

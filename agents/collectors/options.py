@@ -5,16 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 ALL, NONE = "all", "none"
-NAMES = ("gpu", "kernel_log", "network", "storage", "host", "processes")
+NAMES = ("gpu", "kernel_log", "network", "storage", "host", "processes", "scheduler", "versions", "topology")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOptions:
-    """What can be set of collectors. kernel_log: a file, "" the first of the usual ones. write_folders: absolute."""
+    """What can be set of collectors.
+
+    kernel_log: a file, "" the first of the usual ones. write_folders: absolute. versions_file: what was installed when
+    last looked, "" from now on. topology_file: where each node stands.
+    """
 
     collect: frozenset[str] = frozenset(NAMES)
     kernel_log: str = ""
     write_folders: tuple[str, ...] = ()
+    versions_file: str = ""
+    topology_file: str = ""
 
 
 def names_of(words: str) -> frozenset[str]:

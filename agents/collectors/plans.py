@@ -34,9 +34,18 @@ def node_plans(options: NodeOptions, rank_processes: Callable[[], Mapping[int, I
         ),
         Plan(name="host", factory=".host:HostCollector", options={"pids": pids}),
         Plan(name="processes", factory=".processes:ProcessCollector", options={"ranks": ranks}),
+        Plan(name="scheduler", factory=".scheduler:SchedulerCollector"),
+        Plan(
+            name="versions",
+            factory=".versions:VersionsCollector",
+            options={"state_file": options.versions_file},
+            isolation=Isolation.PROCESS,  # a rank's folder may lie on a dead mount
+        ),
+        Plan(name="topology", factory=".topology:TopologyCollector", options={"table_file": options.topology_file}),
     )
     return [plan for plan in plans if plan.name in options.collect]
 
 
 def make_kernel_log(path: str) -> Collector:
-    return KernelLogCollector(KernelEvents(), default_sources(path))
+    events = KernelEvents()
+    return KernelLogCollector(events, default_sources(path), flush=events.flush)

@@ -19,6 +19,8 @@ _SOURCES = {
     EventName.PROBE_LATE: "probe",
     EventName.RANK_PROCESS: "process",
 }
+#: Their time is that of the look; since when it lasts is told beside it.
+_AGED = frozenset({EventName.PROBE_LATE, EventName.RANK_PROCESS})
 _MAX_TEXT = 500
 _DRIVER_WORDS = {
     "gpu_lost": "the driver does not reach it any more",
@@ -81,7 +83,7 @@ def _open(
 ) -> Condition:
     effect = rule.effect
     time = event.time_ns / 1e9
-    if event.name is EventName.PROBE_LATE:  # its time is that of the look
+    if event.name in _AGED:
         time -= float(found.get("age_s") or 0.0)
     name = rule.condition or (f"{word}_{code}" if code and word in ("xid", "sxid") else word)
     known = state.conditions.get(f"{name}/{device}")

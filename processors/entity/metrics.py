@@ -19,18 +19,18 @@ _LATE_S = 1.0
 def take_samples(state: EntityState, samples: Samples, rules: Rules) -> list[Condition]:
     """Conditions that the points have opened, repeated or ended."""
     changed: list[Condition] = []
-    by_rule: dict[int, tuple[MetricRule, dict[str, Point]]] = {}
+    by_rule: dict[int, tuple[MetricRule, list[tuple[str, Point]]]] = {}
     for point in samples.points:
         for rule in rules.limits.get(point.name, ()):
             state.limits[f"{rule.of}/{device_of(point, rule)}"] = point.value
         for rule in rules.metrics.get(point.name, ()):
             if all(str(point.attributes.get(name)) == value for name, value in rule.where.items()):
-                found = by_rule.setdefault(id(rule), (rule, {}))[1]
-                found[device_of(point, rule)] = point
+                by_rule.setdefault(id(rule), (rule, []))[1].append((device_of(point, rule), point))
     for rule, points in by_rule.values():
-        medians = _median_of_others(points) if rule.test in (Test.BELOW_PEERS, Test.ABOVE_PEERS) else {}
-        for device, point in points.items():
-            held = _holds(state, rule, device, point, medians.get(device))
+        peers = _median_of_others(dict(points)) if rule.test in (Test.BELOW_PEERS, Test.ABOVE_PEERS) else {}
+        # Of a counter that stood still two points may come: its old value at its own time, then the new one.
+        for device, point in sorted(points, key=lambda each: each[1].time_ns):
+            held = _holds(state, rule, device, point, peers.get(device))
             if held is not None:
                 changed += _follow(state, rule, device, point, held=held)
     return changed

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from tests.agents.conftest import RankProcess, Watched
-from whichrank.agents.log_tail import LogFile, find_logs, read_tail, redact
+from whichrank.agents.log_tail import LogFile, find_logs, read_tail
 from whichrank.agents.ring_events import decode_slots
 from whichrank.agents.ring_history import RingHistory
 from whichrank.telemetry import ring_layout as L
 from whichrank.telemetry.evidence import EvidencePiece, decode_evidence, join_pieces
 from whichrank.telemetry.records import Event, Identity
+from whichrank.telemetry.redaction import redact_bytes
 from whichrank.telemetry.vocabulary import EventName
 
 Start = Callable[..., RankProcess]
@@ -188,7 +189,7 @@ def test_only_files_are_logs(tmp_path: Path) -> None:
     ("text", "left"),
     [
         ("password=hunter2 next", "password=[removed] next"),
-        ('{"api_key": "abc def", "x": 1}', '{"api_key": [removed], "x": 1}'),
+        ('{"api_key": "abc def", "x": 1}', '{"api_key": "[removed]", "x": 1}'),
         ("export AWS_SECRET_ACCESS_KEY=abc/def+1", "export AWS_SECRET_ACCESS_KEY=[removed]"),
         ("HF_TOKEN: hf_abcdefghijklmnop", "HF_TOKEN: [removed]"),
         ("found AKIAABCDEFGHIJKLMNOP here", "found [removed] here"),
@@ -199,4 +200,4 @@ def test_only_files_are_logs(tmp_path: Path) -> None:
     ],
 )
 def test_secrets_are_blotted_out(text: str, left: str) -> None:
-    assert redact(text.encode()).decode() == left
+    assert redact_bytes(text.encode()).decode() == left

@@ -9,9 +9,15 @@ from __future__ import annotations
 import csv
 import json
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 from tests.diagnosis.kernel_log.cases import READ_S, WRAPPERS
 from tests.scoreboard.score import Score, Scorer
@@ -148,10 +154,6 @@ class Tally:
 
 
 def _read_doubtful() -> list[dict[str, str]]:
-    try:
-        import tomllib
-    except ImportError:
-        import tomli as tomllib
     rows: list[dict[str, str]] = tomllib.loads(_DOUBTFUL.read_text()).get("doubtful", [])
     return rows
 
@@ -349,11 +351,11 @@ def others(folder: Path) -> Score:
         if row["group"] not in KERNEL_GROUPS:
             continue
         for lines in ([*one_line(row)], *changes(one_line(row))):
-            said = [event for _, event in events_of(lines)]
-            ok = len(said) == 1 and row["expect"]["event"] in names(said[0])
-            ok = ok and (said[0].severity is Severity.FATAL) == row["expect"].get("fatal", False)
+            events = [event for _, event in events_of(lines)]
+            ok = len(events) == 1 and row["expect"]["event"] in names(events[0])
+            ok = ok and (events[0].severity is Severity.FATAL) == row["expect"].get("fatal", False)
             if len(lines) == 1:
-                tally.add(row["line"], ok, said)
+                tally.add(row["line"], ok, [event.event for event in events])
             else:
                 tally.add_changed(ok)
     return tally.score()

@@ -20,6 +20,7 @@ else:
     import tomli as tomllib
 
 from tests.diagnosis.kernel_log.cases import READ_S, WRAPPERS
+from tests.diagnosis.kernel_log.harmless import SHAPES, harmless_lines
 from tests.scoreboard.score import Score, Scorer
 from whichrank.diagnosis.kernel_log import KernelEvent, KernelLogReader, Severity
 from whichrank.diagnosis.kernel_log.recurrence import (
@@ -361,6 +362,21 @@ def others(folder: Path) -> Score:
     return tally.score()
 
 
+HARMLESS_LINES = 12_000
+
+
+def harmless(folder: Path) -> Score:
+    """Ordinary lines in everything that wraps lines: how many are taken for a fault."""
+    wrappers = list(WRAPPERS.values())
+    reader = KernelLogReader(calendar=Calendar(reference_s=READ_S))
+    wrong = []
+    for number, line in enumerate(harmless_lines(HARMLESS_LINES)):
+        wrapper = wrappers[(number + number // len(SHAPES)) % len(wrappers)]
+        wrong += [f"{line}: said {event.event}" for event in reader.read(wrapper.wrap(line))]
+    right = HARMLESS_LINES - len(wrong)
+    return Score(right=right, total=HARMLESS_LINES, wrong=wrong, measure=float(len(wrong)))
+
+
 # Catalogues
 
 
@@ -561,6 +577,7 @@ SCORERS: list[Scorer] = [
         bar=0.99,
         score=others,
     ),
+    Scorer(name="kernel lines: harmless", files=(), ask="0 positives", bar=0.0, score=harmless, at_most=True),
     _scorer("Xid catalogue", "nvsentinel/nvidia_xid_catalog.tsv", xid_catalogue, "same repair"),
     _scorer("Xid causes", "gcm/xid_causes_meta.tsv", xid_causes, "a cause it lists", 0.95),
     _scorer("SXid catalogue", "gpud/sxid_catalog.tsv", sxid_catalogue, "same severity"),

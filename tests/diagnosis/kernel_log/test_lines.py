@@ -77,6 +77,15 @@ def test_process_and_pid_of_an_xid() -> None:
     assert (event.process, event.pid) == ("", None)
 
 
+def test_what_a_page_fault_tells() -> None:
+    (event,) = read(
+        "NVRM: Xid (PCI:0000:1b:00): 31, pid=1, name=x, Ch 00000010, intr 00000000. MMU Fault: ENGINE GRAPHICS GPC6 "
+        "GPCCLIENT_T1_1 faulted @ 0x7f12_34567000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_READ"
+    )
+    facts = {"engine": "GRAPHICS", "gpc": "6", "client": "GPCCLIENT_T1_1", "address": "0x7f12_34567000"}
+    assert event.facts.items() >= facts.items()
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -194,7 +194,7 @@ class KernelLogReader:
             if event.event == XID:
                 event = self._xid_role(event, key, stamp)
             elif event.event == OFF_THE_BUS:
-                lost = self._lost.get(key)
+                lost = self._lost.get(key) if event.device else self._last_lost(stamp.host)
                 _remember(self._lost, key, stamp)
                 if lost is not None and lost.is_within(ONE_LOSS_S, stamp):
                     continue
@@ -209,6 +209,10 @@ class KernelLogReader:
                 continue
             kept.append(event)
         return kept
+
+    def _last_lost(self, host: str) -> Stamp | None:
+        """For a line that does not say which GPU it was."""
+        return next((stamp for (of, _), stamp in reversed(self._lost.items()) if of == host), None)
 
     def _is_awaited(self, event: KernelEvent, host: str) -> bool:
         """A recovery says something only of a device that was gone."""

@@ -26,7 +26,7 @@ _MODERN = re.compile(
 _MEMCG = re.compile(r"\boom_memcg=(?P<memcg>[^,\s]{1,400})")
 _LIMIT_OF = re.compile(r"\bTask in \S{1,400} killed as a result of limit of (?P<memcg>\S{1,400})")
 _KILL = re.compile(r"[oO]ut of memory\b[^\n]{0,40}: Kill process (?P<pid>\d{1,10}) \((?P<process>[^\n]{1,64}?)\) score")
-_KILLED = re.compile(r"(?:^|: )Killed process (?P<pid>\d{1,10}),? \((?P<process>[^\n]{1,64}?)\)")
+_KILLED = re.compile(r"(?:^|: )Killed process (?P<pid>\d{1,10})(?:, UID \d{1,10})?,? \((?P<process>[^\n]{1,64}?)\)")
 _RSS = re.compile(r"\banon-rss:(?P<anon_rss_kb>\d{1,15})kB")
 
 

@@ -45,7 +45,10 @@ _LINK = re.compile(r"\bLink (-?\d{1,3})\b")
 #: What else the lines of some codes tell.
 _FACTS = (
     re.compile(r"\bGPC ?(?P<gpc>\d{1,2}),? ?TPC ?(?P<tpc>\d{1,2})(?:,? ?SM ?(?P<sm>\d{1,2}))?"),
-    re.compile(r"\bengine (?P<engine>\w{1,30}) (?P<client>\w{1,40}) faulted @ (?P<address>0x[0-9a-f_]{1,20})"),
+    re.compile(
+        r"\b(?:ENGINE|engine) (?P<engine>\w{1,30}) (?:GPC(?P<gpc>\d{1,2}) )?(?P<client>\w{1,40}) faulted @ "
+        r"(?P<address>0x[0-9a-f_]{1,20})"
+    ),
     re.compile(r"\b(?:Ch|Channel|channel|Channel ID) (?P<channel>(?:0x)?[0-9a-f]{1,8})\b"),
 )
 

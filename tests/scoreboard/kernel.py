@@ -9,11 +9,18 @@ from __future__ import annotations
 import csv
 import json
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 from tests.diagnosis.kernel_log.cases import READ_S, WRAPPERS
+from tests.diagnosis.kernel_log.harmless import SHAPES, harmless_lines
 from tests.scoreboard.score import Score, Scorer
 from whichrank.diagnosis.kernel_log import KernelEvent, KernelLogReader, Severity
 from whichrank.diagnosis.kernel_log.recurrence import (
@@ -148,10 +155,6 @@ class Tally:
 
 
 def _read_doubtful() -> list[dict[str, str]]:
-    try:
-        import tomllib
-    except ImportError:
-        import tomli as tomllib
     rows: list[dict[str, str]] = tomllib.loads(_DOUBTFUL.read_text()).get("doubtful", [])
     return rows
 
@@ -349,14 +352,29 @@ def others(folder: Path) -> Score:
         if row["group"] not in KERNEL_GROUPS:
             continue
         for lines in ([*one_line(row)], *changes(one_line(row))):
-            said = [event for _, event in events_of(lines)]
-            ok = len(said) == 1 and row["expect"]["event"] in names(said[0])
-            ok = ok and (said[0].severity is Severity.FATAL) == row["expect"].get("fatal", False)
+            events = [event for _, event in events_of(lines)]
+            ok = len(events) == 1 and row["expect"]["event"] in names(events[0])
+            ok = ok and (events[0].severity is Severity.FATAL) == row["expect"].get("fatal", False)
             if len(lines) == 1:
-                tally.add(row["line"], ok, said)
+                tally.add(row["line"], ok, [event.event for event in events])
             else:
                 tally.add_changed(ok)
     return tally.score()
+
+
+HARMLESS_LINES = 12_000
+
+
+def harmless(folder: Path) -> Score:
+    """Ordinary lines in everything that wraps lines: how many are taken for a fault."""
+    wrappers = list(WRAPPERS.values())
+    reader = KernelLogReader(calendar=Calendar(reference_s=READ_S))
+    wrong = []
+    for number, line in enumerate(harmless_lines(HARMLESS_LINES)):
+        wrapper = wrappers[(number + number // len(SHAPES)) % len(wrappers)]
+        wrong += [f"{line}: said {event.event}" for event in reader.read(wrapper.wrap(line))]
+    right = HARMLESS_LINES - len(wrong)
+    return Score(right=right, total=HARMLESS_LINES, wrong=wrong, measure=float(len(wrong)))
 
 
 # Catalogues
@@ -559,6 +577,7 @@ SCORERS: list[Scorer] = [
         bar=0.99,
         score=others,
     ),
+    Scorer(name="kernel lines: harmless", files=(), ask="0 positives", bar=0.0, score=harmless, at_most=True),
     _scorer("Xid catalogue", "nvsentinel/nvidia_xid_catalog.tsv", xid_catalogue, "same repair"),
     _scorer("Xid causes", "gcm/xid_causes_meta.tsv", xid_causes, "a cause it lists", 0.95),
     _scorer("SXid catalogue", "gpud/sxid_catalog.tsv", sxid_catalogue, "same severity"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 #: {p} a PCI address, {n} a number, {x} hexadecimal, {i} an interface, {v} a container's interface, {d} a disk,
 #: {m} an NVMe controller, {w} a program, {h} a host, {f} a float.
@@ -237,7 +237,7 @@ def harmless_lines(count: int, seed: int = 6) -> Iterator[str]:
 
 
 def _filled(shape: str, draw: random.Random) -> str:
-    values = {
+    values: dict[str, Callable[[], str]] = {
         "{p}": lambda: f"0000:{draw.randrange(256):02x}:{draw.randrange(32):02x}.{draw.randrange(8)}",
         "{n}": lambda: str(draw.randrange(10 ** draw.randint(1, 5))),
         "{x}": lambda: f"{draw.getrandbits(32):08x}",

@@ -25,9 +25,10 @@ def test_what_a_line_is_wrapped_in_changes_nothing_and_tells_time_and_host(name:
     wrong = []
     for case in cases():
         # Fabric Manager's lines and those of services have a wrapper of their own.
-        if case.line.startswith(("[", "systemd", "nvidia-persistenced", "mmfs")):
+        if case.line.startswith(("[", "systemd", "nvidia-persistenced", "mmfs", "NetworkManager", " ")):
             continue
-        (event, *more) = read(wrapper.wrap(case.line)) or [None]
+        events: list[KernelEvent | None] = [*read(wrapper.wrap(case.line))]
+        event, more = (events[0], events[1:]) if events else (None, [])
         if event is None or more or (event.event, event.code, event.device) != (case.event, case.code, case.device):
             wrong.append((case.line, event))
             continue
@@ -74,6 +75,15 @@ def test_process_and_pid_of_an_xid() -> None:
     assert (event.process, event.pid, event.facts["channel"]) == ("my job:1", 4711, "0000000a")
     (event,) = read("NVRM: Xid (PCI:0000:1b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.")
     assert (event.process, event.pid) == ("", None)
+
+
+def test_what_a_page_fault_tells() -> None:
+    (event,) = read(
+        "NVRM: Xid (PCI:0000:1b:00): 31, pid=1, name=x, Ch 00000010, intr 00000000. MMU Fault: ENGINE GRAPHICS GPC6 "
+        "GPCCLIENT_T1_1 faulted @ 0x7f12_34567000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_READ"
+    )
+    facts = {"engine": "GRAPHICS", "gpc": "6", "client": "GPCCLIENT_T1_1", "address": "0x7f12_34567000"}
+    assert event.facts.items() >= facts.items()
 
 
 @pytest.mark.parametrize(

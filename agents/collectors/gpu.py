@@ -108,7 +108,9 @@ class GpuCollector:
         except nvml.NVMLError as error:
             close_driver()
             if error.value == nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH and self._watched:
-                raise DriverReplaced(f"GPU: {error}: a new process is needed to load the new library") from error
+                raise DriverReplaced(
+                    f"GPU: the driver was replaced, a new process is needed to load its library ({error})"
+                ) from error
             if not self._told_no_driver:
                 out.problems.append(
                     f"GPU: no values, NVIDIA's driver cannot be opened ({error}); tried again every {RETRY_S:.0f} s"

@@ -79,7 +79,13 @@ class CollectingProcess:
         assert isinstance(answer, Cost)
         return answer
 
-    def answer(self, timeout_s: float = 30.0) -> object:
+    def collected(self) -> Collected:
+        """The answer to ``start_wait``, or to a ``collect`` that was blocked."""
+        answer = self.answer(30.0)
+        assert isinstance(answer, Collected)
+        return answer
+
+    def answer(self, timeout_s: float) -> object:
         """Of the command that was sent last. Raises Blocked, or Raised."""
         assert self.process.stdout is not None
         ready, _, _ = select.select([self.process.stdout], [], [], timeout_s)

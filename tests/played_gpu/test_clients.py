@@ -121,11 +121,25 @@ def test_gpustat_reads_what_the_script_says(played: PlayedGpus) -> None:
     assert len(told["gpus"]) == played.gpus
 
 
-def test_both_read_the_same_after_the_script_changed(played: PlayedGpus) -> None:
-    """A lost GPU ends gpustat's list; nvitop names it."""
-    nvitop = client(NVITOP)
-    if nvitop is None:
-        pytest.skip(f"{NVITOP} cannot be installed here")
-    script = "import json, sys; from nvitop import Device; json.dump({'t': [str(d.temperature()) for d in Device.all()]}, sys.stdout)"
-    played.set(1, **{"temperature.gpu": 99})
-    assert _run([str(nvitop / "python"), "-c", script], played)["t"][1] == "99"
+def test_a_change_is_seen_by_a_program_that_runs(tmp_path: Path) -> None:
+    """The library reads its script again while the program holds it open."""
+    tools = client(NVITOP)
+    if tools is None or not can_be_built():
+        pytest.skip(f"{NVITOP} cannot be installed here, or no C compiler")
+    played = PlayedGpus(Profile.H100, tmp_path)
+    script = "from nvitop import Device\nfor _ in sys.stdin: print(Device(1).temperature(), flush=True)"
+    with subprocess.Popen(
+        [str(tools / "python"), "-c", f"import sys\n{script}"],
+        env={**os.environ, **played.environment()},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as program:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        for celsius in (41, 87):
+            played.set(1, **{"temperature.gpu": celsius})
+            program.stdin.write("\n")
+            program.stdin.flush()
+            assert int(program.stdout.readline()) == celsius
+        program.stdin.close()

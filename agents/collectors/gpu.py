@@ -1,7 +1,7 @@
 """The GPUs of this node, by NVIDIA's driver: values every ten seconds, events as they come, and whose process is where.
 
 Runs in a process of its own (``Isolation.PROCESS``), because a call into a driver in trouble may never return. Between
-two collections ``wait`` tells what the driver says by itself (Xid errors). Importing this costs 18 MB: only there.
+two collections ``wait`` tells what the driver says by itself (Xid errors). Made there, too.
 
 A GPU that was seen once stays expected: when it is gone, ``hw.status`` says so each time, and a happening once.
 """
@@ -27,6 +27,8 @@ from .gpu_watched import Look, WatchedGpu
 PERIOD_S = 10.0
 #: A missing driver, and a lost GPU, are looked for anew so often.
 RETRY_S = 60.0
+#: A GPU that stays lost is looked for less and less often: to initialise beside it may take the driver seconds.
+_MOST_RETRY_S = 600.0
 #: Limits, modes and the like are read so often.
 SLOW_S = 60.0
 _NS = 1_000_000_000
@@ -50,6 +52,7 @@ class GpuCollector:
         #: By UUID; of a GPU that was lost before it could say one, by its place.
         self._watched: dict[str, WatchedGpu] = {}
         self._next_try_ns = 0
+        self._retry_s = RETRY_S
         self._slow_due_ns = 0
         self._told: set[str] = set()
         self._told_no_driver = False
@@ -58,13 +61,13 @@ class GpuCollector:
     def collect(self, now: Moment) -> Collected:
         """Raises ``DriverReplaced``."""
         out = Gathered(now, told=self._told)
+        if self._events is not None:
+            self._tell_events(self._events.wait(0.0), out)
         if self._driver is not None and self._any_lost() and now.mono_ns >= self._next_try_ns:
             # A GPU that was reset answers only those who initialise after that.
             self.close()
         if self._driver is None and not self._open(out):
             return out.done()
-        if self._events is not None:
-            self._tell_events(self._events.wait(0.0), out)
         if not self._look_at_all(out):
             return out.done()
         by_index = sorted(self._watched.values(), key=lambda watched: watched.gpu.index)
@@ -119,7 +122,10 @@ class GpuCollector:
             return False
         self._told_no_driver = False
         self._slow_due_ns = 0
+        before = self._any_lost()
         self._meet(self._driver, out)
+        self._retry_s = min(2 * self._retry_s, _MOST_RETRY_S) if before and self._any_lost() else RETRY_S
+        self._next_try_ns = out.now.mono_ns + int(self._retry_s * _NS)
         self._tell_versions(self._driver, out)
         self._listen(out)
         return True

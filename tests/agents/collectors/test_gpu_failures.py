@@ -50,12 +50,25 @@ def test_while_a_gpu_is_lost_the_others_lose_nothing_by_the_retries(h100: Played
     collector = start(h100)
     collector.collect()
     h100.lose(0)
-    for minute in range(4):
+    for minute in range(12):
         collected = collector.collect(later_s=61.0 * minute)
         assert len(values_of(collected, "hw.power")) == h100.gpus - 1
         assert len(happenings_of(collected, "gpu_lost")) == (minute == 0)
         assert len(values_of(collected, "hw.status", hw__state="ok")) == h100.gpus
         assert not collected.problems
+
+
+def test_a_gpu_that_stays_lost_is_looked_for_less_and_less_often(h100: PlayedGpus, start: Start) -> None:
+    collector = start(h100)
+    collector.collect()
+    h100.lose(0)
+    minutes = list(range(1, 60))
+    for minute in minutes:
+        collector.collect(later_s=60.5 * minute)
+    h100.bring_back(0)
+    back = [minute for minute in range(60, 75) if happenings_of(collector.collect(later_s=60.5 * minute), "gpu_back")]
+    assert len(back) == 1
+    assert back[0] <= 70
 
 
 def test_a_gpu_that_waits_for_a_reset_is_lost_too(h100: PlayedGpus, start: Start) -> None:

@@ -23,6 +23,7 @@ from whichrank.agents.collectors.gpu_ranks import (
     place_rank,
     visible_devices,
 )
+from whichrank.agents.processes import read_stat
 from whichrank.telemetry.vocabulary import EventName
 
 
@@ -192,7 +193,7 @@ class _Ranks:
 
     def start(self, **variables: str) -> int:
         clean = {key: value for key, value in os.environ.items() if "CUDA" not in key and "NVIDIA" not in key}
-        process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env={**clean, **variables})
+        process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env={**clean, **variables})
         self.started.append(process)
         wanted = f"LOCAL_RANK={variables['LOCAL_RANK']}\0".encode()
         while wanted not in Path(f"/proc/{process.pid}/environ").read_bytes():
@@ -318,22 +319,19 @@ def test_numbers_still_count_a_gpu_that_is_lost(h100: PlayedGpus, start: Start, 
 
 def test_helpers_that_inherit_a_rank_are_none() -> None:
     """A loader's worker has its rank's environment."""
-    script = (
-        "import os, subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); "
-    )
+    worker = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], stdout=subprocess.DEVNULL)"
     process = subprocess.Popen(
-        [sys.executable, "-c", script],
+        [sys.executable, "-c", f"import subprocess, sys, time; {worker}; print(flush=True); time.sleep(60)"],
         env={**os.environ, "LOCAL_RANK": "4"},
         stdout=subprocess.PIPE,
         start_new_session=True,
     )
     try:
         assert process.stdout is not None
-        process.stdout.readline()
-        pids = [
-            pid for pid, rank in RankProcesses().look().items() if rank.local_rank == 4 and _descends(pid, process.pid)
-        ]
-        assert pids == [process.pid]
+        assert process.stdout.readline() == b"\n"
+        running = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+        assert len([pid for pid in running if _descends(pid, process.pid)]) == 2
+        assert [pid for pid in RankProcesses().look() if _descends(pid, process.pid)] == [process.pid]
     finally:
         os.killpg(process.pid, 9)
         process.wait()
@@ -342,8 +340,8 @@ def test_helpers_that_inherit_a_rank_are_none() -> None:
 
 
 def _descends(pid: int, ancestor: int) -> bool:
-    parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    return ancestor in (pid, parent)
+    stat = read_stat(pid)
+    return stat is not None and ancestor in (pid, stat.parent_pid)
 
 
 def test_ranks_that_end_are_forgotten(ranks: _Ranks, proc: Path) -> None:

@@ -11,6 +11,7 @@ from opentelemetry.semconv._incubating.metrics import hw_metrics
 from tests.agents.collectors.conftest import Start
 from tests.played_gpu.collecting import attributes_by_metric, values_of
 from tests.played_gpu.played import THROTTLE_BITS, NvmlStatus, PlayedGpus, Profile
+from whichrank.agents.collectors.collector import Collected
 from whichrank.telemetry.node_metrics import node_metrics
 
 #: Key of the script, metric, labels, and what one in the script is in the metric's unit.
@@ -202,6 +203,22 @@ def test_a_refused_value_costs_that_value_of_that_gpu_only(played: PlayedGpus, s
     assert len(missing) == 2
     assert "power draw (Insufficient Permissions)" in after.problems[0]
     assert collector.collect().problems == []
+
+
+def test_a_driver_that_refuses_a_batch_for_one_field(played: PlayedGpus, start: Start) -> None:
+    """Then each field is asked for by itself, once; the same values come of it."""
+    before = start(played).collect()
+    played.set_system(strict_fields=1)
+    collector = start(played)
+    after = collector.collect()
+    assert _by_labels(after) == _by_labels(before)
+    assert after.problems == before.problems
+    slow = {point.name for point in collector.collect(later_s=61).points}
+    assert {point.name for point in before.points} == slow
+
+
+def _by_labels(collected: Collected) -> dict[tuple[str, frozenset[tuple[str, object]]], float]:
+    return {(point.name, frozenset(point.attributes.items())): point.value for point in collected.points}
 
 
 def test_an_error_that_passes_costs_one_collection(h100: PlayedGpus, start: Start) -> None:

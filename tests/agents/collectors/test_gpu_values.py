@@ -205,6 +205,20 @@ def test_a_refused_value_costs_that_value_of_that_gpu_only(played: PlayedGpus, s
     assert collector.collect().problems == []
 
 
+def test_text_that_is_none_costs_that_text_only(h100: PlayedGpus, start: Start) -> None:
+    """A damaged board memory."""
+    script = (h100.folder / "script").read_bytes()
+    damaged = script.replace(f"2/serial {h100.value(2, 'serial')}".encode(), b"2/serial \xff\xfe\x80garbage")
+    assert damaged != script
+    (h100.folder / "script").write_bytes(damaged)
+    serials = {
+        point.attributes["hw.id"]: point.attributes["hw.serial_number"]
+        for point in start(h100).collect().points
+        if point.name == "whichrank.gpu.info"
+    }
+    assert serials == {uuid: h100.value(gpu, "serial") * (gpu != 2) for gpu, uuid in enumerate(h100.uuids)}
+
+
 def test_a_driver_that_refuses_a_batch_for_one_field(played: PlayedGpus, start: Start) -> None:
     """Then each field is asked for by itself, once; the same values come of it."""
     before = start(played).collect()

@@ -344,6 +344,18 @@ def _descends(pid: int, ancestor: int) -> bool:
     return stat is not None and ancestor in (pid, stat.parent_pid)
 
 
+def test_a_rank_that_was_just_being_started(tmp_path: Path) -> None:
+    """Between fork and exec a process still has its launcher's environment."""
+    folder = tmp_path / "77"
+    folder.mkdir()
+    (folder / "stat").write_text("77 (python) S 1 " + "0 " * 17 + "5000 " + "0 " * 30)
+    (folder / "environ").write_bytes(b"PATH=/bin\0")
+    processes = RankProcesses(tmp_path)
+    assert not processes.look()
+    (folder / "environ").write_bytes(b"PATH=/bin\0LOCAL_RANK=6\0")
+    assert [rank.local_rank for rank in processes.look().values()] == [6]
+
+
 def test_ranks_that_end_are_forgotten(ranks: _Ranks, proc: Path) -> None:
     pid = ranks.start(LOCAL_RANK="0")
     ranks.proc(proc)

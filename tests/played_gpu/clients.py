@@ -15,6 +15,8 @@ from tests.stack.parts.cache import digest_of, made_once
 
 NVITOP = "nvitop==1.7.2"
 GPUSTAT = "gpustat==1.1.1"
+#: The oldest binding that whichrank takes.
+OLDEST_BINDING = "nvidia-ml-py==12.535.77"
 
 
 @functools.cache

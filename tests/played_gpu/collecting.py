@@ -42,9 +42,10 @@ class CollectingProcess:
     """``with CollectingProcess(played.environment()) as gpus: gpus.collect()``. It is killed at the end."""
 
     def __init__(self, environment: Mapping[str, str], proc: Path = Path("/proc")) -> None:
+        paths = (environment.get("PYTHONPATH"), str(_REPOSITORY))
         self.process = subprocess.Popen(
             [sys.executable, __file__, str(proc)],
-            env={**os.environ, **environment, "PYTHONPATH": str(_REPOSITORY)},
+            env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,

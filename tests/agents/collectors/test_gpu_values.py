@@ -9,7 +9,8 @@ from opentelemetry.semconv._incubating.attributes import hw_attributes
 from opentelemetry.semconv._incubating.metrics import hw_metrics
 
 from tests.agents.collectors.conftest import Start
-from tests.played_gpu.collecting import attributes_by_metric, values_of
+from tests.played_gpu.clients import OLDEST_BINDING, client
+from tests.played_gpu.collecting import CollectingProcess, attributes_by_metric, values_of
 from tests.played_gpu.played import THROTTLE_BITS, NvmlStatus, PlayedGpus, Profile
 from whichrank.agents.collectors.collector import Collected
 from whichrank.telemetry.node_metrics import node_metrics
@@ -217,6 +218,21 @@ def test_text_that_is_none_costs_that_text_only(h100: PlayedGpus, start: Start) 
         if point.name == "whichrank.gpu.info"
     }
     assert serials == {uuid: h100.value(gpu, "serial") * (gpu != 2) for gpu, uuid in enumerate(h100.uuids)}
+
+
+def test_the_oldest_binding_tells_the_same_but_for_two_values(played: PlayedGpus) -> None:
+    tools = client(OLDEST_BINDING)
+    if tools is None:
+        pytest.skip(f"{OLDEST_BINDING} cannot be installed here")
+    (packages,) = tools.parent.glob("lib/python*/site-packages")
+    with CollectingProcess(played.environment()) as collector:
+        newest = collector.collect()
+    with CollectingProcess({**played.environment(), "PYTHONPATH": str(packages)}) as collector:
+        oldest = collector.collect()
+    only_newer = {"whichrank.gpu.temperature.margin", "whichrank.gpu.ecc.sram_threshold_exceeded"}
+    expected = {key: value for key, value in _by_labels(newest).items() if key[0] not in only_newer}
+    assert _by_labels(oldest) == expected
+    assert "a newer one has" in oldest.problems[0]
 
 
 def test_a_driver_that_refuses_a_batch_for_one_field(played: PlayedGpus, start: Start) -> None:

@@ -56,6 +56,7 @@ class GpuCollector:
         self._slow_due_ns = 0
         self._told: set[str] = set()
         self._told_no_driver = False
+        self._told_gone = False
         self._versions: dict[str, str] = {}
 
     def collect(self, now: Moment) -> Collected:
@@ -162,11 +163,18 @@ class GpuCollector:
     def _look_at_all(self, out: Gathered) -> bool:
         """False: the driver has gone. What was lost with it is not told lost: nobody knows."""
         slow = out.now.mono_ns >= self._slow_due_ns
-        looks = [watched.look(slow, out) for watched in self._watched.values() if not watched.lost]
-        if Look.AWAY in looks or (looks and all(look is Look.SILENT for look in looks)):
-            out.problems.append("GPU: the driver has gone, or was loaded anew; it is opened again")
+        looks = [(watched, watched.look(slow, out)) for watched in self._watched.values() if not watched.lost]
+        ends = {look for _, look in looks}
+        if Look.AWAY in ends or ends == {Look.SILENT}:
+            if not self._told_gone:
+                out.problems.append("GPU: the driver has gone, or was loaded anew; it is opened again")
+            self._told_gone = True
             self.close()
             return False
+        self._told_gone = False
+        for watched, look in looks:
+            if look is Look.SILENT:
+                watched.lose("no_answer", out)
         if slow:
             self._slow_due_ns = out.now.mono_ns + int(SLOW_S * _NS)
             self._add_description(out)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.agents.collectors.conftest import Start
+from tests.agents.collectors.conftest import MakePlayed, Start
 from tests.played_gpu.collecting import Blocked, CollectingProcess, Raised, happenings_of, values_of
-from tests.played_gpu.played import NvmlStatus, PlayedGpus
+from tests.played_gpu.played import NvmlStatus, PlayedGpus, Profile
 from whichrank.telemetry.vocabulary import EventName
 
 
@@ -78,6 +78,29 @@ def test_a_gpu_that_waits_for_a_reset_is_lost_too(h100: PlayedGpus, start: Start
     collected = collector.collect()
     assert [item.attributes["why"] for item in happenings_of(collected, "gpu_lost")] == ["reset_required"]
     assert values_of(collected, "hw.status", hw__state="failed")[h100.uuids[2]] == 1.0
+
+
+def test_a_gpu_that_answers_nothing_beside_others_that_do(h100: PlayedGpus, start: Start) -> None:
+    """The driver does not always say that a GPU is lost."""
+    collector = start(h100)
+    collector.collect()
+    h100.set(2, lost=NvmlStatus.UNKNOWN)
+    collected = collector.collect()
+    assert [item.attributes["why"] for item in happenings_of(collected, "gpu_lost")] == ["no_answer"]
+    assert values_of(collected, "hw.status", hw__state="failed")[h100.uuids[2]] == 1.0
+    assert len(values_of(collected, "hw.power")) == h100.gpus - 1
+    h100.bring_back(2)
+    assert len(happenings_of(collector.collect(later_s=61), "gpu_back")) == 1
+
+
+def test_a_single_gpu_in_trouble_is_told_once(make_played: MakePlayed, start: Start) -> None:
+    played = make_played(Profile.A100)
+    played.set_system(gpus=1)
+    collector = start(played)
+    collector.collect()
+    played.set(0, lost=NvmlStatus.UNKNOWN)
+    lines = [line for turn in range(4) for line in collector.collect(later_s=10.0 * turn).problems]
+    assert len([line for line in lines if "the driver has gone" in line]) == 1
 
 
 def test_a_gpu_lost_before_the_agent_came_is_named_by_the_kernel_module(

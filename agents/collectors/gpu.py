@@ -1,7 +1,7 @@
 """The GPUs of this node, by NVIDIA's driver: values every ten seconds, events as they come, and whose process is where.
 
 Runs in a process of its own (``Isolation.PROCESS``), because a call into a driver in trouble may never return. Between
-two collections ``wait`` tells what the driver says by itself (Xid errors). Importing this costs 18 MB: only there.
+two collections ``wait`` tells what the driver says by itself (Xid errors). Made there, too.
 
 A GPU that was seen once stays expected: when it is gone, ``hw.status`` says so each time, and a happening once.
 """
@@ -27,6 +27,8 @@ from .gpu_watched import Look, WatchedGpu
 PERIOD_S = 10.0
 #: A missing driver, and a lost GPU, are looked for anew so often.
 RETRY_S = 60.0
+#: A GPU that stays lost is looked for less and less often: to initialise beside it may take the driver seconds.
+_MOST_RETRY_S = 600.0
 #: Limits, modes and the like are read so often.
 SLOW_S = 60.0
 _NS = 1_000_000_000
@@ -50,21 +52,23 @@ class GpuCollector:
         #: By UUID; of a GPU that was lost before it could say one, by its place.
         self._watched: dict[str, WatchedGpu] = {}
         self._next_try_ns = 0
+        self._retry_s = RETRY_S
         self._slow_due_ns = 0
         self._told: set[str] = set()
         self._told_no_driver = False
+        self._told_gone = False
         self._versions: dict[str, str] = {}
 
     def collect(self, now: Moment) -> Collected:
         """Raises ``DriverReplaced``."""
         out = Gathered(now, told=self._told)
+        if self._events is not None:
+            self._tell_events(self._events.wait(0.0), out)
         if self._driver is not None and self._any_lost() and now.mono_ns >= self._next_try_ns:
             # A GPU that was reset answers only those who initialise after that.
             self.close()
         if self._driver is None and not self._open(out):
             return out.done()
-        if self._events is not None:
-            self._tell_events(self._events.wait(0.0), out)
         if not self._look_at_all(out):
             return out.done()
         by_index = sorted(self._watched.values(), key=lambda watched: watched.gpu.index)
@@ -108,7 +112,9 @@ class GpuCollector:
         except nvml.NVMLError as error:
             close_driver()
             if error.value == nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH and self._watched:
-                raise DriverReplaced(f"GPU: {error}: a new process is needed to load the new library") from error
+                raise DriverReplaced(
+                    f"GPU: the driver was replaced, a new process is needed to load its library ({error})"
+                ) from error
             if not self._told_no_driver:
                 out.problems.append(
                     f"GPU: no values, NVIDIA's driver cannot be opened ({error}); tried again every {RETRY_S:.0f} s"
@@ -117,7 +123,10 @@ class GpuCollector:
             return False
         self._told_no_driver = False
         self._slow_due_ns = 0
+        before = self._any_lost()
         self._meet(self._driver, out)
+        self._retry_s = min(2 * self._retry_s, _MOST_RETRY_S) if before and self._any_lost() else RETRY_S
+        self._next_try_ns = out.now.mono_ns + int(self._retry_s * _NS)
         self._tell_versions(self._driver, out)
         self._listen(out)
         return True
@@ -154,11 +163,18 @@ class GpuCollector:
     def _look_at_all(self, out: Gathered) -> bool:
         """False: the driver has gone. What was lost with it is not told lost: nobody knows."""
         slow = out.now.mono_ns >= self._slow_due_ns
-        looks = [watched.look(slow, out) for watched in self._watched.values() if not watched.lost]
-        if Look.AWAY in looks or (looks and all(look is Look.SILENT for look in looks)):
-            out.problems.append("GPU: the driver has gone, or was loaded anew; it is opened again")
+        looks = [(watched, watched.look(slow, out)) for watched in self._watched.values() if not watched.lost]
+        ends = {look for _, look in looks}
+        if Look.AWAY in ends or ends == {Look.SILENT}:
+            if not self._told_gone:
+                out.problems.append("GPU: the driver has gone, or was loaded anew; it is opened again")
+            self._told_gone = True
             self.close()
             return False
+        self._told_gone = False
+        for watched, look in looks:
+            if look is Look.SILENT:
+                watched.lose("no_answer", out)
         if slow:
             self._slow_due_ns = out.now.mono_ns + int(SLOW_S * _NS)
             self._add_description(out)

@@ -219,6 +219,9 @@ def _or(call: Callable[..., _T], default: _T, *arguments: Any) -> _T:
         if error.value in AWAY or error.value in LOST:
             raise
         return default
+    except UnicodeDecodeError:
+        # Bytes of a damaged board memory (InfoROM), which the binding takes for text.
+        return default
 
 
 def _or_empty(call: Callable[..., str | bytes], *arguments: Any) -> str:

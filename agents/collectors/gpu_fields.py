@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pynvml as nvml
+
+from .gpu_driver import NEVER
 
 _NS = 1e-9
 _MILLI = 1e-3
@@ -25,7 +27,31 @@ class Field:
     slow: bool = False
 
 
-def field_number(value: Any) -> float:
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """``number`` holds where ``status`` is NVML_SUCCESS."""
+
+    status: int
+    number: float = 0.0
+
+
+def read_fields(handle: Any, keys: Sequence[tuple[int, int]]) -> list[Answer]:
+    """An answer to each (field, scope). Raises NVMLError where the GPU or the driver is gone."""
+    if not keys:
+        return []
+    try:
+        values = nvml.nvmlDeviceGetFieldValues(handle, list(keys))
+    except nvml.NVMLError as error:
+        if error.value not in NEVER:
+            raise
+        if len(keys) == 1:
+            return [Answer(error.value)]
+        # Some drivers refuse a batch for one field that they do not know.
+        return [answer for key in keys for answer in read_fields(handle, [key])]
+    return [Answer(value.nvmlReturn, _number(value)) for value in values]
+
+
+def _number(value: Any) -> float:
     """The number in an nvmlFieldValue_t, by its type."""
     kind = value.valueType
     if kind == nvml.NVML_VALUE_TYPE_DOUBLE:

@@ -13,7 +13,7 @@ from typing import Any
 import pynvml as nvml
 
 from .gpu_driver import LOST, NEVER, normalise_pci
-from .gpu_fields import field_number
+from .gpu_fields import read_fields
 from .gpu_readings import Value
 
 _MAX_LINKS = 36
@@ -114,21 +114,9 @@ class Links:
         if wanted is None:
             wanted = [(number, 0) for number in _TOTALS] + [(number, _ALL_LINKS) for number in _KIBIBYTES]
             wanted += [(number, link.number) for number in (*_SCOPED, *_BYTES, _SPEED) for link in self._links]
-        if not wanted:
-            return {}
-        try:
-            values = nvml.nvmlDeviceGetFieldValues(self._handle, wanted)
-        except nvml.NVMLError as error:
-            if error.value not in NEVER:
-                raise
-            self._fields = []
-            return {}
-        self._fields = [key for key, value in zip(wanted, values, strict=True) if value.nvmlReturn not in NEVER]
-        return {
-            key: field_number(value)
-            for key, value in zip(wanted, values, strict=True)
-            if value.nvmlReturn == nvml.NVML_SUCCESS
-        }
+        answers = dict(zip(wanted, read_fields(self._handle, wanted), strict=True))
+        self._fields = [key for key, answer in answers.items() if answer.status not in NEVER]
+        return {key: answer.number for key, answer in answers.items() if answer.status == nvml.NVML_SUCCESS}
 
     def _count_errors(self, fields: dict[tuple[int, int], float]) -> None:
         """By a call per link only where the sum says that something was counted, or there is no sum."""

@@ -69,21 +69,25 @@ class RankProcesses:
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
+        #: Looked into twice: a process has its launcher's environment for a moment, until it executes its program.
         self._known: set[int] = set()
+        self._seen: set[int] = set()
         self._ranks: dict[int, RankProcess] = {}
 
     def look(self) -> Mapping[int, RankProcess]:
-        pids = {int(name) for name in os.listdir(self._proc) if name.isdecimal()}
-        for pid in [
-            pid for pid, rank in self._ranks.items() if pid not in pids or self._started(pid) != rank.start_ticks
-        ]:
-            del self._ranks[pid]
-            self._known.discard(pid)
-        for pid in sorted(pids - self._known):
+        try:
+            pids = {int(name) for name in os.listdir(self._proc) if name.isdecimal()}
+        except OSError:
+            return {}
+        for pid, rank in list(self._ranks.items()):
+            if pid not in pids or self._started(pid) != rank.start_ticks:
+                del self._ranks[pid]
+                self._known.discard(pid)
+        for pid in sorted(pids - self._known - self._ranks.keys()):
             new = read_rank_process(pid, self._proc)
             if new is not None and not self._is_helper(new):
                 self._ranks[pid] = new
-        self._known = pids
+        self._known, self._seen = pids & self._seen, pids
         return self._ranks
 
     def _started(self, pid: int) -> int:

@@ -93,7 +93,7 @@ def _memory(handle: Any) -> Sequence[Value]:
     try:
         memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
         reserved = [Value("whichrank.gpu.memory.reserved", memory.reserved)]
-    except (nvml.NVMLError_FunctionNotFound, nvml.NVMLError_NotSupported):
+    except (nvml.NVMLError_FunctionNotFound, nvml.NVMLError_NotSupported, AttributeError):
         memory, reserved = nvml.nvmlDeviceGetMemoryInfo(handle), []
     return (
         Value("hw.gpu.memory.usage", memory.used),

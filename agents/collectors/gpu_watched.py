@@ -9,10 +9,12 @@ from typing import Any
 import pynvml as nvml
 
 from .gpu_driver import AWAY, LOST, NEVER, Gpu, error_words
-from .gpu_fields import FIELDS, Field, field_number
+from .gpu_fields import FIELDS, Field, read_fields
 from .gpu_gathering import Gathered, labels_of
 from .gpu_links import LinkChange, Links
 from .gpu_readings import READINGS, Reading, Value
+
+_NO_SCOPE = 0
 
 
 class Look(Enum):
@@ -89,23 +91,14 @@ class WatchedGpu:
 
     def _read_fields(self, slow: bool, out: Gathered) -> None:
         wanted = [item for item in self._fields if slow or not item.slow]
-        if not wanted:
-            return
-        try:
-            answers = nvml.nvmlDeviceGetFieldValues(self.gpu.handle, [item.number for item in wanted])
-        except nvml.NVMLError as error:
-            if error.value not in NEVER:
-                raise
-            self._fields.clear()
-            out.lack("field values", str(error))
-            return
         labels = labels_of(self.gpu)
+        answers = read_fields(self.gpu.handle, [(item.number, _NO_SCOPE) for item in wanted])
         for item, answer in zip(wanted, answers, strict=True):
-            if answer.nvmlReturn == nvml.NVML_SUCCESS:
-                out.add(labels, (Value(item.metric, field_number(answer) * item.scale, item.labels),))
-            elif answer.nvmlReturn in NEVER:
+            if answer.status == nvml.NVML_SUCCESS:
+                out.add(labels, (Value(item.metric, answer.number * item.scale, item.labels),))
+            elif answer.status in NEVER:
                 self._fields.remove(item)
-                out.lack(item.what, error_words(answer.nvmlReturn))
+                out.lack(item.what, error_words(answer.status))
         have = {item.number for item in self._fields}
         self._readings = [reading for reading in self._readings if reading.unless_field not in have]
 

@@ -42,9 +42,10 @@ class CollectingProcess:
     """``with CollectingProcess(played.environment()) as gpus: gpus.collect()``. It is killed at the end."""
 
     def __init__(self, environment: Mapping[str, str], proc: Path = Path("/proc")) -> None:
+        paths = (environment.get("PYTHONPATH"), str(_REPOSITORY))
         self.process = subprocess.Popen(
             [sys.executable, __file__, str(proc)],
-            env={**os.environ, **environment, "PYTHONPATH": str(_REPOSITORY)},
+            env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
@@ -79,7 +80,13 @@ class CollectingProcess:
         assert isinstance(answer, Cost)
         return answer
 
-    def answer(self, timeout_s: float = 30.0) -> object:
+    def collected(self) -> Collected:
+        """The answer to ``start_wait``, or to a ``collect`` that was blocked."""
+        answer = self.answer(30.0)
+        assert isinstance(answer, Collected)
+        return answer
+
+    def answer(self, timeout_s: float) -> object:
         """Of the command that was sent last. Raises Blocked, or Raised."""
         assert self.process.stdout is not None
         ready, _, _ = select.select([self.process.stdout], [], [], timeout_s)

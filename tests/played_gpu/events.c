@@ -55,7 +55,7 @@ static int next_event(struct event_set *set, struct event_data *data)
 static int any_lost(const struct event_set *set)
 {
     for (int gpu = 0; gpu < gpu_count(); gpu++)
-        if (set->types[gpu] && gpu_lost(gpu))
+        if (set->types[gpu] && gpu_lost(gpu) == GPU_IS_LOST)
             return 1;
     return 0;
 }

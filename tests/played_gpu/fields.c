@@ -113,7 +113,12 @@ static unsigned type_of(unsigned field)
 
 EXPORT int nvmlDeviceGetFieldValues(const struct device *device, int count, struct field_value *values)
 {
+    char text[8];
     int status = values && count > 0 ? enter_device(device) : INVALID_ARGUMENT;
+    if (!status && system_text("strict_fields", text, sizeof text) == SUCCESS)
+        for (int at = 0; at < count; at++)
+            if (values[at].field >= FIELD_END)
+                return INVALID_ARGUMENT; /* as some drivers: the whole batch for one unknown field */
     for (int at = 0; !status && at < count; at++) {
         u64 number = 0;
         values[at].status = (unsigned)read_field(device, values[at].field, values[at].scope, &number);

@@ -82,9 +82,11 @@ static const struct device *as_device(const void *handle)
 
 int gpu_lost(int gpu)
 {
-    char key[32], text[8];
+    char key[32], text[32];
     snprintf(key, sizeof key, "%d/lost", gpu);
-    return script_text(key, text, sizeof text);
+    if (!script_text(key, text, sizeof text))
+        return 0;
+    return strncmp(text, "error:", 6) ? GPU_IS_LOST : atoi(text + 6);
 }
 
 int enter_device(const void *handle)
@@ -98,7 +100,7 @@ int enter_device(const void *handle)
     char key[32];
     snprintf(key, sizeof key, "%d/blocked", device->gpu);
     block_while(key);
-    return gpu_lost(device->gpu) ? GPU_IS_LOST : SUCCESS;
+    return gpu_lost(device->gpu);
 }
 
 struct device *gpu_handle(int gpu)

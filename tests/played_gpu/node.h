@@ -31,6 +31,7 @@ int enter_device(const void *handle);
 
 struct device *gpu_handle(int gpu);
 int gpu_count(void);
+/* What every call on a lost GPU returns; 0: it is there. */
 int gpu_lost(int gpu);
 
 /* Values by key, of the device or else of all ("*"); link: -1 or the NVLink, whose keys are "nvlink.LINK.WHAT".

@@ -134,6 +134,12 @@ class PlayedGpus:
                 self._script[f"*/{key}"] = _written(value)
         self._write()
 
+    def set_system(self, **values: Value) -> None:
+        """``set_system(driver_version="550.127.08")``."""
+        for key, value in values.items():
+            self._script[f"system/{key}"] = _written(value)
+        self._write()
+
     def xid(self, gpu: int, code: int) -> None:
         self.event(gpu, EventType.XID, code)
 

@@ -9,8 +9,10 @@ from opentelemetry.semconv._incubating.attributes import hw_attributes
 from opentelemetry.semconv._incubating.metrics import hw_metrics
 
 from tests.agents.collectors.conftest import Start
-from tests.played_gpu.collecting import attributes_by_metric, values_of
+from tests.played_gpu.clients import OLDEST_BINDING, client
+from tests.played_gpu.collecting import CollectingProcess, attributes_by_metric, values_of
 from tests.played_gpu.played import THROTTLE_BITS, NvmlStatus, PlayedGpus, Profile
+from whichrank.agents.collectors.collector import Collected
 from whichrank.telemetry.node_metrics import node_metrics
 
 #: Key of the script, metric, labels, and what one in the script is in the metric's unit.
@@ -202,6 +204,51 @@ def test_a_refused_value_costs_that_value_of_that_gpu_only(played: PlayedGpus, s
     assert len(missing) == 2
     assert "power draw (Insufficient Permissions)" in after.problems[0]
     assert collector.collect().problems == []
+
+
+def test_text_that_is_none_costs_that_text_only(h100: PlayedGpus, start: Start) -> None:
+    """A damaged board memory."""
+    script = (h100.folder / "script").read_bytes()
+    damaged = script.replace(f"2/serial {h100.value(2, 'serial')}".encode(), b"2/serial \xff\xfe\x80garbage")
+    assert damaged != script
+    (h100.folder / "script").write_bytes(damaged)
+    serials = {
+        point.attributes["hw.id"]: point.attributes["hw.serial_number"]
+        for point in start(h100).collect().points
+        if point.name == "whichrank.gpu.info"
+    }
+    assert serials == {uuid: h100.value(gpu, "serial") * (gpu != 2) for gpu, uuid in enumerate(h100.uuids)}
+
+
+def test_the_oldest_binding_tells_the_same_but_for_two_values(played: PlayedGpus) -> None:
+    tools = client(OLDEST_BINDING)
+    if tools is None:
+        pytest.skip(f"{OLDEST_BINDING} cannot be installed here")
+    (packages,) = tools.parent.glob("lib/python*/site-packages")
+    with CollectingProcess(played.environment()) as collector:
+        newest = collector.collect()
+    with CollectingProcess({**played.environment(), "PYTHONPATH": str(packages)}) as collector:
+        oldest = collector.collect()
+    only_newer = {"whichrank.gpu.temperature.margin", "whichrank.gpu.ecc.sram_threshold_exceeded"}
+    expected = {key: value for key, value in _by_labels(newest).items() if key[0] not in only_newer}
+    assert _by_labels(oldest) == expected
+    assert "a newer one has" in oldest.problems[0]
+
+
+def test_a_driver_that_refuses_a_batch_for_one_field(played: PlayedGpus, start: Start) -> None:
+    """Then each field is asked for by itself, once; the same values come of it."""
+    before = start(played).collect()
+    played.set_system(strict_fields=1)
+    collector = start(played)
+    after = collector.collect()
+    assert _by_labels(after) == _by_labels(before)
+    assert after.problems == before.problems
+    slow = {point.name for point in collector.collect(later_s=61).points}
+    assert {point.name for point in before.points} == slow
+
+
+def _by_labels(collected: Collected) -> dict[tuple[str, frozenset[tuple[str, object]]], float]:
+    return {(point.name, frozenset(point.attributes.items())): point.value for point in collected.points}
 
 
 def test_an_error_that_passes_costs_one_collection(h100: PlayedGpus, start: Start) -> None:

@@ -20,9 +20,11 @@ Z_LIMIT = 3.5
 MIN_EXCESS = 0.05
 #: With fewer ranks the spread says nothing, and the share alone must be larger.
 MIN_RANKS_FOR_Z = 5
-MIN_EXCESS_FEW = 0.10
-#: In that share of the steps the same rank must have been the latest.
+MIN_EXCESS_FEW = 0.07
+#: In that share of the steps the same rank must have been the latest, and more often than chance: of two ranks with
+#: pauses one is the latest in half of the steps by itself.
 PERSISTENT = 0.5
+CHANCE_SIGMAS = 3.5
 #: A stage is slow from that share over the others' median on, when its ranks agree.
 STAGE_EXCESS = 0.10
 #: Lateness that changes hands is worth a word from that share of the step on.
@@ -96,7 +98,7 @@ def _slow_rank(
                 else excess >= MIN_EXCESS_FEW
             )
             latest = float(np.mean(own_s[:, members].argmax(axis=1) == place))
-            if is_out and latest >= PERSISTENT and (best is None or excess > best[0]):
+            if is_out and latest >= _persistent(len(members), steps) and (best is None or excess > best[0]):
                 best = excess, int(member), reference
     if best is None:
         return None
@@ -171,6 +173,12 @@ def _phase(table: StepTable, is_whole: NDArray[np.bool_], place: int, lost_s: fl
         return None, 0.0
     phase = max(excess_s, key=lambda each: excess_s[each])
     return phase, min(max(excess_s[phase] / lost_s, 0.0), 1.0)
+
+
+def _persistent(ranks: int, steps: int) -> float:
+    """The share of steps in which nobody is the latest by chance."""
+    chance = 1 / ranks
+    return min(1.0, max(PERSISTENT, chance + CHANCE_SIGMAS * (chance * (1 - chance) / steps) ** 0.5))
 
 
 def _peers(table: StepTable) -> Sequence[NDArray[np.intp]]:

@@ -63,9 +63,10 @@ def test_no_rank_of_a_clean_job_is_named() -> None:
             assert said.culprit is None, said
 
 
-def test_pauses_that_wander_name_nobody() -> None:
+@pytest.mark.parametrize("ranks", [2, 3, 4, 16])
+def test_pauses_that_wander_name_nobody(ranks: int) -> None:
     for seed in range(20):
-        said = judge_self(job(16, pauses=0.5, seed=seed))
+        said = judge_self(job(ranks, pauses=0.5, seed=seed))
         assert (said.cause, said.culprit) == (Cause.WANDERING, None)
 
 

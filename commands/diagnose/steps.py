@@ -21,7 +21,7 @@ from .input_file import EXIT_USAGE, Unreadable, bounded_lines, delimiter_of, loo
 
 FORMATS = """FILE is JSON lines, CSV or TSV with a header; a row is a step of a rank, or a rank's mean.
 
-Columns: rank; step (a mean: steps, over how many); stage; input, h2d, forward, backward, optimizer, checkpoint,
+Columns: rank; step (a mean: steps, over how many); stage; node; input, h2d, forward, backward, optimizer, checkpoint,
 wait (inside collectives), residual, step_time, in ms, or with _s, _ms, _us, _ns at the end of the name.
 With wait the verdict rests on own work; without it on who waits least in backward (FSDP: forward and backward).
 

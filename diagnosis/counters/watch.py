@@ -7,52 +7,21 @@ the number of ports, never by the number of looks.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from ...telemetry.vocabulary import Action, Scope
 from .conditions import ChangeKind, Condition, ConditionChange, PortCondition
 from .enough_ports import RATE_SLACK, judge_ports
 from .growth import Latch, LatchEvent, Step, growth
-from .link import Link, LinkEvent
+from .link import LinkEvent
+from .port_state import PortState
 from .rules import UNIT_S, CounterRule, ExpectedPorts, Grade, LinkRules, RuleKind, counter_rules, link_rules
 from .sample import Layer, LinkState, NodeSample, PortSample
 
 MAX_PORTS = 1024
 #: Counters that say how often the link was lost, the first that is there.
 _LOSS_COUNTERS = ("link_downed", "carrier_down_count", "link_down_events_phy")
-
-
-@dataclass(slots=True)
-class PortState:
-    """What is remembered of one port."""
-
-    link: Link = field(default_factory=Link)
-    latches: dict[str, Latch] = field(default_factory=dict)
-    #: The last value of the loss counter.
-    lost: int | None = None
-    #: The fastest that it ever was.
-    best_gbps: float = 0.0
-    missing_looks: int = 0
-
-    def pack(self) -> dict[str, Any]:
-        return {
-            "link": self.link.pack(),
-            "latches": {name: latch.pack() for name, latch in self.latches.items()},
-            "lost": self.lost,
-            "best_gbps": self.best_gbps,
-            "missing_looks": self.missing_looks,
-        }
-
-    @classmethod
-    def unpack(cls, packed: dict[str, Any]) -> PortState:
-        return cls(
-            link=Link.unpack(packed["link"]),
-            latches={name: Latch.unpack(latch) for name, latch in packed["latches"].items()},
-            lost=packed["lost"],
-            best_gbps=packed["best_gbps"],
-            missing_looks=packed["missing_looks"],
-        )
 
 
 class PortWatch:

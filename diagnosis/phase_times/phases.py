@@ -109,6 +109,9 @@ class StepVerdict:
     cause: Cause
     severity: Severity = Severity.INFO
     culprit: int | None = None
+    #: All that are slow, where it is more than one (a node's ranks); ``node``: where they are, if the rows say so.
+    culprits: tuple[int, ...] = ()
+    node: str = ""
     victim: int | None = None
     phase: str = ""
     score: float = 0.0

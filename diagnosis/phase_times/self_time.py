@@ -6,6 +6,7 @@ from a slow rank, and lateness that wanders from rank to rank names nobody. Pure
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,9 +21,13 @@ Z_LIMIT = 3.5
 MIN_EXCESS = 0.05
 #: With fewer ranks the spread says nothing, and the share alone must be larger.
 MIN_RANKS_FOR_Z = 5
-MIN_EXCESS_FEW = 0.10
-#: In that share of the steps the same rank must have been the latest.
+MIN_EXCESS_FEW = 0.07
+#: In that share of the steps the same rank must have been the latest, and more often than chance: of two ranks with
+#: pauses one is the latest in half of the steps by itself.
 PERSISTENT = 0.5
+CHANCE_SIGMAS = 3.5
+#: A phase is named when it holds that share of the loss.
+EXPLAINED = 0.5
 #: A stage is slow from that share over the others' median on, when its ranks agree.
 STAGE_EXCESS = 0.10
 #: Lateness that changes hands is worth a word from that share of the step on.
@@ -38,9 +43,10 @@ _STRAGGLERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTable:
-    """Times in seconds, each of shape (steps, ranks); NaN: not recorded. ``stages``: pipeline stage per rank.
+    """Times in seconds, each of shape (steps, ranks); NaN: not recorded.
 
-    ``step_s``: whole steps; ``wait_s``: what of them was waiting; ``phases_s``: the other phases that were measured.
+    ``stages``: pipeline stage per rank; ``nodes``: where each rank is; both empty where nobody says. ``step_s``: whole
+    steps; ``wait_s``: what of them was waiting; ``phases_s``: the other phases that were measured.
     """
 
     ranks: tuple[int, ...]
@@ -48,6 +54,7 @@ class StepTable:
     wait_s: NDArray[np.float64]
     phases_s: Mapping[StepPhase, NDArray[np.float64]]
     stages: tuple[int, ...] = ()
+    nodes: tuple[str, ...] = ()
 
 
 def robust_z(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -78,46 +85,65 @@ def judge_self(table: StepTable) -> StepVerdict:
 def _slow_rank(
     table: StepTable, own_s: NDArray[np.float64], is_whole: NDArray[np.bool_], typical_step_s: float, steps: int
 ) -> StepVerdict | None:
+    best: tuple[float, list[int], float] | None = None
     per_rank_s = np.median(own_s, axis=0)
-    best: tuple[float, int, float] | None = None
     for members in _peers(table):
-        peers_s = per_rank_s[members]
-        middle = float(np.median(peers_s))
-        if middle <= 0 or len(members) < 2:
+        slow, excess, reference_s = _slow_among(per_rank_s[members])
+        if not slow:
             continue
-        # Of two ranks the faster one is what is normal.
-        reference = middle if len(members) > 2 else float(peers_s.min())
-        z = robust_z(peers_s)
-        for place, member in enumerate(members):
-            excess = float(peers_s[place]) / reference - 1 if reference > 0 else 0.0
-            is_out = (
-                z[place] > Z_LIMIT and excess >= MIN_EXCESS
-                if len(members) >= MIN_RANKS_FOR_Z
-                else excess >= MIN_EXCESS_FEW
-            )
-            latest = float(np.mean(own_s[:, members].argmax(axis=1) == place))
-            if is_out and latest >= PERSISTENT and (best is None or excess > best[0]):
-                best = excess, int(member), reference
+        # All ranks of a node may be late together: then the latest is now the one and now the other of them.
+        latest = float(np.mean(np.isin(own_s[:, members].argmax(axis=1), slow)))
+        if latest >= _persistent(len(slow), len(members), steps) and (best is None or excess > best[0]):
+            best = excess, [int(members[place]) for place in slow], reference_s
     if best is None:
         return None
-    excess, place, reference = best
-    lost_s = float(per_rank_s[place]) - reference
-    phase, coverage = _phase(table, is_whole, place, lost_s)
-    victim = int(np.argsort(np.median(table.wait_s[is_whole], axis=0))[-1])
+    excess, slow, reference_s = best
+    place = max(slow, key=lambda at: per_rank_s[at])
+    lost_s = float(per_rank_s[place]) - reference_s
+    phase, coverage = _phase(table, is_whole, place, slow, lost_s)
+    waiting = np.argsort(np.median(table.wait_s[is_whole], axis=0))[::-1].tolist()
+    victim = next((at for at in waiting if at not in slow), None)
     score = min(lost_s / typical_step_s, 1.0)
-    is_explained = phase is not None and coverage >= 0.5
+    is_explained = phase is not None and coverage >= EXPLAINED
     word = phase.value if phase is not None and is_explained else "sync"
     why = f", {coverage:.0%} of it in {word}" if is_explained else ""
+    culprits = tuple(table.ranks[at] for at in slow)
+    homes = {table.nodes[at] for at in slow} if table.nodes else set()
+    node = homes.pop() if len(homes) == 1 else ""
+    where = f", all on {node}" if node and len(slow) > 1 else f" on {node}" if node else ""
+    who = f"rank {culprits[0]} works" if len(slow) == 1 else f"{len(slow)} ranks ({_some(culprits)}) work"
     return StepVerdict(
         cause=_STRAGGLERS.get(phase, Cause.STRAGGLER) if phase is not None and is_explained else Cause.STRAGGLER,
         severity=Severity.CRIT if score >= CRIT_SHARE and steps >= CRIT_STEPS else Severity.WARN,
         culprit=table.ranks[place],
-        victim=table.ranks[victim] if victim != place else None,
+        culprits=culprits,
+        node=node,
+        victim=None if victim is None else table.ranks[victim],
         phase=word,
         score=score,
         coverage=coverage,
-        text=f"rank {table.ranks[place]} works {excess:.0%} longer than its peers over {steps} steps{why}",
+        text=f"{who} {excess:.0%} longer than the others over {steps} steps{why}{where}",
     )
+
+
+def _slow_among(peers_s: NDArray[np.float64]) -> tuple[list[int], float, float]:
+    """Places of those that stand out, the largest excess among them, and the time that is normal, in seconds."""
+    count = len(peers_s)
+    # Of two ranks the faster one is what is normal.
+    reference_s = float(np.median(peers_s) if count > 2 else peers_s.min())
+    if count < 2 or reference_s <= 0:
+        return [], 0.0, 0.0
+    excess = peers_s / reference_s - 1
+    if count >= MIN_RANKS_FOR_Z:
+        is_out = (robust_z(peers_s) > Z_LIMIT) & (excess >= MIN_EXCESS)
+    else:
+        is_out = excess >= MIN_EXCESS_FEW
+    return np.flatnonzero(is_out).tolist(), float(excess.max()), reference_s
+
+
+def _some(ranks: tuple[int, ...]) -> str:
+    shown = ", ".join(map(str, ranks[:8]))
+    return shown if len(ranks) <= 8 else f"{shown}, ..."
 
 
 def _slow_stage(table: StepTable, own_s: NDArray[np.float64], typical_step_s: float, steps: int) -> StepVerdict | None:
@@ -157,13 +183,15 @@ def _wandering(own_s: NDArray[np.float64], typical_step_s: float, steps: int) ->
     )
 
 
-def _phase(table: StepTable, is_whole: NDArray[np.bool_], place: int, lost_s: float) -> tuple[StepPhase | None, float]:
+def _phase(
+    table: StepTable, is_whole: NDArray[np.bool_], place: int, slow: Sequence[int], lost_s: float
+) -> tuple[StepPhase | None, float]:
     """The phase with the largest excess over the peers' median, and how much of the loss it is."""
     excess_s: dict[StepPhase, float] = {}
     for phase, times_s in table.phases_s.items():
         seen_s = times_s[is_whole]
         # A rank without this phase cannot be compared in it.
-        others = [at for at in range(seen_s.shape[1]) if at != place and not np.isnan(seen_s[:, at]).all()]
+        others = [at for at in range(seen_s.shape[1]) if at not in slow and not np.isnan(seen_s[:, at]).all()]
         if others and not np.isnan(seen_s[:, place]).all():
             typical = float(np.median(np.nanmedian(seen_s[:, others], axis=0)))
             excess_s[phase] = float(np.nanmedian(seen_s[:, place])) - typical
@@ -171,6 +199,12 @@ def _phase(table: StepTable, is_whole: NDArray[np.bool_], place: int, lost_s: fl
         return None, 0.0
     phase = max(excess_s, key=lambda each: excess_s[each])
     return phase, min(max(excess_s[phase] / lost_s, 0.0), 1.0)
+
+
+def _persistent(suspects: int, ranks: int, steps: int) -> float:
+    """The share of steps in which none of the suspects is the latest by chance."""
+    chance = suspects / ranks
+    return min(1.0, max(PERSISTENT, chance + CHANCE_SIGMAS * math.sqrt(chance * (1 - chance) / steps)))
 
 
 def _peers(table: StepTable) -> Sequence[NDArray[np.intp]]:

@@ -42,6 +42,7 @@ class StepSeries:
     """What was read. ``first_bad``: the first line (1-based) that could not be, and why."""
 
     stages: dict[int, int] = field(default_factory=dict)
+    nodes: dict[int, str] = field(default_factory=dict)
     operations: list[Operation] = field(default_factory=list)
     #: Steps that a mean is over, where a row says so.
     said_steps: int = 0
@@ -163,13 +164,14 @@ class StepSeries:
             return cells
 
         columns = {phase: table[:, _COLUMN_OF[phase]] for phase in StepPhase}
-        has_stages = len(self.stages) == len(ranks)
+        has_stages, has_nodes = len(self.stages) == len(ranks), len(self.nodes) == len(ranks)
         return StepTable(
             ranks=tuple(ranks.tolist()),
             step_s=spread(whole),
             wait_s=spread(columns.pop(StepPhase.WAIT)),
             phases_s={phase: spread(each) for phase, each in columns.items() if not np.isnan(each).all()},
             stages=tuple(self.stages[rank] for rank in ranks.tolist()) if has_stages else (),
+            nodes=tuple(self.nodes[rank] for rank in ranks.tolist()) if has_nodes else (),
         )
 
     def _table(self) -> NDArray[np.float64]:
@@ -200,6 +202,9 @@ class StepSeries:
         stage = _whole(_first(row, ("stage", "pp_stage", "pp_rank")))
         if stage is not None:
             self.stages[rank] = stage
+        node = _first(row, ("node", "host", "hostname"))
+        if isinstance(node, str):
+            self.nodes[rank] = node[:256]
         self._rank_of.append(rank)
         self._step_of.append(-1 if step is None else step)
         self._seconds_of.extend(_NOTHING)

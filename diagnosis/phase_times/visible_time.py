@@ -89,6 +89,7 @@ def _straggler(ranks: Sequence[RankTimes], steps: int, strategy: Strategy) -> St
         cause=cause,
         severity=_severity(score, steps, strategy),
         culprit=culprit.rank,
+        culprits=(culprit.rank,),
         victim=victim.rank,
         phase=word,
         score=score,

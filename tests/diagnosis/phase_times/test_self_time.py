@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -63,10 +65,27 @@ def test_no_rank_of_a_clean_job_is_named() -> None:
             assert said.culprit is None, said
 
 
-def test_pauses_that_wander_name_nobody() -> None:
+@pytest.mark.parametrize("ranks", [2, 3, 4, 16])
+def test_pauses_that_wander_name_nobody(ranks: int) -> None:
     for seed in range(20):
-        said = judge_self(job(16, pauses=0.5, seed=seed))
+        said = judge_self(job(ranks, pauses=0.5, seed=seed))
         assert (said.cause, said.culprit) == (Cause.WANDERING, None)
+
+
+@pytest.mark.parametrize("slow", [(4, 5), tuple(range(8, 16)), (3, 17, 40)])
+def test_several_slow_ranks_are_named_together(slow: tuple[int, ...]) -> None:
+    for seed in range(10):
+        table = job(64, seed=seed)
+        nodes = tuple(f"n{rank // 8}" for rank in table.ranks)
+        own = table.step_s - table.wait_s
+        own[:, list(slow)] += 0.2
+        table.phases_s[StepPhase.INPUT][:, list(slow)] += 0.2
+        step = np.repeat(own.max(axis=1, keepdims=True), 64, axis=1)
+        said = judge_self(replace(table, step_s=step, wait_s=step - own, nodes=nodes))
+        assert (said.cause, said.culprits) == (Cause.INPUT_STRAGGLER, slow), said
+        homes = {nodes[rank] for rank in slow}
+        assert said.node == (homes.pop() if len(homes) == 1 else "")
+        assert said.victim not in slow
 
 
 def test_a_slow_stage_is_no_slow_rank() -> None:

@@ -281,7 +281,9 @@ def evidence_command(
     job: Annotated[str, typer.Option(help="its job's id; default: any job of that node")] = "",
     action: Annotated[
         Evidence,
-        typer.Option(help="stack, ring (as it is), history (its events of two minutes), log-tail"),
+        typer.Option(
+            help="stack, ring, history (events of two minutes), log-tail, flight-recorder, kernel-log"
+        ),
     ] = Evidence.stack,
     out: Annotated[Path, typer.Option(help="folder for files")] = Path("evidence"),
     wait: Annotated[float, typer.Option(min=1.0, metavar="SECONDS", help="for the answer")] = 15.0,

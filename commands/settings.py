@@ -57,6 +57,8 @@ class Evidence(str, Enum):
     ring = "ring"
     history = "history"
     log_tail = "log-tail"
+    flight_recorder = "flight-recorder"
+    kernel_log = "kernel-log"
 
 
 class KafkaOptions(Settings):
@@ -159,7 +161,9 @@ class AgentOptions(KafkaOptions):
         default_factory=lambda: default_data("agent"), description="folder for the spool and for evidence"
     )
     spool_limit: ByteSize = Field(ByteSize(256 << 20), description="size of the spool on disk (256MiB)")
-    requests: bool = Field(True, description="take requests for evidence (stacks, log tails, rings) from Kafka")
+    requests: bool = Field(
+        True, description="take requests for evidence (stacks, logs, rings, dumps) from Kafka"
+    )
 
     @field_validator("spool_limit")
     @classmethod

@@ -161,9 +161,7 @@ class AgentOptions(KafkaOptions):
         default_factory=lambda: default_data("agent"), description="folder for the spool and for evidence"
     )
     spool_limit: ByteSize = Field(ByteSize(256 << 20), description="size of the spool on disk (256MiB)")
-    requests: bool = Field(
-        True, description="take requests for evidence (stacks, logs, rings, dumps) from Kafka"
-    )
+    requests: bool = Field(True, description="take requests for evidence (stacks, logs, rings, dumps) from Kafka")
 
     @field_validator("spool_limit")
     @classmethod

@@ -32,8 +32,8 @@ _WHY_MISSING = {
     "stack": "it moved on, had ended, or could not be read (py-spy missing, no right to trace)",
     "log_tail": "its output goes to a pipe or a terminal, or it had ended before it was known",
     "history": "its ring held nothing, or it was not known to the node's agent",
-    "flight_recorder": "neither it nor a rank beside it has written a dump where TORCH_FR_DUMP_TEMP_FILE or its default"
-    " says; torch writes one when a collective times out",
+    "flight_recorder": "it has written no dump where TORCH_FR_DUMP_TEMP_FILE or its default says; torch writes one when"
+    " a collective times out, and a rank that stands still may be unable to",
     "kernel_log": "the node's agent was not asked, or its folder is not part of this run's",
 }
 _NOT_BLOCKING = frozenset({Bucket.PLANNED.value, Bucket.TELEMETRY.value})
@@ -62,15 +62,21 @@ class Missing:
 
 
 def arrange(files: Iterable[KeptFile], chosen: Chosen) -> list[Entry]:
-    """Evidence by rank and node; dumps together and unpacked, as analysers want them. In order of paths."""
+    """Evidence by rank and node; dumps together and unpacked, as analysers want them. In order of paths.
+
+    What is there twice (a stack that the agent took by itself, and in answer to a request) is taken once.
+    """
     entries: dict[str, Entry] = {}
+    taken: set[tuple[str, int | None, bytes]] = set()
     for file in sorted(files, key=lambda file: (not file.name.startswith(str(chosen.last["id"])), file.name)):
         for entry in _places(file):
-            if entry.path not in entries:
+            same = (entry.action, entry.rank, entry.content)
+            if same not in taken and entry.path in entries:
+                continue
+            if same not in taken:
+                taken.add(same)
                 entries[entry.path] = entry
-                break
-            if entries[entry.path].content == entry.content:
-                break
+            break
     return sorted(entries.values(), key=lambda entry: entry.path)
 
 
@@ -122,9 +128,7 @@ def find_missing(chosen: Chosen, entries: Iterable[Entry]) -> list[Missing]:
     missing = []
     for suspect in ranks[:MOST_ASKED_FOR_FILES]:
         for action in actions:
-            # A dump tells of the hang whoever has written it.
-            has = any(e.action == action and (e.rank == suspect["rank"] or action == "flight_recorder") for e in there)
-            if not has:
+            if not any(entry.action == action and entry.rank == suspect["rank"] for entry in there):
                 missing.append(Missing(what=action, who=f"rank {suspect['rank']}", why=_WHY_MISSING[action]))
     if document.get("bucket") not in _NOT_BLOCKING:
         missing += _missing_kernel_logs(document.get("suspects") or (), there)

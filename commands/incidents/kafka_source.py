@@ -80,10 +80,10 @@ def _stacks(value: bytes, job: str) -> Iterator[KeptFile]:
         if not isinstance(payload, Event) or payload.name is not EventName.RANK_STACK or payload.identity.job != job:
             continue
         values, identity = payload.attributes, payload.identity
-        name = (
-            f"{identity.attempt}-rank-{identity.rank:05d}-{values.get('pid', 0)}-{values.get('why', 'asked')}.stack.txt"
-        )
-        text = str(values.get("stack", "")).replace("\t", ":", 1)
-        if text:
+        who = f"{identity.attempt}-rank-{identity.rank:05d}-{values.get('pid', 0)}"
+        lines = [line.split("\t") for line in str(values.get("stack", "")).splitlines()]
+        if lines:
             moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(payload.time_ns / 1e9))
-            yield KeptFile(name=name, content=f"# rank {identity.rank}, {moment}\n{text}\n".encode())
+            text = "".join(f"{':'.join(place)} {function}\n" for *place, function in lines)
+            content = f"# rank {identity.rank}, {moment}, innermost last\n{text}".encode("utf-8", "replace")
+            yield KeptFile(name=f"{who}-{values.get('why', 'asked')}.stack.txt", content=content)

@@ -62,7 +62,8 @@ def _rows(document: Document, run: Mapping[str, Any] | None) -> Iterator[str]:
         yield _row("ended", f"{when(times['resolved'])} UTC")
     victims = document.get("victims") or {}
     if victims.get("count"):
-        yield _row("victims", f"{victims['count']}: ranks {victims.get('ranks')}")
+        plural = "s" if victims["count"] != 1 else ""
+        yield _row("victims", f"{victims['count']}: rank{plural} {victims.get('ranks')}")
     yield from _cause(document.get("cause"))
     yield from _list("why", [_evidence(item) for item in document.get("evidence") or ()])
     yield from _list("not guilty", cleared_words(document.get("ruled_out") or ()))

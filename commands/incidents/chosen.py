@@ -101,7 +101,7 @@ def belongs(name: str, chosen: Chosen) -> bool:
         return True
     attempts = {str((document.get("job") or {}).get("attempt")) for document in (chosen.last, *chosen.merged)}
     launch, separator, rest = name.partition("-rank-")
-    if not separator:
+    if not separator or "-" in launch:  # another incident has asked for it
         return False
     if launch in attempts and rest.endswith(".stack.txt"):
         return True

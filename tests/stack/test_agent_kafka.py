@@ -480,6 +480,11 @@ def test_a_person_asks_for_evidence_and_gets_it(
         for action in ("ring", "history", "log-tail"):
             code, said = ask(action, "3", "--node", "node-7")
             assert code == 0, said
+        code, said = ask("kernel-log", "3", "--node", "node-7")
+        assert code == 0, said
+        (kernel,) = (tmp_path / "asked").glob("*-node-node-7-kernel.log")
+        assert kernel.read_bytes().startswith((b"# kernel log from ", b"# the kernel log cannot be read: "))
+        kernel.unlink()
         names = {path.name.partition(f"-{rank.pid}")[2]: path for path in (tmp_path / "asked").iterdir()}
         assert sorted(names) == ["-0.log", "-history.ring-events.csv", "-history.ring-events.gz", ".ring.gz"]
         assert "the last words" in names["-0.log"].read_text()

@@ -98,7 +98,9 @@ def test_only_a_ranks_own_regular_file_of_this_job_is_read(tmp_path: Path) -> No
 
 
 def test_a_dump_is_awaited_until_it_is_written_and_no_longer_grows(tmp_path: Path) -> None:
-    path, told, said = tmp_path / "trace_0", [], []
+    path = tmp_path / "trace_0"
+    told: list[tuple[str, bytes]] = []
+    said: list[str] = []
     awaited = AwaitedDumps(said.append)
     awaited.add(AwaitedDump(pid=1, places=places(path), tell=lambda *file: told.append(file)), now_ns=0)
     awaited.look(1, time.time_ns())
@@ -129,7 +131,8 @@ def test_waiting_ends_with_the_process_or_after_the_longest_time_out(tmp_path: P
 
 
 def test_what_is_too_large_is_told_once(tmp_path: Path) -> None:
-    path, said = tmp_path / "trace_0", []
+    path = tmp_path / "trace_0"
+    said: list[str] = []
     path.touch()
     os.truncate(path, DUMP_BYTES + 1)
     awaited = AwaitedDumps(said.append)

@@ -211,19 +211,8 @@ def test_damaged_lines_and_odd_files_are_left_out(run: Path, tmp_path: Path) -> 
 
 def test_no_name_leads_out_of_the_archives_folder() -> None:
     chosen, draw = Chosen(revisions=(document(),)), random.Random(5)
-    parts = (
-        f"{ID}-",
-        f"{LAUNCH}",
-        "-rank-00001-",
-        "-node-",
-        "..",
-        "/",
-        "../../etc/passwd",
-        "\0",
-        "4711",
-        "-kernel.log",
-    )
-    parts = (*parts, "-x.dump.gz", "-0.log", "ä", "\n", ".stack.txt")
+    parts = [f"{ID}-", LAUNCH, "-rank-00001-", "-node-", "..", "/", "../../etc/passwd", "\0", "4711", "-kernel.log"]
+    parts += ["-x.dump.gz", "-0.log", "ä", "\n", ".stack.txt"]
     for _ in range(3000):
         name = "".join(draw.choice(parts) for _ in range(draw.randrange(1, 9)))
         belongs(name, chosen)

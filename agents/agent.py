@@ -27,7 +27,7 @@ from .block_builder import BlockBuilder
 from .definitions import Definitions
 from .drain import Drained, drain_rings
 from .endings import Endings
-from .evidence import EvidenceStore
+from .evidence import EvidenceStore, kept_name
 from .evidence_desk import ACTIONS as FILE_ACTIONS
 from .evidence_desk import EvidenceDesk
 from .health import AgentHealth
@@ -122,8 +122,8 @@ class Agent:
         self._last_poll_ns = now_ns
         self._news = News(wall_ns() - now_ns)
         self._definitions = Definitions(self._news, self._blocks, self.health)
-        evidence = EvidenceStore(evidence_directory, self.settings.evidence_bytes, self.health)
-        self._endings = Endings(self._news, evidence, self.health)
+        self._evidence = EvidenceStore(evidence_directory, self.settings.evidence_bytes, self.health)
+        self._endings = Endings(self._news, self._evidence, self.health)
         self._next_look_ns = self._next_flush_ns = self._next_progress_ns = 0
         self._next_health_ns = now_ns + to_ns(self.settings.health_period_s)
         self._next_launchers_ns = now_ns
@@ -508,8 +508,11 @@ class Agent:
     def _tell_files(self) -> None:
         """What was asked for, in pieces; at once, because it may be all that is left of a node soon."""
         for whole in self._files.finished():
-            for piece in split_evidence(whole):
-                self._shipper.send_evidence(encode_evidence(piece))
+            if self.settings.keeps_answers:
+                self._evidence.save(kept_name(whole), whole.content)
+            if self.settings.ships_answers:
+                for piece in split_evidence(whole):
+                    self._shipper.send_evidence(encode_evidence(piece))
 
     def _health_now(self) -> dict[str, Any]:
         dropped = [rank.hot.events_dropped for rank in self._ranks]

@@ -12,9 +12,15 @@ import re
 from collections import deque
 from pathlib import Path
 
+from ..telemetry.evidence import EvidencePiece
 from .health import AgentHealth
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+def kept_name(file: EvidencePiece) -> str:
+    """A file that was asked for an incident's sake begins with its id: of one rank, several incidents may ask."""
+    return f"{file.incident}-{file.name}" if file.incident else file.name
 
 
 class EvidenceStore:

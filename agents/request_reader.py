@@ -81,7 +81,8 @@ class RequestReader(threading.Thread):
             while not self._ended.is_set():
                 for message in consumer.poll(_POLL_S):
                     self._retry_s = _FIRST_RETRY_S
-                    if message.key.decode("utf-8", "replace") == self._node:
+                    # Without a node it is for whoever has that rank.
+                    if message.key.decode("utf-8", "replace") in ("", self._node):
                         self._hear(message.value, message.stamp_ns)
         finally:
             consumer.close()

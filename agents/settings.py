@@ -44,12 +44,19 @@ class AgentSettings:
     take_stacks: bool = True
     #: Evidence requests are answered within this time or dropped.
     request_lifetime_s: float = 60.0
+    #: Kept in the evidence folder, and sent in answer to requests within ten minutes.
     evidence_bytes: int = 20 << 20
-    #: Requests for files (rings, log tails) that are answered per minute; 0: none is.
+    #: Requests for files (rings, log tails, dumps, kernel log) that are answered per minute; 0: none is.
     requests_per_minute: int = 0
     #: So much of what was drained of the rings is kept for such requests; 0: nothing is.
     history_s: float = 0.0
     history_bytes: int = 32 << 20
+    #: Answers go out on the bus in pieces, and into the evidence folder.
+    ships_answers: bool = True
+    keeps_answers: bool = False
+    #: Where kernel lines are: /dev/kmsg or a logger's file; empty: found. An incident gets those of so long before it.
+    kernel_log: str = ""
+    kernel_log_s: float = 600.0
     #: Rings of ranks that have ended stay in their folder, which is memory, up to so many bytes; the oldest go first.
     ended_ring_bytes: int = 64 << 20
     #: Blocks stay under this; whole requests under ``request_bytes``.

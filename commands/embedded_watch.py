@@ -47,13 +47,15 @@ logger = logging.getLogger("whichrank.commands")
 TURN_S = 0.1
 #: What the operators read of the capture.
 INPUT_TOPICS = frozenset({TOPIC_BLOCKS, TOPIC_METRICS})
+#: Files that incidents ask for; of what was drained of the rings so much is kept in memory for them.
+REQUESTS_PER_MINUTE, HISTORY_S, HISTORY_BYTES = 30, 120.0, 16 << 20
 #: After the command ended: how long conclusions that are held back for a rival explanation may take.
 SETTLE_S = 2.0
 
 
 def make_operators() -> list[Operator]:
     """The operators in the order in which records flow through them; run and replay use the same."""
-    return [JobOperator(), EntityOperator(), ClusterOperator()]
+    return [JobOperator(), EntityOperator(), ClusterOperator(asks_for_files=True)]
 
 
 def wanted_metrics() -> frozenset[str]:
@@ -114,7 +116,14 @@ class EmbeddedWatch:
             publish=self._publish_own,
             identity=identity,
             evidence_directory=directory.evidence,
-            settings=AgentSettings(tell_people=publisher is not None),
+            settings=AgentSettings(
+                tell_people=publisher is not None,
+                requests_per_minute=REQUESTS_PER_MINUTE,
+                history_s=HISTORY_S,
+                history_bytes=HISTORY_BYTES,
+                keeps_answers=True,
+                ships_answers=publisher is not None,
+            ),
             publish_ranked=publisher.publish if publisher is not None else None,
             more_health=(lambda: publisher.stats) if publisher is not None else dict,
             job_name=job_name if publisher is not None else "",

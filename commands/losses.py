@@ -33,6 +33,7 @@ AGENT_LOSSES = ("events_lost", "events_dropped_by_writers", "events_torn", "ring
 #: Counted by the agent, but nothing that a verdict could miss.
 NO_LOSS = frozenset(
     {
+        "evidence_over_limit",
         "evidence_replaced",
         "foreign_messages",
         "problem_lines",
@@ -42,6 +43,7 @@ NO_LOSS = frozenset(
         "requests_of_unknown_action",
         "requests_refused",
         "requests_unreadable",
+        "requests_without_answer",
         "rings_of_the_past",
         "strangers",
     }

@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from .diagnose import diagnose_app
+from .incidents import incidents_app
 from .settings import (
     AgentOptions,
     Evidence,
@@ -40,6 +41,7 @@ app = typer.Typer(
 
 
 app.add_typer(diagnose_app())
+app.add_typer(incidents_app, name="incidents")
 
 
 @app.callback()
@@ -281,7 +283,7 @@ def evidence_command(
     job: Annotated[str, typer.Option(help="its job's id; default: any job of that node")] = "",
     action: Annotated[
         Evidence,
-        typer.Option(help="stack, ring (as it is), history (its events of two minutes), log-tail"),
+        typer.Option(help="stack, ring, history (events of two minutes), log-tail, flight-recorder, kernel-log"),
     ] = Evidence.stack,
     out: Annotated[Path, typer.Option(help="folder for files")] = Path("evidence"),
     wait: Annotated[float, typer.Option(min=1.0, metavar="SECONDS", help="for the answer")] = 15.0,

@@ -167,10 +167,11 @@ class JudgePeers:
 
     def request(self, event: Event) -> bool:
         node = str(event.attributes.get("node", ""))
-        if node in ("", self._node):
+        if node == self._node:
             return False
-        self._hub.send(node, Frame.REQUEST, encode_payloads([event]))
-        return True
+        for there in (node,) if node else sorted(self._there):  # without a node: for whoever has that rank
+            self._hub.send(there, Frame.REQUEST, encode_payloads([event]))
+        return bool(node)
 
     def may_end(self) -> bool:
         return not self._there

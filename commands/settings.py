@@ -59,6 +59,8 @@ class Evidence(str, Enum):
     ring = "ring"
     history = "history"
     log_tail = "log-tail"
+    flight_recorder = "flight-recorder"
+    kernel_log = "kernel-log"
 
 
 class KafkaOptions(Settings):
@@ -198,7 +200,7 @@ class AgentOptions(NodeSettings):
         default_factory=lambda: default_data("agent"), description="folder for the spool and for evidence"
     )
     spool_limit: ByteSize = Field(ByteSize(256 << 20), description="size of the spool on disk (256MiB)")
-    requests: bool = Field(True, description="take requests for evidence (stacks, log tails, rings) from Kafka")
+    requests: bool = Field(True, description="take requests for evidence (stacks, logs, rings, dumps) from Kafka")
 
     @field_validator("spool_limit")
     @classmethod

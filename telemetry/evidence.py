@@ -29,13 +29,18 @@ _REQUEST = "whichrank.evidence.request_id"
 _ACTION = "whichrank.evidence.action"
 _NAME = "whichrank.evidence.name"
 _FORMAT = "whichrank.evidence.format"
+_INCIDENT = "whichrank.evidence.incident"
 _PIECE = "whichrank.evidence.piece"
 _PIECES = "whichrank.evidence.pieces"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidencePiece:
-    """A part of a file. ``piece`` counts from 0. format: "ring.gz", "ring-events.gz" (slots as in the ring), "text"."""
+    """A part of a file. ``piece`` counts from 0.
+
+    format: "ring.gz", "ring-events.gz" (slots as in the ring), "dump.gz" (of a flight recorder), "text".
+    incident: for whose sake it was asked for; "": a person's own question.
+    """
 
     identity: Identity
     request_id: str
@@ -46,6 +51,7 @@ class EvidencePiece:
     content: bytes
     piece: int = 0
     pieces: int = 1
+    incident: str = ""
 
 
 def split_evidence(whole: EvidencePiece, piece_bytes: int = PIECE_BYTES) -> Iterator[EvidencePiece]:
@@ -72,6 +78,7 @@ def encode_evidence(piece: EvidencePiece) -> bytes:
         (_ACTION, piece.action),
         (_NAME, piece.name),
         (_FORMAT, piece.format),
+        (_INCIDENT, piece.incident),
     ):
         record.attributes.add(key=key).value.string_value = text
     for key, number in ((_PIECE, piece.piece), (_PIECES, piece.pieces)):
@@ -114,6 +121,7 @@ def _decode(record: LogRecord, resource: Iterable[KeyValue]) -> EvidencePiece:
         content=record.body.bytes_value,
         piece=number(_PIECE),
         pieces=number(_PIECES),
+        incident=text(_INCIDENT),
     )
 
 

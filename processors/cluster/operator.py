@@ -13,6 +13,7 @@ from typing import Any
 
 from ...telemetry.incident import incident_id
 from ...telemetry.records import Event, Finding, Identity, Incident, Record
+from ...telemetry.ring_layout import parse_ranks
 from ...telemetry.topics import TOPIC_REQUESTS
 from ...telemetry.vocabulary import Change, EventName, Kind
 from ..operator import Context, Timer
@@ -28,15 +29,17 @@ KEPT_NS = 7 * 24 * 3_600_000_000_000
 _FORGET = "forget"
 #: Kinds whose suspect has said where it was, or cannot be asked any more.
 NOTHING_TO_ASK = frozenset({Kind.RANK_DIED, Kind.RANK_RAISED, Kind.RANK_NEVER_JOINED, Kind.PLANNED_STOP})
-#: What else tells of a suspect: the end of what it has printed, and its last minutes.
-_LOG_TAIL, _HISTORY = "log_tail", "history"
+#: What else tells of a suspect: the end of what it has printed, its last minutes, what its flight recorder and those of
+#: the ranks beside it have dumped, and what its node's kernel has said.
+_LOG_TAIL, _HISTORY, _FLIGHT_RECORDER, _KERNEL_LOG = "log_tail", "history", "flight_recorder", "kernel_log"
 FILES_TO_ASK: Mapping[Kind, Sequence[str]] = {
     Kind.RANK_DIED: (_LOG_TAIL,),
     Kind.RANK_RAISED: (_LOG_TAIL,),
-    Kind.RANK_NOT_ENTERED: (_LOG_TAIL, _HISTORY),
-    Kind.RANK_STOPPED: (_HISTORY,),
-    Kind.DESYNC: (_LOG_TAIL, _HISTORY),
-    Kind.DEADLOCK: (_HISTORY,),
+    Kind.RANK_NOT_ENTERED: (_LOG_TAIL, _HISTORY, _FLIGHT_RECORDER),
+    Kind.RANK_STOPPED: (_HISTORY, _FLIGHT_RECORDER),
+    Kind.DESYNC: (_LOG_TAIL, _HISTORY, _FLIGHT_RECORDER),
+    Kind.DEADLOCK: (_HISTORY, _FLIGHT_RECORDER),
+    Kind.COLLECTIVE_STALLED: (_HISTORY, _FLIGHT_RECORDER),
     Kind.RANK_SLOW: (_HISTORY,),
     Kind.NUMERIC_FIRST_RANK: (_LOG_TAIL,),
 }
@@ -56,7 +59,7 @@ class ClusterOperator:
     def __init__(self, disabled: Collection[Kind] = (), *, asks_for_files: bool = False) -> None:
         """disabled: kinds of which no incident is opened; may be changed at any time. Open ones go on to their end.
 
-        asks_for_files: where agents answer with files (over Kafka), log tails and last minutes of suspects, too.
+        asks_for_files: where agents answer with files: log tails, last minutes and dumps of suspects, too.
         """
         self.disabled = frozenset(disabled)
         self._asks_for_files = asks_for_files
@@ -250,30 +253,43 @@ class _Docket:
             self._request_evidence(case, finding)
 
     def _request_evidence(self, case: Case, finding: Finding) -> None:
-        """Ask once for the stack of each suspect that can still tell where it is, and for files of the first ones."""
+        """Ask once for the stack of each suspect that can still tell where it is, and for files of the first ones.
+
+        Where a hang has no suspect, the first of those who wait in it are witnesses.
+        """
         kind = kind_of(case.primary)
         suspects = [suspect for suspect in case.document["suspects"] if suspect.get("rank") is not None]
         if kind not in NOTHING_TO_ASK:
             for suspect in suspects:
                 if (suspect.get("where") or {}).get("line") is None:
                     self._request(case, finding, suspect, "stack")
-        if self._asks_for_files:
-            for suspect in suspects[:MOST_ASKED_FOR_FILES]:
-                for action in FILES_TO_ASK.get(kind, ()):
-                    self._request(case, finding, suspect, action)
+        if not self._asks_for_files:
+            return
+        actions = FILES_TO_ASK.get(kind, ())
+        asked = suspects or (_witnesses(case.document) if _FLIGHT_RECORDER in actions else [])
+        for suspect in asked[:MOST_ASKED_FOR_FILES]:
+            for action in actions:
+                self._request(case, finding, suspect, action)
+        if is_blocking_incident(case):
+            nodes: dict[str, Mapping[str, Any]] = {}
+            for suspect in [*case.document["suspects"], *(asked if not suspects else ())]:
+                nodes.setdefault(str(suspect.get("node") or ""), suspect)
+            for suspect in list(nodes.values())[:MOST_ASKED_FOR_FILES]:
+                self._request(case, finding, suspect, _KERNEL_LOG)
 
     def _request(self, case: Case, finding: Finding, suspect: Mapping[str, Any], action: str) -> None:
-        rank = int(suspect["rank"])
+        rank = -1 if suspect.get("rank") is None else int(suspect["rank"])
+        node = str(suspect.get("node") or finding.identity.node)
+        whose = node if action == _KERNEL_LOG and node else rank
         # The id that JobOperator gives to the same wish: the agent answers once.
-        request = f"{case.primary_key}/{action}/{rank}"
+        request = f"{case.primary_key}/{action}/{whose}"
         if request in case.requested:
             return
         case.requested.append(request)
-        node = str(suspect.get("node") or finding.identity.node)
         identity = Identity(
             cluster=case.cluster, run=case.run, job=case.job, attempt=case.attempt, node=node, rank=rank
         )
-        attributes = {"id": request, "action": action, "rank": rank, "node": node}
+        attributes = {"id": request, "action": action, "rank": rank, "node": node, "incident": case.id}
         event = Event(
             name=EventName.EVIDENCE_REQUEST, identity=identity, time_ns=finding.time_ns, attributes=attributes
         )
@@ -314,6 +330,15 @@ class _Docket:
             if next(self._ended.rows(), None) is None:
                 self._ctx.set_timer(_FORGET, self._record.stamp_ns + KEPT_NS)
             self._ended.put(job, b"%d" % self._record.stamp_ns)
+
+
+def _witnesses(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Ranks that wait, as suspects would be named; nobody says on which node they are."""
+    try:
+        ranks = parse_ranks(str((document.get("victims") or {}).get("ranks") or ""))
+    except ValueError:  # a document of another release
+        return []
+    return [{"rank": rank} for rank in ranks[:MOST_ASKED_FOR_FILES]]
 
 
 def _is_over(case: Case) -> bool:

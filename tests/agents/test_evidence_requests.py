@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,35 @@ def test_the_log_and_the_history_of_a_rank_that_died_can_still_be_had(
         assert len(events_of(found["history"].content)) >= 60
     finally:
         rank.end()
+
+
+def test_what_a_node_sends_has_a_bound(start_rank: Start, watch: Watch) -> None:
+    start_rank(0, 1)
+    watched = watch(requests_per_minute=100, evidence_bytes=40_000)
+    watched.run_until(lambda: watched.events(EventName.RANK_STARTED))
+    for number in range(60):
+        watched.agent.request(request("ring", request_id=f"r{number}"))
+        watched.run_for(0.02)
+    watched.run_until(lambda: watched.agent.health.drops["evidence_over_limit"])
+    watched.run_for(0.3)
+    sizes = [len(file.content) for file in files(watched)]
+    assert 40_000 - sizes[0] < sum(sizes) <= 40_000
+    assert len(sizes) + watched.agent.health.drops["evidence_over_limit"] == 60
+
+
+def test_answers_that_are_kept_bear_the_incidents_name(start_rank: Start, watch: Watch, tmp_path: Path) -> None:
+    start_rank(0, 1)
+    watched = watch(**ON, keeps_answers=True)
+    watched.run_until(lambda: watched.events(EventName.RANK_STARTED))
+    for number, incident in enumerate(("0123456789abcdef", "")):
+        asked = request("ring", request_id=f"r{number}")
+        watched.agent.request(replace(asked, attributes={**asked.attributes, "incident": incident}))
+    watched.run_until(lambda: len(files(watched)) == 2)
+    kept = sorted(path.name for path in (tmp_path / "evidence").iterdir())
+    assert [file.incident for file in files(watched)] == ["0123456789abcdef", ""]
+    assert kept == sorted(
+        (f"0123456789abcdef-{files(watched)[0].name}", files(watched)[1].name),
+    )
 
 
 def test_a_history_keeps_its_bounds() -> None:

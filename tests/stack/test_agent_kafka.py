@@ -18,21 +18,31 @@ from typing import Any
 import pytest
 
 from tests.agents.conftest import RankProcess
+from tests.commands.incidents.documents import ID, document
 from tests.stack.numbered_agent import KEYS, message, number_of
 from tests.stack.parts.kafka import Kafka
 from tests.stack.parts.service import eventually
 from whichrank.agents.kafka_publisher import KafkaPublisher
 from whichrank.agents.priority import Priority
+from whichrank.telemetry.evidence import decode_evidence
 from whichrank.telemetry.otlp import decode_logs
-from whichrank.telemetry.records import Event
-from whichrank.telemetry.topics import TOPIC_BLOCKS, TOPIC_LOGS, TOPIC_METRICS, TOPIC_REQUESTS, TOPIC_SPANS
+from whichrank.telemetry.otlp_encode import encode_payloads
+from whichrank.telemetry.records import Event, Identity, Incident
+from whichrank.telemetry.topics import (
+    TOPIC_BLOCKS,
+    TOPIC_INCIDENTS,
+    TOPIC_LOGS,
+    TOPIC_METRICS,
+    TOPIC_REQUESTS,
+    TOPIC_SPANS,
+)
 from whichrank.telemetry.vocabulary import EventName
 from whichrank.transport.kafka import CLIENTS, make_client
 from whichrank.transport.kafka_client import TopicFacts
 
 PATIENCE_S = 120.0
 SCRIPT = Path(__file__).with_name("numbered_agent.py")
-TOPICS = (TOPIC_BLOCKS, TOPIC_LOGS, TOPIC_SPANS, TOPIC_METRICS, TOPIC_REQUESTS)
+TOPICS = (TOPIC_BLOCKS, TOPIC_LOGS, TOPIC_SPANS, TOPIC_METRICS, TOPIC_REQUESTS, TOPIC_INCIDENTS)
 
 
 def make_topics(kafka: Kafka) -> None:
@@ -480,6 +490,11 @@ def test_a_person_asks_for_evidence_and_gets_it(
         for action in ("ring", "history", "log-tail"):
             code, said = ask(action, "3", "--node", "node-7")
             assert code == 0, said
+        code, said = ask("kernel-log", "3", "--node", "node-7")
+        assert code == 0, said
+        (kernel,) = (tmp_path / "asked").glob("*-node-node-7-kernel.log")
+        assert kernel.read_bytes().startswith((b"# kernel log from ", b"# the kernel log cannot be read: "))
+        kernel.unlink()
         names = {path.name.partition(f"-{rank.pid}")[2]: path for path in (tmp_path / "asked").iterdir()}
         assert sorted(names) == ["-0.log", "-history.ring-events.csv", "-history.ring-events.gz", ".ring.gz"]
         assert "the last words" in names["-0.log"].read_text()
@@ -489,5 +504,68 @@ def test_a_person_asks_for_evidence_and_gets_it(
         assert len(rows) > 40
         code, said = ask("ring", "3", "--node", "node-8", "--wait", "2")
         assert (code, "no answer: no agent on node-8" in said) == (1, True)
+    finally:
+        rank.end()
+
+
+def test_an_incident_and_what_agents_sent_for_it_come_into_one_archive(
+    fresh_kafka: Callable[..., Kafka], command: Callable[..., Any], tmp_path: Path
+) -> None:
+    kafka = fresh_kafka()
+    make_topics(kafka)
+    (tmp_path / "rings" / "job").mkdir(parents=True, mode=0o700)
+    log = tmp_path / "rank.log"
+    rank = RankProcess(tmp_path / "rings" / "job", 1, 2, identity={"WHICHRANK_JOB_ID": "job-1"}, log=str(log))
+    try:
+        rank.say("collectives 20")
+        rank.say("log the last words")
+        rank.say("stand")
+        command(kafka)
+        received = Received(kafka, (TOPIC_BLOCKS, TOPIC_LOGS))
+        eventually(lambda: EventName.RANK_STARTED in names_in(received), what="the start", timeout_s=PATIENCE_S)
+        (attempt,) = {e.identity.attempt for e in events_in(received) if e.name is EventName.RANK_STARTED}
+        suspect = {**document()["suspects"][0], "node": "node-7", "pid": rank.pid}
+        times = {"onset": time.time(), "detected": time.time()}
+        job = {**document()["job"], "attempt": attempt}
+        producer = make_client(kafka.settings()).producer()
+        told = Incident(document=document(job=job, suspects=[suspect], times=times))
+        producer.send(TOPIC_INCIDENTS, ID.encode(), encode_payloads([told]))
+        for action in ("stack", "log_tail", "history", "kernel_log"):
+            wish = {"id": f"k/{action}/1", "action": action, "rank": 1, "node": "", "incident": ID}
+            event = Event(
+                name=EventName.EVIDENCE_REQUEST,
+                identity=Identity(job="job-1", attempt=attempt, rank=1),
+                time_ns=time.time_ns(),
+                attributes=wish,
+            )
+            producer.send(TOPIC_REQUESTS, b"", encode_payloads([event]))
+        assert producer.flush(10.0) == 0
+        producer.close(1.0)
+
+        def answered() -> bool:
+            received.read()
+            logs = [value for topic, _, value in received.messages if topic == TOPIC_LOGS]
+            actions = {piece.action for value in logs for piece in decode_evidence(value)}
+            stacks = any(EventName.RANK_STACK.value.encode() in value for value in logs)
+            return actions == {"log_tail", "history", "kernel_log"} and stacks
+
+        eventually(answered, what="the answers", timeout_s=PATIENCE_S)
+        received.close()
+        flags = ["--kafka", kafka.address, "--out", "a.tar.gz", "--json"]
+        done = subprocess.run(
+            [sys.executable, "-m", "whichrank.commands.main", "incidents", "export", ID[:8], *flags],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            cwd=tmp_path,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        exported = json.loads(done.stdout)
+        ends = ("-0.log", "-history.ring-events.gz", "-request.stack.txt", "/node-7.log")
+        paths = [file["path"] for file in exported["files"]]
+        assert all(any(path.endswith(end) for path in paths) for end in ends), paths
+        assert [(row["what"], row["who"]) for row in exported["missing"]] == [("flight_recorder", "rank 1")]
+        assert exported["problems"] == []
     finally:
         rank.end()

@@ -72,9 +72,33 @@ def test_files_of_the_first_suspects_are_asked_for_once_where_agents_have_them(c
     court.hear(finding(Kind.RANK_NOT_ENTERED, 0, at=70.0, attempt="a2", suspects=suspects))
     asked = [(r.attributes["action"], r.attributes["rank"], r.attributes["node"]) for r in court.requests]
     stacks = [("stack", rank, f"n{rank}") for rank in range(5)]
-    files = [(action, rank, f"n{rank}") for rank in range(2) for action in ("log_tail", "history")]
-    assert asked == [("log_tail", 1, "n1"), *stacks, *files]
+    wanted = ("log_tail", "history", "flight_recorder")
+    files = [(action, rank, f"n{rank}") for rank in range(2) for action in wanted]
+    kernel = [("kernel_log", rank, f"n{rank}") for rank in range(2)]
+    assert asked == [("log_tail", 1, "n1"), ("kernel_log", 1, "n1"), *stacks, *files, *kernel]
     assert len({request.attributes["id"] for request in court.requests}) == len(court.requests)
+    incidents = {request.identity.attempt: request.attributes["incident"] for request in court.requests}
+    assert incidents == {document["job"]["attempt"]: document["id"] for document in court.pages}
+
+
+def test_a_nodes_kernel_log_is_asked_for_once_and_not_where_nothing_blocks(court: Any, finding: Any) -> None:
+    court.asks_for_files = True
+    suspects = [finding(Kind.DESYNC, rank, at=0).body["suspects"][0] for rank in range(4)]
+    court.hear(finding(Kind.DESYNC, 0, at=5.0, suspects=suspects), finding(Kind.DESYNC, 0, at=6.0, step=31, key="x"))
+    kernel = [request for request in court.requests if request.attributes["action"] == "kernel_log"]
+    assert [(request.attributes["node"], request.attributes["rank"]) for request in kernel] == [("n1", 0)]
+    before = len(court.requests)
+    court.hear(finding(Kind.PLANNED_STOP, at=7.0, attempt="a2"), finding(Kind.INPUT_SILENT, at=8.0, attempt="a3"))
+    assert len(court.requests) == before
+
+
+def test_where_a_hang_has_no_suspect_those_who_wait_are_witnesses(court: Any, finding: Any) -> None:
+    court.asks_for_files = True
+    court.hear(finding(Kind.COLLECTIVE_STALLED, at=5.0, victims={"count": 5, "ranks": "3,7-9,12"}))
+    asked = [(r.attributes["action"], r.attributes["rank"]) for r in court.requests]
+    assert asked == [(a, r) for r in (3, 7) for a in ("history", "flight_recorder")] + [("kernel_log", 3)]
+    court.hear(finding(Kind.DEADLOCK, at=6.0, attempt="a2", victims={"count": 5, "ranks": "all of them"}))
+    assert len(court.requests) == len(asked)
 
 
 def test_cleared_resolves_and_back_again_reopens(court: Any, finding: Any) -> None:

@@ -1,0 +1,121 @@
+"""Where a rank's flight recorder is dumped to, and reading such a dump: for torch's own writer, whatever its release.
+
+A dump is written when a collective times out, minutes after the hang began, by a process that may end right after it.
+So places are looked up while the rank lives, and files are read later, in a thread that may block on a file system.
+Only a regular file of the rank's own user that was written since the rank began is taken, never through a link.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+#: A dump of the largest usual buffer (20,000 entries with stacks) has 10 MB; a cut pickle is worth nothing.
+DUMP_BYTES = 16 << 20
+#: The writer may still be at it: a file is taken once it has not changed for so long.
+SETTLED_NS = 1_000_000_000
+#: What names the file but for the rank, in torch's order; the second is the older name.
+PREFIX_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+#: Set: the first variable is the whole name.
+DYNAMIC_VARIABLE = "TORCH_FR_DUMP_DYNAMIC_FILE_NAME"
+#: Where nothing is set, by release: first in the user's cache, until 2.6 in /tmp.
+DEFAULT_NAMES = ("comm_lib_trace_rank_", "nccl_trace_rank_")
+OLD_DEFAULT_FOLDER = "/tmp"
+_WANTED = frozenset({*PREFIX_VARIABLES, DYNAMIC_VARIABLE, "HOME", "XDG_CACHE_HOME"})
+_OFF = frozenset({"", "0", "N", "n", "NO", "no", "F", "f", "FALSE", "false"})
+_MAX_ENVIRONMENT_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DumpPlaces:
+    """Where a rank's dumps may come to lie, the likeliest first."""
+
+    paths: tuple[str, ...]
+    owner_uid: int
+    #: Wall clock: what was written before is of an earlier job.
+    since_ns: int
+
+
+def find_dump_places(pid: int, rank: int, owner_uid: int, since_ns: int) -> DumpPlaces | None:
+    """By the environment that the process began with. None: it may not be read, or is another user's process."""
+    try:
+        # The folder of a process that is not dumpable belongs to root; its environment cannot be read then either.
+        if os.stat(f"/proc/{pid}").st_uid != owner_uid:
+            return None
+        environment = _read_environment(pid)
+        folder = os.readlink(f"/proc/{pid}/cwd")
+        root = _root_of(pid)
+    except OSError:
+        return None
+    paths = tuple(root + path for path in dump_paths(environment, rank, folder))
+    return DumpPlaces(paths=paths, owner_uid=owner_uid, since_ns=since_ns)
+
+
+def dump_paths(environment: Mapping[str, str], rank: int, folder: str) -> tuple[str, ...]:
+    """Absolute paths. folder: where the process began, for relative names."""
+    found: dict[str, None] = {}
+    prefixes = [environment[name] for name in PREFIX_VARIABLES if environment.get(name)]
+    if prefixes:
+        if environment.get(DYNAMIC_VARIABLE, "") not in _OFF:
+            found[os.path.join(folder, prefixes[0])] = None
+        found.update((os.path.join(folder, f"{prefix}{rank}"), None) for prefix in prefixes)
+    else:
+        home = environment.get("HOME", "")
+        cache = environment.get("XDG_CACHE_HOME") or (os.path.join(home, ".cache") if home else "")
+        folders = [os.path.join(cache, "torch")] if cache else []
+        for place in (*folders, OLD_DEFAULT_FOLDER):
+            found.update((os.path.join(folder, place, f"{name}{rank}"), None) for name in DEFAULT_NAMES)
+    return tuple(path for path in found if "\0" not in path)
+
+
+def is_settled(places: DumpPlaces, path: str, now_ns: int) -> bool:
+    """Whether there is a dump that nobody writes at any more. now_ns: wall clock."""
+    try:
+        state = os.lstat(path)
+    except (OSError, ValueError):
+        return False
+    return _is_of_rank(places, state) and now_ns - state.st_mtime_ns >= SETTLED_NS
+
+
+def read_dump(places: DumpPlaces, path: str) -> bytes:
+    """A dump as it lies there; empty if it is gone, too large, a link, or not of this rank's user. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        state = os.fstat(fd)
+        if not _is_of_rank(places, state):
+            return b""
+        with open(fd, "rb", closefd=False) as file:
+            return file.read(DUMP_BYTES)
+    finally:
+        os.close(fd)
+
+
+def _is_of_rank(places: DumpPlaces, state: os.stat_result) -> bool:
+    return (
+        stat.S_ISREG(state.st_mode)
+        and state.st_uid == places.owner_uid
+        and 0 < state.st_size <= DUMP_BYTES
+        and state.st_mtime_ns >= places.since_ns
+    )
+
+
+def _read_environment(pid: int) -> dict[str, str]:
+    """The variables that matter here, and no others. Raises OSError."""
+    with open(f"/proc/{pid}/environ", "rb") as file:
+        raw = file.read(_MAX_ENVIRONMENT_BYTES)
+    found: dict[str, str] = {}
+    for item in raw.split(b"\0"):
+        name, _, value = item.partition(b"=")
+        with contextlib.suppress(UnicodeDecodeError):
+            if name.decode() in _WANTED:
+                found[name.decode()] = os.fsdecode(value)
+    return found
+
+
+def _root_of(pid: int) -> str:
+    """What stands before a path of that process here: nothing, unless it sees other mounts. Raises OSError."""
+    own, theirs = (os.readlink(f"/proc/{who}/ns/mnt") for who in ("self", str(pid)))
+    return "" if own == theirs else f"/proc/{pid}/root"

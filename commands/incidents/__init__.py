@@ -1,0 +1,117 @@
+"""``whichrank incidents list|show|export``: what was found, and all that is known of one incident in one file.
+
+Flags only; each command is a module beside this one and is imported when it is called.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..run_directory import Unusable
+from ..settings import SettingsError, TopicsOptions, load_settings
+
+if TYPE_CHECKING:
+    from .chosen import Source
+
+EXIT_USAGE = 2
+
+ID = typer.Argument(metavar="ID", help="as incidents list names it; its beginning is enough")
+FROM = typer.Option("--from", metavar="DIR", help="folder of a run; default: the newest whichrank-out/*")
+KAFKA = typer.Option(metavar="HOST:PORT", help="read the topics of these brokers instead")
+PAIRS = typer.Option("--set", metavar="KEY=VALUE", help="any other key, as kafka_tls=true")
+CONFIG = typer.Option(help="settings file (TOML); default ./whichrank.toml")
+JSON = typer.Option("--json", help="one JSON object on stdout")
+
+incidents_app = typer.Typer(
+    help="What was found: list it, look at it, put all of it into one file.", no_args_is_help=True
+)
+
+
+@incidents_app.command("list")
+def list_command(
+    run: Annotated[Path | None, FROM] = None,
+    kafka: Annotated[str | None, KAFKA] = None,
+    as_json: Annotated[bool, JSON] = False,
+    pairs: Annotated[list[str] | None, PAIRS] = None,
+    config: Annotated[Path | None, CONFIG] = None,
+) -> None:
+    """All incidents, the oldest first; those that went into others are marked."""
+    from .show import list_incidents
+
+    with _one_line():
+        list_incidents(_source(run, kafka, pairs, config), as_json=as_json)
+
+
+@incidents_app.command("show")
+def show_command(
+    incident: Annotated[str, ID],
+    run: Annotated[Path | None, FROM] = None,
+    kafka: Annotated[str | None, KAFKA] = None,
+    as_json: Annotated[bool, JSON] = False,
+    pairs: Annotated[list[str] | None, PAIRS] = None,
+    config: Annotated[Path | None, CONFIG] = None,
+) -> None:
+    """One incident: who, since when, why, and who only looks guilty."""
+    from .show import show_incident
+
+    with _one_line():
+        show_incident(_source(run, kafka, pairs, config), incident, as_json=as_json)
+
+
+@incidents_app.command("export")
+def export_command(
+    incident: Annotated[str, ID],
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="the archive; default ./incident-ID.tar.gz")] = None,
+    force: Annotated[bool, typer.Option("--force", help="replace the archive if it is there")] = False,
+    run: Annotated[Path | None, FROM] = None,
+    kafka: Annotated[str | None, KAFKA] = None,
+    as_json: Annotated[bool, JSON] = False,
+    pairs: Annotated[list[str] | None, PAIRS] = None,
+    config: Annotated[Path | None, CONFIG] = None,
+) -> None:
+    """One archive for a ticket: the incident in words and as JSON, and its evidence.
+
+    Stacks, rings, the last log lines and minutes of the suspects, flight
+    recorders' dumps, the kernel log of their nodes; the manifest has sizes
+    and hashes, and says what is missing and why. The same incident gives the
+    same bytes.
+
+    Exit status: 0; 2 if there is no such incident or the archive cannot be
+    written.
+    """
+    from .export import export_incident
+
+    with _one_line():
+        export_incident(_source(run, kafka, pairs, config), incident, out=out, force=force, as_json=as_json)
+
+
+class _one_line:  # reads as a statement
+    """What is wrong is told in one line, and the program ends."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        from ...transport.kafka_client import KafkaTrouble
+
+        if isinstance(error, Unusable | KafkaTrouble | SettingsError):
+            for line in str(error).splitlines():
+                typer.echo(f"whichrank: {line}", err=True)
+            raise typer.Exit(EXIT_USAGE) from None
+
+
+def _source(run: Path | None, kafka: str | None, pairs: list[str] | None, config: Path | None) -> Source:
+    """Raises Unusable, SettingsError, KafkaTrouble."""
+    if kafka is None:
+        from .run_source import RunSource
+
+        return RunSource(run)
+    if run is not None:
+        raise Unusable("--from and --kafka: choose one of them")
+    from ...transport.kafka import make_client
+    from .kafka_source import KafkaSource
+
+    settings, _ = load_settings(TopicsOptions, {"kafka": kafka}, config, pairs or ())
+    return KafkaSource(make_client(settings.kafka_settings()), kafka)

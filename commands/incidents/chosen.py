@@ -1,0 +1,114 @@
+"""One incident and what belongs to it: found by its id, or the beginning of it, among all revisions. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ...telemetry.incident import Document
+from ..run_directory import Unusable
+
+#: Evidence of one node is 20 MB; of one incident so much is taken at most.
+MAX_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptFile:
+    """A piece of evidence under the name that an agent gives it: INCIDENT-LAUNCH-rank-00002-PID-WHAT."""
+
+    name: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """One incident: its revisions, oldest first, and the last one of each incident that was merged into it."""
+
+    revisions: tuple[Document, ...]
+    merged: tuple[Document, ...] = ()
+
+    @property
+    def last(self) -> Document:
+        return self.revisions[-1]
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(str(document["id"]) for document in (self.last, *self.merged))
+
+    def suspects(self) -> list[dict[str, Any]]:
+        """Of the incident and of those that are part of it, each once."""
+        found: dict[tuple[str, str, str], dict[str, Any]] = {}
+        for document in (self.last, *self.merged):
+            for suspect in document.get("suspects") or ():
+                found.setdefault((str(suspect.get("scope")), str(suspect.get("id")), str(suspect.get("pid"))), suspect)
+        return list(found.values())
+
+
+class Source(Protocol):
+    """``where`` says what is read; ``problems`` what could not be, one line each."""
+
+    where: str
+    problems: list[str]
+
+    def revisions(self) -> list[Document]:
+        """All there are, in the order in which they were concluded. Raises Unusable, KafkaTrouble."""
+        ...
+
+    def evidence(self, chosen: Chosen) -> list[KeptFile]:
+        """What agents have kept or sent for this incident. Raises Unusable, KafkaTrouble."""
+        ...
+
+    def run(self) -> dict[str, Any] | None:
+        """run.json; None where there is none."""
+        ...
+
+
+def choose(revisions: Sequence[Document], wanted: str) -> Chosen:
+    """The incident of an id or of its beginning; of one that was merged, the one that took it over.
+
+    Raises Unusable.
+    """
+    by_id: dict[str, list[Document]] = {}
+    for document in revisions:
+        by_id.setdefault(str(document["id"]), []).append(document)
+    found = [id_ for id_ in by_id if id_ == wanted] or [id_ for id_ in by_id if wanted and id_.startswith(wanted)]
+    if not found:
+        raise Unusable(f"no incident {wanted}; whichrank incidents list names the {len(by_id)} there are")
+    if len(found) > 1:
+        raise Unusable(f"{wanted} is the beginning of {len(found)} incidents: {', '.join(sorted(found)[:4])}")
+    seen = {found[0]}
+    last = by_id[found[0]][-1]
+    while (into := last.get("merged_into")) in by_id and into not in seen:
+        seen.add(str(into))
+        last = by_id[str(into)][-1]
+    merged = _merged_into(str(last["id"]), by_id)
+    return Chosen(revisions=tuple(by_id[str(last["id"])]), merged=tuple(merged))
+
+
+def _merged_into(id_: str, by_id: dict[str, list[Document]]) -> list[Document]:
+    """Last revisions of all that went into it, directly or by way of others."""
+    family, grew = {id_}, True
+    while grew:
+        more = {other for other, of in by_id.items() if of[-1].get("merged_into") in family} - family
+        grew, family = bool(more), family | more
+    return [by_id[other][-1] for other in by_id if other in family and other != id_]
+
+
+def belongs(name: str, chosen: Chosen) -> bool:
+    """Whether a file is of this incident: asked for by it, or of a suspect, or a stack of one who waited meanwhile."""
+    if name.startswith(tuple(f"{id_}-" for id_ in chosen.ids)):
+        return True
+    attempts = {str((document.get("job") or {}).get("attempt")) for document in (chosen.last, *chosen.merged)}
+    launch, separator, rest = name.partition("-rank-")
+    if not separator or "-" in launch:  # another incident has asked for it
+        return False
+    if launch in attempts and rest.endswith(".stack.txt"):
+        return True
+    rank, _, rest = rest.partition("-")
+    pid = rest.partition("-")[0].partition(".")[0]
+    for suspect in chosen.suspects():
+        same_rank = suspect.get("rank") is not None and rank == f"{int(suspect['rank']):05d}"
+        if same_rank and (launch in attempts or pid == str(suspect.get("pid"))):
+            return True
+    return False

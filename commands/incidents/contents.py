@@ -1,0 +1,146 @@
+"""What goes into an incident's archive, under which name, and what should be there and is not. Pure."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ...agents.flight_dumps import DUMP_BYTES
+from ...processors.cluster.operator import FILES_TO_ASK, MOST_ASKED_FOR_FILES, NOTHING_TO_ASK
+from ...telemetry.vocabulary import Bucket, Kind
+from .chosen import Chosen, KeptFile
+
+#: INCIDENT-LAUNCH-rank-00002-PID-WHAT or INCIDENT-LAUNCH-node-NAME-kernel.log, the incident only of what it asked for.
+_NAME = re.compile(
+    r"(?:(?P<incident>[0-9a-f]{16})-)?(?P<launch>.*?)-"
+    r"(?:rank-(?P<rank>\d{1,8})-(?P<pid>\d{1,10})(?P<rest>[-.].*)|node-(?P<node>.+)-kernel\.log)\Z"
+)
+#: A name may come over the network; it is no way out of the archive's folder.
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+|\A\.+")
+#: By the end of a name: the action that asks for it, and in words what it is.
+_KINDS: tuple[tuple[str, str, str], ...] = (
+    (".dump.gz", "flight_recorder", "flight recorder's dump"),
+    (".stack.txt", "stack", "stack"),
+    ("-history.ring-events.gz", "history", "events of the last minutes"),
+    (".ring.gz", "ring", "ring"),
+    (".log", "log_tail", "end of its output"),
+)
+_WHY_MISSING = {
+    "stack": "it moved on, had ended, or could not be read (py-spy missing, no right to trace)",
+    "log_tail": "its output goes to a pipe or a terminal, or it had ended before it was known",
+    "history": "its ring held nothing, or it was not known to the node's agent",
+    "flight_recorder": "it has written no dump where TORCH_FR_DUMP_TEMP_FILE or its default says; torch writes one when"
+    " a collective times out, and a rank that stands still may be unable to",
+    "kernel_log": "the node's agent was not asked, or its folder is not part of this run's",
+}
+_NOT_BLOCKING = frozenset({Bucket.PLANNED.value, Bucket.TELEMETRY.value})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A file of the archive. action: which request gives it, "" of ours."""
+
+    path: str
+    content: bytes
+    what: str
+    action: str = ""
+    rank: int | None = None
+    node: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    what: str
+    who: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.what.replace('_', ' ')} of {self.who}: {self.why}"
+
+
+def arrange(files: Iterable[KeptFile], chosen: Chosen) -> list[Entry]:
+    """Evidence by rank and node; dumps together and unpacked, as analysers want them. In order of paths.
+
+    What is there twice (a stack that the agent took by itself, and in answer to a request) is taken once.
+    """
+    entries: dict[str, Entry] = {}
+    taken: set[tuple[str, int | None, bytes]] = set()
+    for file in sorted(files, key=lambda file: (not file.name.startswith(str(chosen.last["id"])), file.name)):
+        for entry in _places(file):
+            same = (entry.action, entry.rank, entry.content)
+            if same not in taken and entry.path in entries:
+                continue
+            if same not in taken:
+                taken.add(same)
+                entries[entry.path] = entry
+            break
+    return sorted(entries.values(), key=lambda entry: entry.path)
+
+
+def _places(file: KeptFile) -> Iterator[Entry]:
+    """Where a file may go: the first place that is free."""
+    safe = _UNSAFE.sub("_", file.name)
+    found = _NAME.match(safe)
+    if found is None:
+        yield Entry(path=f"evidence/{safe}", content=file.content, what="evidence")
+        return
+    incident, launch, node = found["incident"] or "", found["launch"], found["node"]
+    if node is not None:
+        for path in (f"kernel-log/{node}.log", f"kernel-log/{node}-{incident or launch}.log"):
+            yield Entry(path=path, content=file.content, what="kernel log", action="kernel_log", node=node)
+        return
+    rank, pid, rest = int(found["rank"]), found["pid"], found["rest"].removeprefix("-")
+    action, what = next(((a, w) for end, a, w in _KINDS if found["rest"].endswith(end)), ("", "evidence"))
+    folder, content = f"rank-{rank:05d}", file.content
+    if action == "flight_recorder":
+        raw = _unpack(content)
+        if raw is not None:
+            name = rest.removesuffix(".dump.gz").lstrip(".") or "dump"
+            for path in (f"flight-recorder/{name}", f"flight-recorder/{launch}-{pid}/{name}"):
+                yield Entry(path=path, content=raw, what=what, action=action, rank=rank)
+    name = f"{launch}-{pid}{'' if rest.startswith('.') else '-'}{rest}"
+    for path in (f"{folder}/{name}", f"{folder}/{incident}/{name}"):
+        yield Entry(path=path, content=content, what=what, action=action, rank=rank)
+
+
+def _unpack(content: bytes) -> bytes | None:
+    """None for what is no whole gzip of a dump's size."""
+    unpacker = zlib.decompressobj(wbits=31)
+    try:
+        raw = unpacker.decompress(content, DUMP_BYTES + 1)
+    except zlib.error:
+        return None
+    return raw if unpacker.eof and len(raw) <= DUMP_BYTES else None
+
+
+def find_missing(chosen: Chosen, entries: Iterable[Entry]) -> list[Missing]:
+    """What an incident of this kind asks for, and is not there."""
+    document, there = chosen.last, list(entries)
+    try:
+        kind = Kind(document.get("kind"))
+    except ValueError:  # of a later release
+        return []
+    ranks = [suspect for suspect in document.get("suspects") or () if suspect.get("rank") is not None]
+    actions = [*(() if kind in NOTHING_TO_ASK else ("stack",)), *FILES_TO_ASK.get(kind, ())]
+    missing = []
+    for suspect in ranks[:MOST_ASKED_FOR_FILES]:
+        for action in actions:
+            if not any(entry.action == action and entry.rank == suspect["rank"] for entry in there):
+                missing.append(Missing(what=action, who=f"rank {suspect['rank']}", why=_WHY_MISSING[action]))
+    if document.get("bucket") not in _NOT_BLOCKING:
+        missing += _missing_kernel_logs(document.get("suspects") or (), there)
+    return missing
+
+
+def _missing_kernel_logs(suspects: Iterable[dict[str, Any]], there: list[Entry]) -> Iterator[Missing]:
+    nodes = list(dict.fromkeys(str(suspect["node"]) for suspect in suspects if suspect.get("node")))
+    for node in nodes[:MOST_ASKED_FOR_FILES]:
+        entry = next((entry for entry in there if entry.action == "kernel_log" and entry.node == node), None)
+        if entry is None:
+            yield Missing(what="kernel_log", who=node, why=_WHY_MISSING["kernel_log"])
+        elif entry.content.startswith(b"# the kernel log cannot be read: "):
+            why = entry.content.decode("utf-8", "replace").partition(": ")[2].strip()
+            yield Missing(what="kernel_log", who=node, why=why)

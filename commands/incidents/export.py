@@ -1,0 +1,138 @@
+"""``whichrank incidents export``: the archive. The same incident and evidence give the same bytes."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import tarfile
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from ...agents.log_tail import redact
+from ..run import say
+from ..run_directory import Unusable
+from .chosen import Chosen, Source, choose
+from .contents import Entry, Missing, arrange, find_missing
+from .words import readme
+
+SCHEMA = 1
+MANIFEST = "manifest.json"
+
+
+def export_incident(source: Source, wanted: str, *, out: Path | None, force: bool, as_json: bool) -> None:
+    """Raises Unusable, KafkaTrouble."""
+    chosen = choose(source.revisions(), wanted)
+    id_ = str(chosen.last["id"])
+    path = out or Path(f"incident-{id_}.tar.gz")
+    if path.exists() and not force:
+        raise Unusable(f"{path}: exists already; choose another --out, or --force")
+    entries = arrange(source.evidence(chosen), chosen)
+    missing = find_missing(chosen, entries)
+    entries = [*_own_entries(chosen, source.run(), entries, missing), *entries]
+    manifest = _manifest(chosen, entries, missing, source.problems)
+    entries.append(Entry(path=MANIFEST, content=_json(manifest), what="sizes and hashes"))
+    archive = pack(f"incident-{id_}", entries, int(chosen.last["times"].get("detected") or 0))
+    try:
+        _write(path, archive)
+    except OSError as error:
+        raise Unusable(f"{path}: cannot be written: {error.strerror or error}; choose another --out") from error
+    if as_json:
+        told = {name: manifest[name] for name in ("incident", "revision", "files", "missing", "problems")}
+        print(json.dumps({"schema": SCHEMA, "archive": str(path), "bytes": len(archive), "from": source.where, **told}))
+        return
+    if not id_.startswith(wanted):
+        say(f"{wanted} went into incident {id_}; this is that one")
+    for problem in source.problems:
+        say(problem)
+    print(f"{path}: {len(entries)} files, {len(archive)} bytes")
+    for each in missing:
+        print(f"missing: {each}")
+
+
+def pack(folder: str, entries: Iterable[Entry], time_s: int) -> bytes:
+    """A .tar.gz that depends on nothing but these: no owner, no clock, files in order of their paths."""
+    raw = io.BytesIO()
+    with (
+        gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=6, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for entry in sorted(entries, key=lambda entry: entry.path):
+            member = tarfile.TarInfo(f"{folder}/{entry.path}")
+            member.size, member.mtime, member.mode = len(entry.content), max(time_s, 0), 0o644
+            archive.addfile(member, io.BytesIO(entry.content))
+    return raw.getvalue()
+
+
+def _own_entries(
+    chosen: Chosen, run: dict[str, Any] | None, evidence: list[Entry], missing: list[Missing]
+) -> list[Entry]:
+    document = {
+        "schema": SCHEMA,
+        "incident": without_secrets(chosen.last),
+        "revisions": [without_secrets(each) for each in chosen.revisions],
+        "merged": [without_secrets(each) for each in chosen.merged],
+    }
+    files = [f"{'incident.json':<44} all revisions", f"{MANIFEST:<44} sizes, hashes, what is missing"]
+    files += [f"{entry.path:<44} {entry.what}, {len(entry.content)} bytes" for entry in evidence]
+    text = readme(chosen, run, files, [str(each) for each in missing])
+    return [
+        Entry(path="README.txt", content=redact(text.encode("utf-8", "replace")), what="the incident in words"),
+        Entry(path="incident.json", content=_json(document), what="all revisions"),
+    ]
+
+
+def _manifest(chosen: Chosen, entries: list[Entry], missing: list[Missing], problems: list[str]) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "incident": chosen.last["id"],
+        "revision": chosen.last["revision"],
+        "whichrank": _release(),
+        "files": [
+            {
+                "path": entry.path,
+                "what": entry.what,
+                "rank": entry.rank,
+                "node": entry.node,
+                "bytes": len(entry.content),
+                "sha256": hashlib.sha256(entry.content).hexdigest(),
+            }
+            for entry in sorted(entries, key=lambda entry: entry.path)
+        ],
+        "missing": [{"what": each.what, "who": each.who, "why": each.why} for each in missing],
+        "problems": list(problems),
+    }
+
+
+def without_secrets(value: Any) -> Any:
+    """JSON data with its texts redacted: of an exception's message nobody knows what it holds."""
+    if isinstance(value, str):
+        return redact(value.encode("utf-8", "surrogatepass")).decode("utf-8", "replace")
+    if isinstance(value, dict):
+        return {name: without_secrets(item) for name, item in value.items()}
+    return [without_secrets(item) for item in value] if isinstance(value, list) else value
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "replace")
+
+
+def _write(path: Path, content: bytes) -> None:
+    """In one piece. Raises OSError."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        partial.write_bytes(content)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _release() -> str:
+    try:
+        return version("whichrank")
+    except PackageNotFoundError:
+        return "unknown"

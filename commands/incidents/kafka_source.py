@@ -1,0 +1,89 @@
+"""Incidents and evidence on Kafka's topics, as far as retention has left them. Reads only."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from ...agents.evidence import kept_name
+from ...telemetry.evidence import EvidencePiece, decode_evidence, join_pieces
+from ...telemetry.incident import Document, check_document
+from ...telemetry.otlp import decode_logs
+from ...telemetry.records import Event, Incident
+from ...telemetry.topics import TOPIC_INCIDENTS, TOPIC_LOGS
+from ...telemetry.vocabulary import EventName
+from ...transport.kafka_client import Client
+from ...transport.kafka_read import read_whole
+from .chosen import MAX_BYTES, Chosen, KeptFile, belongs
+
+#: What was seen so long before an incident's onset may belong to it.
+_BEFORE_S = 60.0
+_S = 1_000_000_000
+
+
+class KafkaSource:
+    """Topics from their beginnings: what retention has left."""
+
+    def __init__(self, client: Client, brokers: str) -> None:
+        self._client = client
+        self.where = f"Kafka at {brokers}"
+        self.problems: list[str] = []
+
+    def revisions(self) -> list[Document]:
+        found: dict[tuple[str, int], Document] = {}
+        for message in read_whole(self._client, TOPIC_INCIDENTS):
+            for payload in decode_logs(TOPIC_INCIDENTS, message.value):
+                if not isinstance(payload, Incident):
+                    continue
+                document = dict(payload.document)
+                if check_document(document):
+                    self.problems.append(
+                        f"{TOPIC_INCIDENTS} {message.partition}/{message.offset}: no incident document"
+                    )
+                else:
+                    found.setdefault((str(document["id"]), int(document["revision"])), document)
+        return sorted(found.values(), key=lambda document: (document["times"]["onset"], int(document["revision"])))
+
+    def evidence(self, chosen: Chosen) -> list[KeptFile]:
+        job = str((chosen.last.get("job") or {}).get("id") or "")
+        since_ns = int((float(chosen.last["times"]["onset"]) - _BEFORE_S) * _S)
+        pieces: list[EvidencePiece] = []
+        stacks: dict[str, KeptFile] = {}
+        left_bytes = MAX_BYTES
+        for message in read_whole(self._client, TOPIC_LOGS):
+            if message.stamp_ns < since_ns:
+                continue
+            for piece in decode_evidence(message.value):
+                if piece.identity.job == job and belongs(kept_name(piece), chosen):
+                    left_bytes -= len(piece.content)
+                    if left_bytes >= 0:
+                        pieces.append(piece)
+            if EventName.RANK_STACK.value.encode() in message.value:
+                for stack in _stacks(message.value, job):
+                    if belongs(stack.name, chosen):
+                        stacks[stack.name] = stack
+        if left_bytes < 0:
+            self.problems.append(f"{TOPIC_LOGS}: more than {MAX_BYTES >> 20} MB for one incident; the rest is left")
+        files = join_pieces(pieces)
+        if missing := len({(piece.request_id, piece.name) for piece in pieces}) - len(files):
+            self.problems.append(f"{TOPIC_LOGS}: of {missing} more files only parts are there")
+        return [*(KeptFile(name=kept_name(file), content=file.content) for file in files), *stacks.values()]
+
+    def run(self) -> dict[str, Any] | None:
+        return None
+
+
+def _stacks(value: bytes, job: str) -> Iterator[KeptFile]:
+    """Stacks that agents have told as events, as the files that they keep of them."""
+    for payload in decode_logs(TOPIC_LOGS, value):
+        if not isinstance(payload, Event) or payload.name is not EventName.RANK_STACK or payload.identity.job != job:
+            continue
+        values, identity = payload.attributes, payload.identity
+        who = f"{identity.attempt}-rank-{identity.rank:05d}-{values.get('pid', 0)}"
+        lines = [line.split("\t") for line in str(values.get("stack", "")).splitlines()]
+        if lines:
+            moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(payload.time_ns / 1e9))
+            text = "".join(f"{':'.join(place)} {function}\n" for *place, function in lines)
+            content = f"# rank {identity.rank}, {moment}, innermost last\n{text}".encode("utf-8", "replace")
+            yield KeptFile(name=f"{who}-{values.get('why', 'asked')}.stack.txt", content=content)

@@ -1,0 +1,86 @@
+"""Incidents and evidence in the folder of ``whichrank run``. Reads only."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from ...telemetry.incident import Document
+from ..incident_log import read_lines
+from ..run_directory import EVIDENCE_FOLDER, INCIDENTS_FILE, RunDirectory, Unusable
+from .chosen import MAX_BYTES, Chosen, KeptFile, belongs
+
+RUNS_FOLDER = Path("whichrank-out")
+MAX_FILES = 4096
+
+
+class RunSource:
+    """The folder of ``whichrank run``; of several nodes, also the folders of the others where they lie in it."""
+
+    def __init__(self, path: Path | None) -> None:
+        """None: the newest run below ``whichrank-out``. Raises Unusable."""
+        self._directory = RunDirectory(path or _newest_run())
+        self.where = str(self._directory.path)
+        self.problems: list[str] = []
+
+    def revisions(self) -> list[Document]:
+        path = self._directory.incidents
+        try:
+            lines = list(read_lines(path))
+        except FileNotFoundError:
+            raise Unusable(f"{path}: not there; is {self.where} the folder of a run? (--from)") from None
+        except OSError as error:
+            raise Unusable(f"{path}: cannot be read: {error.strerror or error}") from error
+        for number, line, document in lines:
+            if document is None and line.strip():
+                self.problems.append(f"{path}: line {number} is no incident document, and left out")
+        return [document for _, _, document in lines if document is not None]
+
+    def evidence(self, chosen: Chosen) -> list[KeptFile]:
+        files: list[KeptFile] = []
+        left_bytes = MAX_BYTES
+        for folder in (self._directory.evidence, *sorted(self._directory.path.glob(f"node-*/{EVIDENCE_FOLDER}"))):
+            for entry in self._listing(folder):
+                if not belongs(entry.name, chosen):
+                    continue
+                if len(files) >= MAX_FILES or entry.stat(follow_symlinks=False).st_size > left_bytes:
+                    self.problems.append(f"{folder}: more than {MAX_BYTES >> 20} MB for one incident; the rest is left")
+                    return files
+                try:
+                    content = Path(entry.path).read_bytes()
+                except OSError as error:
+                    self.problems.append(f"{entry.path}: {error.strerror or error}")
+                    continue
+                left_bytes -= len(content)
+                files.append(KeptFile(name=entry.name, content=content))
+        return files
+
+    def run(self) -> dict[str, Any] | None:
+        try:
+            return self._directory.read_run()
+        except Unusable as unusable:
+            self.problems.append(str(unusable))
+            return None
+
+    def _listing(self, folder: Path) -> list[os.DirEntry[str]]:
+        try:
+            with os.scandir(folder) as entries:
+                found = [entry for entry in entries if entry.is_file(follow_symlinks=False)]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            self.problems.append(f"{folder}: {error.strerror or error}")
+            return []
+        return sorted((entry for entry in found if not entry.name.startswith(".")), key=lambda entry: entry.name)
+
+
+def _newest_run() -> Path:
+    """Raises Unusable."""
+    try:
+        runs = [path for path in RUNS_FOLDER.iterdir() if (path / INCIDENTS_FILE).is_file()]
+    except OSError:
+        runs = []
+    if not runs:
+        raise Unusable(f"{RUNS_FOLDER}: no run in it; name the folder of one with --from, or --kafka")
+    return max(runs, key=lambda path: ((path / INCIDENTS_FILE).stat().st_mtime_ns, path.name))

@@ -7,6 +7,7 @@ said, with little confidence, instead of a cause.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from .launcher import ROOT_RULE
@@ -38,6 +39,7 @@ CONFIDENCE = {0: 0.95, 1: 0.9, 2: 0.6, 3: 0.5, 4: 0.6, 5: 0.4, 6: 0.3, 7: 0.3, 9
 OUTLIVED_STEPS = 50
 #: Stamps closer than this do not order two lines.
 SAME_MOMENT_S = 0.5
+NATIVE = re.compile(r"\.(?:c|cc|cpp|cu|cuh|h|hpp):\d+$")
 #: Error lines so close before an exception tell of the same thing.
 PRECURSOR_LINES = 60
 NUMERIC_WARNING = (
@@ -95,6 +97,8 @@ def terminal(episode: Episode) -> Group | None:
         for group in episode.of(Role.INITIATING, Role.CASCADE)
         if group.first.form is not Form.LAUNCHER and not _is_logged(group) and not group.first.wraps
     ]
+    if not ending:
+        ending = [group for group in episode.of(Role.INITIATING, Role.CONFIRMATION) if not group.first.wraps]
     return min(ending, key=_place) if ending else None
 
 
@@ -114,8 +118,9 @@ def precursors(episode: Episode) -> list[Group]:
 
 
 def _is_logged(group: Group) -> bool:
+    """An error line of the program's own logger; what native code writes (file.cpp:12) is no comment but the event."""
     first = group.first
-    return first.form is Form.MESSAGE and first.line.level in LOUD_LEVELS and bool(first.line.logger or not first.rule)
+    return first.form is Form.MESSAGE and first.line.level in LOUD_LEVELS and not NATIVE.search(first.line.logger)
 
 
 def _deciding(episodes: Sequence[Episode]) -> tuple[Episode, list[tuple[int, Group]]]:

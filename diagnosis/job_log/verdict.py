@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from .launcher import ROOT_RULE
 from .model import Episode, Form, Group, Rank, Restart, Role, Verdict
 from .prefix import LOUD_LEVELS
+from .tracebacks import CUT_OFF
 from .witnesses import of_exit_code, signal_of
 
 #: Lower is nearer to the cause.
@@ -169,7 +170,7 @@ def _tier(group: Group, episode: Episode) -> int:
     if first.role is Role.TEARDOWN:
         return TIER_TEARDOWN
     tier = TIERS[first.failure.rank]
-    if first.failure.name == "error_message":
+    if first.failure.name == "error_message" or first.exception == CUT_OFF:
         return TIER_UNEXPLAINED
     if tier == 1 and first.line.level in ("WARN", "WARNING"):
         return TIER_WARNING

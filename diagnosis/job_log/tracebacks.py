@@ -42,11 +42,17 @@ ENDING = frozenset(
 MESSAGE_LINES = 12
 MOST_FRAMES = 200
 MOST_CHAIN = 16
-MOST_STREAMS = 4096
+MOST_STREAMS = 1 << 14
+FEW_STREAMS = 64
 #: Lines of others that may stand between two of one stream before it counts as silent.
 SILENT_LINES = 400
+LINES_PER_STREAM = 24
 #: After the last line of an exception its stream may still say that it was a cause.
 TRAILING_LINES = 12
+
+
+#: Stands for the type of an exception whose traceback has no end in the log.
+CUT_OFF = "Traceback"
 
 
 class Link(Enum):
@@ -103,6 +109,7 @@ class Tracebacks:
     def __init__(self) -> None:
         self._open: dict[tuple[int, int | None, int | None, str | None], _Open] = {}
         self.done: list[list[Raised]] = []
+        self._looked_at = 0
         self._ignored: set[tuple[int, int | None, int | None, str | None]] = set()
 
     def wants_next(self) -> bool:
@@ -188,11 +195,16 @@ class Tracebacks:
         return False
 
     def _end_silent(self, line: Line) -> None:
+        # With thousands of ranks in one log a rank's next line is thousands of lines away; and looking at all is dear.
+        if len(self._open) > FEW_STREAMS and 0 <= line.number - self._looked_at < FEW_STREAMS:
+            return
+        self._looked_at = line.number
+        silent_lines = SILENT_LINES + LINES_PER_STREAM * len(self._open)
         for stream, chain in list(self._open.items()):
             if stream[0] != line.source:
                 self._finish(stream)
                 continue
-            patience = TRAILING_LINES if chain.is_raised and chain.link is None else SILENT_LINES
+            patience = TRAILING_LINES if chain.is_raised and chain.link is None else silent_lines
             if line.number - chain.last_number > patience:
                 self._finish(stream)
 
@@ -202,7 +214,7 @@ class Tracebacks:
         if not raised:
             first = chain.chain[0]
             # Cut off before its end: that something was raised is all that is known.
-            first.kind, first.line = "Traceback", first.first
+            first.kind, first.line = CUT_OFF, first.first
             raised = [first]
         if chain.is_ignored:
             for each in raised:

@@ -7,11 +7,13 @@ said, with little confidence, instead of a cause.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from .launcher import ROOT_RULE
 from .model import Episode, Form, Group, Rank, Restart, Role, Verdict
 from .prefix import LOUD_LEVELS
+from .tracebacks import CUT_OFF
 from .witnesses import of_exit_code, signal_of
 
 #: Lower is nearer to the cause.
@@ -38,6 +40,7 @@ CONFIDENCE = {0: 0.95, 1: 0.9, 2: 0.6, 3: 0.5, 4: 0.6, 5: 0.4, 6: 0.3, 7: 0.3, 9
 OUTLIVED_STEPS = 50
 #: Stamps closer than this do not order two lines.
 SAME_MOMENT_S = 0.5
+NATIVE = re.compile(r"\.(?:c|cc|cpp|cu|cuh|h|hpp):\d+$")
 #: Error lines so close before an exception tell of the same thing.
 PRECURSOR_LINES = 60
 NUMERIC_WARNING = (
@@ -95,6 +98,8 @@ def terminal(episode: Episode) -> Group | None:
         for group in episode.of(Role.INITIATING, Role.CASCADE)
         if group.first.form is not Form.LAUNCHER and not _is_logged(group) and not group.first.wraps
     ]
+    if not ending:
+        ending = [group for group in episode.of(Role.INITIATING, Role.CONFIRMATION) if not group.first.wraps]
     return min(ending, key=_place) if ending else None
 
 
@@ -114,8 +119,9 @@ def precursors(episode: Episode) -> list[Group]:
 
 
 def _is_logged(group: Group) -> bool:
+    """An error line of the program's own logger; what native code writes (file.cpp:12) is no comment but the event."""
     first = group.first
-    return first.form is Form.MESSAGE and first.line.level in LOUD_LEVELS and bool(first.line.logger or not first.rule)
+    return first.form is Form.MESSAGE and first.line.level in LOUD_LEVELS and not NATIVE.search(first.line.logger)
 
 
 def _deciding(episodes: Sequence[Episode]) -> tuple[Episode, list[tuple[int, Group]]]:
@@ -164,7 +170,7 @@ def _tier(group: Group, episode: Episode) -> int:
     if first.role is Role.TEARDOWN:
         return TIER_TEARDOWN
     tier = TIERS[first.failure.rank]
-    if first.failure.name == "error_message":
+    if first.failure.name == "error_message" or first.exception == CUT_OFF:
         return TIER_UNEXPLAINED
     if tier == 1 and first.line.level in ("WARN", "WARNING"):
         return TIER_WARNING

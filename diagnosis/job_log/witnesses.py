@@ -14,7 +14,8 @@ from .tracebacks import Link, Raised, bare_exception, quoted_exceptions
 #: Of a statement this much is kept.
 KEPT_CHARS = 500
 EXIT_CODE = re.compile(
-    r"(?:exit ?code|exited with(?: exit)?(?: code| status)?|return code|status|code)\s*[:=]?\s*(?P<code>-?\d{1,3})\b",
+    r"(?:exit ?code|exited with(?: exit)?(?: code| status)?|return code|status|code)\s*[:=]?\s*(?P<code>-?\d{1,3})\b|"
+    r"on signal (?P<signal>\d{1,2})\b",
     re.IGNORECASE,
 )
 #: What an exit code alone tells; 128 + n is a shell's way of saying signal n.
@@ -136,7 +137,6 @@ def signal_of(exit_code: int | None) -> int | None:
 def _witness(line: Line, failure: FailureClass | None, role: Role, form: Form, text: str, *, rule: str = "") -> Witness:
     assert failure is not None
     is_report = failure.name == "launcher_report"
-    code = EXIT_CODE.search(text) if is_report else None
     operation = OPERATION.search(text) if failure.name == "collective_timeout" else None
     return Witness(
         line=_with_whom(line, text),
@@ -147,7 +147,7 @@ def _witness(line: Line, failure: FailureClass | None, role: Role, form: Form, t
         rule=rule,
         first_line=line.number,
         wraps=is_report,
-        exit_code=int(code["code"]) if code else None,
+        exit_code=_exit_code(text) if is_report else None,
         device=_device(text),
         collective=operation
         and Collective(
@@ -156,6 +156,13 @@ def _witness(line: Line, failure: FailureClass | None, role: Role, form: Form, t
             timeout_ms=int(operation["timeout"]),
         ),
     )
+
+
+def _exit_code(text: str) -> int | None:
+    match = EXIT_CODE.search(text)
+    if match is None:
+        return None
+    return int(match["code"]) if match["code"] else -int(match["signal"])
 
 
 def _with_whom(line: Line, text: str) -> Line:

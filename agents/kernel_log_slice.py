@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from .log_tail import redact
+from ..telemetry.redaction import redact_bytes as redact
 
 KMSG = "/dev/kmsg"
 SLICE_BYTES = 2 << 20

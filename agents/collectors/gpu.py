@@ -29,6 +29,8 @@ PERIOD_S = 10.0
 RETRY_S = 60.0
 #: A GPU that stays lost is looked for less and less often: to initialise beside it may take the driver seconds.
 _MOST_RETRY_S = 600.0
+#: Where new ranks are is asked so often: a GPU that is lost does not tell any more whose it was.
+PLACE_S = 2.0
 #: Limits, modes and the like are read so often.
 SLOW_S = 60.0
 _NS = 1_000_000_000
@@ -53,7 +55,7 @@ class GpuCollector:
         self._watched: dict[str, WatchedGpu] = {}
         self._next_try_ns = 0
         self._retry_s = RETRY_S
-        self._slow_due_ns = 0
+        self._slow_due_ns = self._place_due_ns = 0
         self._told: set[str] = set()
         self._told_no_driver = False
         self._told_gone = False
@@ -71,9 +73,7 @@ class GpuCollector:
             return out.done()
         if not self._look_at_all(out):
             return out.done()
-        by_index = sorted(self._watched.values(), key=lambda watched: watched.gpu.index)
-        reachable = [watched.gpu for watched in by_index if not watched.lost]
-        self._placer.place([watched.gpu for watched in by_index], reachable, out)
+        self._place_ranks(out)
         self._listen(out)
         self._add_status(out)
         return out.done()
@@ -90,9 +90,18 @@ class GpuCollector:
                 if not watched.lost:
                     watched.find_out_if_lost(out)
             self._listen(out)
+        if self._driver is not None and out.now.mono_ns >= self._place_due_ns:
+            self._place_ranks(out)
+            out.points.clear()  # values are told by collections
         if not out.happenings:
             time.sleep(max(0.0, until - time.monotonic()))
         return out.done()
+
+    def _place_ranks(self, out: Gathered) -> None:
+        self._place_due_ns = out.now.mono_ns + int(PLACE_S * _NS)
+        by_index = sorted(self._watched.values(), key=lambda watched: watched.gpu.index)
+        reachable = [watched.gpu for watched in by_index if not watched.lost]
+        self._placer.place([watched.gpu for watched in by_index], reachable, out)
 
     def close(self) -> None:
         if self._events is not None:

@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ...agents.log_tail import redact
+from ...telemetry.redaction import redact_bytes as redact
 from ..run import say
 from ..run_directory import Unusable
 from .chosen import Chosen, Source, choose

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from ...telemetry.records import Identity
 from .collector import Collector, Isolation
-from .job_process import JobProcess
-from .kernel_events import KernelEvents
-from .kernel_log import KernelLogCollector, default_sources
+from .logs.kernel_events import KernelEvents
+from .logs.kernel_log import KernelLogCollector, default_sources
 from .options import NodeOptions
+from .processes.job_process import JobProcess
 from .schedule import Plan
 
 
@@ -23,25 +23,27 @@ def node_plans(options: NodeOptions, rank_processes: Callable[[], Mapping[int, I
         return [JobProcess(pid=pid, job=who.job, rank=who.rank) for pid, who in rank_processes().items()]
 
     plans = (
-        Plan(name="gpu", factory=".gpu:GpuCollector", isolation=Isolation.PROCESS),
+        Plan(name="gpu", factory=".gpu.gpu:GpuCollector", isolation=Isolation.PROCESS),
         Plan(name="kernel_log", factory=".plans:make_kernel_log", options={"path": options.kernel_log}),
-        Plan(name="network", factory=".network:NetworkCollector"),
+        Plan(name="network", factory=".network.network:NetworkCollector"),
         Plan(
             name="storage",
-            factory=".storage:StorageCollector",
+            factory=".storage.storage:StorageCollector",
             options={"write_folders": options.write_folders},
             isolation=Isolation.PROCESS,
         ),
-        Plan(name="host", factory=".host:HostCollector", options={"pids": pids}),
-        Plan(name="processes", factory=".processes:ProcessCollector", options={"ranks": ranks}),
-        Plan(name="scheduler", factory=".scheduler:SchedulerCollector"),
+        Plan(name="host", factory=".host.host:HostCollector", options={"pids": pids}),
+        Plan(name="processes", factory=".processes.processes:ProcessCollector", options={"ranks": ranks}),
+        Plan(name="scheduler", factory=".facts.scheduler:SchedulerCollector"),
         Plan(
             name="versions",
-            factory=".versions:VersionsCollector",
+            factory=".facts.versions:VersionsCollector",
             options={"state_file": options.versions_file},
             isolation=Isolation.PROCESS,  # a rank's folder may lie on a dead mount
         ),
-        Plan(name="topology", factory=".topology:TopologyCollector", options={"table_file": options.topology_file}),
+        Plan(
+            name="topology", factory=".facts.topology:TopologyCollector", options={"table_file": options.topology_file}
+        ),
     )
     return [plan for plan in plans if plan.name in options.collect]
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from tests.agents.collectors.conftest import Start
 from tests.played_gpu.played import NvmlStatus, PlayedGpus
-from whichrank.agents.collectors.gpu_driver import Gpu, MigDevice, normalise_pci
-from whichrank.agents.collectors.gpu_ranks import (
+from whichrank.agents.collectors.gpu.driver import Gpu, MigDevice, normalise_pci
+from whichrank.agents.collectors.gpu.ranks import (
     RankProcess,
     RankProcesses,
     parse_environment,

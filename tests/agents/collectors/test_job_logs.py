@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from whichrank.agents.collectors import job_logs
 from whichrank.agents.collectors.collector import Collected, Happening, Moment
-from whichrank.agents.collectors.job_logs import JobLogLine, JobLogsCollector
-from whichrank.agents.collectors.job_process import JobProcess
+from whichrank.agents.collectors.logs import job_logs
+from whichrank.agents.collectors.logs.job_logs import JobLogLine, JobLogsCollector
+from whichrank.agents.collectors.processes.job_process import JobProcess
 from whichrank.telemetry.node_metrics import node_metrics
 from whichrank.telemetry.vocabulary import EventName
 

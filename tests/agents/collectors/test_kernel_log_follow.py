@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from whichrank.agents.collectors.collector import Collected, Happening, Moment
-from whichrank.agents.collectors.followed_file import MAX_LINE_BYTES, FollowedFile
-from whichrank.agents.collectors.kernel_log import KernelLogCollector, default_sources
-from whichrank.agents.collectors.kernel_log_sources import (
+from whichrank.agents.collectors.logs.followed_file import MAX_LINE_BYTES, FollowedFile
+from whichrank.agents.collectors.logs.kernel_log import KernelLogCollector, default_sources
+from whichrank.agents.collectors.logs.kernel_log_sources import (
     JournalSource,
     KernelLine,
     KmsgSource,
@@ -26,7 +26,7 @@ from whichrank.agents.collectors.kernel_log_sources import (
     parse_journal,
     parse_kmsg,
 )
-from whichrank.agents.collectors.log_clock import LogClock
+from whichrank.agents.collectors.logs.log_clock import LogClock
 from whichrank.telemetry.vocabulary import EventName
 
 S = 1_000_000_000

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from whichrank.agents.collectors import blocked_ranks
-from whichrank.agents.collectors.blocked_ranks import waits_for
 from whichrank.agents.collectors.collector import Collected, Moment
-from whichrank.agents.collectors.job_process import JobProcess
-from whichrank.agents.collectors.process_files import parse_process
-from whichrank.agents.collectors.processes import ProcessCollector
+from whichrank.agents.collectors.processes import blocked_ranks
+from whichrank.agents.collectors.processes.blocked_ranks import waits_for
+from whichrank.agents.collectors.processes.job_process import JobProcess
+from whichrank.agents.collectors.processes.process_files import parse_process
+from whichrank.agents.collectors.processes.processes import ProcessCollector
 from whichrank.telemetry.node_metrics import node_metrics
 from whichrank.telemetry.vocabulary import EventName
 

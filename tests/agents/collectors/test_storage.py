@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from tests.agents.collectors import stalling_fuse
 from tests.agents.collectors.port_tree import write
 from whichrank.agents.collectors.collector import Collected, Happening, Moment
-from whichrank.agents.collectors.disks import parse_diskstats
-from whichrank.agents.collectors.lustre_client import parse_import, parse_statistics
-from whichrank.agents.collectors.mount_probes import MountProbe
-from whichrank.agents.collectors.mount_table import Mount, automount_roots, mount_of, parse_mounts, server_of
-from whichrank.agents.collectors.nfs_mountstats import parse_mountstats
-from whichrank.agents.collectors.storage import StorageCollector
+from whichrank.agents.collectors.storage.disks import parse_diskstats
+from whichrank.agents.collectors.storage.lustre_client import parse_import, parse_statistics
+from whichrank.agents.collectors.storage.mount_probes import MountProbe
+from whichrank.agents.collectors.storage.mount_table import Mount, automount_roots, mount_of, parse_mounts, server_of
+from whichrank.agents.collectors.storage.nfs_mountstats import parse_mountstats
+from whichrank.agents.collectors.storage.storage import StorageCollector
 from whichrank.telemetry.node_metrics import node_metrics
 from whichrank.telemetry.records import Point
 from whichrank.telemetry.vocabulary import EventName

@@ -1,0 +1,1 @@
+"""What changes seldom: scheduler, versions, topology."""

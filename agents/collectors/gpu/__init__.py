@@ -1,0 +1,1 @@
+"""NVIDIA's GPUs, by the driver's own library."""

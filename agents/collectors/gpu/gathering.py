@@ -1,0 +1,63 @@
+"""Points, happenings and problems of the GPUs, gathered while the collector looks from one to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ....telemetry.records import Point
+from ....telemetry.vocabulary import EventName
+from ..collector import Collected, Happening, Moment
+from .driver import Gpu
+from .readings import Value
+
+
+def labels_of(gpu: Gpu) -> dict[str, str]:
+    """What every point of a GPU carries."""
+    return {"hw.id": gpu.uuid, "hw.name": f"GPU {gpu.index}"}
+
+
+@dataclass(slots=True)
+class Gathered:
+    """What one collection, or one wait, brings together. What ``told`` holds is not told again."""
+
+    now: Moment
+    points: list[Point] = field(default_factory=list)
+    happenings: list[Happening] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    told: set[str] = field(default_factory=set)
+    _lacking: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, labels: Mapping[str, str], values: Sequence[Value]) -> None:
+        for value in values:
+            attributes = {**labels, **value.labels}
+            self.points.append(
+                Point(name=value.metric, value=float(value.value), attributes=attributes, time_ns=self.now.wall_ns)
+            )
+
+    def tell(self, name: EventName, attributes: Mapping[str, Any], pid: int = 0) -> None:
+        self.happenings.append(
+            Happening(name=name, time_ns=self.now.wall_ns, mono_ns=self.now.mono_ns, attributes=attributes, pid=pid)
+        )
+
+    def tell_device(self, event: str, gpu: Gpu | None, more: Mapping[str, Any]) -> None:
+        place = {"gpu_uuid": gpu.uuid, "gpu_index": gpu.index, "pci_bus": gpu.pci_bus} if gpu is not None else {}
+        self.tell(EventName.DEVICE_EVENT, {"event": event, "source": "nvml", **place, **more})
+
+    def problem(self, line: str) -> None:
+        if line not in self.told:
+            self.told.add(line)
+            self.problems.append(line)
+
+    def lack(self, what: str, why: str) -> None:
+        """A value that cannot be had here: all of one collection are told in one line."""
+        if what not in self.told:
+            self.told.add(what)
+            self._lacking.setdefault(why, []).append(what)
+
+    def done(self) -> Collected:
+        if self._lacking:
+            kinds = "; ".join(f"{', '.join(whats)} ({why})" for why, whats in self._lacking.items())
+            self.problems.append(f"GPU: this driver or GPU does not tell: {kinds}")
+        return Collected(points=self.points, happenings=self.happenings, problems=self.problems)

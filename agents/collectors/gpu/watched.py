@@ -1,0 +1,112 @@
+"""One GPU that is watched: which of its values can be read, its links, and whether it is still there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+import pynvml as nvml
+
+from .driver import AWAY, LOST, NEVER, Gpu, error_words
+from .fields import FIELDS, Field, read_fields
+from .gathering import Gathered, labels_of
+from .links import LinkChange, Links
+from .readings import READINGS, Reading, Value
+
+_NO_SCOPE = 0
+
+
+class Look(Enum):
+    """How a look at a GPU ended."""
+
+    #: It gave values.
+    ANSWERED = "answered"
+    #: It, or the driver, gave none at all, and did not say why.
+    SILENT = "silent"
+    LOST = "lost"
+    #: The driver is gone.
+    AWAY = "away"
+
+
+class WatchedGpu:
+    """``lost``: why it cannot be asked, empty: it can. What a GPU or driver never gives is asked for once."""
+
+    def __init__(self, gpu: Gpu, lost: str = "") -> None:
+        self.gpu = gpu
+        self.lost = lost
+        self._links: Links | None = None
+        self._readings: list[Reading] = list(READINGS)
+        self._fields: list[Field] = list(FIELDS)
+
+    def look(self, slow: bool, out: Gathered) -> Look:
+        """All values, the slow ones only where asked for."""
+        points = len(out.points)
+        try:
+            self._read_fields(slow, out)
+            for reading in list(self._readings):
+                if slow or not reading.slow:
+                    out.add(labels_of(self.gpu), self._read(reading, out))
+            if self._links is None:
+                self._links = Links(self.gpu.handle)
+            values, changes = self._links.look()
+            out.add(labels_of(self.gpu), values)
+            self._tell_links(changes, out)
+        except nvml.NVMLError as error:
+            if error.value in LOST:
+                self.lose(LOST[error.value], out)
+                return Look.LOST
+            if error.value in AWAY:
+                return Look.AWAY
+            out.problem(f"GPU {self.gpu.index}: not all values: {error}")
+        return Look.ANSWERED if len(out.points) > points else Look.SILENT
+
+    def find_out_if_lost(self, out: Gathered) -> None:
+        """By one call that needs the GPU itself."""
+        try:
+            nvml.nvmlDeviceGetPerformanceState(self.gpu.handle)
+        except nvml.NVMLError as error:
+            if error.value in LOST:
+                self.lose(LOST[error.value], out)
+
+    def lose(self, why: str, out: Gathered) -> None:
+        self.lost = why
+        out.tell_device("gpu_lost", self.gpu, {"why": why})
+
+    def _read(self, reading: Reading, out: Gathered) -> Sequence[Value]:
+        """Raises NVMLError where the GPU or the driver is gone; another refusal costs this reading only."""
+        try:
+            return reading.read(self.gpu.handle)
+        except AttributeError:
+            out.lack(reading.what, "nvidia-ml-py has no call for it, a newer one has")
+        except nvml.NVMLError as error:
+            if error.value in LOST or error.value in AWAY:
+                raise
+            if error.value not in NEVER:
+                out.problem(f"GPU: no {reading.what}: {error}")
+                return ()
+            out.lack(reading.what, str(error))
+        self._readings.remove(reading)
+        return ()
+
+    def _read_fields(self, slow: bool, out: Gathered) -> None:
+        wanted = [item for item in self._fields if slow or not item.slow]
+        labels = labels_of(self.gpu)
+        answers = read_fields(self.gpu.handle, [(item.number, _NO_SCOPE) for item in wanted])
+        for item, answer in zip(wanted, answers, strict=True):
+            if answer.status == nvml.NVML_SUCCESS:
+                out.add(labels, (Value(item.metric, answer.number * item.scale, item.labels),))
+            elif answer.status in NEVER:
+                self._fields.remove(item)
+                out.lack(item.what, error_words(answer.status))
+        have = {item.number for item in self._fields}
+        self._readings = [reading for reading in self._readings if reading.unless_field not in have]
+
+    def _tell_links(self, changes: Sequence[LinkChange], out: Gathered) -> None:
+        for change in changes:
+            where: Mapping[str, Any] = {
+                "link": change.link,
+                "remote": change.remote,
+                "remote_pci_bus": change.remote_pci_bus,
+            }
+            out.tell_device("nvlink_up" if change.up else "nvlink_down", self.gpu, where)

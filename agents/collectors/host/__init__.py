@@ -1,0 +1,1 @@
+"""The host: memory, pressure, limits, clock, /dev/shm."""

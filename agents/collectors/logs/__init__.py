@@ -1,0 +1,1 @@
+"""Logs that are followed: the kernel's, and those of jobs."""

@@ -1,0 +1,281 @@
+"""Collector of what jobs write: standard output and error of ranks where these are files, and logs named by patterns.
+
+Lines go to a classifier that is passed in; only what it makes of them leaves the node, without secrets. Whose they are:
+a rank's own descriptors are opened through /proc, so no name can lead elsewhere; files of patterns are never reached
+through a link. Isolation.THREAD: it waits with a file system that hangs, and is told as late.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ....telemetry.records import Point
+from ..collector import Collected, Happening, Moment
+from ..processes.job_process import JobProcess
+from ..small_files import keyed_numbers, read_text
+from .followed_file import FollowedFile
+from .happening_texts import redacted
+
+#: Read of a file that was there before the agent, and at most of one that is found later.
+LOOK_BACK_BYTES = 256 << 10
+NEW_FILE_BYTES = 4 << 20
+_FIND_NS = 10_000_000_000
+#: A file that has not grown for so long is closed; it is opened again when it grows.
+_QUIET_NS = 3_600_000_000_000
+#: The file of a rank that has ended is read for so long: its last words are what counts.
+_LAST_WORDS_NS = 30_000_000_000
+_MOST_FILES = 256
+#: What rotation has packed was read before.
+_PACKED = (".gz", ".xz", ".zst", ".bz2", ".lz4", ".zip")
+_MOST_NAMES = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLogLine:
+    """text: without its end, as a terminal would show it in the end. look_back: written before the agent came.
+
+    process: whose; None of a file of a pattern, or of several ranks. descriptor: 1 or 2, 0 of a file of a pattern.
+    """
+
+    text: str
+    path: str
+    process: JobProcess | None
+    descriptor: int
+    look_back: bool
+
+
+#: Called at each look, also without lines, so that what waits for more lines can be told after a while. Lines of one
+#: file come in order. Never raises.
+Classify = Callable[[Sequence[JobLogLine], Moment], Sequence[Happening]]
+
+
+@dataclass(slots=True)
+class _Found:
+    """A file that may be followed. link: of /proc, where it is a rank's."""
+
+    path: str
+    link: str
+    state: os.stat_result
+    descriptor: int
+    owners: set[JobProcess] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Log:
+    file: FollowedFile
+    process: JobProcess | None
+    of_rank: bool
+    descriptor: int
+    grown_ns: int
+    old_bytes: int  # so much of the file was there before the agent
+    ended_ns: int = 0  # when no rank had it open any more
+
+
+class JobLogsCollector:
+    """enabled False: opens nothing. patterns: of glob, ``**`` included. ranks: those of this node now."""
+
+    name = "job_logs"
+
+    def __init__(
+        self,
+        classify: Classify,
+        ranks: Callable[[], Sequence[JobProcess]] = tuple,
+        patterns: Sequence[str] = (),
+        *,
+        enabled: bool = True,
+        period_s: float = 1.0,
+        most_lines: int = 20_000,
+        most_bytes: int = 8 << 20,
+        proc: Path = Path("/proc"),
+    ) -> None:
+        self.period_s = period_s
+        self._classify = classify
+        self._ranks = ranks
+        self._patterns = tuple(patterns)
+        self._enabled = enabled
+        self._most_lines = most_lines
+        self._most_bytes = most_bytes
+        self._proc = proc
+        self._logs: dict[tuple[int, int], _Log] = {}  # by device and inode
+        #: Files that were closed because they were quiet, with the size that they had.
+        self._quiet: dict[tuple[int, int], int] = {}
+        self._next_find_ns = 0
+        self._first_find = True
+        self._turn = 0
+        self._lines = self._storms = self._lost_bytes = 0
+        self._started_ns = 0
+        self._told: tuple[int, ...] = ()
+        self._known_ranks: frozenset[JobProcess] = frozenset()
+
+    def collect(self, now: Moment) -> Collected:
+        if not self._enabled:
+            return Collected()
+        self._started_ns = self._started_ns or now.wall_ns
+        problems: list[str] = []
+        ranks = tuple(self._ranks())
+        if now.mono_ns >= self._next_find_ns or frozenset(ranks) != self._known_ranks:
+            self._next_find_ns = now.mono_ns + _FIND_NS
+            self._known_ranks = frozenset(ranks)
+            self._find(ranks, now, problems)
+            self._first_find = False
+        lines = self._read(now, problems)
+        happenings = [redacted(happening) for happening in self._classify(lines, now)]
+        return Collected(points=self._points(now), happenings=happenings, problems=problems)
+
+    def close(self) -> None:
+        for log in self._logs.values():
+            log.file.close()
+        self._logs.clear()
+
+    # --- finding ------------------------------------------------------------------------------------------------------
+
+    def _find(self, ranks: Sequence[JobProcess], now: Moment, problems: list[str]) -> None:
+        found: dict[tuple[int, int], _Found] = {}
+        for process in ranks:
+            for each in self._descriptors(process, problems):
+                key = (each.state.st_dev, each.state.st_ino)
+                found.setdefault(key, each).owners.add(process)
+        for key, log in list(self._logs.items()):
+            log.ended_ns = 0 if not log.of_rank or key in found else log.ended_ns or now.mono_ns
+            ended = log.ended_ns and now.mono_ns - log.ended_ns >= _LAST_WORDS_NS
+            if ended or now.mono_ns - log.grown_ns > _QUIET_NS:
+                self._drop(key)
+        for pattern in self._patterns:
+            for path in _matches(pattern, _MOST_NAMES):
+                try:
+                    state = os.lstat(path)
+                except OSError:
+                    continue
+                if stat.S_ISREG(state.st_mode):
+                    found.setdefault((state.st_dev, state.st_ino), _Found(path, "", state, 0))
+        followed = {log.file.device_inode for log in self._logs.values()} | self._logs.keys()
+        for key, each in found.items():
+            if key not in followed and self._quiet.get(key) != each.state.st_size:
+                self._follow(key, each, now, problems)
+
+    def _descriptors(self, process: JobProcess, problems: list[str]) -> Iterator[_Found]:
+        """Of standard output and error, where these are regular files of the rank's own user."""
+        folder = f"{self._proc}/{process.pid}"
+        owner = keyed_numbers(read_text(f"{folder}/status", 8192) or "").get("Uid")
+        for descriptor in (1, 2):
+            link = f"{folder}/fd/{descriptor}"
+            try:
+                state, path = os.stat(link), os.readlink(link)
+            except OSError:
+                continue  # gone, or not ours to see: the collector of processes says so
+            if not stat.S_ISREG(state.st_mode):
+                continue
+            if state.st_uid == owner:
+                yield _Found(path, link, state, descriptor)
+            else:
+                problems.append(f"{path}: belongs to another user than its rank does: it is not followed")
+
+    def _follow(self, key: tuple[int, int], found: _Found, now: Moment, problems: list[str]) -> None:
+        if len(self._logs) >= _MOST_FILES:
+            problems.append(f"more than {_MOST_FILES} log files: the others are not followed; name fewer by patterns")
+            return
+        # A file that comes while we look is read from its beginning, one that was there before from near its end.
+        look_back_bytes = LOOK_BACK_BYTES if self._first_find else NEW_FILE_BYTES
+        if key in self._quiet:
+            look_back_bytes = max(found.state.st_size - self._quiet.pop(key), 0)
+        try:
+            file = FollowedFile(found.path, look_back_bytes=look_back_bytes, opened_as=found.link)
+        except (OSError, ValueError) as error:
+            problems.append(f"{found.path}: {getattr(error, 'strerror', None) or error}: it is not followed")
+            return
+        if file.device_inode != key:  # swapped since it was looked at
+            file.close()
+            return
+        self._logs[key] = _Log(
+            file=file,
+            process=next(iter(found.owners)) if len(found.owners) == 1 else None,
+            of_rank=bool(found.link),
+            descriptor=found.descriptor,
+            grown_ns=now.mono_ns,
+            old_bytes=found.state.st_size if self._first_find else 0,
+        )
+
+    def _drop(self, key: tuple[int, int]) -> None:
+        log = self._logs.pop(key)
+        self._lost_bytes += log.file.counts.lost_bytes
+        log.file.close()
+        if not log.of_rank:
+            try:
+                self._quiet[key] = os.lstat(log.file.path).st_size
+            except OSError:
+                self._quiet.pop(key, None)
+            while len(self._quiet) > _MOST_NAMES:
+                del self._quiet[next(iter(self._quiet))]
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def _read(self, now: Moment, problems: list[str]) -> list[JobLogLine]:
+        """A fair share of each file; who was last becomes first, so that one that floods does not silence the rest."""
+        lines: list[JobLogLine] = []
+        logs = list(self._logs.values())
+        left_bytes = self._most_bytes
+        for place in range(len(logs)):
+            log = logs[(self._turn + place) % len(logs)]
+            share = len(logs) - place
+            is_old = log.file.offset < log.old_bytes
+            most_lines = max((self._most_lines - len(lines)) // share, 1)
+            try:
+                found = log.file.read_lines(most_lines, max(left_bytes // share, 4096))
+            except OSError as error:
+                problems.append(f"{log.file.path}: {error.strerror or error}")
+                continue
+            if found:
+                log.grown_ns = now.mono_ns
+            if log.file.offset >= log.old_bytes:
+                log.old_bytes = 0  # whatever becomes of the file, the rest is new
+            self._storms += len(found) >= most_lines
+            for raw in found:
+                left_bytes -= len(raw) + 1
+                lines.append(
+                    JobLogLine(
+                        text=raw.decode("utf-8", "replace"),
+                        path=log.file.path,
+                        process=log.process,
+                        descriptor=log.descriptor,
+                        look_back=is_old,
+                    )
+                )
+            if len(lines) >= self._most_lines or left_bytes <= 0:
+                break
+        self._turn += 1
+        self._lines += len(lines)
+        return lines
+
+    def _points(self, now: Moment) -> list[Point]:
+        """Only if they have changed."""
+        lost_bytes = self._lost_bytes + sum(log.file.counts.lost_bytes for log in self._logs.values())
+        counts = (self._lines, self._storms, lost_bytes, len(self._logs))
+        if counts == self._told:
+            return []
+        self._told = counts
+        names = ("whichrank.log.lines", "whichrank.log.storms", "whichrank.log.lost.bytes", "whichrank.log.files")
+        return [
+            Point(
+                name=name,
+                value=count,
+                attributes={"whichrank.log.source": "jobs"},
+                time_ns=now.wall_ns,
+                start_ns=0 if name == "whichrank.log.files" else self._started_ns,
+            )
+            for name, count in zip(names, counts, strict=True)
+        ]
+
+
+def _matches(pattern: str, most: int) -> list[str]:
+    found: list[str] = []
+    for path in glob.iglob(os.path.expanduser(pattern), recursive=True):
+        if not path.endswith(_PACKED):
+            found.append(path)
+        if len(found) >= most:
+            break
+    return sorted(found)

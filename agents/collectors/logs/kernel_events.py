@@ -1,0 +1,63 @@
+"""From a kernel line to what is told of it: ``diagnosis.kernel_log`` behind the collector that follows the log."""
+
+from __future__ import annotations
+
+import time
+
+from ....diagnosis.kernel_log import KernelEvent, KernelLogReader
+from ....diagnosis.kernel_log.stamps import Calendar
+from ....telemetry.vocabulary import EventName
+from ..collector import Happening, Moment
+
+#: Dates are told by the second; the seconds since boot beside them, where they agree, are exact.
+_AGREE_S = 2.0
+
+
+class KernelEvents:
+    """``ParseLine`` of the kernel log's collector. One per log: the reader remembers."""
+
+    def __init__(self, driver_version: str | None = None) -> None:
+        self._calendar = Calendar(utc_offset_s=time.localtime().tm_gmtoff)
+        self._reader = KernelLogReader(driver_version, calendar=self._calendar)
+
+    def __call__(self, line: str, moment: Moment) -> list[Happening]:
+        self._calendar.reference_s = moment.wall_ns / 1e9  # of dates without a year
+        return [_happening(event, moment) for event in self._reader.read(line)]
+
+    def flush(self, moment: Moment) -> list[Happening]:
+        """What was held back for lines that did not come."""
+        return [_happening(event, moment) for event in self._reader.flush()]
+
+
+def _time_ns(event: KernelEvent, moment: Moment) -> int:
+    """Unix time of the line; that of its record where it tells none."""
+    if event.monotonic_s is not None:
+        since_boot_ns = moment.wall_ns - moment.mono_ns + round(event.monotonic_s * 1e9)
+        if event.time_s is None or abs(since_boot_ns / 1e9 - event.time_s) < _AGREE_S:
+            return since_boot_ns
+    return moment.wall_ns if event.time_s is None else round(event.time_s * 1e9)
+
+
+def _happening(event: KernelEvent, moment: Moment) -> Happening:
+    time_ns = _time_ns(event, moment)
+    attributes: dict[str, str | int] = {
+        "event": event.event,
+        "code": event.code,
+        "device": event.device,
+        "device_kind": event.device_kind.value,
+        "severity": event.severity.value,
+        "domain": event.domain.value,
+        "component": event.component,
+        "action": event.action.value,
+        "role": event.role.value,
+        "process": event.process,
+        "text": event.text,
+    }
+    if event.pid is not None:
+        attributes["pid"] = event.pid
+    return Happening(
+        name=EventName.KERNEL_EVENT,
+        time_ns=time_ns,
+        mono_ns=moment.mono_ns - (moment.wall_ns - time_ns),
+        attributes={name: value for name, value in attributes.items() if value != ""},
+    )

@@ -63,7 +63,7 @@ def _sources(files: Iterable[Path]) -> Iterator[Source]:
 
 
 def document(found: JobLog) -> dict[str, Any]:
-    """What --json prints; docs/diagnose.md has its meaning."""
+    """What --json prints; docs/diagnose-job-log.md has its meaning."""
     from ...diagnosis.job_log.verdict import failures, restart_word
 
     verdict = found.verdict

@@ -66,6 +66,11 @@ class Episodes:
             self.episodes[-1].groups.append(group)
         _join(group, witness)
 
+    @property
+    def waits_for_progress(self) -> bool:
+        """Whether the next sign of progress changes anything; otherwise only the last of many counts."""
+        return self._is_open or self.first_progress is None
+
     def progress(self, progress: Progress) -> None:
         if progress.checkpoint:
             self.last_checkpoint = progress

@@ -113,14 +113,13 @@ def read_lines(source: int, number: int, raw: bytes) -> Iterator[Line]:
     if "\r" in text:
         parts = [part for part in text.split("\r") if part.strip()]
         for part in parts[-MOST_PARTS:]:
-            yield from _read(Line(source=source, number=number, text=part))
+            yield from _read(source, number, part)
         return
-    yield from _read(Line(source=source, number=number, text=text))
+    yield from _read(source, number, text)
 
 
-def _read(line: Line) -> Iterator[Line]:
-    text = CONTROL.sub("", line.text)
-    found = _strip(replace(line, text=text))
+def _read(source: int, number: int, text: str) -> Iterator[Line]:
+    found = _strip(source, number, CONTROL.sub("", text))
     if found.text.startswith("{") and found.text.rstrip().endswith("}") and '"' in found.text:
         inner = list(_json_lines(found))
         if inner:
@@ -129,9 +128,8 @@ def _read(line: Line) -> Iterator[Line]:
     yield found
 
 
-def _strip(line: Line) -> Line:
+def _strip(source: int, number: int, text: str) -> Line:
     """Carriers off, from the outside in."""
-    text = line.text
     known: dict[str, Any] = {}
     at = 0
     for _ in range(DEEPEST):
@@ -154,7 +152,7 @@ def _strip(line: Line) -> Line:
     head = NCCL_HEAD.match(body)
     if head and "node" not in known:
         known["node"] = head["node"]
-    return replace(line, text=body.rstrip(), indent=indent, **known)
+    return Line(source=source, number=number, text=body.rstrip(), indent=indent, **known)
 
 
 def _carrier(text: str, at: int) -> re.Match[str] | None:
@@ -236,12 +234,12 @@ def _json_lines(line: Line) -> Iterator[Line]:
         known["node"] = node
     for key in ("time", "timestamp", "ts", "asctime", "@timestamp"):
         if isinstance(record.get(key), str):
-            known["own_stamp"] = _strip(Line(source=0, number=0, text=record[key] + " x")).stamp
+            known["own_stamp"] = _strip(0, 0, record[key] + " x").stamp
             known["stamp"] = line.stamp or known["own_stamp"]
             break
     outer = replace(line, **{key: value for key, value in known.items() if value is not None})
     for part in "\n".join([text, *more]).split("\n"):
-        inner = _strip(Line(source=line.source, number=line.number, text=part))
+        inner = _strip(line.source, line.number, part)
         yield replace(
             inner,
             rank=outer.rank if inner.rank is None else inner.rank,

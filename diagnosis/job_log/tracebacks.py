@@ -196,7 +196,7 @@ class Tracebacks:
 
     def _end_silent(self, line: Line) -> None:
         # With thousands of ranks in one log a rank's next line is thousands of lines away; and looking at all is dear.
-        if len(self._open) > FEW_STREAMS and 0 <= line.number - self._looked_at < FEW_STREAMS:
+        if len(self._open) > FEW_STREAMS and 0 <= line.number - self._looked_at < len(self._open):
             return
         self._looked_at = line.number
         silent_lines = SILENT_LINES + LINES_PER_STREAM * len(self._open)

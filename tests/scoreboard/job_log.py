@@ -276,6 +276,20 @@ EXPECTATIONS: dict[tuple[str, str], str] = {
     ("incident.operation_types", "=="): "incident_operations",
     ("incident.observed_rank_count", "=="): "incident_ranks",
     ("progress.training_progress", "=="): "training_progress",
+    ("bundle.failure_episodes[0].precursor_lines", "=="): "precursor_lines",
+    ("bundle.failure_episodes[0].identity_anchor_line", "=="): "identity_line",
+    ("bundle.failure_episodes[0].wrapper_exception_lines", "=="): "wrapper_lines",
+    ("bundle.failure_episodes[0].last_progress_before", "is"): "step_before",
+    ("bundle.deterministic_primary_candidate.causal_role", "=="): "causal_role",
+    ("episode.last_progress_before.value", "=="): "step_before",
+    ("episode.first_progress_after", "is"): "step_after",
+    ("episode.first_progress_after.value", "=="): "step_after",
+    ("episode.first_scheduler_cancel_line", "=="): "first_scheduler_cancel_line",
+    ("episode.first_teardown_line", "is"): "first_teardown_line",
+    ("episode.first_teardown_line", "=="): "first_teardown_line",
+    ("episode.first_process_termination_line", "is"): "first_process_termination_line",
+    ("episode.first_process_termination_line", "=="): "first_process_termination_line",
+    ("anchor.prior_observed_progress_line", "=="): "progress_line",
 }
 
 
@@ -315,7 +329,10 @@ def answers(log: JobLog, labels: dict[str, Any]) -> dict[str, Any]:
         "terminal_exception_line": end and end.first.line.number,
         "first_process_termination_line": line_of(episode, is_process_end),
         "first_scheduler_cancel_line": line_of(episode, lambda g: g.first.failure.name == "cancelled"),
-        "first_teardown_line": line_of(episode, lambda g: g.first.role is Role.TEARDOWN),
+        "first_teardown_line": line_of(episode, is_teardown),
+        "step_before": episode and episode.before and episode.before.step,
+        "step_after": episode and episode.after and episode.after.step,
+        "progress_line": episode and episode.before and episode.before.number,
         "duplicate_lines": duplicates(end),
         "wrapper_lines": wrappers(episode),
         "n_incidents": len(log.waves),
@@ -343,6 +360,10 @@ def is_process_end(group: Group) -> bool:
     return group.first.failure.name in ("process_killed", "segmentation_fault", "bus_error", "native_crash")
 
 
+def is_teardown(group: Group) -> bool:
+    return group.first.role is Role.TEARDOWN and group.first.failure.name != "cancelled"
+
+
 def line_of(episode: Episode | None, is_it: Callable[[Group], bool]) -> int | None:
     found = [group.first.line.number for group in (episode.groups if episode else ()) if is_it(group)]
     return min(found, default=None)
@@ -353,7 +374,13 @@ def duplicates(end: Group | None) -> list[int]:
 
 
 def wrappers(episode: Episode | None) -> list[int]:
-    return [group.first.line.number for group in (episode.groups if episode else ()) if group.first.wraps]
+    """Exceptions that report another's failure, or that are raised while processes are taken down."""
+    found = [
+        group
+        for group in (episode.groups if episode else ())
+        if group.first.form is Form.EXCEPTION and (group.first.wraps or group.first.role is Role.TEARDOWN)
+    ]
+    return sorted(number for group in found for _, number in group.lines)
 
 
 def agrees(name: str, expected: Any, said: Any) -> bool:
@@ -369,7 +396,7 @@ def move(title: str, name: str, value: Any, numbers: dict[int, int]) -> Any:
     if title == "hosts" and name == "exception_node":
         return other_hosts(value, 0)
     if name.endswith("_line"):
-        return numbers[value]
+        return None if value is None else numbers[value]
     if name.endswith("_lines"):
         return [[numbers[n] for n in each] if isinstance(each, list) else numbers[each] for each in value]
     return value

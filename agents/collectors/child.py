@@ -12,7 +12,7 @@ import sys
 import time
 from typing import IO
 
-from .collector import Collector, Listener, Moment
+from .collector import Collector, Listener, Moment, NeedsNewProcess
 from .schedule import FIRST_PAUSE_S, LONGEST_PAUSE_S, Plan, read_frame, write_frame
 
 #: A driver is listened to for so long at a time.
@@ -33,6 +33,9 @@ def main() -> int:
         try:
             collector = collector or plan.make()
             collected = collector.collect(Moment(wall_ns=time.time_ns(), mono_ns=time.monotonic_ns()))
+        except NeedsNewProcess as error:
+            write_frame(out, str(error))
+            return 3
         except Exception as error:  # edge: a driver's library can do anything
             write_frame(out, f"{type(error).__name__}: {error}")
             wait_s, pause_s = pause_s, min(2 * pause_s, LONGEST_PAUSE_S)

@@ -16,6 +16,10 @@ from ...telemetry.records import Point
 from ...telemetry.vocabulary import EventName
 
 
+class NeedsNewProcess(RuntimeError):
+    """What is loaded does not fit any more (a driver was replaced): only a new process of the collector can go on."""
+
+
 class Isolation(Enum):
     """Where a collector runs."""
 

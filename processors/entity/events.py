@@ -24,6 +24,7 @@ _AGED = frozenset({EventName.PROBE_LATE, EventName.RANK_PROCESS})
 _MAX_TEXT = 500
 _DRIVER_WORDS = {
     "gpu_lost": "the driver does not reach it any more",
+    "nvlink_down": "this NVLink of it is down",
     "gpu_unavailable": "the driver says that it is not available",
     "ecc_uncorrected": "an error of its memory could not be corrected",
     "poison_fatal": "bad data of its memory was used",
@@ -60,6 +61,8 @@ def take_event(state: EntityState, event: Event, rules: Rules) -> list[Condition
 
 
 def _device(found: Mapping[str, Any]) -> str:
+    if "gpu_uuid" in found and "link" in found:
+        return f"{found['gpu_uuid']}/{found['link']}"
     return str(found.get("gpu_uuid") or found.get("device") or found.get("mount") or "")
 
 

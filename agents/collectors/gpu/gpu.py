@@ -16,7 +16,7 @@ from typing import Any
 import pynvml as nvml
 
 from ....telemetry.vocabulary import EventName
-from ..collector import Collected, Moment
+from ..collector import Collected, Moment, NeedsNewProcess
 from .driver import LOST, Driver, Gpu, UnreachableGpu, close_driver, error_words, is_instance, open_driver
 from .events import DriverEvent, EventWatch
 from .gathering import Gathered, labels_of
@@ -36,7 +36,7 @@ SLOW_S = 60.0
 _NS = 1_000_000_000
 
 
-class DriverReplaced(RuntimeError):
+class DriverReplaced(NeedsNewProcess):
     """The driver is newer than the library that this process has loaded: only a new process can load the other one."""
 
 

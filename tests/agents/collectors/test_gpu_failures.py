@@ -195,7 +195,7 @@ def test_a_new_driver_version_is_a_change(h100: PlayedGpus, start: Start) -> Non
     h100.driver_back()
     collector.collect()
     (change,) = [item for item in collector.collect(later_s=10).happenings if item.name is EventName.CHANGE]
-    assert change.attributes == {"what": "nvidia_driver", "before": "550.90.07", "after": "550.127.08"}
+    assert change.attributes == {"what": "nvidia_driver", "old": "550.90.07", "new": "550.127.08", "where": "node"}
 
 
 def test_a_replaced_driver_asks_for_a_new_process(h100: PlayedGpus, start: Start) -> None:

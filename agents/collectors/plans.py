@@ -34,15 +34,17 @@ def node_plans(options: NodeOptions, rank_processes: Callable[[], Mapping[int, I
         ),
         Plan(name="host", factory=".host.host:HostCollector", options={"pids": pids}),
         Plan(name="processes", factory=".processes.processes:ProcessCollector", options={"ranks": ranks}),
-        Plan(name="scheduler", factory=".facts.scheduler:SchedulerCollector"),
+        Plan(name="scheduler", factory=".surroundings.scheduler:SchedulerCollector"),
         Plan(
             name="versions",
-            factory=".facts.versions:VersionsCollector",
+            factory=".surroundings.versions:VersionsCollector",
             options={"state_file": options.versions_file},
             isolation=Isolation.PROCESS,  # a rank's folder may lie on a dead mount
         ),
         Plan(
-            name="topology", factory=".facts.topology:TopologyCollector", options={"table_file": options.topology_file}
+            name="topology",
+            factory=".surroundings.topology:TopologyCollector",
+            options={"table_file": options.topology_file},
         ),
     )
     return [plan for plan in plans if plan.name in options.collect]

@@ -462,7 +462,7 @@ def test_the_metrics_have_conventional_names_where_there_are_some_and_are_measur
     # Of the Collector's host metrics, which have no convention yet.
     conventional |= {f"system.cpu.load_average.{span}" for span in ("1m", "5m", "15m")}
     folder = Path(__file__).parents[3]
-    sources = "".join(path.read_text() for path in (folder / "agents/collectors").glob("*.py"))
+    sources = "".join(path.read_text() for path in (folder / "agents/collectors").rglob("*.py"))
     names = re.findall(r'^\["(.+)"\]$', (folder / "telemetry/node_metrics/host.toml").read_text(), re.MULTILINE)
     assert len(names) > 50
     assert [name for name in names if not name.startswith("whichrank.") and name not in conventional] == []

@@ -303,7 +303,7 @@ def test_a_real_program_is_asked_and_left_when_it_hangs(
     scontrol = tmp_path / "scontrol"
     scontrol.write_text(f'#!/bin/sh\necho "$SLURM_TIME_FORMAT" >> {tmp_path}/format\nsleep 30\n')
     scontrol.chmod(0o755)
-    monkeypatch.setattr("whichrank.agents.collectors.scheduler._TIMEOUT_S", 0.2)
+    monkeypatch.setattr("whichrank.agents.collectors.surroundings.scheduler._TIMEOUT_S", 0.2)
     process(proc, 50, SLURM)
     began = time.monotonic()
     seen = SchedulerCollector(proc=proc, pod_info=tmp_path, scontrol=str(scontrol)).collect(at(0))

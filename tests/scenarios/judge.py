@@ -24,6 +24,9 @@ StepEnds = Sequence[tuple[int, float]]
 RESOLVED_WITHIN_STEPS = 15
 RESOLVED_WITHIN_S = 10.0
 ONSET_WITHIN_S = 1.0
+#: Conditions without an event of their own: the next look of a collector finds them.
+SEEN_BY_LOOKS = frozenset({"nvlink_down", "gpu_throttled", "mount_stalls"})
+LOOK_S = 15.0
 #: What a rank that printed an error looks like in its own log.
 PRINTED_ERROR = re.compile(r"Traceback \(most recent call last\)|terminate called|Fatal Python error", re.MULTILINE)
 RANKS = re.compile(r"\branks?\s*((?:\d+(?:\s*-\s*\d+)?)(?:(?:\s*,\s*|\s+and\s+)\d+(?:\s*-\s*\d+)?)*)")
@@ -220,7 +223,7 @@ def _cause_problems(truth: Truth, incident: Mapping[str, Any], outcome: Outcome)
     onset = float(incident["times"]["onset"])
     if not rows:
         problems.append("the cause is not in the evidence")
-    elif cause["since"] > onset + ONSET_WITHIN_S and not str(cause["condition"]).startswith("mount"):
+    elif cause["since"] > onset + (LOOK_S if cause["condition"] in SEEN_BY_LOOKS else ONSET_WITHIN_S):
         problems.append(f"the cause came {cause['since'] - onset:.1f} s after the onset")
     gpus: dict[str, str] = outcome.devices
     if cause["device_kind"] == "gpu":

@@ -95,7 +95,7 @@ CAUSES = (
             scope="application",
             causes=("cgroup_oom_kill",),
             pace=Pace.INSTANT,
-            words=("out of memory", "Memory cgroup"),
+            words=("oom-kill",),
         ),
         ending=Ending.CRASHES,
         fault="too_much_memory",

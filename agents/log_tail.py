@@ -13,14 +13,15 @@ from dataclasses import dataclass
 
 TAIL_BYTES = 128 << 10
 
-#: What people's logs must not tell outside: name of a secret, then its value.
+#: What people's logs must not tell outside: name of a secret, then its value. None looks at a
+#: long word again from each of its letters.
 _SECRETS = (
     re.compile(
-        rb"(?i)((?:[\w.-]*(?:password|passwd|secret|token|api[_-]?key|access[_-]?key|credential)[\w.-]*)[\"']?\s*[=:]\s*)"
+        rb"(?i)((?:password|passwd|secret|token|api[_-]?key|access[_-]?key|credential)[\w.-]{0,200}[\"']?\s*[=:]\s*)"
         rb"(\"[^\"\n]*\"|'[^'\n]*'|[^\s,;}]+)"
     ),
     re.compile(rb"(?i)(authorization[\"']?\s*[=:]\s*[\"']?(?:bearer|basic)\s+|bearer\s+)([A-Za-z0-9._~+/=-]{8,})"),
-    re.compile(rb"([a-z][a-z0-9+.-]*://[^\s:/@]*:)([^\s@/]+)(?=@)"),
+    re.compile(rb"(?<![a-z0-9+.-])([a-z0-9+.-]+://[^\s:/@]*:)([^\s@/]+)(?=@)"),
     re.compile(rb"()\b(AKIA[0-9A-Z]{16}|hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|xox[abprs]-[A-Za-z0-9-]{10,})"),
 )
 _BLOT = rb"\1[removed]"

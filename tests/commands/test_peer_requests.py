@@ -49,8 +49,9 @@ def peers() -> Iterator[tuple[JudgePeers, list[FollowerPeers]]]:
     judge = JudgePeers(setup(Role.JUDGE, "n0"), "job", lambda line: None)
     followers = [FollowerPeers(setup(Role.FOLLOWER, node), "job", lambda line: None) for node in ("n1", "n2")]
     yield judge, followers
-    for each in (*followers, judge):
-        each.close()
+    for follower in followers:
+        follower.close()
+    judge.close()
 
 
 def wish(id_: str, node: str) -> Event:

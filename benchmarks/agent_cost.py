@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 if not __package__:
@@ -67,8 +68,7 @@ def _cpu_s() -> float:
 def run_agent(directory: Path, out: Path, seconds: float, profile: bool, people: bool) -> dict[str, float]:
     """The agent's process: poll for ``seconds``, return what it used and what it read."""
     from whichrank.agents.agent import Agent
-    from whichrank.agents.settings import AgentSettings
-    from whichrank.commands.embedded_watch import TURN_S
+    from whichrank.commands.embedded_watch import TURN_S, agent_settings
     from whichrank.telemetry.records import Identity
     from whichrank.transport.embedded import EmbeddedBus
 
@@ -81,7 +81,7 @@ def run_agent(directory: Path, out: Path, seconds: float, profile: bool, people:
         ring_directory=directory,
         publish=publish,
         identity=Identity(job="load", run="load"),
-        settings=AgentSettings(tell_people=people),
+        settings=replace(agent_settings(publishes=False), tell_people=people),
     )
 
     def drive(for_s: float) -> None:

@@ -58,6 +58,18 @@ def make_operators() -> list[Operator]:
     return [JobOperator(), EntityOperator(), ClusterOperator(asks_for_files=True)]
 
 
+def agent_settings(*, publishes: bool) -> AgentSettings:
+    """Of the agent beside a command: what incidents ask for stays here. publishes: to Kafka as well."""
+    return AgentSettings(
+        tell_people=publishes,
+        requests_per_minute=REQUESTS_PER_MINUTE,
+        history_s=HISTORY_S,
+        history_bytes=HISTORY_BYTES,
+        keeps_answers=True,
+        ships_answers=publishes,
+    )
+
+
 def wanted_metrics() -> frozenset[str]:
     """Names of the metrics that the operators ask for."""
     return load_rules().wanted
@@ -116,14 +128,7 @@ class EmbeddedWatch:
             publish=self._publish_own,
             identity=identity,
             evidence_directory=directory.evidence,
-            settings=AgentSettings(
-                tell_people=publisher is not None,
-                requests_per_minute=REQUESTS_PER_MINUTE,
-                history_s=HISTORY_S,
-                history_bytes=HISTORY_BYTES,
-                keeps_answers=True,
-                ships_answers=publisher is not None,
-            ),
+            settings=agent_settings(publishes=publisher is not None),
             publish_ranked=publisher.publish if publisher is not None else None,
             more_health=(lambda: publisher.stats) if publisher is not None else dict,
             job_name=job_name if publisher is not None else "",

@@ -29,7 +29,7 @@ def export_incident(source: Source, wanted: str, *, out: Path | None, force: boo
     chosen = choose(source.revisions(), wanted)
     id_ = str(chosen.last["id"])
     path = out or Path(f"incident-{id_}.tar.gz")
-    if path.exists() and not force:
+    if os.path.lexists(path) and not force:
         raise Unusable(f"{path}: exists already; choose another --out, or --force")
     entries = arrange(source.evidence(chosen), chosen)
     missing = find_missing(chosen, entries)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -44,12 +45,14 @@ class RunSource:
             for entry in self._listing(folder):
                 if not belongs(entry.name, chosen):
                     continue
-                if len(files) >= MAX_FILES or entry.stat(follow_symlinks=False).st_size > left_bytes:
-                    self.problems.append(f"{folder}: more than {MAX_BYTES >> 20} MB for one incident; the rest is left")
-                    return files
                 try:
+                    if len(files) >= MAX_FILES or entry.stat(follow_symlinks=False).st_size > left_bytes:
+                        self.problems.append(
+                            f"{folder}: more than {MAX_FILES} files or {MAX_BYTES >> 20} MB; the rest is left out"
+                        )
+                        return files
                     content = Path(entry.path).read_bytes()
-                except OSError as error:
+                except OSError as error:  # the run may go on, and the oldest evidence makes room
                     self.problems.append(f"{entry.path}: {error.strerror or error}")
                     continue
                 left_bytes -= len(content)
@@ -77,10 +80,13 @@ class RunSource:
 
 def _newest_run() -> Path:
     """Raises Unusable."""
+    runs: list[tuple[int, str]] = []
     try:
-        runs = [path for path in RUNS_FOLDER.iterdir() if (path / INCIDENTS_FILE).is_file()]
+        for path in RUNS_FOLDER.iterdir():
+            with contextlib.suppress(OSError):
+                runs.append(((path / INCIDENTS_FILE).stat().st_mtime_ns, path.name))
     except OSError:
-        runs = []
+        pass
     if not runs:
         raise Unusable(f"{RUNS_FOLDER}: no run in it; name the folder of one with --from, or --kafka")
-    return max(runs, key=lambda path: ((path / INCIDENTS_FILE).stat().st_mtime_ns, path.name))
+    return RUNS_FOLDER / max(runs)[1]

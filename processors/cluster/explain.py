@@ -115,7 +115,9 @@ def _why_not(
 
 
 def _near(condition: ConditionBody, onset: float) -> bool:
-    """Close enough in time that somebody may think of it."""
+    """Close enough in time that somebody may think of it; of single processes many end, for reasons of their own."""
+    if condition["of_process"]:
+        return abs(float(condition["since"]) - onset) < 30.0
     return abs(float(condition["since"]) - onset) < 900.0 or condition["until"] is None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.agents.conftest import RankProcess, Watched
-from whichrank.agents.log_tail import LogFile, find_logs, read_tail
+from whichrank.agents.log_tail import TAIL_BYTES, LogFile, find_logs, read_tail
 from whichrank.agents.ring_events import decode_slots
 from whichrank.agents.ring_history import RingHistory
 from whichrank.telemetry import ring_layout as L
@@ -231,3 +232,10 @@ def test_only_files_are_logs(tmp_path: Path) -> None:
 )
 def test_secrets_are_blotted_out(text: str, left: str) -> None:
     assert redact_bytes(text.encode()).decode() == left
+
+
+@pytest.mark.parametrize("part", [b"a", b"a.", b"x-", b"http", b"token", b" ", b"bearer ", b"://", b"'", b"=", b"a:b@"])
+def test_words_without_end_are_looked_at_in_a_moment(part: bytes) -> None:
+    began_s = time.process_time()
+    redact_bytes(part * (TAIL_BYTES // len(part)))
+    assert time.process_time() - began_s < 2.0

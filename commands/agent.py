@@ -49,7 +49,12 @@ def service_settings(options: AgentOptions) -> AgentSettings:
     """What a service does beyond ``whichrank run``: spans and metrics, and answers where they are wanted."""
     if not options.requests:
         return AgentSettings(tell_people=True)
-    return AgentSettings(tell_people=True, requests_per_minute=REQUESTS_PER_MINUTE, history_s=HISTORY_S)
+    return AgentSettings(
+        tell_people=True,
+        requests_per_minute=REQUESTS_PER_MINUTE,
+        history_s=HISTORY_S,
+        kernel_log=options.kernel_log,
+    )
 
 
 def last_alive_ns(path: Path) -> int | None:

@@ -58,7 +58,7 @@ def make_operators() -> list[Operator]:
     return [JobOperator(), EntityOperator(), ClusterOperator(asks_for_files=True)]
 
 
-def agent_settings(*, publishes: bool) -> AgentSettings:
+def agent_settings(*, publishes: bool, kernel_log: str = "") -> AgentSettings:
     """Of the agent beside a command: what incidents ask for stays here. publishes: to Kafka as well."""
     return AgentSettings(
         tell_people=publishes,
@@ -67,6 +67,7 @@ def agent_settings(*, publishes: bool) -> AgentSettings:
         history_bytes=HISTORY_BYTES,
         keeps_answers=True,
         ships_answers=publishes,
+        kernel_log=kernel_log,
     )
 
 
@@ -128,7 +129,9 @@ class EmbeddedWatch:
             publish=self._publish_own,
             identity=identity,
             evidence_directory=directory.evidence,
-            settings=agent_settings(publishes=publisher is not None),
+            settings=agent_settings(
+                publishes=publisher is not None, kernel_log=collect.kernel_log if collect is not None else ""
+            ),
             publish_ranked=publisher.publish if publisher is not None else None,
             more_health=(lambda: publisher.stats) if publisher is not None else dict,
             job_name=job_name if publisher is not None else "",

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from ..telemetry.otlp import decode_logs, encode_payloads
 from ..telemetry.records import Event
+from ..telemetry.topics import TOPIC_METRICS
 from ..telemetry.vocabulary import EventName
 from ..transport.bus import TOPIC_BLOCKS, TOPIC_LOGS, TOPIC_REQUESTS
 from ..transport.peer_frames import Frame, PeerMessage
@@ -22,7 +23,7 @@ from .peer_plan import Role
 from .peer_setup import PeerSetup
 
 #: What a follower may put on the judge's bus.
-FOLLOWERS_TOPICS = frozenset({TOPIC_BLOCKS, TOPIC_LOGS})
+FOLLOWERS_TOPICS = frozenset({TOPIC_BLOCKS, TOPIC_LOGS, TOPIC_METRICS})
 #: A judge that is out of reach for so long is told of.
 REACH_S = 10.0
 #: The judge's own command has ended: others end in the same moment, or have a reason to go on.

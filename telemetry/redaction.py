@@ -228,7 +228,7 @@ def _is_secret(name: str, value: str) -> bool:
     if _PLACEHOLDER.match(value):
         return False
     if naming is _Naming.WEAK or (value.isdigit() and len(value) < 10 and "tok" in name.lower()):
-        return _is_random(value)
+        return _is_random(value, turns=1)
     # Code quoted by a traceback: password=getpass(), token=args.token, secret=secret.
     code = _CODE.match(value)
     if code is not None and (code[0].endswith(("(", "[")) or _naming(value.rpartition(".")[2]) is not _Naming.HARMLESS):
@@ -236,12 +236,12 @@ def _is_secret(name: str, value: str) -> bool:
     return value != name
 
 
-def _is_random(value: str) -> bool:
+def _is_random(value: str, turns: int = 3) -> bool:
     """Whether a person would not have written this: digits among letters, in one long piece."""
     if value.startswith(("/", "./", "../", "~")):
         return False
     pieces = [piece for piece in _CHUNK.findall(value[:512]) if len(piece) >= 8]
     return any(
-        len(_TURN.findall(piece)) >= 3 and any(c.isdigit() for c in piece) and any(c.isalpha() for c in piece)
+        len(_TURN.findall(piece)) >= turns and any(c.isdigit() for c in piece) and any(c.isalpha() for c in piece)
         for piece in pieces
     )

@@ -20,18 +20,28 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
 
 if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.ring_load import Load, RingLoad
 
+if TYPE_CHECKING:
+    from whichrank.agents.agent import Agent
+
 ASKED_PERCENT = 2.0
+#: The same with every collector of the node on, on a node with eight played GPUs; and the memory of all its processes.
+ASKED_NODE_PERCENT, ASKED_NODE_MIB = 3.0, 150.0
 #: Steps a second, at the same 200 collectives a second: a large model, and a small one, whose steps the agent must ship
-#: sooner because a straggler is to be named within ten of them. The last run as an agent does it for Kafka.
-RUNS = ((2, False), (10, False), (10, True))
+#: sooner because a straggler is to be named within ten of them. Then as an agent for Kafka does it; with collectors.
+RUNS = ((2, "run"), (10, "run"), (10, "people"), (2, "node"))
+WORDS = {"run": "", "people": ", and spans and metrics", "node": ", spans and metrics, every collector, 8 GPUs"}
 #: The agent's start (imports, first scan) is not its running cost.
 _WARM_UP_S = 3.0
 
@@ -61,11 +71,20 @@ def cold_factor() -> float:
 
 
 def _cpu_s() -> float:
+    """Of this process, of children that have ended, and of those that live."""
     own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+    living = [child.cpu_times() for child in psutil.Process().children(recursive=True)]
+    ended_s = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+    return ended_s + sum(times.user + times.system for times in living)
 
 
-def run_agent(directory: Path, out: Path, seconds: float, profile: bool, people: bool) -> dict[str, float]:
+def _memory_mib() -> float:
+    """Proportional: what processes share counts once."""
+    me = psutil.Process()
+    return sum(process.memory_full_info().pss for process in (me, *me.children(recursive=True))) / (1 << 20)
+
+
+def run_agent(directory: Path, out: Path, seconds: float, profile: bool, kind: str) -> dict[str, float]:
     """The agent's process: poll for ``seconds``, return what it used and what it read."""
     from whichrank.agents.agent import Agent
     from whichrank.commands.embedded_watch import TURN_S, agent_settings
@@ -81,14 +100,18 @@ def run_agent(directory: Path, out: Path, seconds: float, profile: bool, people:
         ring_directory=directory,
         publish=publish,
         identity=Identity(job="load", run="load"),
-        settings=replace(agent_settings(publishes=False), tell_people=people),
+        settings=replace(agent_settings(publishes=False), tell_people=kind != "run"),
     )
+
+    node = _NodeParts(agent, out.parent, publish) if kind == "node" else None
 
     def drive(for_s: float) -> None:
         end_s = time.monotonic() + for_s
         while time.monotonic() < end_s:
             agent.wait(TURN_S)
             agent.poll()
+            if node is not None:
+                node.turn()
 
     drive(_WARM_UP_S)
     begin_s, begin_cpu_s, begin_events = time.monotonic(), _cpu_s(), agent.health.events_read
@@ -108,10 +131,56 @@ def run_agent(directory: Path, out: Path, seconds: float, profile: bool, people:
         "polls": agent.health.polls,
         "poll_max_ms": agent.health.poll_max_ns / 1e6,
         "rank_problems": len(agent.health.problems),
+        "memory_mib": _memory_mib(),
+        "points": node.points if node is not None else 0,
+        "ranks_placed": len(node.placed) if node is not None else 0,
     }
+    if node is not None:
+        node.close()
     agent.close()
     bus.close()
     return used
+
+
+class _NodeParts:
+    """Every collector, as ``whichrank run`` has them, on a node that plays eight GPUs with the load's ranks on them."""
+
+    def __init__(self, agent: Agent, folder: Path, publish: Callable[[str, str, bytes], None]) -> None:
+        from tests.played_gpu.played import PlayedGpus, Profile
+        from whichrank.agents.collectors.options import NodeOptions
+        from whichrank.agents.collectors.plans import node_plans
+        from whichrank.agents.collectors.schedule import NodeTelemetry
+        from whichrank.agents.node_reports import NodeReports
+        from whichrank.telemetry.records import Identity
+
+        self._agent = agent
+        self._gpus = PlayedGpus(Profile.H100, folder / "gpus")
+        os.environ.update(self._gpus.environment())
+        self.points = 0
+        self.placed: set[int] = set()
+        plans = node_plans(NodeOptions(), lambda: agent.rank_processes)
+        self._reports = NodeReports(
+            NodeTelemetry(plans, report=lambda line: print(line, file=sys.stderr)),
+            Identity(node="load"),
+            lambda topic, key, value, priority: self._publish(publish, topic, key, value),
+            rank_processes=lambda: agent.rank_processes,
+            request_bytes=agent.settings.request_bytes,
+        )
+        self._reports.start()
+
+    def turn(self) -> None:
+        for pid, who in self._agent.rank_processes.items():
+            if pid not in self.placed:
+                self.placed.add(pid)
+                self._gpus.attach(pid, who.rank % 8)
+        self._reports.turn()
+
+    def close(self) -> None:
+        self._reports.close()
+
+    def _publish(self, publish: Callable[[str, str, bytes], None], topic: str, key: str, value: bytes) -> None:
+        self.points += topic == "otlp_metrics"
+        publish(topic, key, value)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -119,32 +188,38 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--quick", action="store_true", help="30 seconds")
     parser.add_argument("--profile", action="store_true", help="where the time goes, on stderr (the figure is void)")
-    parser.add_argument("--people", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--kind", choices=list(WORDS), default="", help="only this run")
     parser.add_argument("--agent", nargs=2, metavar=("RINGS", "OUT"), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     seconds = 30.0 if options.quick else options.seconds
     if options.agent:
         rings, out = map(Path, options.agent)
-        print(json.dumps(run_agent(rings, out, seconds, options.profile, options.people)))
+        print(json.dumps(run_agent(rings, out, seconds, options.profile, options.kind)))
         return 0
     from benchmarks.report import Report
 
     report = Report(f"agent cost over {seconds:.0f} s: 8 ranks at 200 collectives/s each")
     report.shown("control: work after 100 ms of sleep / without", f"{cold_factor():.1f} x")
-    for pace, people in RUNS:
+    for pace, kind in RUNS:
+        if options.kind not in ("", kind):
+            continue
         load = Load(steps_per_s=pace)
-        words = f"{pace} steps/s, and spans and metrics" if people else f"{pace} steps/s"
-        used = measure(load, seconds, options.profile, people)
+        words = f"{pace} steps/s{WORDS[kind]}"
+        used = measure(load, seconds, options.profile, kind)
         print(f"at {words}: {json.dumps({key: round(value, 3) for key, value in used.items()})}", flush=True)
         percent = 100 * used["cpu_s"] / used["seconds"]
-        report.at_most(f"{words}: CPU of one core, children included, %", ASKED_PERCENT, percent)
+        asked = ASKED_NODE_PERCENT if kind == "node" else ASKED_PERCENT
+        report.at_most(f"{words}: CPU of one core, children included, %", asked, percent)
+        if kind == "node":
+            report.at_most(f"{words}: memory of all its processes, MiB", ASKED_NODE_MIB, used["memory_mib"])
+            report.at_least(f"{words}: ranks whose GPU is known", load.ranks, used["ranks_placed"])
         events_per_s = load.ranks * load.collectives_per_s * 2
         report.at_least(f"{words}: events read a second", 0.98 * events_per_s, used["events"] / used["seconds"])
         report.at_most(f"{words}: events lost, torn or dropped", 0, used["lost"])
     return report.finish()
 
 
-def measure(load: Load, seconds: float, profile: bool, people: bool) -> dict[str, float]:
+def measure(load: Load, seconds: float, profile: bool, kind: str) -> dict[str, float]:
     """What an agent in a process of its own used for ``seconds`` beside this load."""
     work = Path(tempfile.mkdtemp(prefix="whichrank-agent-cost-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
     rings = work / "rings"
@@ -155,8 +230,7 @@ def measure(load: Load, seconds: float, profile: bool, people: bool) -> dict[str
         command = [sys.executable, __file__, "--seconds", str(seconds), "--agent", str(rings), str(work / "bus")]
         if profile:
             command.append("--profile")
-        if people:
-            command.append("--people")
+        command += ["--kind", kind]
         done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=seconds + 120)
     finally:
         writers.stop()

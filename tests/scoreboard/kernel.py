@@ -599,7 +599,7 @@ SCORERS: list[Scorer] = [
 ]
 
 UNSCORED: dict[str, str] = {
-    "nvsentinel/dcgm_error_actions.csv": "DCGM's own error codes, which nothing here reads: values come by NVML and fields",
+    "nvsentinel/dcgm_error_actions.csv": "DCGM's own error codes, which nothing here reads (values come by NVML)",
     "nvsentinel/nvidia_resolution_buckets.tsv": "what NVIDIA's words mean; the catalogue's line uses them",
     "nvsentinel/nvidia_xid_columns_guide.tsv": "what the catalogue's columns mean",
     "npd/labels.jsonl": "names its input files, which are not there",

@@ -1,6 +1,7 @@
 """The conditions of all entities, as EntityOperator last told them, and which of them may concern an incident.
 
-A row per entity, and a row per job with the entities whose conditions have named ranks of it.
+A row per entity, one per job with the entities whose conditions have named ranks of it, and one per node with the jobs
+that had a suspect there.
 """
 
 from __future__ import annotations
@@ -17,16 +18,18 @@ from .causes import onset_of
 KEPT_S = 3600.0
 MAX_PER_ENTITY = 256
 MAX_ENTITIES_PER_JOB = 4096
+MAX_JOBS_PER_NODE = 32
 #: Of one incident.
 MAX_PER_CASE = 24
 
 
 class ConditionRegister:
-    """Over two tables of the operator's state."""
+    """Over three tables of the operator's state."""
 
-    def __init__(self, entities: Table, jobs: Table) -> None:
+    def __init__(self, entities: Table, jobs: Table, suspected: Table) -> None:
         self._entities = entities
         self._jobs = jobs
+        self._suspected = suspected
 
     def take(self, finding: Finding, now_ns: int) -> dict[str, Any]:
         """Keep it, forget what is long over, and give the condition back."""
@@ -54,6 +57,16 @@ class ConditionRegister:
         found = [condition for entity in sorted(entities) for condition in self._of(entity).values()]
         found.sort(key=lambda c: (c["until"] is not None, abs(float(c["since"]) - onset), str(c["name"])))
         return sorted(found[:MAX_PER_CASE], key=_order)
+
+    def note_suspects(self, case: Case) -> None:
+        for node in {str(suspect["node"]) for suspect in case.primary.get("suspects") or () if suspect.get("node")}:
+            jobs: list[str] = json.loads(self._suspected.get(node) or b"[]")
+            if case.job not in jobs:
+                self._suspected.put(node, json.dumps([*jobs, case.job][-MAX_JOBS_PER_NODE:]).encode())
+
+    def suspected_at(self, node: str) -> set[str]:
+        """Jobs with an incident that suspects somebody there."""
+        return set(json.loads(self._suspected.get(node) or b"[]"))
 
     def _of(self, entity: str) -> dict[str, dict[str, Any]]:
         row = self._entities.get(entity)

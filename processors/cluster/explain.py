@@ -154,6 +154,11 @@ def _device_words(condition: ConditionBody) -> str:
     return f"{condition['device_kind']} {device} of {condition['entity']}" if device else str(condition["entity"])
 
 
+def _short(device: str) -> str:
+    """A GPU's UUID up to its second dash, as people say it."""
+    return "-".join(device.split("-")[:2]) if device.startswith("GPU-") else device
+
+
 def _evidence(condition: ConditionBody, onset: float) -> Mapping[str, Any]:
     before = onset - float(condition["since"])
     when = f"{before:.1f} s before the onset" if before >= 0 else f"told {-before:.1f} s after the onset"
@@ -212,7 +217,7 @@ def apply(fields: dict[str, Any], explanation: Explanation, job: str) -> None:
         fields["confidence"] = round(1.0 - (1.0 - float(confidence)) / 2.0, 6)
     if cause["action"]:
         action = Action(cause["action"])
-        device = _device_words(cause)
+        device = _device_words({**cause, "device": _short(str(cause["device"]))})
         words = _ADVICE.get(action, "have {device} on {entity} looked at")
         fields["advice"] = {
             "action": action.value,

@@ -48,7 +48,7 @@ MOST_ASKED_FOR_FILES = 2
 UNKNOWN_CLUSTER = "unknown"
 #: Tables. The last one: by job, when the last of its incidents has ended, while none is open.
 _INCIDENTS, _JOBS, _ENDED = "incidents", "jobs", "ended"
-_CONDITIONS, _CONCERNED = "conditions", "concerned"
+_CONDITIONS, _CONCERNED, _SUSPECTED = "conditions", "concerned", "suspected"
 
 
 class ClusterOperator:
@@ -109,7 +109,9 @@ class _Docket:
         self._cases = ctx.state.table(_INCIDENTS)
         self._jobs = ctx.state.table(_JOBS)
         self._ended = ctx.state.table(_ENDED)
-        self._conditions = ConditionRegister(ctx.state.table(_CONDITIONS), ctx.state.table(_CONCERNED))
+        self._conditions = ConditionRegister(
+            ctx.state.table(_CONDITIONS), ctx.state.table(_CONCERNED), ctx.state.table(_SUSPECTED)
+        )
         self._loaded: dict[str, bytes] = {}
 
     def take(self, finding: Finding) -> None:
@@ -145,9 +147,9 @@ class _Docket:
             self._save(job, cases)
 
     def _jobs_of(self, condition: Mapping[str, Any]) -> list[str]:
-        """Jobs with ranks where it is, as far as that is known; else all that have an incident."""
-        known = {rank["job"] for rank in [*condition["ranks"], *condition["others"]]}
-        return sorted(known) or [job for job, _ in list(self._jobs.rows())]
+        """Jobs with ranks where it is, as far as that is known, and those with a suspect there."""
+        known = {str(rank["job"]) for rank in [*condition["ranks"], *condition["others"]]}
+        return sorted(known | self._conditions.suspected_at(str(condition["entity"])))
 
     def adopt(self, document: Mapping[str, Any]) -> None:
         """Take an incident as it was published, unless it is known here."""
@@ -317,6 +319,7 @@ class _Docket:
             packed = case.pack()
             if self._loaded.get(case.id) != packed:
                 self._cases.put(case.id, packed)
+                self._conditions.note_suspects(case)
         listed = json.dumps([case.id for case in cases]).encode()
         if self._jobs.get(job) != listed:
             self._jobs.put(job, listed)

@@ -68,6 +68,18 @@ class ConditionRegister:
         """Jobs with an incident that suspects somebody there."""
         return set(json.loads(self._suspected.get(node) or b"[]"))
 
+    def forget(self, job: str) -> None:
+        """Its incidents are forgotten."""
+        self._jobs.delete(job)
+        for node, row in list(self._suspected.rows()):
+            jobs = json.loads(row)
+            if job in jobs:
+                jobs.remove(job)
+                if jobs:
+                    self._suspected.put(node, json.dumps(jobs).encode())
+                else:
+                    self._suspected.delete(node)
+
     def _of(self, entity: str) -> dict[str, dict[str, Any]]:
         row = self._entities.get(entity)
         known: dict[str, dict[str, Any]] = json.loads(row) if row else {}

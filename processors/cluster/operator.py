@@ -83,7 +83,7 @@ class ClusterOperator:
     def on_timer(self, timer: Timer, ctx: Context) -> None:
         """No incident changes by the passing of time alone; those of jobs that are over are forgotten."""
         ended, jobs, cases = (ctx.state.table(name) for name in (_ENDED, _JOBS, _INCIDENTS))
-        concerned = ctx.state.table(_CONCERNED)
+        conditions = _register(ctx)
         left = []
         for job, row in list(ended.rows()):
             if ctx.now < int(row) + KEPT_NS:
@@ -92,7 +92,7 @@ class ClusterOperator:
             for incident in json.loads(jobs.get(job) or b"[]"):
                 cases.delete(incident)
             jobs.delete(job)
-            concerned.delete(job)
+            conditions.forget(job)
             ended.delete(job)
         if left:
             ctx.set_timer(_FORGET, min(left))
@@ -109,9 +109,7 @@ class _Docket:
         self._cases = ctx.state.table(_INCIDENTS)
         self._jobs = ctx.state.table(_JOBS)
         self._ended = ctx.state.table(_ENDED)
-        self._conditions = ConditionRegister(
-            ctx.state.table(_CONDITIONS), ctx.state.table(_CONCERNED), ctx.state.table(_SUSPECTED)
-        )
+        self._conditions = _register(ctx)
         self._loaded: dict[str, bytes] = {}
 
     def take(self, finding: Finding) -> None:
@@ -342,6 +340,10 @@ def _witnesses(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     except ValueError:  # a document of another release
         return []
     return [{"rank": rank} for rank in ranks[:MOST_ASKED_FOR_FILES]]
+
+
+def _register(ctx: Context) -> ConditionRegister:
+    return ConditionRegister(*(ctx.state.table(name) for name in (_CONDITIONS, _CONCERNED, _SUSPECTED)))
 
 
 def _is_over(case: Case) -> bool:

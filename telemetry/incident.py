@@ -53,6 +53,8 @@ FIELDS: tuple[str, ...] = (
     "advice",
     "cost",
 )
+#: Fields that are there only where they are known; they come last.
+WHERE_KNOWN: tuple[str, ...] = ("cause",)
 #: Fields of nested objects; a list of objects is told by ``_LISTS``.
 NESTED: dict[str, tuple[str, ...]] = {
     "job": _JOB,

@@ -65,6 +65,10 @@ def test_places_are_those_of_torchs_own_writer(environment: Mapping[str, str], e
 def test_places_follow_the_environment_that_a_process_began_with(tmp_path: Path) -> None:
     environment = {"TORCH_FR_DUMP_TEMP_FILE": "dumps/r", "SECRET": "x" * 100_000}
     with subprocess.Popen(["sleep", "60"], env={**os.environ, **environment}, cwd=tmp_path) as process:
+        deadline = time.monotonic() + 10.0
+        # Right after it has begun another program a process has no environment for a moment.
+        while not Path(f"/proc/{process.pid}/environ").read_bytes() and time.monotonic() < deadline:
+            time.sleep(0.01)
         found = find_dump_places(process.pid, 7, os.getuid(), 5)
         of_another = find_dump_places(process.pid, 7, os.getuid() + 1, 5)
         process.kill()

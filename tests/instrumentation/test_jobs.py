@@ -166,7 +166,7 @@ def test_an_exception_under_elastics_record(tmp_path: Path) -> None:
 
 
 BY_HAND = """
-    import os, shutil, signal, time, torch, torch.distributed as dist
+    import os, shutil, signal, threading, time, torch, torch.distributed as dist
     import whichrank
     dist.init_process_group("gloo")
     assert whichrank.init()
@@ -179,8 +179,7 @@ BY_HAND = """
         dist.all_reduce(torch.ones(1))
 
     def wait_for_the_end():
-        time.sleep(0.5)
-        os.kill(os.getppid(), signal.SIGTERM)
+        threading.Timer(0.5, os.kill, (os.getppid(), signal.SIGTERM)).start()
         time.sleep(60)
 
     for step in range(3):

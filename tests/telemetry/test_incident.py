@@ -16,6 +16,7 @@ from whichrank.telemetry.incident import (
     FIELDS,
     NESTED,
     SCHEMA_PATH,
+    WHERE_KNOWN,
     canonical_line,
     check_document,
     complete_document,
@@ -165,7 +166,7 @@ def test_the_schemas_closed_sets_are_the_vocabulary() -> None:
     assert properties["advice"]["properties"]["action"]["enum"] == [m.value for m in Action]
     where = properties["suspects"]["items"]["properties"]["where"]["properties"]
     assert where["phase"]["enum"] == [*(phase.name.lower() for phase in Phase), None]
-    assert list(properties) == list(FIELDS)
+    assert list(properties) == [*FIELDS, *WHERE_KNOWN]
 
 
 def test_the_canonical_line_does_not_depend_on_order_types_or_tails_of_floats() -> None:

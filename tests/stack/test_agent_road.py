@@ -228,7 +228,8 @@ def test_a_run_can_be_watched_both_ways(site: Site) -> None:
     names = site.names()
     assert {EventName.JOB_STARTED, EventName.RANK_STARTED, EventName.RANK_EXIT, EventName.JOB_FINISHED} <= names
     assert (site.folder / "out" / "run.json").exists()
-    assert len({event.identity.job for event in site.events()}) == 1
+    jobs = {event.identity.job for event in site.events()}
+    assert len(jobs - {""}) == 1  # what is told of the node itself is of no job
 
 
 def test_a_run_whose_kafka_is_not_there_is_the_same_run(site: Site) -> None:

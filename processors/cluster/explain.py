@@ -12,12 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...telemetry.vocabulary import Action, Kind, Scope
+from ..entity.rules import load_rules
 from .causes import Body, kind_of, onset_of
 
 ConditionBody = Mapping[str, Any]
 
 #: Clocks and looks of one node agree so far.
 SLACK_S = 1.0
+#: What was broken and is whole again: requests that failed meanwhile are given up so long after.
+AFTERMATH_S = 15.0
 MAX_RULED_OUT = 6
 _SEVERITY = {"fatal": 0, "error": 1, "warning": 2, "info": 3}
 _NOT_A_CAUSE = frozenset({"info"})
@@ -49,15 +52,17 @@ class Explanation:
 
 def explain(primary: Body, job: str, conditions: Iterable[ConditionBody]) -> Explanation:
     """``conditions``: those of the suspects' nodes, and those that concern the job."""
-    kind, onset = kind_of(primary), onset_of(primary)
+    kind, onset, raised = kind_of(primary), onset_of(primary), _raised(primary)
     suspects = [s for s in primary.get("suspects") or () if s.get("node") or s.get("rank") is not None]
     candidates: list[ConditionBody] = []
     ruled_out: list[Mapping[str, Any]] = []
     for condition in sorted(conditions, key=lambda c: (float(c["since"]), str(c["name"]), str(c["device"]))):
         why_not = _why_not(condition, kind, onset, suspects, job)
         if why_not is None:
+            why_not = _unlike(condition, raised)
+        if why_not is None:
             candidates.append(condition)
-        elif why_not and len(ruled_out) < MAX_RULED_OUT:
+        elif why_not:
             ruled_out.append(
                 {
                     "who": _device_words(condition),
@@ -66,19 +71,21 @@ def explain(primary: Body, job: str, conditions: Iterable[ConditionBody]) -> Exp
                     "condition": condition["name"],
                 }
             )
-    # What reports what the program did is the last to explain it.
+    # What ended this very process is the first to explain it, what only reports what the program did the last.
     candidates.sort(
         key=lambda c: (
+            not c["of_process"],
             c["domain"] == "application",
             _SEVERITY.get(str(c["severity"]), 9),
             not str(c["name"]).startswith("xid_"),  # it says more than that the device is gone
             float(c["since"]),
         )
     )
+    shown = {(_device_words(condition), condition["name"]) for condition in candidates}
     return Explanation(
         cause=candidates[0] if candidates else None,
         evidence=[_evidence(condition, onset) for condition in candidates],
-        ruled_out=ruled_out,
+        ruled_out=[row for row in ruled_out if (row["who"], row["condition"]) not in shown][:MAX_RULED_OUT],
         gpus=_gpus(candidates, job),
     )
 
@@ -90,7 +97,7 @@ def _why_not(
     if kind.value not in condition["explains"]:
         return _harmless_words(condition) if _near(condition, onset) and _SEVERITY[_severity(condition)] >= 2 else ""
     if not suspects:
-        if not condition["ranks"]:
+        if not any(rank["job"] == job for rank in condition["ranks"]):
             return ""
     elif not _concerns(condition, suspects, job):
         if not _near(condition, onset) or not _same_node(condition, suspects):
@@ -109,9 +116,27 @@ def _why_not(
         return f"it came {since - onset:.0f} s after the onset"
     if since < onset - float(condition["before_s"]):
         return f"it came {onset - since:.0f} s before the onset, and the rank went on after it"
+    if condition["is_state"] and condition["until"] is not None and float(condition["until"]) < onset - AFTERMATH_S:
+        return f"it was over {onset - float(condition['until']):.0f} s before the onset"
     if condition["tolerated"] or condition["severity"] in _NOT_A_CAUSE:
         return _harmless_words(condition)
     return None
+
+
+def _raised(primary: Body) -> str:
+    """What the suspect has raised, in its words; "" where it raised nothing, or is not known to."""
+    rows = primary.get("evidence") or ()
+    # Its last words are the place, which says nothing: a path may hold any word.
+    said = [str(row.get("shows") or "").rsplit(" at ", 1)[0] for row in rows if row.get("signal") == "rank.exception"]
+    return "\n".join(said) if kind_of(primary) is Kind.RANK_RAISED else ""
+
+
+def _unlike(condition: ConditionBody, raised: str) -> str | None:
+    """A link that goes down does not make a program divide by zero."""
+    speaks_of = load_rules().raises.get(condition["raises"])
+    if speaks_of is None or not raised or speaks_of.search(raised):
+        return None
+    return "what the rank raised does not speak of such a thing"
 
 
 def _near(condition: ConditionBody, onset: float) -> bool:

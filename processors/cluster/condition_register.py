@@ -81,7 +81,9 @@ def _put(known: dict[str, dict[str, Any]], key: str, condition: dict[str, Any]) 
         elif known[name]["until"] is None:
             known[name] = {**known[name], "until": float(known[name]["last"]) + float(known[name]["lasts_s"])}
     known[f"{key}@{condition['since']:.3f}"] = condition
-    spells = sorted((name for name in known if name.startswith(f"{key}@")), key=lambda name: float(known[name]["since"]))
+    spells = sorted(
+        (name for name in known if name.startswith(f"{key}@")), key=lambda name: float(known[name]["since"])
+    )
     for name in spells[:-MAX_SPELLS]:
         del known[name]
 

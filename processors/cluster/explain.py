@@ -52,14 +52,14 @@ class Explanation:
 
 def explain(primary: Body, job: str, conditions: Iterable[ConditionBody]) -> Explanation:
     """``conditions``: those of the suspects' nodes, and those that concern the job."""
-    kind, onset, raised = kind_of(primary), onset_of(primary), _raised(primary)
+    kind, onset, words = kind_of(primary), onset_of(primary), _last_words(primary)
     suspects = [s for s in primary.get("suspects") or () if s.get("node") or s.get("rank") is not None]
     candidates: list[ConditionBody] = []
     ruled_out: list[Mapping[str, Any]] = []
     for condition in sorted(conditions, key=lambda c: (float(c["since"]), str(c["name"]), str(c["device"]))):
         why_not = _why_not(condition, kind, onset, suspects, job)
         if why_not is None:
-            why_not = _unlike(condition, raised)
+            why_not = _unlike(condition, words)
         if why_not is None:
             candidates.append(condition)
         elif why_not:
@@ -71,10 +71,10 @@ def explain(primary: Body, job: str, conditions: Iterable[ConditionBody]) -> Exp
                     "condition": condition["name"],
                 }
             )
-    # What ended this very process is the first to explain it, what only reports what the program did the last.
+    # That the kernel ended this very process comes first, what only reports what the program did last.
     candidates.sort(
         key=lambda c: (
-            not c["of_process"],
+            not (c["of_process"] and c["source"] == "kernel"),
             c["domain"] == "application",
             _SEVERITY.get(str(c["severity"]), 9),
             not str(c["name"]).startswith("xid_"),  # it says more than that the device is gone
@@ -123,20 +123,21 @@ def _why_not(
     return None
 
 
-def _raised(primary: Body) -> str:
-    """What the suspect has raised, in its words; "" where it raised nothing, or is not known to."""
-    rows = primary.get("evidence") or ()
-    # Its last words are the place, which says nothing: a path may hold any word.
-    said = [str(row.get("shows") or "").rsplit(" at ", 1)[0] for row in rows if row.get("signal") == "rank.exception"]
-    return "\n".join(said) if kind_of(primary) is Kind.RANK_RAISED else ""
+def _last_words(primary: Body) -> str:
+    """How the suspect ended, in words: what it raised, by which signal; "" where it has not, or that is not known."""
+    if kind_of(primary) not in (Kind.RANK_RAISED, Kind.RANK_DIED):
+        return ""
+    rows = [row for row in primary.get("evidence") or () if row.get("signal") in ("rank.exception", "rank.exit")]
+    # The place comes last, and says nothing: a path may hold any word.
+    return "\n".join(str(row.get("shows") or "").rsplit(" at ", 1)[0] for row in rows)
 
 
-def _unlike(condition: ConditionBody, raised: str) -> str | None:
+def _unlike(condition: ConditionBody, words: str) -> str | None:
     """A link that goes down does not make a program divide by zero."""
-    speaks_of = load_rules().raises.get(condition["raises"])
-    if speaks_of is None or not raised or speaks_of.search(raised):
+    looks_like = load_rules().ends_with.get(condition["ends_with"])
+    if looks_like is None or not words or looks_like.search(words):
         return None
-    return "what the rank raised does not speak of such a thing"
+    return "such a thing does not end a rank in this way"
 
 
 def _near(condition: ConditionBody, onset: float) -> bool:

@@ -46,7 +46,7 @@ class Condition:
     lasts_s: float = 0.0  # 0: it ends by what is measured
     tolerated_s: float = 0.0
     tolerated_times: int = 0
-    raises: str = ""
+    ends_with: str = ""
     ends: list[str] = field(default_factory=list)
     openings: list[float] = field(default_factory=list)
     told: int = 0  # the count when it was last told
@@ -77,7 +77,7 @@ class Condition:
 
 @dataclass(slots=True, kw_only=True)
 class EntityState:
-    """ranks: by pid, {job, attempt, rank, world}. began: by pid, Unix seconds. aliases: PCI bus or index of a device -> its id."""
+    """ranks: by pid, {job, attempt, rank, world}. began: by pid, Unix seconds. aliases: a device's PCI bus -> its id."""
 
     conditions: dict[str, Condition] = field(default_factory=dict)
     ranks: dict[str, dict[str, Any]] = field(default_factory=dict)

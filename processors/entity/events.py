@@ -107,7 +107,7 @@ def _open(
         lasts_s=effect.lasts_s,
         tolerated_s=effect.tolerated_s,
         tolerated_times=effect.tolerated_times,
-        raises=effect.raises,
+        ends_with=effect.ends_with,
         ends=sorted(rule.ends),
     )
     return _join(state, condition)

@@ -157,7 +157,7 @@ def _open(
         lag_s=min(lag_s, effect.lag_s),
         tolerated_s=effect.tolerated_s,
         tolerated_times=effect.tolerated_times,
-        raises=effect.raises,
+        ends_with=effect.ends_with,
         openings=openings,
     )
     state.add(condition)

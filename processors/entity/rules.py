@@ -52,8 +52,8 @@ class Effect:
     explains: kinds of incidents that it may be the cause of. A fault that began in [onset - before_s, onset + slack]
     explains an incident; its signal may come lag_s after it began. lasts_s: a condition told by events ends so long
     after the last of them, unless something ends it earlier. tolerated_s, tolerated_times: one that is over so soon is
-    no cause, unless it comes more often than that within five minutes. raises: of a rank that has raised an error, whose
-    words are known, it is the cause only if they match ``Rules.raises`` of this name; "": whatever it raised.
+    no cause, unless it comes more often than that within five minutes. ends_with: of a rank whose end is
+    known in words it is the cause only if these match ``Rules.ends_with`` of this name; "": whatever they are.
     """
 
     explains: frozenset[Kind]
@@ -64,7 +64,7 @@ class Effect:
     lasts_s: float
     tolerated_s: float
     tolerated_times: int
-    raises: str
+    ends_with: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ class Rules:
     metrics: Mapping[str, tuple[MetricRule, ...]]
     #: Metrics that others are compared with, and the rules that do.
     limits: Mapping[str, tuple[MetricRule, ...]]
-    raises: Mapping[str, re.Pattern[str]]
+    ends_with: Mapping[str, re.Pattern[str]]
 
     @property
     def wanted(self) -> frozenset[str]:
@@ -136,7 +136,7 @@ def load_rules() -> Rules:
     """Raises KeyError or ValueError for a file that is wrong; a test reads it."""
     content = tomllib.loads(resources.files(__package__).joinpath(FILE).read_text(encoding="utf-8"))
     groups = {name: frozenset(map(Kind, kinds)) for name, kinds in content["kinds"].items()}
-    raises = {name: re.compile("|".join(words), re.IGNORECASE) for name, words in content["raises"].items()}
+    ends_with = {name: re.compile("|".join(words), re.IGNORECASE) for name, words in content["ends_with"].items()}
     events = tuple(_event_rule(entry, groups) for entry in content["event"])
     metrics: dict[str, tuple[MetricRule, ...]] = {}
     limits: dict[str, tuple[MetricRule, ...]] = {}
@@ -145,7 +145,7 @@ def load_rules() -> Rules:
         metrics[rule.metric] = (*metrics.get(rule.metric, ()), rule)
         if rule.of:
             limits[rule.of] = (*limits.get(rule.of, ()), rule)
-    return Rules(events=events, metrics=metrics, limits=limits, raises=raises)
+    return Rules(events=events, metrics=metrics, limits=limits, ends_with=ends_with)
 
 
 def _effect(entry: Mapping[str, Any], groups: Mapping[str, frozenset[Kind]]) -> Effect:
@@ -158,7 +158,7 @@ def _effect(entry: Mapping[str, Any], groups: Mapping[str, frozenset[Kind]]) -> 
         lasts_s=float(entry.get("lasts_s", 3600.0)),
         tolerated_s=float(entry.get("tolerated_s", 0.0)),
         tolerated_times=int(entry.get("tolerated_times", 0)),
-        raises=entry.get("raises", ""),
+        ends_with=entry.get("ends_with", ""),
     )
 
 

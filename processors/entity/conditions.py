@@ -77,7 +77,7 @@ class Condition:
 
 @dataclass(slots=True, kw_only=True)
 class EntityState:
-    """ranks: by pid, {job, attempt, rank, world}. began: by pid, Unix seconds. aliases: a device's PCI bus -> its id."""
+    """ranks: by pid, {job, attempt, rank, world}. began: by pid, Unix seconds. aliases: a device's bus -> its id."""
 
     conditions: dict[str, Condition] = field(default_factory=dict)
     ranks: dict[str, dict[str, Any]] = field(default_factory=dict)

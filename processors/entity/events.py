@@ -162,15 +162,20 @@ def _remember_rank(state: EntityState, event: Event) -> None:
     who = event.identity
     rank = {"job": who.job, "attempt": who.attempt, "world": who.world, "rank": who.rank, "pid": int(pid)}
     if known != rank:
-        for users in state.devices.values():
-            if pid in users:  # of a process that is gone, and had this number
-                users.remove(pid)
+        _leave_devices(state, pid)  # of a process that is gone, and had this number
         state.began[pid] = event.time_ns / 1e9
     state.ranks[pid] = rank
     while len(state.ranks) > MAX_RANKS:
         gone = next(iter(state.ranks))
         del state.ranks[gone]
         state.began.pop(gone, None)
+        _leave_devices(state, gone)
+
+
+def _leave_devices(state: EntityState, pid: str) -> None:
+    for users in state.devices.values():
+        if pid in users:
+            users.remove(pid)
 
 
 def _remember_device(state: EntityState, event: Event) -> list[Condition]:
@@ -186,7 +191,7 @@ def _remember_device(state: EntityState, event: Event) -> list[Condition]:
     if pid in users:
         return renamed
     users.append(pid)
-    concerned = [c for c in state.conditions.values() if c.device == device and c.until is None]
+    concerned = [c for c in state.conditions.values() if c.gpu == device and c.until is None]
     for condition in concerned:
         condition.told = 0
     return [*renamed, *concerned]

@@ -226,6 +226,7 @@ def test_what_comes_again_later_takes_no_earlier_cause_back(court: Court) -> Non
 
 def test_a_stall_without_a_suspect_is_not_of_another_jobs_gpu(court: Court) -> None:
     node = node_of_four(court)
+    node.kernel("soft_lockup", at=-500.0, device="cpu3", device_kind="cpu", domain="host")  # so it is known to be here
     node.rank(0, "GPU-6", job="k", pid=900)
     node.kernel("xid", at=-0.5, code="79", device="0000:10:00", device_kind="gpu", severity="fatal")
     court.hear(make_finding(Kind.COLLECTIVE_STALLED, None, at=4.0, onset=0.0))
@@ -237,7 +238,7 @@ def test_the_suspects_node_is_heard_among_many_with_troubles_of_their_own(court:
     for number in range(40):
         other = Node(f"other-{number}", court)
         other.rank(100 + number, f"GPU-of-{number}")
-        other.kernel("edac", at=-0.1, device="mc0", device_kind="memory", domain="hardware", severity="warning")
+        other.kernel("mce", at=-0.1, device="cpu3", device_kind="cpu", domain="hardware", severity="error")
     node_of_four(court).xid(79, 2, at=-0.8)
     hang(court)
     assert the_incident(court)["cause"]["condition"] == "xid_79"

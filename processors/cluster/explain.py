@@ -153,11 +153,16 @@ def _same_node(condition: ConditionBody, suspects: Sequence[Mapping[str, Any]]) 
 
 def _concerns(condition: ConditionBody, suspects: Sequence[Mapping[str, Any]], job: str) -> bool:
     mine = {rank["rank"] for rank in condition["ranks"] if rank["job"] == job}
-    if condition["of_process"]:
+    if condition["of_process"] or _names_a_rank(condition):
         return any(suspect.get("rank") in mine for suspect in suspects)
     if condition["device_kind"] in _OF_RANKS:  # whose it is must be known
         return any(suspect.get("rank") in mine or _is_on(suspect, condition) for suspect in suspects)
     return _same_node(condition, suspects) or any(suspect.get("rank") in mine for suspect in suspects)
+
+
+def _names_a_rank(condition: ConditionBody) -> bool:
+    """It is told of one process, which is a rank: another that stands still beside it has a reason of its own."""
+    return bool(condition["pid"]) and any(rank.get("pid") == condition["pid"] for rank in condition["ranks"])
 
 
 def _is_on(suspect: Mapping[str, Any], condition: ConditionBody) -> bool:

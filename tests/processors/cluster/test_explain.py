@@ -255,3 +255,16 @@ def test_after_a_restart_a_gpu_is_of_the_rank_that_uses_it_now(court: Court) -> 
     assert "used by rank 3" in row["because"]
     court.hear(make_finding(Kind.RANK_NOT_ENTERED, 3, at=4.0, onset=0.0, attempt="a3"))
     assert court.pages[-1]["cause"]["device"] == "GPU-2"
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_a_rank_that_the_kernel_holds_is_itself_what_stands_still(court: Court, rank: int) -> None:
+    node = node_of_four(court)
+    found = {"pid": 100 + rank, "device": str(100 + rank), "device_kind": "process", "state": "D", "age_s": 12.0}
+    node.tell(EventName.RANK_PROCESS, at=11.0, **found)
+    node.log(f"INFO: task python3:{100 + rank} blocked for more than 122 seconds.", at=122.0)
+    hang(court)
+    if rank == 2:
+        assert the_incident(court)["cause"]["condition"] in ("hung_task", "rank_in_disk_wait")
+    else:
+        control(court)

@@ -23,6 +23,7 @@ from whichrank.telemetry.vocabulary import Action, Bucket, EventName, Kind, Scop
 SUSPECT = 2
 BUS = "0000:0c:00"  # of its GPU
 HANG, CRASH, NUMERIC = Bucket.COMMUNICATION_HANG, Bucket.IMMEDIATE_CRASH, Bucket.NUMERIC
+Measure = tuple[str, Mapping[str, str]]  # a metric, and attributes of its points
 Signal = tuple[str, Event | Samples | Finding]  # the node that tells it; "" of findings
 
 
@@ -47,8 +48,8 @@ class Stage:
 
 
 #: What was measured before anything happened.
-_ECC = ("whichrank.gpu.ecc.errors", {"error.type": "uncorrected", "whichrank.gpu.since": "driver_load"})
-_PORT_UP = ("hw.network.up", {})
+_ECC: Measure = ("whichrank.gpu.ecc.errors", {"error.type": "uncorrected", "whichrank.gpu.since": "driver_load"})
+_PORT_UP: Measure = ("hw.network.up", {})
 _AT_FIRST = [(_ECC[0], "GPU-2", 0.0, _ECC[1]), (_PORT_UP[0], "mlx5_0/1", 1.0, _PORT_UP[1])]
 
 
@@ -81,7 +82,7 @@ def driver(word: str, at: float, code: str = "") -> Teller:
     return event(EventName.DEVICE_EVENT, at, event=word, **found)
 
 
-def measured(what: tuple[str, Mapping[str, str]], device: str, value: float, at: float, node: str = "n1") -> Teller:
+def measured(what: Measure, device: str, value: float, at: float, node: str = "n1") -> Teller:
     return lambda stage: iter([(node, _samples(node, what[0], device, value, what[1], at))])
 
 
@@ -117,7 +118,7 @@ def numbers(kind: Kind, rank: int | None) -> Teller:
 
 def node_gone() -> Teller:
     suspect = {"scope": "node", "id": "n2", "rank": None, "ranks": "4-7", "node": "n2", "probability": 0.95}
-    body = {"suspects": [suspect], "scope": "node", "bucket": CRASH.value}
+    body: dict[str, Any] = {"suspects": [suspect], "scope": "node", "bucket": CRASH.value}
     return lambda stage: iter([("", make_finding(Kind.NODE_LOST, None, at=4.0, onset=0.0, **body))])
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...telemetry.vocabulary import Action, Kind, Scope
 from ..entity.rules import load_rules
-from .causes import Body, kind_of, onset_of
+from .causes import SPEED, Body, kind_of, onset_of
 
 ConditionBody = Mapping[str, Any]
 
@@ -111,6 +111,8 @@ def _why_not(
             return f"it began {since - onset:.0f} s after the onset"
         if until is not None and float(until) < onset - SLACK_S:
             return f"it was over {onset - float(until):.0f} s before the onset"
+        if condition["at_once"] and kind not in SPEED and since < onset - float(condition["before_s"]):
+            return f"it began {onset - since:.0f} s before the onset, and the rank went on with it"
         return _harmless_words(condition) if condition["tolerated"] else None
     if began > onset + SLACK_S:
         return f"it came {since - onset:.0f} s after the onset"

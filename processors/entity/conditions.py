@@ -47,6 +47,7 @@ class Condition:
     tolerated_s: float = 0.0
     tolerated_times: int = 0
     ends_with: str = ""
+    at_once: bool = False
     ends: list[str] = field(default_factory=list)
     openings: list[float] = field(default_factory=list)
     told: int = 0  # the count when it was last told

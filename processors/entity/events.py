@@ -108,6 +108,7 @@ def _open(
         tolerated_s=effect.tolerated_s,
         tolerated_times=effect.tolerated_times,
         ends_with=effect.ends_with,
+        at_once=effect.at_once,
         ends=sorted(rule.ends),
     )
     return _join(state, condition)

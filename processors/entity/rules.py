@@ -54,6 +54,7 @@ class Effect:
     after the last of them, unless something ends it earlier. tolerated_s, tolerated_times: one that is over so soon is
     no cause, unless it comes more often than that within five minutes. ends_with: of a rank whose end is
     known in words it is the cause only if these match ``Rules.ends_with`` of this name; "": whatever they are.
+    at_once: what is measured to last stops a rank when it begins, if at all: before_s holds for it, too.
     """
 
     explains: frozenset[Kind]
@@ -65,6 +66,7 @@ class Effect:
     tolerated_s: float
     tolerated_times: int
     ends_with: str
+    at_once: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +161,7 @@ def _effect(entry: Mapping[str, Any], groups: Mapping[str, frozenset[Kind]]) -> 
         tolerated_s=float(entry.get("tolerated_s", 0.0)),
         tolerated_times=int(entry.get("tolerated_times", 0)),
         ends_with=entry.get("ends_with", ""),
+        at_once=bool(entry.get("at_once", False)),
     )
 
 

@@ -50,6 +50,7 @@ class Stage:
 #: What was measured before anything happened.
 _ECC: Measure = ("whichrank.gpu.ecc.errors", {"error.type": "uncorrected", "whichrank.gpu.since": "driver_load"})
 _PORT_UP: Measure = ("hw.network.up", {})
+_SHM: Measure = ("whichrank.shared_memory.utilization", {})
 _AT_FIRST = [(_ECC[0], "GPU-2", 0.0, _ECC[1]), (_PORT_UP[0], "mlx5_0/1", 1.0, _PORT_UP[1])]
 
 
@@ -96,6 +97,19 @@ def rank_ends(shows: str, *, signal: str, kind: Kind, rank: int | None = SUSPECT
 def raised(words: str) -> Teller:
     shows = f"rank {SUSPECT} raised {words} at /data/disk/nccl_gpu/train.py:88 in step 30, phase backward"
     return rank_ends(shows, signal="rank.exception", kind=Kind.RANK_RAISED)
+
+
+def later(teller: Teller, by_s: float) -> Teller:
+    """The same, so much later."""
+
+    def tell(stage: Stage) -> Iterator[Signal]:
+        for node, payload in teller(stage):
+            assert isinstance(payload, Finding)
+            times = {name: time + by_s for name, time in payload.body["times"].items()}
+            body = {**payload.body, "times": times}
+            yield node, replace(payload, time_ns=payload.time_ns + round(by_s * 1e9), body=body)
+
+    return tell
 
 
 def ended_by(signal: str) -> Teller:
@@ -270,7 +284,7 @@ STORIES = (
     ),
     Story(
         name="bus error, /dev/shm is full",
-        signals=(measured(("whichrank.shared_memory.utilization", {}), "", 0.99, -4.0), ended_by("SIGBUS")),
+        signals=(measured(_SHM, "", 0.99, -4.0), ended_by("SIGBUS")),
         bucket=CRASH,
         kind=Kind.RANK_DIED,
         scope=Scope.NODE,
@@ -290,6 +304,14 @@ STORIES = (
             kernel("nfs: server nas1 not responding, still trying", -300.0),
             kernel("nfs: server nas1 OK", -290.0),
             ended_by("SIGBUS"),
+        ),
+    ),
+    replace(
+        _ON_CODE,
+        name="a mistake in the program while /dev/shm is full",
+        signals=(
+            measured(_SHM, "", 0.99, -4.0),
+            raised("KeyError: 'input_ids'"),
         ),
     ),
     # 6. unhandled CUDA error that surfaces in NCCL
@@ -348,6 +370,11 @@ STORIES = (
         _ON_CODE,
         name="a mistake in the program while a port is down",
         signals=(kernel(_PORT_DOWN, -8.0), raised("KeyError: 'input_ids'")),
+    ),
+    replace(
+        _ON_CODE,
+        name="network error in NCCL, one of its ports is down since an hour",
+        signals=(measured(_PORT_UP, "mlx5_0/1", 0.0, -58.0), later(raised(_REMOTE), 3600.0)),
     ),
     # 8. NCCL system error
     Story(

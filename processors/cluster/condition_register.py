@@ -17,10 +17,10 @@ from .causes import onset_of
 KEPT_S = 3600.0
 MAX_PER_ENTITY = 256
 MAX_ENTITIES_PER_JOB = 4096
-#: Of one condition.
-MAX_SPELLS = 8
 #: Of one incident.
 MAX_PER_CASE = 24
+#: Of one condition, how often it came.
+MAX_SPELLS = 8
 
 
 class ConditionRegister:

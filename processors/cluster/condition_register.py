@@ -21,6 +21,8 @@ MAX_ENTITIES_PER_JOB = 4096
 MAX_JOBS_PER_NODE = 32
 #: Of one incident.
 MAX_PER_CASE = 24
+#: Of one condition, how often it came.
+MAX_SPELLS = 8
 
 
 class ConditionRegister:
@@ -36,7 +38,7 @@ class ConditionRegister:
         condition = dict(finding.body["condition"])
         entity = str(condition["entity"])
         known = self._of(entity)
-        known[finding.key] = condition
+        _put(known, finding.key, condition)
         oldest = now_ns / 1e9 - KEPT_S
         kept = {k: c for k, c in known.items() if c["until"] is None or float(c["until"]) > oldest}
         for key in sorted(kept, key=lambda k: float(kept[k]["last"]))[: max(0, len(kept) - MAX_PER_ENTITY)]:
@@ -54,8 +56,12 @@ class ConditionRegister:
         onset = onset_of(case.primary)
         entities = {str(suspect["node"]) for suspect in case.primary.get("suspects") or () if suspect.get("node")}
         entities |= set(json.loads(self._jobs.get(case.job) or b"[]"))
+        nodes = {suspect.get("node") for suspect in case.primary.get("suspects") or ()}
         found = [condition for entity in sorted(entities) for condition in self._of(entity).values()]
-        found.sort(key=lambda c: (c["until"] is not None, abs(float(c["since"]) - onset), str(c["name"])))
+        # In a large job something is always the matter somewhere: the suspects' own nodes go first.
+        found.sort(
+            key=lambda c: (c["entity"] not in nodes, c["severity"] == "info", _distance_s(c, onset), str(c["name"]))
+        )
         return sorted(found[:MAX_PER_CASE], key=_order)
 
     def note_suspects(self, case: Case) -> None:
@@ -89,6 +95,35 @@ class ConditionRegister:
         entities: list[str] = json.loads(self._jobs.get(job) or b"[]")
         if entity not in entities:
             self._jobs.put(job, json.dumps([*entities, entity][-MAX_ENTITIES_PER_JOB:]).encode())
+
+
+def _put(known: dict[str, dict[str, Any]], key: str, condition: dict[str, Any]) -> None:
+    """A condition that comes again does not take back what it explained before: its last few spells are kept."""
+    spells = [name for name in known if name.startswith(f"{key}@")]
+    for name in spells:
+        if _is_same_spell(known[name], condition):
+            del known[name]
+        elif known[name]["until"] is None:
+            known[name] = {**known[name], "until": float(known[name]["last"]) + float(known[name]["lasts_s"])}
+    known[f"{key}@{condition['since']:.3f}"] = condition
+    spells = sorted(
+        (name for name in known if name.startswith(f"{key}@")), key=lambda name: float(known[name]["since"])
+    )
+    for name in spells[:-MAX_SPELLS]:
+        del known[name]
+
+
+def _is_same_spell(known: dict[str, Any], condition: dict[str, Any]) -> bool:
+    if condition["is_state"]:
+        return bool(known["since"] == condition["since"])
+    silence_s = float(condition["before_s"])
+    return bool(known["since"] <= condition["last"] + silence_s and condition["since"] <= known["last"] + silence_s)
+
+
+def _distance_s(condition: dict[str, Any], onset: float) -> float:
+    """From the trouble; 0 of what is measured to last over it."""
+    since = float(condition["since"])
+    return 0.0 if condition["until"] is None and not condition["lasts_s"] and since <= onset else abs(since - onset)
 
 
 def _order(condition: dict[str, Any]) -> tuple[float, str, str]:

@@ -12,12 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...telemetry.vocabulary import Action, Kind, Scope
-from .causes import Body, kind_of, onset_of
+from ..entity.rules import load_rules
+from .causes import SPEED, Body, kind_of, onset_of
 
 ConditionBody = Mapping[str, Any]
 
 #: Clocks and looks of one node agree so far.
 SLACK_S = 1.0
+#: What was broken and is whole again: requests that failed meanwhile are given up so long after.
+AFTERMATH_S = 15.0
 MAX_RULED_OUT = 6
 _SEVERITY = {"fatal": 0, "error": 1, "warning": 2, "info": 3}
 _NOT_A_CAUSE = frozenset({"info"})
@@ -49,15 +52,17 @@ class Explanation:
 
 def explain(primary: Body, job: str, conditions: Iterable[ConditionBody]) -> Explanation:
     """``conditions``: those of the suspects' nodes, and those that concern the job."""
-    kind, onset = kind_of(primary), onset_of(primary)
+    kind, onset, words = kind_of(primary), onset_of(primary), _last_words(primary)
     suspects = [s for s in primary.get("suspects") or () if s.get("node") or s.get("rank") is not None]
     candidates: list[ConditionBody] = []
     ruled_out: list[Mapping[str, Any]] = []
     for condition in sorted(conditions, key=lambda c: (float(c["since"]), str(c["name"]), str(c["device"]))):
         why_not = _why_not(condition, kind, onset, suspects, job)
         if why_not is None:
+            why_not = _unlike(condition, words)
+        if why_not is None:
             candidates.append(condition)
-        elif why_not and len(ruled_out) < MAX_RULED_OUT:
+        elif why_not:
             ruled_out.append(
                 {
                     "who": _device_words(condition),
@@ -66,19 +71,21 @@ def explain(primary: Body, job: str, conditions: Iterable[ConditionBody]) -> Exp
                     "condition": condition["name"],
                 }
             )
-    # What reports what the program did is the last to explain it.
+    # That the kernel ended this very process comes first, what only reports what the program did last.
     candidates.sort(
         key=lambda c: (
+            not (c["of_process"] and c["source"] == "kernel"),
             c["domain"] == "application",
             _SEVERITY.get(str(c["severity"]), 9),
             not str(c["name"]).startswith("xid_"),  # it says more than that the device is gone
             float(c["since"]),
         )
     )
+    shown = {(_device_words(condition), condition["name"]) for condition in candidates}
     return Explanation(
         cause=candidates[0] if candidates else None,
         evidence=[_evidence(condition, onset) for condition in candidates],
-        ruled_out=ruled_out,
+        ruled_out=[row for row in ruled_out if (row["who"], row["condition"]) not in shown][:MAX_RULED_OUT],
         gpus=_gpus(candidates, job),
     )
 
@@ -90,7 +97,7 @@ def _why_not(
     if kind.value not in condition["explains"]:
         return _harmless_words(condition) if _near(condition, onset) and _SEVERITY[_severity(condition)] >= 2 else ""
     if not suspects:
-        if not condition["ranks"]:
+        if not any(rank["job"] == job for rank in condition["ranks"]):
             return ""
     elif not _concerns(condition, suspects, job):
         if not _near(condition, onset) or not _same_node(condition, suspects):
@@ -104,14 +111,35 @@ def _why_not(
             return f"it began {since - onset:.0f} s after the onset"
         if until is not None and float(until) < onset - SLACK_S:
             return f"it was over {onset - float(until):.0f} s before the onset"
+        if condition["at_once"] and kind not in SPEED and since < onset - float(condition["before_s"]):
+            return f"it began {onset - since:.0f} s before the onset, and the rank went on with it"
         return _harmless_words(condition) if condition["tolerated"] else None
     if began > onset + SLACK_S:
         return f"it came {since - onset:.0f} s after the onset"
     if since < onset - float(condition["before_s"]):
         return f"it came {onset - since:.0f} s before the onset, and the rank went on after it"
+    if condition["is_state"] and condition["until"] is not None and float(condition["until"]) < onset - AFTERMATH_S:
+        return f"it was over {onset - float(condition['until']):.0f} s before the onset"
     if condition["tolerated"] or condition["severity"] in _NOT_A_CAUSE:
         return _harmless_words(condition)
     return None
+
+
+def _last_words(primary: Body) -> str:
+    """How the suspect ended, in words: what it raised, by which signal; "" where it has not, or that is not known."""
+    if kind_of(primary) not in (Kind.RANK_RAISED, Kind.RANK_DIED):
+        return ""
+    rows = [row for row in primary.get("evidence") or () if row.get("signal") in ("rank.exception", "rank.exit")]
+    # The place comes last, and says nothing: a path may hold any word.
+    return "\n".join(str(row.get("shows") or "").rsplit(" at ", 1)[0] for row in rows)
+
+
+def _unlike(condition: ConditionBody, words: str) -> str | None:
+    """A link that goes down does not make a program divide by zero."""
+    looks_like = load_rules().ends_with.get(condition["ends_with"])
+    if looks_like is None or not words or looks_like.search(words):
+        return None
+    return "such a thing does not end a rank in this way"
 
 
 def _near(condition: ConditionBody, onset: float) -> bool:
@@ -127,11 +155,16 @@ def _same_node(condition: ConditionBody, suspects: Sequence[Mapping[str, Any]]) 
 
 def _concerns(condition: ConditionBody, suspects: Sequence[Mapping[str, Any]], job: str) -> bool:
     mine = {rank["rank"] for rank in condition["ranks"] if rank["job"] == job}
-    if condition["of_process"]:
+    if condition["of_process"] or _names_a_rank(condition):
         return any(suspect.get("rank") in mine for suspect in suspects)
     if condition["device_kind"] in _OF_RANKS:  # whose it is must be known
         return any(suspect.get("rank") in mine or _is_on(suspect, condition) for suspect in suspects)
     return _same_node(condition, suspects) or any(suspect.get("rank") in mine for suspect in suspects)
+
+
+def _names_a_rank(condition: ConditionBody) -> bool:
+    """It is told of one process, which is a rank: another that stands still beside it has a reason of its own."""
+    return bool(condition["pid"]) and any(rank.get("pid") == condition["pid"] for rank in condition["ranks"])
 
 
 def _is_on(suspect: Mapping[str, Any], condition: ConditionBody) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -45,13 +46,21 @@ class Condition:
     lasts_s: float = 0.0  # 0: it ends by what is measured
     tolerated_s: float = 0.0
     tolerated_times: int = 0
+    ends_with: str = ""
+    at_once: bool = False
     ends: list[str] = field(default_factory=list)
     openings: list[float] = field(default_factory=list)
     told: int = 0  # the count when it was last told
 
     @property
     def key(self) -> str:
-        return f"{self.name}/{self.device}"
+        """Of single processes there is one each: the second that the kernel kills is not the first."""
+        return f"{self.name}/{self.device}/{self.pid}" if self.of_process else f"{self.name}/{self.device}"
+
+    @property
+    def is_state(self) -> bool:
+        """It lasts until something says that it is over; else its signals are moments."""
+        return bool(self.ends) or not self.lasts_s
 
     @property
     def gpu(self) -> str:
@@ -69,10 +78,11 @@ class Condition:
 
 @dataclass(slots=True, kw_only=True)
 class EntityState:
-    """ranks: by pid, {job, attempt, rank, world}. aliases: PCI bus or index of a device -> its id."""
+    """ranks: by pid, {job, attempt, rank, world}. began: by pid, Unix seconds. aliases: a device's bus -> its id."""
 
     conditions: dict[str, Condition] = field(default_factory=dict)
     ranks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    began: dict[str, float] = field(default_factory=dict)
     devices: dict[str, list[str]] = field(default_factory=dict)  # device -> pids that use it
     aliases: dict[str, str] = field(default_factory=dict)
     #: By rule and device: value, time and start of the last point, and since when the test holds or does not.
@@ -111,8 +121,22 @@ class EntityState:
         if condition.of_process:
             return []
         if condition.device_kind == "gpu" and self.devices:
-            return [self.ranks[pid] for pid in self.devices.get(condition.gpu, ()) if pid in self.ranks]
+            users = [self.ranks[pid] for pid in self.devices.get(condition.gpu, ()) if pid in self.ranks]
+            return [user for user in users if user["attempt"] == self._attempt_at(condition.since, user)]
         return list(self.ranks.values())
+
+    def _attempt_at(self, time: float, user: dict[str, Any]) -> str:
+        """Which attempt of a user's job ran at ``time`` (Unix seconds): after a restart a rank may be elsewhere.
+
+        The last that had begun; what was before all that are known is of the first of them.
+        """
+        begun: dict[str, float] = {}
+        for pid, rank in self.ranks.items():
+            if (rank["job"], rank["world"]) == (user["job"], user["world"]):
+                attempt = str(rank["attempt"])
+                begun[attempt] = min(begun.get(attempt, math.inf), self.began.get(pid, 0.0))
+        earlier = [attempt for attempt, began in begun.items() if began <= time]
+        return max(earlier, key=begun.__getitem__) if earlier else min(begun, key=begun.__getitem__)
 
 
 def canonical_pci(text: str) -> str:

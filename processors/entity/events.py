@@ -12,7 +12,6 @@ from ...telemetry.vocabulary import CausalRole, EventName
 from .conditions import MAX_ALIASES, MAX_OPENINGS, MAX_RANKS, Condition, EntityState, canonical_pci
 from .rules import EventRule, Rules
 
-#: Events of one device and one condition closer than this are one signal (a storm of lines).
 _SOURCES = {
     EventName.KERNEL_EVENT: "kernel",
     EventName.DEVICE_EVENT: "driver",
@@ -36,8 +35,6 @@ def take_event(state: EntityState, event: Event, rules: Rules) -> list[Condition
     name, found = event.name, event.attributes
     if name is EventName.RANK_STARTED:
         _remember_rank(state, event)
-        return []
-    if name is EventName.RANK_EXIT:
         return []
     if name is EventName.RANK_DEVICE:
         return _remember_device(state, event)
@@ -88,21 +85,15 @@ def _open(
     time = event.time_ns / 1e9
     if event.name in _AGED:
         time -= float(found.get("age_s") or 0.0)
-    name = rule.condition or (f"{word}_{code}" if code and word in ("xid", "sxid") else word)
-    known = state.conditions.get(f"{name}/{device}")
-    if known is not None and known.until is None:
-        known.count += 1
-        known.last = max(known.last, event.time_ns / 1e9)
-        return known
-    openings = [*(known.openings if known is not None else ()), time][-MAX_OPENINGS:]
     condition = Condition(
-        name=name,
+        name=rule.condition or (f"{word}_{code}" if code and word in ("xid", "sxid") else word),
         device_kind=str(found.get("device_kind") or ("mount" if "mount" in found else "host")),
         device=device,
         severity=str(found.get("severity", "error")),
         domain=str(found.get("domain") or rule.domain),
         scope=effect.scope.value,
-        action=str(found["action"]) if found.get("action") else effect.action.value if effect.action else None,
+        # Our rule knows what it means for the job, the catalogue of lines what it means for the device.
+        action=effect.action.value if effect.action else str(found["action"]) if found.get("action") else None,
         explains=sorted(kind.value for kind in effect.explains),
         since=time,
         last=event.time_ns / 1e9,
@@ -116,11 +107,38 @@ def _open(
         lasts_s=effect.lasts_s,
         tolerated_s=effect.tolerated_s,
         tolerated_times=effect.tolerated_times,
+        ends_with=effect.ends_with,
+        at_once=effect.at_once,
         ends=sorted(rule.ends),
-        openings=openings,
     )
-    state.add(condition)
-    return condition
+    return _join(state, condition)
+
+
+def _join(state: EntityState, condition: Condition) -> Condition:
+    """The signal belongs to the condition that stands, or begins one; whatever comes first, the same is said.
+
+    One that comes again after a longer silence than such a fault needs to do harm is another, with its own onset.
+    """
+    known = state.conditions.get(condition.key)
+    if known is not None and not known.is_state and condition.last < known.since - known.before_s:
+        condition.until = condition.last + condition.lasts_s  # read late: told beside the one that stands
+        return condition
+    if known is None or known.until is not None or _is_another(known, condition):
+        condition.openings = [*(known.openings if known is not None else ()), condition.since][-MAX_OPENINGS:]
+        state.add(condition)
+        return condition
+    known.count += 1
+    known.last = max(known.last, condition.last)
+    # Who says it first is quoted: of a GPU the driver and the kernel both tell.
+    if not known.is_state and (condition.since, condition.source) < (known.since, known.source):
+        condition.count, condition.last, condition.openings = known.count, known.last, known.openings
+        state.add(condition)
+        return condition
+    return known
+
+
+def _is_another(known: Condition, condition: Condition) -> bool:
+    return not known.is_state and condition.severity != "info" and condition.since > known.last + known.before_s
 
 
 def _words(found: Mapping[str, Any], word: str) -> str:
@@ -141,11 +159,24 @@ def _end(state: EntityState, word: str, device: str, time: float) -> list[Condit
 
 def _remember_rank(state: EntityState, event: Event) -> None:
     pid = str(event.attributes["pid"])
-    state.ranks.pop(pid, None)
+    known = state.ranks.pop(pid, None)
     who = event.identity
-    state.ranks[pid] = {"job": who.job, "attempt": who.attempt, "world": who.world, "rank": who.rank, "pid": int(pid)}
+    rank = {"job": who.job, "attempt": who.attempt, "world": who.world, "rank": who.rank, "pid": int(pid)}
+    if known != rank:
+        _leave_devices(state, pid)  # of a process that is gone, and had this number
+        state.began[pid] = event.time_ns / 1e9
+    state.ranks[pid] = rank
     while len(state.ranks) > MAX_RANKS:
-        del state.ranks[next(iter(state.ranks))]
+        gone = next(iter(state.ranks))
+        del state.ranks[gone]
+        state.began.pop(gone, None)
+        _leave_devices(state, gone)
+
+
+def _leave_devices(state: EntityState, pid: str) -> None:
+    for users in state.devices.values():
+        if pid in users:
+            users.remove(pid)
 
 
 def _remember_device(state: EntityState, event: Event) -> list[Condition]:
@@ -161,7 +192,7 @@ def _remember_device(state: EntityState, event: Event) -> list[Condition]:
     if pid in users:
         return renamed
     users.append(pid)
-    concerned = [c for c in state.conditions.values() if c.device == device and c.until is None]
+    concerned = [c for c in state.conditions.values() if c.gpu == device and c.until is None]
     for condition in concerned:
         condition.told = 0
     return [*renamed, *concerned]

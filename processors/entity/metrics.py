@@ -157,6 +157,8 @@ def _open(
         lag_s=min(lag_s, effect.lag_s),
         tolerated_s=effect.tolerated_s,
         tolerated_times=effect.tolerated_times,
+        ends_with=effect.ends_with,
+        at_once=effect.at_once,
         openings=openings,
     )
     state.add(condition)

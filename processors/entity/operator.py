@@ -94,6 +94,7 @@ class EntityOperator:
                 "ranks": state.ranks_on(condition),
                 "others": _others(condition, state),
                 "tolerated": condition.is_tolerated,
+                "is_state": condition.is_state,
             }
             finding = Finding(
                 identity=who,

@@ -6,6 +6,7 @@ catalogue); here stands only what follows for jobs.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -51,7 +52,9 @@ class Effect:
     explains: kinds of incidents that it may be the cause of. A fault that began in [onset - before_s, onset + slack]
     explains an incident; its signal may come lag_s after it began. lasts_s: a condition told by events ends so long
     after the last of them, unless something ends it earlier. tolerated_s, tolerated_times: one that is over so soon is
-    no cause, unless it comes more often than that within five minutes.
+    no cause, unless it comes more often than that within five minutes. ends_with: of a rank whose end is
+    known in words it is the cause only if these match ``Rules.ends_with`` of this name; "": whatever they are.
+    at_once: what is measured to last stops a rank when it begins, if at all: before_s holds for it, too.
     """
 
     explains: frozenset[Kind]
@@ -62,6 +65,8 @@ class Effect:
     lasts_s: float
     tolerated_s: float
     tolerated_times: int
+    ends_with: str
+    at_once: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +111,7 @@ class Rules:
     metrics: Mapping[str, tuple[MetricRule, ...]]
     #: Metrics that others are compared with, and the rules that do.
     limits: Mapping[str, tuple[MetricRule, ...]]
+    ends_with: Mapping[str, re.Pattern[str]]
 
     @property
     def wanted(self) -> frozenset[str]:
@@ -132,6 +138,7 @@ def load_rules() -> Rules:
     """Raises KeyError or ValueError for a file that is wrong; a test reads it."""
     content = tomllib.loads(resources.files(__package__).joinpath(FILE).read_text(encoding="utf-8"))
     groups = {name: frozenset(map(Kind, kinds)) for name, kinds in content["kinds"].items()}
+    ends_with = {name: re.compile("|".join(words), re.IGNORECASE) for name, words in content["ends_with"].items()}
     events = tuple(_event_rule(entry, groups) for entry in content["event"])
     metrics: dict[str, tuple[MetricRule, ...]] = {}
     limits: dict[str, tuple[MetricRule, ...]] = {}
@@ -140,7 +147,7 @@ def load_rules() -> Rules:
         metrics[rule.metric] = (*metrics.get(rule.metric, ()), rule)
         if rule.of:
             limits[rule.of] = (*limits.get(rule.of, ()), rule)
-    return Rules(events=events, metrics=metrics, limits=limits)
+    return Rules(events=events, metrics=metrics, limits=limits, ends_with=ends_with)
 
 
 def _effect(entry: Mapping[str, Any], groups: Mapping[str, frozenset[Kind]]) -> Effect:
@@ -153,6 +160,8 @@ def _effect(entry: Mapping[str, Any], groups: Mapping[str, frozenset[Kind]]) -> 
         lasts_s=float(entry.get("lasts_s", 3600.0)),
         tolerated_s=float(entry.get("tolerated_s", 0.0)),
         tolerated_times=int(entry.get("tolerated_times", 0)),
+        ends_with=entry.get("ends_with", ""),
+        at_once=bool(entry.get("at_once", False)),
     )
 
 

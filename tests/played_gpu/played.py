@@ -85,13 +85,13 @@ def library(driver: int) -> Path:
 
 
 class PlayedGpus:
-    """folder: of this node, on a local file system (the library sleeps on inotify)."""
+    """folder: of this node, on a local file system (the library sleeps on inotify). name: of several such nodes."""
 
-    def __init__(self, profile: Profile | str, folder: Path, *, gpus: int = GPUS) -> None:
+    def __init__(self, profile: Profile | str, folder: Path, *, gpus: int = GPUS, name: str = "") -> None:
         self.profile = Profile(profile)
         self.folder = folder
         self.gpus = gpus
-        self.uuids = tuple(_uuid(f"{self.profile.value}/{gpu}") for gpu in range(gpus))
+        self.uuids = tuple(_uuid(f"{self.profile.value}/{name}{gpu}") for gpu in range(gpus))
         self._script = _read_profile(self.profile)
         self._script["system/gpus"] = str(gpus)
         self._processes: dict[int, dict[int, tuple[int, int, int]]] = {gpu: {} for gpu in range(gpus)}

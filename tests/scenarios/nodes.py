@@ -145,7 +145,11 @@ class TwoNodes(Job):
         self.nodes = made
         self.prepare(made)
         first, second = (
-            node.start(self._command(node.name, out), environment, self.folder / f"console{suffix}.txt")
+            node.start(
+                self._command(node.name, out),
+                {**environment, **self.surroundings(node.name)},
+                self.folder / f"console{suffix}.txt",
+            )
             for node, out, suffix in zip(made, (self.out, self.folder / "out-2"), ("", "-2"), strict=True)
         )
         self.second = second
@@ -153,6 +157,10 @@ class TwoNodes(Job):
 
     def prepare(self, nodes: tuple[Node, Node]) -> None:
         """What the network does to the nodes; nothing by default."""
+
+    def surroundings(self, node: str) -> Mapping[str, str]:
+        """What the environment of one node has beyond the others'; nothing by default."""
+        return {}
 
     def stop(self) -> int | None:
         """A person who ends a job of two nodes ends it on both."""

@@ -1,4 +1,4 @@
-"""A node with played GPUs and a kernel log of its own, and what happens to it while its job runs.
+"""A node, or two, with played GPUs and a kernel log of their own, and what happens to them while a job runs.
 
 The GPUs are ``tests.played_gpu`` (NVIDIA's library, in C, from a script); the kernel log is a file that gets the lines
 a driver writes. What happens to a rank happens in the rank, as in every scenario. Each ``beside`` here waits for the
@@ -17,15 +17,19 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from tests.agents.collectors import stalling_fuse
 from tests.played_gpu.played import PlayedGpus, Profile, can_be_built
 
+from .nodes import NAMES, UPTIME_S, TwoNodes
+from .nodes import missing as missing_nodes
 from .plan import Plan, Scenario
 from .runner import Job
 
 POLL_S = 0.005
 Beside = Callable[[Job, threading.Event], None]
+Played = TypeVar("Played", "PlayedNode", "PlayedNodes")
 #: A node has eight GPUs, and ranks are not on them in their order.
 _PLACES = (5, 2, 7, 0, 3, 6, 1, 4)
 
@@ -33,6 +37,10 @@ _PLACES = (5, 2, 7, 0, 3, 6, 1, 4)
 def missing() -> str:
     """Why GPUs cannot be played here; empty: they can."""
     return "" if can_be_built() else "the played driver needs a C compiler"
+
+
+def missing_two_nodes() -> str:
+    return missing() or missing_nodes()
 
 
 def missing_fuse() -> str:
@@ -46,65 +54,143 @@ def missing_cgroup() -> str:
     return "" if writable and os.access("/dev/kmsg", os.R_OK) else "a memory cgroup and /dev/kmsg need root"
 
 
-class PlayedNode(Job):
-    """``whichrank run`` on such a node."""
+class Stage:
+    """The GPUs and the kernel log of one node. boot_s: what its monotonic clock is ahead of this machine's."""
 
-    def __init__(self, scenario: Scenario, plan: Plan, folder: Path) -> None:
+    def __init__(self, profile: Profile, folder: Path, *, host: str, name: str = "", boot_s: float = 0.0) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        profiles = list(Profile)
-        self.gpus = PlayedGpus(profiles[plan.seed % len(profiles)], folder / "gpus")
-        self.kernel_log = folder / "kern.log"
-        self.kernel_log.touch()
+        self.gpus = PlayedGpus(profile, folder / "gpus", name=name)
+        self.log = folder / "kern.log"
+        self.log.touch()
+        self._host = host
+        self._boot_s = boot_s
         self._placed: set[int] = set()
         self.kernel("Linux version 6.8.0-45-generic (buildd@lcy02) #45-Ubuntu SMP")
         self.kernel("NVRM: loading NVIDIA UNIX x86_64 Kernel Module  550.90.07  Fri May 31 09:35:42 UTC 2024")
-        super().__init__(scenario, plan, folder)
 
-    def start(self, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        more = {**self.gpus.environment(), "WHICHRANK_KERNEL_LOG": str(self.kernel_log)}
-        return super().start({**environment, **more})
+    def environment(self) -> dict[str, str]:
+        return {**self.gpus.environment(), "WHICHRANK_KERNEL_LOG": str(self.log)}
 
-    def gpu_of(self, rank: int) -> int:
-        return _PLACES[rank % len(_PLACES)]
-
-    def place_ranks(self) -> None:
-        """Ranks open their devices as they come."""
-        for rank, pid in self.pids().items():
-            if rank not in self._placed:
-                self._placed.add(rank)
-                self.gpus.attach(pid, self.gpu_of(rank))
-
-    def devices(self) -> dict[str, str]:
-        return {str(rank): self.gpus.uuids[self.gpu_of(rank)] for rank in range(self.plan.world_size)}
+    def place(self, local_rank: int, pid: int) -> None:
+        """A rank opens its device as it comes."""
+        if local_rank not in self._placed:
+            self._placed.add(local_rank)
+            self.gpus.attach(pid, _place(local_rank))
 
     def kernel(self, text: str, ago_s: float = 0.0) -> None:
         """A line as syslog keeps it, with the seconds since boot."""
         now = time.time() - ago_s
         stamp = time.strftime("%b %e %H:%M:%S", time.localtime(now))
-        boot = time.monotonic() - ago_s
-        with self.kernel_log.open("a") as log:
-            log.write(f"{stamp} {socket.gethostname()} kernel: [{boot:12.6f}] {text}\n")
+        boot = time.monotonic() + self._boot_s - ago_s
+        with self.log.open("a") as log:
+            log.write(f"{stamp} {self._host} kernel: [{boot:12.6f}] {text}\n")
 
-    def xid(self, rank: int, code: int, words: str, ago_s: float = 0.0) -> None:
+    def xid(self, local_rank: int, pid: int, code: int, words: str, ago_s: float = 0.0) -> None:
         """In the kernel log and, if it is news, as the driver's event."""
-        gpu = self.gpu_of(rank)
-        pid = self.pids().get(rank, 4711)
+        gpu = _place(local_rank)
         bus = self.gpus.pci_bus(gpu).rpartition(".")[0]
         who = "pid='<unknown>', name=<unknown>" if code == 79 else f"pid={pid}, name=python3"
         self.kernel(f"NVRM: Xid (PCI:{bus}): {code}, {who}, {words}", ago_s)
         if not ago_s:
             self.gpus.xid(gpu, code)
 
+    def off_the_bus(self, local_rank: int, pid: int) -> None:
+        gpu = _place(local_rank)
+        self.xid(local_rank, pid, 79, "GPU has fallen off the bus.")
+        self.kernel(f"NVRM: GPU {self.gpus.pci_bus(gpu)}: GPU has fallen off the bus.")
+        self.gpus.lose(gpu)
+
+    def uuid_of(self, local_rank: int) -> str:
+        return self.gpus.uuids[_place(local_rank)]
+
+
+def _place(local_rank: int) -> int:
+    return _PLACES[local_rank % len(_PLACES)]
+
+
+def _profile(plan: Plan) -> Profile:
+    profiles = list(Profile)
+    return profiles[plan.seed % len(profiles)]
+
+
+class PlayedNode(Job):
+    """``whichrank run`` on such a node."""
+
+    def __init__(self, scenario: Scenario, plan: Plan, folder: Path) -> None:
+        self.stage = Stage(_profile(plan), folder, host=socket.gethostname())
+        super().__init__(scenario, plan, folder)
+
+    @property
+    def gpus(self) -> PlayedGpus:
+        return self.stage.gpus
+
+    def start(self, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        return super().start({**environment, **self.stage.environment()})
+
+    def gpu_of(self, rank: int) -> int:
+        return _place(rank)
+
+    def place_ranks(self) -> None:
+        for rank, pid in self.pids().items():
+            self.stage.place(rank, pid)
+
+    def devices(self) -> dict[str, str]:
+        return {str(rank): self.stage.uuid_of(rank) for rank in range(self.plan.world_size)}
+
+    def kernel(self, text: str) -> None:
+        self.stage.kernel(text)
+
+    def xid(self, rank: int, code: int, words: str, ago_s: float = 0.0) -> None:
+        self.stage.xid(rank, self.pids().get(rank, 4711), code, words, ago_s)
+
+    def off_the_bus(self, rank: int) -> None:
+        self.stage.off_the_bus(rank, self.pids().get(rank, 4711))
+
+
+class PlayedNodes(TwoNodes):
+    """One job on two such nodes, each with GPUs and a kernel log of its own."""
+
+    def __init__(self, scenario: Scenario, plan: Plan, folder: Path) -> None:
+        self.stages = {
+            name: Stage(_profile(plan), folder / name, host=name, name=f"{name}/", boot_s=float(uptime_s))
+            for name, uptime_s in zip(NAMES, UPTIME_S, strict=True)
+        }
+        super().__init__(scenario, plan, folder)
+
+    def surroundings(self, node: str) -> Mapping[str, str]:
+        return self.stages[node].environment()
+
+    def place_ranks(self) -> None:
+        for rank, pid in self.pids().items():  # as the rank's own node counts processes
+            stage, local_rank = self._place_of(rank)
+            stage.place(local_rank, pid)
+
+    def devices(self) -> dict[str, str]:
+        places = {rank: self._place_of(rank) for rank in range(self.plan.world_size)}
+        return {str(rank): stage.uuid_of(local_rank) for rank, (stage, local_rank) in places.items()}
+
+    def off_the_bus(self, rank: int) -> None:
+        stage, local_rank = self._place_of(rank)
+        stage.off_the_bus(local_rank, self.pids().get(rank, 4711))
+
+    def _place_of(self, rank: int) -> tuple[Stage, int]:
+        node, local_rank = divmod(rank, self.plan.world_size // 2)
+        return self.stages[NAMES[node]], local_rank
+
 
 def played_node(scenario: Scenario, plan: Plan, folder: Path) -> Job:
     return PlayedNode(scenario, plan, folder)
 
 
-def _at_onset(act: Callable[[PlayedNode], None], wait_s: float = 0.0) -> Beside:
-    """``act`` on the node, so long after the rank's onset; its ranks are placed meanwhile."""
+def played_nodes(scenario: Scenario, plan: Plan, folder: Path) -> Job:
+    return PlayedNodes(scenario, plan, folder)
+
+
+def _at_onset(act: Callable[[Played], None], kind: type[Played], wait_s: float = 0.0) -> Beside:
+    """``act`` on the node or nodes, so long after the rank's onset; ranks are placed meanwhile."""
 
     def beside(job: Job, over: threading.Event) -> None:
-        assert isinstance(job, PlayedNode)
+        assert isinstance(job, kind)
         while not job.onsets():
             job.place_ranks()
             if over.wait(POLL_S):
@@ -116,7 +202,7 @@ def _at_onset(act: Callable[[PlayedNode], None], wait_s: float = 0.0) -> Beside:
     return beside
 
 
-def _guilty(node: PlayedNode) -> int:
+def _guilty(node: Job) -> int:
     return node.plan.guilty[0]
 
 
@@ -124,11 +210,9 @@ def _another(node: PlayedNode) -> int:
     return next(rank for rank in range(node.plan.world_size) if rank not in node.plan.guilty)
 
 
-def _off_the_bus(node: PlayedNode, rank: int) -> None:
-    node.xid(rank, 79, "GPU has fallen off the bus.")
-    bus = node.gpus.pci_bus(node.gpu_of(rank))
-    node.kernel(f"NVRM: GPU {bus}: GPU has fallen off the bus.")
-    node.gpus.lose(node.gpu_of(rank))
+def _on_the_other_node(nodes: PlayedNodes) -> int:
+    """The rank in the guilty one's place there: its GPU has the same number, bus and slot."""
+    return (_guilty(nodes) + nodes.plan.world_size // 2) % nodes.plan.world_size
 
 
 def _contained_memory_error(node: PlayedNode) -> None:
@@ -169,17 +253,19 @@ def _corrected_memory(node: PlayedNode) -> None:
     )
 
 
-off_the_bus = _at_onset(lambda node: _off_the_bus(node, _guilty(node)))
-contained_memory_error = _at_onset(_contained_memory_error)
-throttle = _at_onset(_throttle)
-link_drops = _at_onset(_link_drops)
-port_goes = _at_onset(_port_goes)
-another_ranks_gpu = _at_onset(lambda node: _off_the_bus(node, _another(node)))
-after_the_hang = _at_onset(lambda node: _off_the_bus(node, _guilty(node)), wait_s=6.0)
-application_errors = _at_onset(_application_errors)
-port_flaps = _at_onset(_port_flaps)
-corrected_memory = _at_onset(_corrected_memory)
-nothing_else = _at_onset(lambda node: None)
+off_the_bus = _at_onset(lambda node: node.off_the_bus(_guilty(node)), PlayedNode)
+contained_memory_error = _at_onset(_contained_memory_error, PlayedNode)
+throttle = _at_onset(_throttle, PlayedNode)
+link_drops = _at_onset(_link_drops, PlayedNode)
+port_goes = _at_onset(_port_goes, PlayedNode)
+another_ranks_gpu = _at_onset(lambda node: node.off_the_bus(_another(node)), PlayedNode)
+after_the_hang = _at_onset(lambda node: node.off_the_bus(_guilty(node)), PlayedNode, wait_s=6.0)
+application_errors = _at_onset(_application_errors, PlayedNode)
+port_flaps = _at_onset(_port_flaps, PlayedNode)
+corrected_memory = _at_onset(_corrected_memory, PlayedNode)
+nothing_else = _at_onset(lambda node: None, PlayedNode)
+own_gpu_of_two_nodes = _at_onset(lambda nodes: nodes.off_the_bus(_guilty(nodes)), PlayedNodes)
+other_nodes_gpu = _at_onset(lambda nodes: nodes.off_the_bus(_on_the_other_node(nodes)), PlayedNodes)
 
 
 def long_ago(job: Job, over: threading.Event) -> None:
@@ -212,7 +298,7 @@ def mount_stalls(job: Job, over: threading.Event) -> None:
             server.send_signal(signal.SIGSTOP)
             (node.truth / "stalled").write_text(str(path))
 
-        _at_onset(stall)(job, over)
+        _at_onset(stall, PlayedNode)(job, over)
     finally:
         server.kill()
         server.wait()

@@ -184,3 +184,87 @@ def test_what_is_found_out_is_the_same_whatever_comes_first(court: Court, new_co
     )
     assert first_words == late_words
     assert first_words["times"]["onset"] == START_S
+
+
+# --- what went wrong once ---------------------------------------------------------------------------------------------
+def test_the_second_process_that_the_kernel_kills_is_the_rank(court: Court) -> None:
+    node = node_of_four(court)
+    node.log("Out of memory: Killed process 9999 (convert) total-vm:9kB, anon-rss:9kB, file-rss:0kB", at=-300.0)
+    node.log("Out of memory: Killed process 101 (python3) total-vm:9kB, anon-rss:9kB, file-rss:0kB", at=-0.1)
+    court.hear(make_finding(Kind.RANK_DIED, 1, at=0.3, onset=0.1))
+    assert the_incident(court)["cause"]["condition"] == "oom_kill"
+
+
+@pytest.mark.parametrize("line_first", [True, False])
+def test_an_error_that_did_no_harm_once_does_harm_when_it_comes_again(court: Court, *, line_first: bool) -> None:
+    node = node_of_four(court)
+    node.xid(94, 2, at=-600.0, severity="error")
+    if line_first:
+        node.xid(94, 2, at=-0.5, severity="error")
+    hang(court)
+    if not line_first:
+        node.xid(94, 2, at=-0.5, severity="error")
+    document = the_incident(court)
+    assert document["cause"]["since"] == START_S - 0.5
+    assert not [row for row in document["ruled_out"] if "condition" in row]
+
+
+def test_what_comes_again_later_takes_no_earlier_cause_back(court: Court) -> None:
+    node = node_of_four(court)
+    node.xid(79, 2, at=-0.5)
+    node.kernel("nic_link_down", at=-0.4, device="mlx5_0", device_kind="nic", domain="network")
+    node.kernel("nic_link_up", at=14.0, device="mlx5_0", device_kind="nic", domain="network")
+    hang(court)
+    before = the_incident(court)
+    node.xid(79, 2, at=1000.0)
+    node.kernel("nic_link_down", at=1000.0, device="mlx5_0", device_kind="nic", domain="network")
+    after = the_incident(court)
+    assert after["cause"] == before["cause"]
+    shown = [{row["condition"] for row in each["evidence"] if "condition" in row} for each in (before, after)]
+    assert shown == [{"xid_79", "link_down"}] * 2
+
+
+def test_a_stall_without_a_suspect_is_not_of_another_jobs_gpu(court: Court) -> None:
+    node = node_of_four(court)
+    node.kernel("soft_lockup", at=-500.0, device="cpu3", device_kind="cpu", domain="host")  # so it is known to be here
+    node.rank(0, "GPU-6", job="k", pid=900)
+    node.kernel("xid", at=-0.5, code="79", device="0000:10:00", device_kind="gpu", severity="fatal")
+    court.hear(make_finding(Kind.COLLECTIVE_STALLED, None, at=4.0, onset=0.0))
+    document = the_incident(court)
+    assert (document.get("cause"), document["suspects"]) == (None, [])
+
+
+def test_the_suspects_node_is_heard_among_many_with_troubles_of_their_own(court: Court) -> None:
+    for number in range(40):
+        other = Node(f"other-{number}", court)
+        other.rank(100 + number, f"GPU-of-{number}")
+        other.kernel("mce", at=-0.1, device="cpu3", device_kind="cpu", domain="hardware", severity="error")
+    node_of_four(court).xid(79, 2, at=-0.8)
+    hang(court)
+    assert the_incident(court)["cause"]["condition"] == "xid_79"
+
+
+def test_after_a_restart_a_gpu_is_of_the_rank_that_uses_it_now(court: Court) -> None:
+    """Rank 2 had GPU-2 in the first attempt; in the second it is rank 3's."""
+    node = node_of_four(court)
+    for rank, gpu in ((2, 3), (3, 2)):
+        node.rank(rank, f"GPU-{gpu}", at=-50.0, pid=200 + rank, attempt="a2")
+    node.kernel("xid", at=-0.5, code="79", device="0000:0c:00", device_kind="gpu", severity="fatal")
+    court.hear(make_finding(Kind.RANK_NOT_ENTERED, 2, at=4.0, onset=0.0, attempt="a2"))
+    (row,) = control(court)["ruled_out"]
+    assert "used by rank 3" in row["because"]
+    court.hear(make_finding(Kind.RANK_NOT_ENTERED, 3, at=4.0, onset=0.0, attempt="a3"))
+    assert court.pages[-1]["cause"]["device"] == "GPU-2"
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_a_rank_that_the_kernel_holds_is_itself_what_stands_still(court: Court, rank: int) -> None:
+    node = node_of_four(court)
+    found = {"pid": 100 + rank, "device": str(100 + rank), "device_kind": "process", "state": "D", "age_s": 12.0}
+    node.tell(EventName.RANK_PROCESS, at=11.0, **found)
+    node.log(f"INFO: task python3:{100 + rank} blocked for more than 122 seconds.", at=122.0)
+    hang(court)
+    if rank == 2:
+        assert the_incident(court)["cause"]["condition"] in ("hung_task", "rank_in_disk_wait")
+    else:
+        control(court)

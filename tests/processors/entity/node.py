@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from tests.processors.cluster.conftest import START_S, Court
+from whichrank.agents.collectors.collector import Moment
+from whichrank.agents.collectors.logs.kernel_events import KernelEvents
 from whichrank.processors.entity.operator import EntityOperator
 from whichrank.processors.operator import Timer
 from whichrank.telemetry.records import Event, Finding, Identity, Point, Record, Samples
 from whichrank.telemetry.vocabulary import EventName
+
+#: So long before START_S.
+BOOTED_S = 100_000.0
 
 
 class NodeCourt(Court):
@@ -33,15 +38,25 @@ class Node:
         self.context = NodeCourt()
         self.context.entity = f"node:{name}"
         self.findings: list[Finding] = []
+        self._kernel_events = KernelEvents()
 
-    def rank(self, rank: int, gpu: str = "", *, at: float = -100.0, job: str = "j", pid: int | None = None) -> None:
-        """A rank with pid 100 + rank starts here, on this GPU."""
-        who = Identity(cluster="local", job=job, attempt="a1", node=self.name, rank=rank)
+    def rank(
+        self,
+        rank: int,
+        gpu: str = "",
+        *,
+        at: float = -100.0,
+        job: str = "j",
+        pid: int | None = None,
+        attempt: str = "a1",
+    ) -> None:
+        """A rank with pid 100 + rank starts here, on this GPU, whose bus goes by its number."""
+        who = Identity(cluster="local", job=job, attempt=attempt, node=self.name, rank=rank)
         pid = 100 + rank if pid is None else pid
-        self._take(Event(name=EventName.RANK_STARTED, identity=who, time_ns=_ns(at), attributes={"pid": pid}))
+        self.take(Event(name=EventName.RANK_STARTED, identity=who, time_ns=_ns(at), attributes={"pid": pid}))
         if gpu:
-            found = {"pid": pid, "gpu_uuid": gpu, "pci_bus": f"00000000:{10 + rank:02X}:00.0", "method": "nvml"}
-            self._take(Event(name=EventName.RANK_DEVICE, identity=who, time_ns=_ns(at), attributes=found))
+            found = {"pid": pid, "gpu_uuid": gpu, "pci_bus": f"00000000:{_bus(gpu, rank):02X}:00.0", "method": "nvml"}
+            self.take(Event(name=EventName.RANK_DEVICE, identity=who, time_ns=_ns(at), attributes=found))
 
     def kernel(self, word: str, *, at: float, **found: Any) -> None:
         self.tell(EventName.KERNEL_EVENT, at=at, event=word, **found)
@@ -52,9 +67,21 @@ class Node:
         device = f"0000:{10 + rank:02x}:00.0"
         self.kernel("xid", at=at, code=str(code), device=device, device_kind="gpu", text=f"Xid {code}", **found)
 
+    def log(self, text: str, *, at: float) -> None:
+        """A line of the kernel's log, as its reader understands it."""
+        for event in self.read(text, at=at):
+            self.take(event)
+
+    def read(self, text: str, *, at: float) -> list[Event]:
+        """What that line tells, for later."""
+        moment = Moment(wall_ns=_ns(at), mono_ns=_ns(at + BOOTED_S) - _ns(0.0))
+        seen = [*self._kernel_events(f"[{at + BOOTED_S:12.6f}] {text}", moment), *self._kernel_events.flush(moment)]
+        who = Identity(cluster="local", node=self.name)
+        return [Event(name=each.name, identity=who, time_ns=each.time_ns, attributes=each.attributes) for each in seen]
+
     def tell(self, name: EventName, *, at: float, **found: Any) -> None:
         identity = Identity(cluster="local", node=self.name)
-        self._take(Event(name=name, identity=identity, time_ns=_ns(at), attributes=found))
+        self.take(Event(name=name, identity=identity, time_ns=_ns(at), attributes=found))
 
     def measure(self, name: str, values: dict[str, float], *, at: float, attribute: str = "hw.id") -> None:
         self.measure_where(name, values, {}, at=at, attribute=attribute)
@@ -66,7 +93,7 @@ class Node:
             Point(name=name, value=value, attributes={attribute: device, **where}, time_ns=_ns(at))
             for device, value in values.items()
         )
-        self._take(Samples(identity=Identity(cluster="local", node=self.name), points=points))
+        self.take(Samples(identity=Identity(cluster="local", node=self.name), points=points))
 
     def pass_time(self, until: float) -> None:
         context = self.context
@@ -83,7 +110,7 @@ class Node:
         bodies = [dict(finding.body["condition"]) for finding in last.values() if not finding.cleared]
         return {f"{body['name']}/{body['device']}": body for body in bodies}
 
-    def _take(self, payload: Event | Samples) -> None:
+    def take(self, payload: Event | Samples) -> None:
         stamp = payload.time_ns if isinstance(payload, Event) else payload.points[0].time_ns
         self.context.now = max(self.context.now, stamp)
         operator = EntityOperator()
@@ -99,6 +126,11 @@ class Node:
             self.findings.append(record.payload)
             if self.court is not None:
                 self.court.hear(record.payload)
+
+
+def _bus(gpu: str, rank: int) -> int:
+    number = gpu.rpartition("-")[2]
+    return 10 + (int(number) if number.isdecimal() else rank)
 
 
 def _ns(at: float) -> int:

@@ -136,3 +136,32 @@ def test_a_counter_that_begins_anew_has_not_grown() -> None:
 )
 def test_a_bus_has_one_name(text: str, bus: str) -> None:
     assert canonical_pci(text) == bus
+
+
+def test_a_process_with_the_number_of_one_that_is_gone_has_a_gpu_of_its_own() -> None:
+    node = Node()
+    node.rank(0, "GPU-0", pid=500)
+    node.rank(1, "GPU-1", pid=501)
+    node.rank(7, "GPU-1", pid=500, at=0.0, job="later")
+    node.xid(79, 0, at=1.0)
+    assert node.open["xid_79/GPU-0"]["ranks"] == []
+
+
+def test_the_words_that_rules_speak_of_are_there() -> None:
+    rules = load_rules()
+    effects = [rule.effect for rule in rules.events] + [rule.effect for of in rules.metrics.values() for rule in of]
+    assert {effect.ends_with for effect in effects} == {"", *rules.ends_with}
+
+
+def test_two_who_tell_of_one_error_are_one_condition_in_the_words_of_the_first() -> None:
+    found = {"gpu_uuid": "GPU-1", "pci_bus": "00000000:0B:00.0", "event": "xid", "code": "94"}
+    for kernel_first in (True, False):
+        node = Node()
+        node.rank(1, "GPU-1")
+        if kernel_first:
+            node.xid(94, 1, at=-0.5)
+        node.tell(EventName.DEVICE_EVENT, at=-0.4, **found)
+        if not kernel_first:
+            node.xid(94, 1, at=-0.5)
+        (condition,) = node.open.values()
+        assert (condition["source"], condition["since"]) == ("kernel", 1_700_000_000.0 - 0.5)

@@ -71,6 +71,7 @@ def explain(primary: Body, job: str, conditions: Iterable[ConditionBody]) -> Exp
         key=lambda c: (
             c["domain"] == "application",
             _SEVERITY.get(str(c["severity"]), 9),
+            c["source"] == "job_log",  # the node's own signals know better what a process met
             not str(c["name"]).startswith("xid_"),  # it says more than that the device is gone
             float(c["since"]),
         )
@@ -127,6 +128,9 @@ def _same_node(condition: ConditionBody, suspects: Sequence[Mapping[str, Any]]) 
 
 def _concerns(condition: ConditionBody, suspects: Sequence[Mapping[str, Any]], job: str) -> bool:
     mine = {rank["rank"] for rank in condition["ranks"] if rank["job"] == job}
+    if condition.get("of_job"):
+        # What ends a job ends all of it, wherever it was read.
+        return bool(mine) and (condition["scope"] == Scope.JOB.value or _same_node(condition, suspects))
     if condition["of_process"]:
         return any(suspect.get("rank") in mine for suspect in suspects)
     if condition["device_kind"] in _OF_RANKS:  # whose it is must be known

@@ -142,6 +142,8 @@ class JobLogsCollector:
                 found.setdefault(key, each).owners.add(process)
         for key, log in list(self._logs.items()):
             log.ended_ns = 0 if not log.of_rank or key in found else log.ended_ns or now.mono_ns
+            if key in found:  # other ranks than before: a restart, or they were found one by one
+                log.process = _only(found[key].owners)
             ended = log.ended_ns and now.mono_ns - log.ended_ns >= _LAST_WORDS_NS
             if ended or now.mono_ns - log.grown_ns > _QUIET_NS:
                 self._drop(key)
@@ -193,11 +195,12 @@ class JobLogsCollector:
             return
         self._logs[key] = _Log(
             file=file,
-            process=next(iter(found.owners)) if len(found.owners) == 1 else None,
+            process=_only(found.owners),
             of_rank=bool(found.link),
             descriptor=found.descriptor,
             grown_ns=now.mono_ns,
-            old_bytes=found.state.st_size if self._first_find else 0,
+            # What a rank's file holds when it is found may be of another attempt.
+            old_bytes=found.state.st_size if self._first_find or found.link else 0,
         )
 
     def _drop(self, key: tuple[int, int]) -> None:
@@ -269,6 +272,10 @@ class JobLogsCollector:
             )
             for name, count in zip(names, counts, strict=True)
         ]
+
+
+def _only(owners: set[JobProcess]) -> JobProcess | None:
+    return next(iter(owners)) if len(owners) == 1 else None
 
 
 def _matches(pattern: str, most: int) -> list[str]:

@@ -97,6 +97,8 @@ def _why_not(
         if not _near(condition, onset) or not _same_node(condition, suspects):
             return ""
         users = sorted(rank["rank"] for rank in condition["ranks"] if rank["job"] == job)
+        if condition["of_process"] and users:
+            return f"it is rank {users[0]}, not the suspect"
         return f"it is used by rank {users[0]}, not by the suspect" if users else "the suspect does not use it"
     began, since = float(condition["since"]) - float(condition["lag_s"]), float(condition["since"])
     if condition["lasts_s"] == 0:  # measured: it explains while it lasts

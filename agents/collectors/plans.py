@@ -58,7 +58,8 @@ def node_plans(options: NodeOptions, rank_processes: Callable[[], Mapping[int, I
 
 
 def make_job_logs(ranks: Callable[[], Collection[JobProcess]], patterns: Sequence[str]) -> Collector:
-    return JobLogsCollector(JobLogEvents(ranks), lambda: tuple(ranks()), patterns)
+    events = JobLogEvents(ranks)
+    return JobLogsCollector(events, lambda: tuple(ranks()), patterns, flush=events.flush)
 
 
 def make_kernel_log(path: str) -> Collector:

@@ -6,6 +6,7 @@ at which its first line was read. Of each writer a few a minute; what is held ba
 
 from __future__ import annotations
 
+import re
 import socket
 from bisect import bisect_right
 from collections import deque
@@ -35,6 +36,8 @@ MOST_STREAMS = 512
 _MOST_WRITERS = 4096
 #: Batches of lines of one file whose time is known.
 _MOST_BATCHES = 64
+#: What ``whichrank run`` writes to the same standard error must not come back as a cause: panels, its lines, documents.
+OWN = re.compile(r"\s*(?:whichrank\b|[\u2500-\u257f]|\{\"schema\": ?\d)")
 _WEAK = frozenset({Rank.GENERIC, Rank.CASCADE, Rank.TEARDOWN})
 
 
@@ -95,7 +98,9 @@ class JobLogEvents:
             source = self._source(key, batch[0])
             source.batches.append((source.stream.lines + 1, now))
             source.last_ns = now.mono_ns
-            chunk = "".join(f"{line.text}\n" for line in batch).encode("utf-8", "replace")
+            chunk = "".join("\n" if OWN.match(line.text) else f"{line.text}\n" for line in batch).encode(
+                "utf-8", "replace"
+            )
             found += self._tell(source, source.stream.feed(chunk), now)
             if batch[-1].look_back:
                 source.old_lines = source.stream.lines
@@ -104,6 +109,10 @@ class JobLogEvents:
             if source.stream.is_open and now.mono_ns - source.last_ns >= patience_ns:
                 found += self._tell(source, source.stream.flush(), now)
         return found + self._end_windows(now)
+
+    def flush(self, now: Moment) -> list[Happening]:
+        """The agent ends: what is open will not go on here."""
+        return [told for source in self._sources.values() for told in self._tell(source, source.stream.flush(), now)]
 
     def _source(self, key: tuple[str, int, int], line: JobLogLine) -> _Source:
         source = self._sources.pop(key, None)

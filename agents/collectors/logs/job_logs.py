@@ -30,6 +30,8 @@ _QUIET_NS = 3_600_000_000_000
 #: The file of a rank that has ended is read for so long: its last words are what counts.
 _LAST_WORDS_NS = 30_000_000_000
 _MOST_FILES = 256
+#: Half a line is handed out after two reads that brought nothing.
+_READS_TO_THE_END = 3
 #: What rotation has packed was read before.
 _PACKED = (".gz", ".xz", ".zst", ".bz2", ".lz4", ".zip")
 _MOST_NAMES = 4096
@@ -52,6 +54,8 @@ class JobLogLine:
 #: Called at each look, also without lines, so that what waits for more lines can be told after a while. Lines of one
 #: file come in order. Never raises.
 Classify = Callable[[Sequence[JobLogLine], Moment], Sequence[Happening]]
+#: What was held back for lines to come; called when none will.
+Flush = Callable[[Moment], Sequence[Happening]]
 
 
 @dataclass(slots=True)
@@ -87,6 +91,7 @@ class JobLogsCollector:
         ranks: Callable[[], Sequence[JobProcess]] = tuple,
         patterns: Sequence[str] = (),
         *,
+        flush: Flush | None = None,
         enabled: bool = True,
         period_s: float = 1.0,
         most_lines: int = 20_000,
@@ -95,6 +100,7 @@ class JobLogsCollector:
     ) -> None:
         self.period_s = period_s
         self._classify = classify
+        self._flush = flush
         self._ranks = ranks
         self._patterns = tuple(patterns)
         self._enabled = enabled
@@ -126,6 +132,15 @@ class JobLogsCollector:
         lines = self._read(now, problems)
         happenings = [redacted(happening) for happening in self._classify(lines, now)]
         return Collected(points=self._points(now), happenings=happenings, problems=problems)
+
+    def last_look(self, now: Moment) -> Collected:
+        """What was written since the last one, half a line too, and what waited for more."""
+        if not self._enabled:
+            return Collected()
+        problems: list[str] = []
+        lines = [line for _ in range(_READS_TO_THE_END) for line in self._read(now, problems)]
+        found = [*self._classify(lines, now), *(self._flush(now) if self._flush is not None else ())]
+        return Collected(points=self._points(now), happenings=list(map(redacted, found)), problems=problems)
 
     def close(self) -> None:
         for log in self._logs.values():

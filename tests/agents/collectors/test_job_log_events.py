@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,14 @@ from typing import Any
 import pytest
 
 from tests.agents.collectors.test_job_logs import S, append, at
-from whichrank.agents.collectors.collector import Happening
+from whichrank.agents.collectors.collector import Happening, LastLooker
 from whichrank.agents.collectors.logs import job_log_events
 from whichrank.agents.collectors.logs.job_log_events import MOST_TOLD, JobLogEvents
 from whichrank.agents.collectors.logs.job_logs import JobLogLine, JobLogsCollector
 from whichrank.agents.collectors.options import NAMES, NodeOptions
 from whichrank.agents.collectors.plans import node_plans
 from whichrank.agents.collectors.processes.job_process import JobProcess
+from whichrank.agents.collectors.schedule import NodeTelemetry, Seen
 from whichrank.telemetry.records import Identity
 from whichrank.telemetry.vocabulary import EventName
 
@@ -230,3 +232,51 @@ def test_garbage_raises_nothing_and_little_is_kept(seed: int) -> None:
         told += len(log.look(lines, second))
     assert told
     assert 100 < log.events.streams <= job_log_events.MOST_STREAMS
+
+
+def test_our_own_words_are_not_the_jobs() -> None:
+    log = Log()
+    own = [
+        "whichrank: [page] opened rank_raised: OSError: [Errno 28] No space left on device",
+        "│ why         rank 1 raised OSError: [Errno 28] No space left on device       │",
+        '{"schema":1,"id":"90cf","evidence":[{"shows":"OSError: [Errno 28] No space left on device"}]}',
+    ]
+    assert log.say("\n".join(own) + "\nstep", 1.0) == []
+    assert log.say("OSError: [Errno 28] No space left on device\nstep", 2.0)
+
+
+def test_the_last_look_tells_what_waited_and_half_a_line(tmp_path: Path) -> None:
+    log = tmp_path / "rank_3.log"
+    log.write_text("")
+    (plan,) = [
+        plan
+        for plan in node_plans(NodeOptions(job_logs=(str(log),)), lambda: {4003: Identity(job="j", rank=3)})
+        if plan.name == "job_logs"
+    ]
+    collector = plan.make()
+    assert isinstance(collector, LastLooker)
+    collector.collect(at(0))
+    append(log, FULL)  # without an end
+    (told,) = map(_plain, collector.last_look(at(0.1)).happenings)
+    assert (told["class"], told["pid"]) == ("disk_full", 4003)
+    collector.close()
+
+
+def test_when_telemetry_ends_last_looks_are_waited_for(tmp_path: Path) -> None:
+    log = tmp_path / "rank_3.log"
+    log.write_text("")
+    plans = node_plans(
+        NodeOptions(collect=frozenset({"job_logs"}), job_logs=(str(log),)), lambda: {4003: Identity(job="j", rank=3)}
+    )
+    telemetry = NodeTelemetry(plans, report=lambda line: None)
+    telemetry.start()
+    seen: list[Seen] = []
+    end_s = time.monotonic() + 20
+    while not any(point.name == "whichrank.log.files" for each in seen for point in each.collected.points):
+        assert time.monotonic() < end_s
+        seen += telemetry.take()
+        time.sleep(0.01)
+    append(log, FULL)
+    telemetry.close()
+    happenings = [happening for each in telemetry.take() for happening in each.collected.happenings]
+    assert [happening.attributes["class"] for happening in happenings] == ["disk_full"]

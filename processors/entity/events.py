@@ -46,7 +46,8 @@ def take_event(state: EntityState, event: Event, rules: Rules) -> list[Condition
     if name not in _SOURCES:
         return []
     if name is EventName.JOB_LOG:
-        signals = [(rules.of_event(name, signal.word, "", "", "error"), signal) for signal in signals_of(state, event)]
+        severity = str(found.get("severity", "error"))
+        signals = [(rules.of_event(name, signal.word, "", "", severity), signal) for signal in signals_of(state, event)]
         return [_open(state, event, s.found, rule, s.word, "", s.device) for rule, s in signals if rule is not None]
     word, code = str(found.get("event", "")), str(found.get("code", ""))
     if name is EventName.PROBE_LATE:

@@ -38,6 +38,7 @@ _MOST_WRITERS = 4096
 _MOST_BATCHES = 64
 #: What ``whichrank run`` writes to the same standard error must not come back as a cause: panels, its lines, documents.
 OWN = re.compile(r"\s*(?:whichrank\b|[\u2500-\u257f]|\{\"schema\": ?\d)")
+_WARNINGS = frozenset({"WARN", "WARNING"})
 _WEAK = frozenset({Rank.GENERIC, Rank.CASCADE, Rank.TEARDOWN})
 
 
@@ -175,6 +176,7 @@ class JobLogEvents:
         attributes: dict[str, str | int | bool | None] = {
             "class": failure.name,
             "role": witness.role.value,
+            "severity": "warning" if witness.line.level in _WARNINGS else "error",
             "bucket": failure.bucket.value,
             "scope": failure.scope.value,
             "action": failure.action.value,

@@ -79,6 +79,14 @@ def test_what_is_complete_is_told_at_once() -> None:
     assert (told["class"], told["port"]) == ("network_link", "mlx5_2:1")
 
 
+def test_a_warning_is_no_error() -> None:
+    told = Log().say("WARNING: retrying: [Errno 5] Input/output error\nstep\nERROR: No space left on device\nstep", 1.0)
+    assert [(each["class"], each["severity"]) for each in told] == [
+        ("filesystem_error", "warning"),
+        ("disk_full", "error"),
+    ]
+
+
 def test_a_user_buffer_that_timed_out_names_the_peer_and_warns_of_numbers() -> None:
     line = (
         "[UB:kuserbuffers_pullrecv:812] pullrecv [grank dst:3 global src:4][nvrank(GPU# dst: 3 src: 4]: "

@@ -149,6 +149,19 @@ def test_not_the_preemption_of_another_job(court: Court) -> None:
     control(court)
 
 
+def test_not_a_preemption_of_what_a_rank_raised_by_itself(court: Court) -> None:
+    node_of_four(court).job_log("preempted", at=-30.0, rank=1)
+    crash(court, kind=Kind.RANK_RAISED)
+    control(court)
+
+
+def test_not_a_time_limit_that_came_over_a_crashed_job(court: Court) -> None:
+    node = node_of_four(court)
+    crash(court, kind=Kind.RANK_DIED)
+    node.job_log("time_limit", at=20.0, rank=1)
+    control(court)
+
+
 def test_not_the_eviction_of_another_node(court: Court) -> None:
     node_of_four(court)
     other = Node("n7", court)

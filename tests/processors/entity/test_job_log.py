@@ -67,6 +67,7 @@ def test_two_ranks_are_two_conditions() -> None:
         {"before_start": True},
         {"node": "n9"},
         {"rank": None},
+        {"severity": "warning"},
     ],
     ids=str,
 )
@@ -77,7 +78,7 @@ def test_what_is_no_signal(more: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "word", ["cuda_out_of_memory", "assertion", "collective_timeout", "peer_lost", "error_message"]
+    "word", ["cuda_out_of_memory", "permission_denied", "assertion", "collective_timeout", "peer_lost", "error_message"]
 )
 def test_what_the_rank_tells_itself_is_no_condition(word: str) -> None:
     node = node_of_four()

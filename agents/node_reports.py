@@ -81,8 +81,8 @@ class NodeReports:
         return {**self._telemetry.counters, "collectors.events_dropped": self.events_dropped}
 
     def close(self) -> None:
-        self.turn()
         self._telemetry.close()
+        self.turn()
 
     def _remember(self, happening: Happening) -> None:
         self._devices[happening.pid, str(happening.attributes.get("gpu_uuid", ""))] = happening

@@ -121,6 +121,10 @@ class NodeSettings(KafkaOptions):
     probe_folders: str = Field(
         "", description="folders, with commas, in which a small file is written and removed to see whether that works"
     )
+    job_logs: str = Field(
+        "",
+        description="patterns of log files, with commas, that are read beside what ranks write to files; ** is allowed",
+    )
     topology: str = Field("", description="file with each node's rack, leaf, spine; Slurm's is known")
 
     @field_validator("collect")
@@ -129,7 +133,7 @@ class NodeSettings(KafkaOptions):
         names_of(value)
         return value
 
-    @field_validator("probe_folders")
+    @field_validator("probe_folders", "job_logs")
     @classmethod
     def _check_folders(cls, value: str) -> str:
         if relative := [word for word in _words(value) if not word.startswith("/")]:
@@ -143,6 +147,7 @@ class NodeSettings(KafkaOptions):
             write_folders=tuple(_words(self.probe_folders)),
             versions_file=versions_file,
             topology_file=self.topology,
+            job_logs=tuple(_words(self.job_logs)),
         )
 
 

@@ -50,6 +50,7 @@ _REQUIRED: dict[EventName, tuple[str, ...]] = {
     EventName.DEVICE_EVENT: ("event",),
     EventName.RANK_DEVICE: ("pid",),
     EventName.RANK_PROCESS: ("pid",),
+    EventName.JOB_LOG: ("class",),
     EventName.PROBE_LATE: ("mount",),
     EventName.CHANGE: ("what",),
     EventName.SCHEDULER: ("what",),

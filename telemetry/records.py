@@ -102,7 +102,11 @@ class Event:
       DEVICE_EVENT     event* ("xid", "lost", "back"), code, device (GPU uuid), pci_bus, device_kind
       RANK_DEVICE      pid*, gpu_uuid, gpu_index, pci_bus, mig, method, certain
       RANK_PROCESS     pid*, state, wchan, age_s
-      JOB_LOG          class*, role, action, text (redacted), file, line, rank
+      JOB_LOG          class* (of diagnosis.job_log), role, severity, bucket, scope, action, restart, text (redacted),
+                       warning, file, line, function (innermost frame of user code), log (its path), rank, pid (its
+                       process, if it runs here), node (another one that the line is of), peer (rank that was waited
+                       for), port (of this node), more (statements of this writer that were held back), before_start
+                       (true: older than the agent)
       SCHEDULER        what*, and what is known of it
       CHANGE           what*, old, new, where
       NODE_TOPOLOGY    labels by name (rack, leaf, spine, rail, pdu)

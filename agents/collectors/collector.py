@@ -70,6 +70,13 @@ class Collector(Protocol):
 
 
 @runtime_checkable
+class LastLooker(Protocol):
+    """A collector that is asked once more when the agent ends: a job's last words come just before that."""
+
+    def last_look(self, now: Moment) -> Collected: ...
+
+
+@runtime_checkable
 class Listener(Protocol):
     """A collector whose source also speaks by itself: asked between two looks, it returns as soon as there is news."""
 

@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 ALL, NONE = "all", "none"
-NAMES = ("gpu", "kernel_log", "network", "storage", "host", "processes", "scheduler", "versions", "topology")
+NAMES = (
+    "gpu",
+    "kernel_log",
+    "network",
+    "storage",
+    "host",
+    "processes",
+    "scheduler",
+    "versions",
+    "topology",
+    "job_logs",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,7 +24,8 @@ class NodeOptions:
     """What can be set of collectors.
 
     kernel_log: a file, "" the first of the usual ones. write_folders: absolute. versions_file: what was installed when
-    last looked, "" from now on. topology_file: where each node stands.
+    last looked, "" from now on. topology_file: where each node stands. job_logs: patterns of files, beside what ranks
+    have open as standard output and error.
     """
 
     collect: frozenset[str] = frozenset(NAMES)
@@ -21,6 +33,7 @@ class NodeOptions:
     write_folders: tuple[str, ...] = ()
     versions_file: str = ""
     topology_file: str = ""
+    job_logs: tuple[str, ...] = ()
 
 
 def names_of(words: str) -> frozenset[str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from ...telemetry.records import Identity
 from .collector import Collector, Isolation
+from .logs.job_log_events import JobLogEvents
+from .logs.job_logs import JobLogsCollector
 from .logs.kernel_events import KernelEvents
 from .logs.kernel_log import KernelLogCollector, default_sources
 from .options import NodeOptions
@@ -46,8 +48,18 @@ def node_plans(options: NodeOptions, rank_processes: Callable[[], Mapping[int, I
             factory=".surroundings.topology:TopologyCollector",
             options={"table_file": options.topology_file},
         ),
+        Plan(
+            name="job_logs",
+            factory=".plans:make_job_logs",
+            options={"ranks": ranks, "patterns": options.job_logs},
+        ),
     )
     return [plan for plan in plans if plan.name in options.collect]
+
+
+def make_job_logs(ranks: Callable[[], Collection[JobProcess]], patterns: Sequence[str]) -> Collector:
+    events = JobLogEvents(ranks)
+    return JobLogsCollector(events, lambda: tuple(ranks()), patterns, flush=events.flush)
 
 
 def make_kernel_log(path: str) -> Collector:

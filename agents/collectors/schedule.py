@@ -21,7 +21,7 @@ from importlib import import_module
 from typing import IO, Any
 
 from ...telemetry.records import Point
-from .collector import Collected, Collector, Isolation, Moment
+from .collector import Collected, Collector, Isolation, LastLooker, Moment
 
 MAX_WAITING = 2000
 #: A failed look is tried again after so long, then twice as long, and so on.
@@ -30,6 +30,8 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 300.0
 LATE_S = 10.0
 #: A process that is so late is killed.
 KILL_S = 60.0
+#: Last looks together hold up the end by this at most.
+LAST_LOOKS_S = 1.0
 MAX_PROBLEMS = 64
 MAX_FRAME_BYTES = 16 << 20
 METRIC_LATE, METRIC_FAILURES = "whichrank.collector.late", "whichrank.collector.failures"
@@ -118,6 +120,9 @@ class NodeTelemetry:
         self._ending.set()
         for look in self._looks:
             look.end()
+        until_s = time.monotonic() + LAST_LOOKS_S
+        for look in self._looks:
+            look.wait_for_last(max(0.0, until_s - time.monotonic()))
 
     # --- for the looks ------------------------------------------------------------------------------------------------
     def moment(self) -> Moment:
@@ -186,15 +191,23 @@ class _Look:
     def end(self) -> None:
         """The agent ends."""
 
+    def wait_for_last(self, timeout_s: float) -> None:
+        """Until it has looked for the last time, where it is one that does."""
+
 
 class _ThreadLook(_Look):
+    def __init__(self, plan: Plan, owner: NodeTelemetry) -> None:
+        super().__init__(plan, owner)
+        self._last_is_over = threading.Event()
+        self._last_is_over.set()
+
     def run(self) -> None:
         collector: Collector | None = None
         pause_s = FIRST_PAUSE_S
         while not self.owner.ending.is_set():
             self.busy_since_ns = time.monotonic_ns()
             try:
-                collector = collector or self.plan.make()
+                collector = collector or self._make()
                 self.period_s = collector.period_s
                 collected = collector.collect(self.owner.moment())
             except Exception as error:  # edge: whatever a file of /proc, or a bug of ours, can do
@@ -207,8 +220,23 @@ class _ThreadLook(_Look):
             self.busy_since_ns, pause_s = 0, FIRST_PAUSE_S
             self.owner.hand_on(self.name, collected)
             self.owner.ending.wait(max(self.period_s - took_s, self.period_s / 10))
+        if isinstance(collector, LastLooker):
+            try:
+                self.owner.hand_on(self.name, collector.last_look(self.owner.moment()))
+            except Exception as error:  # edge: as above
+                self.owner.failed(self.name, f"{type(error).__name__}: {error}")
+            self._last_is_over.set()
         if collector is not None:
             collector.close()
+
+    def _make(self) -> Collector:
+        collector = self.plan.make()
+        if isinstance(collector, LastLooker):
+            self._last_is_over.clear()
+        return collector
+
+    def wait_for_last(self, timeout_s: float) -> None:
+        self._last_is_over.wait(timeout_s)
 
 
 class _ProcessLook(_Look):

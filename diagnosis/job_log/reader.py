@@ -12,17 +12,13 @@ from functools import cache
 from typing import BinaryIO
 
 from .episodes import Episodes, Wave
-from .fatal_stacks import BEGIN as FATAL
-from .fatal_stacks import FatalStacks
-from .launcher import LauncherTables
 from .model import Episode, Line, Progress, Verdict
 from .prefix import read_lines
 from .progress import first_progress, last_progress, progress_of
 from .scan import Gate, scan
-from .taxonomy import gate_words
-from .tracebacks import Tracebacks
+from .statements import Statements
+from .stream import make_gate
 from .verdict import judge
-from .witnesses import of_chain, of_line
 
 #: Rank and node in the name of a file: rank_3.log, 3.err, node-07/stdout, slurm-123_4.out, attempt_0/3/stderr.log.
 RANK_IN_NAME = re.compile(
@@ -84,7 +80,7 @@ def read_job_logs(sources: Iterable[Source]) -> JobLog:
 
 @cache
 def gate() -> Gate:
-    return Gate(gate_words())
+    return make_gate()
 
 
 def whose(name: str) -> tuple[int | None, str | None]:
@@ -102,12 +98,10 @@ class _Reader:
         self._index = index
         self._source = source
         self._episodes = episodes
-        self._tracebacks = Tracebacks()
-        self._tables = LauncherTables()
-        self._stacks = FatalStacks()
+        self._statements = Statements()
 
     def wants_next(self) -> bool:
-        return self._tracebacks.wants_next() or self._tables.wants_next() or self._stacks.wants_next()
+        return self._statements.wants_next()
 
     def line(self, number: int, raw: bytes) -> None:
         for line in read_lines(self._index, number, raw):
@@ -132,35 +126,18 @@ class _Reader:
         self._end_open()
 
     def _end_open(self) -> None:
-        self._tracebacks.finish()
-        self._tables.finish()
-        self._stacks.finish()
+        self._statements.finish()
         self._hand_on()
 
     def _one(self, line: Line, raw: bytes) -> None:
-        is_taken = self._tables.feed(line) or self._stacks.feed(line) or self._tracebacks.feed(line)
+        said = self._statements.feed(line)
         self._hand_on()
-        if is_taken:
-            return
-        if FATAL in line.text:
-            self._stacks.hold(line.stream, of_line(line))
-            return
-        said = False
-        for witness in of_line(line):
-            said = True
-            self._episodes.add(witness)
         if not said and not self.wants_next() and (found := progress_of(raw, self._index, line.number)):
             self._episodes.progress(found)
 
     def _hand_on(self) -> None:
-        for chain in self._tracebacks.done:
-            for witness in of_chain(chain):
-                self._episodes.add(witness)
-        self._tracebacks.done.clear()
-        for done in (self._tables.done, self._stacks.done):
-            for witness in done:
-                self._episodes.add(witness)
-            done.clear()
+        for witness in self._statements.take():
+            self._episodes.add(witness)
 
     def _with_source(self, line: Line) -> Line:
         source = self._source

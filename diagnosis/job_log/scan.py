@@ -100,15 +100,18 @@ class Gate:
         return positions
 
 
-def scan(file: BinaryIO, gate: Gate, sink: Sink) -> int:
-    """Hands every line with a word to ``sink``, and every line that it wants next. Returns the number of lines."""
-    before = 0
+def scan(file: BinaryIO, gate: Gate, sink: Sink, before: int = 0) -> int:
+    """Hands every line with a word to ``sink``, and every line that it wants next. Returns the number of lines.
+
+    before: lines of it that were scanned already.
+    """
+    lines = 0
     for chunk in chunks(file):
         ends = np.flatnonzero(np.frombuffer(chunk, np.uint8) == 10)
         wanted = np.unique(np.searchsorted(ends, gate.positions(chunk)))
-        _hand_over(chunk, ends, wanted, before, sink)
-        before += len(ends)
-    return before
+        _hand_over(chunk, ends, wanted, before + lines, sink)
+        lines += len(ends)
+    return lines
 
 
 def _hand_over(chunk: bytes, ends: NDArray[np.int64], wanted: NDArray[np.int64], before: int, sink: Sink) -> None:

@@ -115,6 +115,11 @@ class Tracebacks:
     def wants_next(self) -> bool:
         return bool(self._open)
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether one has no exception yet: its last lines are still to come, or never will."""
+        return any(not chain.is_raised for chain in self._open.values())
+
     def feed(self, line: Line) -> bool:
         """Whether the line is part of a traceback."""
         self._end_silent(line)

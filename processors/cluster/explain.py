@@ -77,6 +77,7 @@ def explain(primary: Body, job: str, conditions: Iterable[ConditionBody]) -> Exp
             not (c["of_process"] and c["source"] == "kernel"),
             c["domain"] == "application",
             _SEVERITY.get(str(c["severity"]), 9),
+            c["source"] == "job_log",  # the node's own signals know better what a process met
             not str(c["name"]).startswith("xid_"),  # it says more than that the device is gone
             float(c["since"]),
         )
@@ -103,6 +104,8 @@ def _why_not(
         if not _near(condition, onset) or not _same_node(condition, suspects):
             return ""
         users = sorted(rank["rank"] for rank in condition["ranks"] if rank["job"] == job)
+        if condition["of_process"] and users:
+            return f"it is rank {users[0]}, not the suspect"
         return f"it is used by rank {users[0]}, not by the suspect" if users else "the suspect does not use it"
     began, since = float(condition["since"]) - float(condition["lag_s"]), float(condition["since"])
     if condition["lasts_s"] == 0:  # measured: it explains while it lasts
@@ -155,6 +158,9 @@ def _same_node(condition: ConditionBody, suspects: Sequence[Mapping[str, Any]]) 
 
 def _concerns(condition: ConditionBody, suspects: Sequence[Mapping[str, Any]], job: str) -> bool:
     mine = {rank["rank"] for rank in condition["ranks"] if rank["job"] == job}
+    if condition.get("of_job"):
+        # What ends a job ends all of it, wherever it was read.
+        return bool(mine) and (condition["scope"] == Scope.JOB.value or _same_node(condition, suspects))
     if condition["of_process"] or _names_a_rank(condition):
         return any(suspect.get("rank") in mine for suspect in suspects)
     if condition["device_kind"] in _OF_RANKS:  # whose it is must be known

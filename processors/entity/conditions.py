@@ -40,6 +40,7 @@ class Condition:
     value: str = ""
     pid: int = 0
     of_process: bool = False
+    of_job: str = ""  # it concerns all ranks of this job, and no other
     opened_by: str = ""  # of those told by metrics, the series
     before_s: float = 60.0
     lag_s: float = 2.0
@@ -116,6 +117,8 @@ class EntityState:
 
     def ranks_on(self, condition: Condition) -> list[dict[str, Any]]:
         """Whom it concerns: the process it names, else users of the device, else everybody of the entity."""
+        if condition.of_job:
+            return [rank for rank in self.ranks.values() if rank["job"] == condition.of_job]
         if condition.pid and str(condition.pid) in self.ranks:
             return [self.ranks[str(condition.pid)]]
         if condition.of_process:

@@ -10,6 +10,7 @@ from ...diagnosis.kernel_log.xid import XID, policy_of
 from ...telemetry.records import Event
 from ...telemetry.vocabulary import CausalRole, EventName
 from .conditions import MAX_ALIASES, MAX_OPENINGS, MAX_RANKS, Condition, EntityState, canonical_pci
+from .job_log import signals_of
 from .rules import EventRule, Rules
 
 _SOURCES = {
@@ -17,6 +18,7 @@ _SOURCES = {
     EventName.DEVICE_EVENT: "driver",
     EventName.PROBE_LATE: "probe",
     EventName.RANK_PROCESS: "process",
+    EventName.JOB_LOG: "job_log",
 }
 #: Their time is that of the look; since when it lasts is told beside it.
 _AGED = frozenset({EventName.PROBE_LATE, EventName.RANK_PROCESS})
@@ -40,6 +42,10 @@ def take_event(state: EntityState, event: Event, rules: Rules) -> list[Condition
         return _remember_device(state, event)
     if name not in _SOURCES:
         return []
+    if name is EventName.JOB_LOG:
+        severity = str(found.get("severity", "error"))
+        signals = [(rules.of_event(name, signal.word, "", "", severity), signal) for signal in signals_of(state, event)]
+        return [_open(state, event, s.found, rule, s.word, "", s.device) for rule, s in signals if rule is not None]
     word, code = str(found.get("event", "")), str(found.get("code", ""))
     if name is EventName.PROBE_LATE:
         word = "answered" if found.get("answered") else "late"
@@ -102,6 +108,7 @@ def _open(
         value=code or word,
         pid=int(found.get("pid") or 0),
         of_process=rule.of_process,
+        of_job=str(found.get("of_job") or ""),
         before_s=effect.before_s,
         lag_s=effect.lag_s,
         lasts_s=effect.lasts_s,

@@ -24,6 +24,7 @@ _EVENTS = frozenset(
         EventName.DEVICE_EVENT,
         EventName.PROBE_LATE,
         EventName.RANK_PROCESS,
+        EventName.JOB_LOG,
         EventName.RANK_DEVICE,
         EventName.RANK_STARTED,
     }

@@ -30,6 +30,8 @@ _QUIET_NS = 3_600_000_000_000
 #: The file of a rank that has ended is read for so long: its last words are what counts.
 _LAST_WORDS_NS = 30_000_000_000
 _MOST_FILES = 256
+#: Half a line is handed out after two reads that brought nothing.
+_READS_TO_THE_END = 3
 #: What rotation has packed was read before.
 _PACKED = (".gz", ".xz", ".zst", ".bz2", ".lz4", ".zip")
 _MOST_NAMES = 4096
@@ -52,6 +54,8 @@ class JobLogLine:
 #: Called at each look, also without lines, so that what waits for more lines can be told after a while. Lines of one
 #: file come in order. Never raises.
 Classify = Callable[[Sequence[JobLogLine], Moment], Sequence[Happening]]
+#: What was held back for lines to come; called when none will.
+Flush = Callable[[Moment], Sequence[Happening]]
 
 
 @dataclass(slots=True)
@@ -87,6 +91,7 @@ class JobLogsCollector:
         ranks: Callable[[], Sequence[JobProcess]] = tuple,
         patterns: Sequence[str] = (),
         *,
+        flush: Flush | None = None,
         enabled: bool = True,
         period_s: float = 1.0,
         most_lines: int = 20_000,
@@ -95,6 +100,7 @@ class JobLogsCollector:
     ) -> None:
         self.period_s = period_s
         self._classify = classify
+        self._flush = flush
         self._ranks = ranks
         self._patterns = tuple(patterns)
         self._enabled = enabled
@@ -127,6 +133,15 @@ class JobLogsCollector:
         happenings = [redacted(happening) for happening in self._classify(lines, now)]
         return Collected(points=self._points(now), happenings=happenings, problems=problems)
 
+    def last_look(self, now: Moment) -> Collected:
+        """What was written since the last one, half a line too, and what waited for more."""
+        if not self._enabled:
+            return Collected()
+        problems: list[str] = []
+        lines = [line for _ in range(_READS_TO_THE_END) for line in self._read(now, problems)]
+        found = [*self._classify(lines, now), *(self._flush(now) if self._flush is not None else ())]
+        return Collected(points=self._points(now), happenings=list(map(redacted, found)), problems=problems)
+
     def close(self) -> None:
         for log in self._logs.values():
             log.file.close()
@@ -142,6 +157,8 @@ class JobLogsCollector:
                 found.setdefault(key, each).owners.add(process)
         for key, log in list(self._logs.items()):
             log.ended_ns = 0 if not log.of_rank or key in found else log.ended_ns or now.mono_ns
+            if key in found:  # other ranks than before: a restart, or they were found one by one
+                log.process = _only(found[key].owners)
             ended = log.ended_ns and now.mono_ns - log.ended_ns >= _LAST_WORDS_NS
             if ended or now.mono_ns - log.grown_ns > _QUIET_NS:
                 self._drop(key)
@@ -193,11 +210,12 @@ class JobLogsCollector:
             return
         self._logs[key] = _Log(
             file=file,
-            process=next(iter(found.owners)) if len(found.owners) == 1 else None,
+            process=_only(found.owners),
             of_rank=bool(found.link),
             descriptor=found.descriptor,
             grown_ns=now.mono_ns,
-            old_bytes=found.state.st_size if self._first_find else 0,
+            # What a rank's file holds when it is found may be of another attempt.
+            old_bytes=found.state.st_size if self._first_find or found.link else 0,
         )
 
     def _drop(self, key: tuple[int, int]) -> None:
@@ -269,6 +287,10 @@ class JobLogsCollector:
             )
             for name, count in zip(names, counts, strict=True)
         ]
+
+
+def _only(owners: set[JobProcess]) -> JobProcess | None:
+    return next(iter(owners)) if len(owners) == 1 else None
 
 
 def _matches(pattern: str, most: int) -> list[str]:

@@ -178,6 +178,45 @@ def test_a_deleted_or_truncated_log_is_followed_by_its_descriptor(tmp_path: Path
     collector.close()
 
 
+def test_what_a_ranks_file_holds_when_it_is_found_is_old(tmp_path: Path, start: Callable[..., Rank]) -> None:
+    """Of another attempt, or of another job that appended to it."""
+    (tmp_path / "out").write_text("Error: of the last attempt\n")
+    seen = Classifier()
+    ranks: list[JobProcess] = []
+    collector = JobLogsCollector(seen, lambda: ranks)
+    collector.collect(at(0))
+    rank = start(0, tmp_path / "out")
+    ranks.append(rank.watched)
+    collector.collect(at(1))
+    rank.say("Error: of this one")
+    collector.collect(at(2))
+    assert [(line.text, line.look_back) for line in seen.lines] == [
+        ("Error: of the last attempt", True),
+        ("Error: of this one", False),
+        ("E Error: of this one", False),
+    ]
+    collector.close()
+
+
+def test_a_file_has_the_owners_that_it_has_now(tmp_path: Path, start: Callable[..., Rank]) -> None:
+    """Ranks are found one by one, and start again."""
+    first = start(0, tmp_path / "out")
+    ranks = [first.watched]
+    seen = Classifier()
+    collector = JobLogsCollector(seen, lambda: ranks)
+    collector.collect(at(0))
+    second = start(1, tmp_path / "out")
+    ranks.append(second.watched)
+    second.say("two")
+    collector.collect(at(1))
+    ranks.remove(first.watched)
+    second.say("one")
+    collector.collect(at(2))
+    owners = {line.text: line.process for line in seen.lines}
+    assert owners == {"two": None, "E two": None, "one": second.watched, "E one": second.watched}
+    collector.close()
+
+
 def test_a_log_of_several_ranks_is_nobodys_in_particular(tmp_path: Path, start: Callable[..., Rank]) -> None:
     ranks = [start(number, tmp_path / "out") for number in range(2)]
     seen = Classifier()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tests.processors.cluster.conftest import START_S, Court
 from whichrank.agents.collectors.collector import Moment
 from whichrank.agents.collectors.logs.kernel_events import KernelEvents
+from whichrank.diagnosis.job_log.taxonomy import failure_classes
 from whichrank.processors.entity.operator import EntityOperator
 from whichrank.processors.operator import Timer
 from whichrank.telemetry.records import Event, Finding, Identity, Point, Record, Samples
@@ -82,6 +84,18 @@ class Node:
     def tell(self, name: EventName, *, at: float, **found: Any) -> None:
         identity = Identity(cluster="local", node=self.name)
         self.take(Event(name=name, identity=identity, time_ns=_ns(at), attributes=found))
+
+    def job_log(self, word: str, *, at: float, rank: int | None = None, job: str = "j", **found: Any) -> None:
+        """As the collector tells a statement of this class, by default of the rank with pid 100 + rank."""
+        failure = failure_classes()[word]
+        told = {name: getattr(failure, name).value for name in ("bucket", "scope", "action", "restart")}
+        told |= {"class": word, "role": "initiating", "text": word, **found}
+        who = Identity(cluster="local", node=self.name)
+        if rank is not None:
+            told = {"rank": rank, "pid": 100 + rank, **told}
+            who = replace(who, job=job, attempt="a1", rank=rank)
+        attributes = {name: value for name, value in told.items() if value not in (None, "")}
+        self.take(Event(name=EventName.JOB_LOG, identity=who, time_ns=_ns(at), attributes=attributes))
 
     def measure(self, name: str, values: dict[str, float], *, at: float, attribute: str = "hw.id") -> None:
         self.measure_where(name, values, {}, at=at, attribute=attribute)

@@ -1,0 +1,28 @@
+"""What single statements tell besides their class: the port of their own node, the peer that was waited for."""
+
+from __future__ import annotations
+
+import re
+
+#: NCCL's InfiniBand lines name the device that they used: "NET/IB : mlx5_2:1 Got async event", "... hca mlx5_2".
+LOCAL_PORT = re.compile(
+    r"\b(?P<device>(?:mlx[45]|bnxt_re|irdma|hns|erdma|qedr|efa|rdmap\d+s|rocep\d+s|ibp\d+s)_?\d+(?:f\d+)?)(?::(?P<port>\d{1,2})\b)?"
+)
+#: Transformer Engine's user buffers, where they name ranks of the whole job; "SM 3 [5]" is a place in the group only.
+EXPECTED_PEER = re.compile(
+    r"\bglobal src ?[:=] ?(?P<rank>\d{1,6})|\b(?:from|peer)(?: global)? ?rank ?[:=]? ?(?P<named>\d{1,6})"
+)
+
+
+def local_port(text: str) -> str:
+    """As mlx5_2:1, or mlx5_2 where the port is not told; "" if the line names none."""
+    match = LOCAL_PORT.search(text)
+    if match is None:
+        return ""
+    return f"{match['device']}:{match['port']}" if match["port"] else match["device"]
+
+
+def expected_peer(text: str) -> int | None:
+    """Of a user buffer's time-out: the rank that should have written."""
+    match = EXPECTED_PEER.search(text)
+    return int(match["rank"] or match["named"]) if match else None

@@ -1,0 +1,60 @@
+"""Puts lines together to statements: tracebacks, launchers' tables and fatal stacks are one each, however long."""
+
+from __future__ import annotations
+
+from .fatal_stacks import BEGIN as FATAL
+from .fatal_stacks import FatalStacks
+from .launcher import LauncherTables
+from .model import Line, Witness
+from .tracebacks import Tracebacks
+from .witnesses import of_chain, of_line
+
+
+class Statements:
+    """``feed`` the lines of one file in order; ``take`` what is complete; ``finish`` ends what waits for more lines."""
+
+    def __init__(self) -> None:
+        self._tracebacks = Tracebacks()
+        self._tables = LauncherTables()
+        self._stacks = FatalStacks()
+        self._done: list[Witness] = []
+
+    def wants_next(self) -> bool:
+        """Whether something is open, so that the very next line belongs to it, or ends it."""
+        return self._tracebacks.wants_next() or self._tables.wants_next() or self._stacks.wants_next()
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether what is open lacks its point: flushed now, it would say little."""
+        return self._tracebacks.is_cut
+
+    def feed(self, line: Line) -> bool:
+        """Whether the line is of a statement."""
+        is_taken = self._tables.feed(line) or self._stacks.feed(line) or self._tracebacks.feed(line)
+        self._gather()
+        if is_taken:
+            return True
+        if FATAL in line.text:
+            self._stacks.hold(line.stream, of_line(line))
+            return True
+        said = list(of_line(line))
+        self._done += said
+        return bool(said)
+
+    def finish(self) -> None:
+        self._tracebacks.finish()
+        self._tables.finish()
+        self._stacks.finish()
+        self._gather()
+
+    def take(self) -> list[Witness]:
+        done, self._done = self._done, []
+        return done
+
+    def _gather(self) -> None:
+        for chain in self._tracebacks.done:
+            self._done += of_chain(chain)
+        self._tracebacks.done.clear()
+        for done in (self._tables.done, self._stacks.done):
+            self._done += done
+            done.clear()

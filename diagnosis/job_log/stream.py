@@ -1,0 +1,68 @@
+"""A log that is still written: lines in as they come, statements out as soon as they are complete.
+
+The same rules as for whole files, without what needs the end of a job (episodes, the verdict): a statement's role is
+that of its own words. Memory is bounded by what one traceback may hold of each writer.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+from .model import Line, Witness
+from .prefix import read_lines
+from .scan import Gate, scan
+from .statements import Statements
+from .taxonomy import gate_words
+
+
+class LogStream:
+    """One file. rank, node: whose it is, where its lines do not say so. Not for several threads at once."""
+
+    def __init__(self, gate: Gate, *, rank: int | None = None, node: str | None = None) -> None:
+        self._gate = gate
+        self._rank = rank
+        self._node = node
+        self._statements = Statements()
+        #: Lines so far; the next is one more.
+        self.lines = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether something waits for more lines: ``flush`` ends it when they do not come."""
+        return self._statements.wants_next()
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether what is open lacks its point: flushed now, it would say little."""
+        return self._statements.is_cut
+
+    def feed(self, chunk: bytes) -> list[Witness]:
+        """Whole lines, each with its end. Line numbers go on from the last chunk."""
+        self.lines += scan(io.BytesIO(chunk), self._gate, self, before=self.lines)
+        return self._statements.take()
+
+    def flush(self) -> list[Witness]:
+        """The writer is silent: what is open will not go on."""
+        self._statements.finish()
+        return self._statements.take()
+
+    # --- the sink of the scan -----------------------------------------------------------------------------------------
+    def wants_next(self) -> bool:
+        return self._statements.wants_next()
+
+    def line(self, number: int, raw: bytes) -> None:
+        for line in read_lines(0, number, raw):
+            self._statements.feed(self._with_writer(line))
+
+    def gap(self, chunk: bytes, start: int, end: int, first_number: int) -> None:
+        self._statements.finish()
+
+    def _with_writer(self, line: Line) -> Line:
+        rank = self._rank if line.rank is None else line.rank
+        return replace(line, rank=rank, node=line.node or self._node)
+
+
+def make_gate() -> Gate:
+    """The words of all rules; some milliseconds to make, so one for all streams."""
+    return Gate(gate_words())

@@ -134,13 +134,14 @@ def _nvlinks(setup: Setup, points: Sequence[Point]) -> Iterator[Finding]:
         # A board without a bridge has links that lead nowhere.
         yield Finding(family=Family.NVLINK, check="present", status=Status.OK, reason="no NVLink is in use here")
         return
-    names = dict.fromkeys((*up, *(of_each(points, "hw.gpu.memory.limit") if wanted else ())))
+    # A GPU that knows of fewer links than its peers misses them as well.
+    total = float(wanted) if wanted is not None else max(count + down.get(name, 0.0) for name, count in up.items())
+    names = of_each(points, "hw.gpu.memory.limit")
     bad = 0
     for name in names:
-        count, lost = up.get(name, 0.0), down.get(name, 0.0)
-        if (wanted is not None and count < wanted) or (wanted is None and lost > 0):
+        count = up.get(name, 0.0)
+        if count < total:
             bad += 1
-            total = float(wanted) if wanted is not None else count + lost
             yield Finding(
                 family=Family.NVLINK,
                 check="down",

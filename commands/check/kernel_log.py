@@ -58,7 +58,7 @@ def check(setup: Setup, tell: Tell) -> None:
 
 
 def _open(path: str) -> tuple[KernelLogSource | None, list[str]]:
-    refusals = []
+    refusals: list[str] = []
     for name, make in default_sources(path, _FAR_S).items():
         try:
             return make(), refusals

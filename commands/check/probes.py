@@ -165,7 +165,7 @@ def _end(running: _Running) -> Sequence[Finding]:
     if not running.done:
         took_s = time.monotonic() - running.began_s
         if status is None:
-            why = f"no answer within {min(took_s, running.until_s - running.began_s):.0f} s while {running.asked}"
+            why = f"no answer within {min(took_s, running.until_s - running.began_s):.1f} s while {running.asked}"
             how_bad, remedy = running.stuck, "look for processes in state D (ps -eo pid,stat,wchan:32,args)"
         else:
             why = f"its process ended with {status} while {running.asked}"

@@ -17,6 +17,8 @@ from .setup import Mode
 SCHEMA = 1
 _STYLE = {Status.OK: "green", Status.WARN: "yellow", Status.CRITICAL: "bold red", Status.UNKNOWN: "magenta"}
 #: The worst first: schedulers keep the first line as the reason of a drained node.
+#: Devices of one line.
+_MOST_NAMED = 16
 _ORDER = (Status.CRITICAL, Status.WARN, Status.UNKNOWN, Status.OK)
 
 
@@ -42,8 +44,8 @@ def print_lines(findings: Sequence[Finding], took_s: float, *, verbose: bool) ->
     console = Console(highlight=False, soft_wrap=True)
     overall = verdict(findings)
     bad = [finding for finding in _sorted(findings) if finding.status is not Status.OK]
-    for finding in _sorted(findings) if verbose else bad:
-        console.print(_line(finding))
+    for group in _alike(_sorted(findings) if verbose else bad):
+        console.print(_line(group))
     words = []
     for family in Family:
         own = [finding for finding in findings if finding.family is family]
@@ -53,8 +55,23 @@ def print_lines(findings: Sequence[Finding], took_s: float, *, verbose: bool) ->
     console.print(Text.assemble((ending, _STYLE[overall]), ", ".join(words)))
 
 
-def _line(finding: Finding) -> Text:
+def _alike(findings: Sequence[Finding]) -> list[list[Finding]]:
+    """Findings of one check that are as bad and have one remedy: eight GPUs of a node need no eight lines."""
+    groups: dict[tuple[object, ...], list[Finding]] = {}
+    for finding in findings:
+        key = (finding.status, finding.family, finding.check, finding.remedy)
+        # Lines of the kernel log have nothing in common but their name.
+        own = finding.reason if finding.family is Family.KERNEL_LOG or not finding.device else ""
+        groups.setdefault((*key, own), []).append(finding)
+    return [part for group in groups.values() for part in ([group] if len(group) > 2 else [[one] for one in group])]
+
+
+def _line(group: Sequence[Finding]) -> Text:
+    finding = group[0]
     where = f"{finding.family.value}.{finding.check}" + (f" {finding.device}" if finding.device else "")
+    if len(group) > 1:
+        others = ", ".join(each.device for each in group[1:_MOST_NAMED])
+        where += f" (and {len(group) - 1} more: {others}{', ...' if len(group) > _MOST_NAMED else ''})"
     line = Text.assemble((f"{finding.status.value:<8} ", _STYLE[finding.status]), f"{where}: {finding.reason}")
     if finding.remedy:
         line.append(f" -> {finding.remedy}")

@@ -116,7 +116,8 @@ def judge_peers(points: Iterable[Point], families: Iterable[str]) -> list[Judged
         for point in by_metric.get(peer.metric, ()):
             if _carries(point, peer.labels) and "hw.name" in point.attributes:
                 value = point.attributes.get(peer.label, "") if peer.label else point.value
-                of_device[str(point.attributes["hw.name"])] = value
+                if value != "":  # one that is lost does not say
+                    of_device[str(point.attributes["hw.name"])] = value
         judged += _odd_ones(peer, of_device)
     return judged
 
@@ -202,7 +203,9 @@ def _carries(point: Point, labels: Mapping[str, str]) -> bool:
 
 
 def _shown(value: Any) -> str:
-    return str(value)[:80] if isinstance(value, str) else f"{value:.10g}" if value == int(value) else f"{value:.4g}"
+    if isinstance(value, str):
+        return value[:80]
+    return f"{value:.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:.4g}"
 
 
 def worst_of_each(judged: Sequence[Judged]) -> list[Judged]:

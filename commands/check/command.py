@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -35,7 +36,8 @@ def register(app: typer.Typer) -> None:
             Path | None, typer.Option(metavar="FILE.toml", help="GPUs, ports, mounts, versions ... that must be there")
         ] = None,
         write: Annotated[
-            list[Path] | None, typer.Option(metavar="DIR", help="write, sync and remove a small file there")
+            # Text, not Path: of a Path typer asks the file system at once, and a dead mount never answers.
+            list[str] | None, typer.Option(metavar="DIR", help="write, sync and remove a small file there")
         ] = None,
         timeout: Annotated[
             float | None, typer.Option(metavar="SECONDS", help="at most so long in all, in place of the mode's")
@@ -86,7 +88,7 @@ def register(app: typer.Typer) -> None:
         raise typer.Exit(code)
 
 
-def _document(expect: Path | None, write: list[Path]) -> dict[str, Any]:
+def _document(expect: Path | None, write: list[str]) -> dict[str, Any]:
     """The file's tables, with the folders of --write among them."""
     try:
         document = dict(read_document(expect)) if expect is not None else {}
@@ -94,11 +96,11 @@ def _document(expect: Path | None, write: list[Path]) -> dict[str, Any]:
         _refuse(str(error))
     _expected(document, str(expect or "--expect"))
     for folder in write:
-        if not folder.is_absolute():
+        if not os.path.isabs(folder):
             _refuse(f"--write {folder}: must be an absolute path")
     if write:
         storage = dict(document.get("storage", {}))
-        storage["write"] = [*storage.get("write", []), *map(str, write)]
+        storage["write"] = [*storage.get("write", []), *write]
         document["storage"] = storage
     return document
 

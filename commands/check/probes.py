@@ -111,6 +111,7 @@ def _start(probe: Probe, setup: Setup, document: Mapping[str, Any], until_s: flo
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
+        cwd="/",  # the caller may stand on a mount that is dead
         start_new_session=True,  # it and what it starts are ended together
     )
     assert child.stdin is not None

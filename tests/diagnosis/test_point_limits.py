@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
 from whichrank.commands.check.expected import Expected
@@ -29,8 +31,8 @@ def test_tables_name_families_metrics_and_expectations_that_there_are() -> None:
         assert entry.metric in node_metrics()
         assert entry.remedy
     for limit in limits():
-        assert limit.warn_above <= limit.critical_above
-        assert limit.warn_below >= limit.critical_below
+        assert not (limit.critical_above < limit.warn_above < inf)
+        assert not (-inf < limit.warn_below < limit.critical_below)
         if limit.expected:
             Expected().number(limit.expected)
 

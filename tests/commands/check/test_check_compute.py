@@ -139,14 +139,14 @@ def test_a_gpu_that_computes_wrong_is_critical(monkeypatch: pytest.MonkeyPatch) 
 def test_a_gpu_in_use_is_left_alone_and_one_that_fails_is_critical(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = PlayedCuda(monkeypatch, 3)
     cuda.free[1] = 1 << 30
-    whole = compute._copy_within
+    whole = torch.mm
 
-    def fails(torch_: Any) -> float:
+    def fails(*arguments: Any, **named: Any) -> None:
         if cuda.current == 2:
             raise RuntimeError("CUDA error: uncorrectable ECC error encountered\nfollowed by advice")
-        return whole(torch_)
+        whole(*arguments, **named)
 
-    monkeypatch.setattr(compute, "_copy_within", fails)
+    monkeypatch.setattr(torch, "mm", fails)
     told = checked()
     assert told.bad() == {("in_use", "GPU 1", "WARN"), ("cuda", "GPU 2", "CRITICAL")}
     (failed,) = (each for each in told.findings if each.check == "cuda")

@@ -9,7 +9,7 @@ import pytest
 from whichrank.commands.check.expected import Expected
 from whichrank.commands.check.finding import Family
 from whichrank.diagnosis.health_checks.outcome import Status
-from whichrank.diagnosis.health_checks.point_limits import judge_peers, judge_points, limits, peers
+from whichrank.diagnosis.health_checks.point_limits import Limit, Peer, judge_peers, judge_points, limits, peers
 from whichrank.telemetry.node_metrics import node_metrics
 from whichrank.telemetry.records import Point
 
@@ -26,7 +26,8 @@ def nothing(key: str) -> float | None:
 
 
 def test_tables_name_families_metrics_and_expectations_that_there_are() -> None:
-    for entry in (*limits(), *peers()):
+    entries: list[Limit | Peer] = [*limits(), *peers()]
+    for entry in entries:
         assert entry.family in ALL
         assert entry.metric in node_metrics()
         assert entry.remedy

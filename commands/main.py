@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from .check import command as check_command
 from .diagnose import diagnose_app
 from .incidents import incidents_app
 from .settings import (
@@ -40,6 +41,7 @@ app = typer.Typer(
 )
 
 
+check_command.register(app)
 app.add_typer(diagnose_app())
 app.add_typer(incidents_app, name="incidents")
 

@@ -1,0 +1,59 @@
+"""The process of one probe: ``python -m whichrank.commands.check.child MODULE``, its setup as JSON on stdin."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from importlib import import_module
+from typing import IO, Any
+
+from ...diagnosis.health_checks.outcome import Status
+from .finding import Finding
+from .setup import setup_of
+
+
+class Pipe:
+    """``Tell`` to the parent: a line each, at once."""
+
+    def __init__(self, out: IO[bytes]) -> None:
+        self._out = out
+
+    def found(self, *findings: Finding) -> None:
+        for finding in findings:
+            self.write(finding.plain())
+
+    def begins(self, what: str, stuck: Status = Status.UNKNOWN) -> None:
+        self.write({"begins": what, "stuck": stuck.value})
+
+    def write(self, said: dict[str, Any]) -> None:
+        self._out.write(json.dumps(said).encode() + b"\n")
+        self._out.flush()
+
+
+def main(module: str) -> None:
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints is no finding
+    pipe = Pipe(out)
+    setup = setup_of(json.load(sys.stdin))
+    try:
+        import_module(f".{module}", __package__).check(setup, pipe)
+    except Exception as error:  # edge: drivers, mounts and files of /sys can do anything
+        reason = f"the check itself failed: {type(error).__name__}: {error}"
+        for family in sorted(setup.families):
+            pipe.found(
+                Finding(
+                    family=family,
+                    check="answer",
+                    status=Status.UNKNOWN,
+                    reason=reason,
+                    remedy="report it with the output of whichrank check --json",
+                )
+            )
+    pipe.write({"done": True})
+    # Threads may sit in dead mounts, a driver's library in its own end: nothing of that is waited for.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

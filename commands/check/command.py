@@ -1,0 +1,117 @@
+"""``whichrank check``: flags, what is run, and the exit status."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from ..run import say
+from .expected import BadExpectations, Expected, expected_of, read_document
+from .finding import EXIT_UNKNOWN, EXIT_USAGE, Family, exit_status, verdict
+from .probes import PROBES, WHOLE_S, run_probes
+from .report import print_json, print_lines
+from .setup import Mode, Setup
+
+_NAMES = ", ".join(family.value for family in Family)
+_LEAST_S, _MOST_S = 1.0, 3600.0
+
+
+def register(app: typer.Typer) -> None:
+    @app.command("check")
+    def check_command(
+        mode: Annotated[
+            Mode, typer.Option(help="preflight: all, 60 s at most; prolog, epilog: 10 s at most")
+        ] = Mode.PREFLIGHT,
+        only: Annotated[
+            list[Family] | None, typer.Option(metavar="FAMILY", help="only this family; may be given several times")
+        ] = None,
+        skip: Annotated[
+            list[Family] | None, typer.Option(metavar="FAMILY", help="not this family; may be given several times")
+        ] = None,
+        expect: Annotated[
+            Path | None, typer.Option(metavar="FILE.toml", help="GPUs, ports, mounts, versions ... that must be there")
+        ] = None,
+        write: Annotated[
+            # Text, not Path: of a Path typer asks the file system at once, and a dead mount never answers.
+            list[str] | None, typer.Option(metavar="DIR", help="write, sync and remove a small file there")
+        ] = None,
+        timeout: Annotated[
+            float | None, typer.Option(metavar="SECONDS", help="at most so long in all, in place of the mode's")
+        ] = None,
+        strict: Annotated[bool, typer.Option("--strict", help="exit status 1 for WARN as well")] = False,
+        verbose: Annotated[bool, typer.Option("--verbose", help="show what is OK as well")] = False,
+        as_json: Annotated[bool, typer.Option("--json", help="one JSON document on stdout")] = False,
+        kernel_log: Annotated[
+            str, typer.Option(metavar="FILE", help="in place of /dev/kmsg, journald or the usual files")
+        ] = "",
+        root: Annotated[
+            Path, typer.Option(metavar="DIR", help="where proc, sys and etc are: the host's, seen from a container")
+        ] = Path("/"),
+    ) -> None:
+        """Is this node fit for a job? OK, WARN, CRITICAL or UNKNOWN, with reasons.
+
+        Families: gpu, nvlink, compute (preflight only), network, storage,
+        memory, host, services, versions, kernel_log. Whatever hangs is left,
+        and said. Exit status: 0 OK or WARN; 1 CRITICAL; 2 usage; 3 nothing is
+        wrong, but something could not be seen. How to use it in Slurm and
+        Kubernetes: docs/check.md.
+        """
+        document = _document(expect, write or [])
+        families = frozenset(only or Family) - frozenset(skip or ())
+        if timeout is not None and not _LEAST_S <= timeout <= _MOST_S:
+            _refuse(f"--timeout {timeout:g}: must be {_LEAST_S:g} to {_MOST_S:g} seconds")
+        if not any(mode in probe.limits_s and not families.isdisjoint(probe.families) for probe in PROBES):
+            _refuse(f"nothing is left to check in mode {mode.value}; families are {_NAMES}")
+        if not (root / "proc").is_dir():
+            _refuse(f"--root {root}: there is no folder proc in it")
+        whole_s = timeout if timeout is not None else WHOLE_S[mode]
+        setup = Setup(
+            mode=mode,
+            families=families,
+            expected=_expected(document, str(expect or "--expect")),
+            limit_s=whole_s,
+            root=root,
+            kernel_log=kernel_log,
+        )
+        began_s = time.monotonic()
+        findings = run_probes(setup, document, whole_s)
+        took_s = time.monotonic() - began_s
+        code = exit_status(verdict(findings), strict=strict) if findings else EXIT_UNKNOWN
+        if as_json:
+            print_json(mode, findings, code, took_s)
+        else:
+            print_lines(findings, took_s, verbose=verbose)
+        raise typer.Exit(code)
+
+
+def _document(expect: Path | None, write: list[str]) -> dict[str, Any]:
+    """The file's tables, with the folders of --write among them."""
+    try:
+        document = dict(read_document(expect)) if expect is not None else {}
+    except BadExpectations as error:
+        _refuse(str(error))
+    _expected(document, str(expect or "--expect"))
+    for folder in write:
+        if not os.path.isabs(folder):
+            _refuse(f"--write {folder}: must be an absolute path")
+    if write:
+        storage = dict(document.get("storage", {}))
+        storage["write"] = [*storage.get("write", []), *write]
+        document["storage"] = storage
+    return document
+
+
+def _expected(document: dict[str, Any], source: str) -> Expected:
+    try:
+        return expected_of(document, source)
+    except BadExpectations as error:
+        _refuse(str(error))
+
+
+def _refuse(line: str) -> NoReturn:
+    say(line)
+    raise typer.Exit(EXIT_USAGE)

@@ -1,0 +1,77 @@
+"""Which GPUs a node has without asking a driver that may hang: the PCI bus, and the driver's folder in /proc."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...agents.collectors.kernel_files import link_name, list_names, read_text
+
+_NVIDIA = "0x10de"
+#: Display and 3D controllers; bridges of this maker are NVSwitches.
+_GPU_CLASSES, _BRIDGE_CLASS = ("0x0300", "0x0302"), "0x0680"
+#: Given to a virtual machine: no GPU of this system.
+_GIVEN_AWAY = ("vfio-pci", "pci-stub")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuInventory:
+    """on_bus: addresses of GPUs that are this system's. in_driver: those of which the driver has a folder.
+
+    is_restricted: a container, which may be given fewer than the bus shows.
+    """
+
+    on_bus: tuple[str, ...]
+    in_driver: tuple[str, ...]
+    model: str
+    nvswitches: int
+    is_restricted: bool
+
+
+def inventory(root: Path) -> GpuInventory:
+    on_bus, nvswitches = [], 0
+    devices = root / "sys/bus/pci/devices"
+    for address in list_names(devices):
+        if (read_text(devices / address / "vendor") or "").strip() != _NVIDIA:
+            continue
+        kind = (read_text(devices / address / "class") or "").strip()
+        if kind.startswith(_GPU_CLASSES) and link_name(devices / address / "driver") not in _GIVEN_AWAY:
+            on_bus.append(address)
+        nvswitches += kind.startswith(_BRIDGE_CLASS)
+    folder = root / "proc/driver/nvidia/gpus"
+    in_driver = list_names(folder)
+    model = ""
+    for address in in_driver:
+        for line in (read_text(folder / address / "information") or "").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "Model" and not model:
+                model = value.strip()[:80]
+    return GpuInventory(
+        on_bus=tuple(on_bus),
+        in_driver=tuple(in_driver),
+        model=model,
+        nvswitches=nvswitches,
+        is_restricted=_in_container(root),
+    )
+
+
+def expected_gpus(here: GpuInventory) -> int:
+    """In a container what the driver shows there, else what the bus holds: a GPU that no driver has taken is missed."""
+    if here.is_restricted:
+        return len(here.in_driver)
+    return max(len(here.in_driver), len(here.on_bus))
+
+
+def _in_container(root: Path) -> bool:
+    """Looked at from inside: ``root`` is then this container's."""
+    if str(root) != "/":
+        return False
+    visible = os.environ.get("NVIDIA_VISIBLE_DEVICES", "")
+    if visible and visible != "all":
+        return True
+    return (
+        Path("/.dockerenv").exists()
+        or Path("/run/.containerenv").exists()
+        or bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
+    )

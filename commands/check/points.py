@@ -1,0 +1,51 @@
+"""Findings of what collectors read: the tables of limits and peers, with what the configuration expects."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+
+from ...agents.collectors.collector import Moment
+from ...diagnosis.health_checks.outcome import Status
+from ...diagnosis.health_checks.point_limits import Judged, judge_peers, judge_points, worst_of_each
+from ...telemetry.records import Point
+from .finding import Family, Finding
+from .setup import Setup, Tell
+
+
+def moment() -> Moment:
+    return Moment(wall_ns=time.time_ns(), mono_ns=time.monotonic_ns())
+
+
+def tell_points(setup: Setup, points: Sequence[Point], families: Iterable[Family], tell: Tell) -> None:
+    """What is wrong one by one; what is well as one line per check."""
+    names = [family.value for family in families if family in setup.families]
+    judged = worst_of_each([*judge_points(points, names, setup.expected.number), *judge_peers(points, names)])
+    fine: dict[tuple[str, str], list[Judged]] = {}
+    for each in judged:
+        if each.status is Status.OK:
+            fine.setdefault((each.family, each.check), []).append(each)
+        else:
+            tell.found(
+                Finding(
+                    family=Family(each.family),
+                    check=each.check,
+                    status=each.status,
+                    device=each.device,
+                    reason=each.reason,
+                    remedy=each.remedy,
+                    value=each.value,
+                )
+            )
+    for (family, check), group in fine.items():
+        highest = max(group, key=lambda each: each.value or 0.0)
+        of = f" (highest of {len(group)})" if len(group) > 1 else ""
+        tell.found(
+            Finding(
+                family=Family(family),
+                check=check,
+                status=Status.OK,
+                reason=highest.reason + of,
+                value=highest.value,
+            )
+        )

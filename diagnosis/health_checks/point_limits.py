@@ -1,0 +1,219 @@
+"""Values that collectors read, against limits (``limits.toml``) and against their peers (``peers.toml``). Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from math import inf
+from typing import Any
+
+from ...telemetry.records import Point
+from ..data_file import read_toml
+from .outcome import Status
+
+#: Labels that say which of several it is, the first that a point has after its device.
+_FINER = (
+    "whichrank.gpu.nvlink.link",
+    "whichrank.gpu.ecc.memory",
+    "whichrank.controller",
+    "whichrank.package",
+    "whichrank.cgroup",
+)
+_LIMITS = ("warn_above", "critical_above", "warn_below", "critical_below")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """``expected``: key of the configuration that takes the place of the critical limit."""
+
+    family: str
+    check: str
+    metric: str
+    shows: str
+    remedy: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    warn_above: float = inf
+    critical_above: float = inf
+    warn_below: float = -inf
+    critical_below: float = -inf
+    expected: str = ""
+    scale: float = 1.0
+    unit: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """``label``: compared in place of the value. ``tolerance``: a share of the value that most have."""
+
+    family: str
+    check: str
+    metric: str
+    shows: str
+    remedy: str
+    status: Status
+    labels: Mapping[str, str] = field(default_factory=dict)
+    label: str = ""
+    tolerance: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """``value``: as told, in the rule's unit; None: a text was compared."""
+
+    family: str
+    check: str
+    device: str
+    status: Status
+    reason: str
+    remedy: str
+    value: float | None = None
+
+
+@cache
+def limits() -> tuple[Limit, ...]:
+    """Raises TypeError or ValueError for a wrong entry."""
+    read = tuple(Limit(**entry) for entry in read_toml(__package__ or "", "limits.toml")["limit"])
+    for entry in read:
+        if not entry.expected and all(abs(getattr(entry, name)) == inf for name in _LIMITS):
+            raise ValueError(f"limits.toml: {entry.family}.{entry.check} has no limit")
+    return read
+
+
+@cache
+def peers() -> tuple[Peer, ...]:
+    """Raises TypeError or ValueError for a wrong entry."""
+    entries = read_toml(__package__ or "", "peers.toml")["peer"]
+    return tuple(Peer(**{**entry, "status": Status(entry["status"])}) for entry in entries)
+
+
+def judge_points(
+    points: Iterable[Point], families: Iterable[str], expected: Callable[[str], float | None]
+) -> list[Judged]:
+    """One per limit and device that has such a point, OK ones included."""
+    by_metric = _by_metric(points)
+    chosen = set(families)
+    judged: list[Judged] = []
+    for limit in limits():
+        if limit.family in chosen:
+            given = expected(limit.expected) if limit.expected else None
+            for point in by_metric.get(limit.metric, ()):
+                if _carries(point, limit.labels):
+                    judged.append(_judge(limit, point, given))
+    return judged
+
+
+def judge_peers(points: Iterable[Point], families: Iterable[str]) -> list[Judged]:
+    """Devices whose value is not that of most of the others. Two that differ: nobody knows which, both are told."""
+    by_metric = _by_metric(points)
+    chosen = set(families)
+    judged: list[Judged] = []
+    for peer in peers():
+        if peer.family not in chosen:
+            continue
+        of_device: dict[str, Any] = {}
+        for point in by_metric.get(peer.metric, ()):
+            if _carries(point, peer.labels) and "hw.name" in point.attributes:
+                value = point.attributes.get(peer.label, "") if peer.label else point.value
+                if value != "":  # one that is lost does not say
+                    of_device[str(point.attributes["hw.name"])] = value
+        judged += _odd_ones(peer, of_device)
+    return judged
+
+
+def _odd_ones(peer: Peer, of_device: Mapping[str, Any]) -> list[Judged]:
+    counts = Counter(of_device.values())
+    if len(counts) < 2:
+        return []
+    ((usual, most), *_) = counts.most_common(1)
+    is_split = sum(count == most for count in counts.values()) > 1
+    odd = [(device, value) for device, value in of_device.items() if is_split or not _alike(value, usual, peer)]
+    if is_split and all(_alike(value, usual, peer) for value in counts):
+        return []
+    return [
+        Judged(
+            family=peer.family,
+            check=peer.check,
+            device=device,
+            status=Status.WARN if is_split else peer.status,
+            reason=f"{peer.shows}: {_shown(value)}, "
+            + ("and the GPUs of this node do not agree" if is_split else f"{_shown(usual)} on {most} others"),
+            remedy=peer.remedy,
+            value=None if isinstance(value, str) else float(value),
+        )
+        for device, value in odd
+    ]
+
+
+def _alike(value: Any, usual: Any, peer: Peer) -> bool:
+    if isinstance(value, str) or isinstance(usual, str):
+        return bool(value == usual)
+    return bool(abs(value - usual) <= peer.tolerance * abs(usual))
+
+
+def _judge(limit: Limit, point: Point, given: float | None) -> Judged:
+    value = point.value * limit.scale
+    above = limit.warn_above < inf or limit.critical_above < inf
+    warn_above, critical_above = limit.warn_above, limit.critical_above
+    warn_below, critical_below = limit.warn_below, limit.critical_below
+    if given is not None:
+        warn_above, warn_below = inf, -inf
+        critical_above, critical_below = (given, -inf) if above else (inf, given)
+    status, crossed = Status.OK, 0.0
+    for each, bound, is_crossed in (
+        (Status.CRITICAL, critical_above, value > critical_above),
+        (Status.CRITICAL, critical_below, value < critical_below),
+        (Status.WARN, warn_above, value > warn_above),
+        (Status.WARN, warn_below, value < warn_below),
+    ):
+        if is_crossed:
+            status, crossed = each, bound
+            break
+    unit = f" {limit.unit}" if limit.unit else ""
+    reason = f"{limit.shows}: {_shown(value)}{unit}"
+    if status is not Status.OK:
+        reason += f", limit {_shown(crossed)}{unit}"
+    return Judged(
+        family=limit.family,
+        check=limit.check,
+        device=_device(point),
+        status=status,
+        reason=reason,
+        remedy="" if status is Status.OK else limit.remedy,
+        value=value,
+    )
+
+
+def _device(point: Point) -> str:
+    name = str(point.attributes.get("hw.name", ""))
+    finer = next((str(point.attributes[label]) for label in _FINER if label in point.attributes), "")
+    return f"{name} link {finer}" if name and finer else name or finer
+
+
+def _by_metric(points: Iterable[Point]) -> dict[str, list[Point]]:
+    found: dict[str, list[Point]] = {}
+    for point in points:
+        found.setdefault(point.name, []).append(point)
+    return found
+
+
+def _carries(point: Point, labels: Mapping[str, str]) -> bool:
+    return all(point.attributes.get(name) == text for name, text in labels.items())
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, str):
+        return value[:80]
+    return f"{value:.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:.4g}"
+
+
+def worst_of_each(judged: Sequence[Judged]) -> list[Judged]:
+    """Of several about one check of one device the heaviest."""
+    order = (Status.CRITICAL, Status.WARN, Status.UNKNOWN, Status.OK)
+    found: dict[tuple[str, str, str], Judged] = {}
+    for each in judged:
+        key = (each.family, each.check, each.device)
+        if key not in found or order.index(each.status) < order.index(found[key].status):
+            found[key] = each
+    return list(found.values())

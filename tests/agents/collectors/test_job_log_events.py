@@ -25,9 +25,9 @@ from whichrank.telemetry.vocabulary import EventName
 RANK = JobProcess(pid=4003, job="j", rank=3)
 OTHER = JobProcess(pid=4004, job="j", rank=4)
 FULL = """Traceback (most recent call last):
-  File "/work/train.py", line 88, in main
+  File "/data/train.py", line 88, in main
     save(model, path)
-  File "/work/train.py", line 31, in save
+  File "/data/train.py", line 31, in save
     torch.save(model.state_dict(), path)
   File "/usr/lib/python3/site-packages/torch/serialization.py", line 900, in save
     opened.write(data)
@@ -68,7 +68,7 @@ def test_a_traceback_is_told_once_at_the_time_of_its_first_line() -> None:
     assert (told["class"], told["role"], told["scope"], told["action"]) == (
         "disk_full", "initiating", "storage", "raise_quota",
     )  # fmt: skip
-    assert (told["file"], told["line"], told["function"]) == ("/work/train.py", 31, "save")
+    assert (told["file"], told["line"], told["function"]) == ("/data/train.py", 31, "save")
     assert (told["pid"], told["rank"], told["at_s"]) == (4003, 3, 10.0)
     assert "No space left on device" in told["text"]
     assert log.quiet(13.0) == []

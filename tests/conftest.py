@@ -22,7 +22,23 @@ FOREIGN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK",
 
 
 #: What a machine may lack without its tests being worth less (--strict-skips).
-EXCUSES = ("no GPU", "no image registry", "no Slurm", "no Kubernetes")
+EXCUSES = (
+    "no GPU",
+    "no image registry",
+    "no Slurm",
+    "no Kubernetes",
+    # What a container or an unprivileged user is not given: the kernel's log, FUSE mounts, groups of processes.
+    "/dev/kmsg",
+    "the kernel log is not",
+    "no FUSE",
+    "a freezer of version 1",
+    "makes a control group",
+    "no memory controller of version 1",
+    "are one file system here",
+    "no log of this machine",
+    # Other people's programs, which are installed only for a comparison.
+    "cannot be installed",
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -38,6 +38,8 @@ _Strip = Callable[[Line, "re.Match[str]", Calendar], None]
 
 
 def unwrap(text: str, calendar: Calendar) -> Line:
+    if "\x1b" in text:  # dmesg --color, saved
+        text = _COLOUR.sub("", text)
     line = Line(text=text)
     for _ in range(MAX_WRAPPERS):
         rest = line.text.lstrip(" \t\x00\ufeff")
@@ -141,6 +143,7 @@ def _is_number(value: object) -> bool:
 
 _MESSAGES = ("MESSAGE", "log", "message", "msg")
 _CUT_JSON = re.compile(r'"(?:MESSAGE|log|message|msg)"\s*:\s*"(?P<text>(?:[^"\\]|\\.)*)')
+_COLOUR = re.compile(r"\x1b\[[0-9;]{0,12}[mK]")
 _CONTINUATION = re.compile(r" [A-Z_]+=\S")
 
 _ISO = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?"

@@ -67,6 +67,9 @@ WRAPPERS: Mapping[str, Wrapper] = {
     "dmesg --raw": Wrapper(wrap=lambda line: f"<3>[ 1234.567891] {line}", has_monotonic=True),
     "dmesg -T": Wrapper(wrap=lambda line: f"[Tue Mar  4 05:06:07 2025] {line}", has_time=True),
     "dmesg -x": Wrapper(wrap=lambda line: f"kern  :err   : [ 1234.567891] {line}", has_monotonic=True),
+    "dmesg --color": Wrapper(
+        wrap=lambda line: f"\x1b[32m[ 1234.567891] \x1b[0m\x1b[31m{line}\x1b[0m", has_monotonic=True
+    ),
     "dmesg iso": Wrapper(wrap=lambda line: f"2025-03-04T05:06:07,000000+00:00 {line}", has_time=True),
     "dmesg delta": Wrapper(wrap=lambda line: f"[  +0.000012] {line}"),
     "kmsg": Wrapper(wrap=lambda line: f"3,4711,1234567891,-;{line}", has_monotonic=True),

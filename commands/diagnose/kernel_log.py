@@ -76,7 +76,7 @@ def register(app: typer.Typer) -> None:
 
 def diagnose(files: Sequence[str], *, driver: str | None, as_json: bool) -> int:
     findings = Findings()
-    status = 0
+    status = unread = 0
     for name in files:
         try:
             with _opened(name) as (stream, written_s):
@@ -86,10 +86,10 @@ def diagnose(files: Sequence[str], *, driver: str | None, as_json: bool) -> int:
         except (OSError, EOFError, zlib.error) as error:
             why = getattr(error, "strerror", None) or str(error)
             typer.echo(f"whichrank: {name}: {why}; name files that can be read, or - for stdin", err=True)
-            status = EXIT_USAGE  # what could be read is shown all the same
+            status, unread = EXIT_USAGE, unread + 1  # what could be read is shown all the same
     if as_json:
         sys.stdout.write(json.dumps(document(files, findings)) + "\n")
-    else:
+    elif findings.groups or unread < len(files):  # of what was not read nobody knows that there is no fault in it
         _show(findings)
     return status
 

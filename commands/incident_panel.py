@@ -117,6 +117,8 @@ def describe_cause(document: Mapping[str, Any]) -> str:
     cause = document.get("cause")
     if not isinstance(cause, Mapping):
         return ""
+    if cause.get("device_kind") == "code":
+        return f"the program at {cause.get('device')} (no fault of {cause.get('entity')})"
     device = short_device(str(cause.get("device") or ""))
     whose = f" of {cause.get('device_kind')} {device}" if device else ""
     return f"{cause.get('condition')}{whose} ({cause.get('entity')})"

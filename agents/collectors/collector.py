@@ -53,11 +53,15 @@ class Happening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """points: of metrics in ``telemetry.node_metrics``. problems: what cannot be seen, and why; told once each."""
+    """points: of metrics in ``telemetry.node_metrics``. problems: what cannot be seen, and why; told once each.
+
+    blind: there is something to see, and nothing of it is seen; that no fault was told means nothing then.
+    """
 
     points: Sequence[Point] = ()
     happenings: Sequence[Happening] = ()
     problems: Sequence[str] = ()
+    blind: bool = False
 
 
 class Collector(Protocol):

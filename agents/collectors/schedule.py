@@ -35,6 +35,7 @@ LAST_LOOKS_S = 1.0
 MAX_PROBLEMS = 64
 MAX_FRAME_BYTES = 16 << 20
 METRIC_LATE, METRIC_FAILURES = "whichrank.collector.late", "whichrank.collector.failures"
+METRIC_WATCHING = "whichrank.collector.watching"
 _LENGTH = struct.Struct("<I")
 _SELF_REPORT_S = 10.0
 
@@ -160,11 +161,13 @@ class NodeTelemetry:
             points.append(Point(name=METRIC_LATE, value=look.late_s(now), attributes=where, time_ns=now.wall_ns))
             count = float(self._failures[look.name])
             points.append(Point(name=METRIC_FAILURES, value=count, attributes=where, time_ns=now.wall_ns))
+            watching = float(look.sees and not look.late_s(now))
+            points.append(Point(name=METRIC_WATCHING, value=watching, attributes=where, time_ns=now.wall_ns))
         return points
 
 
 class _Look:
-    """One collector at work. ``busy_since_ns``: monotonic, 0 while it pauses."""
+    """One collector at work. ``busy_since_ns``: monotonic, 0 while it pauses. ``sees``: its last look did."""
 
     def __init__(self, plan: Plan, owner: NodeTelemetry) -> None:
         self.name = plan.name
@@ -172,6 +175,7 @@ class _Look:
         self.owner = owner
         self.period_s = 10.0
         self.busy_since_ns = 0
+        self.sees = False
 
     def late_s(self, now: Moment) -> float:
         """For how long it has been late; 0 while it is not."""
@@ -211,13 +215,14 @@ class _ThreadLook(_Look):
                 self.period_s = collector.period_s
                 collected = collector.collect(self.owner.moment())
             except Exception as error:  # edge: whatever a file of /proc, or a bug of ours, can do
-                self.busy_since_ns = 0
+                self.busy_since_ns, self.sees = 0, False
                 self.owner.failed(self.name, f"{type(error).__name__}: {error}")
                 self.owner.ending.wait(pause_s)
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
                 continue
             took_s = (time.monotonic_ns() - self.busy_since_ns) / 1e9
             self.busy_since_ns, pause_s = 0, FIRST_PAUSE_S
+            self.sees = not collected.blind
             self.owner.hand_on(self.name, collected)
             self.owner.ending.wait(max(self.period_s - took_s, self.period_s / 10))
         if isinstance(collector, LastLooker):
@@ -269,7 +274,7 @@ class _ProcessLook(_Look):
                 self.owner.failed(self.name, f"its process: {type(error).__name__}: {error}")
             child.stdout.close()
             status = child.wait()
-            self.busy_since_ns = 0
+            self.busy_since_ns, self.sees = 0, False
             if self.owner.ending.is_set():
                 return
             self.owner.failed(self.name, "did not answer" if self._killed else f"its process ended with {status}")
@@ -283,10 +288,10 @@ class _ProcessLook(_Look):
         elif isinstance(frame, float):
             self.period_s, self.busy_since_ns = frame, time.monotonic_ns()
         elif isinstance(frame, str):
-            self.busy_since_ns = 0
+            self.busy_since_ns, self.sees = 0, False
             self.owner.failed(self.name, frame)
         elif isinstance(frame, Collected):
-            self.busy_since_ns = 0
+            self.busy_since_ns, self.sees = 0, not frame.blind
             self.owner.hand_on(self.name, frame)
 
     def watch(self, now: Moment) -> None:

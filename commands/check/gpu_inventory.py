@@ -6,13 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...agents.collectors.kernel_files import link_name, list_names, read_text
-
-_NVIDIA = "0x10de"
-#: Display and 3D controllers; bridges of this maker are NVSwitches.
-_GPU_CLASSES, _BRIDGE_CLASS = ("0x0300", "0x0302"), "0x0680"
-#: Given to a virtual machine: no GPU of this system.
-_GIVEN_AWAY = ("vfio-pci", "pci-stub")
+from ...agents.collectors.gpu.bus import nvidia_on_bus
+from ...agents.collectors.kernel_files import list_names, read_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,15 +25,7 @@ class GpuInventory:
 
 
 def inventory(root: Path) -> GpuInventory:
-    on_bus, nvswitches = [], 0
-    devices = root / "sys/bus/pci/devices"
-    for address in list_names(devices):
-        if (read_text(devices / address / "vendor") or "").strip() != _NVIDIA:
-            continue
-        kind = (read_text(devices / address / "class") or "").strip()
-        if kind.startswith(_GPU_CLASSES) and link_name(devices / address / "driver") not in _GIVEN_AWAY:
-            on_bus.append(address)
-        nvswitches += kind.startswith(_BRIDGE_CLASS)
+    on_bus, nvswitches = nvidia_on_bus(root / "sys")
     folder = root / "proc/driver/nvidia/gpus"
     in_driver = list_names(folder)
     model = ""

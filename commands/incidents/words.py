@@ -85,7 +85,9 @@ def _rows(document: Document, run: Mapping[str, Any] | None) -> Iterator[str]:
 
 
 def _cause(cause: Any) -> Iterator[str]:
-    if isinstance(cause, Mapping):
+    if isinstance(cause, Mapping) and cause.get("device_kind") == "code":
+        yield _row("cause", f"the program, at {cause.get('device')}: no fault of {cause.get('entity')} was seen")
+    elif isinstance(cause, Mapping):
         device = f" {cause.get('device_kind')} {cause['device']}" if cause.get("device") else ""
         text = f"{cause.get('condition')} of {cause.get('entity')}{device}, since {when(cause.get('since'))} UTC"
         yield _row("cause", text)

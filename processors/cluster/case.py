@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...telemetry.incident import Document, complete_document
 from ...telemetry.vocabulary import Bucket, Change, IncidentState, Kind, Severity
+from .application import by_elimination, evidence_of
 from .causes import Body, detected_of, kind_of, leading, onset_of
 from .explain import apply, explain
 from .merging import merge_evidence, merge_ruled_out, merge_suspects
@@ -69,6 +70,10 @@ class Case:
     document: dict[str, Any] = field(default_factory=dict)
     #: Conditions of nodes and devices that may have to do with it (bodies of EntityOperator's findings).
     conditions: list[dict[str, Any]] = field(default_factory=list)
+    #: Faults of nodes would have been told by now: by node of a suspect, what is seen of it. None: it is too early.
+    watched: dict[str, list[str]] | None = None
+    #: When that will be asked (the bus's nanoseconds); 0: it never will.
+    settles_ns: int = 0
     #: Known only as it was published: its one contribution has no key yet.
     adopted: bool = False
 
@@ -205,8 +210,11 @@ def compose(case: Case) -> Document:
         "history": {"suspect_incidents": case.earlier_incidents, "last_change": None},
         "confidence": primary.get("confidence"),
     }
-    if case.conditions:
-        apply(fields, explain(primary, case.job, case.conditions), case.job)
+    explanation = explain(primary, case.job, case.conditions)
+    if explanation.cause is None and case.watched is not None:
+        cause = by_elimination(primary, fields["suspects"], case.conditions, case.watched)
+        explanation = replace(explanation, cause=cause, evidence=[evidence_of(cause)] if cause else ())
+    apply(fields, explanation, case.job)
     return complete_document(fields)
 
 

@@ -1,7 +1,7 @@
 """The conditions of all entities, as EntityOperator last told them, and which of them may concern an incident.
 
-A row per entity, one per job with the entities whose conditions have named ranks of it, and one per node with the jobs
-that had a suspect there.
+A row per entity, one per job with the entities whose conditions have named ranks of it, one per node with the jobs
+that had a suspect there, and one per node with what is seen of it at all.
 """
 
 from __future__ import annotations
@@ -26,12 +26,26 @@ MAX_SPELLS = 8
 
 
 class ConditionRegister:
-    """Over three tables of the operator's state."""
+    """Over four tables of the operator's state."""
 
-    def __init__(self, entities: Table, jobs: Table, suspected: Table) -> None:
+    def __init__(self, entities: Table, jobs: Table, suspected: Table, watched: Table) -> None:
         self._entities = entities
         self._jobs = jobs
         self._suspected = suspected
+        self._watched = watched
+
+    def take_watch(self, finding: Finding) -> None:
+        """What is seen of a node: the names of the collectors that look."""
+        watch = finding.body["watch"]
+        if watch["sees"]:
+            self._watched.put(str(watch["entity"]), json.dumps(watch["sees"]).encode())
+        else:
+            self._watched.delete(str(watch["entity"]))
+
+    def watched(self, case: Case) -> dict[str, list[str]]:
+        """By node of a suspect, what is seen of it."""
+        nodes = {str(suspect["node"]) for suspect in case.primary.get("suspects") or () if suspect.get("node")}
+        return {node: json.loads(self._watched.get(node) or b"[]") for node in sorted(nodes)}
 
     def take(self, finding: Finding, now_ns: int) -> dict[str, Any]:
         """Keep it, forget what is long over, and give the condition back."""

@@ -35,7 +35,7 @@ _ADVICE = {
     Action.REPLACE_LINK: "have the link of {device} on {entity} looked at; restart without {entity} until then",
     Action.RAISE_QUOTA: "give the job more of what ran out on {entity}, or let it use less",
     Action.WAIT: "wait: {device} may come back by itself",
-    Action.FIX_CODE: "look at the code: the device only reports what the program did",
+    Action.FIX_CODE: "look at the code: {device} only reports what the program did",
     Action.ASK_A_HUMAN: "have a person look at {device} on {entity}",
 }
 
@@ -258,10 +258,12 @@ def apply(fields: dict[str, Any], explanation: Explanation, job: str) -> None:
         action = Action(cause["action"])
         device = _device_words({**cause, "device": _short(str(cause["device"]))})
         words = _ADVICE.get(action, "have {device} on {entity} looked at")
+        if cause["device_kind"] == "code":
+            words = "look at the code at {place}, and at what it waits for; {entity} may stay"
         fields["advice"] = {
             "action": action.value,
             "by": "human" if action in (Action.ASK_A_HUMAN, Action.FIX_CODE, Action.RAISE_QUOTA) else "automatic",
-            "text": words.format(entity=cause["entity"], device=device),
+            "text": words.format(entity=cause["entity"], device=device, place=cause["device"]),
         }
 
 

@@ -17,6 +17,7 @@ from ...telemetry.ring_layout import parse_ranks
 from ...telemetry.topics import TOPIC_REQUESTS
 from ...telemetry.vocabulary import Change, EventName, Kind
 from ..operator import Context, Timer
+from .application import OF_PROGRAMS, SETTLES_S
 from .case import Case, Contribution, change_of, compose, is_blocking_incident
 from .causes import Relation, kind_of, relate, suspect_ranks
 from .condition_register import ConditionRegister
@@ -27,6 +28,8 @@ MAX_CASES_PER_JOB = 24
 #: A job's incidents are forgotten so long after the last of them has ended.
 KEPT_NS = 7 * 24 * 3_600_000_000_000
 _FORGET = "forget"
+#: Timers: until then faults of the suspects' nodes would have been told.
+_SETTLED = "settled/"
 #: Kinds whose suspect has said where it was, or cannot be asked any more.
 NOTHING_TO_ASK = frozenset({Kind.RANK_DIED, Kind.RANK_RAISED, Kind.RANK_NEVER_JOINED, Kind.PLANNED_STOP})
 #: What else tells of a suspect: the end of what it has printed, its last minutes, what its flight recorder and those of
@@ -48,7 +51,7 @@ MOST_ASKED_FOR_FILES = 2
 UNKNOWN_CLUSTER = "unknown"
 #: Tables. The last one: by job, when the last of its incidents has ended, while none is open.
 _INCIDENTS, _JOBS, _ENDED = "incidents", "jobs", "ended"
-_CONDITIONS, _CONCERNED, _SUSPECTED = "conditions", "concerned", "suspected"
+_CONDITIONS, _CONCERNED, _SUSPECTED, _WATCHED = "conditions", "concerned", "suspected", "watched"
 
 
 class ClusterOperator:
@@ -74,14 +77,18 @@ class ClusterOperator:
 
     def process(self, records: Sequence[Record], ctx: Context) -> None:
         for record in records:
-            docket = _Docket(ctx, record, self.disabled, asks_for_files=self._asks_for_files)
+            docket = _Docket(ctx, record.stamp_ns, self.disabled, asks_for_files=self._asks_for_files)
             if isinstance(record.payload, Finding):
                 docket.take(record.payload)
             elif isinstance(record.payload, Incident):
                 docket.adopt(record.payload.document)
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
-        """No incident changes by the passing of time alone; those of jobs that are over are forgotten."""
+        """A hang of which no fault was told is looked at again; incidents of jobs that are over are forgotten."""
+        if timer.name.startswith(_SETTLED):
+            docket = _Docket(ctx, ctx.now, self.disabled, asks_for_files=self._asks_for_files)
+            docket.settle(timer.name.removeprefix(_SETTLED))
+            return
         ended, jobs, cases = (ctx.state.table(name) for name in (_ENDED, _JOBS, _INCIDENTS))
         conditions = _register(ctx)
         left = []
@@ -101,9 +108,9 @@ class ClusterOperator:
 class _Docket:
     """The incidents of one job while one finding is taken."""
 
-    def __init__(self, ctx: Context, record: Record, disabled: Collection[Kind], *, asks_for_files: bool) -> None:
+    def __init__(self, ctx: Context, stamp_ns: int, disabled: Collection[Kind], *, asks_for_files: bool) -> None:
         self._ctx = ctx
-        self._record = record
+        self._stamp_ns = stamp_ns
         self._disabled = disabled
         self._asks_for_files = asks_for_files
         self._cases = ctx.state.table(_INCIDENTS)
@@ -115,6 +122,9 @@ class _Docket:
     def take(self, finding: Finding) -> None:
         if "condition" in finding.body:
             self._take_condition(finding)
+            return
+        if "watch" in finding.body:
+            self._conditions.take_watch(finding)
             return
         if "kind" not in finding.body or "bucket" not in finding.body:
             return  # not a conclusion about an incident
@@ -130,6 +140,8 @@ class _Docket:
         for case in cases:
             if self._loaded.get(case.id) != case.pack():
                 case.conditions = self._conditions.about(case)
+                if case.watched is not None:
+                    self._look_again(case)
                 self._publish(case, finding)
         self._save(finding.identity.job, cases)
 
@@ -143,6 +155,26 @@ class _Docket:
                     case.conditions = about
                     self._publish(case, finding)
             self._save(job, cases)
+
+    def settle(self, incident: str) -> None:
+        """By now a fault of the suspects' nodes would have been told: what is seen of them says what silence means."""
+        packed = self._cases.get(incident)
+        if packed is None:
+            return
+        job = Case.unpack(packed).job
+        cases = self._load(job)
+        for case in cases:
+            if case.id == incident and case.merged_into is None and case.resolved_at is None:
+                self._look_again(case)
+                self._publish(case, None)
+        self._save(job, cases)
+
+    def _look_again(self, case: Case) -> None:
+        """Who has looked since it has settled would have told a fault; that it looks no more takes nothing back."""
+        before = case.watched or {}
+        case.watched = {
+            node: sorted({*before.get(node, ()), *sees}) for node, sees in self._conditions.watched(case).items()
+        }
 
     def _jobs_of(self, condition: Mapping[str, Any]) -> list[str]:
         """Jobs with ranks where it is, as far as that is known, and those with a suspect there."""
@@ -240,7 +272,8 @@ class _Docket:
             if planned:
                 case.ended = finding.time_ns / 1e9
 
-    def _publish(self, case: Case, finding: Finding) -> None:
+    def _publish(self, case: Case, finding: Finding | None) -> None:
+        """finding: what has changed it; None where nothing did but time."""
         document = compose(case)
         change = change_of(case, document)
         if change is None:
@@ -249,7 +282,10 @@ class _Docket:
         document["change"] = change.value
         case.document = document
         self._emit(TOPIC_INCIDENTS, case.id, Incident(document=case.document))
-        if change in (Change.OPENED, Change.UPDATED, Change.REOPENED):
+        if kind_of(case.primary) in OF_PROGRAMS and not case.settles_ns:
+            case.settles_ns = self._stamp_ns + int(SETTLES_S * 1e9)
+            self._ctx.set_timer(f"{_SETTLED}{case.id}", case.settles_ns)
+        if finding is not None and change in (Change.OPENED, Change.UPDATED, Change.REOPENED):
             self._request_evidence(case, finding)
 
     def _request_evidence(self, case: Case, finding: Finding) -> None:
@@ -296,7 +332,7 @@ class _Docket:
         self._emit(TOPIC_REQUESTS, node, event)
 
     def _emit(self, topic: str, key: str, payload: Incident | Event) -> None:
-        self._ctx.emit(Record(topic=topic, key=key, stamp_ns=self._record.stamp_ns, payload=payload))
+        self._ctx.emit(Record(topic=topic, key=key, stamp_ns=self._stamp_ns, payload=payload))
 
     def _load(self, job: str) -> list[Case]:
         row = self._jobs.get(job)
@@ -329,8 +365,8 @@ class _Docket:
                 self._ended.delete(job)
         elif self._ended.get(job) is None:
             if next(self._ended.rows(), None) is None:
-                self._ctx.set_timer(_FORGET, self._record.stamp_ns + KEPT_NS)
-            self._ended.put(job, b"%d" % self._record.stamp_ns)
+                self._ctx.set_timer(_FORGET, self._stamp_ns + KEPT_NS)
+            self._ended.put(job, b"%d" % self._stamp_ns)
 
 
 def _witnesses(document: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -343,7 +379,7 @@ def _witnesses(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _register(ctx: Context) -> ConditionRegister:
-    return ConditionRegister(*(ctx.state.table(name) for name in (_CONDITIONS, _CONCERNED, _SUSPECTED)))
+    return ConditionRegister(*(ctx.state.table(name) for name in (_CONDITIONS, _CONCERNED, _SUSPECTED, _WATCHED)))
 
 
 def _is_over(case: Case) -> bool:

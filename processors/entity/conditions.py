@@ -90,6 +90,11 @@ class EntityState:
     series: dict[str, list[float]] = field(default_factory=dict)
     #: What others are compared with, by metric and device.
     limits: dict[str, float] = field(default_factory=dict)
+    #: By collector, whether it sees its source; when that was said last; and what was told of it, and when.
+    watching: dict[str, bool] = field(default_factory=dict)
+    watched_at: float = 0.0
+    watch_told: dict[str, list[str]] = field(default_factory=dict)
+    watch_told_at: float = 0.0
 
     def pack(self) -> bytes:
         content = {f.name: getattr(self, f.name) for f in fields(self)}

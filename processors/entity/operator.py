@@ -17,6 +17,7 @@ from .conditions import Condition, EntityState
 from .events import take_event
 from .metrics import take_samples
 from .rules import Rules, load_rules
+from .watch import body_of, news_of_watching, next_look_s, take_watching
 
 _EVENTS = frozenset(
     {
@@ -29,7 +30,7 @@ _EVENTS = frozenset(
         EventName.RANK_STARTED,
     }
 )
-_EXPIRE = "expire"
+_EXPIRE, _UNWATCHED = "expire", "unwatched"
 _STATE, _VERSION = "state", "version"
 #: A condition that is over is remembered for so long, for how often it came back.
 REMEMBERED_S = 3600.0
@@ -59,17 +60,24 @@ class EntityOperator:
             payload = record.payload
             if isinstance(payload, Samples):
                 changed = take_samples(state, payload, self._rules)
+                take_watching(state, payload, ctx.now / 1e9)
             elif isinstance(payload, Event):
                 changed = take_event(state, payload, self._rules)
             else:
                 continue
             self._tell(changed, state, payload.identity, ctx)
+            if isinstance(payload, Samples):
+                self._tell_watching(state, ctx)
         self._save(state, ctx)
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
-        """Conditions told by events end when nothing more was heard of them."""
+        """Conditions told by events end when nothing more was heard of them; so does the watch over the node."""
         state = self._load(ctx)
         now_s = ctx.now / 1e9
+        if timer.name == _UNWATCHED:
+            self._tell_watching(state, ctx)
+            self._save(state, ctx)
+            return
         over = [c for c in state.conditions.values() if c.until is None and c.lasts_s and now_s >= c.last + c.lasts_s]
         for condition in over:
             condition.until = condition.last + condition.lasts_s
@@ -106,6 +114,16 @@ class EntityOperator:
             )
             ctx.emit(Record(topic=TOPIC_FINDINGS, key=who.cluster, stamp_ns=ctx.now, payload=finding))
 
+    def _tell_watching(self, state: EntityState, ctx: Context) -> None:
+        said = news_of_watching(state, ctx.now / 1e9)
+        if said is None:
+            return
+        kind, _, entity = ctx.key.partition(":")
+        who = Identity(cluster=self._cluster(ctx), node=entity)
+        body = body_of(said, kind, entity)
+        finding = Finding(identity=who, key=f"watch/{ctx.key}", cleared=False, time_ns=ctx.now, body=body)
+        ctx.emit(Record(topic=TOPIC_FINDINGS, key=who.cluster, stamp_ns=ctx.now, payload=finding))
+
     def _cluster(self, ctx: Context) -> str:
         return (ctx.state.table("who").get("cluster") or b"").decode()
 
@@ -131,6 +149,11 @@ class EntityOperator:
             ctx.set_timer(_EXPIRE, int(min(ends) * 1e9) + 1)
         else:
             ctx.clear_timer(_EXPIRE)
+        unwatched_s = next_look_s(state)
+        if unwatched_s is not None:
+            ctx.set_timer(_UNWATCHED, int(unwatched_s * 1e9) + 1)
+        else:
+            ctx.clear_timer(_UNWATCHED)
 
 
 def _others(condition: Condition, state: EntityState) -> list[dict[str, object]]:

@@ -23,6 +23,8 @@ else:
     import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
 FILE = "conditions.toml"
+#: Not asked anything by a rule: it says what is seen at all (``watch``).
+WATCHING = "whichrank.collector.watching"
 #: An instant of a condition is one place on the node's clock; signals that come by polling are as old as a period.
 SEVERITIES = ("info", "warning", "error", "fatal")
 
@@ -115,8 +117,8 @@ class Rules:
 
     @property
     def wanted(self) -> frozenset[str]:
-        """Names of all metrics that a rule asks for."""
-        return frozenset(self.metrics) | frozenset(self.limits)
+        """Names of all metrics that this operator reads."""
+        return frozenset(self.metrics) | frozenset(self.limits) | {WATCHING}
 
     def of_event(self, source: EventName, word: str, code: str, domain: str, severity: str) -> EventRule | None:
         """The first that fits; None where an event is nothing to remember."""

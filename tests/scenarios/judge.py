@@ -27,6 +27,8 @@ ONSET_WITHIN_S = 1.0
 #: Conditions without an event of their own: the next look of a collector finds them.
 SEEN_BY_LOOKS = frozenset({"nvlink_down", "gpu_throttled", "mount_stalls"})
 LOOK_S = 15.0
+#: A hang without any fault of its node is of the program, once every fault would have been told; before of the rank.
+OF_THE_PROGRAM, HANGS_OF_PROGRAMS = "no_node_fault", frozenset({"rank_not_entered"})
 #: What a rank that printed an error looks like in its own log.
 PRINTED_ERROR = re.compile(r"Traceback \(most recent call last\)|terminate called|Fatal Python error", re.MULTILINE)
 RANKS = re.compile(r"\branks?\s*((?:\d+(?:\s*-\s*\d+)?)(?:(?:\s*,\s*|\s+and\s+)\d+(?:\s*-\s*\d+)?)*)")
@@ -152,7 +154,8 @@ def judge(scenario: Scenario, outcome: Outcome, printed: Collection[int], step_e
         problems.append(f"bucket {incident['bucket']} instead of {truth.bucket}")
     if incident["kind"] not in (truth.kind, *truth.kinds):
         problems.append(f"kind {incident['kind']} instead of {' or '.join((truth.kind, *truth.kinds))}")
-    if truth.scope and incident["scope"] not in (truth.scope, *truth.scopes):
+    scopes = ("application",) if _is_of_the_program(incident) else (truth.scope, *truth.scopes)
+    if truth.scope and incident["scope"] not in scopes:
         problems.append(f"scope {incident['scope']} instead of {truth.scope}")
     problems += _cause_problems(truth, incident, outcome)
     problems += _suspect_problems(truth.blame, named, guilty, plan.world_size)
@@ -213,6 +216,8 @@ def _cause_problems(truth: Truth, incident: Mapping[str, Any], outcome: Outcome)
     """The condition named as the cause, its device (``devices`` in the truth folder: rank -> GPU), and its place."""
     cause = incident.get("cause")
     if not truth.causes:
+        if _is_of_the_program(incident) and truth.kind in HANGS_OF_PROGRAMS:
+            return []
         return [f"names {cause['condition']} as the cause"] if cause else []
     if not cause:
         return [f"no cause instead of {' or '.join(truth.causes)}"]
@@ -233,6 +238,10 @@ def _cause_problems(truth: Truth, incident: Mapping[str, Any], outcome: Outcome)
         if any(suspect.get("gpu") not in right for suspect in incident["suspects"]):
             problems.append("a suspect has no or another GPU")
     return problems
+
+
+def _is_of_the_program(incident: Mapping[str, Any]) -> bool:
+    return bool(incident.get("cause")) and incident["cause"]["condition"] == OF_THE_PROGRAM
 
 
 def _onset_problems(truth: Truth, incident: Mapping[str, Any], outcome: Outcome) -> list[str]:

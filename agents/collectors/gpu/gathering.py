@@ -27,6 +27,7 @@ class Gathered:
     happenings: list[Happening] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     told: set[str] = field(default_factory=set)
+    blind: bool = False
     _lacking: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, labels: Mapping[str, str], values: Sequence[Value]) -> None:
@@ -60,4 +61,4 @@ class Gathered:
         if self._lacking:
             kinds = "; ".join(f"{', '.join(whats)} ({why})" for why, whats in self._lacking.items())
             self.problems.append(f"GPU: this driver or GPU does not tell: {kinds}")
-        return Collected(points=self.points, happenings=self.happenings, problems=self.problems)
+        return Collected(points=self.points, happenings=self.happenings, problems=self.problems, blind=self.blind)

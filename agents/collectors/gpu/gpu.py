@@ -17,6 +17,7 @@ import pynvml as nvml
 
 from ....telemetry.vocabulary import EventName
 from ..collector import Collected, Moment, NeedsNewProcess
+from .bus import nvidia_on_bus
 from .driver import LOST, Driver, Gpu, UnreachableGpu, close_driver, error_words, is_instance, open_driver
 from .events import DriverEvent, EventWatch
 from .gathering import Gathered, labels_of
@@ -41,12 +42,13 @@ class DriverReplaced(NeedsNewProcess):
 
 
 class GpuCollector:
-    """``Collector`` of the GPUs. proc: this node's; the driver's own folder lies below it."""
+    """``Collector`` of the GPUs. proc, sys: this node's; the driver's own folder lies below the first."""
 
     name = "gpu"
     period_s = PERIOD_S
 
-    def __init__(self, proc: Path = Path("/proc")) -> None:
+    def __init__(self, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> None:
+        self._sys = sys
         self._proc_gpus = proc / "driver" / "nvidia" / "gpus"
         self._placer = RankPlacer(proc)
         self._driver: Driver | None = None
@@ -59,6 +61,8 @@ class GpuCollector:
         self._told: set[str] = set()
         self._told_no_driver = False
         self._told_gone = False
+        #: Without a driver: whether there is a GPU to see.
+        self._is_blind = False
         self._versions: dict[str, str] = {}
 
     def collect(self, now: Moment) -> Collected:
@@ -70,8 +74,10 @@ class GpuCollector:
             # A GPU that was reset answers only those who initialise after that.
             self.close()
         if self._driver is None and not self._open(out):
+            out.blind = self._is_blind
             return out.done()
         if not self._look_at_all(out):
+            out.blind = True
             return out.done()
         self._place_ranks(out)
         self._listen(out)
@@ -95,6 +101,7 @@ class GpuCollector:
             out.points.clear()  # values are told by collections
         if not out.happenings:
             time.sleep(max(0.0, until - time.monotonic()))
+        out.blind = self._driver is None and self._is_blind
         return out.done()
 
     def _place_ranks(self, out: Gathered) -> None:
@@ -129,6 +136,7 @@ class GpuCollector:
                     f"GPU: no values, NVIDIA's driver cannot be opened ({error}); tried again every {RETRY_S:.0f} s"
                 )
             self._told_no_driver = True
+            self._is_blind = bool(self._watched or nvidia_on_bus(self._sys)[0])
             return False
         self._told_no_driver = False
         self._slow_due_ns = 0
@@ -177,7 +185,7 @@ class GpuCollector:
         if Look.AWAY in ends or ends == {Look.SILENT}:
             if not self._told_gone:
                 out.problems.append("GPU: the driver has gone, or was loaded anew; it is opened again")
-            self._told_gone = True
+            self._told_gone = self._is_blind = True
             self.close()
             return False
         self._told_gone = False

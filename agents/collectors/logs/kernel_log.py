@@ -70,14 +70,14 @@ class KernelLogCollector:
             self._started = now
         if self._source is None:
             if now.mono_ns < self._again_ns:
-                return Collected()
+                return Collected(blind=True)
             problem = self._open(now)
             if self._source is None:
-                return Collected(problems=(problem,))
+                return Collected(problems=(problem,), blind=True)
         try:
             lines = self._source.read(now, self._most_lines)
         except OSError as error:
-            return Collected(problems=(f"{self._source.name}: {error.strerror or error}",))
+            return Collected(problems=(f"{self._source.name}: {error.strerror or error}",), blind=True)
         self._lines += len(lines)
         self._storms += len(lines) >= self._most_lines
         found = [happening for line in lines for happening in self._parse(line.text, line.moment)]

@@ -85,7 +85,7 @@ class StorageCollector:
                 for watched in self._watched.values():
                     points += self._probe(watched, now, happenings)
         points += self._counters.points(now)
-        return Collected(points=points, happenings=happenings, problems=problems)
+        return Collected(points=points, happenings=happenings, problems=problems, blind=table is None)
 
     def close(self) -> None:
         for watched in self._watched.values():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from whichrank.agents.collectors.collector import Collected, Collector, Moment
@@ -41,6 +42,13 @@ class Raising(Seeing):
         raise OSError("the file is not there")
 
 
+class Blind(Seeing):
+    """Its source cannot be read for the first two looks."""
+
+    def collect(self, now: Moment) -> Collected:
+        return replace(super().collect(now), blind=self._looks <= 2)
+
+
 class Hanging(Seeing):
     """Sees once, and hangs while ``flag`` is there; writes its pid into ``pids``."""
 
@@ -63,6 +71,10 @@ def seeing() -> Collector:
 
 def raising() -> Collector:
     return Raising()
+
+
+def blind() -> Collector:
+    return Blind()
 
 
 def hanging(folder: str) -> Collector:

@@ -82,6 +82,31 @@ def test_one_that_does_not_come_back_is_told_as_late(
         gather(node, lambda seen: node.counters["collectors.late"] == 0 and len(looks_of(seen, "hanging")) >= 2)
 
 
+def watching(seen: list[Seen], name: str) -> list[float]:
+    """What was said of a collector, each time."""
+    points = [point for one in seen if one.collector == "collectors" for point in one.collected.points]
+    mine = [point for point in points if point.attributes["whichrank.collector"] == name]
+    return [point.value for point in mine if point.name == schedule.METRIC_WATCHING]
+
+
+@pytest.mark.parametrize("isolation", list(Isolation))
+def test_who_sees_and_who_does_not_is_told(
+    isolation: Isolation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule, "_SELF_REPORT_S", 0.05)
+    monkeypatch.setattr(schedule, "LATE_S", 0.3)
+    plans = [plan(kind, isolation) for kind in ("seeing", "raising", "blind")]
+    with telemetry(*plans, plan("hanging", isolation, folder=str(tmp_path))) as (node, _):
+        seen = gather(node, lambda seen: all(1.0 in watching(seen, name) for name in ("seeing", "blind", "hanging")))
+        (tmp_path / "hang").touch()
+        late = gather(node, lambda seen: watching(seen, "hanging")[-1:] == [0.0])
+        (tmp_path / "hang").unlink()
+        gather(node, lambda seen: watching(seen, "hanging")[-1:] == [1.0])
+    assert 1.0 not in watching(seen + late, "raising")
+    assert 0.0 not in watching(late, "seeing")
+    assert 0.0 not in watching(late, "blind")
+
+
 def test_a_process_that_hangs_is_killed_and_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule, "LATE_S", 0.2)
     monkeypatch.setattr(schedule, "KILL_S", 0.5)

@@ -165,3 +165,33 @@ def test_two_who_tell_of_one_error_are_one_condition_in_the_words_of_the_first()
             node.xid(94, 1, at=-0.5)
         (condition,) = node.open.values()
         assert (condition["source"], condition["since"]) == ("kernel", 1_700_000_000.0 - 0.5)
+
+
+def watching(node: Node, at: float, **collectors: float) -> None:
+    node.measure("whichrank.collector.watching", collectors, at=at, attribute="whichrank.collector")
+
+
+def told_watches(node: Node) -> list[tuple[list[str], list[str]]]:
+    bodies = [finding.body["watch"] for finding in node.findings if "watch" in finding.body]
+    return [(body["sees"], body["blind"]) for body in bodies]
+
+
+def test_what_is_seen_of_a_node_is_told_when_it_changes_and_now_and_then() -> None:
+    node = Node()
+    for at in range(0, 300, 10):
+        watching(node, float(at), gpu=1.0, kernel_log=0.0)
+    assert told_watches(node) == [(["gpu"], ["kernel_log"])]
+    watching(node, 300.0, gpu=1.0, kernel_log=0.0)
+    watching(node, 310.0, gpu=0.0, kernel_log=1.0)
+    assert told_watches(node)[1:] == [(["gpu"], ["kernel_log"]), (["kernel_log"], ["gpu"])]
+
+
+def test_nobody_looks_where_the_agent_is_silent() -> None:
+    node = Node()
+    watching(node, 0.0, gpu=1.0, host=1.0)
+    node.pass_time(34.0)
+    assert len(told_watches(node)) == 1
+    node.pass_time(120.0)
+    assert told_watches(node)[1:] == [([], ["gpu", "host"])]
+    watching(node, 130.0, gpu=1.0, host=1.0)
+    assert told_watches(node)[2:] == [(["gpu", "host"], [])]

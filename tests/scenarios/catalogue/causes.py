@@ -44,6 +44,8 @@ _HANG = Scenario(
     job=played_node,
     skip=missing,
 )
+#: Until it would have been told that it is of the program.
+_CONTROL = replace(_HANG, tail_s=28.0)
 
 CAUSES = (
     replace(
@@ -117,15 +119,20 @@ CAUSES = (
         skip=missing_two_nodes,
     ),
     # --- controls: the same hang, and something that did not do it ---
-    replace(_HANG, name="control: no fault of the node", beside=nothing_else),
-    replace(_HANG, name="control: another rank's GPU off the bus", beside=another_ranks_gpu),
-    replace(_HANG, name="control: its GPU off the bus ten minutes ago", beside=long_ago),
-    replace(_HANG, name="control: its GPU off the bus after the hang", beside=after_the_hang, tail_s=12.0),
-    replace(_HANG, name="control: Xid 13, 31, 43, 45 of the application", beside=application_errors),
-    replace(_HANG, name="control: a link that came back", beside=port_flaps),
-    replace(_HANG, name="control: memory that was corrected", beside=corrected_memory),
     replace(
-        _HANG,
+        _CONTROL,
+        name="control: no fault of the node",
+        truth=replace(NOT_ENTERED, scope="application", causes=("no_node_fault",)),
+        beside=nothing_else,
+    ),
+    replace(_CONTROL, name="control: another rank's GPU off the bus", beside=another_ranks_gpu),
+    replace(_CONTROL, name="control: its GPU off the bus ten minutes ago", beside=long_ago),
+    replace(_CONTROL, name="control: its GPU off the bus after the hang", beside=after_the_hang),
+    replace(_CONTROL, name="control: Xid 13, 31, 43, 45 of the application", beside=application_errors),
+    replace(_CONTROL, name="control: a link that came back", beside=port_flaps),
+    replace(_CONTROL, name="control: memory that was corrected", beside=corrected_memory),
+    replace(
+        _CONTROL,
         name="control: two nodes, the other node's GPU off the bus",
         worlds=(4,),
         job=played_nodes,

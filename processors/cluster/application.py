@@ -1,0 +1,97 @@
+"""A hang without any fault of its node is of the program: told by elimination, once every fault would have been told.
+
+Only where all that could be at fault is looked at, where nothing of the node's own is the matter, and where it is known
+at which line of the user's code the suspect stands. Pure functions over the bodies of findings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+from ...telemetry.vocabulary import Action, Kind
+from .causes import Body, kind_of, onset_of
+
+CONDITION = "no_node_fault"
+#: Kinds in which a rank that is alive does not come to where the others wait, by its own doing or its node's.
+OF_PROGRAMS = frozenset({Kind.RANK_NOT_ENTERED})
+#: Faults are told late by so much after the verdict: a mount that does not answer takes longest.
+SETTLES_S = 20.0
+#: What must be looked at. The rest (logs, versions, topology) shows causes, but its absence hides no fault of the node.
+NEEDED = frozenset({"gpu", "host", "kernel_log", "network", "processes", "storage"})
+#: A fault of the node that was told so long before the hang is history, unless it lasts.
+RECENT_S = 900.0
+_GRAVE = frozenset({"error", "fatal"})
+_WORDS = {
+    "gpu": "GPUs",
+    "host": "memory and load",
+    "kernel_log": "kernel log",
+    "network": "network ports",
+    "processes": "processes",
+    "storage": "mounts and disks",
+}
+
+
+def by_elimination(
+    primary: Body,
+    suspects: Sequence[Mapping[str, Any]],
+    conditions: Iterable[Mapping[str, Any]],
+    watched: Mapping[str, Sequence[str]],
+) -> dict[str, Any] | None:
+    """The cause, in the shape of a condition, or None where something else may be it.
+
+    suspects: of the incident, with the place of their stack. watched: by node, the names of the collectors that see.
+    """
+    if kind_of(primary) not in OF_PROGRAMS or not suspects:
+        return None
+    nodes = {str(suspect.get("node") or "") for suspect in suspects}
+    places = [_place(suspect) for suspect in suspects]
+    if "" in nodes or None in places:
+        return None
+    if not all(set(watched.get(node, ())) >= NEEDED for node in nodes):
+        return None
+    onset = onset_of(primary)
+    if any(_may_matter(condition, nodes, onset) for condition in conditions):
+        return None
+    node, place = ", ".join(sorted(nodes)), str(places[0])
+    looked_at = ", ".join(_WORDS[name] for name in sorted(NEEDED))
+    return {
+        "name": CONDITION,
+        "entity": node,
+        "device_kind": "code",
+        "device": place,
+        "since": onset,
+        "domain": "application",
+        "action": Action.FIX_CODE.value,
+        "text": f"no fault of {node} was seen ({looked_at} are watched); it stands in the program, at {place}",
+        "source": "node",
+        "value": place,
+    }
+
+
+def evidence_of(cause: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "signal": f"{cause['source']}.{cause['name']}",
+        "source": cause["entity"],
+        "time": float(cause["since"]) + SETTLES_S,
+        "value": cause["value"],
+        "shows": cause["text"],
+        "condition": cause["name"],
+    }
+
+
+def _place(suspect: Mapping[str, Any]) -> str | None:
+    where = suspect.get("where") or {}
+    if not where.get("file") or where.get("line") is None:
+        return None
+    return f"{PurePosixPath(str(where['file'])).name}:{where['line']}"
+
+
+def _may_matter(condition: Mapping[str, Any], nodes: Iterable[str], onset: float) -> bool:
+    """A fault of a suspect's node that lasts, or was there not long ago: then nobody says that there was none."""
+    if condition["entity"] not in nodes or condition["domain"] == "application" or condition["tolerated"]:
+        return False
+    if condition["severity"] not in _GRAVE:
+        return False
+    return condition["until"] is None or abs(float(condition["since"]) - onset) < RECENT_S

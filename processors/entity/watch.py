@@ -1,0 +1,52 @@
+"""Which signals of a node are seen at all: that no fault was told means something only where somebody looks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...telemetry.records import Samples
+from .conditions import EntityState
+from .rules import WATCHING
+
+_COLLECTOR = "whichrank.collector"
+#: Agents tell it every ten seconds; after so long nobody looks any more.
+STALE_S = 35.0
+#: Told anew at least so often, for those who have lost their state.
+AGAIN_S = 300.0
+MAX_COLLECTORS = 64
+
+
+def take_watching(state: EntityState, samples: Samples, now_s: float) -> None:
+    """Remember what the node's agent says of its collectors. ``now_s``: by the bus, as all of this."""
+    for point in samples.points:
+        collector = str(point.attributes.get(_COLLECTOR) or "")
+        if point.name != WATCHING or not collector:
+            continue
+        if collector in state.watching or len(state.watching) < MAX_COLLECTORS:
+            state.watching[collector] = point.value > 0
+        state.watched_at = now_s
+
+
+def news_of_watching(state: EntityState, now_s: float) -> dict[str, list[str]] | None:
+    """What is seen and what is not (``sees``, ``blind``), where that has changed or was told long ago; else None."""
+    if not state.watching:
+        return None
+    is_stale = now_s >= state.watched_at + STALE_S
+    sees = [] if is_stale else sorted(name for name, does in state.watching.items() if does)
+    said = {"sees": sees, "blind": sorted(set(state.watching) - set(sees))}
+    if said == state.watch_told and (is_stale or now_s < state.watch_told_at + AGAIN_S):
+        return None
+    state.watch_told, state.watch_told_at = said, now_s
+    return said
+
+
+def next_look_s(state: EntityState) -> float | None:
+    """When the silence of the node's agent would be news (seconds of the bus); None where it is known already."""
+    if not state.watching or not (state.watch_told or {}).get("sees"):
+        return None
+    return state.watched_at + STALE_S
+
+
+def body_of(said: dict[str, list[str]], kind: str, entity: str) -> dict[str, Any]:
+    """Of the finding."""
+    return {"watch": {"entity": entity, "entity_kind": kind, **said}}

@@ -140,10 +140,22 @@ def test_no_driver_is_one_line_and_tried_again_each_minute(h100: PlayedGpus, sta
         "GPU: no values, NVIDIA's driver cannot be opened (Driver Not Loaded); tried again every 60 s"
     ]
     assert not collected.points
+    assert not collected.blind  # no GPU is on the bus here
     h100.driver_back()
     assert not collector.collect(later_s=59).points
     collected = collector.collect(later_s=61)
     assert len(values_of(collected, "hw.power")) == h100.gpus
+
+
+def test_without_its_driver_gpus_that_were_seen_are_not_seen_any_more(h100: PlayedGpus, start: Start) -> None:
+    collector = start(h100)
+    assert not collector.collect().blind
+    h100.driver_gone()
+    assert collector.collect().blind
+    assert collector.collect(later_s=59).blind
+    assert collector.wait(0.01).blind
+    h100.driver_back()
+    assert not collector.collect(later_s=130).blind
 
 
 def test_no_library_at_all(tmp_path: Path) -> None:

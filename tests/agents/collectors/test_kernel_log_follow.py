@@ -157,6 +157,15 @@ def test_what_the_kernel_overwrote_is_counted(ring: Ring) -> None:
     ring.close()
 
 
+def test_a_log_that_cannot_be_read_is_not_seen(tmp_path: Path) -> None:
+    path = tmp_path / "kern.log"
+    collector = KernelLogCollector(lambda _text, _moment: [], default_sources(str(path)))
+    for at_ns in (1, 2, 61_000_000_000):
+        assert collector.collect(Moment(wall_ns=at_ns, mono_ns=at_ns)).blind
+    path.write_text("")
+    assert not collector.collect(Moment(wall_ns=1, mono_ns=200_000_000_000)).blind
+
+
 def test_a_storm_is_taken_in_portions(ring: Ring) -> None:
     collector = kmsg_collector(ring, most_lines=20)
     for number in range(50):
@@ -579,7 +588,7 @@ def test_without_a_source_it_says_once_why_and_tries_again(tmp_path: Path) -> No
     (problem,) = collector.collect(at(1)).problems
     assert "kern.log: No such file" in problem
     assert "root" in problem
-    assert collector.collect(at(2)) == Collected()
+    assert collector.collect(at(2)) == Collected(blind=True)
     log.write_text("Xid\n")
     assert collector.collect(at(30)) == Collected()
     assert len(collector.collect(at(62)).happenings) == 1

@@ -34,11 +34,13 @@ def test_gpus_switches_and_others(tmp_path: Path) -> None:
 def test_a_gpu_without_a_driver_is_not_seen_and_a_node_without_gpus_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, on_bus: bool
 ) -> None:
+    import pynvml as nvml
+
     from whichrank.agents.collectors.collector import Moment
     from whichrank.agents.collectors.gpu import gpu
 
     def no_driver(_: Path) -> None:
-        raise gpu.nvml.NVMLError(gpu.nvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+        raise nvml.NVMLError(nvml.NVML_ERROR_LIBRARY_NOT_FOUND)
 
     monkeypatch.setattr(gpu, "open_driver", no_driver)
     if on_bus:

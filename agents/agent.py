@@ -52,6 +52,7 @@ from .settings import AgentSettings
 from .shipper import Publish, PublishRanked, Shipper
 from .stack_desk import StackDesk
 from .watched_rank import WatchedRank
+from .withheld import STACKS
 
 _ENDED = select.POLLIN | select.POLLHUP
 _CLOCK_STEP_NS = 10_000_000
@@ -108,7 +109,12 @@ class Agent:
         self._more_health = more_health
         self._stacks = StackDesk(self.settings, self.health, self._identity.node)
         self._files = EvidenceDesk(self.settings, self.health, wall_ns)
-        self._blocks = BlockBuilder(self.health, self.settings.open_rows, single_phases=self.settings.tell_people)
+        self._blocks = BlockBuilder(
+            self.health,
+            self.settings.open_rows,
+            single_phases=self.settings.tell_people,
+            withheld=self.settings.withheld,
+        )
         self._job_name = job_name
         self._people = self._new_people()
         self._poller = select.poll()
@@ -123,7 +129,9 @@ class Agent:
         self._news = News(wall_ns() - now_ns)
         self._definitions = Definitions(self._news, self._blocks, self.health)
         self._evidence = EvidenceStore(evidence_directory, self.settings.evidence_bytes, self.health)
-        self._endings = Endings(self._news, self._evidence, self.health)
+        self._endings = Endings(
+            self._news, self._evidence, self.health, tells_stacks=STACKS not in self.settings.withheld
+        )
         self._next_look_ns = self._next_flush_ns = self._next_progress_ns = 0
         self._next_health_ns = now_ns + to_ns(self.settings.health_period_s)
         self._next_launchers_ns = now_ns

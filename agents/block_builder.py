@@ -6,7 +6,7 @@ everything is an array indexed by ring slot, so that all rings of the node are h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -37,9 +37,11 @@ def whole_steps_every(world_size: int) -> int:
 
 
 class BlockBuilder:
-    def __init__(self, health: AgentHealth, max_open_rows: int, *, single_phases: bool = False) -> None:
+    def __init__(
+        self, health: AgentHealth, max_open_rows: int, *, single_phases: bool = False, withheld: Collection[str] = ()
+    ) -> None:
         self._joiner = CollectiveJoiner(health, max_open_rows)
-        self._steps = StepCollector(single_phases=single_phases)
+        self._steps = StepCollector(single_phases=single_phases, withheld=withheld)
         self._registry = GroupRegistry()
         self._group_of = np.full((_FIRST_SLOTS, _FIRST_GROUP_ROWS), NO_GROUP, np.uint16)
         self._rank_of = np.zeros(_FIRST_SLOTS, np.uint32)

@@ -7,6 +7,7 @@ there, so every nanosecond is counted once.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +17,7 @@ from ..telemetry.spans import PHASE_SPANS
 from ..telemetry.tables import STEP_GROUPS, STEPS
 from ..telemetry.vocabulary import EventKind, Phase, StepFlag
 from .collect_collectives import CollectedRows
+from .withheld import GRADIENT_NORM, LOSS
 
 _PHASES = len(Phase)
 _STEP, _PHASE = int(EventKind.STEP), int(EventKind.PHASE)
@@ -51,11 +53,24 @@ class CollectedSteps:
     phases_ring: NDArray[np.uint16]
 
 
+#: Names of ``withheld``, their columns, and the flag that says so.
+_NUMBERS = (
+    (LOSS, "loss", int(StepFlag.LOSS_WITHHELD)),
+    (GRADIENT_NORM, "grad_norm", int(StepFlag.GRAD_NORM_WITHHELD)),
+)
+#: Stands for every finite number that is withheld: all alike, so that none is out of line.
+WITHHELD_VALUE = 1.0
+
+
 class StepCollector:
     """Per ring: time of the last boundary, and what the unfinished step has summed up so far."""
 
-    def __init__(self, *, single_phases: bool = False) -> None:
-        """single_phases: whether to tell each phase by itself, too."""
+    def __init__(self, *, single_phases: bool = False, withheld: Collection[str] = ()) -> None:
+        """single_phases: whether to tell each phase by itself, too.
+
+        withheld: names of ``withheld``; of these numbers only whether they are finite is told.
+        """
+        self._withheld = [(column, flag) for name, column, flag in _NUMBERS if name in withheld]
         self._single_phases = single_phases
         self._last_ns = np.zeros(16, np.int64)
         self._partial = np.zeros((16, _PHASES), np.int64)
@@ -191,6 +206,9 @@ class StepCollector:
         rows["phase_ns"] = phase_ns
         rows["loss"] = _as_floats(ends["value"])
         rows["grad_norm"] = _as_floats(ends["extra"])
+        for column, flag in self._withheld:
+            rows["flags"] |= flag
+            rows[column][np.isfinite(rows[column])] = WITHHELD_VALUE
         delay_us = (ends["group"].astype(np.int64) | ends["dtype"].astype(np.int64) << 16) - 1
         rows["run_delay_ns"] = np.where(delay_us < 0, -1, delay_us * 1000)
         groups: list[tuple[int, ...]] = []

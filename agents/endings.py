@@ -14,7 +14,13 @@ from .crash_area import read_exception, read_signal, read_stack
 from .evidence import EvidenceStore
 from .health import AgentHealth
 from .news import News
-from .rank_events import exception_attributes, exit_attributes, exit_state_of, last_stack_attributes
+from .rank_events import (
+    exception_attributes,
+    exit_attributes,
+    exit_state_of,
+    last_stack_attributes,
+    without_stack,
+)
 from .ring_file import exception_version
 from .stack_desk import StackReport
 from .watched_rank import WatchedRank
@@ -23,7 +29,8 @@ from .watched_rank import WatchedRank
 class Endings:
     """keeps_rings: whether ring copies are saved as evidence; not of rings that are read after the fact."""
 
-    def __init__(self, news: News, evidence: EvidenceStore, health: AgentHealth) -> None:
+    def __init__(self, news: News, evidence: EvidenceStore, health: AgentHealth, *, tells_stacks: bool = True) -> None:
+        self._tells_stacks = tells_stacks
         self._news = news
         self._evidence = evidence
         self._health = health
@@ -74,6 +81,8 @@ class Endings:
         if not found.complete:
             self._health.rows_torn += 1
         attributes = exception_attributes(rank, found)
+        if not self._tells_stacks:
+            attributes = without_stack(attributes)
         raised_ns = min(found.time_ns, now_ns) if found.time_ns > 0 else now_ns
         self._news.tell(rank, EventName.RANK_EXCEPTION, raised_ns, attributes)
         if not attributes["communication"]:
@@ -82,7 +91,7 @@ class Endings:
     def _tell_last_stack(self, rank: WatchedRank) -> None:
         """Where the main thread was when a fatal signal came, if the rank could still write it down."""
         own, told = read_stack(rank.ring), read_signal(rank.ring)
-        if own is None or told is None or own.time_ns < told.time_ns:
+        if not self._tells_stacks or own is None or told is None or own.time_ns < told.time_ns:
             return
         self._news.tell(rank, EventName.RANK_STACK, own.time_ns, last_stack_attributes(rank, own))
 

@@ -26,6 +26,7 @@ from .log_tail import LogFile, find_logs, read_tail
 from .ring_history import RingHistory
 from .settings import AgentSettings
 from .watched_rank import WatchedRank
+from .withheld import is_refused
 
 ACTIONS = ("ring", "history", "log_tail", "flight_recorder", "kernel_log")
 _MINUTE_NS = 60_000_000_000
@@ -124,6 +125,9 @@ class EvidenceDesk:
         while times and times[0] < now_ns - _MINUTE_NS:
             times.popleft()
         if len(times) >= self._settings.requests_per_minute or self._asked.qsize() >= _MAX_WAITING:
+            self._health.drop("requests_refused")
+            return
+        if is_refused(str(event.attributes.get("action")), self._settings.withheld):
             self._health.drop("requests_refused")
             return
         known = self._find(event)

@@ -20,6 +20,7 @@ from .ring_directory import identity_int
 from .user_frames import Frame, format_stack, innermost_user_frame
 from .victims import is_communication_error
 from .watched_rank import WatchedRank
+from .withheld import STACK_ATTRIBUTES
 
 #: Words of a ring's identity that are passed on with RANK_STARTED.
 _STARTED_WORDS = ("host", "torch", "python", "backend", "script")
@@ -60,6 +61,11 @@ def started_attributes(rank: WatchedRank) -> Attributes:
         if isinstance(claims.get(word), str):
             attributes[word] = claims[word][:256]
     return attributes
+
+
+def without_stack(attributes: Attributes) -> Attributes:
+    """Where stacks are withheld: what was read off one goes, too."""
+    return {name: value for name, value in attributes.items() if name not in STACK_ATTRIBUTES}
 
 
 def exception_attributes(rank: WatchedRank, found: RingException) -> Attributes:

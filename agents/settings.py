@@ -57,6 +57,8 @@ class AgentSettings:
     #: Where kernel lines are: /dev/kmsg or a logger's file; empty: found. An incident gets those of so long before it.
     kernel_log: str = ""
     kernel_log_s: float = 600.0
+    #: Names of ``withheld``: what does not leave the node.
+    withheld: frozenset[str] = frozenset()
     #: Rings of ranks that have ended stay in their folder, which is memory, up to so many bytes; the oldest go first.
     ended_ring_bytes: int = 64 << 20
     #: Blocks stay under this; whole requests under ``request_bytes``.

@@ -21,6 +21,7 @@ from .settings import AgentSettings
 from .stacks import StackAnswer, StackRequest, StackTaker
 from .user_frames import format_stack
 from .watched_rank import WatchedRank
+from .withheld import STACKS
 
 _MAX_REQUESTS = 256
 _OUT_OF_REACH = "its process is in another PID namespace"
@@ -41,6 +42,7 @@ class StackReport:
 class StackDesk:
     def __init__(self, settings: AgentSettings, health: AgentHealth, node: str) -> None:
         self._settings = settings
+        self._takes_stacks = settings.take_stacks and STACKS not in settings.withheld
         self._health = health
         self._node = node
         self._taker = StackTaker(settings.stack_timeout_s)
@@ -61,7 +63,7 @@ class StackDesk:
             return
         elif event.attributes.get("action") != "stack":
             self._health.drop("requests_of_unknown_action")
-        elif len(self._requests) >= _MAX_REQUESTS or not self._settings.take_stacks:
+        elif len(self._requests) >= _MAX_REQUESTS or not self._takes_stacks:
             self._health.drop("requests_refused")
         else:
             self._ids.append(request_id)
@@ -87,7 +89,7 @@ class StackDesk:
         self, ranks: Sequence[WatchedRank], longest_ns: Callable[[], dict[int, int]], now_ns: int
     ) -> None:
         """Ask for what is wanted now: requests first, then the agent's own wish in a hang."""
-        if not self._settings.take_stacks:
+        if not self._takes_stacks:
             return
         if self._requests:
             self._serve(ranks, now_ns)

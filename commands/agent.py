@@ -48,12 +48,13 @@ VERSIONS_FILE = "versions.json"
 def service_settings(options: AgentOptions) -> AgentSettings:
     """What a service does beyond ``whichrank run``: spans and metrics, and answers where they are wanted."""
     if not options.requests:
-        return AgentSettings(tell_people=True)
+        return AgentSettings(tell_people=True, withheld=options.node_options().withheld)
     return AgentSettings(
         tell_people=True,
         requests_per_minute=REQUESTS_PER_MINUTE,
         history_s=HISTORY_S,
         kernel_log=options.kernel_log,
+        withheld=options.node_options().withheld,
     )
 
 

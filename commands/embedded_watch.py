@@ -58,7 +58,7 @@ def make_operators() -> list[Operator]:
     return [JobOperator(), EntityOperator(), ClusterOperator(asks_for_files=True)]
 
 
-def agent_settings(*, publishes: bool, kernel_log: str = "") -> AgentSettings:
+def agent_settings(*, publishes: bool, kernel_log: str = "", withheld: frozenset[str] = frozenset()) -> AgentSettings:
     """Of the agent beside a command: what incidents ask for stays here. publishes: to Kafka as well."""
     return AgentSettings(
         tell_people=publishes,
@@ -68,6 +68,7 @@ def agent_settings(*, publishes: bool, kernel_log: str = "") -> AgentSettings:
         keeps_answers=True,
         ships_answers=publishes,
         kernel_log=kernel_log,
+        withheld=withheld,
     )
 
 
@@ -130,7 +131,9 @@ class EmbeddedWatch:
             identity=identity,
             evidence_directory=directory.evidence,
             settings=agent_settings(
-                publishes=publisher is not None, kernel_log=collect.kernel_log if collect is not None else ""
+                publishes=publisher is not None,
+                kernel_log=collect.kernel_log if collect is not None else "",
+                withheld=collect.withheld if collect is not None else frozenset(),
             ),
             publish_ranked=publisher.publish if publisher is not None else None,
             more_health=(lambda: publisher.stats) if publisher is not None else dict,

@@ -13,6 +13,9 @@ from pydantic import ByteSize, Field, SecretStr, field_validator, model_validato
 
 from ..agents.collectors.options import NAMES as COLLECTORS
 from ..agents.collectors.options import NodeOptions, names_of
+from ..agents.withheld import LOG_LINES
+from ..agents.withheld import NAMES as WITHHELD
+from ..agents.withheld import names_of as withheld_names_of
 from ..telemetry.identity import DEFAULT_CLUSTER
 from ..telemetry.vocabulary import Kind
 from ..transport.kafka_settings import KafkaSettings
@@ -126,11 +129,18 @@ class NodeSettings(KafkaOptions):
         description="patterns of log files, with commas, that are read beside what ranks write to files; ** is allowed",
     )
     topology: str = Field("", description="file with each node's rack, leaf, spine; Slurm's is known")
+    withhold: str = Field("", description=f"what never leaves the node, with commas: {', '.join(WITHHELD)}")
 
     @field_validator("collect")
     @classmethod
     def _check_collect(cls, value: str) -> str:
         names_of(value)
+        return value
+
+    @field_validator("withhold")
+    @classmethod
+    def _check_withhold(cls, value: str) -> str:
+        withheld_names_of(value)
         return value
 
     @field_validator("probe_folders", "job_logs")
@@ -141,8 +151,10 @@ class NodeSettings(KafkaOptions):
         return value
 
     def node_options(self, versions_file: str = "") -> NodeOptions:
+        withheld = withheld_names_of(self.withhold)
         return NodeOptions(
-            collect=names_of(self.collect),
+            collect=names_of(self.collect) - ({"job_logs"} if LOG_LINES in withheld else set()),
+            withheld=withheld,
             kernel_log=self.kernel_log,
             write_folders=tuple(_words(self.probe_folders)),
             versions_file=versions_file,

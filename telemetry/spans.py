@@ -71,6 +71,7 @@ _SHARED_COLUMNS = ["group", "op", "flags", "dtype", "phase", "peer"]
 _STATES = ("scheduled", "started", "completed")
 _P2P, _FAILED, _POLLED = int(EventFlag.P2P), int(EventFlag.FAILED), int(EventFlag.POLLED)
 _SKIPPED, _HAS_LOSS, _HAS_NORM = int(StepFlag.SKIPPED), int(StepFlag.HAS_LOSS), int(StepFlag.HAS_GRAD_NORM)
+_NO_LOSS, _NO_NORM = int(StepFlag.LOSS_WITHHELD), int(StepFlag.GRAD_NORM_WITHHELD)
 _STEP_NAME = text_field(_NAME, "step") + _INTERNAL
 _PHASE_WORDS = tuple(phase.name.lower() for phase in Phase)
 _seconds_attributes = tuple(DoubleAttribute(_ATTRIBUTES, names.STEP_SECONDS + word) for word in _PHASE_WORDS)
@@ -145,9 +146,9 @@ def step_spans(rows: NDArray[np.void], scope: TraceScope) -> list[bytes]:
             _collectives_attribute(max(collectives, 0)),
             _collective_seconds_attribute(collective_s),
         ]
-        if flags & _HAS_LOSS:
+        if flags & (_HAS_LOSS | _NO_LOSS) == _HAS_LOSS:
             parts.append(_number(_loss_attribute, names.STEP_LOSS, loss))
-        if flags & _HAS_NORM:
+        if flags & (_HAS_NORM | _NO_NORM) == _HAS_NORM:
             parts.append(_number(_norm_attribute, names.STEP_GRAD_NORM, norm))
         if flags & _SKIPPED:
             parts.append(_STEP_WAS_SKIPPED)

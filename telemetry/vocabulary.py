@@ -134,6 +134,9 @@ class StepFlag(IntFlag):
     BY_HAND = 8
     #: The level was below events in some part of the step: its collectives, or their waits, are not all recorded.
     PARTLY_SEEN = 16
+    #: The number is kept on its node: what stands in its column says only that it was finite.
+    LOSS_WITHHELD = 32
+    GRAD_NORM_WITHHELD = 64
 
 
 class Level(IntEnum):

@@ -25,7 +25,7 @@ class NodeOptions:
 
     kernel_log: a file, "" the first of the usual ones. write_folders: absolute. versions_file: what was installed when
     last looked, "" from now on. topology_file: where each node stands. job_logs: patterns of files, beside what ranks
-    have open as standard output and error.
+    have open as standard output and error. withheld: names of ``agents.withheld``; what does not leave the node.
     """
 
     collect: frozenset[str] = frozenset(NAMES)
@@ -34,6 +34,7 @@ class NodeOptions:
     versions_file: str = ""
     topology_file: str = ""
     job_logs: tuple[str, ...] = ()
+    withheld: frozenset[str] = frozenset()
 
 
 def names_of(words: str) -> frozenset[str]:

@@ -17,7 +17,9 @@ from ..telemetry.vocabulary import EventName
 from .collectors.collector import Happening
 from .collectors.schedule import NodeTelemetry
 from .priority import Priority
+from .rank_events import without_stack
 from .shipper import PublishRanked
+from .withheld import STACKS
 
 #: Means nothing but with a rank.
 _OF_RANKS = frozenset({EventName.RANK_DEVICE, EventName.RANK_PROCESS})
@@ -38,8 +40,13 @@ class NodeReports:
         rank_processes: Callable[[], Mapping[int, Identity]],
         request_bytes: int,
         metrics: Collection[str] | None = None,
+        withheld: Collection[str] = (),
     ) -> None:
-        """own: cluster and node. metrics: send only these, for nobody reads others; None: all."""
+        """own: cluster and node. metrics: send only these, for nobody reads others; None: all.
+
+        withheld: names of ``withheld``; a traceback in a log is a stack, too.
+        """
+        self._tells_stacks = STACKS not in withheld
         self._telemetry = telemetry
         self._own = Identity(cluster=own.cluster, node=own.node)
         self._publish = publish
@@ -92,6 +99,8 @@ class NodeReports:
     def _event(self, happening: Happening) -> Event:
         who = self._known.get(happening.pid) if happening.pid else None
         attributes = dict(happening.attributes)
+        if happening.name is EventName.JOB_LOG and not self._tells_stacks:
+            attributes = without_stack(attributes)
         if happening.pid:
             attributes.setdefault("pid", happening.pid)
         return Event(

@@ -109,6 +109,7 @@ def agent(options: AgentOptions) -> int:
         publisher.publish,
         rank_processes=lambda: node.rank_processes,
         request_bytes=settings.request_bytes,
+        withheld=options.node_options().withheld,
     )
     publisher.start()
     reports.start()

@@ -148,6 +148,7 @@ class EmbeddedWatch:
             self._publish_of_node,
             rank_processes=lambda: self._agent.rank_processes,
             request_bytes=self._agent.settings.request_bytes,
+            withheld=self._agent.settings.withheld,
             metrics=wanted_metrics() if publisher is None else None,
         )
         self._reports.start()

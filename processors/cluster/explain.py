@@ -24,6 +24,8 @@ AFTERMATH_S = 15.0
 MAX_RULED_OUT = 6
 _SEVERITY = {"fatal": 0, "error": 1, "warning": 2, "info": 3}
 _NOT_A_CAUSE = frozenset({"info"})
+#: How a rank is held, not by what: a mount that does not answer says more, also where it was seen later.
+_SYMPTOMS = frozenset({"rank_in_disk_wait", "hung_task"})
 #: Conditions of a device that belongs to single ranks.
 _OF_RANKS = frozenset({"gpu"})
 
@@ -76,6 +78,7 @@ def explain(primary: Body, job: str, conditions: Iterable[ConditionBody]) -> Exp
         key=lambda c: (
             not (c["of_process"] and c["source"] == "kernel"),
             c["domain"] == "application",
+            c["name"] in _SYMPTOMS,
             _SEVERITY.get(str(c["severity"]), 9),
             c["source"] == "job_log",  # the node's own signals know better what a process met
             not str(c["name"]).startswith("xid_"),  # it says more than that the device is gone

@@ -78,6 +78,23 @@ def test_a_mount_that_stalls_explains_a_rank_that_does_not_come(court: Court) ->
     assert (document["scope"], document["cause"]["device"]) == ("storage", "/data")
 
 
+@pytest.mark.parametrize("mount_at", [3.0, 9.0])
+def test_the_mount_is_the_cause_and_that_the_rank_waits_for_it_is_a_symptom(court: Court, mount_at: float) -> None:
+    """Whichever look comes first: the state of the process is read more often than a mount is probed."""
+    node = node_of_four(court)
+    hang(court)
+    found = {"pid": 102, "state": "D", "age_s": 1.0}
+    node.tell(EventName.RANK_PROCESS, at=4.5, **found)
+    assert the_incident(court)["cause"]["condition"] == "rank_in_disk_wait"
+    node.tell(EventName.PROBE_LATE, at=mount_at + 4.0, mount="/data", operation="stat", age_s=4.0)
+    document = the_incident(court)
+    assert (document["scope"], document["cause"]["condition"]) == ("storage", "mount_stalls")
+    assert {row["condition"] for row in document["evidence"] if "condition" in row} == {
+        "mount_stalls",
+        "rank_in_disk_wait",
+    }
+
+
 def test_a_collective_that_nobody_can_tell_whose_is_of_the_rank_whose_gpu_is_gone(court: Court) -> None:
     node = node_of_four(court)
     node.xid(79, 3, at=-0.5)

@@ -72,7 +72,7 @@ class Case:
     conditions: list[dict[str, Any]] = field(default_factory=list)
     #: Faults of nodes would have been told by now: by node of a suspect, what is seen of it. None: it is too early.
     watched: dict[str, list[str]] | None = None
-    #: When that will be asked (the bus's nanoseconds); 0: it never will.
+    #: When that is asked (the bus's nanoseconds); 0: nothing of this kind has happened yet.
     settles_ns: int = 0
     #: Known only as it was published: its one contribution has no key yet.
     adopted: bool = False

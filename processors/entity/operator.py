@@ -32,6 +32,9 @@ _EVENTS = frozenset(
 )
 _EXPIRE, _UNWATCHED = "expire", "unwatched"
 _STATE, _VERSION = "state", "version"
+#: Unix seconds in a double are exact to a quarter of a microsecond: a timer that fires that much too early finds
+#: nothing to do, and would be set to the same time for ever.
+_TIMER_SLACK_NS = 1_000
 #: A condition that is over is remembered for so long, for how often it came back.
 REMEMBERED_S = 3600.0
 _NOT_TOLD = frozenset({"openings", "told", "ends", "opened_by"})
@@ -83,7 +86,7 @@ class EntityOperator:
             condition.until = condition.last + condition.lasts_s
         self._tell(over, state, Identity(node=ctx.key.partition(":")[2], cluster=self._cluster(ctx)), ctx)
         for condition in list(state.conditions.values()):
-            if condition.until is not None and now_s > condition.until + REMEMBERED_S:
+            if condition.until is not None and now_s >= condition.until + REMEMBERED_S:
                 del state.conditions[condition.key]
         self._save(state, ctx)
 
@@ -146,12 +149,12 @@ class EntityOperator:
         ends = [c.last + c.lasts_s for c in state.conditions.values() if c.until is None and c.lasts_s]
         ends += [c.until + REMEMBERED_S for c in state.conditions.values() if c.until is not None]
         if ends:
-            ctx.set_timer(_EXPIRE, int(min(ends) * 1e9) + 1)
+            ctx.set_timer(_EXPIRE, int(min(ends) * 1e9) + _TIMER_SLACK_NS)
         else:
             ctx.clear_timer(_EXPIRE)
         unwatched_s = next_look_s(state)
         if unwatched_s is not None:
-            ctx.set_timer(_UNWATCHED, int(unwatched_s * 1e9) + 1)
+            ctx.set_timer(_UNWATCHED, int(unwatched_s * 1e9) + _TIMER_SLACK_NS)
         else:
             ctx.clear_timer(_UNWATCHED)
 

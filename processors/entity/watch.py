@@ -42,7 +42,7 @@ def news_of_watching(state: EntityState, now_s: float) -> dict[str, list[str]] |
 
 def next_look_s(state: EntityState) -> float | None:
     """When the silence of the node's agent would be news (seconds of the bus); None where it is known already."""
-    if not state.watching or not (state.watch_told or {}).get("sees"):
+    if not state.watch_told.get("sees"):
         return None
     return state.watched_at + STALE_S
 

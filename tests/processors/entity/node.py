@@ -112,10 +112,15 @@ class Node:
     def pass_time(self, until: float) -> None:
         context = self.context
         while context.timers and min(context.timers.values()) <= _ns(until):
-            name = min(context.timers, key=context.timers.__getitem__)
-            context.now = context.timers.pop(name)
-            EntityOperator().on_timer(Timer(name, context.now), context)
-            self._hand_on()
+            self.fire_next()
+
+    def fire_next(self) -> None:
+        """The timer that is due first, at its time."""
+        timers = self.context.timers
+        name = min(timers, key=timers.__getitem__)
+        self.context.now = timers.pop(name)
+        EntityOperator().on_timer(Timer(name, self.context.now), self.context)
+        self._hand_on()
 
     @property
     def open(self) -> dict[str, dict[str, Any]]:

@@ -195,3 +195,19 @@ def test_nobody_looks_where_the_agent_is_silent() -> None:
     assert told_watches(node)[1:] == [([], ["gpu", "host"])]
     watching(node, 130.0, gpu=1.0, host=1.0)
     assert told_watches(node)[2:] == [(["gpu", "host"], [])]
+
+
+@pytest.mark.timeout(60)
+def test_no_timer_fires_for_ever_wherever_seconds_are_rounded() -> None:
+    """Of 2,000 ends and silences some are no exact number of nanoseconds in a double."""
+    for number in range(2000):
+        at = number * 0.000_000_777 + number / 7.0
+        node = Node()
+        node.kernel("oom_kill", at=at, device_kind="memory", domain="host", text="Killed process 9")
+        watching(node, at, gpu=1.0)
+        for _ in range(20):
+            if not node.context.timers:
+                break
+            node.fire_next()
+        assert not node.context.timers
+        assert told_watches(node)[-1] == ([], ["gpu"])

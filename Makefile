@@ -12,7 +12,7 @@ VENV := .venv
 OLDEST := .venv-oldest
 FRAMEWORKS := .venv-frameworks
 BIN := $(VENV)/bin
-PACKAGES := telemetry instrumentation diagnosis agents transport processors commands
+PACKAGES := telemetry instrumentation diagnosis agents transport processors simulator commands
 # What the training process runs, and what reads it: this is what depends on the version of torch.
 OLDEST_TESTS := $(addprefix tests/instrumentation/,test_ring_writer.py test_run_delay.py test_collectives_coverage.py test_collectives_failures.py test_jobs.py test_loss.py test_optimizer_edges.py test_phases.py test_steps.py)
 # Everything that ends up in the optional C module, and what names the entry points.
@@ -145,6 +145,10 @@ scoreboard: setup ## labelled cases of public projects (../shared/corpora), scor
 .PHONY: bench
 bench: setup $(SETUP_OLDEST) ## each headline number of the README, measured here (QUICK=1: a look, not a result)
 	@$(BIN)/python -m benchmarks $(if $(QUICK),--quick)
+
+.PHONY: faultbench
+faultbench: setup ## simulated faults of every kind: how often the cause is named, k of n (RANKS=64, RUNS=3, SEED=1)
+	@$(BIN)/whichrank bench $(if $(RANKS),--ranks $(RANKS)) $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED))
 
 .PHONY: pins
 pins: setup ## requirements/*.txt anew from pyproject.toml and requirements/*.in (UPGRADE=1: newest versions too)

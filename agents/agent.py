@@ -30,6 +30,7 @@ from .endings import Endings
 from .evidence import EvidenceStore, kept_name
 from .evidence_desk import ACTIONS as FILE_ACTIONS
 from .evidence_desk import EvidenceDesk
+from .gate import Publish, PublishRanked
 from .health import AgentHealth
 from .launches import Launches
 from .local_verdicts import (
@@ -49,7 +50,7 @@ from .ring_directory import EndedRings, RingDirectory, find_process, gave_sign_o
 from .ring_file import RingFile
 from .ring_history import RingHistory
 from .settings import AgentSettings
-from .shipper import Publish, PublishRanked, Shipper
+from .shipper import Shipper
 from .stack_desk import StackDesk
 from .watched_rank import WatchedRank
 from .withheld import STACKS

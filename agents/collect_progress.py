@@ -1,7 +1,8 @@
 """PROGRESS and GROUP_PROGRESS rows: where each rank stands, with ages measured here and now.
 
-Pure functions over WatchedRank, once a second and at once when something is wrong. A row of a rank whose process is
-gone is aged by the ring's own last sign of life, so that it tells how things stood then, not how long it is dead.
+Pure functions, once a second and at once when something is wrong: how the ranks stand is gathered from WatchedRank,
+and the rows are made of that in one pass. A row of a rank whose process is gone is aged by the ring's own last sign of
+life, so that it tells how things stood then, not how long it is dead.
 """
 
 from __future__ import annotations
@@ -17,13 +18,58 @@ from ..telemetry.vocabulary import HookState, Level
 from .progress_page import HeartbeatRow, clamp_i64, parse_heartbeat_row
 from .watched_rank import WatchedRank
 
+#: How a rank stands, by its progress page and its process, at ``read_ns``; times are of the node's monotonic clock.
+RANK_STANDS = np.dtype(
+    [
+        ("rank", "<u4"),
+        ("pid", "<u4"),
+        ("step", "<i8"),
+        ("phase", "<u1"),
+        ("process_state", "<u1"),
+        ("level", "<u1"),
+        ("exit_state", "<u1"),
+        ("hook_state", "<u4"),
+        ("read_ns", "<i8"),
+        ("phase_since_ns", "<i8"),
+        ("step_since_ns", "<i8"),
+        ("heartbeat_since_ns", "<i8"),
+        ("cpu_ns", "<i8"),
+        ("own_cost_ns", "<i8"),
+        ("open", "<i4"),
+    ]
+)
+#: The same of a rank in a group (``group`` = agent-wide number). told: whether anybody reports the ends of its calls.
+GROUP_STANDS = np.dtype(
+    [
+        ("rank", "<u4"),
+        ("group", "<u2"),
+        ("op", "<u1"),
+        ("flags", "<u1"),
+        ("dtype", "<u2"),
+        ("blind", "<u1"),
+        ("told", "?"),
+        ("peer", "<i4"),
+        ("bytes", "<i8"),
+        ("enqueued", "<i8"),
+        ("started", "<i8"),
+        ("completed", "<i8"),
+        ("p2p_enqueued", "<i8"),
+        ("p2p_completed", "<i8"),
+        ("open", "<i4"),
+        ("open_since_ns", "<i8"),
+        ("moved_ns", "<i8"),
+        ("read_ns", "<i8"),
+    ]
+)
+_OF_RANKS = [name for name in RANK_STANDS.names or () if name in (PROGRESS.names or ())]
+_OF_GROUPS = [name for name in GROUP_STANDS.names or () if name in (GROUP_PROGRESS.names or ())]
 _U32 = 0xFFFF_FFFF
 _DISABLED = int(HookState.DISABLED)
 
 
-def _age(now_ns: int, since_ns: int) -> int:
-    since_ns = clamp_i64(since_ns)
-    return max(now_ns - since_ns, 0) if since_ns > 0 else 0
+def _ages(now_ns: NDArray[np.int64], since_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """0 where it is not known since when."""
+    return np.where(since_ns > 0, np.maximum(now_ns - since_ns, 0), 0)
 
 
 def read_time_ns(rank: WatchedRank, now_ns: int) -> int:
@@ -33,12 +79,11 @@ def read_time_ns(rank: WatchedRank, now_ns: int) -> int:
 
 def progress_rows(ranks: Sequence[WatchedRank], now_ns: int) -> NDArray[np.void]:
     """One row per rank. ``open`` is -1 where completion is not seen."""
-    rows: list[tuple[int, ...]] = []
+    stands: list[tuple[int, ...]] = []
     for rank in ranks:
-        read_ns = read_time_ns(rank, now_ns)
         row = rank.rank_row
         step, phase = rank.step_and_phase()
-        rows.append(
+        stands.append(
             (
                 rank.rank,
                 rank.pid & _U32,
@@ -48,21 +93,31 @@ def progress_rows(ranks: Sequence[WatchedRank], now_ns: int) -> NDArray[np.void]
                 min(row.level, 255) if row is not None else int(Level.OFF),
                 min(row.exit_state, 255) if row is not None else 0,
                 row.hook_state & _U32 if row is not None else 0,
-                read_ns,
-                _age(read_ns, row.phase_since_ns) if row is not None else 0,
-                _age(read_ns, row.step_since_ns) if row is not None else 0,
-                _age(read_ns, rank.heartbeat_ns),
+                read_time_ns(rank, now_ns),
+                clamp_i64(row.phase_since_ns) if row is not None else 0,
+                clamp_i64(row.step_since_ns) if row is not None else 0,
+                clamp_i64(rank.heartbeat_ns),
                 rank.process.cpu_ns if rank.process is not None else -1,
                 clamp_i64(row.cost_ns) if row is not None else -1,
                 sum(max(group.open, 0) for group in rank.groups.values()) if rank.completion_seen() else -1,
             )
         )
-    return np.array(rows, PROGRESS)
+    return progress_table(np.array(stands, RANK_STANDS))
+
+
+def progress_table(stands: NDArray[np.void]) -> NDArray[np.void]:
+    """PROGRESS rows of RANK_STANDS: times become ages at ``read_ns``."""
+    rows = np.zeros(len(stands), PROGRESS)
+    for column in _OF_RANKS:
+        rows[column] = stands[column]
+    for column in ("phase", "step", "heartbeat"):
+        rows[f"{column}_age_ns"] = _ages(stands["read_ns"], stands[f"{column}_since_ns"])
+    return rows
 
 
 def group_progress_rows(ranks: Sequence[WatchedRank], now_ns: int) -> tuple[NDArray[np.void], list[int]]:
     """One row per rank and live group (``group`` = agent-wide number), and the slot of each row's ring."""
-    rows: list[tuple[int, ...]] = []
+    stands: list[tuple[int, ...]] = []
     slots: list[int] = []
     by_recorder = _seen_by_flight_recorder(ranks)
     for rank in ranks:
@@ -73,15 +128,13 @@ def group_progress_rows(ranks: Sequence[WatchedRank], now_ns: int) -> tuple[NDAr
             number = rank.group_numbers.get(index)
             if number is None or group.in_use != 1:
                 continue
+            slots.append(rank.slot)
             if rank.slot in by_recorder and number == rank.default_group:
-                rows.append(_recorder_row(rank, number, by_recorder[rank.slot], read_ns))
-                slots.append(rank.slot)
+                stands.append(_recorder_stand(rank, number, by_recorder[rank.slot], read_ns))
                 continue
-            moved_ns = max(group.enqueue_ns, group.complete_ns)
             # A device group of which no end was ever seen may have nobody to tell them.
             told = seen and (index not in rank.device_groups or group.completed > 0)
-            opened = group.open if told else -1
-            rows.append(
+            stands.append(
                 (
                     rank.rank,
                     number,
@@ -89,21 +142,34 @@ def group_progress_rows(ranks: Sequence[WatchedRank], now_ns: int) -> tuple[NDAr
                     group.flags,
                     group.dtype,
                     blind,
-                    0,
+                    told,
                     group.peer,
                     group.nbytes,
                     group.enqueued,
                     group.started,
-                    group.completed if told else -1,
+                    group.completed,
                     group.p2p_enqueued,
-                    group.p2p_completed if told else -1,
-                    opened,
-                    _age(read_ns, rank.open_since_ns(index)) if told else 0,
-                    _age(read_ns, moved_ns),
+                    group.p2p_completed,
+                    group.open,
+                    rank.open_since_ns(index),
+                    max(group.enqueue_ns, group.complete_ns),
+                    read_ns,
                 )
             )
-            slots.append(rank.slot)
-    return np.array(rows, GROUP_PROGRESS), slots
+    return group_progress_table(np.array(stands, GROUP_STANDS)), slots
+
+
+def group_progress_table(stands: NDArray[np.void]) -> NDArray[np.void]:
+    """GROUP_PROGRESS rows of GROUP_STANDS: times become ages, and what nobody tells is unknown."""
+    rows = np.zeros(len(stands), GROUP_PROGRESS)
+    told = stands["told"]
+    for column in _OF_GROUPS:
+        rows[column] = stands[column]
+    for column in ("completed", "p2p_completed", "open"):
+        rows[column] = np.where(told, stands[column], -1)
+    rows["open_age_ns"] = np.where(told, _ages(stands["read_ns"], stands["open_since_ns"]), 0)
+    rows["moved_age_ns"] = _ages(stands["read_ns"], stands["moved_ns"])
+    return rows
 
 
 def is_blind(rank: WatchedRank) -> bool:
@@ -139,13 +205,14 @@ def _seen_by_flight_recorder(ranks: Sequence[WatchedRank]) -> dict[int, Heartbea
     return {rank.slot: found[rank.slot] for rank in ranks if rank.slot in found and rank.identity.attempt not in mixed}
 
 
-def _recorder_row(rank: WatchedRank, number: int, beat: HeartbeatRow, read_ns: int) -> tuple[int, ...]:
-    """The default group's row from flight-recorder status: no operation, no sizes, ages as the agent saw them move."""
+def _recorder_stand(rank: WatchedRank, number: int, beat: HeartbeatRow, read_ns: int) -> tuple[int, ...]:
+    """The default group by flight-recorder status: no operation, no sizes, times as the agent saw them move."""
     numbers = (clamp_i64(beat.fr_enqueued), clamp_i64(beat.fr_completed))
     if numbers != rank.recorder_numbers:
         rank.recorder_numbers, rank.recorder_moved_ns = numbers, read_ns
     enqueued, completed = numbers
     is_open = max(min(enqueued - completed, 1 << 30), 0)
-    age_ns = _age(read_ns, rank.recorder_moved_ns)
-    open_age_ns = age_ns if is_open else 0
-    return rank.rank, number, 0, 0, 0, 0, 0, -1, -1, enqueued, -1, completed, -1, -1, is_open, open_age_ns, age_ns
+    moved_ns = rank.recorder_moved_ns
+    since_ns = moved_ns if is_open else 0
+    told = (enqueued, -1, completed, -1, -1, is_open, since_ns, moved_ns, read_ns)
+    return rank.rank, number, 0, 0, 0, 0, True, -1, -1, *told

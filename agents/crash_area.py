@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ..telemetry import ring_layout as L
 from .progress_page import clamp_i64
 from .ring_file import RingFile
+from .ring_texts import is_cut
 from .user_frames import Frame, parse_stack
 
 _EXCEPTION = struct.Struct("<6Q")
@@ -75,6 +76,8 @@ def read_exception(ring: RingFile, *, writer_is_dead: bool) -> RingException | N
     version, time_ns, step, text_bytes, stack_bytes, in_main = _EXCEPTION.unpack_from(raw, 0)
     text = raw[L.C_EXC_TEXT : L.C_EXC_TEXT + min(text_bytes, L.C_EXC_TEXT_MAX)].decode("utf-8", "replace")
     stack = raw[L.C_EXC_STACK : L.C_EXC_STACK + min(stack_bytes, L.C_EXC_STACK_MAX)].decode("utf-8", "replace")
+    if is_cut(text_bytes, L.C_EXC_TEXT_MAX):
+        text = L.cut_text(text, len(text) - 1)  # half a secret is not known as one
     type_name, message = split_exception(text.rstrip("\0"))
     return RingException(
         version=version,

@@ -56,8 +56,9 @@ class Definitions:
             elif definition.kind == L.DEFINITION_NOTE:
                 text = definition.payload.get("text")
                 if isinstance(text, str) and len(rank.notes) < _MAX_NOTES:
-                    rank.notes.append(text[:500])
-                    self._health.report(f"rank {rank.rank} (pid {rank.pid}) notes: {text[:500]}")
+                    text = L.cut_text(text, 500)
+                    rank.notes.append(text)
+                    self._health.report(f"rank {rank.rank} (pid {rank.pid}) notes: {text}")
 
     def tell_again(self, ranks: Sequence[WatchedRank], now_ns: int) -> None:
         """Somebody may have missed it."""

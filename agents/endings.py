@@ -5,13 +5,12 @@ Polling thread. Events come behind a flush of all rings of the node, so that wha
 
 from __future__ import annotations
 
-import gzip
-
 from ..telemetry import ring_layout as L
 from ..telemetry.vocabulary import EventName, ExitState
 from . import processes
 from .crash_area import read_exception, read_signal, read_stack
 from .evidence import EvidenceStore
+from .gate import pack
 from .health import AgentHealth
 from .news import News
 from .rank_events import (
@@ -59,7 +58,7 @@ class Endings:
 
     def save_stack(self, report: StackReport) -> None:
         name = f"{_evidence_name(report.rank, report.why)}.stack.txt"
-        self._evidence.save(name, report.text.encode("utf-8", "replace"))
+        self._evidence.save(name, pack(report.text.encode("utf-8", "replace"), "text"))
         if report.why != "waits":
             self.save_ring(report.rank, report.why)
 
@@ -68,7 +67,7 @@ class Endings:
         copy = rank.ring.read_copy() if self.keeps_rings else b""
         if copy:
             name = f"{_evidence_name(rank, why)}{L.RING_SUFFIX}.gz"
-            self._evidence.save(name, gzip.compress(copy, compresslevel=1, mtime=0))
+            self._evidence.save(name, pack(copy, "ring.gz"))
 
     def _find_exception(self, rank: WatchedRank, now_ns: int) -> None:
         """Tell the recorded exception: a thread's at once, and the main thread's in its place should it come."""

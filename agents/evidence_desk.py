@@ -7,7 +7,6 @@ files. Bounded, idempotent by id, so many a minute; a rank that has ended a few 
 
 from __future__ import annotations
 
-import gzip
 import queue
 import threading
 import time
@@ -17,9 +16,11 @@ from dataclasses import dataclass, replace
 
 from ..telemetry.evidence import EvidencePiece
 from ..telemetry.records import Event, Identity
+from ..telemetry.redaction import redact
 from ..telemetry.ring_layout import RING_SUFFIX
 from .awaited_dumps import LOOK_S, AwaitedDump, AwaitedDumps
 from .flight_dumps import DumpPlaces, find_dump_places
+from .gate import pack
 from .health import AgentHealth
 from .kernel_log_slice import read_kernel_log
 from .log_tail import LogFile, find_logs, read_tail
@@ -192,7 +193,7 @@ class EvidenceDesk:
             if not raw:
                 self._health.drop("requests_without_answer")
                 return
-            self._ask(lambda: self._tell(answer, name, form, _compress(raw)))
+            self._ask(lambda: self._tell(answer, name, form, raw))
 
     def _ask(self, work: Callable[[], None]) -> None:
         if self._thread is None:
@@ -233,7 +234,7 @@ class EvidenceDesk:
             of_rank, base = replace(answer, identity=known.identity), _base_name(known)
 
             def tell(name: str, content: bytes, *, answer: _Answer = of_rank, base: str = base) -> None:
-                self._tell(answer, f"{base}-{name}.dump.gz", "dump.gz", _compress(content))
+                self._tell(answer, f"{base}-{name}.dump.gz", "dump.gz", content)
 
             dump = AwaitedDump(pid=known.pid, places=known.dumps, tell=tell)
             self._dumps.add(dump, now_ns)
@@ -248,8 +249,9 @@ class EvidenceDesk:
         name = f"{identity.attempt}-node-{identity.node}-kernel.log"
         self._tell(replace(answer, identity=identity), name, "text", text)
 
-    def _tell(self, answer: _Answer, name: str, form: str, content: bytes) -> None:
-        """Hand out a file, unless the node has sent as much as it may by now."""
+    def _tell(self, answer: _Answer, name: str, form: str, raw: bytes) -> None:
+        """Hand out a file as it may leave the node, unless that has sent as much as it may by now."""
+        name, content = redact(name), pack(raw, form)
         now_ns = time.monotonic_ns()
         while self._told and self._told[0][0] < now_ns - _BUDGET_NS:
             self._told.popleft()
@@ -275,7 +277,3 @@ class EvidenceDesk:
 
 def _base_name(known: _Known) -> str:
     return f"{known.identity.attempt}-rank-{known.rank:05d}-{known.pid}"
-
-
-def _compress(content: bytes) -> bytes:
-    return gzip.compress(content, compresslevel=1, mtime=0)

@@ -1,4 +1,4 @@
-"""The last minutes of the node's kernel log, for an incident: read anew where it can be read, secrets blotted out.
+"""The last minutes of the node's kernel log, for an incident: read anew where it can be read.
 
 Runs in a thread that may block. From /dev/kmsg, else journalctl, else the file that a logger writes; times come first
 in each line, as loggers write them. Bounded: of a flood the end is kept, and the first line says so.
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from ..telemetry.redaction import redact_bytes as redact
+from ..telemetry.ring_layout import cut_text
 
 KMSG = "/dev/kmsg"
 SLICE_BYTES = 2 << 20
@@ -65,7 +65,7 @@ class _Tail:
         self.left_out = 0
 
     def add(self, line: bytes) -> None:
-        line = redact(line[:_LINE_BYTES].replace(b"\0", b""))
+        line = cut_text(line.decode("latin-1"), _LINE_BYTES).encode("latin-1").replace(b"\0", b"")
         self._lines.append(line)
         self._bytes += len(line) + 1
         while self._bytes > self._limit_bytes and len(self._lines) > 1:

@@ -1,4 +1,4 @@
-"""The last lines that a rank has written to its standard output and error, where these are files; secrets blotted out.
+"""The last lines that a rank has written to its standard output and error, where these are files.
 
 Runs in a thread that may block on a file system. A log is found by the rank's open descriptors while it lives, and is
 read later only if it is still the same file: whoever can change the path cannot make us read another.
@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import stat
 from dataclasses import dataclass
-
-from ..telemetry.redaction import redact_bytes
 
 TAIL_BYTES = 128 << 10
 
@@ -38,7 +36,7 @@ def find_logs(pid: int) -> tuple[LogFile, ...]:
 
 
 def read_tail(log: LogFile, limit_bytes: int = TAIL_BYTES) -> bytes:
-    """The end of a log from a line's beginning on, without secrets; empty if it is gone or another file by now."""
+    """The end of a log from a line's beginning on; empty if it is gone or another file by now."""
     try:
         fd = os.open(log.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -55,4 +53,4 @@ def read_tail(log: LogFile, limit_bytes: int = TAIL_BYTES) -> bytes:
         os.close(fd)
     if begin:
         content = content.partition(b"\n")[2] or content
-    return redact_bytes(content)
+    return content

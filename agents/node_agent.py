@@ -22,10 +22,10 @@ from ..telemetry.records import Event, Identity
 from ..telemetry.topics import TOPIC_BLOCKS
 from ..telemetry.vocabulary import EventName
 from .agent import Agent
+from .gate import Gate, PublishRanked
 from .job_folders import FoundJob, JobFolder, find_job_folders, identify_job
 from .priority import Priority
 from .settings import AgentSettings
-from .shipper import PublishRanked
 
 logger = logging.getLogger("whichrank.agents")
 
@@ -72,7 +72,8 @@ class NodeAgent:
         """
         self._rings = rings
         self._own = own
-        self._publish_ranked = publish_ranked
+        self._publish_ranked = publish_ranked  # of the agents, each of which has a gate of its own
+        self._publish_own = Gate().publish_ranked(publish_ranked)
         self._evidence_directory = evidence_directory
         self._more_health = more_health
         self._settings = settings or AgentSettings()
@@ -158,7 +159,7 @@ class NodeAgent:
         attributes = {"pid": os.getpid(), "ranks": 0, **health}
         alive = Event(name=EventName.AGENT_HEALTH, identity=self._own, time_ns=self._wall_ns(), attributes=attributes)
         for value in encode_batches([alive], self._settings.request_bytes):
-            self._publish_ranked(TOPIC_BLOCKS, self._own.node, value, Priority.PROGRESS)
+            self._publish_own(TOPIC_BLOCKS, self._own.node, value, Priority.PROGRESS)
 
     def _missed_since(self, since_ns: int) -> int | None:
         """Folders that were left and are taken up again, we have watched ourselves."""

@@ -1,13 +1,15 @@
 """What a node's collectors saw, onto the bus: events for operators and people, values as metrics.
 
 Called by the thread that owns the collectors (``turn``). What concerns a rank's process gets that rank's identity; what
-the driver said of a process before its ring was found is said again then.
+the driver or the scheduler said of a process before its ring was found is said again then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from typing import Protocol
 
 from ..telemetry.otlp import encode_batches
 from ..telemetry.otlp_metrics import encode_points
@@ -16,16 +18,22 @@ from ..telemetry.topics import TOPIC_BLOCKS, TOPIC_LOGS, TOPIC_METRICS
 from ..telemetry.vocabulary import EventName
 from .collectors.collector import Happening
 from .collectors.schedule import NodeTelemetry
+from .gate import Gate, PublishRanked
 from .priority import Priority
 from .rank_events import without_stack
-from .shipper import PublishRanked
 from .withheld import STACKS
 
+#: What concerns a job or a rank by its process, which may be known as one only later.
+_OF_PROCESSES = frozenset({EventName.RANK_DEVICE, EventName.SCHEDULER})
 #: Means nothing but with a rank.
 _OF_RANKS = frozenset({EventName.RANK_DEVICE, EventName.RANK_PROCESS})
 MAX_REMEMBERED = 512
 #: Of one turn: more are a storm, and its first lines say what it is.
 MAX_EVENTS = 2000
+
+
+class EncodePoints(Protocol):
+    def __call__(self, identity: Identity, points: Iterable[Point], *, limit_bytes: int) -> list[bytes]: ...
 
 
 class NodeReports:
@@ -41,20 +49,23 @@ class NodeReports:
         request_bytes: int,
         metrics: Collection[str] | None = None,
         withheld: Collection[str] = (),
+        encode: EncodePoints = encode_points,
     ) -> None:
         """own: cluster and node. metrics: send only these, for nobody reads others; None: all.
 
-        withheld: names of ``withheld``; a traceback in a log is a stack, too.
+        withheld: names of ``withheld``; a traceback in a log is a stack, too. encode: as ``encode_points`` does.
         """
         self._tells_stacks = STACKS not in withheld
         self._telemetry = telemetry
         self._own = Identity(cluster=own.cluster, node=own.node)
-        self._publish = publish
+        self._drops: Counter[str] = Counter()
+        self._publish = Gate(lambda reason: self._drops.update((reason,))).publish_ranked(publish)
+        self._encode = encode
         self._rank_processes = rank_processes
         self._request_bytes = request_bytes
         self._metrics = None if metrics is None else frozenset(metrics)
-        #: What the driver said of processes, by pid and device.
-        self._devices: dict[tuple[int, str], Happening] = {}
+        #: What the driver and the scheduler said of processes, by pid and what it is.
+        self._told: dict[tuple[int, str], Happening] = {}
         self._known: Mapping[int, Identity] = {}
         self.events_dropped = 0
 
@@ -72,10 +83,10 @@ class NodeReports:
         if ranks != self._known:
             new = {pid for pid, who in ranks.items() if self._known.get(pid) != who}
             self._known = dict(ranks)
-            events += [self._event(told) for told in self._devices.values() if told.pid in new]
+            events += [self._event(told) for told in self._told.values() if told.pid in new]
         for seen in self._telemetry.take():
             for happening in seen.collected.happenings:
-                if happening.name is EventName.RANK_DEVICE:
+                if happening.name in _OF_PROCESSES and happening.pid:
                     self._remember(happening)
                 if happening.name not in _OF_RANKS or happening.pid in ranks:
                     events.append(self._event(happening))
@@ -85,16 +96,18 @@ class NodeReports:
 
     @property
     def counters(self) -> Mapping[str, int]:
-        return {**self._telemetry.counters, "collectors.events_dropped": self.events_dropped}
+        return {**self._telemetry.counters, "collectors.events_dropped": self.events_dropped, **self._drops}
 
     def close(self) -> None:
         self._telemetry.close()
         self.turn()
 
     def _remember(self, happening: Happening) -> None:
-        self._devices[happening.pid, str(happening.attributes.get("gpu_uuid", ""))] = happening
-        while len(self._devices) > MAX_REMEMBERED:
-            del self._devices[next(iter(self._devices))]
+        said = happening.attributes
+        what = said.get("gpu_uuid") or f"{said.get('scheduler')} {said.get('what')}"
+        self._told[happening.pid, str(what)] = happening
+        while len(self._told) > MAX_REMEMBERED:
+            del self._told[next(iter(self._told))]
 
     def _event(self, happening: Happening) -> Event:
         who = self._known.get(happening.pid) if happening.pid else None
@@ -119,5 +132,5 @@ class NodeReports:
             self._publish(TOPIC_LOGS, node, value, Priority.COPIES)
         if self._metrics is not None:
             points = [point for point in points if point.name in self._metrics]
-        for value in encode_points(self._own, points, limit_bytes=self._request_bytes):
+        for value in self._encode(self._own, points, limit_bytes=self._request_bytes):
             self._publish(TOPIC_METRICS, node, value, Priority.PROGRESS)

@@ -59,7 +59,7 @@ def started_attributes(rank: WatchedRank) -> Attributes:
     }
     for word in _STARTED_WORDS:
         if isinstance(claims.get(word), str):
-            attributes[word] = claims[word][:256]
+            attributes[word] = L.cut_text(claims[word], 256)
     return attributes
 
 

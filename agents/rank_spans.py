@@ -19,10 +19,10 @@ from ..telemetry.otlp_wire import RequestBuilder
 from ..telemetry.records import Group
 from ..telemetry.spans import TraceScope, collective_spans, phase_spans, rank_resource, step_spans
 from ..telemetry.trace_identity import attempt_word
-from .block_builder import whole_steps_every
 from .collect_collectives import CollectedRows
 from .collect_steps import CollectedSteps
 from .health import AgentHealth
+from .reduction import whole_steps_every
 from .ring_directory import identity_int
 from .watched_rank import WatchedRank
 

@@ -8,17 +8,14 @@ definitions, its collectives, its rows of steps and progress, and what went wron
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from ..telemetry.otlp import encode_batches
 from ..telemetry.records import Block, Event
 from ..transport.bus import TOPIC_BLOCKS, TOPIC_LOGS
+from .gate import Gate, Publish, PublishRanked
 from .health import AgentHealth
 from .priority import Priority, runs_of_one_priority
-
-Publish = Callable[[str, str, bytes], None]
-#: topic, key, value, and how long it is worth keeping. Never blocks, never raises.
-PublishRanked = Callable[[str, str, bytes, Priority], None]
 
 
 class Shipper:
@@ -30,9 +27,10 @@ class Shipper:
         request_bytes: int,
         publish_ranked: PublishRanked | None = None,
     ) -> None:
-        """Both ways get everything."""
-        self._publish = publish
-        self._publish_ranked = publish_ranked
+        """Both ways get everything, through the gate."""
+        gate = Gate(health.drop)
+        self._publish = None if publish is None else gate.publish(publish)
+        self._publish_ranked = None if publish_ranked is None else gate.publish_ranked(publish_ranked)
         self._job = job
         self._health = health
         self._request_bytes = request_bytes

@@ -17,6 +17,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..telemetry.ring_layout import cut_text
 from .user_frames import MAX_FRAMES, Frame
 
 _QUEUE = 64
@@ -143,4 +144,4 @@ class StackTaker:
                     error = (done.stderr.strip().splitlines() or [f"py-spy exit code {done.returncode}"])[-1]
             except (OSError, subprocess.SubprocessError, ValueError, TypeError, AttributeError) as failure:
                 error = f"{type(failure).__name__}: {failure}"
-        return StackAnswer(request=request, frames=(), text="", error=error[:200])
+        return StackAnswer(request=request, frames=(), text="", error=cut_text(error, 200))

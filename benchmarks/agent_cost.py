@@ -3,7 +3,8 @@
 The writers are real (``ring_load``), the agent runs as ``whichrank run`` drives it, publishing into a real embedded
 bus; counted is the CPU time of the agent's process and of every child it started. The figure holds only if the agent
 really read and shipped everything, so that is checked in the same run.
-Run: ``python -m benchmarks.agent_cost [--seconds 300] [--quick]``. Exit status 1 on SHORT.
+Run: ``python -m benchmarks.agent_cost [--seconds 300] [--quick]``. Exit status 1 on SHORT. ``--memory-every S`` tells
+the memory of each of its processes over time, on stderr.
 """
 
 from __future__ import annotations
@@ -78,13 +79,21 @@ def _cpu_s() -> float:
     return ended_s + sum(times.user + times.system for times in living)
 
 
-def _memory_mib() -> float:
-    """Proportional: what processes share counts once."""
+def _memory_mib() -> list[float]:
+    """Of each process, this one first. Proportional: what processes share counts once."""
     me = psutil.Process()
-    return sum(process.memory_full_info().pss for process in (me, *me.children(recursive=True))) / (1 << 20)
+    return [process.memory_full_info().pss / (1 << 20) for process in (me, *me.children(recursive=True))]
 
 
-def run_agent(directory: Path, out: Path, seconds: float, profile: bool, kind: str) -> dict[str, float]:
+def _tell_memory(after_s: float) -> None:
+    each_mib = _memory_mib()
+    parts = " + ".join(f"{mib:.1f}" for mib in each_mib)
+    print(f"memory after {after_s:6.0f} s: {sum(each_mib):6.1f} MiB = {parts}", file=sys.stderr, flush=True)
+
+
+def run_agent(
+    directory: Path, out: Path, seconds: float, profile: bool, kind: str, memory_every_s: float
+) -> dict[str, float]:
     """The agent's process: poll for ``seconds``, return what it used and what it read."""
     from whichrank.agents.agent import Agent
     from whichrank.commands.embedded_watch import TURN_S, agent_settings
@@ -105,9 +114,15 @@ def run_agent(directory: Path, out: Path, seconds: float, profile: bool, kind: s
 
     node = _NodeParts(agent, out.parent, publish) if kind == "node" else None
 
+    began_s = time.monotonic()
+
     def drive(for_s: float) -> None:
         end_s = time.monotonic() + for_s
-        while time.monotonic() < end_s:
+        next_memory_s = began_s + memory_every_s if memory_every_s else float("inf")
+        while (now_s := time.monotonic()) < end_s:
+            if now_s >= next_memory_s:
+                next_memory_s += memory_every_s
+                _tell_memory(now_s - began_s)
             agent.wait(TURN_S)
             agent.poll()
             if node is not None:
@@ -131,7 +146,7 @@ def run_agent(directory: Path, out: Path, seconds: float, profile: bool, kind: s
         "polls": agent.health.polls,
         "poll_max_ms": agent.health.poll_max_ns / 1e6,
         "rank_problems": len(agent.health.problems),
-        "memory_mib": _memory_mib(),
+        "memory_mib": sum(_memory_mib()),
         "points": node.points if node is not None else 0,
         "ranks_placed": len(node.placed) if node is not None else 0,
     }
@@ -188,13 +203,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--quick", action="store_true", help="30 seconds")
     parser.add_argument("--profile", action="store_true", help="where the time goes, on stderr (the figure is void)")
+    parser.add_argument("--memory-every", type=float, default=0.0, metavar="SECONDS", help="print the memory so often")
     parser.add_argument("--kind", choices=list(WORDS), default="", help="only this run")
     parser.add_argument("--agent", nargs=2, metavar=("RINGS", "OUT"), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     seconds = 30.0 if options.quick else options.seconds
     if options.agent:
         rings, out = map(Path, options.agent)
-        print(json.dumps(run_agent(rings, out, seconds, options.profile, options.kind)))
+        used = run_agent(rings, out, seconds, options.profile, options.kind, options.memory_every)
+        print(json.dumps(used))
         return 0
     from benchmarks.report import Report
 
@@ -205,7 +222,7 @@ def main(arguments: list[str] | None = None) -> int:
             continue
         load = Load(steps_per_s=pace)
         words = f"{pace} steps/s{WORDS[kind]}"
-        used = measure(load, seconds, options.profile, kind)
+        used = measure(load, seconds, kind, profile=options.profile, memory_every_s=options.memory_every)
         print(f"at {words}: {json.dumps({key: round(value, 3) for key, value in used.items()})}", flush=True)
         percent = 100 * used["cpu_s"] / used["seconds"]
         asked = ASKED_NODE_PERCENT if kind == "node" else ASKED_PERCENT
@@ -219,7 +236,9 @@ def main(arguments: list[str] | None = None) -> int:
     return report.finish()
 
 
-def measure(load: Load, seconds: float, profile: bool, kind: str) -> dict[str, float]:
+def measure(
+    load: Load, seconds: float, kind: str, *, profile: bool = False, memory_every_s: float = 0.0
+) -> dict[str, float]:
     """What an agent in a process of its own used for ``seconds`` beside this load."""
     work = Path(tempfile.mkdtemp(prefix="whichrank-agent-cost-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
     rings = work / "rings"
@@ -230,7 +249,7 @@ def measure(load: Load, seconds: float, profile: bool, kind: str) -> dict[str, f
         command = [sys.executable, __file__, "--seconds", str(seconds), "--agent", str(rings), str(work / "bus")]
         if profile:
             command.append("--profile")
-        command += ["--kind", kind]
+        command += ["--kind", kind, "--memory-every", str(memory_every_s)]
         done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=seconds + 120)
     finally:
         writers.stop()

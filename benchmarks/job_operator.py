@@ -189,7 +189,7 @@ class Context:
         return self.tables.setdefault(name, Table())
 
     def emit(self, record: Record) -> None:
-        if isinstance(record.payload, Finding) and not record.payload.cleared:
+        if isinstance(record.payload, Finding) and not record.payload.cleared and "kind" in record.payload.body:
             self.found.setdefault(record.payload.key, record.payload)
 
     def set_timer(self, name: str, at_ns: int) -> None:

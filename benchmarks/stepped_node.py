@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 from whichrank.agents.agent import Agent
-from whichrank.agents.block_builder import whole_steps_every
+from whichrank.agents.reduction import whole_steps_every
 from whichrank.agents.settings import AgentSettings
 from whichrank.instrumentation.ring_writer import RingWriter
 from whichrank.telemetry.records import Identity

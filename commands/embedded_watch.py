@@ -18,6 +18,7 @@ from ..agents.agent import Agent
 from ..agents.collectors.options import NodeOptions
 from ..agents.collectors.plans import node_plans
 from ..agents.collectors.schedule import NodeTelemetry
+from ..agents.gate import Gate
 from ..agents.node_reports import NodeReports
 from ..agents.priority import Priority
 from ..agents.settings import AgentSettings
@@ -29,11 +30,12 @@ from ..processors.operator import Operator
 from ..processors.runner import EmbeddedRunner
 from ..telemetry.otlp import encode_payloads
 from ..telemetry.records import Event, Identity, Incident, Record
-from ..telemetry.topics import TOPIC_METRICS
+from ..telemetry.topics import KEY_OF_PEOPLE, TOPIC_FINDINGS, TOPIC_METRICS
 from ..telemetry.vocabulary import EventName
 from ..transport.bus import TOPIC_BLOCKS, TOPIC_LOGS
 from ..transport.embedded import EmbeddedBus
 from .incident_log import IncidentLog
+from .labels import LABELS_FILE, finding_of, read_labels
 from .losses import AGENT_LOSSES, Losses
 from .peers import NoPeers, Peers
 from .run_directory import RunDirectory
@@ -45,6 +47,8 @@ logger = logging.getLogger("whichrank.commands")
 
 #: How often operators and view get their turn; the agent knows itself when its next look is due.
 TURN_S = 0.1
+#: Between looks at what people have said.
+LABELS_PERIOD_S = 1.0
 #: What the operators read of the capture.
 INPUT_TOPICS = frozenset({TOPIC_BLOCKS, TOPIC_METRICS})
 #: Files that incidents ask for; of what was drained of the rings so much is kept in memory for them.
@@ -53,9 +57,12 @@ REQUESTS_PER_MINUTE, HISTORY_S, HISTORY_BYTES = 30, 120.0, 16 << 20
 SETTLE_S = 2.0
 
 
-def make_operators() -> list[Operator]:
-    """The operators in the order in which records flow through them; run and replay use the same."""
-    return [JobOperator(), EntityOperator(), ClusterOperator(asks_for_files=True)]
+def make_operators(*, listens: bool = False) -> list[Operator]:
+    """The operators in the order in which records flow through them; run and replay use the same.
+
+    listens: silence and ends are told from the records alone, where no command tells them (``whichrank simulate``).
+    """
+    return [JobOperator(listens=listens), EntityOperator(), ClusterOperator(asks_for_files=True)]
 
 
 def agent_settings(*, publishes: bool, kernel_log: str = "", withheld: frozenset[str] = frozenset()) -> AgentSettings:
@@ -106,12 +113,15 @@ class EmbeddedWatch:
         """
         self._identity = replace(identity, attempt="")  # events of the job itself are of no attempt
         self._peers: Peers = peers or NoPeers()
+        self._gate = Gate()  # of what is told here; agent and collectors have their own
         self._publisher = publisher
         self._on_incident = on_incident
         self._on_published = on_published
         self._on_foreign_incident = on_foreign_incident
         self._say = say
         self._said: set[str] = set()
+        self._folder = directory.path
+        self._labels_read, self._labels_due = 0, 0.0
         self._broken: str | None = None
         self._bus = EmbeddedBus(directory.capture, retain_bytes=capture_limit_bytes, report=self._say_once)
         self._log = IncidentLog(directory.incidents)
@@ -173,11 +183,27 @@ class EmbeddedWatch:
             self._agent.poll()
             self._reports.turn()
             self._peers.turn(self)
+            self._take_labels()
             self._runner.drain()
         except Exception as error:  # edge: whatever fails here must not reach the command
             self._broken = f"{type(error).__name__}: {error}"
             self._say_once(f"stopped watching: {self._broken}; the command goes on")
             self._peers.abandon()
+
+    def _take_labels(self) -> None:
+        """What people have said of this run's incidents since the last look."""
+        now = time.monotonic()
+        if now < self._labels_due:
+            return
+        self._labels_due = now + LABELS_PERIOD_S
+        try:
+            labels, self._labels_read = read_labels(self._folder, self._labels_read)
+        except OSError as error:
+            self._say_once(f"{self._folder / LABELS_FILE}: {error.strerror or error}; labels are not read")
+            return
+        for label in labels:
+            finding = finding_of(label, str(label.get("cluster") or self._identity.cluster))
+            self._publish(TOPIC_FINDINGS, KEY_OF_PEOPLE, encode_payloads([finding]))
 
     def tell(self, name: EventName, *, mono_ns: int = 0, **attributes: str | int) -> None:
         """Put an event of the job itself on the bus. mono_ns: when it happened; 0: now."""
@@ -185,18 +211,17 @@ class EmbeddedWatch:
             event = self._event(self._identity, name, attributes, mono_ns)
             for topic, priority in ((TOPIC_BLOCKS, Priority.RANK_EVENTS), (TOPIC_LOGS, Priority.COPIES)):
                 value = encode_payloads([event], is_copy=topic == TOPIC_LOGS)
-                self._publish_own(topic, self._identity.job, value)
-                if self._publisher is not None:
-                    self._publisher.publish(topic, self._identity.job, value, priority)
+                self._gate.publish_ranked(self._publish_of_node)(topic, self._identity.job, value, priority)
 
     # --- for the instances on other nodes (peers.Bench) ---------------------------------------------------------------
-    def append(self, topic: str, key: str, value: bytes) -> None:
+    def append(self, topic: str, key: str, value: bytes) -> None:  # it has come through that node's gate
         self._publish(topic, key, value)
 
     def tell_of(self, node: str, name: EventName, **attributes: str | int) -> None:
         event = self._event(replace(self._identity, node=node), name, attributes)
         for topic in (TOPIC_BLOCKS, TOPIC_LOGS):
-            self._publish(topic, self._identity.job, encode_payloads([event], is_copy=topic == TOPIC_LOGS))
+            value = encode_payloads([event], is_copy=topic == TOPIC_LOGS)
+            self._gate.publish(self._publish)(topic, self._identity.job, value)
 
     def show(self, document: Mapping[str, Any]) -> None:
         self._on_foreign_incident(Incident(document=document))

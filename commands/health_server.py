@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
 
 from ..processors.runner_service import Role, ServiceHealth
 
@@ -26,7 +27,7 @@ def is_ready(health: ServiceHealth) -> bool:
     return is_alive(health) and health.trouble is None and health.role is not Role.STARTING and health.caught_up
 
 
-class _Collector:
+class _Collector(Collector):
     """The service's figures at the moment they are asked for."""
 
     def __init__(self, health: Callable[[], ServiceHealth]) -> None:
@@ -55,6 +56,7 @@ class _Collector:
             "records": ("records processed", health.records),
             "published": ("conclusions published", health.published),
             "unreadable": ("records that went to the dead-letter topic", health.unreadable),
+            "nameless_points": ("points of other people's exporters that name no host", health.nameless),
             "missed": ("messages that retention had deleted before they were read", health.missed),
             "too_large": ("conclusions that no broker takes because of their size", health.too_large),
             "failed_commits": ("commits that the disk refused", health.failed_commits),
@@ -63,32 +65,28 @@ class _Collector:
             yield CounterMetricFamily(f"whichrank_process_{name}", text, value=count)
 
 
-class HealthServer:
-    """Answers until ``close``."""
+#: A page of health: whether all is well, and what is said of it.
+Page = Callable[[], tuple[bool, Mapping[str, object]]]
 
-    def __init__(self, host: str, port: int, health: Callable[[], ServiceHealth]) -> None:
-        """Raises OSError when the address cannot be had."""
+
+class PageServer:
+    """Answers until ``close``: pages of health as JSON (200 or 503), and /metrics."""
+
+    def __init__(self, host: str, port: int, pages: Mapping[str, Page], collector: Collector) -> None:
+        """pages: by path. Raises OSError when the address cannot be had."""
         registry = CollectorRegistry()
-        registry.register(_Collector(health))
+        registry.register(collector)
+        known = ", ".join([*pages, "/metrics"])
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                now = health()
                 if self.path == "/metrics":
                     self._answer(200, CONTENT_TYPE_LATEST, generate_latest(registry))
-                elif self.path in ("/healthz", "/readyz"):
-                    good = is_alive(now) if self.path == "/healthz" else is_ready(now)
-                    body = {
-                        "ok": good,
-                        "role": now.role.value,
-                        "caught_up": now.caught_up,
-                        "lag_s": round(now.lag_s, 3),
-                        "kafka": now.trouble or "ok",
-                        "idle_s": round(now.idle_s, 3),
-                    }
+                elif self.path in pages:
+                    good, body = pages[self.path]()
                     self._answer(200 if good else 503, "application/json", json.dumps(body).encode() + b"\n")
                 else:
-                    self._answer(404, "text/plain", b"/healthz, /readyz and /metrics are here\n")
+                    self._answer(404, "text/plain", f"{known} are here\n".encode())
 
             def _answer(self, status: int, kind: str, body: bytes) -> None:
                 self.send_response(status)
@@ -110,3 +108,25 @@ class HealthServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(5.0)
+
+
+class HealthServer(PageServer):
+    """Of ``whichrank process``."""
+
+    def __init__(self, host: str, port: int, health: Callable[[], ServiceHealth]) -> None:
+        """Raises OSError when the address cannot be had."""
+
+        def page(is_good: Callable[[ServiceHealth], bool]) -> tuple[bool, Mapping[str, object]]:
+            now = health()
+            good = is_good(now)
+            return good, {
+                "ok": good,
+                "role": now.role.value,
+                "caught_up": now.caught_up,
+                "lag_s": round(now.lag_s, 3),
+                "kafka": now.trouble or "ok",
+                "idle_s": round(now.idle_s, 3),
+            }
+
+        pages: dict[str, Page] = {"/healthz": lambda: page(is_alive), "/readyz": lambda: page(is_ready)}
+        super().__init__(host, port, pages, _Collector(health))

@@ -10,7 +10,9 @@ import typer
 
 from .check import command as check_command
 from .diagnose import diagnose_app
+from .goodput import command as goodput_command
 from .incidents import incidents_app
+from .respond import respond_app
 from .settings import (
     AgentOptions,
     Evidence,
@@ -42,8 +44,10 @@ app = typer.Typer(
 
 
 check_command.register(app)
+goodput_command.register(app)
 app.add_typer(diagnose_app())
 app.add_typer(incidents_app, name="incidents")
+app.add_typer(respond_app, name="respond")
 
 
 @app.callback()
@@ -318,6 +322,75 @@ def replay_command(
     from .replay import replay
 
     raise typer.Exit(replay(run, as_json=as_json, out=out))
+
+
+@app.command("simulate")
+def simulate_command(
+    scenario: Annotated[str | None, typer.Option(metavar="NAME", help="what goes wrong; see --list")] = None,
+    ranks: Annotated[int, typer.Option(min=1, max=131_072, help="of all jobs together")] = 64,
+    seed: Annotated[int, typer.Option(min=0, help="the same seed gives the same records")] = 1,
+    minutes: Annotated[float | None, typer.Option(min=0.1, help="default: as long as the scenario needs")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="keep it as the folder of a run")] = None,
+    kafka: Annotated[str | None, KAFKA] = None,
+    pairs: Annotated[list[str] | None, PAIRS] = None,
+    config: Annotated[Path | None, CONFIG] = None,
+    list_all: Annotated[bool, typer.Option("--list", help="the scenarios, and stop")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object on stdout")] = False,
+) -> None:
+    """Let something go wrong in a cluster that never existed, and judge it.
+
+    With --out the folder can be replayed; the truth lies in truth.json
+    beside the capture. With --kafka nothing is judged here: agents of all
+    nodes send to it, at the pace of life.
+
+    Exit status: 0; 2 for what cannot be simulated, written or sent.
+    """
+    from .simulate.command import list_scenarios, simulate
+
+    if list_all or scenario is None:
+        raise typer.Exit(list_scenarios(as_json=as_json) if list_all else EXIT_USAGE)
+    brokers = None
+    if kafka is not None:
+        brokers = _settings(TopicsOptions, {"kafka": kafka}, config, pairs)[0].kafka_settings(
+            client_id="whichrank-simulate"
+        )
+    raise typer.Exit(
+        simulate(scenario, ranks=ranks, seed=seed, minutes=minutes, out=out, kafka=brokers, as_json=as_json)
+    )
+
+
+@app.command("bench")
+def bench_command(
+    ranks: Annotated[int, typer.Option(min=1, max=131_072, help="of all jobs of a scenario together")] = 64,
+    runs: Annotated[int, typer.Option(min=1, help="of each scenario, each with the next seed")] = 3,
+    seed: Annotated[int, typer.Option(min=0, help="of the first run")] = 1,
+    only: Annotated[list[str] | None, typer.Option(metavar="NAME", help="of scenarios, again for more")] = None,
+    detector: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="a program to be scored, see docs/faultbench.md")
+    ] = None,
+    limit: Annotated[float, typer.Option(min=1.0, metavar="SECONDS", help="per run; more is wrong")] = 900.0,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object on stdout")] = False,
+) -> None:
+    """Let every fault of the catalogue happen, and count how often it is told rightly.
+
+    Each run is simulated, and judged by the same operators as a real one (or
+    by FILE); a simple detector runs beside. The truth reaches only the scorer.
+
+    Exit status: 0; 1 if something is SHORT; 2 for what cannot be run.
+    """
+    from .bench.command import bench
+
+    raise typer.Exit(
+        bench(
+            ranks=ranks,
+            runs=runs,
+            seed=seed,
+            only=only or [],
+            detector=detector,
+            limit_s=limit,
+            as_json=as_json,
+        )
+    )
 
 
 @app.command("demo")

@@ -19,6 +19,7 @@ import numpy as np
 from ..telemetry import attributes as names
 from ..telemetry.incident_events import event_name, incident_attributes, incident_time_ns, sentence, severity_number
 from ..telemetry.records import Block
+from ..telemetry.redaction import redact_command, redact_data
 from ..telemetry.vocabulary import EventName, Phase
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ STEP_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32
 SDK_LOGGERS = ("opentelemetry.exporter", "opentelemetry.sdk")
 
 _NS_PER_S = 1_000_000_000
+_COMMAND_LINES = frozenset({"process.command_args", "process.command_line"})
 _SIGNALS = ("LOGS", "METRICS")
 
 
@@ -252,10 +254,19 @@ class _StepMetrics:
 
 
 def _resource() -> Resource:
-    """Who we are; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win over our own name."""
+    """Who we are; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win over our own name.
+
+    Detectors that the user has switched on may add the command line of this process, which is also the job's.
+    """
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
-    return Resource.create({names.SERVICE_NAME: "whichrank"}).merge(OTELResourceDetector().detect())
+    found = Resource.create({names.SERVICE_NAME: "whichrank"}).merge(OTELResourceDetector().detect())
+    attributes = dict(found.attributes)
+    for name in _COMMAND_LINES & attributes.keys():
+        arguments = attributes[name]
+        if isinstance(arguments, tuple):
+            attributes[name] = redact_command(tuple(map(str, arguments)))
+    return Resource(redact_data(attributes), found.schema_url)
 
 
 def _quieten_sdk() -> None:

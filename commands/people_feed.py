@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from ..processors.cluster.accounting import Account, told_accounts
 from ..processors.cluster.case import published_documents
 from ..processors.people import PipelineCounts, ProcessorPeople
 from ..processors.runner import EmbeddedRunner
@@ -20,6 +21,8 @@ from ..transport.kafka_client import Client, KafkaTrouble, Producer, Sent
 
 #: After a failure so long passes before a connection is tried again.
 RETRY_S = 30.0
+#: A job's seconds are told until so long after its last one.
+ACCOUNTS_TOLD_NS = 3_600_000_000_000
 
 
 class PeopleFeed:
@@ -53,7 +56,13 @@ class PeopleFeed:
                 self._people.lead(published_documents(runner.rows("cluster", "incidents")), time.time_ns())
             else:
                 self._people.follow()
-        for told in self._people.take(time.time_ns(), lambda: self._counts(health())):
+        now_ns = time.time_ns()
+
+        def accounts() -> Iterable[tuple[str, Account]]:
+            rows = runner.rows("cluster", "accounts") if self._leads else ()
+            return told_accounts(rows, now_ns - ACCOUNTS_TOLD_NS)
+
+        for told in self._people.take(now_ns, lambda: self._counts(health()), accounts):
             producer = self._connected()
             if producer is None:
                 self.dropped += 1

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import signal
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import FrameType
 from typing import Any, TypeVar
 
 from ..processors.cluster.operator import ClusterOperator
@@ -23,13 +21,14 @@ from ..processors.runner import EmbeddedRunner
 from ..processors.runner_service import FIRST_PAUSE_S, LONGEST_PAUSE_S, Service
 from ..telemetry.otlp import decode_logs
 from ..telemetry.records import Incident, Record
-from ..telemetry.topics import TOPIC_BLOCKS, TOPIC_INCIDENTS, TOPIC_LOGS, TOPIC_METRICS
+from ..telemetry.topics import TOPIC_BLOCKS, TOPIC_FINDINGS, TOPIC_INCIDENTS, TOPIC_LOGS, TOPIC_METRICS
 from ..telemetry.vocabulary import IncidentState
 from ..transport.kafka import make_client
 from ..transport.kafka_client import Client, KafkaTrouble
 from ..transport.kafka_log import KafkaLog
 from ..transport.kafka_read import read_whole
 from ..transport.kafka_topics import check_topics, identity_of
+from .ending import Ending
 from .health_server import HealthServer
 from .incident_log import IncidentLog
 from .launcher import split_address
@@ -41,8 +40,8 @@ EXIT_USAGE = 2
 DEFAULT_PORT = 8461
 STATE_FILE = "state.sqlite"
 SHADOW_FILE = "shadow-incidents.jsonl"
-#: What is read. Blocks that somebody's collector has carried lie in the logs topic.
-INPUTS = (TOPIC_BLOCKS, TOPIC_LOGS, TOPIC_METRICS)
+#: What is read. Blocks that somebody's collector has carried lie in the logs topic; what people say, among findings.
+INPUTS = (TOPIC_BLOCKS, TOPIC_LOGS, TOPIC_METRICS, TOPIC_FINDINGS)
 #: One at a time publishes; the broker refuses the others.
 TRANSACTIONAL_ID = "whichrank-process"
 SETTINGS_PERIOD_S = 2.0
@@ -58,7 +57,7 @@ def process(options: ProcessOptions, reload: Reload, settings_file: Path | None)
     logger = logging.getLogger("whichrank")
     logger.addHandler(SayHandler())
     logger.propagate = False
-    ending = _Ending()
+    ending = Ending()
     try:
         options.state.mkdir(parents=True, exist_ok=True)
         client = make_client(options.kafka_settings(client_id=f"whichrank-process-{options.instance}"))
@@ -105,30 +104,7 @@ def process(options: ProcessOptions, reload: Reload, settings_file: Path | None)
     return 0
 
 
-class _Ending:
-    """SIGTERM and SIGINT end, SIGHUP reloads."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        self.reload = False
-        signal.signal(signal.SIGTERM, self._end)
-        signal.signal(signal.SIGINT, self._end)
-        signal.signal(signal.SIGHUP, self._reload)
-
-    def wait(self, seconds: float) -> None:
-        """In pieces: a signal's handler does not end a sleep."""
-        until = time.monotonic() + seconds
-        while not self.asked and (left := until - time.monotonic()) > 0:
-            time.sleep(min(left, 0.2))
-
-    def _end(self, number: int, frame: FrameType | None) -> None:
-        self.asked = True
-
-    def _reload(self, number: int, frame: FrameType | None) -> None:
-        self.reload = True
-
-
-def _when_kafka_answers(open_: Callable[[], T], ending: _Ending) -> T | None:
+def _when_kafka_answers(open_: Callable[[], T], ending: Ending) -> T | None:
     """Try until it works; None if the end is asked for meanwhile. Raises KafkaTrouble that no waiting can mend."""
     pause_s, said = FIRST_PAUSE_S, ""
     while not ending.asked:
@@ -238,7 +214,7 @@ class _SettingsWatch:
         self._stamp = self._stamp_now()
         self._looked_s = time.monotonic()
 
-    def turn(self, ending: _Ending) -> None:
+    def turn(self, ending: Ending) -> None:
         now_s = time.monotonic()
         if not ending.reload and now_s - self._looked_s < SETTINGS_PERIOD_S:
             return

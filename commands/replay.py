@@ -19,9 +19,10 @@ from rich.console import Console
 
 from ..agents.agent import Agent
 from ..agents.settings import AgentSettings
+from ..diagnosis.goodput.interval import Interval, interval_of
 from ..processors.runner import EmbeddedRunner
 from ..telemetry.incident import canonical_line
-from ..telemetry.records import Identity, Incident, Record
+from ..telemetry.records import Finding, Identity, Incident, Record
 from ..transport.embedded import EmbeddedBus
 from .embedded_watch import INPUT_TOPICS, make_operators, wanted_metrics
 from .incident_log import IncidentLog, read_lines
@@ -40,6 +41,8 @@ class Replayed:
     """What a replay concluded, and how it compares with what the live run wrote down."""
 
     revisions: list[dict[str, Any]] = field(default_factory=list)
+    #: What the seconds were spent on, as told; revisions over what they replace.
+    intervals: list[Interval] = field(default_factory=list)
     #: "equal", "continued" (the live run was cut off; all it wrote is equal), "differs", "absent", "partial" (the
     #: capture begins late: what rests on what came before cannot be the same byte for byte).
     compared: str = "absent"
@@ -82,6 +85,8 @@ def replay_run(directory: RunDirectory) -> Replayed:
     def collect(record: Record) -> None:
         if isinstance(record.payload, Incident):
             replayed.revisions.append(dict(record.payload.document))
+        elif isinstance(record.payload, Finding) and (interval := interval_of(record.payload)):
+            replayed.intervals.append(interval)
 
     first = bus.first_kept()
     if first is not None and first[0] > 1:
@@ -91,7 +96,7 @@ def replay_run(directory: RunDirectory) -> Replayed:
     runner = EmbeddedRunner(
         bus,
         None,
-        make_operators(),
+        make_operators(listens=description.get("listens") is True),
         collect,
         live=False,
         report=replayed.report,

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from ..telemetry.redaction import redact, redact_command, redact_data
 from .foreground_command import CommandNotStarted, ForegroundCommand
 from .peer_plan import Role
 from .peer_setup import PeerSetup, set_up_peers
@@ -41,9 +42,9 @@ BOOTSTRAP = PACKAGE_ROOT / "instrumentation" / "bootstrap"
 
 
 def say(line: str) -> None:
-    """One line for people, on stderr; stdout belongs to the command."""
+    """One line for people, on stderr, which may be somebody's log; stdout belongs to the command."""
     try:
-        sys.stderr.write(f"whichrank: {line}\n")
+        sys.stderr.write(f"whichrank: {redact(line)}\n")
         sys.stderr.flush()
     except (OSError, ValueError):
         pass  # nobody listens any more
@@ -77,7 +78,8 @@ class Job:
 def prepare_job(command: Sequence[str], settings: RunSettings, peers: PeerSetup) -> Job:
     """Create the folders. What cannot be created is said in one line and leaves the job unwatched."""
     script = name_script(command)
-    job_id = peers.job or os.environ.get("WHICHRANK_JOB_ID") or make_job_id(script)
+    # Before folders are called after it: in their names a secret could not be told any more.
+    job_id = redact(peers.job or os.environ.get("WHICHRANK_JOB_ID") or make_job_id(script))
     out = settings.out
     if out is not None and peers.role is Role.FOLLOWER:
         out = out / f"node-{peers.node}"  # the folder itself is the judge's, where nodes share it
@@ -153,29 +155,32 @@ def run(command: Sequence[str], settings: RunSettings) -> NoReturn:
 def describe_run(
     job: Job, rings: Path, *, name: str, identity: Identity, pid: int, started_ns: int
 ) -> dict[str, object]:
-    """What run.json says at the start."""
+    """What run.json says at the start, without secrets: people send it along when they ask for help."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
         release = version("whichrank")
     except PackageNotFoundError:
         release = "unknown"
-    return {
-        "whichrank": release,
-        "job": job.id,
-        "name": name,
-        "cluster": identity.cluster,
-        "command": list(job.command),
-        "working_directory": str(Path.cwd()),
-        "host": socket.gethostname(),
-        "boot_id": _boot_id(),
-        "identity": asdict(identity),
-        "ring_directory": str(rings),
-        "pid": pid,
-        "started": started_ns / 1e9,
-        "ended": None,
-        "exit_code": None,
-    }
+    description: dict[str, object] = redact_data(
+        {
+            "whichrank": release,
+            "job": job.id,
+            "name": name,
+            "cluster": identity.cluster,
+            "command": list(redact_command(job.command)),
+            "working_directory": str(Path.cwd()),
+            "host": socket.gethostname(),
+            "boot_id": _boot_id(),
+            "identity": asdict(identity),
+            "ring_directory": str(rings),
+            "pid": pid,
+            "started": started_ns / 1e9,
+            "ended": None,
+            "exit_code": None,
+        }
+    )
+    return description
 
 
 def _boot_id() -> str:

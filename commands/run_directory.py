@@ -10,6 +10,7 @@ import json
 import os
 import re
 import secrets
+import shlex
 import shutil
 import tempfile
 import time
@@ -18,12 +19,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..telemetry.redaction import redact
+
 RUN_FILE = "run.json"
 INCIDENTS_FILE = "incidents.jsonl"
 CAPTURE_FOLDER = "capture"
 STATE_FILE = "state.sqlite"
 EVIDENCE_FOLDER = "evidence"
 RUN_SCHEMA = 1
+_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash"})
+_RUNS_TEXT = re.compile(r"-[a-z]*c")
+_ASSIGNMENT = re.compile(r"\w+=")
 
 
 class Unusable(Exception):
@@ -76,13 +82,27 @@ class RunDirectory:
 
 
 def name_script(command: Sequence[str]) -> str:
-    """What the command runs, as people call it: ``torchrun … train/gpt.py`` -> ``gpt.py``."""
+    """What the command runs, as people call it, without secrets: ``torchrun … train/gpt.py`` -> ``gpt.py``."""
+    command = _without_shell(command)
     for word in command:
         if word.endswith(".py"):
-            return Path(word).name
+            return redact(Path(word).name)
     with contextlib.suppress(ValueError, IndexError):
-        return command[list(command).index("-m", 1) + 1]
-    return Path(command[0]).name if command else ""
+        return redact(command[list(command).index("-m", 1) + 1])
+    return redact(Path(command[0]).name) if command else ""
+
+
+def _without_shell(command: Sequence[str]) -> Sequence[str]:
+    """``bash -c "KEY=value python train.py"`` -> ``python train.py``; as far as it can be read."""
+    if len(command) < 3 or Path(command[0]).name not in _SHELLS or not _RUNS_TEXT.fullmatch(command[1]):
+        return command
+    try:
+        words = shlex.split(command[2], comments=True)
+    except ValueError:  # a quote is open, or more than a command
+        words = command[2].split()
+    while words and (_ASSIGNMENT.match(words[0]) or words[0] in ("exec", "export", "env", "&&")):
+        del words[0]
+    return words or command[:1]
 
 
 def make_job_id(script: str) -> str:

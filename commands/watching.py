@@ -21,6 +21,8 @@ from rich.console import Console
 from ..telemetry.identity import read_pod_labels, resolve_identity, resolve_job_name
 from ..telemetry.otlp import decode_logs
 from ..telemetry.records import Block, Incident
+from ..telemetry.redaction import redact, redact_command
+from ..telemetry.ring_layout import cut_text
 from ..telemetry.vocabulary import EventName
 from ..transport.bus import TOPIC_BLOCKS
 from .embedded_watch import EmbeddedWatch, with_job
@@ -116,7 +118,9 @@ def watch(
         job_name=name,
     )
     nodes = {"nodes": setup.plan.nodes} if setup.several else {}
-    watcher.tell(EventName.JOB_STARTED, command=shlex.join(job.command), job_name=name, pid=child.pid, **nodes)
+    watcher.tell(
+        EventName.JOB_STARTED, command=shlex.join(redact_command(job.command)), job_name=name, pid=child.pid, **nodes
+    )
     began, told_unseen = time.monotonic(), False
     while not child.poll():
         watcher.wait()
@@ -180,7 +184,7 @@ def name_job(chosen: str, script: str) -> str:
     """What people call the job: what was chosen, else the scheduler's word, else the script; one line of it."""
     pod_labels = read_pod_labels(os.environ)
     named = chosen or resolve_job_name(os.environ, pod_labels=pod_labels, hostname=socket.gethostname())
-    return " ".join(printable(named or script).split())[:MAX_NAME]
+    return cut_text(" ".join(printable(redact(named or script)).split()), MAX_NAME)
 
 
 def choose_view(settings: RunSettings, job: str, running_s: float) -> View:

@@ -1,7 +1,7 @@
 """What schedulers say of a job and of its node: which attempt, until when, who else wants it, what is planned. Pure.
 
-Sources: variables of a rank's environment, ``scontrol -o show job`` and ``show res``, a Kubernetes node as JSON, labels
-that the downward API mounts. What is not said is not guessed: a fact without a value is no fact.
+Sources: variables of a rank's environment, ``scontrol -o show job``, ``show res`` and ``show node``, a Kubernetes node
+as JSON, labels that the downward API mounts. What is not said is not guessed: a fact without a value is no fact.
 """
 
 from __future__ import annotations
@@ -15,18 +15,21 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
+from ..telemetry.ring_layout import cut_text
 from .data_file import read_toml
 from .hostlist import HostlistError, expand_hostlist
 
 _JOB_ID = re.compile(r"[0-9]{1,18}(?:_[0-9]{1,9})?")
 #: ``Key=Value`` of scontrol; a value runs to the next key, so that names with spaces stay whole.
 _PAIR = re.compile(r"(?:^|\s)([A-Z][A-Za-z:/_]{1,40})=")
+#: Who set a node's state, and when, stands behind why.
+_NODE_REASON = re.compile(r"(?P<why>.*?)(?: ?\[[^\[\]@]*@(?P<time>[^\[\]]*)\])?", re.DOTALL)
 _MAX_TEXT = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerFact:
-    """what: "attempt", "time_limit", "preemption", "requeue", "maintenance" or "state".
+    """what: "attempt", "time_limit", "preemption", "requeue", "maintenance", "state" or "node_state".
 
     job: "" for what concerns the node. values: only str, int, float and bool; times are Unix seconds ("end_s").
     """
@@ -140,6 +143,23 @@ def facts_of_reservations(text: str, nodes: Sequence[str]) -> Iterator[Scheduler
         yield SchedulerFact(scheduler="slurm", what="maintenance", values=values)
 
 
+def facts_of_slurm_node(text: str) -> Iterator[SchedulerFact]:
+    """Of ``scontrol -o show node NAME``: what keeps jobs from it, a fact for each such state that it is in."""
+    known = _notices()["slurm_states"]
+    for line in text.splitlines()[:16]:
+        pairs = parse_pairs(line)
+        state = pairs.get("State", "")[:_MAX_TEXT]
+        reason = _NODE_REASON.fullmatch(pairs.get("Reason", ""))
+        values: dict[str, str | int | float | bool] = {"state": state}
+        if reason is not None:
+            values["reason"] = reason["why"][:_MAX_TEXT]
+            since_s = parse_slurm_time(reason["time"] or "")
+            if since_s is not None:
+                values["since_s"] = since_s
+        for word in sorted({known[flag] for flag in state.upper().rstrip("*$@^!%#~").split("+") if flag in known}):
+            yield SchedulerFact(scheduler="slurm", what="node_state", values={"name": word, **values})
+
+
 def _is_for(hostlist: str, flags: Sequence[str], short: set[str]) -> bool:
     if "ALL_NODES" in flags or hostlist == "ALL":
         return True
@@ -187,8 +207,9 @@ def facts_of_kubernetes_node(document: object) -> Iterator[SchedulerFact]:
         if condition.get("status") == "True":
             yield from _notice("conditions", kind, str(condition.get("message") or condition.get("reason") or ""))
         elif kind == "Ready":
-            values = {"name": "NotReady", "reason": str(condition.get("reason", ""))[:_MAX_TEXT]}
-            yield SchedulerFact(scheduler="kubernetes", what="state", values=values)
+            reason = str(condition.get("message") or condition.get("reason") or "")[:_MAX_TEXT]
+            values = {"name": "not_ready", "state": "NotReady", "reason": reason}
+            yield SchedulerFact(scheduler="kubernetes", what="node_state", values=values)
     for key, value in _table(about, "annotations").items():
         yield from _notice("annotations", str(key), str(value))
 
@@ -204,7 +225,7 @@ def _notice(table: str, name: str, text: str) -> Iterator[SchedulerFact]:
         (word for key, word in known.items() if key.endswith("*") and name.startswith(key[:-1])), ""
     )
     if what:
-        values = {"name": name[:_MAX_TEXT], "text": text[:_MAX_TEXT]}
+        values = {"name": name[:_MAX_TEXT], "text": cut_text(text, _MAX_TEXT)}
         yield SchedulerFact(scheduler="kubernetes", what=what, values=values)
 
 

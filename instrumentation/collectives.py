@@ -243,7 +243,7 @@ class CollectiveHooks:
             return
         self._said_stopped = self.switch.stopped = True
         try:
-            text = f"collective hooks disabled: {type(error).__name__}: {error}"[:500]
+            text = layout.cut_text(f"collective hooks disabled: {type(error).__name__}: {error}", 500)
             self.writer.define(layout.DEFINITION_NOTE, 0, {"text": text, "time_ns": monotonic_ns()})
             self.writer.append_event(EventKind.HOOK_OFF, value=int(self.state))
         except Exception:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import itertools
 from collections import deque
 
+from ..telemetry.ring_layout import cut_text
+
 #: Notes kept for the ring; more than this many different failures tell nothing new.
 MAX_NOTES = 64
 
@@ -33,7 +35,7 @@ class HookHealth:
         if name in self.disabled:
             return
         try:
-            reason = f"{type(error).__name__}: {error}"[:400]
+            reason = cut_text(f"{type(error).__name__}: {error}", 400)
         except Exception:  # __str__ of a foreign exception may raise
             reason = type(error).__name__
         self.disabled[name] = reason
@@ -41,7 +43,7 @@ class HookHealth:
 
     def note(self, text: str) -> None:
         """Say something once in the ring's definitions."""
-        self.notes.append(text[:400])
+        self.notes.append(cut_text(text, 400))
 
 
 class Guard:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..telemetry.ring_layout import cut_text
 from .ring_file import IdentityValue, read_process_start_ticks
 
 #: pid:rank of the process that owns a rank's ring; inherited by helpers, which thereby know that they are helpers.
@@ -121,7 +122,7 @@ def describe_process(environ: Mapping[str, str], *, backend: str, torch_version:
     for variable in IDENTIFYING:
         value = environ.get(variable)
         if value:
-            identity[variable] = value[:MAX_VALUE]
+            identity[variable] = cut_text(value, MAX_VALUE)
     return identity
 
 

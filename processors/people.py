@@ -17,6 +17,7 @@ from ..telemetry.metric_encode import METRICS, Instrument, metric_entry, number_
 from ..telemetry.otlp_wire import RequestBuilder, resource
 from ..telemetry.records import Payload
 from ..telemetry.topics import TOPIC_LOGS, TOPIC_METRICS, TOPIC_SPANS
+from .cluster.accounting import Account
 from .incident_telemetry import IncidentTelemetry
 from .trace_writer import TraceWriter, TraceWriterSettings
 
@@ -123,8 +124,14 @@ class ProcessorPeople:
 
         self._guarded(tell)
 
-    def take(self, time_ns: int, counts: Callable[[], PipelineCounts]) -> list[Telling]:
-        """What is to be published now. Cheap where nothing is due; ``counts`` is asked only for a report."""
+    def take(
+        self,
+        time_ns: int,
+        counts: Callable[[], PipelineCounts],
+        accounts: Callable[[], Iterable[tuple[str, Account]]] = tuple,
+    ) -> list[Telling]:
+        """What is to be published now. Cheap where nothing is due; ``counts`` and ``accounts`` (of jobs that run, by
+        job) are asked only for a report."""
         telling: list[Telling] = []
 
         def gather() -> None:
@@ -132,14 +139,19 @@ class ProcessorPeople:
             for topic, requests in (
                 (TOPIC_LOGS, incidents.take_events()),
                 (TOPIC_SPANS, [*self.traces.take(), *incidents.take_spans()]),
-                (TOPIC_METRICS, [*incidents.take_metrics(time_ns), *self._report(time_ns, counts)]),
+                (TOPIC_METRICS, [*incidents.take_metrics(time_ns), *self._report(time_ns, counts, accounts)]),
             ):
                 telling.extend(Telling(topic=topic, key=self._cluster, value=value) for value in requests)
 
         self._guarded(gather)
         return telling
 
-    def _report(self, time_ns: int, counts: Callable[[], PipelineCounts]) -> list[bytes]:
+    def _report(
+        self,
+        time_ns: int,
+        counts: Callable[[], PipelineCounts],
+        accounts: Callable[[], Iterable[tuple[str, Account]]],
+    ) -> list[bytes]:
         if time_ns < self._next_ns:
             return []
         self._next_ns = time_ns + self._period_ns
@@ -159,6 +171,7 @@ class ProcessorPeople:
         ]
         builder.add(self._resource, pipeline_metrics(now, start_ns=self._started_ns, time_ns=time_ns))
         builder.add(self._resource, [metric_entry(names.METRIC_PIPELINE_DROPS, points)])
+        builder.add(self._resource, goodput_metrics(accounts(), time_ns=time_ns))
         return builder.take()
 
     def _guarded(self, work: Callable[[], None]) -> None:
@@ -181,3 +194,17 @@ def pipeline_metrics(counts: PipelineCounts, *, start_ns: int, time_ns: int) -> 
         start = 0 if METRICS[name].instrument is Instrument.GAUGE else start_ns
         entries.append(metric_entry(name, [number_point(no_attributes, value, time_ns=time_ns, start_ns=start)]))
     return entries
+
+
+def goodput_metrics(accounts: Iterable[tuple[str, Account]], *, time_ns: int) -> list[bytes]:
+    """Entries for ``RequestBuilder``: seconds of each job by bucket."""
+    points: dict[str, list[bytes]] = {}
+    for job, account in accounts:
+        for name, sums in ((names.METRIC_GOODPUT_TIME, account.ns), (names.METRIC_GOODPUT_GPU_TIME, account.gpu_ns)):
+            for bucket, ns in sums.items():
+                shown = {names.RUN_ID: account.run, names.JOB_ID: job, names.GOODPUT_BUCKET: bucket}
+                point = number_point(
+                    number_attributes(shown), ns / _SECOND_NS, time_ns=time_ns, start_ns=account.begin_ns
+                )
+                points.setdefault(name, []).append(point)
+    return [metric_entry(name, each) for name, each in points.items()]

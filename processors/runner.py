@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ..telemetry.otlp import decode_logs, encode_payloads
 from ..telemetry.records import Broken, Event, Finding, Identity, Incident, Payload, Record, Samples
+from ..telemetry.topics import KEY_OF_PEOPLE
 from ..telemetry.vocabulary import EventName
 from ..transport.bus import (
     HEADER_PUBLISHED,
@@ -127,7 +128,6 @@ class EmbeddedRunner:
         Raises OSError if another process uses the state file.
         """
         self._bus = bus
-        self._decoder = MessageDecoder(metrics)
         self._operators = tuple(operators)
         self._index_of = {operator.name: index for index, operator in enumerate(self._operators)}
         self._on_input = on_input
@@ -136,6 +136,7 @@ class EmbeddedRunner:
         self._input_topics = frozenset(input_topics)
         self._pace = pace if pace is not None else CommitPace()
         self._report = report if report is not None else _log.warning
+        self._decoder = MessageDecoder(metrics, self._report)
         self._state = RunnerState(state_path, bus=bus.identity, start_after=start_after, report=self._report)
         if live and bus.reads_outputs and self._state.position.after > bus.last_position:
             # The disk refused the end of the capture, but not the state: those messages were processed, and their
@@ -162,6 +163,11 @@ class EmbeddedRunner:
     def now_ns(self) -> int:
         """Time as the operators know it: the stamp of the last input, tick or mark."""
         return self._state.position.now_ns
+
+    @property
+    def nameless(self) -> int:
+        """Points of other people's exporters that name no host."""
+        return self._decoder.nameless
 
     @property
     def failed_commits(self) -> int:
@@ -268,7 +274,9 @@ class EmbeddedRunner:
     def _process_message(self, message: Message) -> None:
         topic, position = message.topic, self._state.position
         position.after = message.position
-        if topic in self._input_topics:
+        if topic == TOPIC_FINDINGS:
+            self._process_finding(message)
+        elif topic in self._input_topics:
             self._advance_time(message.stamp_ns)
             payloads = self._decoder.decode(topic, message.value)
             if payloads:  # copies for people, our own incidents among them, do not say that agents are heard
@@ -277,6 +285,14 @@ class EmbeddedRunner:
         elif topic == TOPIC_CLOCK:
             self._process_mark(message)
         elif topic in OUTPUT_TOPICS:
+            self._delivery.find(message)
+
+    def _process_finding(self, message: Message) -> None:
+        """What people say there is input; what operators have concluded there is our own."""
+        if message.key == KEY_OF_PEOPLE:
+            self._advance_time(message.stamp_ns)
+            self._route(message, decode_logs(TOPIC_FINDINGS, message.value))
+        else:
             self._delivery.find(message)
 
     def _process_mark(self, message: Message) -> None:

@@ -1,13 +1,15 @@
 """A message of the bus as payloads: logs and blocks as they are, metrics as far as a rule asks for them.
 
 Metrics of other people's exporters are told in our words (``diagnosis.crosswalk``), one ``Samples`` per entity. Which
-node an exporter's host name means is learned from the names that agents have.
+node an exporter's host name means is learned from the names that agents have, and of which cluster that is, too: where
+agents of one cluster alone are heard, all is of that one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
+from ..diagnosis.crosswalk.hosts import scraped_host_labels, with_scraped_host
 from ..diagnosis.crosswalk.rules import rule_for
 from ..diagnosis.crosswalk.translate import crosswalk
 from ..telemetry.otlp import decode_logs
@@ -16,15 +18,21 @@ from ..telemetry.records import Block, Broken, Event, Identity, Payload, Point, 
 from ..telemetry.topics import TOPIC_METRICS
 
 MAX_NODES = 65_536
+#: More than one: then it matters only that there are several.
+_MANY_CLUSTERS = 2
 
 
 class MessageDecoder:
-    """``metrics``: names of ours that are wanted. Never raises."""
+    """``metrics``: names of ours that are wanted. report: takes one line for people. Never raises."""
 
-    def __init__(self, metrics: Collection[str]) -> None:
+    def __init__(self, metrics: Collection[str], report: Callable[[str], None] | None = None) -> None:
         self._metrics = frozenset(metrics)
+        self._report = report
+        #: Points of other people's exporters that were left out, because nothing says of whom they are.
+        self.nameless = 0
         #: Host names and GPU UUIDs in lower case -> the node.
         self._aliases: dict[str, str] = {}
+        self._clusters: set[str] = set()
 
     def decode(self, topic: str, value: bytes) -> Sequence[Payload]:
         """Copies for people are left out: the operators have what they were copied from."""
@@ -43,6 +51,8 @@ class MessageDecoder:
 
     def _learn(self, payload: Event | Block) -> None:
         node = payload.identity.node
+        if payload.identity.cluster and len(self._clusters) < _MANY_CLUSTERS:
+            self._clusters.add(payload.identity.cluster)
         if node and node.lower() not in self._aliases and len(self._aliases) < MAX_NODES:
             self._aliases[node.lower()] = node
         gpu = payload.attributes.get("gpu_uuid") if isinstance(payload, Event) else None
@@ -50,31 +60,43 @@ class MessageDecoder:
             self._aliases[gpu.lower()] = node
 
     def _is_wanted(self, name: str) -> bool:
-        if name in self._metrics:
+        if name in self._metrics or name in scraped_host_labels():
             return True
         rule = rule_for(name)
         return rule is not None and rule.metric in self._metrics
+
+    def _leave_out(self, point: Point, samples: Samples) -> None:
+        self.nameless += 1
+        if self.nameless == 1 and self._report is not None:
+            where = samples.resource.get("service.instance.id") or samples.resource.get("service.name") or "an exporter"
+            self._report(
+                f"{point.name} of {where}: nothing says of which host it is, so it is left out and counted, as are all "
+                f"such points; give the target a label (node, instance), or the Collector's resource a host.name"
+            )
 
     def _in_our_words(self, samples: Samples) -> list[Samples]:
         """What agents of ours sent goes through as it is."""
         own = tuple(point for point in samples.points if point.name in self._metrics)
         by_entity: dict[tuple[str, str], list[Point]] = {}
+        resource = with_scraped_host(samples.resource, samples.points)
         for point in samples.points:
             crossed = None
             if point.name not in self._metrics:
                 crossed = crosswalk(
                     point.name,
                     point.attributes,
-                    samples.resource,
+                    resource,
                     point.value,
                     time_ns=point.time_ns,
                     start_ns=point.start_ns,
                     aliases=self._aliases,
                 )
-            if crossed is not None:
+            if crossed is not None and not crossed.entity_id:
+                self._leave_out(point, samples)
+            elif crossed is not None:
                 by_entity.setdefault((crossed.entity_kind.value, crossed.entity_id), []).append(crossed.point)
         found = [Samples(identity=samples.identity, points=own, resource=samples.resource)] if own else []
-        cluster = samples.identity.cluster
+        cluster = samples.identity.cluster or (next(iter(self._clusters)) if len(self._clusters) == 1 else "")
         found += [
             Samples(identity=Identity(cluster=cluster, node=entity), entity=kind, points=tuple(points))
             for (kind, entity), points in by_entity.items()

@@ -49,6 +49,8 @@ class ServiceHealth:
     records: int
     #: Records that went to the dead-letter topic.
     unreadable: int
+    #: Points of other people's exporters that were left out, because they name no host.
+    nameless: int
     published: int
     #: Conclusions that are not published yet.
     outbox: int
@@ -133,6 +135,7 @@ class Service:
             messages=self._runner.messages,
             records=self._runner.records,
             unreadable=self._runner.broken,
+            nameless=self._runner.nameless,
             published=self._runner.published,
             outbox=self._runner.outbox_size,
             missed=self._log.missed,

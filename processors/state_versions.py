@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from ..telemetry import attributes as names
 
 #: Of the tables in the state file and of what the operators put into their rows.
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 OLDEST_READ = 6
 
 
@@ -25,8 +25,12 @@ def _from_6(database: sqlite3.Connection) -> None:
         database.execute("UPDATE outbox SET headers = ? WHERE id = ?", (json.dumps({names.DLQ_REASON: reason}), id_))
 
 
+def _from_7(database: sqlite3.Connection) -> None:
+    """Rows were only added to: what is not there is taken as not known."""
+
+
 #: By the version that a step begins with.
-_STEPS: Mapping[int, Callable[[sqlite3.Connection], None]] = {6: _from_6}
+_STEPS: Mapping[int, Callable[[sqlite3.Connection], None]] = {6: _from_6, 7: _from_7}
 
 
 def bring_up(database: sqlite3.Connection, version: int) -> None:

@@ -46,6 +46,14 @@ INCIDENT_SCOPE = "whichrank.incident.scope"
 INCIDENT_CONFIDENCE = "whichrank.incident.confidence"
 #: The whole document as JSON, for programs that read events.
 INCIDENT_DOCUMENT = "whichrank.incident.document"
+#: Of events of ``whichrank respond``.
+RESPONSE_ACTION = "whichrank.response.action"
+RESPONSE_HOOK = "whichrank.response.hook"
+RESPONSE_OPERATION = "whichrank.response.operation"
+RESPONSE_TARGET = "whichrank.response.target"
+RESPONSE_WHY = "whichrank.response.why"
+RESPONSE_DETAIL = "whichrank.response.detail"
+RESPONSE_MODE = "whichrank.response.mode"
 SUSPECT_RANK = "whichrank.incident.suspect.rank"
 SUSPECT_NODE = "whichrank.incident.suspect.node"
 SUSPECT_GPU = "whichrank.incident.suspect.gpu"
@@ -125,6 +133,10 @@ METRIC_RANK_PACE = "whichrank.rank.pace"
 METRIC_RANK_WAIT = "whichrank.rank.wait"
 METRIC_HEARTBEAT_AGE = "whichrank.heartbeat.age"
 METRIC_INCIDENT_ACTIVE = "whichrank.incident.active"
+#: What jobs' seconds were spent on, by bucket; wall time, and the same times GPUs.
+METRIC_GOODPUT_TIME = "whichrank.goodput.time"
+METRIC_GOODPUT_GPU_TIME = "whichrank.goodput.gpu.time"
+GOODPUT_BUCKET = "whichrank.goodput.bucket"
 #: An agent of itself. Drops have a reason.
 METRIC_AGENT_RANKS = "whichrank.agent.ranks"
 METRIC_AGENT_EVENTS_READ = "whichrank.agent.events.read"
@@ -152,6 +164,8 @@ METRIC_UNITS = {
     METRIC_RANK_WAIT: "s",
     METRIC_HEARTBEAT_AGE: "s",
     METRIC_INCIDENT_ACTIVE: "{incident}",
+    METRIC_GOODPUT_TIME: "s",
+    METRIC_GOODPUT_GPU_TIME: "s",
     METRIC_AGENT_RANKS: "{rank}",
     METRIC_AGENT_EVENTS_READ: "{event}",
     METRIC_AGENT_EVENTS_LOST: "{event}",

@@ -54,7 +54,7 @@ FIELDS: tuple[str, ...] = (
     "cost",
 )
 #: Fields that are there only where they are known; they come last.
-WHERE_KNOWN: tuple[str, ...] = ("cause",)
+WHERE_KNOWN: tuple[str, ...] = ("cause", "hold", "label")
 #: Fields of nested objects; a list of objects is told by ``_LISTS``.
 NESTED: dict[str, tuple[str, ...]] = {
     "job": _JOB,

@@ -62,6 +62,7 @@ class Metric:
 
 _RANK = (names.JOB_ID, names.WORLD, names.NODE_ID, names.RANK)
 _AGENT = (names.JOB_ID, names.NODE_ID)
+_GOODPUT = (names.RUN_ID, names.JOB_ID, names.GOODPUT_BUCKET)
 _GAUGE_OF, _COUNTER_OF = Instrument.GAUGE, Instrument.COUNTER
 
 #: Every metric that is sent over Kafka, by name; units are in ``attributes.METRIC_UNITS``.
@@ -109,6 +110,16 @@ METRICS: Mapping[str, Metric] = {
             names.SUSPECT_RANK,
             names.SUSPECT_NODE,
         ),
+    ),
+    names.METRIC_GOODPUT_TIME: Metric(
+        instrument=Instrument.UP_DOWN_COUNTER,
+        description="Wall time of the job by what it was spent on; what is lost later moves from productive to rework",
+        attributes=_GOODPUT,
+    ),
+    names.METRIC_GOODPUT_GPU_TIME: Metric(
+        instrument=Instrument.UP_DOWN_COUNTER,
+        description="The same times the GPUs that the job held",
+        attributes=_GOODPUT,
     ),
     names.METRIC_AGENT_RANKS: Metric(
         instrument=_GAUGE_OF, description="Ranks that the agent watches", attributes=_AGENT

@@ -19,6 +19,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from . import attributes as names
 from .block import BLOCK_SCHEMA_VERSION, DESCRIPTORS, split_block, write_rows
 from .records import Block, Event, Finding, Group, Identity, Incident
+from .ring_layout import cut_text
 from .strided_ranks import shorten
 from .vocabulary import EventName, Severity
 
@@ -30,6 +31,8 @@ Encodable = Block | Event | Finding | Incident
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _UINT64_MAX = (1 << 64) - 1
 _CACHE_ENTRIES = 4096
+#: Of an event's line for people: what is too long, said already, or looks like a secret and is none.
+_NOT_READ = frozenset({"stack", "rank", "token"})
 #: Characters of a list of members; what is longer is told by its runs.
 _LONG_LIST = 256
 
@@ -196,8 +199,8 @@ def _readable(event: Event) -> str:
     parts = [event.name.value.removeprefix("whichrank.")]
     if event.identity.rank >= 0:
         parts.append(f"rank={event.identity.rank}")
-    parts.extend(f"{k}={v}" for k, v in event.attributes.items() if k not in ("stack", "rank") and v is not None)
-    return " ".join(parts)[:1000]
+    parts.extend(f"{k}={v}" for k, v in event.attributes.items() if k not in _NOT_READ and v is not None)
+    return cut_text(" ".join(parts), 1000)
 
 
 def _json(content: Any) -> str:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from .vocabulary import EventName
+
+if TYPE_CHECKING:  # collectors' processes need records, and no arrays: numpy is 10 MB in each of them
+    import numpy as np
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

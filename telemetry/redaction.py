@@ -1,14 +1,15 @@
 """Secrets in text that may leave the node: found by their shape or by the name before them, and removed.
 
 Pure, linear in the text, idempotent. What secrets look like and are called is in ``redaction.toml``. It errs towards
-removing: a line that loses a harmless word can still be read, a password that was sent cannot be called back.
+removing: a line that loses a harmless word can still be read, a password that was sent cannot be called back. A text
+that has to be cut is cut between words (``ring_layout.cut_text``): half a secret would not be known as one.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache, lru_cache
@@ -21,6 +22,9 @@ else:
     import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
 REMOVED = "[removed]"
+#: Stands for each character of a secret while others are looked for: of private use, so no text means anything by it.
+_HIDDEN = "\ue000"
+_HIDDEN_RUN = re.compile(_HIDDEN + "+")
 #: Characters before the name of a YAML entry, at most.
 _INDENT = 64
 
@@ -30,18 +34,21 @@ _NAME = re.compile(
     r"""(?<![\w.\-$])(?P<dash>--?)?(?P<name>[A-Za-z][\w.\-]{0,63})\\{0,4}["']?"""
     r"(?:[ \t]{0,3}(?P<sep>=>|:=|[:=])[ \t]{0,3}|(?(dash)[ \t]{1,3}(?!-)|(?!)))"
 )
-#: A value: quoted, quoted inside a quoted text, or bare. A bare one holds a mark of punctuation only if neither the end
-#: of the text nor another name comes after it.
+#: A value: quoted, quoted inside a quoted text, quoted up to where the text was cut, or bare. A bare one holds a mark
+#: of punctuation only if neither the end of the text nor another name comes after it.
 _VALUE = re.compile(
     r"""
       \\{1,4}(?P<inner>["'])(?P<escaped>[^\n\\]{1,4096}?)\\{1,4}(?P=inner)
     | "(?P<double>(?:[^"\\\n]|\\.){1,8192})"
     | '(?P<single>(?:[^'\\\n]|\\.){1,8192})'
+    | "(?P<open_double>(?:[^"\\\n]|\\.){1,8192}\\?)\Z
+    | '(?P<open_single>(?:[^'\\\n]|\\.){1,8192}\\?)\Z
     | ["']?(?P<bare>\[removed\]|<[^<>\s]{0,256}>|
         (?:[^\s"',;&|)}\]<>\\[]|[,;&|)}\]<>\\[](?!$|["'\s)}\],;&]|[\w.\-]{1,64}["']?[=:]))+)
     """,
     re.VERBOSE,
 )
+_OPEN = frozenset({"open_double", "open_single"})
 #: The same in words: "token is …", "API key …".
 _TOLD = re.compile(
     r"(?i)\b(?:password|passwd|passphrase|secret|token|api[ _-]?key|access[ _-]?key|credentials?)"
@@ -52,6 +59,7 @@ _PLACEHOLDER = re.compile(
     r"|undefined|unset|not[ _]?set|empty|missing|optional\[.*|str|string|bytes|int|bool|redacted|hidden|masked)\Z"
 )
 _CODE = re.compile(r"[A-Za-z_][\w.]{0,128}[(\[]|(?:[A-Za-z_]\w{0,64}\.){1,8}[A-Za-z_]\w{0,64}\Z")
+_RUNS_TEXT = re.compile(r"-[a-z]*c")
 _CHUNK = re.compile(r"[A-Za-z0-9]+")
 _TURN = re.compile(r"(?<=[A-Za-z])\d|(?<=\d)[A-Za-z]|(?<=[a-z])[A-Z]")
 
@@ -119,20 +127,54 @@ def names() -> Names:
 
 
 def redact(text: str) -> str:
-    """The text without its secrets, each replaced by ``[removed]``."""
-    lowered = text.lower()
-    for shape in shapes():
-        if not shape.hints or any(hint in lowered for hint in shape.hints):
-            text = shape.pattern.sub(_remove_shape, text)
-    if names().hints.search(lowered):
-        text = _remove_named(text)
-        text = _TOLD.sub(lambda match: _remove_shape(match) if _is_random(match["secret"]) else match[0], text)
-    return text
+    """The text without its secrets, each replaced by ``[removed]``; the same object if it holds none."""
+    hidden = _hide(text)
+    return text if hidden is text else _HIDDEN_RUN.sub(REMOVED, hidden)
 
 
 def redact_bytes(content: bytes) -> bytes:
     """The same for text of unknown encoding: what is not UTF-8 stays as it is."""
-    return redact(content.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+    text = content.decode("utf-8", "surrogateescape")
+    left = redact(text)
+    return content if left is text else left.encode("utf-8", "surrogateescape")
+
+
+def mask(text: str) -> str:
+    """The text with each secret replaced by something of just as many characters."""
+    hidden = _hide(text)
+    return text if hidden is text else _HIDDEN_RUN.sub(lambda run: _mask_of(len(run[0])), hidden)
+
+
+def mask_bytes(content: bytes) -> bytes:
+    """For texts inside of binary files: each secret is replaced by something of just as many bytes."""
+    text = content.decode("utf-8", "surrogateescape")
+    hidden = _hide(text)
+    if hidden is text:
+        return content
+
+    def cover(run: re.Match[str]) -> str:
+        return _mask_of(len(text[run.start() : run.end()].encode("utf-8", "surrogateescape")))
+
+    return _HIDDEN_RUN.sub(cover, hidden).encode("utf-8", "surrogateescape")
+
+
+def redact_data(value: Any, clean: Callable[[str], str] = redact) -> Any:
+    """JSON data (dicts, lists, tuples, texts) with its texts redacted, also such as stand under a name of a secret."""
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, Mapping):
+        return {
+            clean(name): REMOVED if isinstance(item, str) and is_secret(name, item) else redact_data(item, clean)
+            for name, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return type(value)(redact_data(item, clean) for item in value)
+    return value
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether a value of this name is a secret."""
+    return _is_secret(name, value)
 
 
 def redact_command(arguments: Sequence[str]) -> tuple[str, ...]:
@@ -141,15 +183,24 @@ def redact_command(arguments: Sequence[str]) -> tuple[str, ...]:
     flag = ""
     for argument in arguments:
         name, sep, value = argument.partition("=")
-        if flag and not argument.startswith("-") and _is_secret(flag, argument):
+        if _RUNS_TEXT.fullmatch(flag):
+            left.append(argument)  # of "bash -c": a line of words, and no value
+        elif flag and not argument.startswith("-") and _is_secret(flag, argument):
             left.append(REMOVED)
         elif sep and _is_secret(name, value):
             left.append(f"{name}={REMOVED}")
         elif flag in ("-u", "--user", "--proxy-user") and ":" in argument:
             left.append(f"{argument.partition(':')[0]}:{REMOVED}")
         else:
-            left.append(redact(argument))
+            left.append(argument)
         flag = argument if argument.startswith("-") and not sep else ""
+    # What is known only by the words before it, as of "sshpass -p": all of them as one line, and taken apart again.
+    hidden = _hide(" ".join(left))
+    begin = 0
+    for place, argument in enumerate(left):
+        own = hidden[begin : begin + len(argument)]
+        begin += len(argument) + 1
+        left[place] = redact(_HIDDEN_RUN.sub(REMOVED, own) if _HIDDEN in own else argument)
     return tuple(left)
 
 
@@ -160,15 +211,32 @@ def _rules() -> dict[str, Any]:
     return rules
 
 
-def _remove_shape(match: re.Match[str]) -> str:
+def _mask_of(size: int) -> str:
+    return REMOVED + "*" * (size - len(REMOVED)) if size >= len(REMOVED) else "*" * size
+
+
+def _hide(text: str) -> str:
+    """The text with each character of a secret hidden; the same object if there is none."""
+    lowered = text.lower()
+    left = text.replace(_HIDDEN, "\ufffd") if _HIDDEN in text else text
+    for shape in shapes():
+        if not shape.hints or any(hint in lowered for hint in shape.hints):
+            left = shape.pattern.sub(_hide_shape, left)
+    if names().hints.search(lowered):
+        left = _hide_named(left)
+        left = _TOLD.sub(lambda match: _hide_shape(match) if _is_random(match["secret"]) else match[0], left)
+    return left if _HIDDEN in left else text
+
+
+def _hide_shape(match: re.Match[str]) -> str:
     # Patterns have one group, or several of which one matches; without any, all of the match goes.
     begin, end = match.span(match.lastgroup) if match.lastgroup else match.span()
     if match.string.startswith(REMOVED, begin):
         return match[0]
-    return match.string[match.start() : begin] + REMOVED + match.string[end : match.end()]
+    return match.string[match.start() : begin] + _HIDDEN * (end - begin) + match.string[end : match.end()]
 
 
-def _remove_named(text: str) -> str:
+def _hide_named(text: str) -> str:
     pieces: list[str] = []
     done = 0
     at = 0
@@ -180,8 +248,8 @@ def _remove_named(text: str) -> str:
             at = named.end("name")
             continue
         value = _VALUE.match(text, at)
-        if value is None:
-            continue
+        if value is None or (value.lastgroup in _OPEN and text[named.start() - 1 : named.start()] == value[0][:1]):
+            continue  # the name stands in quotes, and what seemed to open a value ends them
         begin, at = value.span(value.lastgroup or 0)
         if not _is_secret(name, text[begin:at]) or (
             text[at : at + 1] in ("[", "(") and _CODE.fullmatch(text, begin, at)
@@ -192,7 +260,7 @@ def _remove_named(text: str) -> str:
             if named.start() - line < _INDENT and not text[line : named.start()].strip(" \t-"):
                 end = text.find("\n", at)  # YAML: the value goes on to the end of its line
                 at = len(text) if end < 0 else end
-        pieces += (text[done:begin], REMOVED)
+        pieces += (text[done:begin], _HIDDEN * (at - begin))
         done = at
     return "".join((*pieces, text[done:])) if pieces else text
 

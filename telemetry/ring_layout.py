@@ -59,6 +59,9 @@ H_EVENT_HEAD = 3072  # number of events published
 H_DEFINITIONS_USED = 3136  # bytes of definitions published
 H_EVENTS_DROPPED = 3200  # events not written (level, fork, error)
 
+#: Characters of a word that is known as a secret only when it is whole (a password in a URL).
+LONGEST_WORD = 256
+
 WRITER_PYTHON = 1
 WRITER_C = 2
 
@@ -186,6 +189,17 @@ def pack_head(kind: int, op: int = 0, phase: int = 0, flags: int = 0, group: int
 def pack_signature(op: int, flags: int, dtype: int) -> int:
     """Pack what must agree between members of a collective, besides its bytes, into one word."""
     return op | flags << 8 | dtype << 16
+
+
+def cut_text(text: str, limit: int) -> str:
+    """At most so many characters, up to a place between two words: of half a secret nobody knows that it is one.
+
+    Where one word is longer than ``LONGEST_WORD``, or than half of the limit, so many of its characters are left out.
+    """
+    if len(text) <= limit:
+        return text
+    floor = limit - min(LONGEST_WORD, limit // 2)
+    return text[: max(floor, *(text.rfind(mark, floor, limit + 1) for mark in " \t\n,;&|"))]
 
 
 def format_ranks(ranks: list[int]) -> str:

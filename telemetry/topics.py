@@ -12,3 +12,6 @@ TOPIC_REQUESTS = "whichrank.requests"
 TOPIC_DLQ = "whichrank.dlq"
 #: Ticks and input_silent marks, so that a replay sees the same time; on Kafka also the cuts, which make one order.
 TOPIC_CLOCK = "whichrank.clock"
+
+#: Key of what people say on ``TOPIC_FINDINGS``: labels and plans. All else there is what operators have concluded.
+KEY_OF_PEOPLE = "people"

@@ -200,6 +200,33 @@ class Bucket(str, Enum):
     TELEMETRY = "telemetry"
 
 
+class TimeBucket(str, Enum):
+    """What a second of a job was spent on; every second is in exactly one of them (docs/accounting.md)."""
+
+    #: Waiting for machines.
+    QUEUED = "queued"
+    #: From the first process to the first step, and what a first step takes longer than a usual one; recompilation.
+    STARTING = "starting"
+    PRODUCTIVE = "productive"
+    #: Steps that were lost: done after the checkpoint from which the job went on.
+    REWORK = "rework"
+    CHECKPOINT_SAVE = "checkpoint_save"
+    CHECKPOINT_RESTORE = "checkpoint_restore"
+    DATA_STALL = "data_stall"
+    STRAGGLER_LOSS = "straggler_loss"
+    FAULT_BEFORE_DETECTION = "fault_before_detection"
+    FAULT_AFTER_DETECTION = "fault_after_detection"
+    #: From the end of the last step, or the first process to end, until the last process is gone.
+    SHUTDOWN = "shutdown"
+    #: From then until the next step, where an interruption was the reason.
+    RESTARTING = "restarting"
+    #: Asked for: evaluation, maintenance, from a stop that somebody wanted to the next start.
+    PLANNED = "planned"
+    #: Held and not used: GPUs of a job on which no rank runs.
+    SPARE = "spare"
+    UNKNOWN = "unknown"
+
+
 class Kind(str, Enum):
     """What happened; one per row of the table in docs/verdicts.md. Later work appends."""
 
@@ -224,6 +251,23 @@ class Kind(str, Enum):
     NODE_LOST = "node_lost"
     #: Every member is in a collective, and it does not end: the network, a device, nobody can tell whose.
     COLLECTIVE_STALLED = "collective_stalled"
+    #: Of several jobs, or of several attempts of one (docs/shared-causes.md).
+    APPLICATION_REPEATS = "application_repeats"
+    LEMON_NODE = "lemon_node"
+    SILENT_CORRUPTION = "silent_corruption"
+    SWITCH_FAULT = "switch_fault"
+    LINK_CONTENTION = "link_contention"
+    FABRIC_STALL = "fabric_stall"
+    POWER_COOLING = "power_cooling"
+    STORAGE_OVERLOAD = "storage_overload"
+    STORAGE_FULL = "storage_full"
+    SERVICE_OUTAGE = "service_outage"
+    ROLLOUT_FAULT = "rollout_fault"
+    PREEMPTION_CASCADE = "preemption_cascade"
+    PLANNED_MAINTENANCE = "planned_maintenance"
+    TELEMETRY_FAULT = "telemetry_fault"
+    #: Jobs share it for certain, but which of several causes it is does not follow from the evidence.
+    SHARED_CAUSE = "shared_cause"
 
 
 class Scope(str, Enum):
@@ -284,6 +328,23 @@ class Action(str, Enum):
     ASK_A_HUMAN = "ask_a_human"
 
 
+class Outcome(str, Enum):
+    """What became of an act of ``whichrank respond``; the last word of its event's name."""
+
+    #: Without --act: what would have been done.
+    WOULD = "would"
+    BEGUN = "begun"
+    DONE = "done"
+    #: It was so already; nothing was done.
+    ALREADY = "already"
+    FAILED = "failed"
+    REFUSED = "refused"
+    #: Begun in an earlier life, and nobody knows whether it was done. It is not done again.
+    UNFINISHED = "unfinished"
+    BREAKER_OPENED = "breaker_opened"
+    BREAKER_RESET = "breaker_reset"
+
+
 class EventName(str, Enum):
     """``event_name`` of the OTLP log records whichrank writes."""
 
@@ -327,3 +388,5 @@ class EventName(str, Enum):
     CHANGE = "whichrank.change"
     NODE_TOPOLOGY = "whichrank.node.topology"
     PROBE_LATE = "whichrank.probe.late"
+    #: What whichrank respond did or refused; its name goes on with the outcome.
+    RESPONSE = "whichrank.response"

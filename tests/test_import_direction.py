@@ -20,8 +20,25 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "agents": ({"telemetry", "transport", "diagnosis"}, {"numpy", "psutil", "opentelemetry", "pynvml"}),
     "transport": ({"telemetry"}, {"kafka", "confluent_kafka"}),
     "processors": ({"telemetry", "diagnosis"}, {"numpy", "tomli"}),
+    # Of the agents what reduces and words what was seen; neither rings, nor processes, nor the way to a bus.
+    "simulator": (
+        {
+            "telemetry",
+            "agents.collect_progress",
+            "agents.collectors",
+            "agents.drain",
+            "agents.group_identity",
+            "agents.health",
+            "agents.node_reports",
+            "agents.priority",
+            "agents.reduction",
+            "agents.ring_events",
+            "agents.user_frames",
+        },
+        {"numpy"},
+    ),
     "commands": (
-        {"telemetry", "instrumentation", "diagnosis", "agents", "transport", "processors"},
+        {"telemetry", "instrumentation", "diagnosis", "agents", "transport", "processors", "simulator"},
         {
             "numpy",
             "psutil",
@@ -34,6 +51,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "tomli",
             "typer",
             "torch",
+            "urllib3",
         },
     ),
 }
@@ -84,6 +102,19 @@ def upward_imports(folder: str, root: Path = ROOT) -> list[str]:
 @pytest.mark.parametrize("folder", ALLOWED)
 def test_no_upward_import(folder: str) -> None:
     assert upward_imports(folder) == []
+
+
+def test_only_the_program_knows_the_simulator() -> None:
+    """Nothing that judges can tell a simulated record from a real one."""
+    for folder in set(ALLOWED) - {"commands", "simulator"}:
+        for path in (ROOT / folder).rglob("*.py"):
+            assert not any(name.startswith("whichrank.simulator") for _, name in imports_of(path, ROOT)), path
+    users = {
+        path.relative_to(ROOT).parts[1]
+        for path in (ROOT / "commands").rglob("*.py")
+        if any(name.startswith("whichrank.simulator") for _, name in imports_of(path, ROOT))
+    }
+    assert users == {"bench", "simulate"}
 
 
 def test_an_upward_import_is_found(tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("telemetry", "instrumentation", "diagnosis", "agents", "transport", "processors", "commands")
+FOLDERS = ("telemetry", "instrumentation", "diagnosis", "agents", "transport", "processors", "simulator", "commands")
 #: Code alone would not do: the type marker, the incident's schema.
 ALSO = ("py.typed", "telemetry/incident.schema.json")
 #: What people mount and start; no code.
 DEPLOY = "deploy"
-COMPOSE = ("docker-compose.yml", "compose.tls.yaml", "compose.sasl.yaml", ".env.example")
+COMPOSE = ("docker-compose.yml", "compose.tls.yaml", "compose.sasl.yaml", "compose.nvidia.yaml", ".env.example")
 
 
 @pytest.fixture(scope="module")

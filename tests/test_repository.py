@@ -114,7 +114,8 @@ def test_links_between_documents_lead_somewhere(document: str) -> None:
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_files_named_in_documents_exist(document: str) -> None:
     """`processors/runner.py` in a document is a promise."""
-    folders = "telemetry|instrumentation|agents|transport|processors|commands|deploy|tests|benchmarks|requirements|docs"
+    folders = "telemetry|instrumentation|agents|transport|processors|simulator|commands|deploy|tests|benchmarks"
+    folders += "|requirements|docs"
     named = set(re.findall(rf"`((?:{folders})/[\w./-]*)`", (ROOT / document).read_text()))
     assert sorted(name for name in named if not (ROOT / name).exists()) == []
 

@@ -24,8 +24,9 @@ class NodeOptions:
     """What can be set of collectors.
 
     kernel_log: a file, "" the first of the usual ones. write_folders: absolute. versions_file: what was installed when
-    last looked, "" from now on. topology_file: where each node stands. job_logs: patterns of files, beside what ranks
-    have open as standard output and error. withheld: names of ``agents.withheld``; what does not leave the node.
+    last looked, "" from now on. topology_file: where each node stands. kubernetes_node_file: this one as JSON, "" none.
+    job_logs: patterns of files, beside what ranks have open as standard output and error. withheld: names of
+    ``agents.withheld``; what does not leave the node.
     """
 
     collect: frozenset[str] = frozenset(NAMES)
@@ -33,6 +34,7 @@ class NodeOptions:
     write_folders: tuple[str, ...] = ()
     versions_file: str = ""
     topology_file: str = ""
+    kubernetes_node_file: str = ""
     job_logs: tuple[str, ...] = ()
     withheld: frozenset[str] = frozenset()
 

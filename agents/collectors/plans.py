@@ -36,7 +36,11 @@ def node_plans(options: NodeOptions, rank_processes: Callable[[], Mapping[int, I
         ),
         Plan(name="host", factory=".host.host:HostCollector", options={"pids": pids}),
         Plan(name="processes", factory=".processes.processes:ProcessCollector", options={"ranks": ranks}),
-        Plan(name="scheduler", factory=".surroundings.scheduler:SchedulerCollector"),
+        Plan(
+            name="scheduler",
+            factory=".surroundings.scheduler:SchedulerCollector",
+            options={"node_file": options.kubernetes_node_file},
+        ),
         Plan(
             name="versions",
             factory=".surroundings.versions:VersionsCollector",

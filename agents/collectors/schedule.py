@@ -155,15 +155,19 @@ class NodeTelemetry:
             self._report(line)
 
     def _own_points(self, now: Moment) -> list[Point]:
-        points = []
+        points: list[Point] = []
         for look in self._looks:
-            where = {"whichrank.collector": look.name}
-            points.append(Point(name=METRIC_LATE, value=look.late_s(now), attributes=where, time_ns=now.wall_ns))
-            count = float(self._failures[look.name])
-            points.append(Point(name=METRIC_FAILURES, value=count, attributes=where, time_ns=now.wall_ns))
-            watching = float(look.sees and not look.late_s(now))
-            points.append(Point(name=METRIC_WATCHING, value=watching, attributes=where, time_ns=now.wall_ns))
+            late_s = look.late_s(now)
+            sees = look.sees and not late_s
+            points += own_points(look.name, now, late_s=late_s, failures=self._failures[look.name], sees=sees)
         return points
+
+
+def own_points(collector: str, now: Moment, *, late_s: float, failures: int, sees: bool) -> list[Point]:
+    """What is told of a collector itself."""
+    told = ((METRIC_LATE, late_s), (METRIC_FAILURES, float(failures)), (METRIC_WATCHING, float(sees)))
+    where = {"whichrank.collector": collector}
+    return [Point(name=name, value=value, attributes=where, time_ns=now.wall_ns) for name, value in told]
 
 
 class _Look:

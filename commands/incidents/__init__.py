@@ -1,4 +1,4 @@
-"""``whichrank incidents list|show|export``: what was found, and all that is known of one incident in one file.
+"""``whichrank incidents list|show|export|label``: what was found, all that is known of one incident, what people say.
 
 Flags only; each command is a module beside this one and is imported when it is called.
 """
@@ -86,6 +86,28 @@ def export_command(
 
     with _one_line():
         export_incident(_source(run, kafka, pairs, config), incident, out=out, force=force, as_json=as_json)
+
+
+@incidents_app.command("label")
+def label_command(
+    incident: Annotated[str, ID],
+    cause: Annotated[str, typer.Option(metavar="WHAT", help="what it was: node=NAME, application, or any word")] = "",
+    wrong: Annotated[bool, typer.Option("--wrong", help="what the incident says is not so")] = False,
+    run: Annotated[Path | None, FROM] = None,
+    kafka: Annotated[str | None, KAFKA] = None,
+    as_json: Annotated[bool, JSON] = False,
+    pairs: Annotated[list[str] | None, PAIRS] = None,
+    config: Annotated[Path | None, CONFIG] = None,
+) -> None:
+    """Say what it was: it stands in the incident, and counts in the history of its nodes.
+
+    A wrong incident takes its count back; node=NAME counts against that node
+    alone; another cause against none.
+    """
+    from .label import label_incident
+
+    with _one_line():
+        label_incident(_source(run, kafka, pairs, config), incident, cause=cause, wrong=wrong, as_json=as_json)
 
 
 class _one_line:  # reads as a statement

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -61,6 +61,10 @@ class Source(Protocol):
 
     def run(self) -> dict[str, Any] | None:
         """run.json; None where there is none."""
+        ...
+
+    def label(self, document: Document, label: Mapping[str, Any]) -> None:
+        """Keep what a person says of this incident. Raises Unusable, KafkaTrouble."""
         ...
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...agents.flight_dumps import DUMP_BYTES
+from ...agents.gate import pack_again, unpack
 from ...processors.cluster.operator import FILES_TO_ASK, MOST_ASKED_FOR_FILES, NOTHING_TO_ASK
 from ...telemetry.vocabulary import Bucket, Kind
 from .chosen import Chosen, KeptFile
@@ -28,6 +28,8 @@ _KINDS: tuple[tuple[str, str, str], ...] = (
     (".ring.gz", "ring", "ring"),
     (".log", "log_tail", "end of its output"),
 )
+#: By the end of a name: the form of evidence that it is; any other is a text.
+_FORMS = ((".dump.gz", "dump.gz"), (".ring-events.gz", "ring-events.gz"), (".ring.gz", "ring.gz"))
 _WHY_MISSING = {
     "stack": "it moved on, had ended, or could not be read (py-spy missing, no right to trace)",
     "log_tail": "its output goes to a pipe or a terminal, or it had ended before it was known",
@@ -96,7 +98,7 @@ def _places(file: KeptFile) -> Iterator[Entry]:
     action, what = next(((a, w) for end, a, w in _KINDS if found["rest"].endswith(end)), ("", "evidence"))
     folder, content = f"rank-{rank:05d}", file.content
     if action == "flight_recorder":
-        raw = _unpack(content)
+        raw = unpack(content, DUMP_BYTES)
         if raw is not None:
             name = rest.removesuffix(".dump.gz").lstrip(".") or "dump"
             for path in (f"flight-recorder/{name}", f"flight-recorder/{launch}-{pid}/{name}"):
@@ -106,14 +108,10 @@ def _places(file: KeptFile) -> Iterator[Entry]:
         yield Entry(path=path, content=content, what=what, action=action, rank=rank)
 
 
-def _unpack(content: bytes) -> bytes | None:
-    """None for what is no whole gzip of a dump's size."""
-    unpacker = zlib.decompressobj(wbits=31)
-    try:
-        raw = unpacker.decompress(content, DUMP_BYTES + 1)
-    except zlib.error:
-        return None
-    return raw if unpacker.eof and len(raw) <= DUMP_BYTES else None
+def without_secrets(file: KeptFile) -> KeptFile:
+    """The file as it may go to somebody else; empty if nobody can look into it. An earlier release may have kept it."""
+    form = next((form for end, form in _FORMS if file.name.endswith(end)), "text")
+    return replace(file, content=pack_again(file.content, form))
 
 
 def find_missing(chosen: Chosen, entries: Iterable[Entry]) -> list[Missing]:

@@ -13,11 +13,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ...telemetry.redaction import redact_bytes as redact
+from ...telemetry.redaction import redact, redact_data
 from ..run import say
 from ..run_directory import Unusable
 from .chosen import Chosen, Source, choose
-from .contents import Entry, Missing, arrange, find_missing
+from .contents import Entry, Missing, arrange, find_missing, without_secrets
 from .words import readme
 
 SCHEMA = 1
@@ -31,10 +31,12 @@ def export_incident(source: Source, wanted: str, *, out: Path | None, force: boo
     path = out or Path(f"incident-{id_}.tar.gz")
     if os.path.lexists(path) and not force:
         raise Unusable(f"{path}: exists already; choose another --out, or --force")
-    entries = arrange(source.evidence(chosen), chosen)
+    kept = [without_secrets(file) for file in source.evidence(chosen)]
+    problems = [*source.problems, *(f"{file.name}: damaged, and left out" for file in kept if not file.content)]
+    entries = arrange((file for file in kept if file.content), chosen)
     missing = find_missing(chosen, entries)
     entries = [*_own_entries(chosen, source.run(), entries, missing), *entries]
-    manifest = _manifest(chosen, entries, missing, source.problems)
+    manifest = _manifest(chosen, entries, missing, problems)
     entries.append(Entry(path=MANIFEST, content=_json(manifest), what="sizes and hashes"))
     archive = pack(f"incident-{id_}", entries, int(chosen.last["times"].get("detected") or 0))
     try:
@@ -47,7 +49,7 @@ def export_incident(source: Source, wanted: str, *, out: Path | None, force: boo
         return
     if not id_.startswith(wanted):
         say(f"{wanted} went into incident {id_}; this is that one")
-    for problem in source.problems:
+    for problem in problems:
         say(problem)
     print(f"{path}: {len(entries)} files, {len(archive)} bytes")
     for each in missing:
@@ -73,15 +75,15 @@ def _own_entries(
 ) -> list[Entry]:
     document = {
         "schema": SCHEMA,
-        "incident": without_secrets(chosen.last),
-        "revisions": [without_secrets(each) for each in chosen.revisions],
-        "merged": [without_secrets(each) for each in chosen.merged],
+        "incident": redact_data(chosen.last),
+        "revisions": [redact_data(each) for each in chosen.revisions],
+        "merged": [redact_data(each) for each in chosen.merged],
     }
     files = [f"{'incident.json':<44} all revisions", f"{MANIFEST:<44} sizes, hashes, what is missing"]
     files += [f"{entry.path:<44} {entry.what}, {len(entry.content)} bytes" for entry in evidence]
     text = readme(chosen, run, files, [str(each) for each in missing])
     return [
-        Entry(path="README.txt", content=redact(text.encode("utf-8", "replace")), what="the incident in words"),
+        Entry(path="README.txt", content=redact(text).encode("utf-8", "replace"), what="the incident in words"),
         Entry(path="incident.json", content=_json(document), what="all revisions"),
     ]
 
@@ -106,15 +108,6 @@ def _manifest(chosen: Chosen, entries: list[Entry], missing: list[Missing], prob
         "missing": [{"what": each.what, "who": each.who, "why": each.why} for each in missing],
         "problems": list(problems),
     }
-
-
-def without_secrets(value: Any) -> Any:
-    """JSON data with its texts redacted: of an exception's message nobody knows what it holds."""
-    if isinstance(value, str):
-        return redact(value.encode("utf-8", "surrogatepass")).decode("utf-8", "replace")
-    if isinstance(value, dict):
-        return {name: without_secrets(item) for name, item in value.items()}
-    return [without_secrets(item) for item in value] if isinstance(value, list) else value
 
 
 def _json(value: Any) -> bytes:

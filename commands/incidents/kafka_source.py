@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...agents.evidence import kept_name
@@ -16,6 +16,7 @@ from ...telemetry.vocabulary import EventName
 from ...transport.kafka_client import Client
 from ...transport.kafka_read import read_whole
 from .chosen import MAX_BYTES, Chosen, KeptFile, belongs
+from .label import send_label
 
 #: What was seen so long before an incident's onset may belong to it.
 _BEFORE_S = 60.0
@@ -72,6 +73,9 @@ class KafkaSource:
 
     def run(self) -> dict[str, Any] | None:
         return None
+
+    def label(self, document: Document, label: Mapping[str, Any]) -> None:
+        send_label(self._client, label, str(document.get("cluster") or ""))
 
 
 def _stacks(value: bytes, job: str) -> Iterator[KeptFile]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ...telemetry.incident import Document
 from ..incident_log import read_lines
+from ..labels import LABELS_FILE, append_label, read_labels, with_labels
 from ..run_directory import EVIDENCE_FOLDER, INCIDENTS_FILE, RunDirectory, Unusable
 from .chosen import MAX_BYTES, Chosen, KeptFile, belongs
 
@@ -21,7 +23,7 @@ class RunSource:
 
     def __init__(self, path: Path | None) -> None:
         """None: the newest run below ``whichrank-out``. Raises Unusable."""
-        self._directory = RunDirectory(path or _newest_run())
+        self._directory = RunDirectory(path or newest_run())
         self.where = str(self._directory.path)
         self.problems: list[str] = []
 
@@ -36,7 +38,13 @@ class RunSource:
         for number, line, document in lines:
             if document is None and line.strip():
                 self.problems.append(f"{path}: line {number} is no incident document, and left out")
-        return [document for _, _, document in lines if document is not None]
+        documents = [document for _, _, document in lines if document is not None]
+        try:
+            labels, _ = read_labels(self._directory.path)
+        except OSError as error:
+            self.problems.append(f"{self._directory.path / LABELS_FILE}: {error.strerror or error}")
+            return documents
+        return with_labels(documents, labels)
 
     def evidence(self, chosen: Chosen) -> list[KeptFile]:
         files: list[KeptFile] = []
@@ -66,6 +74,9 @@ class RunSource:
             self.problems.append(str(unusable))
             return None
 
+    def label(self, document: Document, label: Mapping[str, Any]) -> None:
+        append_label(self._directory.path, label, str(document.get("cluster") or ""))
+
     def _listing(self, folder: Path) -> list[os.DirEntry[str]]:
         try:
             with os.scandir(folder) as entries:
@@ -78,7 +89,7 @@ class RunSource:
         return sorted((entry for entry in found if not entry.name.startswith(".")), key=lambda entry: entry.name)
 
 
-def _newest_run() -> Path:
+def newest_run() -> Path:
     """Raises Unusable."""
     runs: list[tuple[int, str]] = []
     try:

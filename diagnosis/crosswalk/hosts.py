@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
+from ...telemetry.records import Point
 from ..data_file import read_toml
 
 #: "http://10.0.0.5:9100/metrics", "node-1:9400", "[fd00::1]:9100".
 _SCHEME = re.compile(r"^[a-z][a-z0-9+.-]{0,20}://", re.IGNORECASE)
 _MAX_NAME = 253
 _INSTANCE = "service.instance.id"
+SCRAPED_HOST = "whichrank.scraped.host"
 
 
 @cache
@@ -32,6 +34,23 @@ def host_of(text: str) -> str:
     if not host or len(host) > _MAX_NAME or host in table["ignored"] or any(c.isspace() for c in host):
         return ""
     return "" if any(exporter in host for exporter in table["exporters"]) else host
+
+
+def scraped_host_labels() -> Mapping[str, str]:
+    """Metrics by which an exporter says where it runs -> the label that has the host's name."""
+    labels: Mapping[str, str] = _table()["scraped_host"]
+    return labels
+
+
+def with_scraped_host(resource: Mapping[str, object], points: Iterable[Point]) -> Mapping[str, object]:
+    """The resource of one scrape, with the name that the exporter itself has for its host, if it says one.
+
+    A target at 127.0.0.1 has no other name, and one behind an address none that people know.
+    """
+    labels = scraped_host_labels()
+    said = (point.attributes.get(labels[point.name]) for point in points if point.name in labels)
+    host = next((text for text in said if isinstance(text, str) and text), "")
+    return {**resource, SCRAPED_HOST: host} if host else resource
 
 
 def entity_of(

@@ -4,6 +4,7 @@
     entity = "node"                    # node | switch | storage | fabric; a rule may say another
     device = ["{UUID}", "gpu{gpu}"]    # the first whose labels are all there; absent: the metric has no device
     device_attribute = "hw.id"         # the attribute that holds it
+    ignored = { device = "veth.*" }    # points with such a whole label are left out
     [[rule]]
     names = ["DCGM_FI_DEV_GPU_UTIL"]   # as the exporter gives them
     metric = "hw.gpu.utilization"      # of telemetry/node_metrics
@@ -43,6 +44,7 @@ class Rule:
     device_attribute: str
     one_if: float | None
     at_least: float | None
+    ignored: Mapping[str, re.Pattern[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ def sources() -> Mapping[str, _Source]:
 def _read(table: Mapping[str, Any]) -> _Source:
     source = table["source"]
     is_path, is_letters = source.get("path", False), source.get("letters", False)
+    ignored = {label: re.compile(text) for label, text in source.get("ignored", {}).items()}
     rules: dict[str, Rule] = {}
     for entry in table["rule"]:
         rule = Rule(
@@ -76,6 +79,7 @@ def _read(table: Mapping[str, Any]) -> _Source:
             device_attribute=entry.get("device_attribute", source.get("device_attribute", "")),
             one_if=entry.get("one_if"),
             at_least=entry.get("at_least"),
+            ignored=ignored,
         )
         for name in entry["names"]:
             spelt = _letters(name) if is_letters else name

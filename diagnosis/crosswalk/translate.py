@@ -22,7 +22,7 @@ _DESCRIPTIONS = ("node_desc", "node_description", "node_name", "device_name", "d
 
 
 class Crossed(NamedTuple):
-    """``entity_id``: as ``hosts`` finds it. The point's name is one of telemetry/node_metrics."""
+    """``entity_id``: as ``hosts`` finds it, "" if nothing names one. The point is one of telemetry/node_metrics."""
 
     entity_kind: Scope
     entity_id: str
@@ -39,7 +39,7 @@ def crosswalk(
     start_ns: int = 0,
     aliases: Mapping[str, str] | None = None,
 ) -> Crossed | None:
-    """None: a metric that nobody here knows, of nobody, or without a value.
+    """None: a metric that nobody here knows, of a device that is none, or without a value.
 
     attributes: of the point, resource: of whoever sent it, as OTLP has them. aliases: see ``hosts.entity_of``.
     """
@@ -49,9 +49,9 @@ def crosswalk(
     ours_value = value * rule.factor if rule.one_if is None else float(value == rule.one_if)
     if not (math.isfinite(value) and math.isfinite(ours_value)):
         return None
-    kind, entity, port_device = _entity(rule, attributes, resource, aliases or {})
-    if not entity:
+    if any(form.fullmatch(str(attributes.get(label, ""))) for label, form in rule.ignored.items()):
         return None
+    kind, entity, port_device = _entity(rule, attributes, resource, aliases or {})
     ours: dict[str, str] = {}
     if rule.device:
         device = next((text for text in (_filled(form, attributes) for form in rule.device) if text), "")

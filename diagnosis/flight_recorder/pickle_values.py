@@ -74,8 +74,11 @@ def load_pickle(data: bytes) -> object:
     return value
 
 
-def check_opcodes(data: bytes) -> int:
-    """The end of the pickle, if all that it does is to make plain values. Raises BadPickle."""
+def check_opcodes(data: bytes, texts: list[tuple[int, int]] | None = None) -> int:
+    """The end of the pickle, if all that it does is to make plain values. Raises BadPickle.
+
+    texts: takes where each text or string of bytes begins and ends.
+    """
     if data.count(b"]") + data.count(b"}") + data.count(b"\x8f") > MAX_CONTAINERS:
         raise BadPickle(f"has more than {MAX_CONTAINERS} containers")
     at, tuples, size = 0, 0, len(data)
@@ -96,6 +99,8 @@ def check_opcodes(data: bytes) -> int:
             if length > size - at - 1 - width or (op in _LONGS and length > MAX_LONG_BYTES):
                 raise BadPickle(f"is cut or damaged: {_OPCODES[op]} of {length} bytes at byte {at} of {size}")
             at += 1 + width + length
+            if texts is not None and op not in _LONGS:
+                texts.append((at - length, at))
         elif op == _FRAME:
             if int.from_bytes(data[at + 1 : at + 9], "little") > size - at - 9:
                 raise BadPickle(f"is cut or damaged: a frame at byte {at} goes past its end")

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import BinaryIO
 
+from ..word_gate import WordGate
 from .episodes import Episodes, Wave
 from .model import Episode, Line, Progress, Verdict
 from .prefix import read_lines
 from .progress import first_progress, last_progress, progress_of
-from .scan import Gate, scan
+from .scan import scan
 from .statements import Statements
 from .stream import make_gate
 from .verdict import judge
@@ -79,7 +80,7 @@ def read_job_logs(sources: Iterable[Source]) -> JobLog:
 
 
 @cache
-def gate() -> Gate:
+def gate() -> WordGate:
     return make_gate()
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 
+from ..word_gate import WordGate
 from .model import Line, Witness
 from .prefix import read_lines
-from .scan import Gate, scan
+from .scan import scan
 from .statements import Statements
 from .taxonomy import gate_words
 
@@ -19,7 +20,7 @@ from .taxonomy import gate_words
 class LogStream:
     """One file. rank, node: whose it is, where its lines do not say so. Not for several threads at once."""
 
-    def __init__(self, gate: Gate, *, rank: int | None = None, node: str | None = None) -> None:
+    def __init__(self, gate: WordGate, *, rank: int | None = None, node: str | None = None) -> None:
         self._gate = gate
         self._rank = rank
         self._node = node
@@ -63,6 +64,6 @@ class LogStream:
         return replace(line, rank=rank, node=line.node or self._node)
 
 
-def make_gate() -> Gate:
+def make_gate() -> WordGate:
     """The words of all rules; some milliseconds to make, so one for all streams."""
-    return Gate(gate_words())
+    return WordGate(gate_words(), folds_case=True)

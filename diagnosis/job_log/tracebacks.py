@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
+from ...telemetry.ring_layout import cut_text
 from .model import Frame, Line
 from .prefix import TRACEBACK
 
@@ -195,7 +196,7 @@ class Tracebacks:
             last.more += 1
             if set(text) <= set("+-0123456789. "):
                 return True
-            last.message += "\n" + text[:500]
+            last.message += "\n" + cut_text(text, 500)
             return True
         return False
 

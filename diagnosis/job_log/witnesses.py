@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from ...telemetry.ring_layout import cut_text
 from .model import Collective, FailureClass, Form, Line, Rank, Role, Witness
 from .prefix import LOUD_LEVELS, QUIET_LEVELS, node_in, rank_in, whom_in
 from .taxonomy import exception_types, failure_classes, fallback_types, frame_rules, rules
@@ -143,7 +144,7 @@ def _witness(line: Line, failure: FailureClass | None, role: Role, form: Form, t
         failure=failure,
         role=role,
         form=Form.LAUNCHER if is_report else form,
-        text=text[:KEPT_CHARS],
+        text=cut_text(text, KEPT_CHARS),
         rule=rule,
         first_line=line.number,
         wraps=is_report,

@@ -45,22 +45,20 @@ def read_log(reader: KernelLogReader, stream: Readable) -> Iterator[KernelEvent]
 def _read_block(reader: KernelLogReader, scan: LiteralScan, block: bytes) -> Iterator[KernelEvent]:
     """Whole lines. After a line that began something the next ones are read too, as long as the reader wants them."""
     at = 0
-    if reader.wants_next:
-        at = yield from _read_on(reader, block, at)
     for begin, end, literals in scan.lines(block):
-        if begin < at:
-            continue
+        if reader.wants_next:
+            at = yield from _read_on(reader, block, at, begin)
         yield from reader.read(_text(block, begin, end), literals=literals)
         at = end + 1
-        if reader.wants_next:
-            at = yield from _read_on(reader, block, at)
+    yield from _read_on(reader, block, at, len(block))
 
 
-def _read_on(reader: KernelLogReader, block: bytes, at: int) -> Generator[KernelEvent, None, int]:
-    while at < len(block) and reader.wants_next:
-        end = block.find(b"\n", at)
-        end = len(block) if end < 0 else end
-        yield from reader.read(_text(block, at, end))
+def _read_on(reader: KernelLogReader, block: bytes, at: int, until: int) -> Generator[KernelEvent, None, int]:
+    """Lines without any literal, which count by where they stand."""
+    while at < until and reader.wants_next:
+        end = block.find(b"\n", at, until)
+        end = until if end < 0 else end
+        yield from reader.read(_text(block, at, end), literals=())
         at = end + 1
     return at
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from ...telemetry.ring_layout import cut_text
 from ...telemetry.vocabulary import Action, CausalRole
 
 
@@ -111,7 +112,7 @@ class Stamp:
     host: str = ""
 
     def on(self, event: KernelEvent) -> KernelEvent:
-        text = event.text[:TEXT_CHARACTERS]
+        text = cut_text(event.text, TEXT_CHARACTERS)
         return replace(event, time_s=self.time_s, monotonic_s=self.monotonic_s, host=self.host, text=text)
 
     def until(self, later: Stamp) -> float | None:

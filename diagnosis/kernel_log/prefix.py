@@ -43,7 +43,11 @@ def unwrap(text: str, calendar: Calendar) -> Line:
     line = Line(text=text)
     for _ in range(MAX_WRAPPERS):
         rest = line.text.lstrip(" \t\x00\ufeff")
-        strippers = _BY_FIRST.get(rest[:1], _DIGITS if rest[:1].isdigit() else _WORDS)
+        strippers = _BY_FIRST.get(rest[:1])
+        if strippers is None:
+            strippers = _DIGITS if rest[:1].isdigit() else _WORDS
+            if strippers is _WORDS and not _ANY_WORD.match(rest):
+                break  # the message itself, in most lines
         for pattern, take in strippers:
             found = pattern.match(rest)
             if found is not None:
@@ -196,5 +200,7 @@ _WORDS = _strippers(
     (rf"(?:(?P<host>[A-Za-z0-9][\w.:-]{{0,254}}) )?{_PROGRAM}(?:\[\d{{1,10}}\])?: ?", _tag),
     (r"(?P<host>[A-Za-z0-9][\w.-]{0,254}) (?P<tag>kernel) ?(?=\[ *\d)", _tag),
 )
+#: Whether any of them matches, asked once.
+_ANY_WORD = re.compile("|".join(f"(?:{re.sub(r'[(][?]P<[a-z]+>', '(?:', pattern.pattern)})" for pattern, _ in _WORDS))
 _BRACE = _strippers((r"\{(?=\s*\")", _json))
 _BY_FIRST: dict[str, tuple[_Stripper, ...]] = {"[": _BRACKET, "<": _ANGLE, "{": _BRACE}

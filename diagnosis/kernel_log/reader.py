@@ -74,6 +74,7 @@ class KernelLogReader:
         self._bus = BusFollower()
         self._napi = NapiFollower()
         self._followers = (self._oom, self._panic, self._bus, self._napi)
+        self._beginnings = frozenset((*OomFollower.WORDS, *PanicFollower.WORDS, *BusFollower.WORDS))
         self._is_following = False
         self._xids: OrderedDict[tuple[str, str], list[tuple[str, Stamp]]] = OrderedDict()
         self._lost: OrderedDict[tuple[str, str], Stamp] = OrderedDict()
@@ -129,13 +130,12 @@ class KernelLogReader:
         unwrapped = unwrap(line, self._calendar)
         if unwrapped.is_continuation:
             return ()
-        stamp = self._stamp(unwrapped, now_s)
         events: list[KernelEvent] = []
         if unwrapped.is_decoded:
             literals = self._words
         program = f"{unwrapped.tag}: " if unwrapped.tag else ""
         for part in unwrapped.text.splitlines():
-            events += self._read_text(program + part.strip(), literals, stamp)
+            events += self._read_text(program + part.strip(), literals, unwrapped, now_s)
         return events
 
     def flush(self) -> Sequence[KernelEvent]:
@@ -143,26 +143,38 @@ class KernelLogReader:
         self._is_following = False
         return [event for follower in self._followers for event in follower.flush()]
 
-    def _read_text(self, text: str, literals: Sequence[str], stamp: Stamp) -> list[KernelEvent]:
+    def _read_text(self, text: str, literals: Sequence[str], line: Line, now_s: float | None) -> Sequence[KernelEvent]:
+        """One line of ``line``'s text. Most say nothing: when and where it was is made out only for those that do."""
         self._oops_lines_left = max(0, self._oops_lines_left - 1)
         hits = [word for word in literals if word in text]
-        events: list[KernelEvent] = []
-        if self._is_following or hits:
-            events += self._follow(text, hits, stamp)
-        if not hits or events:
-            return self._judged(events, stamp)
+        if self._is_following or not self._beginnings.isdisjoint(hits):
+            stamp = self._stamp(line, now_s)
+            if events := self._follow(text, hits, stamp):
+                return self._judged(events, stamp)
+        if not hits:
+            return ()
         if _XID_WORD in hits:
-            found = parse_xid(text, self._driver_major) or parse_sxid(text)
-            return self._judged([stamp.on(found)] if found else [], stamp)
-        self._learn(text, stamp.host)
-        rules = list({rule.order: rule for word in hits for rule in self._index.get(word, ())}.values())
-        if len(rules) > 1:
-            rules.sort(key=_order)
+            event = parse_xid(text, self._driver_major) or parse_sxid(text)
+        else:
+            self._learn(text, line.host)
+            event = self._first_match(text, hits)
+        if event is None or not self._is_awaited(event, line.host):
+            return ()
+        stamp = self._stamp(line, now_s)
+        return self._judged([stamp.on(event)], stamp)
+
+    def _first_match(self, text: str, hits: Sequence[str]) -> KernelEvent | None:
+        """By the first of the rules that asked for one of these words."""
+        rules = self._index.get(hits[0], [])
+        if len(hits) > 1:
+            rules = sorted(
+                {rule.order: rule for word in hits for rule in self._index.get(word, ())}.values(), key=_order
+            )
         for rule in rules:
             event = match(rule, text)
             if event is not None:
-                return self._judged([stamp.on(event)], stamp)
-        return []
+                return event
+        return None
 
     def _follow(self, text: str, hits: Sequence[str], stamp: Stamp) -> list[KernelEvent]:
         events: list[KernelEvent] = []
@@ -181,6 +193,8 @@ class KernelLogReader:
         return events
 
     def _learn(self, text: str, host: str) -> None:
+        if "NVRM" not in text:
+            return
         if (driver := _DRIVER.search(text)) is not None:
             self._driver_major = int(driver[1])
         elif (gpu := _UUID.search(text)) is not None and (address := canonical_pci(gpu["pci"])) is not None:
@@ -205,8 +219,6 @@ class KernelLogReader:
             elif event.event == SOFT_LOCKUP:
                 self._napi.begin(event)
                 self._is_following = True
-            if not self._is_awaited(event, stamp.host):
-                continue
             kept.append(event)
         return kept
 

@@ -13,9 +13,12 @@ from typing import Any
 
 from ...telemetry.incident import Document, complete_document
 from ...telemetry.vocabulary import Bucket, Change, IncidentState, Kind, Severity
+from .advice import advise
 from .application import by_elimination, evidence_of
 from .causes import Body, detected_of, kind_of, leading, onset_of
 from .explain import apply, explain
+from .failures import Row
+from .joining import SHARED_KINDS, cost_key, joint_of_document, overlay
 from .merging import merge_evidence, merge_ruled_out, merge_suspects
 
 #: Findings kept per incident; the first and the latest matter, a flood in between does not.
@@ -36,6 +39,10 @@ _OF_FINDINGS = (
     "confidence",
     "job",
 )
+#: Of what an incident has cost. While it is open it is told anew when it has grown by this factor, and is not small.
+GROWTH, SMALLEST_COST_S = 2.0, 60.0
+#: Once it is over, when it differs by this share: the restart is accounted for after it.
+OVER_SHARE = 0.01
 _SEVERITY_ORDER = [Severity.INFO.value, Severity.TICKET.value, Severity.PAGE.value]
 
 
@@ -74,6 +81,23 @@ class Case:
     watched: dict[str, list[str]] | None = None
     #: When that is asked (the bus's nanoseconds); 0: nothing of this kind has happened yet.
     settles_ns: int = 0
+    #: What its findings are charged with, in GPU-nanoseconds; when that is told (the bus's ns), 0: nothing new.
+    gpu_ns: int = 0
+    cost_due_ns: int = 0
+    #: What several jobs share (``shared``): this one leads, and says these fields for all; or it has joined its leader
+    #: (``merged_into``), and goes on hearing of its own job.
+    joint: dict[str, Any] | None = None
+    #: Where it leads: what the others' incidents are charged with, GPU-nanoseconds by ``cost_key``.
+    shared_ns: dict[str, int] = field(default_factory=dict)
+    #: It was over before its cause was known to be shared: the leader counts what it has cost, once for all.
+    charged_to: str | None = None
+    has_joined: bool = False
+    #: Its page waits: {until, because}. It was announced: the evidence of it. Its nodes' clocks are doubtful: why.
+    hold: dict[str, Any] | None = None
+    plan: dict[str, Any] | None = None
+    clock_note: dict[str, Any] | None = None
+    #: What a person has said of it.
+    label: dict[str, Any] | None = None
     #: Known only as it was published: its one contribution has no key yet.
     adopted: bool = False
 
@@ -82,6 +106,7 @@ class Case:
         """The case behind a published document, as far as that tells it. Raises KeyError for what is no document."""
         job, times = document["job"], document["times"]
         body = {name: document.get(name) for name in _OF_FINDINGS}
+        is_joint = document.get("kind") in {kind.value for kind in SHARED_KINDS}
         contribution = Contribution(
             key="",
             cleared=document["state"] != IncidentState.OPEN.value,
@@ -101,6 +126,11 @@ class Case:
             job_now=job.get("now"),
             earlier_incidents=int((document.get("history") or {}).get("suspect_incidents") or 0),
             document=dict(document),
+            gpu_ns=_own_gpu_ns(document, is_joint=is_joint),
+            charged_to=(document.get("cost") or {}).get("charged_to"),
+            joint=joint_of_document(document) if is_joint else None,
+            has_joined=document.get("merged_into") is not None,
+            label=document.get("label"),
             adopted=True,
         )
 
@@ -110,12 +140,24 @@ class Case:
         self.adopted = False
 
     @property
+    def line(self) -> str:
+        """What its attempts count as one of: the run, or the job where no run is known."""
+        return self.run or self.job
+
+    @property
+    def is_gone(self) -> bool:
+        """Another incident of its own job has taken it over."""
+        return self.merged_into is not None and not self.has_joined
+
+    @property
     def causes(self) -> list[Contribution]:
         return [c for c in self.contributions if not c.consequence]
 
     @property
     def primary(self) -> Body:
         """The body that names the cause."""
+        if len(self.contributions) == 1:
+            return self.contributions[0].body
         causes = [c.body for c in self.causes]
         return causes[leading(causes)]
 
@@ -127,12 +169,23 @@ class Case:
 
     @property
     def resolved_at(self) -> float | None:
-        """Unix seconds at which it ended, None while it is open."""
+        """Unix seconds at which it ended for its own job, None while it is open."""
         if self.ended is not None:
             return self.ended
         if any(not c.cleared for c in self.causes):
             return None
         return max(_resolved(c) for c in self.causes)
+
+    @property
+    def costs(self) -> dict[str, int]:
+        """GPU-nanoseconds by ``cost_key``: its own, and of those that it leads."""
+        own = {cost_key(self.job, self.attempt): self.gpu_ns} if self.gpu_ns else {}
+        return {key: own.get(key, 0) + self.shared_ns.get(key, 0) for key in {**own, **self.shared_ns}}
+
+    @property
+    def over_at(self) -> float | None:
+        """The same for all jobs that share its cause."""
+        return self.resolved_at if self.joint is None else self.joint["resolved"]
 
     def find(self, key: str) -> Contribution | None:
         return next((c for c in self.contributions if c.key == key), None)
@@ -151,7 +204,18 @@ class Case:
     def unpack(cls, row: bytes) -> Case:
         fields = json.loads(row)
         fields["contributions"] = [Contribution(**c) for c in fields["contributions"]]
-        return cls(**fields)
+        return cls(**{name: value for name, value in fields.items() if name in cls.__slots__})
+
+
+def _own_gpu_ns(document: Mapping[str, Any], *, is_joint: bool) -> int:
+    """What its own job was charged with; of a joint incident the whole is the sum over its jobs."""
+    cost = document.get("cost") or {}
+    if is_joint:
+        job = document["job"]
+        rows = document.get("jobs") or ()
+        own = (row for row in rows if (row.get("id"), row.get("attempt")) == (job.get("id"), job.get("attempt")))
+        cost = next((row.get("cost") or {} for row in own), {})
+    return round(float(cost.get("gpu_seconds") or 0.0) * 1e9)
 
 
 def published_documents(rows: Iterable[tuple[str, bytes]]) -> Iterator[Mapping[str, Any]]:
@@ -161,8 +225,16 @@ def published_documents(rows: Iterable[tuple[str, bytes]]) -> Iterator[Mapping[s
             yield document
 
 
-def compose(case: Case) -> Document:
-    """The document that the case amounts to now, complete but for revision and change."""
+def compose(case: Case, earlier: Iterable[Row] = ()) -> Document:
+    """The document that the case amounts to now, complete but for revision and change.
+
+    earlier: what attempts of its run have failed of (``FailureRegister``).
+    """
+    return complete_document(overlay(case, compose_alone(case, earlier)))
+
+
+def compose_alone(case: Case, earlier: Iterable[Row] = ()) -> dict[str, Any]:
+    """What its own job says of it: the document's fields, whatever it shares with other jobs."""
     causes = [c.body for c in case.causes]
     first = leading(causes)
     primary = causes[first]
@@ -172,6 +244,7 @@ def compose(case: Case) -> Document:
     resolved = case.resolved_at
     state = IncidentState.MERGED if case.merged_into else IncidentState.RESOLVED if resolved else IncidentState.OPEN
     rank_or_code = primary.get("scope") in ("rank", "application", "job")
+    cost = {"gpu_seconds": case.gpu_ns / 1e9} if case.gpu_ns else None
     before = {
         name: [row for row in case.document.get(name) or () if "condition" not in row]
         for name in ("evidence", "ruled_out")
@@ -189,7 +262,7 @@ def compose(case: Case) -> Document:
                 "attempt": case.attempt,
                 "role": "culprit" if rank_or_code else "victim",
                 "victims": primary.get("victims") or {},
-                "cost": {},
+                "cost": cost or {},
             }
         ],
         "bucket": primary["bucket"],
@@ -209,13 +282,16 @@ def compose(case: Case) -> Document:
         "ruled_out": merge_ruled_out(bodies, consequences, before["ruled_out"]),
         "history": {"suspect_incidents": case.earlier_incidents, "last_change": None},
         "confidence": primary.get("confidence"),
+        "cost": cost,
     }
     explanation = explain(primary, case.job, case.conditions)
     if explanation.cause is None and case.watched is not None:
         cause = by_elimination(primary, fields["suspects"], case.conditions, case.watched)
         explanation = replace(explanation, cause=cause, evidence=[evidence_of(cause)] if cause else ())
     apply(fields, explanation, case.job)
-    return complete_document(fields)
+    asked = explanation.cause["action"] if explanation.cause is not None else None
+    fields["advice"] = advise(fields, asked, earlier)
+    return fields
 
 
 def change_of(case: Case, document: Mapping[str, Any]) -> Change | None:
@@ -223,13 +299,24 @@ def change_of(case: Case, document: Mapping[str, Any]) -> Change | None:
     before = case.document
     if not before:
         return Change.OPENED
+    if document["state"] == before["state"] == IncidentState.MERGED.value:
+        return None  # its leader speaks for it
     if document["state"] != before["state"]:
         return {
             IncidentState.MERGED.value: Change.MERGED,
             IncidentState.RESOLVED.value: Change.RESOLVED,
             IncidentState.OPEN.value: Change.REOPENED,
         }[document["state"]]
-    return Change.UPDATED if material(document) != material(before) else None
+    return Change.UPDATED if material(document) != material(before) or has_grown(case) else None
+
+
+def has_grown(case: Case) -> bool:
+    """Whether what it has cost is news: more than twice what was told, and once it is over anything to speak of."""
+    told = float((case.document.get("cost") or {}).get("gpu_seconds") or 0.0)
+    now = (sum(case.costs.values()) if case.joint is not None else case.gpu_ns) / 1e9
+    if case.document.get("state") == IncidentState.RESOLVED.value:
+        return abs(now - told) > max(0.1, OVER_SHARE * told)
+    return now > max(SMALLEST_COST_S, GROWTH * told)
 
 
 def material(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -246,8 +333,12 @@ def material(document: Mapping[str, Any]) -> dict[str, Any]:
         "evidence": sorted({f"{row.get('signal')} {row.get('source')}" for row in document["evidence"]}),
         "ruled_out": sorted(f"{row.get('who')} {row.get('looks_guilty')}" for row in document["ruled_out"]),
         "cause": document.get("cause"),
-        "advice": (document.get("advice") or {}).get("action"),
+        "advice": [(document.get("advice") or {}).get(name) for name in ("action", "by", "retry")],
         "confidence": None if confidence is None else round(float(confidence), 1),
+        "jobs": [(job.get("id"), job.get("attempt"), job.get("role")) for job in document.get("jobs") or ()],
+        "hold": document.get("hold") is not None,
+        "label": document.get("label"),
+        "charged_to": (document.get("cost") or {}).get("charged_to"),
     }
 
 

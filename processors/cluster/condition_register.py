@@ -112,10 +112,14 @@ class ConditionRegister:
 
 
 def _put(known: dict[str, dict[str, Any]], key: str, condition: dict[str, Any]) -> None:
-    """A condition that comes again does not take back what it explained before: its last few spells are kept."""
+    """A condition that comes again does not take back what it explained before: its last few spells are kept.
+
+    Of plans that is what was due before the plan was changed.
+    """
     spells = [name for name in known if name.startswith(f"{key}@")]
     for name in spells:
-        if _is_same_spell(known[name], condition):
+        is_changed = condition.get("planned") and known[name]["since"] > condition["known"]
+        if is_changed or _is_same_spell(known[name], condition):
             del known[name]
         elif known[name]["until"] is None:
             known[name] = {**known[name], "until": float(known[name]["last"]) + float(known[name]["lasts_s"])}
@@ -128,7 +132,7 @@ def _put(known: dict[str, dict[str, Any]], key: str, condition: dict[str, Any]) 
 
 
 def _is_same_spell(known: dict[str, Any], condition: dict[str, Any]) -> bool:
-    if condition["is_state"]:
+    if condition["is_state"] or (condition.get("planned") and condition["source"] == "scheduler"):
         return bool(known["since"] == condition["since"])
     silence_s = float(condition["before_s"])
     return bool(known["since"] <= condition["last"] + silence_s and condition["since"] <= known["last"] + silence_s)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...telemetry.vocabulary import Action, Kind, Scope
+from ...telemetry.vocabulary import Bucket, Kind, Scope, Severity
 from ..entity.rules import load_rules
 from .causes import SPEED, Body, kind_of, onset_of
 
@@ -21,25 +21,13 @@ ConditionBody = Mapping[str, Any]
 SLACK_S = 1.0
 #: What was broken and is whole again: requests that failed meanwhile are given up so long after.
 AFTERMATH_S = 15.0
+#: Somebody may think of what was told so shortly before or after.
+NEAR_S = 900.0
 MAX_RULED_OUT = 6
 _SEVERITY = {"fatal": 0, "error": 1, "warning": 2, "info": 3}
 _NOT_A_CAUSE = frozenset({"info"})
-#: How a rank is held, not by what: a mount that does not answer says more, also where it was seen later.
-_SYMPTOMS = frozenset({"rank_in_disk_wait", "hung_task"})
 #: Conditions of a device that belongs to single ranks.
 _OF_RANKS = frozenset({"gpu"})
-
-_ADVICE = {
-    Action.RESTART_WITHOUT_NODE: "restart without {entity}, and have {device} looked at before it is used again",
-    Action.RESTART: "restart the job; {entity} may stay",
-    Action.RETRY: "restart the job; {entity} may stay",
-    Action.DRAIN_AFTER_JOB: "let the job end, then take {entity} out and have {device} looked at",
-    Action.REPLACE_LINK: "have the link of {device} on {entity} looked at; restart without {entity} until then",
-    Action.RAISE_QUOTA: "give the job more of what ran out on {entity}, or let it use less",
-    Action.WAIT: "wait: {device} may come back by itself",
-    Action.FIX_CODE: "look at the code: {device} only reports what the program did",
-    Action.ASK_A_HUMAN: "have a person look at {device} on {entity}",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +66,7 @@ def explain(primary: Body, job: str, conditions: Iterable[ConditionBody]) -> Exp
         key=lambda c: (
             not (c["of_process"] and c["source"] == "kernel"),
             c["domain"] == "application",
-            c["name"] in _SYMPTOMS,
+            bool(c.get("symptom")),
             _SEVERITY.get(str(c["severity"]), 9),
             c["source"] == "job_log",  # the node's own signals know better what a process met
             not str(c["name"]).startswith("xid_"),  # it says more than that the device is gone
@@ -98,6 +86,8 @@ def _why_not(
     condition: ConditionBody, kind: Kind, onset: float, suspects: Sequence[Mapping[str, Any]], job: str
 ) -> str | None:
     """None: it explains the incident. "": it has nothing to do with it. Else why it is not the cause."""
+    if condition.get("planned") and abs(float(condition["since"]) - onset) >= NEAR_S:
+        return ""  # what is planned for another day, nobody thinks of
     if kind.value not in condition["explains"]:
         return _harmless_words(condition) if _near(condition, onset) and _SEVERITY[_severity(condition)] >= 2 else ""
     if not suspects:
@@ -111,6 +101,11 @@ def _why_not(
             return f"it is rank {users[0]}, not the suspect"
         return f"it is used by rank {users[0]}, not by the suspect" if users else "the suspect does not use it"
     began, since = float(condition["since"]) - float(condition["lag_s"]), float(condition["since"])
+    if condition.get("planned"):
+        if float(condition["known"]) > onset + SLACK_S:
+            return f"it was told {float(condition['known']) - onset:.0f} s after the onset: then it was no plan"
+        if began > onset + SLACK_S:
+            return f"it was due {since - onset:.0f} s after the onset"
     if condition["lasts_s"] == 0:  # measured: it explains while it lasts
         until = condition["until"]
         if began > onset + SLACK_S:
@@ -152,7 +147,7 @@ def _near(condition: ConditionBody, onset: float) -> bool:
     """Close enough in time that somebody may think of it; of single processes many end, for reasons of their own."""
     if condition["of_process"]:
         return abs(float(condition["since"]) - onset) < 30.0
-    return abs(float(condition["since"]) - onset) < 900.0 or condition["until"] is None
+    return abs(float(condition["since"]) - onset) < NEAR_S or condition["until"] is None
 
 
 def _same_node(condition: ConditionBody, suspects: Sequence[Mapping[str, Any]]) -> bool:
@@ -161,8 +156,8 @@ def _same_node(condition: ConditionBody, suspects: Sequence[Mapping[str, Any]]) 
 
 def _concerns(condition: ConditionBody, suspects: Sequence[Mapping[str, Any]], job: str) -> bool:
     mine = {rank["rank"] for rank in condition["ranks"] if rank["job"] == job}
-    if condition.get("of_job"):
-        # What ends a job ends all of it, wherever it was read.
+    if condition.get("of_job") or condition["device_kind"] == "job":
+        # What ends a job ends all of it, wherever it was read; where nobody knows which of ours it is, none.
         return bool(mine) and (condition["scope"] == Scope.JOB.value or _same_node(condition, suspects))
     if condition["of_process"] or _names_a_rank(condition):
         return any(suspect.get("rank") in mine for suspect in suspects)
@@ -196,14 +191,11 @@ def _device_words(condition: ConditionBody) -> str:
     return f"{condition['device_kind']} {device} of {condition['entity']}" if device else str(condition["entity"])
 
 
-def _short(device: str) -> str:
-    """A GPU's UUID up to its second dash, as people say it."""
-    return "-".join(device.split("-")[:2]) if device.startswith("GPU-") else device
-
-
 def _evidence(condition: ConditionBody, onset: float) -> Mapping[str, Any]:
     before = onset - float(condition["since"])
     when = f"{before:.1f} s before the onset" if before >= 0 else f"told {-before:.1f} s after the onset"
+    if condition.get("planned"):
+        when = f"known {max(0.0, onset - float(condition['known'])):.0f} s before the onset"
     return {
         "signal": f"{condition['source']}.{condition['name']}",
         "source": condition["entity"],
@@ -257,17 +249,9 @@ def apply(fields: dict[str, Any], explanation: Explanation, job: str) -> None:
     confidence = fields["confidence"]
     if confidence is not None and not is_application:
         fields["confidence"] = round(1.0 - (1.0 - float(confidence)) / 2.0, 6)
-    if cause["action"]:
-        action = Action(cause["action"])
-        device = _device_words({**cause, "device": _short(str(cause["device"]))})
-        words = _ADVICE.get(action, "have {device} on {entity} looked at")
-        if cause["device_kind"] == "code":
-            words = "look at the code at {place}, and at what it waits for; {entity} may stay"
-        fields["advice"] = {
-            "action": action.value,
-            "by": "human" if action in (Action.ASK_A_HUMAN, Action.FIX_CODE, Action.RAISE_QUOTA) else "automatic",
-            "text": words.format(entity=cause["entity"], device=device, place=cause["device"]),
-        }
+    if cause.get("planned"):  # nobody is to blame, and nobody is called for it
+        fields |= {"kind": Kind.PLANNED_STOP.value, "bucket": Bucket.PLANNED.value, "severity": Severity.INFO.value}
+        fields["suspects"] = []
 
 
 def _with_gpu(suspect: Mapping[str, Any], gpus: Mapping[int, str]) -> Mapping[str, Any]:

@@ -49,6 +49,9 @@ class Condition:
     tolerated_times: int = 0
     ends_with: str = ""
     at_once: bool = False
+    planned: bool = False  # since: when it is due, which may lie ahead
+    known: float = 0.0  # when it was told first
+    symptom: bool = False
     ends: list[str] = field(default_factory=list)
     openings: list[float] = field(default_factory=list)
     told: int = 0  # the count when it was last told
@@ -71,7 +74,7 @@ class Condition:
     @property
     def is_tolerated(self) -> bool:
         """Over so soon, and so seldom, that it is no cause."""
-        if self.until is None or self.until - self.since > self.tolerated_s:
+        if self.planned or self.until is None or self.until - self.since > self.tolerated_s:
             return False
         recent = [time for time in self.openings if time > self.since - 300.0]
         return len(recent) <= max(self.tolerated_times, 1)
@@ -95,6 +98,9 @@ class EntityState:
     watched_at: float = 0.0
     watch_told: dict[str, list[str]] = field(default_factory=dict)
     watch_told_at: float = 0.0
+    #: Of services that others use too (``loads``): what was counted last, and what is usual, by service and operation.
+    load_series: dict[str, list[float]] = field(default_factory=dict)
+    loads: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def pack(self) -> bytes:
         content = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -122,7 +128,7 @@ class EntityState:
 
     def ranks_on(self, condition: Condition) -> list[dict[str, Any]]:
         """Whom it concerns: the process it names, else users of the device, else everybody of the entity."""
-        if condition.of_job:
+        if condition.of_job or condition.device_kind == "job":
             return [rank for rank in self.ranks.values() if rank["job"] == condition.of_job]
         if condition.pid and str(condition.pid) in self.ranks:
             return [self.ranks[str(condition.pid)]]

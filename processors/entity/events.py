@@ -12,6 +12,7 @@ from ...telemetry.vocabulary import CausalRole, EventName
 from .conditions import MAX_ALIASES, MAX_OPENINGS, MAX_RANKS, Condition, EntityState, canonical_pci
 from .job_log import signals_of
 from .rules import EventRule, Rules
+from .scheduler import call_off, follow_plan, hear_again, signal_of
 
 _SOURCES = {
     EventName.KERNEL_EVENT: "kernel",
@@ -19,9 +20,10 @@ _SOURCES = {
     EventName.PROBE_LATE: "probe",
     EventName.RANK_PROCESS: "process",
     EventName.JOB_LOG: "job_log",
+    EventName.SCHEDULER: "scheduler",
 }
-#: Their time is that of the look; since when it lasts is told beside it.
-_AGED = frozenset({EventName.PROBE_LATE, EventName.RANK_PROCESS})
+#: Their time is that of the look; since when it lasts is told beside it (less than 0: it lies ahead).
+_AGED = frozenset({EventName.PROBE_LATE, EventName.RANK_PROCESS, EventName.SCHEDULER})
 _MAX_TEXT = 500
 _DRIVER_WORDS = {
     "gpu_lost": "the driver does not reach it any more",
@@ -37,15 +39,17 @@ def take_event(state: EntityState, event: Event, rules: Rules) -> list[Condition
     name, found = event.name, event.attributes
     if name is EventName.RANK_STARTED:
         _remember_rank(state, event)
-        return []
+        return hear_again(state, event.identity.job)
     if name is EventName.RANK_DEVICE:
         return _remember_device(state, event)
     if name not in _SOURCES:
         return []
+    if name is EventName.SCHEDULER:
+        return _take_plan(state, event, rules)
     if name is EventName.JOB_LOG:
         severity = str(found.get("severity", "error"))
         signals = [(rules.of_event(name, signal.word, "", "", severity), signal) for signal in signals_of(state, event)]
-        return [_open(state, event, s.found, rule, s.word, "", s.device) for rule, s in signals if rule is not None]
+        return [_join(state, _condition(event, s.found, rule, s.word, "", s.device)) for rule, s in signals if rule]
     word, code = str(found.get("event", "")), str(found.get("code", ""))
     if name is EventName.PROBE_LATE:
         word = "answered" if found.get("answered") else "late"
@@ -60,7 +64,18 @@ def take_event(state: EntityState, event: Event, rules: Rules) -> list[Condition
     rule = rules.of_event(name, word, code, str(found.get("domain", "")), str(found.get("severity", "error")))
     if rule is None:
         return changed
-    return [*changed, _open(state, event, found, rule, word, code, device)]
+    return [*changed, _join(state, _condition(event, found, rule, word, code, device))]
+
+
+def _take_plan(state: EntityState, event: Event, rules: Rules) -> list[Condition]:
+    signal = signal_of(event)
+    rule = rules.of_event(event.name, signal.word, "", "", str(signal.found["severity"])) if signal else None
+    if signal is None or rule is None:
+        return []
+    condition = _condition(event, signal.found, rule, signal.word, "", signal.device)
+    if event.attributes.get("over"):
+        return call_off(state, condition.key, event.time_ns / 1e9)
+    return [follow_plan(state, condition)]
 
 
 def _device(found: Mapping[str, Any]) -> str:
@@ -84,14 +99,12 @@ def _policy(word: str, code: str) -> dict[str, str]:
     }
 
 
-def _open(
-    state: EntityState, event: Event, found: Mapping[str, Any], rule: EventRule, word: str, code: str, device: str
-) -> Condition:
+def _condition(event: Event, found: Mapping[str, Any], rule: EventRule, word: str, code: str, device: str) -> Condition:
     effect = rule.effect
     time = event.time_ns / 1e9
     if event.name in _AGED:
         time -= float(found.get("age_s") or 0.0)
-    condition = Condition(
+    return Condition(
         name=rule.condition or (f"{word}_{code}" if code and word in ("xid", "sxid") else word),
         device_kind=str(found.get("device_kind") or ("mount" if "mount" in found else "host")),
         device=device,
@@ -102,7 +115,7 @@ def _open(
         action=effect.action.value if effect.action else str(found["action"]) if found.get("action") else None,
         explains=sorted(kind.value for kind in effect.explains),
         since=time,
-        last=event.time_ns / 1e9,
+        last=max(event.time_ns / 1e9, time),
         text=str(found.get("text") or _words(found, word))[:_MAX_TEXT],
         source=_SOURCES[event.name],
         value=code or word,
@@ -116,9 +129,11 @@ def _open(
         tolerated_times=effect.tolerated_times,
         ends_with=effect.ends_with,
         at_once=effect.at_once,
+        planned=effect.planned,
+        symptom=effect.symptom,
+        known=event.time_ns / 1e9,
         ends=sorted(rule.ends),
     )
-    return _join(state, condition)
 
 
 def _join(state: EntityState, condition: Condition) -> Condition:

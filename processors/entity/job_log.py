@@ -33,7 +33,7 @@ def signals_of(state: EntityState, event: Event) -> Iterator[Signal]:
         return
     word, pid = str(found["class"]), int(found.get("pid") or 0)
     if found.get("bucket") == Bucket.PLANNED.value:
-        if job := event.identity.job or _only_job(state):
+        if job := event.identity.job or only_job(state):
             yield Signal(word=word, device=job, found={**found, "device_kind": "job", "of_job": job, "pid": 0})
         return
     if found.get("node") not in (None, "", event.identity.node):
@@ -64,7 +64,7 @@ def _pid_of(state: EntityState, job: str, rank: Any) -> int:
     return pids[-1] if pids else 0
 
 
-def _only_job(state: EntityState) -> str:
+def only_job(state: EntityState) -> str:
     """Of a line without a rank, where all ranks of the node are of one job."""
     jobs = {str(who["job"]) for who in state.ranks.values()}
     return jobs.pop() if len(jobs) == 1 else ""

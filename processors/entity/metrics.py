@@ -24,6 +24,8 @@ def take_samples(state: EntityState, samples: Samples, rules: Rules) -> list[Con
         for rule in rules.limits.get(point.name, ()):
             state.limits[f"{rule.of}/{device_of(point, rule)}"] = point.value
         for rule in rules.metrics.get(point.name, ()):
+            if state.watching.get(rule.unless_watched):
+                continue
             if all(str(point.attributes.get(name)) == value for name, value in rule.where.items()):
                 by_rule.setdefault(id(rule), (rule, []))[1].append((device_of(point, rule), point))
     for rule, points in by_rule.values():
@@ -69,17 +71,17 @@ def _holds(state: EntityState, rule: MetricRule, device: str, point: Point, peer
     if before is None and len(state.series) >= MAX_SERIES:
         return None
     state.series[key] = row
-    if rule.test is Test.ABOVE:
-        return point.value > rule.threshold
-    if rule.test is Test.BELOW:
-        return point.value < rule.threshold
-    if rule.test is Test.DROPS_BELOW:
-        if point.value >= rule.threshold:
-            state.limits[key] = point.value
-        return point.value < rule.threshold and key in state.limits
-    if rule.test is Test.FALLS_SHORT:
-        limit = state.limits.get(f"{rule.of}/{device}")
-        return None if limit is None else point.value < limit
+    asked = share_of(state, rule, device, point) if rule.of else point.value
+    if asked is None:
+        return None
+    if rule.test in (Test.ABOVE, Test.RISES_ABOVE, Test.BELOW, Test.DROPS_BELOW):
+        is_above = rule.test in (Test.ABOVE, Test.RISES_ABOVE)
+        held = asked > rule.threshold if is_above else asked < rule.threshold
+        if rule.test in (Test.ABOVE, Test.BELOW):
+            return held
+        if not held:
+            state.limits[key] = asked  # it was well once
+        return held and key in state.limits
     if rule.test in (Test.BELOW_PEERS, Test.ABOVE_PEERS):
         if peers is None or peers <= 0:
             return None
@@ -88,11 +90,17 @@ def _holds(state: EntityState, rule: MetricRule, device: str, point: Point, peer
     if before is None or time <= before[_TIME]:
         return None
     grown = point.value - before[_VALUE]
-    if grown < 0 or (before[_START] and row[_START] != before[_START]):
+    if grown < 0 or (before[_START] and row[_START] and row[_START] != before[_START]):
         return None  # the counter began anew
     if rule.test is Test.RATE_ABOVE:
         return grown / (time - before[_TIME]) > rule.threshold
     return grown > rule.threshold
+
+
+def share_of(state: EntityState, rule: MetricRule, device: str, point: Point) -> float | None:
+    """None where the whole is not known, or is nothing."""
+    whole = state.limits.get(f"{rule.of}/{device}", 0.0)
+    return point.value / whole if whole > 0 else None
 
 
 def _follow(state: EntityState, rule: MetricRule, device: str, point: Point, *, held: bool) -> Iterable[Condition]:
@@ -137,6 +145,7 @@ def _open(
     earlier: Condition | None,
 ) -> Condition:
     effect = rule.effect
+    share = (share_of(state, rule, device, point) or 0.0) if rule.of else 0.0
     openings = [*(earlier.openings if earlier is not None else ()), since][-MAX_OPENINGS:]
     condition = Condition(
         name=rule.condition,
@@ -149,7 +158,7 @@ def _open(
         explains=sorted(kind.value for kind in effect.explains),
         since=since,
         last=point.time_ns / 1e9,
-        text=rule.shows.format(value=f"{point.value:g}", device=device),
+        text=rule.shows.format(value=f"{point.value:g}", device=device, share=f"{100 * share:.2g} %"),
         source=rule.metric,
         opened_by=_series(rule, device),
         value=f"{point.value:g}",
@@ -159,6 +168,8 @@ def _open(
         tolerated_times=effect.tolerated_times,
         ends_with=effect.ends_with,
         at_once=effect.at_once,
+        symptom=effect.symptom,
+        known=point.time_ns / 1e9,
         openings=openings,
     )
     state.add(condition)

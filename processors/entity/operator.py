@@ -15,8 +15,10 @@ from ...telemetry.vocabulary import EventName
 from ..operator import Context, Timer
 from .conditions import Condition, EntityState
 from .events import take_event
+from .loads import take_loads
 from .metrics import take_samples
 from .rules import Rules, load_rules
+from .surroundings import EVENTS, findings_of, load_finding
 from .watch import body_of, news_of_watching, next_look_s, take_watching
 
 _EVENTS = frozenset(
@@ -26,8 +28,10 @@ _EVENTS = frozenset(
         EventName.PROBE_LATE,
         EventName.RANK_PROCESS,
         EventName.JOB_LOG,
+        EventName.SCHEDULER,
         EventName.RANK_DEVICE,
         EventName.RANK_STARTED,
+        *EVENTS,
     }
 )
 _EXPIRE, _UNWATCHED = "expire", "unwatched"
@@ -69,6 +73,7 @@ class EntityOperator:
             else:
                 continue
             self._tell(changed, state, payload.identity, ctx)
+            self._tell_surroundings(payload, state, record.stamp_ns, ctx)
             if isinstance(payload, Samples):
                 self._tell_watching(state, ctx)
         self._save(state, ctx)
@@ -94,7 +99,8 @@ class EntityOperator:
         if identity.cluster and ctx.state.table("who").get("cluster") != identity.cluster.encode():
             ctx.state.table("who").put("cluster", identity.cluster.encode())
         kind, _, entity = ctx.key.partition(":")
-        who = Identity(cluster=identity.cluster, node=entity)
+        # Other people's exporters know nothing of clusters: the node's agent does.
+        who = Identity(cluster=identity.cluster or self._cluster(ctx), node=entity)
         for condition in {c.key: c for c in changed}.values():
             if condition.until is None and condition.told and condition.count < 2 * condition.told:
                 continue
@@ -116,6 +122,15 @@ class EntityOperator:
                 body={"condition": body},
             )
             ctx.emit(Record(topic=TOPIC_FINDINGS, key=who.cluster, stamp_ns=ctx.now, payload=finding))
+
+    def _tell_surroundings(self, payload: Event | Samples, state: EntityState, now_ns: int, ctx: Context) -> None:
+        kind = ctx.key.partition(":")[0]
+        if isinstance(payload, Samples):
+            found = [load_finding(load, payload.identity, kind, now_ns) for load in take_loads(state, payload)]
+        else:
+            found = list(findings_of(payload, kind, now_ns))
+        for finding in found:
+            ctx.emit(Record(topic=TOPIC_FINDINGS, key=finding.identity.cluster, stamp_ns=now_ns, payload=finding))
 
     def _tell_watching(self, state: EntityState, ctx: Context) -> None:
         said = news_of_watching(state, ctx.now / 1e9)

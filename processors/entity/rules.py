@@ -1,4 +1,4 @@
-"""Which signals make a condition, how long it lasts, and what it may explain: read from ``conditions.toml``.
+"""Which signals make a condition, how long it lasts, and what it may explain: read from ``conditions*.toml``.
 
 The words of kernel events, their severity and their domain come with the event (``diagnosis.kernel_log`` owns the
 catalogue); here stands only what follows for jobs.
@@ -16,13 +16,14 @@ from importlib import resources
 from typing import Any
 
 from ...telemetry.vocabulary import Action, EventName, Kind, Scope
+from .loads import load_load_rules
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
-FILE = "conditions.toml"
+FILES = ("conditions.toml", "conditions_measured.toml")
 #: Not asked anything by a rule: it says what is seen at all (``watch``).
 WATCHING = "whichrank.collector.watching"
 #: An instant of a condition is one place on the node's clock; signals that come by polling are as old as a period.
@@ -36,6 +37,8 @@ class Test(Enum):
     BELOW = "below"
     #: Is below the threshold, and was not always: a port that nobody uses is no fault.
     DROPS_BELOW = "drops_below"
+    #: Is above it, and was not always: a file system that never answered a stranger's look is no fault.
+    RISES_ABOVE = "rises_above"
     #: A counter grew since the last sample by more than the threshold; a reset is no growth.
     GROWS = "grows"
     #: Per second, between two samples.
@@ -43,8 +46,6 @@ class Test(Enum):
     #: Differs from the same metric of the node's other devices of its kind by more than this share of their median.
     BELOW_PEERS = "below_peers"
     ABOVE_PEERS = "above_peers"
-    #: Is less than another metric of the same device, which says how much it should be.
-    FALLS_SHORT = "falls_short"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,8 @@ class Effect:
     no cause, unless it comes more often than that within five minutes. ends_with: of a rank whose end is
     known in words it is the cause only if these match ``Rules.ends_with`` of this name; "": whatever they are.
     at_once: what is measured to last stops a rank when it begins, if at all: before_s holds for it, too.
+    planned: somebody means to end what it concerns: what it explains, if it was known before, is no fault.
+    symptom: it tells how a rank is held, not by what: anything else that explains the same says more.
     """
 
     explains: frozenset[Kind]
@@ -69,6 +72,8 @@ class Effect:
     tolerated_times: int
     ends_with: str
     at_once: bool
+    planned: bool
+    symptom: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,11 +94,16 @@ class EventRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricRule:
-    """A metric (of points with these attributes) that is asked one question for ``hold_s``."""
+    """A metric (of points with these attributes) that is asked one question for ``hold_s``.
+
+    of: not the value is asked, but its share of this other metric of the same device. unless_watched: nobody is asked
+    where this collector sees its source, which knows better.
+    """
 
     metric: str
     where: Mapping[str, str]
-    of: str  # FALLS_SHORT: the other metric
+    of: str
+    unless_watched: str
     test: Test
     threshold: float
     hold_s: float
@@ -103,7 +113,7 @@ class MetricRule:
     device: tuple[str, ...]  # attributes that name the device
     severity: str
     domain: str
-    shows: str  # words for people: {value} and {device} are put in
+    shows: str  # words for people: {value}, {device}, and with ``of`` {share} in percent are put in
     effect: Effect
 
 
@@ -118,7 +128,7 @@ class Rules:
     @property
     def wanted(self) -> frozenset[str]:
         """Names of all metrics that this operator reads."""
-        return frozenset(self.metrics) | frozenset(self.limits) | {WATCHING}
+        return frozenset(self.metrics) | frozenset(self.limits) | frozenset(load_load_rules()) | {WATCHING}
 
     def of_event(self, source: EventName, word: str, code: str, domain: str, severity: str) -> EventRule | None:
         """The first that fits; None where an event is nothing to remember."""
@@ -138,7 +148,9 @@ class Rules:
 @cache
 def load_rules() -> Rules:
     """Raises KeyError or ValueError for a file that is wrong; a test reads it."""
-    content = tomllib.loads(resources.files(__package__).joinpath(FILE).read_text(encoding="utf-8"))
+    content: dict[str, Any] = {}
+    for file in FILES:
+        content |= tomllib.loads(resources.files(__package__).joinpath(file).read_text(encoding="utf-8"))
     groups = {name: frozenset(map(Kind, kinds)) for name, kinds in content["kinds"].items()}
     ends_with = {name: re.compile("|".join(words), re.IGNORECASE) for name, words in content["ends_with"].items()}
     events = tuple(_event_rule(entry, groups) for entry in content["event"])
@@ -164,6 +176,8 @@ def _effect(entry: Mapping[str, Any], groups: Mapping[str, frozenset[Kind]]) -> 
         tolerated_times=int(entry.get("tolerated_times", 0)),
         ends_with=entry.get("ends_with", ""),
         at_once=bool(entry.get("at_once", False)),
+        planned=bool(entry.get("planned", False)),
+        symptom=bool(entry.get("symptom", False)),
     )
 
 
@@ -187,6 +201,7 @@ def _metric_rule(entry: Mapping[str, Any], groups: Mapping[str, frozenset[Kind]]
         metric=entry["metric"],
         where=dict(entry.get("where", {})),
         of=entry.get("of", ""),
+        unless_watched=entry.get("unless_watched", ""),
         test=Test(entry["test"]),
         threshold=float(entry["threshold"]),
         hold_s=float(entry.get("hold_s", 0.0)),

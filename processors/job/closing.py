@@ -13,7 +13,7 @@ import numpy as np
 from ...telemetry.tables import COLLECTIVES
 from ...telemetry.vocabulary import EventFlag, Phase, StepFlag
 from .counts import ShortStep, check_counts
-from .device import device_rows, has_device_groups, launched_before, measure_device_waits
+from .device import device_rows, has_device_groups, launched_before, measure_device_waits, tells_starts
 from .excess import excess_over_others
 from .holding import begun_on_device, first_calls, with_starts
 from .late_device import with_looks
@@ -277,6 +277,9 @@ def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarra
     worst = np.maximum(excess_over_others(own[plain]), 0).max(axis=1) if ranks.size > 1 else 0
     others = median(times.starved_ns, axis=1)  # a crowded node slows the job, but did not change it
     exchange = chosen["collective_ns"].min(axis=1)[plain]
+    if has_device_groups(job):  # from launch to end is mostly the host's lead
+        told = by_device.size > 0 and tells_starts(job)
+        exchange = blocked.sum(axis=2).min(axis=1)[plain] if told else np.full(exchange.size, -1)
     job.add_steps(times, (duration[plain] - worst - others).astype(np.int64), exchange)
     if by_device.size:
         job.looks = with_looks(

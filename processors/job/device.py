@@ -7,9 +7,12 @@ host lags, *started* and *completed* tell what the devices stand in, and no dura
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from ...telemetry.vocabulary import EventFlag
+from .facts import HeldUp
 from .matching import join_instances
 from .median import median
 from .rows import pick
@@ -33,16 +36,54 @@ def has_device_groups(job: JobState) -> bool:
     return any(job.on_device)
 
 
-def not_begun(rows: np.ndarray, seq: int) -> np.ndarray:
-    """Of GROUP_PROGRESS rows: launched by the host, and the device's stream is known not to have come to it."""
+def tells_starts(job: JobState) -> bool:
+    """Whether any device's recorder has told a start."""
+    return bool((job.group_rows["started"][job.group_stamps > 0] >= 0).any())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KnownStarts:
+    """What the starts in all groups tell of devices, by rank. timed: some are told; occupied: by them the device stands
+    in a collective, or has not come to one that was launched."""
+
+    timed: np.ndarray
+    occupied: np.ndarray
+
+    @classmethod
+    def of(cls, job: JobState) -> KnownStarts:
+        rows = pick(job.group_rows, (job.group_stamps > 0) & (job.group_rows["started"] >= 0))
+        timed = np.zeros(int(job.group_rows["rank"].max(initial=0)) + 1, bool)
+        occupied = timed.copy()
+        timed[rows["rank"]] = True
+        occupied[rows["rank"][(rows["completed"] >= 0) & (rows["completed"] < rows["enqueued"])]] = True
+        return cls(timed, occupied)
+
+
+def not_begun(rows: np.ndarray, seq: int, timed: np.ndarray) -> np.ndarray:
+    """Of GROUP_PROGRESS rows of a group: launched by the host, and the device is known not to have come to it.
+
+    timed: by row, whether starts of this rank are told. Looks that miss all short calls have told none of a group yet;
+    but nobody stands in one, while its peers are seen to, without being seen.
+    """
+    told = rows["started"] >= 0
+    known = told | timed if told.any() else told
     begun = np.maximum(rows["started"], rows["completed"])
-    return np.asarray((rows["started"] >= 0) & (rows["enqueued"] >= seq) & (begun < seq))
+    return np.asarray(known & (rows["enqueued"] >= seq) & (begun < seq))
+
+
+def may_not_have_begun(rows: np.ndarray, seq: int, timed: np.ndarray) -> np.ndarray:
+    """Of GROUP_PROGRESS rows of a group of which no look has told a start: launched, and neither begun nor not begun
+    is known, although starts of this rank's other groups are told."""
+    if (rows["started"] >= 0).any():
+        return np.zeros(rows.size, bool)
+    return np.asarray(timed & (rows["enqueued"] >= seq) & (rows["completed"] < seq))
 
 
 def all_begun(job: JobState, group: int, seq: int) -> bool:
-    """Whether every member's device is known to be inside this collective."""
+    """Whether every member is known to be inside this collective: its device, or its host where that does them."""
     rows, stamps = job.rows_of_group(group)
-    return bool(((stamps > 0) & (rows["started"] >= seq)).all())
+    begun = rows["started"] if job.on_device[group] else rows["enqueued"]
+    return bool(((stamps > 0) & (begun >= seq)).all())
 
 
 def any_ended(job: JobState, group: int, seq: int) -> bool:
@@ -81,15 +122,53 @@ def device_threshold_ns(job: JobState, group: int) -> int:
 
 
 def device_horizon(job: JobState, horizon: int) -> int:
-    """The newest step up to ``horizon`` that the devices have finished as well, as far as anybody tells its end."""
-    told = [
-        index for index in np.flatnonzero(job.on_device) if (job.rows_of_group(int(index))[0]["completed"] > 0).any()
-    ]
-    if not told:
+    """The newest step up to ``horizon`` that the devices have finished as well, as far as anybody tells its end.
+
+    Asked of every message while hosts are ahead: as long as the call that held it up is open, only what came since is
+    looked at.
+    """
+    told = np.zeros(len(job.on_device) + 1, bool)
+    told[job.group_rows["group"][job.group_rows["completed"] > 0]] = True
+    told[:-1] &= np.array(job.on_device, bool)
+    told[-1] = False  # of no known group
+    if not told.any():
         return horizon
-    rows = join_instances(job.pending.all()).rows
-    still = rows["step"][(rows["done_ns"] == 0) & np.isin(rows["group"], told)]
-    return min(horizon, int(still.min()) - 1) if still.size else horizon
+    held = job.held_up
+    rows = job.pending.all()
+    if held is None or held.replaced != job.pending.replaced or held.told != int(told.sum()) or _is_over(held, rows):
+        held = job.held_up = _find_open(rows, told, job.pending.replaced)
+    return min(horizon, held.step - 1) if held is not None else horizon
+
+
+def _is_over(held: HeldUp, rows: np.ndarray) -> bool:
+    """Whether the call may have ended, or one of an earlier step may be open, by what came since. rows: all pending."""
+    new = rows[held.rows :]
+    if not new.size:
+        return False
+    same = (new["rank"] == held.rank) & (new["seq"] == held.seq) & (new["group"] == held.group)
+    return bool(same.any() or (new["step"] < held.step).any())
+
+
+def _find_open(rows: np.ndarray, told: np.ndarray, replaced: int) -> HeldUp | None:
+    """told: by group, and False for none."""
+    chosen = told[np.minimum(rows["group"], told.size - 1)]
+    if not (chosen & (rows["done_ns"] == 0)).any():
+        return None
+    joined = join_instances(rows).rows
+    still = joined[(joined["done_ns"] == 0) & told[np.minimum(joined["group"], told.size - 1)]]
+    if not still.size:
+        return None
+    lowest = still[still["step"] == still["step"].min()]
+    last = lowest[int(np.argmax(lowest["enqueued_ns"]))]  # likely the last one to end
+    return HeldUp(
+        group=int(last["group"]),
+        rank=int(last["rank"]),
+        seq=int(last["seq"]),
+        step=int(last["step"]),
+        rows=rows.size,
+        replaced=replaced,
+        told=int(told.sum()),
+    )
 
 
 def launched_at(job: JobState, rank: int, group: int, seq: int) -> tuple[int, int] | None:

@@ -15,15 +15,19 @@ from .hangs import SIGN_OF_LIFE_NS, STOP_HOLD_NS
 from .joining import end_joining
 from .nodes import judge_nodes
 from .over import say_last_words
+from .placement import begin_placement_again
+from .saving import note_exit
 from .state import JobState
 from .words import phase_word
 
 
 def _take_job_started(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
     if job.finished_ns:  # all commands had ended, and this is a new life of the job
+        begin_placement_again(job)
         job.finished_ns = job.signalled_ns = job.exit_code = 0
     node = job.node_facts(event.identity.node)
     node.started, node.finished, node.state = True, False, "here"
+    job.ledger.note_begin(event.time_ns)
     job.nodes_expected = max(job.nodes_expected, int(event.attributes.get("nodes", 0)))
     job.world_size = job.world_size or int(event.attributes.get("world_size", 0))
     job.name = str(event.attributes.get("job_name", "")) or job.name
@@ -81,9 +85,12 @@ def _take_rank_started(job: JobState, event: Event, stamp_ns: int, ctx: Context)
     facts.pid = pid
     facts.local_rank = int(event.attributes.get("local_rank", -1))
     facts.started_ns = event.time_ns
+    job.ledger.note_started(event.time_ns)
     facts.launcher_pid = int(event.attributes.get("launcher_pid", 0))
     job.world_size = max(job.world_size, int(event.attributes.get("world_size", 0)))
     job.name = job.name or str(event.attributes.get("job_name", ""))
+    if "owner_uid" in event.attributes:
+        job.owner = job.owner or f"uid {event.attributes['owner_uid']}"
     end_joining(job, stamp_ns, ctx)
 
 
@@ -108,6 +115,8 @@ def _take_ending(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> No
         facts = job.facts(ending.rank)
         facts.exited_ns = ending.time_ns
         facts.stopped_ns = 0
+        job.ledger.note_exit(ending.time_ns)
+        note_exit(job, ending.rank, ending.step, ending.phase, ending.time_ns)
     judge_crash(job, stamp_ns, ctx)
 
 

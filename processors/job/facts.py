@@ -70,3 +70,16 @@ class OpenFinding:
     shown: dict[str, Any] = field(default_factory=dict)
     shown_ns: int = 0
     detail: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldUp:
+    """An open call of the lowest step in which devices have any, as of the first ``rows`` pending rows."""
+
+    group: int
+    rank: int
+    seq: int
+    step: int
+    rows: int
+    replaced: int
+    told: int

@@ -18,7 +18,8 @@ from ..operator import Context
 from .crash_order import role_hint
 from .crash_story import consequence, ending_words
 from .facts import OpenFinding
-from .state import JobState
+from .ledger import SLOW_KINDS
+from .state import STOPPING_KINDS, JobState
 from .story import evidence, source_of
 from .words import seconds
 
@@ -33,6 +34,7 @@ _STACK_KINDS = frozenset(
     {Kind.RANK_NOT_ENTERED.value, Kind.RANK_STOPPED.value, Kind.RANK_NEVER_JOINED.value, Kind.DESYNC.value}
 )
 _MOST_CONSEQUENCES = 64
+_COSTS = SLOW_KINDS | {Kind.PLANNED_STOP.value}
 
 
 def open_finding(
@@ -69,6 +71,7 @@ def open_finding(
     )
     job.findings[finding.key] = finding
     job.facts_changed = True
+    _note_fault(job, finding)
     revise(job, ctx, now, finding)
     if _host_stands(finding):
         _request_stacks(job, ctx, now, finding)
@@ -92,9 +95,16 @@ def replace_finding(
     finding.onset_ns = int(body["times"]["onset"] * 1e9)
     finding.shown_ns = 0
     job.facts_changed = True
+    _note_fault(job, finding)
     revise(job, ctx, now, finding)
     if _host_stands(finding):
         _request_stacks(job, ctx, now, finding)
+
+
+def _note_fault(job: JobState, finding: OpenFinding) -> None:
+    """What stops or slows the job, or ends it as somebody wanted, costs seconds."""
+    if finding.kind in STOPPING_KINDS or finding.kind in _COSTS:
+        job.ledger.note_fault(finding.key, finding.kind, finding.onset_ns, finding.found_ns)
 
 
 def _host_stands(finding: OpenFinding) -> bool:
@@ -140,6 +150,7 @@ def clear_finding(job: JobState, ctx: Context, now: int, finding: OpenFinding, w
         "times": {**finding.shown["times"], "resolved": seconds(now)},
     }
     _emit(job, ctx, now, finding, cleared=True)
+    job.ledger.note_cleared(finding.key, now)
     del job.findings[finding.key]
     job.facts_changed = True
 

@@ -90,12 +90,14 @@ def _device_words(job: JobState, rank: int, wait: Wait, waiting: Sequence[int]) 
 
 
 def stall_body(job: JobState, blockage: Blockage, begun: bool, now: int) -> Body:
-    """begun: every device is known to be inside; else it may as well be that one has not come to it."""
+    """begun: everybody is known to be inside; else it may as well be that one device has not come to it."""
     wait = blockage.wait
     members = [int(rank) for rank in job.members[wait.group]]
     launched = launched_at(job, wait.rank, wait.group, wait.seq)
+    on_device = job.on_device[wait.group]
     if begun:
-        shows = f"the devices of {ranks_words(members)} are all in {_place(job, wait)} and it does not end"
+        who = f"the devices of {ranks_words(members)}" if on_device else ranks_words(members)
+        shows = f"{who} are all in {_place(job, wait)} and it does not end"
         because = "has entered; what moves the data between the members does not get on, and nobody sees where"
     else:
         shows = (
@@ -112,7 +114,14 @@ def stall_body(job: JobState, blockage: Blockage, begun: bool, now: int) -> Body
         suspects=[],
         onset_ns=wait.since_ns,
         now=now,
-        proof=[evidence("progress.device", ranks_words(members), now, f"{shows}, since {duration_words(wait.age_ns)}")],
+        proof=[
+            evidence(
+                "progress.device" if on_device else "progress",
+                ranks_words(members),
+                now,
+                f"{shows}, since {duration_words(wait.age_ns)}",
+            )
+        ],
         cleared=[ruled_out(members, "stands still", f"{because}: these remain")],
         confidence=0.7 if begun else 0.4,
         step=launched[0] if launched is not None else None,

@@ -31,6 +31,8 @@ _LOOK_AGAIN_NS = 100_000_000
 #: After the last row of a process, its exit comes within this time; an interpreter that ends takes up to so long.
 EXIT_HOLD_NS = 2_000_000_000
 LEAVING_HOLD_NS = 10_000_000_000
+#: Hosts may send more than ever before: a collective of theirs that all have entered is left so much time.
+STALL_ON_HOSTS_NS = 10_000_000_000
 #: A blind rank may be innocent: wait longer before it is even named as a candidate.
 UNSEEN_FACTOR = 2
 #: The last row of a rank may be so old when it ends.
@@ -126,7 +128,8 @@ def _judge_blockage(job: JobState, blockage: Blockage, waits: Sequence[Wait], no
     """Tells of those suspects that are waited for beyond what their phase has taken before."""
     suspects = list(blockage.suspects)
     if blockage.sort == "inside":
-        members = [int(rank) for rank in job.members[blockage.wait.group]]
+        groups = {blockage.wait.group, *(wait.group for wait in waits if wait.within)}
+        members = sorted({int(rank) for group in groups for rank in job.members[group]})
         suspects = [rank for rank in members if _is_lifeless(job, rank)]
     if blockage.sort == "unknown" and _judge_unseen(job, blockage, waits, now, ctx):
         return
@@ -147,7 +150,7 @@ def _judge_blockage(job: JobState, blockage: Blockage, waits: Sequence[Wait], no
             late.append(rank)
             threshold = max(threshold, limit)
     if not late:
-        if blockage.sort == "inside" and job.on_device[blockage.wait.group]:
+        if blockage.sort == "inside":
             _judge_stall(job, blockage, now, ctx)
         return
     gone = [rank for rank in late if job.has_left(rank)]
@@ -238,11 +241,16 @@ def judge_taken_down(job: JobState, since_ns: int, now: int, ctx: Context) -> bo
 
 
 def _judge_stall(job: JobState, blockage: Blockage, now: int, ctx: Context) -> None:
-    """All have launched the same collective and it does not end on the device: nobody can be named."""
+    """All have entered the same collective and it does not end: nobody can be named."""
     wait = blockage.wait
+    if wait.p2p:
+        return  # whether the two ends are those of one message is not known
     begun = all_begun(job, wait.group, wait.seq)
     limit = device_threshold_ns(job, wait.group)
-    if not begun:
+    if not job.on_device[wait.group]:
+        members = job.members[wait.group].tolist()
+        limit = max(limit, STALL_ON_HOSTS_NS, *(waiting_threshold_ns(job, rank, wait.group) for rank in members))
+    elif not begun:
         limit = max(limit, BLURRED_NS, BLURRED_STEPS * job.median_step_ns())
     if wait.age_ns >= limit and not any_ended(job, wait.group, wait.seq):
         body = hang_story.stall_body(job, blockage, begun, now)

@@ -33,7 +33,7 @@ class Arrived:
 class OpenRows:
     """Owned by the job's state. times: columns that hold times of the node, 0 meaning none."""
 
-    __slots__ = ("_arrived", "_buffer", "_settled", "_times", "_unsaved", "size")
+    __slots__ = ("_arrived", "_buffer", "_settled", "_times", "_unsaved", "replaced", "size")
 
     def __init__(self, dtype: np.dtype, times: tuple[str, ...]) -> None:
         self._times = times
@@ -43,6 +43,8 @@ class OpenRows:
         self._unsaved: list[Arrived] = []
         #: Rows held.
         self.size = 0
+        #: How often what is held was replaced: in between, rows are only added behind the others.
+        self.replaced = 0
 
     def add(self, arrived: Arrived, *, saved: bool = False) -> None:
         """Takes the rows over: they must not change any more."""
@@ -65,6 +67,7 @@ class OpenRows:
             copy_into(self._buffer, 0, rows)
         self._settled = self.size = rows.size
         self._arrived = []
+        self.replaced += 1
 
     def take_unsaved(self) -> list[Arrived]:
         """What was added since the last call."""

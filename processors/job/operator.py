@@ -14,6 +14,7 @@ from ...telemetry.records import Block, Event, Record
 from ...telemetry.tables import TABLES
 from ...telemetry.vocabulary import EventName, Kind
 from ..operator import Context, Timer
+from .accounting import begin_attempt, look
 from .attempts import Place, place_of
 from .closing import MOST_PENDING_ROWS, prune_pending
 from .counts import differ_in_count
@@ -27,6 +28,7 @@ from .nodes import judge_nodes
 from .numeric import find_non_finite
 from .open_rows import Arrived
 from .over import LAST_WORDS_NS, begin_again, have_all_ended, judge_over
+from .placement import end_placement, follow_placement
 from .progress import take_group_progress, take_progress
 from .rows import in_dtype
 from .signatures import note_open_calls, report_mismatch
@@ -98,9 +100,13 @@ class JobOperator:
             if isinstance(payload, Block):
                 for job in worlds.of(payload):
                     self._take_block(job, payload, record.stamp_ns, ctx)
+                    if job.placement_changed or job.placement_due_ns:
+                        follow_placement(job, record.stamp_ns, ctx)
             elif isinstance(payload, Event):
                 for job in worlds.of(payload):
                     self._take_event(job, payload, record.stamp_ns, ctx)
+                    if job.placement_changed or job.placement_due_ns:
+                        follow_placement(job, record.stamp_ns, ctx)
         self._save(worlds, ctx)
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
@@ -177,8 +183,12 @@ class JobOperator:
             for finding in list(job.findings.values()):
                 if finding.kind in (Kind.RANK_SLOW.value, Kind.SLOW_TOGETHER.value):
                     clear_finding(job, ctx, now, finding, "the job was restarted")
+            end_placement(job, _last_sign_ns(job, now), now, ctx)
             job.steps_before = job.saved_steps
+            begin_attempt(job, job.saved_steps, now, ctx)
             job.begin_attempt(job.attempts.name)
+            if self._listens:
+                begin_again(job)  # also where nobody heard its ranks start
             follow_restart(job, ctx, now)
         elif place is Place.BEGINS:
             job.attempt = job.attempts.name
@@ -226,6 +236,7 @@ class JobOperator:
         if self._listens:
             note_silence(job, node, stamp_ns)
         judge_stops(job, stamp_ns, ctx)
+        look(job, stamp_ns, ctx)
         if is_due:
             judge_nodes(job, stamp_ns, ctx)
             judge_joining(job, stamp_ns, ctx)
@@ -270,6 +281,11 @@ class JobOperator:
         take(job, event, stamp_ns, ctx)
         if event.name in _ENDS:
             job.schedule(stamp_ns + LAST_WORDS_NS)  # not at each of a large job's ends
+
+
+def _last_sign_ns(job: JobState, now: int) -> int:
+    """When the last rank of the attempt was seen to end, or now where none was."""
+    return max((facts.exited_ns for facts in job.ranks.values()), default=0) or now
 
 
 def _patience_ns(job: JobState, rows: np.ndarray) -> int:

@@ -10,9 +10,11 @@ from collections.abc import Collection
 
 from ...telemetry.vocabulary import Kind
 from ..operator import Context
+from .accounting import finish
 from .crash_order import SIGKILL, Ending, role_hint
 from .crashes import judge_crash
 from .findings import clear_finding, revise
+from .placement import begin_placement_again, end_placement
 from .state import JobState
 from .steps import close_ready_steps, judge_late_numbers
 
@@ -24,15 +26,20 @@ LAST_WORDS_NS = 2_000_000_000
 RESTART_NS = 60_000_000_000
 
 
-def say_last_words(job: JobState, ended_ns: int, stamp_ns: int, ctx: Context, *, asked: bool) -> None:
+def say_last_words(
+    job: JobState, ended_ns: int, stamp_ns: int, ctx: Context, *, asked: bool, has_left: bool = True
+) -> None:
     """Nothing more will come: what is held is decided now, and what cannot last longer than the job ends.
 
-    asked: whether the job has ended as somebody wanted it to; then nothing of it stays open.
+    asked: whether the job has ended as somebody wanted it to; then nothing of it stays open. has_left: whether it has
+    given its GPUs back; a launcher that was not seen to end may hold them, and start its ranks again.
     """
     job.finished_ns = ended_ns
+    end_placement(job, ended_ns, stamp_ns, ctx)
     close_ready_steps(job, stamp_ns, ctx)
     judge_crash(job, stamp_ns, ctx, finished=True)
     judge_late_numbers(job, stamp_ns, ctx, finished=True)
+    finish(job, ended_ns, stamp_ns, ctx, well=asked, has_left=has_left)
     for finding in list(job.findings.values()):
         finding.shown_ns = 0  # the last word must not wait for the revision gap
         revise(job, ctx, stamp_ns, finding)
@@ -50,13 +57,15 @@ def judge_over(job: JobState, now: int, ctx: Context) -> None:
     exits = [ending for ending in job.endings if ending.sort == "exit"]
     if not exits:
         return
-    hold_ns = RESTART_NS if _may_start_again(job, lost) else LAST_WORDS_NS
+    has_left = not _may_start_again(job, lost)
+    hold_ns = LAST_WORDS_NS if has_left else RESTART_NS
     due_ns = max(ending.arrived_ns for ending in exits) + hold_ns
     if now < due_ns:
         job.schedule(due_ns)
         return
     job.exit_code = 0 if all(role_hint(ending) == "none" for ending in job.endings) else 1
-    say_last_words(job, max(ending.time_ns for ending in exits), now, ctx, asked=_was_asked_to_end(job, exits))
+    ended_ns, asked = max(ending.time_ns for ending in exits), _was_asked_to_end(job, exits)
+    say_last_words(job, ended_ns, now, ctx, asked=asked, has_left=has_left)
 
 
 def have_all_ended(job: JobState, lost: Collection[str] = ()) -> bool:
@@ -68,6 +77,7 @@ def have_all_ended(job: JobState, lost: Collection[str] = ()) -> bool:
 def begin_again(job: JobState) -> None:
     """A rank has started: whatever was taken for the end was not."""
     job.finished_ns = job.exit_code = 0
+    begin_placement_again(job)
 
 
 def _may_start_again(job: JobState, lost: set[str]) -> bool:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...telemetry.vocabulary import EventFlag, Op, ProcessState
-from .device import has_device_groups, not_begun, note_gaps
+from .device import KnownStarts, has_device_groups, may_not_have_begun, not_begun, note_gaps
 from .open_rows import Arrived
 from .rows import pick
+from .saving import note_saves
 from .state import FRESH_NS, MOST_RANKS, JobState
 from .thresholds import rare_rows
 from .waiting import Wait
@@ -38,7 +39,9 @@ def take_progress(job: JobState, arrived: Arrived, node: str, stamp_ns: int) -> 
         if pid and not facts.pid:
             facts.pid = pid
             job.facts_changed = True
-    _compare_looks(job, rows, job.progress.take(ranks), job.progress_stamps[ranks] > 0, stamp_ns)
+    before, known = job.progress.take(ranks), job.progress_stamps[ranks] > 0
+    _compare_looks(job, rows, before, known, stamp_ns)
+    note_saves(job, rows, before, known)
     job.progress[ranks] = rows
     job.progress_stamps[ranks] = stamp_ns
     job.note_blind(ranks, rows["level"], rows["hook_state"])
@@ -114,6 +117,7 @@ def find_waits(job: JobState, *, before_ends: bool = False) -> list[Wait]:
     newest = int(job.group_stamps.max()) if job.group_stamps.size else 0
     fresh_since = newest - FRESH_NS
     blind, lost = job.blind(), job.hidden_ranks()
+    starts = KnownStarts.of(job) if has_device_groups(job) else None
     waits: list[Wait] = []
     for index, members in enumerate(job.members):
         rows, stamps = job.rows_of_group(index)
@@ -125,7 +129,7 @@ def find_waits(job: JobState, *, before_ends: bool = False) -> list[Wait]:
         hidden = np.array([(index, int(rank)) in blind or rank in lost for rank in members], bool)
         # A rank that left stays where its last row saw it; one that is merely unseen may have moved on.
         visible = (fresh | gone | (~seen & _has_fresh_progress(job, members))) & ~hidden
-        group = _Standing(job, index, seen, visible)
+        group = _Standing(job, index, seen, visible, starts if job.on_device[index] else None)
         for place in np.flatnonzero(fresh & ~gone & ~hidden & (rows["open"] != 0)):
             wait = group.read_wait(int(place))
             if wait is not None:
@@ -136,18 +140,28 @@ def find_waits(job: JobState, *, before_ends: bool = False) -> list[Wait]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Lacking:
-    """Who has not entered an operation. idle: by place, whose host has called it and whose device has not yet come."""
+    """Who has not entered an operation. idle: by place, whose host has called it and whose device has not yet come.
+
+    elsewhere: by place, whose host has called it, of whose device nobody tells whether it has come to it, and which
+    is held up by something else. left: a member has got out of it, so that it ends for all.
+    """
 
     missing: tuple[int, ...]
     unknown: tuple[int, ...]
     launched: tuple[int, ...]
     idle: np.ndarray
+    elsewhere: np.ndarray
+    left: bool
 
 
 class _Standing:
     """Where the members of a group stand. Thousands wait in the same operation for the same few: found once."""
 
-    def __init__(self, job: JobState, index: int, seen: np.ndarray, visible: np.ndarray) -> None:
+    def __init__(
+        self, job: JobState, index: int, seen: np.ndarray, visible: np.ndarray, starts: KnownStarts | None
+    ) -> None:
+        """starts: None where hosts do the operations."""
+        self._starts = starts
         self._job, self._index, self._seen, self._visible = job, index, seen, visible
         self._members = job.members[index]
         self._rows, _ = job.rows_of_group(index)
@@ -164,7 +178,7 @@ class _Standing:
         lacking = self._lacking.get((seq, blurred))
         if lacking is None:
             lacking = self._lacking[seq, blurred] = self._find_lacking(seq, blurred)
-        if lacking.idle[place]:
+        if lacking.idle[place] or lacking.elsewhere[place]:
             return None  # only its host has called; its device is busy with something else
         if blurred and not lacking.missing:
             return None
@@ -181,21 +195,27 @@ class _Standing:
             missing=lacking.missing,
             unknown=lacking.unknown,
             launched=lacking.launched,
+            within=not (blurred or lacking.missing or lacking.unknown or lacking.left),
         )
 
     def _find_lacking(self, seq: int, blurred: bool) -> _Lacking:
         """Who waits in it is none of them: it has called, and its device, where it has one, has come to it."""
         rows, members = self._rows, self._members
         lacks = np.where(self._seen, rows["enqueued"] < seq, True)
-        idle = np.zeros(rows.size, bool)
-        if self._job.on_device[self._index] and not blurred:
-            idle = not_begun(rows, seq) & self._seen
+        idle = elsewhere = np.zeros(rows.size, bool)
+        if self._starts is not None and not blurred:
+            known = np.minimum(members, self._starts.timed.size - 1)
+            timed, occupied = self._starts.timed[known], self._starts.occupied[known]
+            idle = not_begun(rows, seq, timed) & self._seen
+            elsewhere = may_not_have_begun(rows, seq, timed) & occupied & self._seen
         lacks |= idle
         return _Lacking(
             missing=tuple(members[lacks & self._visible].tolist()),
             unknown=tuple(members[lacks & ~self._visible].tolist()),
             launched=tuple(members[lacks & self._visible & idle].tolist()),
             idle=idle,
+            elsewhere=elsewhere,
+            left=bool((self._seen & (rows["completed"] >= seq)).any()),
         )
 
 

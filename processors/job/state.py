@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ...telemetry.records import Group
@@ -11,9 +13,10 @@ from ...telemetry.vocabulary import HookState, Kind, Level, Phase, is_device_bac
 from .attempts import Attempts
 from .crash_order import Ending
 from .drift import no_blocks, with_block
-from .facts import Hearing, NodeFacts, OpenFinding, RankFacts
+from .facts import Hearing, HeldUp, NodeFacts, OpenFinding, RankFacts
 from .holding import no_starts
 from .late_device import LAST, no_looks
+from .ledger import Ledger
 from .median import median
 from .open_rows import OpenRows
 from .pace import LONGEST_HISTORY
@@ -55,6 +58,7 @@ class JobState:
         self.cluster, self.run, self.job = cluster, run, job
         self.begin_attempt("")
         self.attempts = Attempts()
+        self.ledger = Ledger()
         # Ranks count their steps from 0 in every attempt; a restarted one goes on from the newest checkpoint.
         self.steps_before = 0
         self.saved_steps = 0
@@ -70,6 +74,11 @@ class JobState:
         self.heard: dict[str, Hearing] = {}  # by node; only where silence is told from the records alone
         self.listened_ns = 0
         self.judged_by = ""  # the node whose whichrank judges this job, empty: this one does
+        # Where the current attempt's ranks run, as last told (``placement``), and when it is told again, 0 never.
+        self.placement: dict[str, Any] = {}
+        self.placement_due_ns = 0
+        self.placement_changed = False  # within one record. Not saved
+        self.owner = ""
         self.judge_left = False  # it has ended in order, and has said what there was to say of this attempt
 
     def begin_attempt(self, attempt: str) -> None:
@@ -101,6 +110,7 @@ class JobState:
         self.pending = OpenRows(COLLECTIVES, ("enqueued_ns", "started_ns", "done_ns"))
         self.step_rows = OpenRows(STEPS, ("begin_ns", "end_ns"))
         self.step_groups = OpenRows(STEP_GROUPS, ())
+        self.held_up: HeldUp | None = None  # of devices, the open call that the closing of steps waits for
         self.rewrite_open = True
         self.chunks = getattr(self, "chunks", [])  # names of the rows that hold open steps
         self.closed_stamp_ns = 0
@@ -239,6 +249,7 @@ class JobState:
         facts = self.facts(rank)
         if node and facts.node != node:
             facts.node = node
+            self.placement_changed = True
             self._shape = None
             self.facts_changed = True
 
@@ -337,7 +348,7 @@ class JobState:
     def add_steps(self, times: StepTimes, pace_ns: np.ndarray, exchange_ns: np.ndarray) -> None:
         """Appends closed plain steps to the window; another set of ranks begins a new window.
 
-        exchange_ns: what the collectives of a step took on the rank that waited least in them.
+        exchange_ns: what the collectives of a step took on the rank that waited least in them; -1 not known.
         """
         if not np.array_equal(times.ranks, self.times.ranks):
             self._forget_window(times.ranks)

@@ -2,8 +2,9 @@
 
 ``revision`` number of the last change, ``facts`` slow-changing JSON, ``clock`` what changes with every batch (flush
 times in the order of ``offsets`` in ``facts``), ``progress`` newest progress rows, ``steps`` the window of closed
-steps, ``open/N`` rows of open steps as they came, one per batch. A change of what these rows hold raises
-``state_versions.SCHEMA_VERSION``: a state of another version is set aside and made anew from the bus.
+steps, ``open/N`` rows of open steps as they came, one per batch, ``ledger`` what the seconds were spent on. A change of
+what these rows hold raises ``state_versions.SCHEMA_VERSION``: a state of another version is set aside and made anew
+from the bus.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from .attempts import Attempts
 from .crash_order import Ending
 from .facts import NodeFacts, OpenFinding, RankFacts
 from .holding import no_starts
+from .ledger import Ledger
 from .open_rows import Arrived, OpenRows
 from .packing import pack, unpack
 from .saves import Saves
@@ -44,6 +46,8 @@ _PLAIN_FACTS = (
 #: Names of the single numbers in ``clock``, in their order there.
 _CLOCK_NUMBERS = ("due_ns", "number_due_ns", "counts_due_ns", "joining_looked_ns", "closed_stamp_ns")
 _RANK_FACTS = tuple(RankFacts.__slots__)
+#: Not there before these were told.
+_LATER_FACTS = ("placement", "placement_due_ns", "owner")
 _PLAIN_STEPS = ("saved_steps", "slow_step_ns", "closed_step", "pace_checked_step", "sighted")
 
 
@@ -59,6 +63,9 @@ def save_job(job: JobState, table: Table) -> None:
         table.put_later("progress", lambda: pack({}, _progress_arrays(job)))
     if job.steps_changed:
         table.put_later("steps", lambda: pack(_steps_values(job), _steps_arrays(job)))
+    if job.ledger.changed:
+        table.put_later("ledger", job.ledger.pack)
+        job.ledger.changed = False
     _save_open(job, table)
     job.facts_changed = job.progress_changed = job.steps_changed = False
     job.revision += 1
@@ -110,7 +117,7 @@ def _save_open(job: JobState, table: Table) -> None:
 
 def _facts_values(job: JobState) -> dict[str, Any]:
     return {
-        **{name: getattr(job, name) for name in _PLAIN_FACTS},
+        **{name: getattr(job, name) for name in (*_PLAIN_FACTS, *_LATER_FACTS)},
         "attempts": job.attempts.as_json(),
         "groups": [asdict(group) for group in job.groups],
         "ranks": {str(rank): {name: getattr(facts, name) for name in _RANK_FACTS} for rank, facts in job.ranks.items()},
@@ -177,6 +184,8 @@ def load_job(table: Table) -> JobState | None:
         if name.startswith("open/"):
             job.chunks.append(name)
             _read_open(job, unpack(row)[1])
+    if (ledger := table.get("ledger")) is not None:  # not there before 0.8
+        job.ledger = Ledger.unpack(ledger, run=job.run, job=job.job)
     job.rewrite_open = False
     job.facts_changed = job.progress_changed = job.steps_changed = False
     return job
@@ -185,6 +194,8 @@ def load_job(table: Table) -> JobState | None:
 def _read_facts(job: JobState, values: dict[str, Any]) -> None:
     for name in _PLAIN_FACTS:
         setattr(job, name, values[name])
+    for name in _LATER_FACTS:
+        setattr(job, name, values.get(name, getattr(job, name)))
     job.attempts = Attempts.from_json(values["attempts"])
     for group in values["groups"]:
         job.add_group(Group(**group))

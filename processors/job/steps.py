@@ -7,6 +7,7 @@ import numpy as np
 from ...telemetry.vocabulary import Kind
 from ..operator import Context
 from . import desync_story
+from .accounting import judge_slow, take_steps
 from .closing import FURTHEST_BEHIND, Closed, close_steps, horizon_of, is_early
 from .device import device_horizon, has_device_groups
 from .facts import OpenFinding
@@ -51,6 +52,7 @@ def close_ready_steps(job: JobState, now: int, ctx: Context) -> None:
 
 def judge_steps(job: JobState, closed: Closed, now: int, ctx: Context) -> None:
     """Everything that depends on closed steps, desync first."""
+    take_steps(job, closed.rows, now, ctx)
     if closed.mismatch is not None:
         report_mismatch(job, closed.mismatch, now, ctx)
     elif closed.short is not None and job.stopping_finding() is None and not job.has_kind(Kind.PLANNED_STOP):
@@ -64,6 +66,7 @@ def judge_steps(job: JobState, closed: Closed, now: int, ctx: Context) -> None:
         _end_if_passed(job, finding, now, ctx)
     judge_numbers(job, closed.rows, now, ctx)
     judge_speed(job, now, ctx)
+    judge_slow(job, now, ctx)
 
 
 def ends_with_steps(job: JobState, finding: OpenFinding) -> bool:

@@ -176,7 +176,7 @@ def slow_together_body(job: JobState, change: PaceChange, now: int) -> Body:
         f"since step {change.step} a step takes {duration_words(change.after_ns)} instead of "
         f"{duration_words(change.before_ns)} ({change.ratio - 1:+.0%}), on all ranks alike"
     )
-    return body(
+    told = body(
         job,
         Kind.SLOW_TOGETHER,
         bucket=Bucket.SPEED_REGRESSION,
@@ -192,18 +192,31 @@ def slow_together_body(job: JobState, change: PaceChange, now: int) -> Body:
         confidence=0.7,
         step=change.step,
     )
+    return {**told, "grew": _what_grew(change)}
+
+
+def _what_grew(change: PaceChange) -> str:
+    """The most of it, in one word: what jobs that are slow at one time have in common."""
+    rise = max(1, change.after_ns - change.before_ns)
+    parts = {"exchange": change.exchange_ns, "data": change.data_ns, "own": change.own_ns}
+    return next((word for word, part_ns in parts.items() if part_ns > MOST_OF_IT * rise), "")
 
 
 def _where_it_went(change: PaceChange) -> str:
     rise = max(1, change.after_ns - change.before_ns)
     of_it = f"of the {duration_words(rise)} more a step"
+    if not change.has_parts:
+        return (
+            f"{of_it}, what is work and what is exchange is not known: nobody tells when devices begin a collective "
+            "(TORCH_NCCL_ENABLE_TIMING=1 in the job would)"
+        )
     if change.exchange_ns > MOST_OF_IT * rise:
         return f"{of_it}, {duration_words(change.exchange_ns)} are collectives in which nobody waits: a slower network"
     if change.data_ns > MOST_OF_IT * rise:
         return f"{of_it}, every rank waits {duration_words(change.data_ns)} for its data: what serves them is slower"
     if change.own_ns > MOST_OF_IT * rise:
         return f"{of_it}, {duration_words(change.own_ns)} are every rank's own work: more to do, or slower hosts"
-    return f"{of_it}, {duration_words(max(0, change.own_ns))} are the ranks' own work, the rest is not known"
+    return f"{of_it}, {duration_words(change.own_ns)} are the ranks' own work, the rest is not known"
 
 
 def number_body(job: JobState, bad: BadNumber, now: int) -> tuple[Kind, Body]:

@@ -18,6 +18,7 @@ class Wait:
     Both empty: everyone is in, and the operation still does not end.
     launched: those of ``missing`` whose host has called it and whose device has not come to it.
     passed: a send whose rank has begun another phase since: it did not stay in the call.
+    within: all have entered it and nobody has left it, so that its rank is held up by what moves the data.
     """
 
     rank: int
@@ -31,6 +32,7 @@ class Wait:
     unknown: tuple[int, ...] = ()
     launched: tuple[int, ...] = ()
     passed: bool = False
+    within: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +62,9 @@ def find_blockage(waits: Sequence[Wait], old_ns: int) -> Blockage | None:
     # Who stands in a call for ranks that nobody sees is held up by them, and is no root.
     held_unseen = {wait.rank for wait in waits if wait.unknown and not wait.missing}
     ends = {rank for rank in reached if rank not in edges}
-    sinks = tuple(sorted(ends - held_unseen))
+    # Nor is who stands in a call that all have entered: what moves the data holds up them all.
+    held_within = {wait.rank for wait in waits if wait.within}
+    sinks = tuple(sorted(ends - held_unseen - held_within))
     if sinks:
         return _blockage("missing", sinks, old, everyone)
     if reached and not ends:
@@ -70,7 +74,8 @@ def find_blockage(waits: Sequence[Wait], old_ns: int) -> Blockage | None:
     )
     if unseen:
         return _blockage("unknown", unseen, old, everyone)
-    return Blockage(sort="inside", suspects=(), wait=max(old, key=_age), waiting=everyone)
+    within = [wait for wait in waits if wait.within and wait.rank in ends] or old
+    return Blockage(sort="inside", suspects=(), wait=max(within, key=_age), waiting=everyone)
 
 
 def _edges(waits: Sequence[Wait]) -> dict[int, frozenset[int]]:

@@ -40,6 +40,8 @@ class Worlds:
         worlds._names = json.loads(row) if row else {}
         count = 1 + max(worlds._names.values(), default=0)
         worlds.states = [load_job(ctx.state.table(_table(n))) or JobState(job=ctx.key) for n in range(count)]
+        for number, state in enumerate(worlds.states):
+            state.ledger.world = number
         return worlds
 
     def are_current(self, ctx: Context) -> bool:
@@ -98,6 +100,7 @@ class Worlds:
         if len(self.states) >= MOST_WORLDS:
             return len(self.states) - 1
         self.states.append(_beside(self.states[0]))
+        self.states[-1].ledger.world = len(self.states) - 1
         return len(self.states) - 1
 
 

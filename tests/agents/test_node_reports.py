@@ -88,6 +88,24 @@ def test_a_ranks_device_is_told_when_both_are_known_whichever_comes_first() -> N
     assert event.attributes == {"pid": 40, "gpu_uuid": "GPU-1"}
 
 
+def test_what_the_scheduler_says_of_a_job_gets_its_name_when_that_is_known() -> None:
+    desk = Desk()
+    limit = Happening(
+        name=EventName.SCHEDULER,
+        time_ns=1,
+        pid=40,
+        attributes={"scheduler": "slurm", "what": "time_limit", "job": "4711", "end_s": 9.0},
+    )
+    desk.turn(limit)
+    desk.ranks[40] = Identity(cluster="c", job="j", attempt="a", node="n1", rank=3)
+    desk.turn()
+    desk.turn()
+    first, again = desk.events
+    assert (first.identity.job, again.identity.job) == ("", "j")
+    assert (first.time_ns, again.time_ns) == (1, 1)
+    assert again.attributes == {**limit.attributes, "pid": 40}
+
+
 def test_points_come_back_as_they_were_and_unknown_metrics_stay_here() -> None:
     desk = Desk()
     known = Point(name="whichrank.collector.late", value=2.5, attributes={"whichrank.collector": "gpu"}, time_ns=7)

@@ -81,6 +81,7 @@ def health(role: Role = Role.LEADER) -> ServiceHealth:
         messages=7,
         records=70,
         unreadable=0,
+        nameless=0,
         published=3,
         outbox=0,
         missed=0,

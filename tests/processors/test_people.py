@@ -14,6 +14,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from tests.agents.people_messages import plain, points_of, spans_of
 from tests.processors.runner_examples import Clock, make_operators, open_bus, rank_event
 from tests.processors.test_trace_writer import STEP_NS, begin, document, identity, run_step
+from whichrank.processors.cluster.accounting import Account
 from whichrank.processors.cluster.case import published_documents
 from whichrank.processors.cluster.operator import ClusterOperator
 from whichrank.processors.job.operator import JobOperator
@@ -236,6 +237,27 @@ def test_what_people_are_told_of_silence_does_not_end_it(tmp_path: Path) -> None
     assert telling.failures == 0
     runner.close()
     bus.close()
+
+
+def test_people_see_what_the_seconds_were_spent_on() -> None:
+    telling, account = people(), Account(run="r", begin_ns=NOW_NS - 60 * SECOND_NS, end_ns=NOW_NS)
+    account.ns, account.gpu_ns = (
+        {"productive": 50 * SECOND_NS, "rework": 10 * SECOND_NS},
+        {"productive": 400 * SECOND_NS},
+    )
+    out = values(telling.take(NOW_NS, PipelineCounts, lambda: [("j", account)]), TOPIC_METRICS)
+    told = {
+        (name, words[names.GOODPUT_BUCKET]): (point.as_double, words[names.JOB_ID], point.start_time_unix_nano)
+        for _, name, words, point in points_of(out)
+        if names.GOODPUT_BUCKET in words
+    }
+    since = NOW_NS - 60 * SECOND_NS
+    assert told == {
+        (names.METRIC_GOODPUT_TIME, "productive"): (50.0, "j", since),
+        (names.METRIC_GOODPUT_TIME, "rework"): (10.0, "j", since),
+        (names.METRIC_GOODPUT_GPU_TIME, "productive"): (400.0, "j", since),
+    }
+    assert telling.failures == 0
 
 
 def test_the_pipeline_tells_how_it_does() -> None:

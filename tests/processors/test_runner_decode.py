@@ -57,3 +57,20 @@ def test_nothing_wanted_is_nothing_decoded_and_garbage_is_broken() -> None:
     assert MessageDecoder(()).decode(TOPIC_METRICS, b"\x00\x01") == []
     (broken,) = MessageDecoder(WANTED).decode(TOPIC_METRICS, b"\x00\x01")
     assert isinstance(broken, Broken)
+
+
+def test_an_exporter_knows_no_cluster_and_is_of_the_only_one_there_is() -> None:
+    decoder = MessageDecoder(WANTED)
+    message = scraped("leaf-3:9116", ("DCGM_FI_DEV_ROW_REMAP_FAILURE", 1.0, {"UUID": "GPU-77", "Hostname": "node-7"}))
+
+    def cluster_of() -> str:
+        (samples,) = decoder.decode(TOPIC_METRICS, message)
+        assert isinstance(samples, Samples)
+        return samples.identity.cluster
+
+    told = [cluster_of()]
+    for cluster in ("blue", "blue", "green"):
+        alive = Event(name=EventName.AGENT_HEALTH, identity=Identity(cluster=cluster, node="node-1"), time_ns=1)
+        decoder.decode(TOPIC_BLOCKS, encode_payloads([alive]))
+        told.append(cluster_of())
+    assert told == ["", "blue", "blue", ""]

@@ -23,7 +23,18 @@ from tests.scoreboard.score import Score, Scorer
 ROOT = Path(__file__).parents[2]
 CORPORA = ROOT.parent / "shared" / "corpora"
 #: Modules beside this one, each with SCORERS and, where it has any, UNSCORED (glob -> why).
-PARTS: tuple[str, ...] = ("kernel", "job_log", "flight_recorder", "counters", "steps", "health_checks", "restarts")
+PARTS: tuple[str, ...] = (
+    "kernel",
+    "kernel_catalogues",
+    "kernel_repeats",
+    "job_log",
+    "flight_recorder",
+    "counters",
+    "steps",
+    "health_checks",
+    "restarts",
+    "goodput",
+)
 EXIT_ABSENT = 77
 #: Losing more than this share by mechanical changes is a failure.
 MAX_LOSS = 0.01

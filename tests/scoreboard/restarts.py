@@ -213,5 +213,4 @@ SCORERS = [
 UNSCORED = {
     "nvrx/fault_restart_table.tsv": "a policy for names of injected faults: there is no input to judge; "
     "whether to restart is scored on logs",
-    "google-resiliency/*": "goodput and badput: issue 7",
 }

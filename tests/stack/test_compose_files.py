@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from tests.stack.parts.compose import BASE, REQUIRED, SASL, TLS, Definition, load, services
+from tests.stack.parts.compose import BASE, NVIDIA, REQUIRED, SASL, TLS, Definition, load, services
 from tests.stack.parts.go_programs import COLLECTOR_MODULES, COMPOSE, LOKI, PROMETHEUS, built
 from tests.stack.parts.kafka import POM
 from tests.stack.parts.placing import REPOSITORY, replace
 from tests.stack.parts.service import answers_http
 from tests.stack.parts.whole_stack import Stack
 
-OVERLAYS: tuple[list[str], ...] = ([], [TLS], [SASL], [TLS, SASL])
+OVERLAYS: tuple[list[str], ...] = ([], [TLS], [SASL], [TLS, SASL], [NVIDIA])
 PROFILES = {
     "none": set[str](),
     "debug": {"kafka-ui"},
@@ -54,6 +54,17 @@ def test_compose_takes_every_profile_and_overlay(overlays: list[str], profile: s
     config = compose_config(overlays, profile, **REQUIRED)
     assert config.returncode == 0, config.stderr
     assert set(json.loads(config.stdout)["services"]) & PROFILES["*"] == PROFILES[profile]
+
+
+def test_a_machine_without_a_gpu_starts_every_profile() -> None:
+    """A reservation keeps a service from starting where the driver is missing: only the overlay has one."""
+    reserved = {
+        file: {
+            name for name, raw in load(file, REQUIRED)["services"].items() if "reservations" in str(raw.get("deploy"))
+        }
+        for file in (BASE, TLS, SASL, NVIDIA)
+    }
+    assert reserved == {BASE: set(), TLS: set(), SASL: set(), NVIDIA: {"agent"}}
 
 
 def test_without_a_password_nothing_starts_and_one_line_says_why() -> None:

@@ -69,6 +69,8 @@ def test_published_names_do_not_change() -> None:
         "whichrank.agent.spool": "By",
         "whichrank.collective.duration": "s",
         "whichrank.collective.open.age": "s",
+        "whichrank.goodput.gpu.time": "s",
+        "whichrank.goodput.time": "s",
         "whichrank.heartbeat.age": "s",
         "whichrank.incident.active": "{incident}",
         "whichrank.pipeline.dead_letters": "{record}",

@@ -221,9 +221,7 @@ class GpuCollector:
 
     def _add_status(self, out: Gathered) -> None:
         for watched in self._watched.values():
-            for state, holds in (("ok", not watched.lost), ("failed", bool(watched.lost))):
-                labels = {"hw.type": "gpu", "hw.state": state}
-                out.add(labels_of(watched.gpu), (Value("hw.status", float(holds), labels),))
+            out.add(labels_of(watched.gpu), status_values(lost=bool(watched.lost)))
 
     def _add_description(self, out: Gathered) -> None:
         assert self._driver is not None
@@ -239,6 +237,13 @@ class GpuCollector:
                 "whichrank.gpu.index": str(gpu.index),
             }
             out.add(labels_of(gpu), (Value("whichrank.gpu.info", 1.0, labels),))
+
+
+def status_values(*, lost: bool) -> tuple[Value, ...]:
+    return tuple(
+        Value("hw.status", float(holds), {"hw.type": "gpu", "hw.state": state})
+        for state, holds in (("ok", not lost), ("failed", lost))
+    )
 
 
 def _is_same(found: Gpu, expected: Gpu) -> bool:

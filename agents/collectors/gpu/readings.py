@@ -112,7 +112,12 @@ def _throttle_bits(handle: Any) -> int:
 
 
 def _throttle(handle: Any) -> Sequence[Value]:
-    words = throttle_words(_throttle_bits(handle))
+    return throttle_values(_throttle_bits(handle))
+
+
+def throttle_values(bits: int) -> Sequence[Value]:
+    """One for each reason: whether it holds the clocks down."""
+    words = throttle_words(bits)
     told = (*THROTTLE_REASONS.values(), *(word for word in words if word.startswith("0x")))
     return tuple(
         Value("whichrank.gpu.throttled", float(word in words), {"whichrank.gpu.reason": word}) for word in told

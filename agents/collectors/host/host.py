@@ -98,13 +98,12 @@ class HostCollector:
 
     def _see_clock_step(self) -> list[Happening]:
         """Somebody set the wall clock: times before and after it do not compare."""
-        offset_ns = self._now.wall_ns - self._now.mono_ns
-        before_ns, self._wall_minus_mono_ns = self._wall_minus_mono_ns, offset_ns
-        if before_ns is None or abs(offset_ns - before_ns) < _CLOCK_STEP_NS:
+        before_ns, self._wall_minus_mono_ns = self._wall_minus_mono_ns, self._now.wall_ns - self._now.mono_ns
+        step = clock_step(before_ns, self._now) if before_ns is not None else None
+        if step is None:
             return []
         self._clock_steps += 1
-        change = self._change("clock", "", f"stepped by {(offset_ns - before_ns) / 1e9:+.3f} s", self._now.wall_ns)
-        return [change]
+        return [step]
 
     def _see_pressure(self) -> None:
         seen = False
@@ -282,8 +281,20 @@ class HostCollector:
         self._problems.append(f"{self._proc / file}: {why}")
 
     def _change(self, what: str, old: str, new: str, time_ns: int) -> Happening:
-        attributes = {"what": what, "old": old, "new": new, "where": "host"}
-        return Happening(name=EventName.CHANGE, time_ns=time_ns, mono_ns=self._now.mono_ns, attributes=attributes)
+        return _changed(what, old, new, time_ns, self._now)
+
+
+def clock_step(before_ns: int, now: Moment) -> Happening | None:
+    """That the wall clock was set since ``before_ns``, which was the wall clock less the monotonic one."""
+    moved_ns = now.wall_ns - now.mono_ns - before_ns
+    if abs(moved_ns) < _CLOCK_STEP_NS:
+        return None
+    return _changed("clock", "", f"stepped by {moved_ns / 1e9:+.3f} s", now.wall_ns, now)
+
+
+def _changed(what: str, old: str, new: str, time_ns: int, now: Moment) -> Happening:
+    attributes = {"what": what, "old": old, "new": new, "where": "host"}
+    return Happening(name=EventName.CHANGE, time_ns=time_ns, mono_ns=now.mono_ns, attributes=attributes)
 
 
 def _words(text: str | None) -> list[int | None]:

@@ -12,6 +12,8 @@ import os
 import stat
 from dataclasses import dataclass
 
+from ....telemetry.ring_layout import cut_text
+
 #: The rest of a longer line is left out.
 MAX_LINE_BYTES = 64 << 10
 #: A reader that is further behind than this skips what lies before.
@@ -183,7 +185,9 @@ class FollowedFile:
         """What a terminal would show of the line in the end, without the zeros of a hole before it."""
         line = bytes(raw.rstrip(b"\r").rpartition(b"\r")[2]).lstrip(b"\0")
         self.counts.cut_lines += len(line) > MAX_LINE_BYTES
-        return line[:MAX_LINE_BYTES]
+        if len(line) <= MAX_LINE_BYTES:
+            return line
+        return cut_text(line[: MAX_LINE_BYTES + 1].decode("latin-1"), MAX_LINE_BYTES).encode("latin-1")
 
 
 def _open_regular(path: str, *, follow_link: bool) -> tuple[int, os.stat_result]:

@@ -19,7 +19,7 @@ from ..collector import Collected, Happening, Moment
 from ..processes.job_process import JobProcess
 from ..small_files import keyed_numbers, read_text
 from .followed_file import FollowedFile
-from .happening_texts import redacted
+from .happening_texts import bounded
 
 #: Read of a file that was there before the agent, and at most of one that is found later.
 LOOK_BACK_BYTES = 256 << 10
@@ -130,7 +130,7 @@ class JobLogsCollector:
             self._find(ranks, now, problems)
             self._first_find = False
         lines = self._read(now, problems)
-        happenings = [redacted(happening) for happening in self._classify(lines, now)]
+        happenings = [bounded(happening) for happening in self._classify(lines, now)]
         return Collected(points=self._points(now), happenings=happenings, problems=problems)
 
     def last_look(self, now: Moment) -> Collected:
@@ -140,7 +140,7 @@ class JobLogsCollector:
         problems: list[str] = []
         lines = [line for _ in range(_READS_TO_THE_END) for line in self._read(now, problems)]
         found = [*self._classify(lines, now), *(self._flush(now) if self._flush is not None else ())]
-        return Collected(points=self._points(now), happenings=list(map(redacted, found)), problems=problems)
+        return Collected(points=self._points(now), happenings=list(map(bounded, found)), problems=problems)
 
     def close(self) -> None:
         for log in self._logs.values():

@@ -12,7 +12,7 @@ from functools import partial
 
 from ....telemetry.records import Point
 from ..collector import Collected, Happening, Moment
-from .happening_texts import redacted
+from .happening_texts import bounded
 from .kernel_log_sources import KMSG, LOG_FILES, JournalSource, KernelLogSource, KmsgSource, LogFileSource
 
 #: A line without its end, and when: that of the record (kmsg, journald), or that of reading, where the line's own
@@ -112,7 +112,7 @@ class KernelLogCollector:
             marks["before_start"] = True
         if happening.time_ns < self._started.wall_ns - self._started.mono_ns:
             marks["before_boot"] = True
-        return redacted(replace(happening, attributes={**happening.attributes, **marks}))
+        return bounded(replace(happening, attributes={**happening.attributes, **marks}))
 
     def _points(self, now: Moment) -> list[Point]:
         """Only if they have changed."""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from ....telemetry.ring_layout import cut_text
 from ..collector import Moment
 from .followed_file import MAX_LINE_BYTES, FollowedFile
 from .log_clock import LogClock
@@ -259,7 +260,7 @@ def parse_journal(document: bytes, now: Moment) -> tuple[str, KernelLine] | None
         elif wall_us is not None:
             wall_ns = min(int(wall_us) * 1000, now.wall_ns)
             moment = Moment(wall_ns=wall_ns, mono_ns=max(now.mono_ns - (now.wall_ns - wall_ns), 0))
-        return str(record.get("__CURSOR", "")), KernelLine(str(message)[:MAX_LINE_BYTES], moment)
+        return str(record.get("__CURSOR", "")), KernelLine(cut_text(str(message), MAX_LINE_BYTES), moment)
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
 

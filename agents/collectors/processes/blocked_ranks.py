@@ -110,38 +110,64 @@ class BlockedRanks:
         switches = read_switches(self._proc, wait.process_pid, thread).get("voluntary", wait.switches)
         name = thread_name(self._proc, wait.process_pid, thread)
         age_s = (now.mono_ns - wait.since.mono_ns) / 1e9
-        where, what = functions[0] if functions else "", waits_for(functions)
-        return Happening(
-            name=EventName.RANK_PROCESS,
-            time_ns=now.wall_ns,
-            mono_ns=now.mono_ns,
-            pid=rank.pid,
-            attributes={
-                "state": "D",
-                "over": False,
-                "age_s": round(age_s, 3),
-                "wchan": where,
-                "waits_for": what,
-                "text": f"{name or 'a thread'} waits in the kernel for {age_s:.0f} s"
-                + (f", in {where}" if where else "")
-                + (f" ({what})" if what else ""),
-                # Conditions of several ranks are told apart by it.
-                "device_kind": "process",
-                "device": str(rank.pid),
-                "threads": threads,
-                "process_pid": wait.process_pid,
-                "thread_id": thread,
-                "thread": name,
-                "is_child": wait.process_pid != rank.pid,
-                # It sleeps and wakes: slow, not stuck.
-                "moves": switches > wait.switches,
-                "kernel_functions": functions,
-            },
+        return disk_wait(
+            rank.pid,
+            now,
+            age_s=age_s,
+            functions=functions,
+            thread=name,
+            threads=threads,
+            process_pid=wait.process_pid,
+            thread_id=thread,
+            # It sleeps and wakes: slow, not stuck.
+            moves=switches > wait.switches,
         )
 
     def _state(self, pid: int) -> str:
         numbers = read_process(self._proc, pid)
         return numbers.state if numbers is not None and numbers.state != "D" else "S"
+
+
+def disk_wait(
+    rank_pid: int,
+    now: Moment,
+    *,
+    age_s: float,
+    functions: Sequence[str],
+    thread: str,
+    threads: int,
+    process_pid: int,
+    thread_id: int,
+    moves: bool,
+) -> Happening:
+    """A thread of a rank, or of a child of it, has been held in the kernel for so long. functions: innermost first."""
+    where, what = functions[0] if functions else "", waits_for(functions)
+    return Happening(
+        name=EventName.RANK_PROCESS,
+        time_ns=now.wall_ns,
+        mono_ns=now.mono_ns,
+        pid=rank_pid,
+        attributes={
+            "state": "D",
+            "over": False,
+            "age_s": round(age_s, 3),
+            "wchan": where,
+            "waits_for": what,
+            "text": f"{thread or 'a thread'} waits in the kernel for {age_s:.0f} s"
+            + (f", in {where}" if where else "")
+            + (f" ({what})" if what else ""),
+            # Conditions of several ranks are told apart by it.
+            "device_kind": "process",
+            "device": str(rank_pid),
+            "threads": threads,
+            "process_pid": process_pid,
+            "thread_id": thread_id,
+            "thread": thread,
+            "is_child": process_pid != rank_pid,
+            "moves": moves,
+            "kernel_functions": tuple(functions),
+        },
+    )
 
 
 def waits_for(functions: Sequence[str]) -> str:

@@ -107,7 +107,7 @@ class StorageCollector:
                 if watched.is_late:
                     gone = OperationResult(outstanding.operation, outstanding.began_ns, 0, "unmounted")
                     age_ns = self._clock() - outstanding.began_ns
-                    happenings.append(_late(watched.mount, outstanding.operation, age_ns, now, gone))
+                    happenings.append(late_probe(watched.mount, outstanding.operation, age_ns, now, gone))
             # What the automounter brings it also takes away.
             if not watched.mount.path.startswith(automounts) and len(self._gone) < MAX_MOUNTS:
                 self._gone[watched.mount.path] = watched.mount
@@ -147,8 +147,8 @@ class StorageCollector:
         if outstanding is not None and clock_ns - outstanding.began_ns >= self._limit_ns:
             age_ns = clock_ns - outstanding.began_ns
             watched.is_late = True
-            happenings.append(_late(watched.mount, outstanding.operation, age_ns, now))
-        yield _point("whichrank.mount.probe.age", age_ns / _NS, _of(watched.mount), now)
+            happenings.append(late_probe(watched.mount, outstanding.operation, age_ns, now))
+        yield probe_age(watched.mount, age_ns, now)
         if clock_ns - watched.asked_ns >= self._probe_period_ns and not watched.probe.is_busy:
             watched.asked_ns = clock_ns
             watched.probe.ask()
@@ -164,7 +164,7 @@ class StorageCollector:
             if done.error:
                 watched.errors[done.operation, done.error] += 1
             if done.took_ns >= self._limit_ns:
-                happenings.append(_late(mount, done.operation, done.took_ns, now, done))
+                happenings.append(late_probe(mount, done.operation, done.took_ns, now, done))
         for (operation, error), count in watched.errors.items():
             about = {**_of(mount), "whichrank.storage.operation": operation, "error.type": error}
             yield _point("whichrank.mount.probe.errors", count, about, now, watched.first_seen_ns)
@@ -175,9 +175,11 @@ class StorageCollector:
                 "free": space.available_bytes,
                 "reserved": space.free_bytes - space.available_bytes,
             }
+            yield _point("system.filesystem.limit", space.total_bytes, _of(mount), now)
             for state, value in usage.items():
                 yield _point("system.filesystem.usage", value, {**_of(mount), "system.filesystem.state": state}, now)
             if space.inodes:
+                yield _point("whichrank.filesystem.inodes.limit", space.inodes, _of(mount), now)
                 inodes = {"used": space.inodes - space.free_inodes, "free": space.free_inodes}
                 for state, value in inodes.items():
                     about = {**_of(mount), "system.filesystem.state": state}
@@ -196,7 +198,14 @@ def _point(name: str, value: float, about: Mapping[str, str], now: Moment, start
     return Point(name=name, value=float(value), attributes=about, time_ns=now.wall_ns, start_ns=start_ns)
 
 
-def _late(mount: Mount, operation: str, age_ns: int, now: Moment, done: OperationResult | None = None) -> Happening:
+def probe_age(mount: Mount, age_ns: int, now: Moment) -> Point:
+    """Of the probe that is out, 0 while it is not late."""
+    return _point("whichrank.mount.probe.age", age_ns / _NS, _of(mount), now)
+
+
+def late_probe(
+    mount: Mount, operation: str, age_ns: int, now: Moment, done: OperationResult | None = None
+) -> Happening:
     """``answered``: it has come back, with ``error`` or well; else it is still out."""
     return Happening(
         name=EventName.PROBE_LATE,

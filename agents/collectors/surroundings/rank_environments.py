@@ -58,6 +58,11 @@ class RankEnvironment:
     environ: Mapping[str, str]
     helpers: tuple[int, ...] = ()
 
+    @property
+    def program(self) -> int:
+        """The process that trains, as far as that can be told: a shell's only child, else itself."""
+        return self.helpers[0] if len(self.helpers) == 1 else self.pid
+
 
 @dataclass(slots=True)
 class _Known:

@@ -19,6 +19,7 @@ from ....diagnosis.installed_software import (
     version_in_distributions,
     version_in_name,
 )
+from ....telemetry.ring_layout import cut_text
 from ..kernel_files import list_names, read_text
 from .rank_environments import RankEnvironment
 
@@ -51,7 +52,7 @@ def rank_software(proc: Path, rank: RankEnvironment) -> dict[str, str]:
         found["code"] = commit
     image = next((rank.environ[key] for key in _IMAGE_VARIABLES if rank.environ.get(key)), "")
     if image:
-        found["container_image"] = image[:200]
+        found["container_image"] = cut_text(image, 200)
     return found
 
 

@@ -1,13 +1,14 @@
-"""What the scheduler has in store for this node's jobs: attempt, time limit, preemption, planned maintenance.
+"""What the scheduler has in store for this node and its jobs: attempt, time limit, preemption, maintenance, drain.
 
-Runs in a process of its own: it asks programs (``scontrol``) that may hang with the scheduler. A fact is told when it
-is first seen and when it changes; planned maintenance that is called off is told as well.
+Asks programs (``scontrol``) that may hang with the scheduler: for 5 s each, and in its own thread. A fact is told when
+it is first seen and when it changes; that one of the node is over is told as well.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -21,9 +22,11 @@ from ....diagnosis.scheduler_facts import (
     facts_of_pod,
     facts_of_reservations,
     facts_of_slurm_job,
+    facts_of_slurm_node,
     parse_downward_api,
     slurm_job_id,
 )
+from ....telemetry.ring_layout import cut_text
 from ....telemetry.vocabulary import EventName
 from ..collector import Collected, Happening, Moment
 from ..kernel_files import read_text
@@ -35,6 +38,10 @@ _MAX_FILE_BYTES = 1 << 20
 #: Jobs of one node that Slurm is asked about.
 _MAX_JOBS = 16
 _NS = 1_000_000_000
+_OF_NODES = frozenset({"maintenance", "preemption", "node_state"})
+#: What the answers that are no job's are kept under.
+_RESERVATIONS, _NODE = "", "node"
+_NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 
 
 def run_program(command: Sequence[str]) -> str:
@@ -88,9 +95,10 @@ class SchedulerCollector:
         ranks = self._ranks.look()
         pids: dict[str, int] = {}
         facts: dict[tuple[str, ...], SchedulerFact] = {}
-        for rank in ranks:
+        # Launchers have a job's variables, too; a rank is what it is about.
+        for rank in sorted(ranks, key=lambda rank: "RANK" not in rank.environ):
             for fact in facts_of_environment(rank.environ):
-                pids.setdefault(fact.job, rank.pid)
+                pids.setdefault(fact.job, rank.program)
                 # torchelastic's count may differ between launches on one node: the newest is the highest.
                 known = facts.get(fact.key)
                 if known is None or _attempt(fact) > _attempt(known):
@@ -112,14 +120,15 @@ class SchedulerCollector:
                 yield _happening(fact, pids.get(fact.job, 0), now)
         for key in self._told.keys() - facts.keys():
             fact = self._told.pop(key)
-            if fact.what in ("maintenance", "preemption") and not fact.job:
+            if fact.what in _OF_NODES and not fact.job:
                 yield _happening(fact, 0, now, is_over=True)
 
     # --- sources ----------------------------------------------------------------------------------------------------
 
     def _slurm(self, ranks: Sequence[RankEnvironment], now: Moment, problems: list[str]) -> list[SchedulerFact]:
         jobs = sorted({job for job in (slurm_job_id(rank.environ) for rank in ranks) if job})[:_MAX_JOBS]
-        self._answers = {job: said for job, said in self._answers.items() if job in jobs or (jobs and not job)}
+        kept = {*jobs, _RESERVATIONS, _NODE} if jobs else set()
+        self._answers = {what: said for what, said in self._answers.items() if what in kept}
         if jobs and now.mono_ns - self._asked_ns >= self._ask_period_ns:
             self._asked_ns = now.mono_ns
             if self._run is run_program and shutil.which(self._scontrol) is None:
@@ -138,7 +147,12 @@ class SchedulerCollector:
         answer = self._ask(["show", "res"], problems)
         if answer is not None:
             own = [name for name in (*self._node_names, *names) if name]
-            self._answers[""] = list(facts_of_reservations(answer, own))
+            self._answers[_RESERVATIONS] = list(facts_of_reservations(answer, own))
+        # By the name that Slurm itself has given to the ranks.
+        node = next((name for name in names if _NODE_NAME.fullmatch(name)), "")
+        answer = self._ask(["show", "node", node], problems) if node else None
+        if answer is not None:
+            self._answers[_NODE] = list(facts_of_slurm_node(answer))
 
     def _ask(self, words: Sequence[str], problems: list[str]) -> str | None:
         try:
@@ -170,8 +184,8 @@ def _why(error: Exception) -> str:
         return f"no answer within {_TIMEOUT_S:g} s"
     if isinstance(error, subprocess.CalledProcessError):
         said = bytes(error.stderr or b"").decode("utf-8", "replace").strip().splitlines()
-        return said[-1][:200] if said else f"exit code {error.returncode}"
-    return str(error)[:200]
+        return cut_text(said[-1], 200) if said else f"exit code {error.returncode}"
+    return cut_text(str(error), 200)
 
 
 def _happening(fact: SchedulerFact, pid: int, now: Moment, *, is_over: bool = False) -> Happening:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ....diagnosis.installed_software import nvidia_driver, os_release
+from ....telemetry.ring_layout import cut_text
 from ....telemetry.vocabulary import EventName
 from ..collector import Collected, Happening, Moment
 from ..kernel_files import list_names, read_text
@@ -141,7 +142,7 @@ class VersionsCollector:
             found[f"module {module}"] = read_text(self._sys / "module" / module / "version") or ""
         for what, value in found.items():
             if value:
-                yield Version(what, value[:200])
+                yield Version(what, cut_text(value, 200))
         for device in list_names(self._sys / "class/infiniband")[:64]:
             firmware = read_text(self._sys / "class/infiniband" / device / "fw_ver")
             if firmware:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +14,8 @@ import pytest
 
 from whichrank.agents.collectors import schedule
 from whichrank.agents.collectors.collector import Isolation
+from whichrank.agents.collectors.options import NodeOptions
+from whichrank.agents.collectors.plans import node_plans
 from whichrank.agents.collectors.schedule import NodeTelemetry, Plan, Seen
 
 SAMPLES = "tests.agents.collectors.sample_collectors"
@@ -140,3 +144,22 @@ def test_what_a_source_says_by_itself_comes_between_two_looks() -> None:
     with telemetry(plan("listening", Isolation.PROCESS)) as (node, _):
         seen = gather(node, lambda seen: len(looks_of(seen, "listening")) >= 4)
     assert looks_of(seen, "listening")[:4] == [1.0, 2.0, 3.0, 4.0]
+
+
+#: Of no use to a collector, and 2 to 10 MB in each process of one.
+HEAVY = ("numpy", "psutil", "google.protobuf", "opentelemetry", "pydantic", "rich", "typer", "kafka", "asyncio")
+
+
+@pytest.mark.parametrize(
+    "its_plan",
+    [plan for plan in node_plans(NodeOptions(), dict) if plan.isolation is Isolation.PROCESS],
+    ids=lambda its_plan: its_plan.name,
+)
+def test_a_collectors_process_imports_nothing_heavy(its_plan: Plan) -> None:
+    module = its_plan.factory.partition(":")[0]
+    code = (
+        "import sys; from importlib import import_module; import whichrank.agents.collectors.child; "
+        f"import_module({module!r}, 'whichrank.agents.collectors'); print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
+    assert set(HEAVY).isdisjoint(done.stdout.split())

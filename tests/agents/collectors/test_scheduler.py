@@ -44,6 +44,10 @@ RESERVATIONS = (
     "Features=(null) Flags={flags} TRES=cpu=512 Users=root Groups=(null) State=INACTIVE BurstBuffer=(null)\n"
     "ReservationName=for-ada StartTime=1700000000 EndTime=1700097200 Nodes=gpu01 Flags=SPEC_NODES State=ACTIVE\n"
 )
+NODE = (
+    "NodeName=gpu02 Arch=x86_64 CoresPerSocket=64 CPUAlloc=128 Gres=gpu:8 NodeAddr=gpu02 OS=Linux 5.15.0 "
+    "RealMemory=2000000 State={state} ThreadsPerCore=2 Weight=1 Partitions=llm BootTime=1699990000{reason}\n"
+)
 SLURM = {"SLURM_JOB_ID": "4711", "SLURM_PROCID": "0", "SLURMD_NODENAME": "gpu02", "SLURM_JWT": "not-a-real-token"}
 
 
@@ -69,6 +73,7 @@ class Slurm:
     def __init__(self) -> None:
         self.job = job()
         self.reservations = "No reservations in the system\n"
+        self.node = NODE.format(state="ALLOCATED", reason="")
         self.failure: Exception | None = None
         self.asked: list[Sequence[str]] = []
 
@@ -76,7 +81,7 @@ class Slurm:
         self.asked.append(command)
         if self.failure is not None:
             raise self.failure
-        return self.reservations if command[-1] == "res" else self.job
+        return {"res": self.reservations, "gpu02": self.node}.get(command[-1], self.job)
 
 
 def told(happenings: Sequence[Happening]) -> dict[str, dict[str, Any]]:
@@ -186,7 +191,7 @@ def test_notices_on_a_kubernetes_node() -> None:
     facts = [(fact.what, fact.values["name"]) for fact in facts_of_kubernetes_node(node)]
     assert facts == [
         ("preemption", "karpenter.sh/disrupted"),
-        ("state", "NotReady"),
+        ("node_state", "not_ready"),
         ("maintenance", "VMEventScheduled"),
         ("maintenance", "cloud.google.com/scheduled-maintenance-time"),
     ]
@@ -226,7 +231,7 @@ def test_a_slurm_job_is_told_once_and_then_what_changes(
     assert told(first.happenings)["time_limit"]["end_s"] == 1700090000
     assert {happening.pid for happening in first.happenings} == {50}
     assert collector.collect(at(10)).happenings == []
-    assert len(slurm.asked) == 2  # not asked again within a minute
+    assert len(slurm.asked) == 3  # not asked again within a minute
     slurm.job = job(end="1700093600")
     assert [told(collector.collect(at(s)).happenings) for s in (20, 30)] == [{}, {}]
     changed = told(collector.collect(at(61)).happenings)
@@ -246,6 +251,7 @@ def test_planned_maintenance_comes_and_is_called_off(proc: Path, collector: Sche
     assert list(away.problems) == [
         "scontrol show job: no answer within 5 s",
         "scontrol show res: no answer within 5 s",
+        "scontrol show node: no answer within 5 s",
     ]
     slurm.failure, slurm.reservations = None, "No reservations in the system\n"
     over = told(collector.collect(at(122)).happenings)
@@ -258,6 +264,49 @@ def test_preemption_is_told(proc: Path, collector: SchedulerCollector, slurm: Sl
     slurm.job = job(preempt="1700009999")
     news = told(collector.collect(at(61)).happenings)
     assert news["preemption"]["start_s"] == 1700009999
+
+
+def test_a_state_of_the_node_comes_and_goes(proc: Path, collector: SchedulerCollector, slurm: Slurm) -> None:
+    process(proc, 50, SLURM)
+    assert "node_state" not in told(collector.collect(at(0)).happenings)
+    slurm.node = NODE.format(state="MIXED+DRAIN", reason=" Reason=Kill task failed [root@1700000040]")
+    (drained,) = collector.collect(at(61)).happenings
+    assert drained.attributes == {
+        "scheduler": "slurm",
+        "what": "node_state",
+        "job": "",
+        "over": False,
+        "name": "drain",
+        "state": "MIXED+DRAIN",
+        "reason": "Kill task failed",
+        "since_s": 1700000040.0,
+    }
+    slurm.node = NODE.format(state="MIXED", reason="")
+    (over,) = collector.collect(at(122)).happenings
+    assert (over.attributes["name"], over.attributes["over"]) == ("drain", True)
+    assert ["scontrol", "-o", "show", "node", "gpu02"] in slurm.asked
+
+
+@pytest.mark.parametrize("name", ["--help", "", "a b", "x;reboot"])
+def test_a_name_of_a_node_becomes_an_argument_only_if_it_is_one(
+    proc: Path, collector: SchedulerCollector, slurm: Slurm, name: str
+) -> None:
+    process(proc, 50, {**SLURM, "SLURMD_NODENAME": name})
+    collector.collect(at(0))
+    assert [command[3] for command in slurm.asked] == ["job", "res"]
+
+
+def test_what_is_told_of_a_job_names_the_process_that_trains(
+    proc: Path, collector: SchedulerCollector, slurm: Slurm
+) -> None:
+    """srun starts a shell, the shell torchrun, and that the ranks: all have the job's variables."""
+    process(proc, 50, SLURM)
+    process(proc, 51, {**SLURM, "RANK": "0", "LOCAL_RANK": "0"}, parent=50)
+    assert {happening.pid for happening in collector.collect(at(0)).happenings} == {51}
+    shutil.rmtree(proc / "51")
+    process(proc, 52, SLURM, parent=50)  # srun starts the ranks themselves, through a shell
+    slurm.job = job(restarts="1")
+    assert {happening.pid for happening in collector.collect(at(61)).happenings} == {52}
 
 
 def test_without_slurm_nobody_asks_it(proc: Path, collector: SchedulerCollector, slurm: Slurm) -> None:
@@ -308,8 +357,8 @@ def test_a_real_program_is_asked_and_left_when_it_hangs(
     began = time.monotonic()
     seen = SchedulerCollector(proc=proc, pod_info=tmp_path, scontrol=str(scontrol)).collect(at(0))
     assert time.monotonic() - began < 5
-    assert [line.partition(": ")[2] for line in seen.problems] == ["no answer within 0.2 s"] * 2
-    assert (tmp_path / "format").read_text().split() == ["%s", "%s"]
+    assert [line.partition(": ")[2] for line in seen.problems] == ["no answer within 0.2 s"] * 3
+    assert (tmp_path / "format").read_text().split() == ["%s"] * 3
     scontrol.write_text("#!/bin/sh\necho 'slurm_load_jobs error: Invalid job id' >&2\nexit 1\n")
     seen = SchedulerCollector(proc=proc, pod_info=tmp_path, scontrol=str(scontrol)).collect(at(0))
     assert "slurm_load_jobs error: Invalid job id" in seen.problems[0]

@@ -10,6 +10,8 @@ from whichrank.telemetry.incident import Document, canonical_line, check_documen
 
 ID = "00531b2fdcc45a19"
 LAUNCH = "b52443d473a0a629"
+_GOLDEN = Path(__file__).parents[2] / "golden" / "0.1.0.dev6" / "ring" / "rank-00001.4789.1ae5ed5fd8a8.ring.gz"
+RING = gzip.decompress(_GOLDEN.read_bytes())
 
 
 def document(id_: str = ID, revision: int = 1, **fields: Any) -> Document:
@@ -69,7 +71,7 @@ def evidence() -> dict[str, bytes]:
         f"{ID}-{LAUNCH}-node-node-1-kernel.log": b"# kernel log from /dev/kmsg\nNVRM: Xid\n",
         f"{rank}-not_entered.stack.txt": b"train.py:88\n",
         f"{rank}-request.stack.txt": b"train.py:88\n",
-        f"{rank}-not_entered.ring.gz": b"ring",
+        f"{rank}-not_entered.ring.gz": gzip.compress(RING, mtime=0),
         f"{LAUNCH}-rank-00000-4710-waits.stack.txt": b"where rank 0 waits\n",
         f"{LAUNCH}-rank-00000-4710-died.ring.gz": b"ring of one who only waited",
         f"ffffffffffffffff-{LAUNCH}-rank-00001-4711-0.log": b"asked for by another incident",

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whichrank.diagnosis.crosswalk.hosts import entity_of, host_of
+from whichrank.diagnosis.crosswalk.hosts import entity_of, host_of, with_scraped_host
 from whichrank.diagnosis.crosswalk.rules import rule_for, sources
 from whichrank.diagnosis.crosswalk.translate import Crossed, crosswalk
 from whichrank.diagnosis.network_counters import network_counters
 from whichrank.telemetry.node_metrics import node_metrics
+from whichrank.telemetry.records import Point
 from whichrank.telemetry.vocabulary import Scope
 
 PAYLOADS = Path(__file__).parent / "payloads"
@@ -96,9 +97,10 @@ def test_node_exporter() -> None:
         (*node, "whichrank.mount.read_only", 1, ("/", "ext4")),
         (*node, "whichrank.filesystem.unanswered", 1, ("/mnt/data", "nfs4")),
         (*node, "whichrank.nfs.round_trip_time", 44.25, ("nas1:/data", "READ")),
-        (*node, "hw.errors", 1, ("mc0", "memory", "uncorrected")),
+        (*node, "whichrank.memory.errors", 1, ("mc0", "uncorrected")),
         (*storage, "whichrank.storage.server.operations", 1881, ("GetAttr", "nfsd")),
         (*storage, "whichrank.storage.server.errors", 5, ("auth", "nfsd")),
+        (*node, "system.cpu.load_average.1m", 3.1, ()),
     ]
 
 
@@ -210,11 +212,32 @@ def test_a_collectors_own_node_is_not_blamed_for_what_it_scrapes() -> None:
 
 
 def test_what_is_nobodys_or_nothing_is_left_out() -> None:
-    assert crosswalk("DCGM_FI_DEV_GPU_UTIL", {"UUID": GPU, "Hostname": "localhost"}, {}, 1) is None
     assert crosswalk("DCGM_FI_DEV_GPU_UTIL", {"Hostname": "gpu-1"}, {}, 1) is None
     assert crosswalk("DCGM_FI_DEV_GPU_UTIL", {"UUID": GPU, "Hostname": "gpu-1"}, {}, math.nan) is None
     assert crosswalk("DCGM_EXP_XID_ERRORS_COUNT", {"UUID": GPU, "Hostname": "gpu-1"}, {}, 1) is None
     assert crosswalk("my_own_metric", {"Hostname": "gpu-1"}, {}, 1) is None
+    assert crosswalk("node_network_up", {"device": "docker0", "instance": "gpu-1:9100"}, {}, 0) is None
+
+
+def test_what_names_no_host_says_so() -> None:
+    one = crosswalk("DCGM_FI_DEV_GPU_UTIL", {"UUID": GPU, "Hostname": "localhost"}, {}, 1)
+    assert one is not None
+    assert (one.entity_kind, one.entity_id) == (Scope.NODE, "")
+
+
+def test_a_host_that_its_exporter_names_itself() -> None:
+    """A target at 127.0.0.1 has no other name; behind an address it is the one that people know."""
+    uname = Point(name="node_uname_info", value=1.0, attributes={"nodename": "gpu-node-02"}, time_ns=1)
+    load = Point(name="node_load1", value=1.0, time_ns=1)
+    for instance, host in (("127.0.0.1:9100", ""), ("10.0.0.5:9100", "10.0.0.5")):
+        resource = {"service.instance.id": instance}
+        assert entity_of("node", {}, with_scraped_host(resource, [load]), {}) == host
+        assert entity_of("node", {}, with_scraped_host(resource, [load, uname]), {}) == "gpu-node-02"
+    known = {"10.0.0.5": "node-02"}
+    resource = {"service.instance.id": "10.0.0.5:9100"}
+    assert entity_of("node", {}, with_scraped_host(resource, [uname]), known) == "node-02"
+    pod = Point(name="node_uname_info", value=1.0, attributes={"nodename": "node-exporter-x7k2p"}, time_ns=1)
+    assert entity_of("node", {}, with_scraped_host({"service.instance.id": "gpu-1:9100"}, [pod]), {}) == "gpu-1"
 
 
 def test_times_are_kept() -> None:
@@ -263,7 +286,6 @@ def test_the_tables_are_right() -> None:
 def test_any_labels_and_values(name: str, labels: dict[str, object], value: float) -> None:
     one = crosswalk(name, labels, {}, value)
     if one is not None:
-        assert one.entity_id
         assert math.isfinite(one.point.value)
         assert all(text and isinstance(text, str) for text in one.point.attributes.values())
 

@@ -29,7 +29,7 @@ def dumped_by(python: str, folder: Path, scenarios: tuple[str, ...]) -> Path:
     environment = {**os.environ, "TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}
     environment.pop("PYTHONPATH", None)
     subprocess.run(
-        [python, str(JOB), str(folder), *scenarios], check=True, timeout=120, env=environment, stderr=subprocess.DEVNULL
+        [python, str(JOB), str(folder), *scenarios], check=True, timeout=300, env=environment, stderr=subprocess.DEVNULL
     )
     return folder
 

@@ -12,7 +12,7 @@ import pytest
 from tests.diagnosis.job_log.test_cases import CASES, holdout
 from whichrank.diagnosis.job_log.model import Rank, Restart, Role
 from whichrank.diagnosis.job_log.reader import gate
-from whichrank.diagnosis.job_log.scan import CHUNK_BYTES, LONGEST_LINE_BYTES, Gate, scan
+from whichrank.diagnosis.job_log.scan import CHUNK_BYTES, LONGEST_LINE_BYTES, scan
 from whichrank.diagnosis.job_log.taxonomy import (
     MATCHED_CHARS,
     exception_types,
@@ -21,6 +21,7 @@ from whichrank.diagnosis.job_log.taxonomy import (
     gate_words,
     rules,
 )
+from whichrank.diagnosis.word_gate import WordGate
 from whichrank.telemetry.vocabulary import Bucket
 
 
@@ -151,8 +152,8 @@ def test_a_line_without_end_is_cut_and_keeps_its_end() -> None:
 
 
 def test_a_word_of_three_letters_is_refused() -> None:
-    with pytest.raises(ValueError, match="shorter than four"):
-        Gate(["oom"])
+    with pytest.raises(ValueError, match="too short"):
+        WordGate(["oom"], folds_case=True)
 
 
 def test_ranks_are_in_use() -> None:

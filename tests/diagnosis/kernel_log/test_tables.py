@@ -6,14 +6,16 @@ import re
 import time
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.diagnosis.kernel_log.cases import cases
 from whichrank.diagnosis.kernel_log import nvlink5
 from whichrank.diagnosis.kernel_log.device import canonical_gpu, canonical_pci, pci_slot
 from whichrank.diagnosis.kernel_log.recurrence import parameters
 from whichrank.diagnosis.kernel_log.rules import LineRule, event_rules, line_rules
-from whichrank.diagnosis.kernel_log.scan import SHORTEST
 from whichrank.diagnosis.kernel_log.xid import sxid_policies, xid_policies
+from whichrank.diagnosis.word_gate import WINDOW
 
 
 def test_every_xid_has_one_policy() -> None:
@@ -51,9 +53,18 @@ def test_no_two_events_have_one_name_with_others() -> None:
 
 @pytest.mark.parametrize("rule", line_rules(), ids=lambda rule: f"{rule.rule.event}-{rule.order}")
 def test_a_rule_is_bounded(rule: LineRule) -> None:
-    assert all(len(word) >= SHORTEST for word in rule.needs)
+    assert all(len(word) >= WINDOW for word in rule.needs)
     # Unbounded repeats of wide classes are what makes a search quadratic.
     assert not re.search(r"(?:\.|\\S)[*+]", rule.pattern.pattern)
+
+
+@pytest.mark.parametrize("rule", line_rules(), ids=lambda rule: f"{rule.rule.event}-{rule.order}")
+@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_whatever_a_rule_matches_has_one_of_the_words_it_needs(rule: LineRule, data: st.DataObject) -> None:
+    """Else lines that it is for would never reach it."""
+    text = data.draw(st.from_regex(re.compile(rule.pattern.pattern, re.ASCII)))
+    assert any(word in text for word in rule.needs)
 
 
 def test_the_worst_line_for_each_rule_is_read_in_no_time() -> None:

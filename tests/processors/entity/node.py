@@ -126,7 +126,8 @@ class Node:
     def open(self) -> dict[str, dict[str, Any]]:
         """Conditions that stand, by name/device."""
         last = {finding.key: finding for finding in self.findings}
-        bodies = [dict(finding.body["condition"]) for finding in last.values() if not finding.cleared]
+        told = [finding for finding in last.values() if not finding.cleared and "condition" in finding.body]
+        bodies = [dict(finding.body["condition"]) for finding in told]
         return {f"{body['name']}/{body['device']}": body for body in bodies}
 
     def take(self, payload: Event | Samples) -> None:

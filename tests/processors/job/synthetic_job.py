@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from whichrank.diagnosis.goodput.interval import Interval, of_body
 from whichrank.processors.job.operator import JobOperator
 from whichrank.processors.operator import Timer
 from whichrank.telemetry.records import Block, Event, Finding, Group, Identity, Record
@@ -544,7 +545,20 @@ class MemoryContext:
         self.timers.pop(name, None)
 
     def findings(self) -> list[Finding]:
-        return [record.payload for record in self.emitted if isinstance(record.payload, Finding)]
+        """Conclusions about faults."""
+        return [f for record in self.emitted if isinstance(f := record.payload, Finding) and "kind" in f.body]
+
+    def intervals(self) -> list[Interval]:
+        """What the seconds were spent on, revisions over what they replace."""
+        found: dict[str, Interval] = {}
+        for record in self.emitted:
+            if isinstance(payload := record.payload, Finding) and "interval" in payload.body:
+                who = payload.identity
+                found[payload.key] = of_body(payload.body["interval"], run=who.run, job=who.job, attempt=who.attempt)
+        return list(found.values())
+
+    def placements(self) -> list[Finding]:
+        return [f for record in self.emitted if isinstance(f := record.payload, Finding) and "placement" in f.body]
 
     def final(self) -> dict[str, Finding]:
         """The last revision of every finding, by key, in order of opening."""

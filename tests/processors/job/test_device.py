@@ -198,3 +198,15 @@ def test_a_watchdog_that_comes_first_ends_all_and_the_one_who_did_not_come_is_na
     finding = only(drive([record for record in records if record.stamp_ns < told] + ends))
     assert (finding.body["kind"], suspects(finding)) == ("rank_not_entered", [2])
     assert {"0", "1", "3"} <= {item["ranks"] for item in finding.body["ruled_out"]}
+
+
+@pytest.mark.parametrize("timing", [True, False])
+def test_what_all_devices_need_longer_for_is_no_slower_network(timing: bool) -> None:
+    """From launch to end is mostly the host's lead, which grows with the steps: no part is more than the whole."""
+    job = DeviceJob(kernel=lambda rank, step: 1.0 if step < 70 else 1.4, step_s=1.0, steps=130, timing=timing, ahead=4)
+    finding = only(drive(job.records()))
+    assert finding.body["kind"] == "slow_together"
+    (words,) = (each["shows"] for each in finding.body["evidence"] if each["signal"] == "steps.self_time")
+    assert "a slower network" not in words
+    assert ("own work" in words) == timing
+    assert ("is not known: nobody tells when devices begin" in words) == (not timing)

@@ -20,6 +20,7 @@ from tests.stack.parts.placing import REPOSITORY
 BASE = "docker-compose.yml"
 TLS = "compose.tls.yaml"
 SASL = "compose.sasl.yaml"
+NVIDIA = "compose.nvidia.yaml"
 #: What people must set before anything starts.
 REQUIRED = {"GRAFANA_ADMIN_PASSWORD": "not-used"}
 _VARIABLE = re.compile(r"\$\{(\w+)(?:(:-|:\?)([^}]*))?\}")

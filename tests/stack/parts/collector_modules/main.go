@@ -1,5 +1,6 @@
 // An OpenTelemetry Collector for the tests, of published components only: what compose mounts for the image
-// otel/opentelemetry-collector-contrib runs on it unchanged. OTLP and Kafka in; OTLP/HTTP, Kafka and files out.
+// otel/opentelemetry-collector-contrib runs on it unchanged. OTLP, Kafka and scraped targets in; OTLP/HTTP, Kafka
+// and files out.
 package main
 
 import (
@@ -9,6 +10,7 @@ import (
 	"github.com/open-telemetry/opentelemetry-collector-contrib/exporter/kafkaexporter"
 	"github.com/open-telemetry/opentelemetry-collector-contrib/extension/healthcheckextension"
 	"github.com/open-telemetry/opentelemetry-collector-contrib/receiver/kafkareceiver"
+	"github.com/open-telemetry/opentelemetry-collector-contrib/receiver/prometheusreceiver"
 	"go.opentelemetry.io/collector/component"
 	"go.opentelemetry.io/collector/confmap"
 	"go.opentelemetry.io/collector/confmap/provider/envprovider"
@@ -28,7 +30,9 @@ import (
 )
 
 func factories() (otelcol.Factories, error) {
-	receivers, err := otelcol.MakeFactoryMap[receiver.Factory](otlpreceiver.NewFactory(), kafkareceiver.NewFactory())
+	receivers, err := otelcol.MakeFactoryMap[receiver.Factory](
+		otlpreceiver.NewFactory(), kafkareceiver.NewFactory(), prometheusreceiver.NewFactory(),
+	)
 	if err != nil {
 		return otelcol.Factories{}, err
 	}

@@ -1,0 +1,105 @@
+"""One run of the bench, in a process of its own, which can be left when it takes too long."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from ...simulator.scenarios import SCENARIOS
+from ..run_directory import RunDirectory
+from ..simulate.judge import CaptureBus, Judge
+from .simple_detector import SimpleDetector
+
+_END_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """keep: the folder where what the detectors may read is kept; None: nowhere."""
+
+    scenario: str
+    ranks: int
+    seed: int
+    keep: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """truth: ``truth.json``. cpu_s: of the operators. problem: why there is nothing; one line."""
+
+    truth: Mapping[str, Any]
+    revisions: Sequence[Mapping[str, Any]] = ()
+    simple: Sequence[Mapping[str, Any]] = ()
+    cpu_s: float = 0.0
+    rank_hours: float = 0.0
+    out_of_time: bool = False
+    problem: str = ""
+
+
+def truth_before(asked: Asked) -> Mapping[str, Any]:
+    """What will be true of the run, without having run it. Raises ValueError for what cannot be laid out."""
+    return SCENARIOS[asked.scenario].build(asked.ranks, asked.seed).ledger.as_json()
+
+
+def run(asked: Asked) -> Measured:
+    """In this process. Raises OSError where nothing can be kept."""
+    scenario = SCENARIOS[asked.scenario]
+    world = scenario.build(asked.ranks, asked.seed)
+    bus = None
+    if asked.keep is not None:
+        bus = CaptureBus(RunDirectory(asked.keep).capture, start_unix_ns=world.start_unix_ns)
+    judge = Judge(bus, start_unix_ns=world.start_unix_ns)
+    simple = SimpleDetector(start_unix_ns=world.start_unix_ns)
+    seconds, cpu_s = 60.0 * scenario.minutes, 0.0
+    for until_s, sent in world.run(seconds):
+        began_s = time.process_time()
+        judge.take(until_s, sent)
+        cpu_s += time.process_time() - began_s
+        simple.take(until_s, sent)
+    judge.close()
+    if asked.keep is not None:
+        # Neither the scenario nor the seed: whoever knows them knows the truth.
+        started_s = world.start_unix_ns / 1e9
+        description = {"command": ["whichrank", "bench"], "listens": True, "simulated": True}
+        RunDirectory(asked.keep).write_run({**description, "started": started_s, "ended": started_s + seconds})
+    return Measured(
+        truth=world.settle().as_json(),
+        revisions=judge.revisions,
+        simple=simple.revisions,
+        cpu_s=cpu_s,
+        rank_hours=sum(job.spec.mesh.world_size for job in world.jobs) * seconds / 3600.0,
+        problem=f"the operators failed {judge.runner.broken} times" if judge.runner.broken else "",
+    )
+
+
+def run_apart(asked: Asked, *, limit_s: float) -> Measured:
+    """As ``run``, for at most so long. Raises ValueError for what cannot be laid out."""
+    truth = truth_before(asked)
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(asked, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        if not ours.poll(limit_s):
+            return Measured(truth=truth, out_of_time=True, problem=f"not done after {limit_s:.0f} s")
+        measured = ours.recv()
+    except EOFError:
+        process.join(_END_S)
+        return Measured(truth=truth, problem=f"the process ended with {process.exitcode}")
+    finally:
+        process.kill()
+        process.join(_END_S)
+        ours.close()
+    assert isinstance(measured, Measured)
+    return measured
+
+
+def _work(asked: Asked, result: Connection) -> None:
+    result.send(run(asked))
+    result.close()

@@ -1,0 +1,1 @@
+"""``whichrank goodput``: what the seconds of runs were spent on."""

@@ -1,0 +1,320 @@
+"""A run's account as JSON (docs/accounting.md) and as tables and a timeline for people."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from ...diagnosis.goodput.account import Cause, Charged, Downtime, RunAccount, account_of, downtime_of
+from ...diagnosis.goodput.failures import TimeToFailure
+from ...diagnosis.goodput.history import Interruption, runs_of
+from ...diagnosis.goodput.interval import Interval
+from ...telemetry.incident import Document, incident_id
+from ...telemetry.vocabulary import Kind, Scope, TimeBucket
+from ..incident_panel import printable
+from ..incidents.words import when
+from ..run import say
+from ..run_directory import Unusable
+from .sources import Found
+
+SCHEMA = 1
+_NS = 1_000_000_000
+_HARDWARE = frozenset({Scope.GPU.value, Scope.NODE.value, Scope.LINK.value, Scope.SWITCH.value})
+#: A letter and a colour of the timeline.
+_MARKS: Mapping[TimeBucket, tuple[str, str]] = {
+    TimeBucket.QUEUED: ("q", "dim"),
+    TimeBucket.STARTING: ("s", "cyan"),
+    TimeBucket.PRODUCTIVE: ("#", "green"),
+    TimeBucket.REWORK: ("w", "red"),
+    TimeBucket.CHECKPOINT_SAVE: ("c", "blue"),
+    TimeBucket.CHECKPOINT_RESTORE: ("l", "blue"),
+    TimeBucket.DATA_STALL: ("d", "yellow"),
+    TimeBucket.STRAGGLER_LOSS: ("g", "yellow"),
+    TimeBucket.FAULT_BEFORE_DETECTION: ("F", "red"),
+    TimeBucket.FAULT_AFTER_DETECTION: ("f", "red"),
+    TimeBucket.SHUTDOWN: ("x", "magenta"),
+    TimeBucket.RESTARTING: ("r", "magenta"),
+    TimeBucket.PLANNED: ("p", "dim"),
+    TimeBucket.SPARE: ("_", "dim"),
+    TimeBucket.UNKNOWN: ("?", "dim"),
+}
+_COLUMNS = 72
+
+
+def report(found: Found, *, as_json: bool) -> None:
+    """Raises Unusable when there is nothing to account for."""
+    runs = runs_of(found.intervals)
+    if not runs:
+        raise Unusable(f"{found.where}: no second is accounted for: no step, no process was seen")
+    causes = causes_of(found.intervals, found.documents)
+    accounts = {run: account_of(run, intervals, causes) for run, intervals in runs.items()}
+    if as_json:
+        document = {
+            "schema": SCHEMA,
+            "from": found.where,
+            "kind": found.kind,
+            "runs": [run_as_json(accounts[run], intervals, causes) for run, intervals in runs.items()],
+            "published": None if found.published is None else asdict(found.published),
+            "problems": found.problems,
+        }
+        print(json.dumps(document))
+        return
+    for problem in found.problems:
+        say(problem)
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    for run, intervals in runs.items():
+        console.print(_panel(accounts[run], intervals, causes))
+    if found.published is not None and found.published.goodput is not None:
+        console.print(f"by the source's own formula: goodput {_percent(found.published.goodput)}")
+
+
+def causes_of(intervals: Iterable[Interval], documents: Iterable[Document]) -> dict[str, Cause]:
+    """By key of the finding that parts are charged to: the incident that it opened, or its kind alone."""
+    by_id = {str(document["id"]): document for document in documents}
+    causes: dict[str, Cause] = {}
+    for interval in intervals:
+        for part in interval.parts:
+            if part.cause and part.cause not in causes:
+                causes[part.cause] = _cause(part.cause, interval.job, by_id)
+    return causes
+
+
+def _cause(key: str, job: str, by_id: Mapping[str, Document]) -> Cause:
+    attempt, kind = _words_of_key(key)
+    if kind is None:
+        return Cause(kind=key)
+    document = by_id.get(incident_id(job, attempt, kind, key), {})
+    while document.get("merged_into") in by_id:
+        document = by_id[document["merged_into"]]
+    suspect: Mapping[str, Any] = next(iter(document.get("suspects") or ()), {})
+    is_hardware = document.get("scope") in _HARDWARE or kind is Kind.NODE_LOST
+    return Cause(
+        kind=str(document.get("kind") or kind.value),
+        incident=str(document.get("id") or ""),
+        node=str(suspect.get("node") or ""),
+        is_hardware=is_hardware or (document.get("cause") or {}).get("domain") == "hardware",
+    )
+
+
+def _words_of_key(key: str) -> tuple[str, Kind | None]:
+    """ATTEMPT/KIND/PLACE, as findings are named; an attempt or a place may hold slashes."""
+    words = key.split("/")
+    for place, word in enumerate(words):
+        if place and word in {kind.value for kind in Kind}:
+            attempt = "/".join(words[:place])
+            return "" if attempt == "-" else attempt, Kind(word)
+    return "", None
+
+
+# --- JSON -------------------------------------------------------------------------------------------------------------
+def run_as_json(account: RunAccount, intervals: Sequence[Interval], causes: Mapping[str, Cause]) -> dict[str, Any]:
+    """One entry of "runs". Nanoseconds are whole and sum exactly; times are Unix seconds."""
+    return {
+        "run": account.run,
+        "jobs": list(account.jobs),
+        "begin": account.begin_ns / _NS,
+        "end": account.end_ns / _NS,
+        "gpus": account.gpus,
+        "steps": account.steps,
+        "reference_step_s": account.reference_ns / _NS or None,
+        "wall_ns": account.wall_ns,
+        "ns": {bucket.value: ns for bucket, ns in account.ns.items()},
+        "gpu_ns": {bucket.value: ns for bucket, ns in account.gpu_ns.items()},
+        "goodput": account.goodput,
+        "ettr": account.ettr,
+        "ettr_without_planned": account.ettr_without_planned,
+        "ettr_hour": [[at / _NS, share] for at, share in account.ettr_hour],
+        "unknown_share": account.unknown_share,
+        "downtime": _downtime(account.downtime),
+        "hardware_downtime": {
+            **_downtime(account.hardware_downtime),
+            "share_of_wall": _share(account.hardware_downtime.total_ns, account.wall_ns),
+            "share_of_downtime": _share(account.hardware_downtime.total_ns, account.downtime.total_ns),
+        },
+        "mttf": asdict(account.mttf),
+        "mttf_hardware": asdict(account.mttf_hardware),
+        "by_kind": {name: _charged(each) for name, each in account.by_kind.items()},
+        "by_node": {name: _charged(each) for name, each in account.by_node.items()},
+        "interruptions": [_interruption(each, causes) for each in account.interruptions],
+        "timeline": list(_timeline(intervals)),
+    }
+
+
+def _downtime(downtime: Downtime) -> dict[str, int]:
+    return {**asdict(downtime), "total_ns": downtime.total_ns}
+
+
+def _charged(charged: Charged) -> dict[str, Any]:
+    return asdict(charged)
+
+
+def _interruption(each: Interruption, causes: Mapping[str, Cause]) -> dict[str, Any]:
+    cause = causes.get(each.cause)
+    return {
+        "job": each.job,
+        "begin": each.begin_ns / _NS,
+        "end": each.end_ns / _NS,
+        "finding": each.cause or None,
+        "kind": cause.kind if cause else None,
+        "incident": (cause.incident or None) if cause else None,
+        "node": (cause.node or None) if cause else None,
+        "hardware": cause.is_hardware if cause else None,
+        "planned": each.planned,
+        "went_on": each.went_on,
+        "gpu_seconds": each.gpu_ns / _NS,
+        "downtime": _downtime(downtime_of(each)),
+    }
+
+
+def _timeline(intervals: Sequence[Interval]) -> Iterator[dict[str, Any]]:
+    """Stretches of one bucket: of the intervals in a row that spent most of their time in it."""
+    stretch: list[Interval] = []
+    for interval in [*intervals, None]:
+        if stretch and (interval is None or _sort_of(interval) != _sort_of(stretch[-1])):
+            ns: dict[str, int] = {}
+            for part in (part for each in stretch for part in each.parts):
+                ns[part.bucket.value] = ns.get(part.bucket.value, 0) + part.ns
+            steps = [each for each in stretch if each.steps]
+            yield {
+                "begin": stretch[0].begin_ns / _NS,
+                "end": stretch[-1].end_ns / _NS,
+                "job": stretch[0].job,
+                "attempt": stretch[0].attempt,
+                "bucket": stretch[0].bucket.value,
+                "ns": ns,
+                "gpus": stretch[0].gpus,
+                "first_step": steps[0].first_step if steps else None,
+                "last_step": steps[-1].last_step if steps else None,
+            }
+            stretch = []
+        if interval is not None:
+            stretch.append(interval)
+
+
+def _sort_of(interval: Interval) -> tuple[object, ...]:
+    return interval.bucket, interval.job, interval.world, interval.attempt, interval.gpus
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
+
+
+# --- people -----------------------------------------------------------------------------------------------------------
+def _panel(account: RunAccount, intervals: Sequence[Interval], causes: Mapping[str, Cause]) -> Group:
+    jobs = "" if account.jobs == (account.run,) else f", jobs {', '.join(account.jobs)}"
+    usual = f", a step usually {_duration(account.reference_ns)}" if account.reference_ns else ""
+    head = Text(
+        printable(
+            f"run {account.run or '(no name)'}{jobs}: {_duration(account.wall_ns)} from {when(account.begin_ns / _NS)}"
+            f", {account.gpus} GPU{'s' * (account.gpus != 1)}, {account.steps} steps{usual}"
+        ),
+        style="bold",
+    )
+    parts: list[Any] = [head, *_strip(account, intervals), _buckets(account), _figures(account)]
+    if account.interruptions:
+        parts.append(_interruptions(account, causes))
+    return Group(*parts, Text(""))
+
+
+def _strip(account: RunAccount, intervals: Sequence[Interval]) -> list[Text]:
+    """One mark for each equal share of the wall time: the bucket that took most of it."""
+    span_ns = max(1, account.end_ns - account.begin_ns)
+    taken: list[dict[TimeBucket, float]] = [{} for _ in range(_COLUMNS)]
+    for interval in intervals:
+        first = (interval.begin_ns - account.begin_ns) * _COLUMNS // span_ns
+        last = min(_COLUMNS - 1, (interval.end_ns - account.begin_ns) * _COLUMNS // span_ns)
+        for column in range(first, last + 1):
+            left_ns = account.begin_ns + column * span_ns // _COLUMNS
+            right_ns = account.begin_ns + (column + 1) * span_ns // _COLUMNS
+            inside = min(interval.end_ns, right_ns) - max(interval.begin_ns, left_ns)
+            for part in interval.parts if inside > 0 else ():
+                share = part.ns * inside / max(1, interval.ns)
+                taken[column][part.bucket] = taken[column].get(part.bucket, 0.0) + share
+    line, shown = Text(), set()
+    for times in taken:
+        bucket = max(times.items(), key=lambda item: item[1], default=(TimeBucket.UNKNOWN, 0.0))[0]
+        mark, style = _MARKS[bucket]
+        shown.add(bucket)
+        line.append(mark, style=style)
+    legend = "  ".join(f"{_MARKS[bucket][0]} {_words(bucket)}" for bucket in TimeBucket if bucket in shown)
+    return [line, Text(legend, style="dim")]
+
+
+def _buckets(account: RunAccount) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("bucket")
+    for heading in ("wall time", "share", "GPU-hours"):
+        table.add_column(heading, justify="right")
+    for bucket in TimeBucket:
+        if ns := account.ns[bucket]:
+            hours = f"{account.gpu_ns[bucket] / _NS / 3600:.3f}"
+            table.add_row(_words(bucket), _duration(ns), _percent(ns / account.wall_ns), hours)
+    total = f"{sum(account.gpu_ns.values()) / _NS / 3600:.3f}"
+    table.add_row(Text("together", style="bold"), _duration(account.wall_ns), _percent(1.0), total)
+    return table
+
+
+def _figures(account: RunAccount) -> Text:
+    down, hardware = account.downtime, account.hardware_downtime
+    lines = [
+        f"goodput {_percent(account.goodput)}, ETTR {_percent(account.ettr)}"
+        f" (without planned time {_percent(account.ettr_without_planned)}"
+        + (f", last hour {_percent(account.ettr_hour[-1][1])})" if account.ettr_hour else ")"),
+        f"downtime {_duration(down.total_ns)} = checkpoint overhead {_duration(down.checkpoint_overhead_ns)}"
+        f" + detection {_duration(down.detection_ns)} + lost work {_duration(down.lost_work_ns)}"
+        f" + shutdown {_duration(down.shutdown_ns)} + restart {_duration(down.restart_ns)}",
+        f"hardware downtime {_duration(hardware.total_ns)}: {_percent(_share(hardware.total_ns, account.wall_ns))} of"
+        f" wall time, {_percent(_share(hardware.total_ns, down.total_ns))} of downtime",
+        f"MTTF {_mttf(account.mttf)}; of hardware {_mttf(account.mttf_hardware)}",
+    ]
+    return Text("\n".join(lines))
+
+
+def _interruptions(account: RunAccount, causes: Mapping[str, Cause]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for heading in ("interruption (UTC)", "kind", "node", "incident"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("detection", "lost work", "shutdown", "restart", "GPU-hours"):
+        table.add_column(heading, justify="right")
+    for each in account.interruptions:
+        cause, down = causes.get(each.cause, Cause()), downtime_of(each)
+        kind = "asked for" if each.planned else cause.kind
+        table.add_row(
+            when(each.begin_ns / _NS),
+            *(Text(printable(word)) for word in (kind, cause.node, cause.incident)),
+            *(_duration(ns) for ns in (down.detection_ns, down.lost_work_ns, down.shutdown_ns, down.restart_ns)),
+            f"{each.gpu_ns / _NS / 3600:.3f}",
+        )
+    return table
+
+
+def _words(bucket: TimeBucket) -> str:
+    return bucket.value.replace("_", " ")
+
+
+def _percent(share: float | None) -> str:
+    return "unknown" if share is None else f"{100 * share:.2f} %"
+
+
+def _duration(ns: int) -> str:
+    seconds = ns / _NS
+    if 0 < ns < _NS:
+        return f"{1000 * seconds:.3g} ms"
+    if seconds < 120.0:
+        return f"{seconds:.2f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 7200.0 else f"{seconds / 3600:.2f} h"
+
+
+def _mttf(figure: TimeToFailure) -> str:
+    low = _duration(round(figure.low_s * _NS))
+    if figure.mean_s is None or figure.high_s is None:
+        return f"above {low} ({figure.confidence:.0%} confidence, no failure)"
+    mean, high = _duration(round(figure.mean_s * _NS)), _duration(round(figure.high_s * _NS))
+    return f"{mean} ({figure.failures} failures, {low} to {high} at {figure.confidence:.0%})"

@@ -1,0 +1,175 @@
+"""Nodes cordoned and tainted, jobs annotated, over the API server's own HTTPS with the service account's token.
+
+A node is read, changed and written with its resourceVersion: taints are one list that a patch replaces, so somebody
+else's change in between must not be lost. Only what this service has put there is taken back.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import urllib3
+from urllib3.util import Retry
+
+from ....telemetry.vocabulary import Outcome
+from ..acts import Act, Operation, Result, Why
+
+TAINT = "whichrank.io/incident"
+#: Of nodes and jobs.
+INCIDENT, REASON, ADVICE = "whichrank.io/incident", "whichrank.io/reason", "whichrank.io/advice"
+_STRATEGIC_MERGE = "application/strategic-merge-patch+json"
+_MERGE = "application/merge-patch+json"
+#: Somebody else was faster; read again.
+_CONFLICT = 409
+_TRIES = 4
+_MAX_SHOWN_CHARS = 200
+#: NAMESPACE/NAME, and what tells a job from an earlier one of that name.
+_JOB = re.compile(
+    r"(?P<namespace>[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)/(?P<name>[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)(#.*)?\Z"
+)
+
+
+class KubernetesError(Exception):
+    """The API server refuses, or cannot be reached; one line."""
+
+    def __init__(self, line: str, status: int = 0) -> None:
+        super().__init__(line[:_MAX_SHOWN_CHARS])
+        self.status = status
+
+
+class Kubernetes:
+    name = "kubernetes"
+
+    def __init__(self, api: str, token: Path, ca: Path | None, job_path: str, *, timeout_s: float = 10.0) -> None:
+        """job_path: of a job, with {namespace} and {name}; empty: jobs are left alone. Files are read when needed."""
+        self._api = api.rstrip("/")
+        self._token = token
+        self._job_path = job_path
+        jobs = {Operation.MARK_JOB} if job_path else set()
+        self.can: frozenset[Operation] = frozenset({Operation.DRAIN_NODE, Operation.UNDRAIN_NODE, *jobs})
+        self._pool = urllib3.PoolManager(
+            timeout=urllib3.Timeout(total=timeout_s),
+            retries=Retry(
+                total=3,
+                redirect=0,
+                backoff_factor=0.5,
+                status_forcelist=(429, 500, 502, 503, 504),
+                allowed_methods=None,  # each of our patches says which version it changes, or sets the same again
+                raise_on_status=False,
+                respect_retry_after_header=False,
+            ),
+            ca_certs=str(ca) if ca is not None and api.startswith("https") else None,
+        )
+
+    def describe(self, act: Act) -> str:
+        if act.operation is Operation.MARK_JOB:
+            return f"PATCH {self._path_of_job(act) or act.target} annotation {ADVICE}={act.action}"
+        verb = "uncordon" if act.operation is Operation.UNDRAIN_NODE else "cordon"
+        return f"PATCH {_node_path(act.target)}: {verb}, taint {TAINT}:NoSchedule"
+
+    def do(self, act: Act) -> Result:
+        try:
+            if act.operation is Operation.MARK_JOB:
+                return self._mark_job(act)
+            return self._change_node(act)
+        except KubernetesError as error:
+            return Result(outcome=Outcome.FAILED, detail=str(error))
+
+    def _change_node(self, act: Act) -> Result:
+        path = _node_path(act.target)
+        for _ in range(_TRIES):
+            node = self._ask("GET", path)
+            patch = out_patch(node, act) if act.operation is Operation.DRAIN_NODE else back_patch(node, act)
+            if isinstance(patch, Result):
+                return patch
+            try:
+                self._ask("PATCH", path, patch, _STRATEGIC_MERGE)
+            except KubernetesError as error:
+                if error.status != _CONFLICT:
+                    raise
+                continue
+            return Result(outcome=Outcome.DONE)
+        return Result(outcome=Outcome.FAILED, detail=f"{path} was changed by others {_TRIES} times meanwhile")
+
+    def _mark_job(self, act: Act) -> Result:
+        path = self._path_of_job(act)
+        if path is None:
+            return Result(outcome=Outcome.REFUSED, why=Why.NAME_UNSAFE, detail=repr(act.target)[:80])
+        marks = {INCIDENT: act.incident, ADVICE: act.action, REASON: act.reason}
+        self._ask("PATCH", path, {"metadata": {"annotations": marks}}, _MERGE)
+        return Result(outcome=Outcome.DONE)
+
+    def _path_of_job(self, act: Act) -> str | None:
+        found = _JOB.match(act.target)
+        return None if found is None else self._job_path.format(namespace=found["namespace"], name=found["name"])
+
+    def _ask(self, method: str, path: str, patch: Mapping[str, Any] | None = None, kind: str = "") -> dict[str, Any]:
+        try:
+            token = self._token.read_text().strip()  # it is renewed by the kubelet
+        except OSError as error:
+            raise KubernetesError(f"{self._token}: {error.strerror}") from error
+        headers = {"Authorization": f"Bearer {token}", "Accept": "application/json", "User-Agent": "whichrank"}
+        body = None
+        if patch is not None:
+            headers["Content-Type"] = kind
+            body = json.dumps(patch).encode()
+        try:
+            answer = self._pool.request(method, self._api + path, body=body, headers=headers)
+            found = json.loads(answer.data or b"{}")
+        except urllib3.exceptions.HTTPError as error:
+            reason = getattr(error, "reason", None) or error
+            raise KubernetesError(f"{method} {path}: {type(reason).__name__}: {reason}") from error
+        except (OSError, ValueError) as error:  # certificates that are not there; an answer that is no JSON
+            raise KubernetesError(f"{method} {path}: {error}") from error
+        if not 200 <= answer.status < 300 or not isinstance(found, dict):
+            said = found.get("message") if isinstance(found, dict) else ""
+            raise KubernetesError(f"{method} {path} answered {answer.status}: {said}", answer.status)
+        return found
+
+
+def _node_path(node: str) -> str:
+    return f"/api/v1/nodes/{quote(node, safe='')}"
+
+
+def out_patch(node: Mapping[str, Any], act: Act) -> dict[str, Any] | Result:
+    """What cordons and taints this node; ALREADY where somebody has taken it out before. Pure."""
+    metadata, spec = node.get("metadata") or {}, node.get("spec") or {}
+    if spec.get("unschedulable"):
+        by = (metadata.get("annotations") or {}).get(INCIDENT)
+        return Result(outcome=Outcome.ALREADY, detail=f"unschedulable{f' since incident {by}' if by else ''}")
+    taints = [taint for taint in spec.get("taints") or () if taint.get("key") != TAINT]
+    return {
+        "metadata": {
+            "resourceVersion": metadata.get("resourceVersion"),
+            "annotations": {INCIDENT: act.incident, REASON: act.reason},
+        },
+        "spec": {
+            "unschedulable": True,
+            "taints": [*taints, {"key": TAINT, "value": act.incident, "effect": "NoSchedule"}],
+        },
+    }
+
+
+def back_patch(node: Mapping[str, Any], act: Act) -> dict[str, Any] | Result:
+    """What takes that back, if it is still ours. Pure."""
+    metadata, spec = node.get("metadata") or {}, node.get("spec") or {}
+    by = (metadata.get("annotations") or {}).get(INCIDENT)
+    if by != act.incident:
+        return Result(outcome=Outcome.REFUSED, why=Why.CHANGED_BY_OTHERS, detail=f"incident {by}" if by else "")
+    if not spec.get("unschedulable"):
+        return Result(outcome=Outcome.REFUSED, why=Why.CHANGED_BY_OTHERS, detail="it is schedulable")
+    return {
+        "metadata": {
+            "resourceVersion": metadata.get("resourceVersion"),
+            "annotations": {INCIDENT: None, REASON: None},
+        },
+        "spec": {
+            "unschedulable": None,
+            "taints": [taint for taint in spec.get("taints") or () if taint.get("key") != TAINT],
+        },
+    }

@@ -1,0 +1,97 @@
+"""Slurm's own commands, from templates of the settings. Arguments go to the program as they are, never through a shell.
+
+A word in braces is put into its argument and makes no other one; nodes and jobs are checked before, since Slurm reads
+``node[1-99]`` and ``ALL`` as many nodes.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ....telemetry.vocabulary import Outcome
+from ..acts import Act, Operation, Result, Why
+from ..plan import NODE_NAME
+
+TIMEOUT_S = 30.0
+#: A job, or one task of an array.
+_JOB_ID = re.compile(r"\d{1,12}(_\d{1,10})?\Z")
+_STATE = re.compile(r"\bState=(\S+)")
+_REASON = re.compile(r"\bReason=(.*)")
+_MAX_SHOWN_CHARS = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commands:
+    """Templates; ``show`` may be empty: then a node is not looked at before it is changed."""
+
+    drain: Sequence[str]
+    undrain: Sequence[str]
+    requeue: Sequence[str]
+    show: Sequence[str]
+
+
+class Slurm:
+    name = "slurm"
+    can = frozenset({Operation.DRAIN_NODE, Operation.RESTART_JOB, Operation.UNDRAIN_NODE})
+
+    def __init__(self, commands: Commands, *, timeout_s: float = TIMEOUT_S) -> None:
+        self._commands = commands
+        self._timeout_s = timeout_s
+
+    def describe(self, act: Act) -> str:
+        return " ".join(self._words(act))
+
+    def do(self, act: Act) -> Result:
+        is_job = act.operation is Operation.RESTART_JOB
+        if not (_JOB_ID if is_job else NODE_NAME).match(act.target):
+            return Result(outcome=Outcome.REFUSED, why=Why.NAME_UNSAFE, detail=repr(act.target)[:80])
+        if not is_job and self._commands.show and (found := self._look(act)) is not None:
+            return found
+        code, text = self._run(self._words(act))
+        return Result(outcome=Outcome.DONE if code == 0 else Outcome.FAILED, detail=text)
+
+    def _look(self, act: Act) -> Result | None:
+        """None: the node is as we expect it, and is to be changed."""
+        code, text = self._run(_fill(self._commands.show, act))
+        if code != 0:
+            return Result(outcome=Outcome.FAILED, detail=text)
+        state, reason = (found[1] if (found := pattern.search(text)) else "" for pattern in (_STATE, _REASON))
+        if act.operation is Operation.DRAIN_NODE:
+            is_out = "DRAIN" in state.upper()
+            return Result(outcome=Outcome.ALREADY, detail=f"{state}: {reason}"[:_MAX_SHOWN_CHARS]) if is_out else None
+        if f"whichrank {act.incident}" not in reason:
+            return Result(outcome=Outcome.REFUSED, why=Why.CHANGED_BY_OTHERS, detail=f"{state}: {reason}"[:200])
+        return None
+
+    def _words(self, act: Act) -> list[str]:
+        template = {
+            Operation.DRAIN_NODE: self._commands.drain,
+            Operation.UNDRAIN_NODE: self._commands.undrain,
+            Operation.RESTART_JOB: self._commands.requeue,
+        }[act.operation]
+        return _fill(template, act)
+
+    def _run(self, words: Sequence[str]) -> tuple[int, str]:
+        """The exit status (-1: none) and what it said, or what went wrong, in one line."""
+        try:
+            done = subprocess.run(
+                words, stdin=subprocess.DEVNULL, capture_output=True, timeout=self._timeout_s, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return -1, f"{words[0]} has not ended within {self._timeout_s:.0f} s"
+        except (OSError, ValueError) as error:
+            return -1, f"{words[0]}: {getattr(error, 'strerror', None) or error}"
+        said = (done.stdout if done.returncode == 0 else done.stderr or done.stdout).decode("utf-8", "replace")
+        said = " | ".join(line.strip() for line in said.splitlines() if line.strip())
+        if done.returncode != 0:
+            return done.returncode, f"{words[0]} ended with {done.returncode}: {said}"[:_MAX_SHOWN_CHARS]
+        return 0, said
+
+
+def _fill(template: Sequence[str], act: Act) -> list[str]:
+    is_job = act.operation is Operation.RESTART_JOB
+    words = {"node": "" if is_job else act.target, "job": act.target if is_job else act.job, "reason": act.reason}
+    return [part.format(**words) for part in template]

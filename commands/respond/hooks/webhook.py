@@ -1,0 +1,115 @@
+"""A signed request to somebody's own automation, after the Standard Webhooks scheme.
+
+``webhook-signature: v1,BASE64`` is HMAC-SHA256 over ``ID.TIMESTAMP.BODY``; the id is the same in every try and after a
+restart, so that the receiver can tell a repetition. Tries and pauses are urllib3's; redirects are not followed.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+import urllib3
+from urllib3.util import Retry
+
+from ....telemetry.vocabulary import Outcome
+from ..acts import Act, Operation, Result
+
+#: A secret as Standard Webhooks writes it: this and base64.
+_PREFIX = "whsec_"
+_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 10.0
+#: Answers that another try may change. Everything else that is no success is final.
+_TRY_AGAIN = (408, 425, 429, 500, 502, 503, 504)
+_MAX_SHOWN_CHARS = 200
+
+
+class Webhook:
+    name = "webhook"
+    can = frozenset({Operation.TELL})
+
+    def __init__(
+        self, url: str, secret: str, *, tries: int, timeout_s: float, clock: Callable[[], float] = time.time
+    ) -> None:
+        """Raises ValueError for a secret that says it is base64 and is not."""
+        self._url = url
+        self._key = key_of(secret)
+        self._clock = clock
+        parts = urlsplit(url)
+        #: User, password and query stay out of all that is said.
+        self._shown = f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}{parts.path}"
+        self._pool = urllib3.PoolManager(
+            timeout=urllib3.Timeout(total=timeout_s),
+            retries=Retry(
+                total=tries - 1,
+                redirect=0,
+                backoff_factor=_PAUSE_S,
+                backoff_max=_LONGEST_PAUSE_S,
+                status_forcelist=_TRY_AGAIN,
+                allowed_methods=None,  # POST, too: the id tells repetitions
+                raise_on_status=False,
+                raise_on_redirect=False,
+                respect_retry_after_header=False,  # it may ask for hours
+            ),
+        )
+
+    def describe(self, act: Act) -> str:
+        return f"POST {self._shown}"
+
+    def do(self, act: Act) -> Result:
+        identity = hashlib.sha256(act.key.encode()).hexdigest()[:32]
+        body = payload(act)
+        stamp = int(self._clock())
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": "whichrank",
+            "webhook-id": identity,
+            "webhook-timestamp": str(stamp),
+            "webhook-signature": sign(self._key, identity, stamp, body),
+        }
+        try:
+            answer = self._pool.request("POST", self._url, body=body, headers=headers)
+        except urllib3.exceptions.HTTPError as error:
+            reason = getattr(error, "reason", None) or error
+            return Result(outcome=Outcome.FAILED, detail=f"{self._shown}: {type(reason).__name__}"[:_MAX_SHOWN_CHARS])
+        tries = len(answer.retries.history) + 1 if answer.retries is not None else 1
+        after = f" after {tries} tries" if tries > 1 else ""
+        if 200 <= answer.status < 300:
+            return Result(outcome=Outcome.DONE, detail=f"{answer.status}{after}")
+        return Result(outcome=Outcome.FAILED, detail=f"{self._shown} answered {answer.status}{after}")
+
+
+def payload(act: Act) -> bytes:
+    """The body: what is advised, and the whole document."""
+    advice = act.document.get("advice") or {}
+    told = {
+        "schema": 1,
+        "type": "whichrank.response",
+        "incident": act.incident,
+        "revision": act.revision,
+        "action": act.action,
+        "text": advice.get("text"),
+        "job": act.job,
+        "attempt": act.attempt,
+        "document": act.document,
+    }
+    return json.dumps(told, separators=(",", ":"), allow_nan=False).encode()
+
+
+def sign(key: bytes, identity: str, stamp: int, body: bytes) -> str:
+    content = f"{identity}.{stamp}.".encode() + body
+    return "v1," + base64.b64encode(hmac.new(key, content, hashlib.sha256).digest()).decode()
+
+
+def key_of(secret: str) -> bytes:
+    """Raises ValueError."""
+    if not secret.startswith(_PREFIX):
+        return secret.encode()
+    try:
+        return base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
+    except ValueError:
+        raise ValueError(f"respond_webhook_secret: what follows {_PREFIX} is not base64") from None

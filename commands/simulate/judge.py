@@ -1,0 +1,136 @@
+"""The real operators over what a simulation sends, in this process and faster than real time.
+
+The same operators, rules, runner and codec as ``whichrank process``; in place of Kafka stands a list.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from ...diagnosis.goodput.interval import Interval, interval_of
+from ...processors.commit_pace import CommitPace
+from ...processors.runner import EmbeddedRunner
+from ...simulator.clock import START_UNIX_NS, ns
+from ...simulator.world import Sent
+from ...telemetry.otlp import encode_batches
+from ...telemetry.records import Finding, Incident, Record
+from ...transport.bus import Bus, Message, Output
+from ...transport.embedded import EmbeddedBus
+from ..embedded_watch import INPUT_TOPICS, make_operators, wanted_metrics
+
+#: As ``AgentSettings.request_bytes``.
+REQUEST_BYTES = 600_000
+
+
+def encoded(sent: Sent) -> Iterable[bytes]:
+    """The messages that it is on the bus."""
+    return (sent.value,) if sent.value else encode_batches(sent.payloads, REQUEST_BYTES)
+
+
+class Judge:
+    """``take`` windows of a simulation; ``revisions`` and ``intervals`` hold what was concluded of them.
+
+    bus: where all of it is kept; default: nowhere. start_unix_ns: the simulation's.
+    """
+
+    def __init__(self, bus: SimulatedBus | None = None, *, start_unix_ns: int = START_UNIX_NS) -> None:
+        self._start_ns = start_unix_ns
+        self._bus = bus or MemoryBus(ns=start_unix_ns)
+        self.revisions: list[Mapping[str, Any]] = []
+        self.intervals: list[Interval] = []
+        self.runner = EmbeddedRunner(
+            self._bus,
+            None,
+            make_operators(listens=True),
+            self._deliver,
+            live=True,
+            input_topics=INPUT_TOPICS,
+            metrics=wanted_metrics(),
+            pace=CommitPace(clock_s=lambda: self._bus.now_ns() / 1e9),
+        )
+
+    def take(self, until_s: float, sent: Sequence[Sent]) -> None:
+        for message in sent:
+            self._bus.advance(self._start_ns + ns(message.at_s))
+            for value in encoded(message):
+                self._bus.append(message.topic, message.key, value)
+        self._bus.advance(self._start_ns + ns(until_s))
+        self.runner.drain()
+
+    @property
+    def incidents(self) -> dict[str, Mapping[str, Any]]:
+        """Last revision of each."""
+        return {str(document["id"]): document for document in self.revisions}
+
+    def close(self) -> None:
+        self.runner.close()
+        self._bus.close()
+
+    def _deliver(self, record: Record) -> None:
+        if isinstance(record.payload, Incident):
+            self.revisions.append(record.payload.document)
+        elif isinstance(record.payload, Finding) and (interval := interval_of(record.payload)) is not None:
+            self.intervals.append(interval)
+
+
+class SimulatedBus(Bus, Protocol):
+    """A bus whose time is told to it."""
+
+    def advance(self, to_ns: int) -> None: ...
+
+
+class CaptureBus(EmbeddedBus):
+    """The capture of a run, stamped with the simulation's time."""
+
+    def __init__(self, directory: Path, *, start_unix_ns: int) -> None:
+        """Raises OSError."""
+        self._simulated_ns = 0
+        self._start_unix_ns = start_unix_ns
+        super().__init__(directory, start_wall_ns=start_unix_ns, monotonic_ns=lambda: self._simulated_ns)
+
+    def advance(self, to_ns: int) -> None:
+        self._simulated_ns = max(self._simulated_ns, to_ns - self._start_unix_ns)
+
+
+@dataclass(slots=True)
+class MemoryBus:
+    """``Bus`` whose time is that of what is put into it."""
+
+    ns: int
+    position: int = 0
+    waiting: deque[Message] = field(default_factory=deque)
+    reads_outputs: bool = False
+    identity: str = "simulated"
+
+    @property
+    def last_position(self) -> int:
+        return self.position
+
+    def advance(self, to_ns: int) -> None:
+        self.ns = max(self.ns, to_ns)
+
+    def append(self, topic: str, key: str, value: bytes, headers: Mapping[str, bytes] | None = None) -> int:
+        self.position += 1
+        self.waiting.append(Message(topic=topic, key=key, value=value, position=self.position, stamp_ns=self.ns))
+        return self.position
+
+    def read(self, after: int, limit: int) -> Sequence[Message]:
+        return [self.waiting.popleft() for _ in range(min(limit, len(self.waiting)))]
+
+    def publish(self, outputs: Sequence[Output], until: int) -> None:
+        """Nobody reads it."""
+
+    def has_given(self, position: int) -> bool:
+        return not self.waiting
+
+    def caught_up(self) -> bool:
+        return not self.waiting
+
+    def now_ns(self) -> int:
+        return self.ns
+
+    def close(self) -> None: ...

@@ -1,0 +1,413 @@
+"""Which shared causes come into question for the troubles of this moment, and what speaks for each: rules as code.
+
+Every job is one unit: it was hit or it was not. Under a cause, a job that is exposed is hit with p1, and its suspects
+stand where the cause is; by chance a job is hit with ``CHANCE``, and its suspects stand anywhere in it. So a cause that
+names a narrow place earns more than a wide one, a wide one pays for every job in it that is well, and every cause pays
+for being one of many.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+
+from .memory import Memory
+from .placements import Attempt, Value
+from .rules import Rule, load_shared_rules, rules_of
+from .scoring import CHANCE, Candidate, hit_or_not
+from .troubles import Trouble
+
+#: A suspect that stands elsewhere is there by chance.
+ELSEWHERE = -3.0
+MOST_OF_PLACE = 4.0
+#: What a sign of the thing itself is worth.
+SIGN = 4.0
+#: A job that is so young has not done anything that could be disturbed.
+YOUNG_S = 30.0
+#: A job that begins takes so long at most to have come together.
+STARTS_S = 900.0
+#: Two jobs that disturb each other: one has run so long before without trouble, the other has begun so shortly before.
+QUIET_S, JUST_BEGUN_S = 300.0, 300.0
+#: A cause that was said already is kept unless another is clearly better.
+SAID_ALREADY = 1.0
+MAX_PER_RULE = 64
+_CRASHES = frozenset({"rank_died", "rank_raised"})
+
+
+class Scene:
+    """What is looked at together: troubles of several jobs, and the attempts that ran when they began."""
+
+    def __init__(self, memory: Memory, troubles: Sequence[Trouble], now: float) -> None:
+        self.memory = memory
+        self.now = now
+        self.troubles = sorted(troubles, key=lambda t: (t.onset, t.id))
+        self._fitting: dict[str, list[Trouble]] = {}
+        for trouble in self.troubles:
+            for name in memory.fitting(trouble, rules_that_fit):
+                self._fitting.setdefault(name, []).append(trouble)
+
+    @cached_property
+    def attempts(self) -> dict[str, Attempt | None]:
+        return {t.id: self.memory.placements.of(t.job, t.attempt) for t in self.troubles}
+
+    @cached_property
+    def running(self) -> dict[str, Attempt]:
+        first = min((t.onset for t in self.troubles), default=self.now)
+        return {a.key: a for a in self.memory.placements.running_at(first - YOUNG_S)}
+
+    @cached_property
+    def nodes(self) -> int:
+        return max(len(self.memory.landscape.labels), len(self.memory.placements.by_node), 1)
+
+    def fitting(self, rule: Rule) -> Sequence[Trouble]:
+        """Those that may be the work of such a cause, in order of their onset."""
+        return self._fitting.get(rule.name, ())
+
+    def is_shared(self) -> bool:
+        """Whether any rule has enough jobs at all."""
+        rules = load_shared_rules()
+        return any(len({t.job for t in found}) >= rules[name].min_jobs for name, found in self._fitting.items())
+
+    def counts(self, trouble: Trouble) -> Mapping[Value, int]:
+        attempt = self.attempts[trouble.id]
+        return self.memory.landscape.counts(attempt) if attempt is not None else {}
+
+    def place(self, trouble: Trouble, value: Value) -> float | None:
+        """How much better the suspects' places fit than chance; None where the job is not exposed."""
+        counts, attempt = self.counts(trouble), self.attempts[trouble.id]
+        under = counts.get(value, 0)
+        if attempt is None or not under:
+            return None
+        fits = math.log(len(attempt.nodes) / under)
+        score = 0.0
+        for node in trouble.nodes:
+            score += fits if value in set(self.memory.landscape.values_of(node)) else ELSEWHERE
+        return max(-2 * MOST_OF_PLACE, min(MOST_OF_PLACE, score))
+
+
+def all_candidates(scene: Scene) -> list[Candidate]:
+    """Of all rules that look at several jobs at one time."""
+    if not scene.is_shared():
+        return []
+    found = [*_places(scene), *_throttled(scene), *_full(scene), *_starting(scene), *_actors(scene), *_pairs(scene)]
+    return [_kept(scene, candidate) for candidate in found]
+
+
+def rules_that_fit(trouble: Trouble) -> frozenset[str]:
+    return frozenset(rule.name for rule in load_shared_rules().values() if rule.explains and fits(rule, trouble))
+
+
+def fits(rule: Rule, trouble: Trouble) -> bool:
+    """Whether it may be the work of such a cause at all."""
+    if trouble.kind not in rule.explains:
+        return False
+    own = trouble.own
+    if own and not {own["condition"], own["device_kind"]} & rule.symptoms:
+        return False
+    if rule.phases and trouble.phase and trouble.phase not in rule.phases:
+        return False
+    if trouble.kind in _CRASHES and rule.errors is not None:
+        return bool(rule.errors.search(trouble.error) or rule.errors.search(own.get("condition", "")))
+    return True
+
+
+def hit_by(rule: Rule, trouble: Trouble) -> float:
+    """How much more likely a job is hit by such a cause than by chance."""
+    unknown = rule.unknown_phase if rule.phases and not trouble.phase and not trouble.own else 0.0
+    return math.log(rule.p1 / CHANCE) - unknown
+
+
+def together(rule: Rule, troubles: Iterable[Trouble]) -> list[Trouble]:
+    """Of those that fit the rule the first of each job, within the latest window in which the most jobs are hit."""
+    fitting = sorted(troubles, key=lambda t: (t.onset, t.id))
+    best: dict[str, Trouble] = {}
+    for index, first in enumerate(fitting):
+        window: dict[str, Trouble] = {}
+        for trouble in fitting[index:]:
+            if trouble.onset > first.onset + rule.window_s:
+                break
+            window.setdefault(trouble.job, trouble)
+        if len(window) >= len(best):
+            best = window
+    return list(best.values())
+
+
+def _kept(scene: Scene, candidate: Candidate) -> Candidate:
+    said = any(t.cause == [candidate.rule.name, candidate.value] for t in scene.troubles if t.id in candidate.covers)
+    if not said:
+        return candidate
+    return Candidate(
+        **{n: getattr(candidate, n) for n in Candidate.__slots__ if n != "prior"}, prior=candidate.prior + SAID_ALREADY
+    )
+
+
+def _well(scene: Scene, rule: Rule, value: Value, hit: set[str], onset: float) -> tuple[float, int]:
+    """What speaks against it: jobs that are exposed and well, by how long that is known. And how many are exposed."""
+    known = max(0.0, min(1.0, (scene.now - onset) / rule.patience_s))
+    score, exposed = 0.0, len(hit)
+    for attempt in scene.running.values():
+        if attempt.job in hit or not attempt.ran_at(onset):
+            continue
+        under = scene.memory.landscape.counts(attempt).get(value, 0)
+        if not under:
+            continue
+        exposed += 1
+        weight = rule.inside if under == len(attempt.nodes) else 1.0
+        score += weight * known * math.log1p(-rule.p1)
+    return score, exposed
+
+
+def _values(scene: Scene, rule: Rule, troubles: Iterable[Trouble]) -> list[Value]:
+    """Those that suspects have, or, where nobody is suspected, that their jobs have."""
+    found: set[Value] = set()
+    for trouble in troubles:
+        if trouble.nodes:
+            found.update(v for node in trouble.nodes for v in scene.memory.landscape.values_of(node))
+        else:
+            found.update(scene.counts(trouble))
+    return sorted(value for value in found if value[0] == rule.attribute)[:MAX_PER_RULE]
+
+
+def _places(scene: Scene) -> Iterable[Candidate]:
+    for rule in rules_of("place"):
+        fitting = scene.fitting(rule)
+        if len({t.job for t in fitting}) < rule.min_jobs:
+            continue
+        for value in _values(scene, rule, fitting):
+            under = [t for t in fitting if scene.place(t, value) is not None]
+            hit = together(rule, under)
+            if len({t.job for t in hit}) >= rule.min_jobs:
+                yield _at_place(scene, rule, value, hit)
+
+
+def _at_place(scene: Scene, rule: Rule, value: Value, hit: Sequence[Trouble], more: float = 0.0) -> Candidate:
+    onset = min(t.onset for t in hit)
+    jobs = {t.job for t in hit}
+    against, exposed = _well(scene, rule, value, jobs, onset)
+    signs = scene.memory.signs_of(value[1], rule.signs, onset, rule.window_s)
+    covers = {t.id: hit_by(rule, t) + (scene.place(t, value) or 0.0) for t in hit}
+    return Candidate(
+        rule=rule,
+        value=value[1],
+        covers=covers,
+        against=against,
+        prior=rule.prior
+        + more
+        + (SIGN if signs else 0.0)
+        - math.log(scene.memory.landscape.number_of_values(value[0], scene.nodes)),
+        onset=onset,
+        exposed=exposed,
+        jobs=frozenset(jobs),
+        words={"value": value[1], "attribute": value[0], "jobs": len(jobs)},
+        evidence=[
+            {
+                "signal": f"{sign['kind']}.{sign['name']}",
+                "source": value[1],
+                "time": sign["since"],
+                "value": sign["severity"],
+                "shows": sign["text"],
+            }
+            for sign in signs[:4]
+        ],
+    )
+
+
+def _throttled(scene: Scene) -> Iterable[Candidate]:
+    """GPUs that are held back in one rack, and not elsewhere: counted in nodes, not in jobs."""
+    for rule in rules_of("throttle"):
+        fitting = scene.fitting(rule)
+        if not fitting:
+            continue
+        throttled = scene.memory.throttled(min(t.onset for t in fitting), rule.window_s)
+        if len(throttled) < 2:
+            continue
+        in_use = {node for attempt in scene.running.values() for node in attempt.nodes} | throttled
+        values_of = {node: set(scene.memory.landscape.values_of(node)) for node in in_use}
+        for value in _values(scene, rule, fitting):
+            inside = {node for node in in_use if value in values_of[node]}
+            hit_nodes, outside = inside & throttled, in_use - inside
+            if len(hit_nodes) < 2:
+                continue
+            base = (len(outside & throttled) + 0.5) / (len(outside) + 1.0)
+            base = min(0.5, max(CHANCE, base))
+            if base >= rule.p1:
+                continue
+            score = hit_or_not(len(hit_nodes), len(inside) - len(hit_nodes), rule.p1, base)
+            hit = together(
+                rule, (t for t in fitting if set(t.nodes) & inside or (not t.nodes and scene.place(t, value)))
+            )
+            if len({t.job for t in hit}) < rule.min_jobs:
+                continue
+            plain = _at_place(scene, rule, value, hit)
+            # The nodes say more than jobs that are well: a job is slowed by its slowest node, and few show it.
+            yield Candidate(
+                **{n: getattr(plain, n) for n in Candidate.__slots__ if n not in ("against", "prior", "evidence")},
+                against=0.0,
+                prior=plain.prior + min(0.0, score - 2.0 * len(hit)),
+                evidence=[
+                    {
+                        "signal": "gpu_throttled",
+                        "source": f"{rule.attribute} {value[1]}",
+                        "time": plain.onset,
+                        "value": f"{len(hit_nodes)} of {len(inside)} nodes",
+                        "shows": f"GPUs of {len(hit_nodes)} of the {len(inside)} nodes in use in {rule.attribute} "
+                        f"{value[1]} are throttled, of the {len(outside)} others {len(outside & throttled)}",
+                    }
+                ],
+            )
+
+
+def _full(scene: Scene) -> Iterable[Candidate]:
+    """No room: it is told by the words of the errors; a node's own disk is of one job."""
+    for rule in rules_of("full"):
+        fitting = [t for t in scene.fitting(rule) if _speaks_of(rule, t)]
+        for value in sorted({v for t in fitting for v in scene.counts(t) if v[0] == rule.attribute}):
+            hit = together(rule, (t for t in fitting if value in scene.counts(t)))
+            nodes = [frozenset(t.nodes) for t in hit]
+            if len({t.job for t in hit}) < rule.min_jobs or (nodes[0] and len(set(nodes)) == 1):
+                continue  # on one node it is that node's disk
+            plain = _at_place(scene, rule, value, hit)
+            yield Candidate(
+                **{n: getattr(plain, n) for n in Candidate.__slots__ if n not in ("against", "covers")},
+                against=0.0,  # who does not write now is well on a full file system
+                covers={t.id: math.log(rule.p1 / (CHANCE / 4)) for t in hit},
+            )
+
+
+def _speaks_of(rule: Rule, trouble: Trouble) -> bool:
+    said = f"{trouble.error} {trouble.own.get('condition', '')}"
+    return bool(rule.errors and rule.errors.search(said)) or trouble.own.get("condition") in rule.symptoms
+
+
+def _starting(scene: Scene) -> Iterable[Candidate]:
+    """Jobs that fail while they start; who starts at the same time and is well speaks against it, who runs does not."""
+    for rule in rules_of("init"):
+        fitting = [t for t in scene.fitting(rule) if _is_starting(scene, t)]
+        for value in sorted({v for t in fitting for v in scene.counts(t) if v[0] == rule.attribute}):
+            hit = together(rule, (t for t in fitting if value in scene.counts(t)))
+            jobs = {t.job for t in hit}
+            if len(jobs) < rule.min_jobs:
+                continue
+            onset = min(t.onset for t in hit)
+            started_well = [
+                attempt
+                for attempt in scene.memory.placements.running.values()
+                if attempt.job not in jobs
+                and onset - YOUNG_S <= attempt.begin <= onset + rule.window_s
+                and scene.now - attempt.begin > rule.patience_s
+            ]
+            plain = _at_place(scene, rule, value, hit, more=1.5 if len(jobs) > 2 else 0.0)
+            yield Candidate(
+                **{n: getattr(plain, n) for n in Candidate.__slots__ if n not in ("against", "exposed")},
+                against=len(started_well) * math.log1p(-rule.p1),
+                exposed=len(jobs) + len(started_well),
+            )
+
+
+def _is_starting(scene: Scene, trouble: Trouble) -> bool:
+    if trouble.kind == "rank_never_joined" or trouble.phase == "init":
+        return True
+    attempt = scene.attempts[trouble.id]
+    young = attempt is None or trouble.onset - attempt.begin < STARTS_S
+    return young and trouble.step <= 0 and not trouble.phase
+
+
+def _actors(scene: Scene) -> Iterable[Candidate]:
+    """Jobs that wait for a service, and one that asks it for more than all others together."""
+    from .neighbours import actors_on  # it needs Scene
+
+    for rule in rules_of("actor"):
+        fitting = scene.fitting(rule)
+        if len({t.job for t in fitting}) < rule.min_jobs:
+            continue
+        for actor in actors_on(scene, rule, fitting):
+            value = (rule.attribute, actor.service)
+            victims = together(rule, (t for t in fitting if t.job != actor.job and t.id in actor.correlation))
+            if len({t.job for t in victims}) < rule.min_jobs:
+                continue
+            covers = {t.id: hit_by(rule, t) + actor.llr(t.id) for t in victims}
+            own = [t for t in fitting if t.job == actor.job]
+            covers |= {t.id: math.log(rule.p1 / CHANCE) for t in own}
+            jobs = frozenset(t.job for t in victims)
+            onset = min(t.onset for t in victims)
+            against, exposed = _well(scene, rule, value, set(jobs) | {actor.job}, onset)
+            yield Candidate(
+                rule=rule,
+                value=actor.service,
+                covers=covers,
+                # Who does not read just now is not hit, so those who are well say little.
+                against=max(against, -3.0),
+                prior=rule.prior + actor.log_odds - math.log(max(1, len(scene.running))),
+                onset=min(onset, actor.since),
+                exposed=exposed,
+                jobs=jobs,
+                culprit=actor.job,
+                words={
+                    "value": actor.service,
+                    "attribute": rule.attribute,
+                    "jobs": len(jobs),
+                    "actor": actor.job,
+                    "share": actor.share,
+                    "operation": actor.operation,
+                },
+                evidence=actor.evidence,
+            )
+
+
+def _pairs(scene: Scene) -> Iterable[Candidate]:
+    """Two jobs that are slow only while both exchange over one spine: it needs nothing that is broken."""
+    for rule in rules_of("pair"):
+        fitting = together(rule, scene.fitting(rule))
+        attempts = [(t, scene.attempts[t.id]) for t in fitting]
+        known = [(t, attempt) for t, attempt in attempts if attempt is not None]
+        for index, (one, first) in enumerate(known):
+            for other, second in known[index + 1 :]:
+                yield from _pair(scene, rule, (one, first), (other, second))
+
+
+def _pair(
+    scene: Scene, rule: Rule, one: tuple[Trouble, Attempt], other: tuple[Trouble, Attempt]
+) -> Iterable[Candidate]:
+    (trouble, first), (second_trouble, second) = one, other
+    onset = min(trouble.onset, second_trouble.onset)
+    begun, before = max(first.begin, second.begin), min(first.begin, second.begin)
+    if not (0 <= onset - begun <= JUST_BEGUN_S and begun - before >= QUIET_S):
+        return
+    older = first if first.begin < second.begin else second
+    if any(t.job == older.job and before < t.onset < begun for t in scene.memory.recent(before)):
+        return  # it was in trouble before the other came
+    counts = [scene.memory.landscape.counts(attempt) for attempt in (first, second)]
+    leaves = [{v for v in count if v[0] == "leaf"} for count in counts]
+    if any(len(found) < 2 for found in leaves):
+        return  # what stays under one leaf crosses no spine
+    spines = sorted(v for v in counts[0] if v[0] == rule.attribute and v in counts[1])
+    for value in spines:
+        if scene.memory.signs_of(value[1], frozenset({"switch"}), onset, rule.window_s):
+            continue
+        pairs = max(1, len(scene.running) * (len(scene.running) - 1) // 2)
+        surprise = math.log(max(1.0, (scene.now - before) / JUST_BEGUN_S))
+        yield Candidate(
+            rule=rule,
+            value=value[1],
+            covers={t.id: math.log(rule.p1 / CHANCE) for t in (trouble, second_trouble)},
+            prior=rule.prior
+            + min(4.0, surprise)
+            + 1.0
+            - math.log(scene.memory.landscape.number_of_values(rule.attribute, scene.nodes))
+            - 0.5 * math.log(pairs),
+            onset=onset,
+            exposed=2,
+            jobs=frozenset({trouble.job, second_trouble.job}),
+            words={"value": value[1], "attribute": rule.attribute, "jobs": 2},
+            evidence=[
+                {
+                    "signal": "placement",
+                    "source": f"job {max((first, second), key=lambda a: a.begin).job}",
+                    "time": begun,
+                    "value": value[1],
+                    "shows": f"it began {onset - begun:.0f} s before both were slow; job {older.job} had run for "
+                    f"{(begun - before) / 60:.0f} min over the same spine without trouble",
+                }
+            ],
+        )

@@ -1,0 +1,416 @@
+"""The desk at which incidents of all jobs are looked at together: what it hears, when it looks, what it decides.
+
+Looks are taken by a timer a moment after something has changed, so that a storm of incidents is looked at once, and
+the result depends on stamps alone. A job that is alone in its trouble, without a past, is never looked at: nothing of
+it changes or waits.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ....telemetry.records import Finding
+from ....telemetry.vocabulary import Kind, Severity
+from .candidates import Scene, all_candidates, rules_that_fit
+from .history import Verdict, blame_of, corruption, lemons, preemptions, rollouts, same_place_again
+from .joint import joint_fields, verdict_of
+from .memory import Memory
+from .observers import blind_spots, clock_note
+from .plans import GRACE_S, Plan, plan_for, plan_of
+from .rules import the_rule
+from .scoring import choose
+from .troubles import Trouble
+
+#: After a change, so that what belongs together has come.
+LOOK_AFTER_S = 2.0
+#: While it goes on.
+LOOK_AGAIN_S = 10.0
+#: A page waits for the shared cause if another job's page was opened so shortly before, and for so long at most.
+TOGETHER_S, HOLD_S = 10.0, 20.0
+#: When no other has come for so long, it has waited enough.
+QUIET_S = 5.0
+#: An incident that is over is looked at with others for so long.
+LOOKED_AT_S = 900.0
+#: Exposure goes on changing what is thought of an incident for so long.
+SETTLES_S = 120.0
+HORIZON_S = 3600.0
+#: No rule looks at onsets that are further apart than this, but for those that look at days.
+NEAR_S = 900.0
+_PUSHED_OUT = frozenset({Kind.PLANNED_STOP.value})
+
+
+@dataclass(slots=True, kw_only=True)
+class Decisions:
+    """By incident. joint: fields of those that lead. into: the leader of those that merge; "" stands alone again.
+
+    plans: the plan that lowers it, None no longer. released: pages that need not wait any more.
+    """
+
+    joint: dict[str, dict[str, Any] | None] = field(default_factory=dict)
+    into: dict[str, str] = field(default_factory=dict)
+    plans: dict[str, dict[str, Any] | None] = field(default_factory=dict)
+    #: What was over before it could merge: the leader that it is charged to.
+    charged: dict[str, str] = field(default_factory=dict)
+    #: Leaders all of whose members are over, and since when.
+    over: dict[str, float] = field(default_factory=dict)
+    notes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    released: list[str] = field(default_factory=list)
+
+    @property
+    def incidents(self) -> list[str]:
+        """Leaders first, so that what merges into them finds them told."""
+        return list(
+            dict.fromkeys(
+                [*self.joint, *self.over, *self.into, *self.charged, *self.plans, *self.notes, *self.released]
+            )
+        )
+
+
+class Desk:
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+        #: Of the last look: whether any rule had several jobs that fit it.
+        self._may_be_shared = False
+
+    # --- what it hears ----------------------------------------------------------------------------------------------
+    def take(self, finding: Finding, now: float) -> None:
+        """Placement, topology, change, load or plan. Raises KeyError, ValueError, TypeError for a body that is none."""
+        memory, body = self.memory, finding.body
+        if "placement" in body:
+            known = dict(memory.placements.problems)
+            before = memory.placements.take(body["placement"])
+            attempt = memory.placements.attempts[f"{body['placement']['job']}\t{body['placement']['attempt']}"]
+            for what, count in memory.placements.problems.items():
+                if count != known.get(what):
+                    memory.note_problem(what)
+            if before is not None and before.end is not None:
+                memory.sums.add_hours(before, before.end, sign=-1.0)
+            if attempt.end is not None:
+                memory.sums.add_hours(attempt, attempt.end)
+            elif before is None and now - memory.stopped_at < SETTLES_S:
+                self._look_soon(now)  # somebody was stopped just before: perhaps for this one
+        elif "topology" in body:
+            memory.landscape.take_topology(body["topology"])
+        elif "change" in body:
+            memory.landscape.take_change(body["change"])
+        elif "load" in body:
+            memory.landscape.take_load(body["load"])
+        elif "plan" in body:
+            memory.put_plan(plan_of(body["plan"], finding.key, over=finding.cleared))
+        memory.changed()
+        if "topology" not in body and "placement" not in body and memory.open:
+            self._look_soon(now)
+
+    def take_condition(self, condition: dict[str, Any], now: float) -> None:
+        if self.memory.take_sign(condition, now) and self.memory.open:
+            self._look_soon(now)
+
+    def take_label(self, incident: str, label: dict[str, Any], now: float) -> None:
+        """A person's word on an incident: it takes a blame back, or sets it."""
+        memory = self.memory
+        memory.put_label(incident, label)
+        trouble = memory.troubles.get(incident)
+        if trouble is not None:
+            self._count_blame(trouble)
+        memory.changed()
+        self._look_soon(now)
+
+    def note(self, trouble: Trouble, now: float, *, is_new: bool) -> float:
+        """An incident of one job has changed. Until when its page waits (Unix seconds of the bus), 0 not at all."""
+        memory = self.memory
+        before = memory.troubles.get(trouble.id)
+        if before is not None:
+            trouble.leader, trouble.cause = before.leader, before.cause
+            trouble.held_until, trouble.opened = before.held_until, before.opened
+            trouble.lowered, trouble.is_noted, trouble.blamed = before.lowered, before.is_noted, before.blamed
+            trouble.is_fresh = before.is_fresh
+            if trouble == before:
+                return 0.0
+            trouble.is_fresh = True
+        if is_new and self._waits(trouble, now):
+            trouble.held_until = now + HOLD_S
+        memory.put(trouble)
+        self._count_blame(trouble)
+        if is_new and trouble.severity == Severity.PAGE.value:
+            memory.note_opening(now, trouble.job)
+        if len(memory.troubles) > 1 or memory.plans or any(node in memory.landscape.versions for node in trouble.nodes):
+            self._look_soon(now)
+        return trouble.held_until if is_new else 0.0
+
+    def _waits(self, trouble: Trouble, now: float) -> bool:
+        if trouble.severity != Severity.PAGE.value or trouble.is_planned or trouble.is_telemetry:
+            return False
+        return any(at >= now - TOGETHER_S and job != trouble.job for at, job in self.memory.openings)
+
+    def _count_blame(self, trouble: Trouble) -> None:
+        label = self.memory.told.get(trouble.id, {})
+        cause = trouble.cause[:1]
+        weights = blame_of(trouble, is_shared=bool(cause) and cause[0] not in ("lemon", "silent_corruption"))
+        if label.get("wrong"):
+            weights = {}
+        named = str(label.get("cause") or "")
+        if named.startswith("node=") and not label.get("wrong"):
+            weights = {named.removeprefix("node="): 1.0}
+        elif named and not label.get("wrong"):
+            weights = {}  # a person knows a cause that is no node
+        weights = {node: round(weight, 3) for node, weight in weights.items() if weight > 0}
+        if weights != trouble.blamed:
+            self.memory.sums.blame(trouble.id, trouble.job, weights, trouble.blamed, trouble.onset)
+            trouble.blamed = weights
+            self.memory.put(trouble)
+
+    def _look_soon(self, now: float, after_s: float = LOOK_AFTER_S) -> None:
+        due_ns = int((now + after_s) * 1e9)
+        if not self.memory.due_ns or due_ns < self.memory.due_ns or self.memory.due_ns <= int(now * 1e9):
+            self.memory.set_due(due_ns)
+
+    # --- when it looks ----------------------------------------------------------------------------------------------
+    def look(self, now: float) -> Decisions:
+        memory = self.memory
+        memory.set_due(0)
+        decisions = Decisions()
+        pool = self._pool(now)
+        verdicts, planned = self._verdicts(pool, now)
+        self._join(verdicts, planned, pool, decisions, now)
+        self._lower(planned, pool, decisions)
+        self._note_clocks(pool, decisions)
+        self._release(decisions, now)
+        for trouble in pool:
+            if trouble.is_fresh:
+                trouble.is_fresh = False
+                memory.put(trouble)
+        self._look_again(pool, now)
+        return decisions
+
+    def _pool(self, now: float) -> list[Trouble]:
+        """What has changed, what has begun lately, what is joined; and all that began near any of them in time."""
+        memory = self.memory
+        oldest, young = now - LOOKED_AT_S, now - SETTLES_S
+        near = [t for t in memory.recent(now - HORIZON_S) if t.resolved is None or t.resolved > oldest]
+        found = {t.id: t for t in near if t.is_fresh or t.opened > young or t.leader or t.held_until}
+        for leader, members in list(memory.joined.items()):
+            if leader in memory.troubles and any(id_ in memory.open for id_ in members):
+                found |= {id_: memory.troubles[id_] for id_ in members if id_ in memory.troubles}
+        if not any(t.is_telemetry or memory.fitting(t, rules_that_fit) for t in found.values()):
+            return sorted(found.values(), key=lambda t: (t.onset, t.id))  # what is near can share nothing with them
+        onsets = sorted(t.onset for t in found.values())
+        for trouble in near:
+            place = bisect.bisect_left(onsets, trouble.onset - NEAR_S)
+            if place < len(onsets) and onsets[place] <= trouble.onset + NEAR_S:
+                found.setdefault(trouble.id, trouble)
+        return sorted(found.values(), key=lambda t: (t.onset, t.id))
+
+    def _verdicts(self, pool: Sequence[Trouble], now: float) -> tuple[list[Verdict], dict[str, Plan]]:
+        """In order: who looks, what was planned, the program, what is shared now, what shows over time."""
+        memory = self.memory
+        verdicts = list(blind_spots([t for t in pool if t.is_telemetry]))
+        if any(t.kind in _PUSHED_OUT for t in pool):
+            # Whoever was pushed out is over soon: a cascade is seen over a day.
+            stops = [t for t in memory.troubles.values() if t.kind in _PUSHED_OUT and t.onset > now - 86_400.0]
+            verdicts += preemptions(memory, stops, now)
+        left = _without([t for t in pool if not t.is_telemetry and not t.is_planned], verdicts)
+        planned = self._planned(left, now)
+        left = [t for t in left if t.id not in planned]
+        verdicts += self._maintenance(planned, pool)
+        verdicts += same_place_again(memory, [t for t in left if t.is_open and (t.is_fresh or t.leader)])
+        left = _without(left, verdicts)
+        if len({t.job for t in left}) > 1:
+            scene = Scene(memory, left, now)
+            self._may_be_shared = scene.is_shared()
+            chosen = choose(all_candidates(scene), {t.id: t.job for t in left})
+            verdicts += [verdict_of(choice) for choice in chosen]
+            left = _without(left, verdicts)
+        verdicts += self._over_time(left, now)
+        return verdicts, planned
+
+    def _over_time(self, left: Sequence[Trouble], now: float) -> list[Verdict]:
+        """What shows over days is looked for when an incident is news; all that are open may be its work."""
+        memory = self.memory
+        news = [t for t in left if t.is_open and (t.is_fresh or t.leader)]
+        if not news:
+            return []
+        known = {t.id for t in left}
+        others = [t for t in memory.open.values() if not t.leader and not t.is_telemetry and not t.is_planned]
+        wider = [*(t for t in left if t.is_open), *(t for t in others if t.id not in known)]
+        nodes = {node for t in news for node in t.nodes}
+        verdicts: list[Verdict] = []
+        for look in (rollouts, corruption, lemons):
+            verdicts += look(memory, _without(wider, verdicts), nodes, now)
+        return verdicts
+
+    def _planned(self, troubles: Iterable[Trouble], now: float) -> dict[str, Plan]:
+        memory, found = self.memory, {}
+        if not memory.plans:
+            return {}
+        for trouble in troubles:
+            attempt = memory.placements.of(trouble.job, trouble.attempt)
+            counts = memory.landscape.counts(attempt) if attempt is not None else {}
+            # What was over in time stays explained.
+            plan = plan_for(memory.plans.values(), trouble, attempt, counts, min(now, trouble.resolved or now))
+            if plan is not None:
+                found[trouble.id] = plan
+        return found
+
+    def _maintenance(self, planned: dict[str, Plan], pool: Sequence[Trouble]) -> list[Verdict]:
+        """One incident for all that one plan brings about."""
+        by_plan: dict[str, list[Trouble]] = {}
+        for trouble in pool:
+            if trouble.id in planned:
+                by_plan.setdefault(planned[trouble.id].key, []).append(trouble)
+        verdicts = []
+        for key, members in sorted(by_plan.items()):
+            plan = self.memory.plans[key]
+            if len({t.job for t in members}) > 1:
+                value = f"{plan.what} ({plan.by or 'announced'})"
+                verdicts.append(
+                    Verdict(
+                        rule=the_rule("maintenance"),
+                        value=value,
+                        probability=0.9,
+                        members=[t.id for t in members],
+                        onset=min(t.onset for t in members),
+                        words={"jobs": len({t.job for t in members})},
+                        evidence=[plan_row(plan)],
+                    )
+                )
+        return verdicts
+
+    # --- what follows -----------------------------------------------------------------------------------------------
+    def _join(
+        self,
+        verdicts: Sequence[Verdict],
+        planned: dict[str, Plan],
+        pool: Sequence[Trouble],
+        decisions: Decisions,
+        now: float,
+    ) -> None:
+        memory, covered = self.memory, set[str]()
+        for verdict in verdicts:
+            members = [memory.troubles[id_] for id_ in dict.fromkeys(verdict.members) if id_ in memory.troubles]
+            members = [t for t in members if t.id not in covered]
+            leader = self._leader(members, verdict)
+            if leader is None:
+                continue
+            covered |= {t.id for t in members}
+            members += self._still_joined(leader, covered, verdict)
+            covered |= {t.id for t in members}
+            members.sort(key=lambda t: (t.onset, t.id))
+            cause = [verdict.rule.name, verdict.value]
+            decisions.joint[leader.id] = joint_fields(verdict, members, memory)
+            for trouble in members:
+                # What is over as an incident of its own stays so; it is listed with its job.
+                if trouble.is_open or trouble.leader or trouble is leader:
+                    was_led_elsewhere = trouble.leader not in ("", leader.id)
+                    is_news = memory.join(trouble, leader.id, cause)
+                    if trouble is not leader and (is_news or was_led_elsewhere):
+                        decisions.into[trouble.id] = leader.id
+                    elif trouble is leader and was_led_elsewhere:
+                        decisions.into[trouble.id] = ""
+                    self._count_blame(trouble)
+                else:
+                    decisions.charged[trouble.id] = leader.id
+        for trouble in pool:
+            if trouble.leader and trouble.id not in covered:
+                self._part(trouble, decisions)
+
+    def _leader(self, members: Sequence[Trouble], verdict: Verdict) -> Trouble | None:
+        """Who led before leads on; else the culprit's own incident, else the first that was opened and is open."""
+        memory = self.memory
+        led = [memory.troubles[t.leader] for t in members if t.leader in memory.troubles and t.leader]
+        led = [t for t in led if t in members]
+        if led:
+            return min(led, key=lambda t: (t.opened, t.id))
+        open_ones = [t for t in members if t.is_open]
+        if not open_ones and verdict.rule.family == "preemption":
+            open_ones = list(members)[-1:]
+        if not open_ones:
+            return None
+        return min(open_ones, key=lambda t: (t.job != verdict.culprit, t.opened, t.onset, t.id))
+
+    def _still_joined(self, leader: Trouble, covered: set[str], verdict: Verdict) -> list[Trouble]:
+        """Members that are over stay members: a cause does not go away because its first victims are well again."""
+        memory = self.memory
+        ids = [id_ for id_ in memory.joined.get(leader.id, ()) if id_ not in covered and id_ in memory.troubles]
+        return [memory.troubles[id_] for id_ in ids if not memory.troubles[id_].is_open]
+
+    def _part(self, trouble: Trouble, decisions: Decisions) -> None:
+        """The cause is no longer thought to explain it. What is over stays as it was told."""
+        memory = self.memory
+        members = [memory.troubles[id_] for id_ in memory.joined.get(trouble.leader, ()) if id_ in memory.troubles]
+        if not trouble.is_open and not any(t.is_open for t in members):
+            decisions.over[trouble.leader] = max(float(t.resolved or 0.0) for t in [*members, trouble])
+            return
+        if not trouble.is_open and trouble.id != trouble.leader:
+            return
+        if trouble.id == trouble.leader:
+            decisions.joint[trouble.id] = None
+        else:
+            decisions.into[trouble.id] = ""
+        memory.join(trouble, "", [])
+        self._count_blame(trouble)
+
+    def _lower(self, planned: dict[str, Plan], pool: Sequence[Trouble], decisions: Decisions) -> None:
+        """An incident that was announced is lowered, and raised again when it outlasts its plan."""
+        for trouble in pool:
+            plan = planned.get(trouble.id)
+            key = plan.key if plan is not None else ""
+            if trouble.lowered != key and (plan is not None or trouble.is_open):
+                trouble.lowered = key
+                self.memory.put(trouble)
+                decisions.plans[trouble.id] = None if plan is None else plan_row(plan)
+
+    def _note_clocks(self, pool: Sequence[Trouble], decisions: Decisions) -> None:
+        steps = self.memory.landscape.clocks
+        if not steps:
+            return
+        for trouble in pool:
+            note = None if trouble.is_noted else clock_note(trouble, steps)
+            if note is not None:
+                trouble.is_noted = True
+                self.memory.put(trouble)
+                decisions.notes[trouble.id] = note
+
+    def _release(self, decisions: Decisions, now: float) -> None:
+        """A page that has waited for nothing goes out now."""
+        last = max((at for at, _ in self.memory.openings), default=0.0)
+        for trouble in list(self.memory.open.values()):
+            if not trouble.held_until:
+                continue
+            if trouble.leader or now >= trouble.held_until or now >= last + QUIET_S:
+                trouble.held_until = 0.0
+                self.memory.put(trouble)
+                decisions.released.append(trouble.id)
+
+    def _look_again(self, pool: Sequence[Trouble], now: float) -> None:
+        if any(t.held_until for t in self.memory.open.values()):
+            self._look_soon(now)
+            return
+        open_jobs = {t.job for t in pool if t.is_open and not t.is_planned}
+        newest = max((t.opened for t in pool), default=0.0)
+        unsettled = self._may_be_shared or any(t.leader for t in pool)
+        if unsettled and len(open_jobs) > 1 and now - newest < SETTLES_S:
+            self._look_soon(now, max(LOOK_AGAIN_S, now - newest))
+        ends = [
+            p.end + GRACE_S for p in self.memory.plans.values() if p.end + GRACE_S > now and p.begin <= now + GRACE_S
+        ]
+        if ends and any(t.is_open for t in pool):
+            self._look_soon(now, min(ends) - now + 1.0)
+
+
+def plan_row(plan: Plan) -> dict[str, Any]:
+    """As evidence."""
+    return {
+        "signal": f"plan.{plan.what}",
+        "source": plan.by or "announced",
+        "time": plan.begin,
+        "value": plan.what,
+        "shows": f"{plan.what} was announced for this time, until {plan.end - plan.begin:.0f} s after its begin",
+    }
+
+
+def _without(troubles: Iterable[Trouble], verdicts: Iterable[Verdict]) -> list[Trouble]:
+    explained = {id_ for verdict in verdicts for id_ in verdict.members}
+    return [trouble for trouble in troubles if trouble.id not in explained]

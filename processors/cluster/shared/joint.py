@@ -1,0 +1,215 @@
+"""What a shared cause makes of the incident that leads: fields laid over what its own job says. Pure.
+
+The joint incident is the earliest open one that the cause explains: its id stays, it is told in wider words, and the
+others merge into it. So nobody is paged twice for one cause, not even where the first page went out before that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ....telemetry.vocabulary import Action, Kind, Scope, Severity
+from .history import Verdict
+from .memory import Memory
+from .rules import Rule, load_shared_rules
+from .scoring import Choice
+from .troubles import Trouble
+
+MAX_JOBS = 512
+MAX_ROWS = 12
+_SEVERITIES = [Severity.INFO.value, Severity.TICKET.value, Severity.PAGE.value]
+#: What the suspect of a rule is called, where it is no rank or node.
+_SUSPECT_SCOPE = {"leaf": Scope.SWITCH, "spine": Scope.SWITCH, "storage": Scope.STORAGE, "service": Scope.SERVICE}
+SHARED_KINDS = frozenset(rule.kind for rule in load_shared_rules().values()) | {Kind.SHARED_CAUSE}
+
+
+def verdict_of(choice: Choice) -> Verdict:
+    best = choice.candidate
+    return Verdict(
+        rule=best.rule,
+        value=best.value,
+        probability=choice.probability,
+        members=sorted(best.covers),
+        onset=best.onset,
+        decides=choice.decides,
+        culprit=best.culprit,
+        rivals=[(rival.rule.name, rival.value, probability) for rival, probability in choice.rivals],
+        words={**best.words, "exposed": best.exposed},
+        evidence=[dict(row) for row in best.evidence],
+    )
+
+
+def joint_fields(verdict: Verdict, members: Sequence[Trouble], memory: Memory) -> dict[str, Any]:
+    """members: in order of their onset; all that belong to it, also those that are over."""
+    rule = verdict.rule
+    kind = rule.kind if verdict.decides else Kind.SHARED_CAUSE
+    scope = rule.scope if verdict.decides else Scope.CLUSTER
+    words = {**verdict.words, "jobs": len({t.job for t in members})} if "jobs" in verdict.words else verdict.words
+    is_over = all(not t.is_open for t in members)
+    says = rule.says.format(**{"value": verdict.value, **words})
+    return {
+        "rule": rule.name,
+        "value": verdict.value,
+        "kind": kind.value,
+        "bucket": _bucket(rule, members, decides=verdict.decides),
+        "scope": scope.value,
+        "severity": _severity(rule, members),
+        "confidence": round(verdict.probability, 3),
+        "suspects": _suspects(verdict, members),
+        "jobs": _jobs(verdict, members),
+        "members": [trouble.id for trouble in members[:MAX_JOBS]],
+        "victims": sum(t.victims for t in members),
+        "cause": {
+            "condition": rule.name,
+            "entity": verdict.value,
+            "device_kind": rule.attribute or scope.value,
+            "device": "",
+            "since": verdict.onset,
+            "domain": "application" if scope is Scope.APPLICATION else "shared",
+        }
+        if verdict.decides
+        else None,
+        # "condition": it lies over what the job says, and is made anew each time.
+        "evidence": [
+            {**row, "condition": rule.name} for row in (_says(rule, verdict, says), *verdict.evidence[:MAX_ROWS])
+        ],
+        "ruled_out": [{**row, "condition": rule.name} for row in _ruled_out(verdict, members)],
+        "advice": _advice(verdict, {"value": verdict.value, **words}),
+        "resolved": max(float(t.resolved or 0.0) for t in members) if is_over else None,
+        "onset": min([verdict.onset, *(t.onset for t in members)]),
+    }
+
+
+def _bucket(rule: Rule, members: Sequence[Trouble], *, decides: bool) -> str:
+    """The rule's where it says what it is by nature; else what the jobs have: they hang, crash or are slow."""
+    if decides and rule.family in ("full", "maintenance", "observer", "corruption", "preemption"):
+        return rule.bucket.value
+    counted: dict[str, int] = {}
+    for trouble in members:
+        counted[trouble.bucket] = counted.get(trouble.bucket, 0) + 1
+    return max(counted, key=lambda bucket: (counted[bucket], bucket)) if counted else rule.bucket.value
+
+
+def _severity(rule: Rule, members: Sequence[Trouble]) -> str:
+    """The gravest of its jobs', but no graver than such a cause is."""
+    gravest = max((_SEVERITIES.index(t.severity) for t in members if t.severity in _SEVERITIES), default=0)
+    return _SEVERITIES[min(gravest, _SEVERITIES.index(rule.severity.value))]
+
+
+def _suspects(verdict: Verdict, members: Sequence[Trouble]) -> list[dict[str, Any]]:
+    rule = verdict.rule
+    if rule.family in ("observer", "maintenance"):
+        return []
+    if not verdict.decides:
+        named = [(rule.name, verdict.value, verdict.probability), *verdict.rivals]
+        return [_suspect(load_shared_rules()[name], value, p) for name, value, p in named]
+    if rule.family == "again":
+        first = members[-1]
+        return [_of_scope(Scope.APPLICATION, verdict.value, verdict.probability, rank=first.ranks[0])]
+    suspects = [_suspect(rule, verdict.value, verdict.probability, gpu=verdict.words.get("gpu") or None)]
+    if verdict.culprit and rule.family == "actor":
+        suspects.append(_of_scope(Scope.JOB, verdict.culprit, verdict.probability))
+    return suspects
+
+
+def _suspect(rule: Rule, value: str, probability: float, gpu: str | None = None) -> dict[str, Any]:
+    if rule.scope is Scope.NODE:
+        return _of_scope(Scope.NODE, value, probability, node=value, gpu=gpu)
+    return _of_scope(_SUSPECT_SCOPE.get(rule.attribute, rule.scope), value, probability)
+
+
+def _of_scope(
+    scope: Scope,
+    id_: str,
+    probability: float,
+    *,
+    rank: int | None = None,
+    node: str | None = None,
+    gpu: str | None = None,
+) -> dict[str, Any]:
+    return {
+        "scope": scope.value,
+        "id": id_,
+        "rank": rank,
+        "node": node,
+        "gpu": gpu,
+        "pid": None,
+        "where": None,
+        "probability": round(probability, 3),
+    }
+
+
+def _jobs(verdict: Verdict, members: Sequence[Trouble]) -> list[dict[str, Any]]:
+    """Culprits first, then the victims in order of their onset."""
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    if verdict.culprit:
+        attempt = next((t.attempt for t in members if t.job == verdict.culprit), "")
+        rows[(verdict.culprit, attempt)] = _job(verdict.culprit, attempt, "culprit", 0)
+    role = "culprit" if verdict.rule.scope is Scope.APPLICATION else "victim"
+    for trouble in members:
+        key = (trouble.job, trouble.attempt)
+        if trouble.job == verdict.culprit:
+            rows[key] = _job(*key, "culprit", trouble.victims)
+        elif key not in rows:
+            rows[key] = _job(*key, role, trouble.victims)
+    for job, attempt, of_role in verdict.jobs:
+        if not any(known[0] == job and (not attempt or known[1] == attempt) for known in rows):
+            rows[(job, attempt)] = _job(job, attempt, of_role, 0)
+    return list(rows.values())[:MAX_JOBS]
+
+
+def _job(job: str, attempt: str, role: str, victims: int) -> dict[str, Any]:
+    return {
+        "id": job,
+        "attempt": attempt,
+        "role": role,
+        "victims": {"count": victims, "ranks": None} if victims else {},
+        "cost": {},
+    }
+
+
+def _says(rule: Rule, verdict: Verdict, says: str) -> dict[str, Any]:
+    if not verdict.decides:
+        says = "; or ".join([says, *(f"{name} {value}" for name, value, _ in verdict.rivals)])
+    return {
+        "signal": f"shared.{rule.name}" if verdict.decides else "shared.undecided",
+        "source": "cluster",
+        "time": verdict.onset,
+        "value": verdict.value,
+        "shows": says,
+    }
+
+
+def _ruled_out(verdict: Verdict, members: Sequence[Trouble]) -> list[dict[str, Any]]:
+    rows = [
+        {"who": who, "looks_guilty": looks_guilty, "because": because}
+        for who, looks_guilty, because in verdict.innocent[:MAX_ROWS]
+    ]
+    if not verdict.decides or verdict.rule.family in ("again", "lemon", "corruption", "observer", "rollout"):
+        return rows
+    because = f"what jobs share explains it: {verdict.rule.name.replace('_', ' ')} {verdict.value}"
+    for trouble in members:
+        for node in trouble.nodes[:2]:
+            if len(rows) < MAX_ROWS:
+                rows.append(
+                    {"who": f"node {node}", "looks_guilty": f"job {trouble.job} suspects it", "because": because}
+                )
+    for name, value, probability in verdict.rivals[:4]:
+        rows.append(
+            {
+                "who": f"{name.replace('_', ' ')} {value}",
+                "looks_guilty": "it concerns the same jobs",
+                "because": f"it explains less: {probability:.0%} against {verdict.probability:.0%}",
+            }
+        )
+    return rows
+
+
+def _advice(verdict: Verdict, words: Mapping[str, Any]) -> dict[str, str]:
+    rule = verdict.rule
+    if not verdict.decides:
+        named = ", ".join([f"{rule.attribute} {verdict.value}", *(f"{v}" for _, v, _ in verdict.rivals)])
+        text = f"have a person look at what these jobs share: {named}; take no node out for it"
+        return {"action": Action.ASK_A_HUMAN.value, "by": "human", "text": text}
+    return {"action": rule.action.value, "by": rule.by, "text": rule.advice.format(**words)}

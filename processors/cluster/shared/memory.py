@@ -1,0 +1,260 @@
+"""All that the cluster operator remembers over jobs: a working copy of the rows of its tables, and its indexes.
+
+``ClusterOperator`` keeps one per cluster; it is made anew whenever the rows say that it is not current.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from ...operator import Context, Table
+from .landscape import Landscape
+from .placements import KEPT_S, Placements
+from .plans import Plan
+from .sums import Sums
+from .troubles import Trouble
+
+MAX_TROUBLES = 16_384
+MAX_SIGNS = 16_384
+MAX_PLANS = 1_024
+#: Conditions that several jobs' nodes may have for one reason, besides those of entities that are no nodes.
+THROTTLES = frozenset({"gpu_throttled", "gpu_power_brake", "thermal"})
+#: A condition that ended so long ago says nothing any more.
+SIGN_KEPT_S = 3600.0
+_MISC = "shared"
+_K = TypeVar("_K")
+
+
+class Memory:
+    def __init__(self, ctx: Context) -> None:
+        table = ctx.state.table
+        self._misc = table(_MISC)
+        self.version = int(self._misc.get("version") or 0)
+        self.placements = Placements(table("placements"))
+        self.landscape = Landscape(table("labels"), table("versions"), table("loads"))
+        self.sums = Sums(table("sums"))
+        self._troubles, self._signs, self._plans, self._labels = map(table, ("troubles", "signs", "plans", "told"))
+        self.troubles: dict[str, Trouble] = {}
+        self.open: dict[str, Trouble] = {}
+        #: By run (else job): ids, in order of opening.
+        self.by_run: dict[str, list[str]] = {}
+        #: By ranks and step: ids.
+        self.by_step: dict[tuple[str, int], dict[str, None]] = {}
+        #: By leader: those that have joined it, itself among them.
+        self.joined: dict[str, dict[str, None]] = {}
+        for _, row in sorted(self._troubles.rows(), key=lambda each: Trouble.unpack(each[1]).opened):
+            self._index(Trouble.unpack(row))
+        #: By entity: by condition, {since, until, severity, text, kind}.
+        self.signs: dict[str, dict[str, dict[str, Any]]] = {e: json.loads(row) for e, row in self._signs.rows()}
+        self.plans = {key: Plan(**json.loads(row)) for key, row in self._plans.rows()}
+        #: People's words on incidents.
+        self.told: dict[str, dict[str, Any]] = {id_: json.loads(row) for id_, row in self._labels.rows()}
+        #: (stamp in s, job) of the last page-worthy openings.
+        self.openings: deque[tuple[float, str]] = deque(
+            ((float(at), str(job)) for at, job in json.loads(self._misc.get("openings") or b"[]")), maxlen=1024
+        )
+        self.problems: dict[str, int] = json.loads(self._misc.get("problems") or b"{}")
+        self._fitting: dict[str, tuple[Trouble, frozenset[str]]] = {}
+        #: When a job was last stopped as planned (Unix seconds of the bus).
+        self.stopped_at = max((t.opened for t in self.troubles.values() if t.is_planned), default=0.0)
+        self.due_ns = int(self._misc.get("due") or 0)
+
+    @classmethod
+    def current(cls, known: Memory | None, ctx: Context) -> Memory:
+        """``known`` if it is what the rows say, else a new one."""
+        version = int(ctx.state.table(_MISC).get("version") or 0)
+        if known is not None and known.version == version:
+            return known
+        return cls(ctx)
+
+    def changed(self) -> None:
+        """To be called after each change: another copy of these rows is no longer current."""
+        self.version += 1
+        self._misc.put("version", b"%d" % self.version)
+
+    def set_due(self, due_ns: int) -> None:
+        self.due_ns = due_ns
+        self._misc.put("due", b"%d" % due_ns)
+        self.changed()
+
+    def note_problem(self, what: str) -> None:
+        """Of what was told and cannot be: counted, and kept."""
+        self.problems[what] = self.problems.get(what, 0) + 1
+        self._misc.put("problems", json.dumps(self.problems).encode())
+        self.changed()
+
+    # --- troubles ---------------------------------------------------------------------------------------------------
+    def put(self, trouble: Trouble) -> None:
+        self._troubles.put(trouble.id, trouble.pack())
+        if trouble.is_planned:
+            self.stopped_at = max(self.stopped_at, trouble.opened)
+        self._index(trouble)
+        while len(self.troubles) > MAX_TROUBLES:
+            self._drop(next((t for t in self.troubles.values() if not t.is_open), next(iter(self.troubles.values()))))
+        oldest = next(iter(self.troubles.values()))
+        if not oldest.is_open and oldest.opened < trouble.opened - KEPT_S:
+            self._drop(oldest)
+        self.changed()
+
+    def fitting(self, trouble: Trouble, find: Callable[[Trouble], frozenset[str]]) -> frozenset[str]:
+        """Names of the rules that it fits, found once for each of its states."""
+        known = self._fitting.get(trouble.id)
+        if known is None or known[0] is not trouble:
+            known = self._fitting[trouble.id] = trouble, find(trouble)
+        return known[1]
+
+    def note_opening(self, at: float, job: str) -> None:
+        self.openings.append((at, job))
+        while self.openings and self.openings[0][0] < at - 60.0:
+            self.openings.popleft()
+        self._misc.put("openings", json.dumps(list(self.openings)).encode())
+
+    def of_run(self, trouble: Trouble) -> list[Trouble]:
+        """All troubles of the same run, in order of opening."""
+        return [self.troubles[id_] for id_ in self.by_run.get(trouble.run or trouble.job, ())]
+
+    def recent(self, since: float) -> Iterator[Trouble]:
+        """Open ones, and those with an onset since then."""
+        for trouble in reversed(self.troubles.values()):
+            if trouble.is_open or trouble.onset >= since:
+                yield trouble
+            elif trouble.opened < since - 3600.0:
+                break
+        # Those that are open and were opened long before.
+        for trouble in self.open.values():
+            if trouble.opened < since - 3600.0:
+                yield trouble
+
+    def _index(self, trouble: Trouble) -> None:
+        before = self.troubles.get(trouble.id)
+        if before is None:
+            self.by_run.setdefault(trouble.run or trouble.job, []).append(trouble.id)
+        elif before is not trouble:
+            self._unlink(before)
+        if trouble.ranks and trouble.step >= 0:
+            self.by_step.setdefault(_step_key(trouble), {})[trouble.id] = None
+        if trouble.leader:
+            self.joined.setdefault(trouble.leader, {})[trouble.id] = None
+        self.troubles[trouble.id] = trouble
+        if trouble.is_open:
+            self.open[trouble.id] = trouble
+        else:
+            self.open.pop(trouble.id, None)
+
+    def join(self, trouble: Trouble, leader: str, cause: list[str]) -> bool:
+        """Whether that is news."""
+        if trouble.leader == leader and trouble.cause == cause:
+            return False
+        if trouble.leader and trouble.leader != leader:
+            _discard(self.joined, trouble.leader, trouble.id)
+        trouble.leader, trouble.cause = leader, cause
+        self.put(trouble)
+        return True
+
+    def _unlink(self, trouble: Trouble) -> None:
+        if trouble.ranks and trouble.step >= 0:
+            _discard(self.by_step, _step_key(trouble), trouble.id)
+        if trouble.leader:
+            _discard(self.joined, trouble.leader, trouble.id)
+
+    def _drop(self, trouble: Trouble) -> None:
+        self._unlink(trouble)
+        self.troubles.pop(trouble.id, None)
+        self.open.pop(trouble.id, None)
+        self._fitting.pop(trouble.id, None)
+        self._troubles.delete(trouble.id)
+        ids = self.by_run.get(trouble.run or trouble.job, [])
+        if trouble.id in ids:
+            ids.remove(trouble.id)
+        if not ids:
+            self.by_run.pop(trouble.run or trouble.job, None)
+
+    # --- signs, plans, labels ---------------------------------------------------------------------------------------
+    def take_sign(self, condition: Mapping[str, Any], now: float) -> bool:
+        """A condition that may be of several jobs. Whether it is one."""
+        kind, name, entity = str(condition["entity_kind"]), str(condition["name"]), str(condition["entity"])
+        if kind == "node" and name not in THROTTLES:
+            return False
+        known = self.signs.setdefault(entity, {})
+        known[f"{name}/{condition['device']}"] = {
+            "name": name,
+            "kind": kind,
+            "since": float(condition["since"]),
+            "until": condition["until"],
+            "severity": str(condition["severity"]),
+            "text": str(condition["text"])[:300],
+        }
+        for key in [k for k, sign in known.items() if sign["until"] is not None and sign["until"] < now - SIGN_KEPT_S]:
+            del known[key]
+        _put(self._signs, entity, known)
+        if not known:
+            del self.signs[entity]
+        while len(self.signs) > MAX_SIGNS:
+            oldest = next(iter(self.signs))
+            del self.signs[oldest]
+            self._signs.delete(oldest)
+        self.changed()
+        return True
+
+    def signs_of(self, entity: str, kinds: frozenset[str], onset: float, window_s: float) -> list[Mapping[str, Any]]:
+        """Of an entity that is no node: what lasted at the onset, or began near it."""
+        return [
+            sign
+            for sign in self.signs.get(entity, {}).values()
+            if sign["kind"] in kinds and lasted_at(sign, onset, window_s) and sign["severity"] != "info"
+        ]
+
+    def throttled(self, onset: float, window_s: float) -> set[str]:
+        """Nodes with GPUs that are held back, then."""
+        return {
+            entity
+            for entity, found in self.signs.items()
+            if any(
+                s["kind"] == "node" and s["name"] in THROTTLES and lasted_at(s, onset, window_s) for s in found.values()
+            )
+        }
+
+    def put_plan(self, plan: Plan) -> None:
+        self.plans[plan.key] = plan
+        self._plans.put(plan.key, plan.pack())
+        while len(self.plans) > MAX_PLANS:
+            oldest = next(iter(self.plans))
+            del self.plans[oldest]
+            self._plans.delete(oldest)
+        self.changed()
+
+    def put_label(self, incident: str, label: Mapping[str, Any]) -> None:
+        self.told[incident] = dict(label)
+        self._labels.put(incident, json.dumps(label).encode())
+        while len(self.told) > MAX_TROUBLES:
+            oldest = next(iter(self.told))
+            del self.told[oldest]
+            self._labels.delete(oldest)
+        self.changed()
+
+
+def lasted_at(sign: Mapping[str, Any], onset: float, window_s: float) -> bool:
+    """It stood at the onset, or came within the window around it."""
+    until = sign["until"]
+    return bool(sign["since"] <= onset + window_s and (until is None or until >= onset - window_s))
+
+
+def _step_key(trouble: Trouble) -> tuple[str, int]:
+    return ",".join(map(str, trouble.ranks)), trouble.step
+
+
+def _discard(index: dict[_K, dict[str, None]], key: _K, id_: str) -> None:
+    known = index.get(key, {})
+    known.pop(id_, None)
+    if not known:
+        index.pop(key, None)
+
+
+def _put(table: Table, row: str, content: Mapping[str, Any]) -> None:
+    if content:
+        table.put(row, json.dumps(content, separators=(",", ":")).encode())
+    else:
+        table.delete(row)

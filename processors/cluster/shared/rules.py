@@ -1,0 +1,92 @@
+"""Which causes can be shared: ``rules.toml`` as data. The file's head says what each key is."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from ....telemetry.vocabulary import Action, Bucket, Kind, Scope, Severity
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
+
+FILE = "rules.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rule:
+    name: str
+    kind: Kind
+    scope: Scope
+    bucket: Bucket
+    severity: Severity
+    family: str
+    attribute: str
+    explains: frozenset[str]
+    phases: frozenset[str]
+    unknown_phase: float
+    errors: re.Pattern[str] | None
+    symptoms: frozenset[str]
+    signs: frozenset[str]
+    window_s: float
+    patience_s: float
+    p1: float
+    inside: float
+    prior: float
+    min_jobs: int
+    action: Action
+    by: str
+    says: str
+    advice: str
+
+
+@cache
+def load_shared_rules() -> Mapping[str, Rule]:
+    """By name, in the file's order. Raises KeyError or ValueError for a file that is wrong; a test reads it."""
+    content = tomllib.loads(resources.files(__package__).joinpath(FILE).read_text(encoding="utf-8"))
+    rules = [_rule(entry) for entry in content["rule"]]
+    return {rule.name: rule for rule in rules}
+
+
+def rules_of(family: str) -> list[Rule]:
+    return [rule for rule in load_shared_rules().values() if rule.family == family]
+
+
+def the_rule(family: str) -> Rule:
+    (rule,) = rules_of(family)
+    return rule
+
+
+def _rule(entry: Mapping[str, Any]) -> Rule:
+    return Rule(
+        name=entry["name"],
+        kind=Kind(entry["kind"]),
+        scope=Scope(entry["scope"]),
+        bucket=Bucket(entry["bucket"]),
+        severity=Severity(entry["severity"]),
+        family=entry["family"],
+        attribute=entry.get("attribute", ""),
+        explains=frozenset(Kind(kind).value for kind in entry.get("explains", ())),
+        phases=frozenset(entry.get("phases", ())),
+        unknown_phase=float(entry.get("unknown_phase", 0.0)),
+        errors=re.compile("|".join(entry["errors"]), re.IGNORECASE) if entry.get("errors") else None,
+        symptoms=frozenset(entry.get("symptoms", ())),
+        signs=frozenset(entry.get("signs", ())),
+        window_s=float(entry.get("window_s", 60.0)),
+        patience_s=float(entry.get("patience_s", 30.0)),
+        p1=float(entry.get("p1", 0.9)),
+        inside=float(entry.get("inside", 1.0)),
+        prior=float(entry.get("prior", 0.0)),
+        min_jobs=int(entry.get("min_jobs", 2)),
+        action=Action(entry["action"]),
+        by=entry["by"],
+        says=entry["says"],
+        advice=entry["advice"],
+    )

@@ -1,0 +1,153 @@
+"""How much a node asks of a service that others use too: told when it is far beyond its own usual, and when that ends.
+
+A service does not say who burdens it; the clients' counters do. What is usual is the node's own mean over the last half
+hour; it is told too, once an hour, so that somebody can say which share of the whole one job has. Pure.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from ...telemetry.records import Point, Samples
+from .conditions import EntityState
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
+
+FILE = "loads.toml"
+#: So many times its usual rate is far beyond it, and so many times is no longer.
+HIGH, LOW = 8.0, 3.0
+#: Of a node whose usual rate is not known yet: so many times the floor.
+HIGH_UNKNOWN = 4.0
+#: Samples after which the usual rate is known.
+ENOUGH = 12
+USUAL_S = 1800.0
+#: It must last so long to be told, and be low for so long to be over.
+HOLDS_S, CLEAR_S = 10.0, 20.0
+#: What has lasted for so long is the usual from then on.
+NEW_USUAL_S = 3600.0
+USUAL_TOLD_S = 3600.0
+MAX_SERIES = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadRule:
+    metric: str
+    service: str
+    attribute: str
+    classes: Mapping[str, str]  # value of the attribute -> class
+    floor: float
+
+    def class_of(self, point: Point) -> str:
+        return self.classes.get(str(point.attributes.get(self.attribute, "")), self.classes.get("*", ""))
+
+
+@cache
+def load_load_rules() -> Mapping[str, LoadRule]:
+    """By metric. Raises KeyError or ValueError for a file that is wrong; a test reads it."""
+    content = tomllib.loads(resources.files(__package__).joinpath(FILE).read_text(encoding="utf-8"))
+    rules = [
+        LoadRule(
+            metric=entry["metric"],
+            service=entry["service"],
+            attribute=entry["attribute"],
+            classes={value: name for name, values in entry["classes"].items() for value in values},
+            floor=float(entry["floor"]),
+        )
+        for entry in content["load"]
+    ]
+    return {rule.metric: rule for rule in rules}
+
+
+def take_loads(state: EntityState, samples: Samples) -> list[dict[str, Any]]:
+    """What is to be told, as bodies of findings: {service, operation, since, until, rate, usual}, rates per second.
+
+    since is null where the usual rate is told.
+    """
+    told = []
+    for (service, operation, floor), (rate, before_s, time_s) in _rates(state, samples).items():
+        row = state.loads.get(f"{service}\t{operation}")
+        if row is None:
+            if len(state.loads) >= MAX_SERIES:
+                continue
+            row = state.loads[f"{service}\t{operation}"] = {
+                "usual": 0.0, "seen": 0, "high": 0.0, "low": 0.0, "since": 0.0, "told": 0.0, "usual_at": 0.0
+            }  # fmt: skip
+        news = _follow(row, rate, before_s, time_s, floor)
+        if news is not None:
+            usual = row["usual"] if row["seen"] >= ENOUGH else None
+            told.append({"service": service, "operation": operation, "usual": usual, **news})
+    return told
+
+
+def _follow(row: dict[str, float], rate: float, before_s: float, time_s: float, floor: float) -> dict[str, Any] | None:
+    is_known = row["seen"] >= ENOUGH
+    high = max(floor, HIGH * row["usual"]) if is_known else HIGH_UNKNOWN * floor
+    if row["since"]:
+        low = max(floor / 2, LOW * row["usual"]) if is_known else floor
+        if rate >= low and time_s - row["since"] < NEW_USUAL_S:
+            row["low"] = 0.0
+            if rate < 2 * row["told"]:
+                return None
+            row["told"] = rate
+            return {"since": row["since"], "until": None, "rate": rate}
+        row["low"] = row["low"] or before_s
+        if time_s - row["low"] < CLEAR_S and rate < low:
+            return None
+        since, until = row["since"], row["low"]
+        row["since"] = row["low"] = row["high"] = 0.0
+        if rate >= low:
+            row["usual"] = rate
+        return {"since": since, "until": until, "rate": row["told"]}
+    if rate > high:
+        row["high"] = row["high"] or before_s
+        if time_s - row["high"] < HOLDS_S:
+            return None
+        row["since"], row["told"] = row["high"], rate
+        return {"since": row["since"], "until": None, "rate": rate}
+    row["high"] = 0.0
+    row["seen"] += 1
+    weight = max(1.0 / row["seen"], min(1.0, (time_s - before_s) / USUAL_S))
+    row["usual"] += (rate - row["usual"]) * weight
+    if row["seen"] >= ENOUGH and time_s - row["usual_at"] >= USUAL_TOLD_S and row["usual"] > 0:
+        row["usual_at"] = time_s
+        return {"since": None, "until": None, "rate": round(row["usual"], 3)}
+    return None
+
+
+def _rates(state: EntityState, samples: Samples) -> dict[tuple[str, str, float], tuple[float, float, float]]:
+    """By service and class of operation: per second, since when, at what time (Unix seconds)."""
+    rates: dict[tuple[str, str, float], tuple[float, float, float]] = {}
+    for rule, operation, grown, before_s, time_s, service in _growths(state, samples):
+        key = (service, operation, rule.floor)
+        rate, first_s, last_s = rates.get(key, (0.0, before_s, time_s))
+        rates[key] = (rate + grown / (time_s - before_s), min(first_s, before_s), max(last_s, time_s))
+    return rates
+
+
+def _growths(state: EntityState, samples: Samples) -> Iterator[tuple[LoadRule, str, float, float, float, str]]:
+    rules = load_load_rules()
+    for point in samples.points:
+        rule = rules.get(point.name)
+        operation = rule.class_of(point) if rule is not None else ""
+        service = str(point.attributes.get(rule.service, "")) if rule is not None else ""
+        if rule is None or not operation or not service:
+            continue
+        name = f"{point.name}\t{service}\t{point.attributes.get(rule.attribute)}"
+        before = state.load_series.get(name)
+        if before is None and len(state.load_series) >= MAX_SERIES:
+            continue
+        time_s, start_s = point.time_ns / 1e9, point.start_ns / 1e9
+        if before is not None and time_s <= before[1]:
+            continue
+        state.load_series[name] = [point.value, time_s, start_s]
+        if before is None or point.value < before[0] or (before[2] and before[2] != start_s):
+            continue  # the first look, or the counter began anew
+        yield rule, operation, point.value - before[0], before[1], time_s, service

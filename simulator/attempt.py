@@ -1,0 +1,517 @@
+"""One launch of a job on its nodes: its processes, what happens to them, what they do of it, and what is told.
+
+Reactions are those of real launchers and libraries: a process that dies is noticed by its launcher, which ends the
+others; a lost GPU is an error at the process's next call; whoever waits in NCCL waits until its watchdog aborts it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..agents.user_frames import Frame, format_stack, innermost_user_frame
+from ..telemetry.identity import launch_id
+from ..telemetry.records import Block, Event, Identity
+from ..telemetry.vocabulary import EventName, ExitState, Phase
+from .clock import generator, ns, to_ns
+from .jobs import JobSpec
+from .node_agents import MOST_SLOTS, NodeAgents, NodeClocks, groups_of
+from .processes import SIGABRT, SIGKILL, SIGTERM, Processes
+from .propagate import Stop
+from .sensors import RankHere
+from .steps import Conditions, Steps
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+#: Of a node's agent: between two flushes, and between two progress rows.
+FLUSH_S = 0.5
+#: From a rank's end or exception until its agent has flushed everything and says so.
+_TOLD_AFTER_S = 0.01
+_ARRIVES_AFTER_S = 0.004
+#: A stopped process is looked at once its heartbeat is late, and again to be sure.
+_STOP_SEEN_AFTER_S = 0.45
+#: From an exception until the interpreter has gone.
+_UNWINDS_S = 0.6
+_SCRIPT = "/workspace/train.py"
+_BAD_INDEX = ("IndexError", "index 50304 is out of bounds for dimension 0 with size 50304")
+Ships = Callable[[float, str, list[Block | Event]], None]
+
+
+@dataclass(order=True)
+class _Due:
+    at_s: float
+    number: int
+    act: Callable[[float], None] = field(compare=False)
+
+
+class Attempt:
+    """number: 0 for a job's first launch. steps_before: made by earlier ones and saved."""
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        *,
+        number: int,
+        began_s: float,
+        steps_before: int,
+        seed: int,
+        cluster: str,
+        node_names: list[str],
+        clocks: NodeClocks,
+        conditions: Callable[[int], Conditions],
+        says: Callable[[float, int, str, dict[str, Any]], None],
+    ) -> None:
+        """node_names, clocks: by node of the job. says: a process's or kernel's word: time, rank, what, details."""
+        self.spec, self.number, self.began_s, self.steps_before = spec, number, began_s, steps_before
+        self.restored = bool(steps_before)
+        self._node_names, self._clocks, self._says = node_names, clocks, says
+        mesh, words = spec.mesh, (seed, spec.name, number)
+        random = generator(*words, "start")
+        world, per_node = mesh.world_size, spec.ranks_per_node
+        self.node_of_rank = np.arange(world) // per_node
+        started = began_s + 2.0 + random.uniform(0.0, 1.0, world)
+        pids = 4000 + 100 * number + np.arange(world) % per_node * 7
+        self.processes = Processes(world, pids, started)
+        joined = float(started.max()) + 3.0
+        self._joining, self._joined_s = started + 1.5, joined
+        begins = joined + (spec.restore_s if self.restored else 1.0) + random.uniform(0.0, 0.2, world)
+        self.restores_s, self.first_step_s = joined, float(begins.max())
+        phase = Phase.RESTORE if self.restored else Phase.INIT
+        since = to_ns(np.full(world, joined) if self.restored else started)
+        self.steps = Steps(
+            mesh=mesh,
+            recipe=spec.recipe,
+            noise=spec.noise,
+            words=words,
+            begin_s=begins,
+            phase_before=phase,
+            since_ns=since,
+            look_offset_ns=random.integers(0, 100_000_000, world),
+            conditions=conditions,
+        )
+        self._flush_offset_s = random.uniform(0.0, FLUSH_S, len(node_names))
+        self._flushes = random.integers(0, 2, len(node_names))
+        self._identities = [
+            Identity(
+                cluster=cluster,
+                run=spec.run or spec.name,
+                job=spec.name,
+                attempt=launch_id(
+                    spec.name, node, "", launcher_pid=3900 + number, launcher_start_ticks=1, restart_count=number
+                ),
+                node=node,
+            )
+            for node in node_names
+        ]
+        self._groups = groups_of(mesh, spec.recipe.backend, spec.recipe.timeout_s)
+        self._agents: list[NodeAgents] = []
+        self._dues: list[_Due] = []
+        self._count = 0
+        self._before: dict[int, list[tuple[float, Event]]] = {}
+        self._behind: dict[int, list[tuple[float, Event]]] = {}
+        self._exits_told: dict[int, list[tuple[float, int]]] = {}
+        self._here: dict[int, RankHere] = {}
+        #: By rank: it has been told to end, or has met an error.
+        self._doomed = np.zeros(world, bool)
+        self._takedown_s = np.inf
+        self.nodes_down: set[int] = set()
+        self._begin()
+
+    # --- what goes on -------------------------------------------------------------------------------------------------
+    @property
+    def ended_s(self) -> float:
+        """When the last process has gone; inf while one lives."""
+        return float(self.processes.ended_s.max())
+
+    def advance(self, until_s: float) -> None:
+        """Everything that happens by itself until then."""
+        self.steps.extend(until_s, self.processes)
+        self._watch_for_timeouts(until_s)
+        while self._dues and self._dues[0].at_s < until_s:
+            due = heapq.heappop(self._dues)
+            due.act(due.at_s)
+
+    def ship(self, from_s: float, until_s: float, ships: Ships, is_heard: Callable[[int, float], bool]) -> None:
+        """What the agents send in this window. is_heard: whether the agent of a node (of the job) works then."""
+        regular = from_s + self._flush_offset_s
+        urgent = np.full(regular.size, np.inf)
+        for node, told in self._behind.items():
+            urgent[node] = max(min(at_s for at_s, _ in told) + _TOLD_AFTER_S, from_s)
+        urgent[urgent >= until_s] = np.inf
+        created = float(self.processes.started_s.min())
+        first, second = np.minimum(regular, urgent), np.maximum(regular, urgent)
+        self._flushes += 1
+        for moments in (first, second):
+            active = np.isfinite(moments) & (moments > created)
+            active &= np.array([is_heard(node, float(moments[node])) for node in range(moments.size)])
+            if active.any():
+                progress = active & ((moments == urgent) | (self._flushes % 2 == 0))
+                self._flush(moments, active, progress, ships)
+        self.steps.prune(ns(from_s - 1.0), self.processes)
+
+    def _flush(self, moments: Floats, active: NDArray[np.bool_], progress: NDArray[np.bool_], ships: Ships) -> None:
+        if not self.steps.live:  # they are at their start: so far the first step says where they stand
+            self.steps.extend(self.first_step_s, self.processes)
+        live = self.steps.recordings()
+        blocks: dict[int, list[Block]] = {}
+        if live:
+            at = np.where(active, to_ns(np.where(active, moments, 0.0)), -1)
+            waits = self.steps.waits_for_input(at[self.node_of_rank])
+            for agents in self._agents:
+                ranks = slice(agents.first, agents.first + agents.count)
+                nodes = self.node_of_rank[ranks]
+                if not active[nodes].any():
+                    continue
+                look_ns = at[nodes]
+                look = self.processes.look(np.maximum(look_ns, 0), ranks, waits[ranks])
+                for node, of_node in agents.flush(live, look_ns, with_progress=progress[nodes], processes=look):
+                    blocks[node + int(nodes[0])] = of_node
+        for node in np.flatnonzero(active).tolist():
+            payloads: list[Block | Event] = [
+                *_due(self._before, node, float(moments[node])),
+                *blocks.get(node, ()),
+                *_due(self._behind, node, float(moments[node])),
+            ]
+            self._forget_ended(node, float(moments[node]))
+            if payloads:
+                ships(float(moments[node]) + _ARRIVES_AFTER_S, self._node_names[node], payloads)
+
+    def _forget_ended(self, node: int, until_s: float) -> None:
+        """Rings whose exit has been told are closed."""
+        ended = self._exits_told.get(node, [])
+        for at_s, rank in ended:
+            if at_s <= until_s:
+                agents = self._agents[rank // self._per_reduction]
+                agents.forget(rank - agents.first)
+        self._exits_told[node] = [(at_s, rank) for at_s, rank in ended if at_s > until_s]
+
+    def ranks_here(self, at_s: float, gpus: Ints) -> Iterator[tuple[int, RankHere]]:
+        """(place of its node, process) of the ranks that run then. gpus: by rank."""
+        processes, per_node = self.processes, self.spec.ranks_per_node
+        there = (processes.started_s <= at_s) & (processes.ended_s > at_s)
+        held = processes.in_kernel & (processes.stops[Stop.INPUT].since_s <= at_s)
+        if held.any():
+            held &= self.steps.waits_for_input(np.full(held.size, ns(at_s)))
+        since = processes.stops[Stop.INPUT].since_s
+        for rank in np.flatnonzero(there).tolist():
+            here = self._here.get(rank)
+            if here is None or held[rank] != np.isfinite(here.held_since_s):
+                node = int(self.node_of_rank[rank])
+                here = self._here[rank] = RankHere(
+                    pid=int(processes.pid[rank]),
+                    identity=replace(self._identities[node], rank=rank),
+                    gpu=int(gpus[rank]),
+                    local_rank=rank % per_node,
+                    held_since_s=float(since[rank]) if held[rank] else np.inf,
+                )
+            yield int(self.node_of_rank[rank]), here
+
+    def set_clocks(self, wall_ns: Ints) -> None:
+        """By node of the job; the nodes' agents look at the same arrays."""
+        self._clocks.wall_ns[:] = wall_ns
+
+    # --- the start ----------------------------------------------------------------------------------------------------
+    def _begin(self) -> None:
+        mesh, per_node = self.spec.mesh, self.spec.ranks_per_node
+        self._per_reduction = max(MOST_SLOTS // per_node, 1) * per_node
+        for first in range(0, mesh.world_size, self._per_reduction):
+            count = min(self._per_reduction, mesh.world_size - first)
+            nodes = slice(first // per_node, (first + count - 1) // per_node + 1)
+            self._agents.append(
+                NodeAgents(
+                    mesh=mesh,
+                    first=first,
+                    count=count,
+                    ranks_per_node=per_node,
+                    identities=self._identities[nodes],
+                    groups=self._groups,
+                    clocks=NodeClocks(mono_ns=self._clocks.mono_ns[nodes], wall_ns=self._clocks.wall_ns[nodes]),
+                )
+            )
+        for rank in range(mesh.world_size):
+            node, at_s = int(self.node_of_rank[rank]), float(self.processes.started_s[rank])
+            self._tell_before(EventName.RANK_STARTED, rank, at_s, self._started(rank))
+            for joined, when_s in ((False, float(self._joining[rank])), (True, self._joined_s)):
+                attributes = {
+                    "joined": joined,
+                    "timeout_s": self.spec.recipe.timeout_s,
+                    "pid": int(self.processes.pid[rank]),
+                }
+                self._behind.setdefault(node, []).append(
+                    (when_s, self._event(EventName.RANK_JOINING, rank, when_s, attributes))
+                )
+        token = f"{self.spec.name}-{self.number}"
+        for node in range(len(self._node_names)):
+            self._behind[node].append((self._joined_s, self._node_event(EventName.LAUNCH_MET, node, {"token": token})))
+            ranks = np.flatnonzero(self.node_of_rank == node)
+            for groups, group_of in self._groups:
+                for place in np.unique(group_of[ranks]).tolist():
+                    group = groups[place]
+                    told = {name: getattr(group, name) for name in group.__slots__}
+                    event = self._node_event(EventName.GROUP_DEFINED, node, told)
+                    self._behind[node].append((self._joined_s, event))
+
+    def _started(self, rank: int) -> dict[str, Any]:
+        return {
+            "pid": int(self.processes.pid[rank]),
+            "local_rank": rank % self.spec.ranks_per_node,
+            "world_size": self.spec.mesh.world_size,
+            "writer": "c",
+            "launcher_pid": 3900 + self.number,
+            "restart_count": self.number,
+            "owner_uid": 1000,
+            "host": self._node_names[int(self.node_of_rank[rank])],
+            "backend": "hooks",
+            "script": _SCRIPT,
+        }
+
+    # --- what happens to processes ------------------------------------------------------------------------------------
+    def stand(self, kind: Stop, ranks: Ints, at_s: float) -> None:
+        self.steps.extend(at_s, self.processes)
+        self.processes.stand(kind, ranks, at_s)
+        self.steps.recompute(self.processes)
+
+    def go_on(self, kind: Stop, ranks: Ints, at_s: float) -> None:
+        self.processes.go_on(kind, ranks, at_s)
+        self.steps.recompute(self.processes)
+
+    def stop(self, ranks: Ints, at_s: float) -> None:
+        """SIGSTOP."""
+        ranks = ranks[self.processes.alive[ranks]]
+        self.processes.stopped.since_s[ranks], self.processes.stopped.until_s[ranks] = at_s, np.inf
+        self.stand(Stop.HOST, ranks, at_s)
+        for rank in ranks.tolist():
+            self._tell_later(EventName.RANK_STOPPED, rank, at_s + _STOP_SEEN_AFTER_S)
+
+    def resume(self, ranks: Ints, at_s: float) -> None:
+        self.processes.stopped.until_s[ranks] = at_s
+        self.go_on(Stop.HOST, ranks, at_s)
+        for rank in ranks.tolist():
+            self._tell_later(EventName.RANK_CONTINUED, rank, at_s + 0.1)
+
+    def die(self, ranks: Ints, at_s: Floats, *, code: int = -1, signal: int = 0) -> None:
+        """Processes end; their launchers will notice."""
+        self.steps.extend(float(at_s.min()), self.processes)
+        ended = self.processes.end(ranks, at_s, code=code, signal=signal)
+        if not ended.size:
+            return
+        self.steps.recompute(self.processes)
+        self._doomed[ended] = True
+        for rank in ended.tolist():
+            when_s = float(self.processes.ended_s[rank])
+            node = int(self.node_of_rank[rank])
+            if node in self.nodes_down:
+                continue
+            self._tell_behind(EventName.RANK_EXIT, rank, when_s, self._exit_words(rank, when_s))
+            self._exits_told.setdefault(node, []).append((when_s, rank))
+        first_s = float(self.processes.ended_s[ended].min())
+        if np.isinf(self._takedown_s):
+            self._be_noticed(ended, first_s)
+
+    def _be_noticed(self, ended: Ints, at_s: float) -> None:
+        """The first processes of the attempt have ended: who is told, and when all others are ended."""
+        launcher = self.spec.launcher
+        nodes = {int(self.node_of_rank[rank]) for rank in ended.tolist()} - self.nodes_down
+        self._takedown_s = at_s + (launcher.kills_all_s if nodes else launcher.lost_node_s)
+        self._at(self._takedown_s, self.terminate)
+        for node in nodes:
+            self._at(at_s + launcher.notices_s, partial(self._end_node, node))
+        if nodes:  # a kernel closes the connections of its dead; one that is gone itself does not
+            self._break_off_peers(at_s)
+
+    def lose_node(self, node: int, at_s: float) -> None:
+        """Power or kernel: nothing of it says anything any more."""
+        self.nodes_down.add(node)
+        ranks = np.flatnonzero(self.node_of_rank == node)
+        self.die(ranks, np.full(ranks.size, at_s), signal=SIGKILL)
+
+    def raise_in(
+        self, ranks: Ints, at_s: Floats, type_name: str, message: str, frames: tuple[Frame, ...], *, is_victim: bool
+    ) -> None:
+        """An uncaught exception in the main thread, and the end of the process a little later."""
+        fresh = self.processes.alive[ranks] & ~self._doomed[ranks] & np.isfinite(at_s)
+        ranks, at_s = ranks[fresh], at_s[fresh]
+        if not ranks.size:
+            return
+        self._doomed[ranks] = self.processes.raised[ranks] = True
+        frame = innermost_user_frame(frames)
+        for rank, when_s in zip(ranks.tolist(), at_s.tolist(), strict=True):
+            step, phase = self.steps.phase_at(rank, when_s)
+            attributes: dict[str, Any] = {
+                "step": step, "phase": phase.name.lower(), "pid": int(self.processes.pid[rank]), "type": type_name,
+                "message": message, "stack": format_stack(frames), "communication": is_victim, "in_main": True,
+            }  # fmt: skip
+            if frame is not None:
+                attributes |= {"file": frame.file, "line": frame.line, "function": frame.function}
+            self._tell_behind(EventName.RANK_EXCEPTION, rank, when_s, attributes)
+            self._says(when_s, rank, "exception", {"type": type_name, "message": message})
+            self.processes.stops[Stop.HOST].since_s[rank] = min(when_s, self.processes.stops[Stop.HOST].since_s[rank])
+            self.processes.stops[Stop.HOST].until_s[rank] = np.inf
+        self.steps.recompute(self.processes)
+        for rank, when_s in zip(ranks.tolist(), at_s.tolist(), strict=True):
+            self._at(when_s + _UNWINDS_S, partial(self._exit, rank))
+
+    def terminate(self, at_s: float) -> None:
+        """The launcher ends all that is left."""
+        ranks = np.flatnonzero(self.processes.alive)
+        random = generator(self.spec.name, self.number, "takedown")
+        if ranks.size:
+            self.die(ranks, at_s + random.uniform(0.0, 0.2, ranks.size), signal=SIGTERM)
+
+    def finish(self, at_s: float) -> None:
+        """The script has come to its end: its processes leave by themselves."""
+        ranks = np.flatnonzero(self.processes.alive)
+        random = generator(self.spec.name, self.number, "leaving")
+        if ranks.size:
+            self.die(ranks, at_s + random.uniform(0.1, 0.3, ranks.size), code=0)
+
+    def error_at_next_call(self, ranks: Ints, after_s: float, type_name: str, message: str) -> None:
+        """A device that does not work any more: the process hears of it when it next asks."""
+        self.steps.extend(after_s, self.processes)
+        when = self.steps.next_call_s(ranks, after_s)
+        when = np.where(np.isinf(when), after_s, when) + 0.03  # it stands in a call that needs the device
+        self.raise_in(ranks, when, type_name, message, user_frames("train_step", 88), is_victim=False)
+
+    def raises_at_next_line(self, ranks: Ints, after_s: float) -> None:
+        self.steps.extend(after_s, self.processes)
+        when = self.steps.next_call_s(ranks, after_s)
+        self.raise_in(ranks, when, *_BAD_INDEX, user_frames("embed", 61), is_victim=False)
+
+    def raises_in_step(self, rank: int, step: int) -> None:
+        """At its first call in this step (of the whole run), once that is known."""
+        when = np.array([self.steps.first_call_s(rank, step - self.steps_before)])
+        self.raise_in(np.array([rank]), when, *_BAD_INDEX, user_frames("embed", 61), is_victim=False)
+
+    def kill_for_memory(self, rank: int, at_s: float) -> None:
+        """The kernel, when nothing is left."""
+
+        def kill(at: float) -> None:
+            if self.processes.alive[rank]:
+                self._says(at, rank, "oom_kill", {"pid": int(self.processes.pid[rank])})
+                self.die(np.array([rank]), np.array([at]), signal=SIGKILL)
+
+        self._at(at_s, kill)
+
+    def _break_off_peers(self, at_s: float) -> None:
+        """Connections of the dead close: some of its peers hear of it at once, all others when they are ended."""
+        oldest = self.steps.oldest_open_s(at_s + 0.05)
+        waiting = np.flatnonzero(np.isfinite(oldest) & self.processes.alive & ~self._doomed)
+        random = generator(self.spec.name, self.number, "peers")
+        gloo = self.spec.recipe.backend == "gloo"
+        hears = waiting if gloo else waiting[random.random(waiting.size) < self.spec.launcher.peers_hear]
+        if not hears.size:
+            return
+        delay_s = random.uniform(0.005, 0.05, hears.size) if gloo else random.uniform(0.3, 1.8, hears.size)
+        if gloo:
+            type_name, message = (
+                "RuntimeError",
+                "[gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.7]:4711",
+            )
+        else:
+            type_name = "torch.distributed.DistBackendError"
+            message = "NCCL error: remote process exited or there was a network error, NCCL version 2.27.3"
+        for rank, when_s in zip(hears.tolist(), (at_s + delay_s).tolist(), strict=True):
+            self._at(when_s, partial(self._hear_of_it, rank, type_name, message))
+
+    def _hear_of_it(self, rank: int, type_name: str, message: str, at_s: float) -> None:
+        frames = user_frames("train_step", 92)
+        self.raise_in(np.array([rank]), np.array([at_s]), type_name, message, frames, is_victim=True)
+
+    def _exit(self, rank: int, at_s: float) -> None:
+        self.die(np.array([rank]), np.array([at_s]), code=1)
+
+    def _end_node(self, node: int, at_s: float) -> None:
+        ranks = np.flatnonzero((self.node_of_rank == node) & self.processes.alive)
+        if ranks.size:
+            self.die(ranks, np.full(ranks.size, at_s), signal=SIGTERM)
+
+    def _watch_for_timeouts(self, until_s: float) -> None:
+        """NCCL's watchdog aborts whoever has waited too long; gloo raises."""
+        oldest = self.steps.oldest_open_s(until_s)
+        due_s = oldest + self.spec.recipe.timeout_s
+        late = np.flatnonzero((due_s < until_s) & self.processes.alive & ~self._doomed)
+        if late.size:
+            self.die(late, due_s[late], signal=SIGABRT)
+
+    # --- words --------------------------------------------------------------------------------------------------------
+    def _exit_words(self, rank: int, at_s: float) -> dict[str, Any]:
+        step, phase = self.steps.phase_at(rank, at_s)
+        processes = self.processes
+        signal = int(processes.signal[rank])
+        state = ExitState.EXCEPTION if processes.raised[rank] else ExitState.RUNNING
+        if not signal and processes.exit_code[rank] == 0:
+            state = ExitState.NORMAL
+        words: dict[str, Any] = {
+            "step": step,
+            "phase": phase.name.lower(),
+            "pid": int(processes.pid[rank]),
+            "signal": signal,
+            "exit_state": int(ExitState.SIGNAL if signal == SIGABRT else state),
+            "exception": bool(processes.raised[rank]),
+            "core": False,
+        }
+        if not signal:
+            words["exit_code"] = int(processes.exit_code[rank])
+        if signal == SIGTERM:
+            words["sender_pid"] = 3900 + self.number
+        return words
+
+    def _event(self, name: EventName, rank: int, at_s: float, attributes: dict[str, Any]) -> Event:
+        node = int(self.node_of_rank[rank])
+        identity = replace(self._identities[node], rank=rank)
+        return self._made(name, identity, node, at_s, attributes)
+
+    def _node_event(self, name: EventName, node: int, attributes: dict[str, Any]) -> Event:
+        return self._made(name, self._identities[node], node, self._joined_s, attributes)
+
+    def _made(self, name: EventName, identity: Identity, node: int, at_s: float, attributes: dict[str, Any]) -> Event:
+        at_ns = ns(at_s)
+        return Event(
+            name=name,
+            identity=identity,
+            time_ns=at_ns + int(self._clocks.wall_ns[node]),
+            mono_ns=at_ns + int(self._clocks.mono_ns[node]),
+            attributes=attributes,
+        )
+
+    def _tell_before(self, name: EventName, rank: int, at_s: float, attributes: dict[str, Any]) -> None:
+        event = self._event(name, rank, at_s, attributes)
+        self._before.setdefault(int(self.node_of_rank[rank]), []).append((at_s, event))
+
+    def _tell_behind(self, name: EventName, rank: int, at_s: float, attributes: dict[str, Any]) -> None:
+        event = self._event(name, rank, at_s, attributes)
+        self._behind.setdefault(int(self.node_of_rank[rank]), []).append((at_s, event))
+
+    def _tell_later(self, name: EventName, rank: int, at_s: float) -> None:
+        def tell(at: float) -> None:
+            if self.processes.alive[rank]:
+                step, phase = self.steps.phase_at(rank, at)
+                where = {"step": step, "phase": phase.name.lower(), "pid": int(self.processes.pid[rank])}
+                self._tell_behind(name, rank, at, where)
+
+        self._at(at_s, tell)
+
+    def _at(self, at_s: float, act: Callable[[float], None]) -> None:
+        self._count += 1
+        heapq.heappush(self._dues, _Due(at_s, self._count, act))
+
+
+def _due(waiting: dict[int, list[tuple[float, Event]]], node: int, until_s: float) -> list[Event]:
+    """Takes what is to be told by then."""
+    told = [event for at_s, event in waiting.get(node, ()) if at_s <= until_s]
+    if told:
+        waiting[node] = [(at_s, event) for at_s, event in waiting[node] if at_s > until_s]
+        if not waiting[node]:
+            del waiting[node]
+    return told
+
+
+def user_frames(function: str, line: int) -> tuple[Frame, ...]:
+    """Of the training script, outermost first."""
+    return (Frame(_SCRIPT, 140, "main"), Frame(_SCRIPT, line, function))

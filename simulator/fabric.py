@@ -1,0 +1,92 @@
+"""The network: what each rank's groups get of ports, leaf uplinks and spines that all jobs share.
+
+Rings of groups that reach over several leaves are flows; each takes one spine by its hash (ECMP), and shares the uplink
+from its leaf to that spine with the others there.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .mesh import Mesh
+from .resources import Resources
+from .topology import Topology
+
+PORT_BYTES_PER_S = 50e9
+NVLINK_BYTES_PER_S = 300e9
+#: Flows at full rate that one uplink from a leaf to a spine carries.
+FLOWS_PER_UPLINK = 4.0
+LATENCY_S = {"tp": 5e-6, "dp": 15e-6, "ep": 15e-6, "pp": 10e-6, "world": 20e-6}
+Floats = NDArray[np.float64]
+
+
+class Flows:
+    """Of one job on its nodes: which leaf and spine the rings of its groups pass. Fixed while it runs."""
+
+    def __init__(self, job: str, mesh: Mesh, gpus: NDArray[np.int64], topology: Topology) -> None:
+        """gpus: by rank."""
+        self.mesh, self.gpus = mesh, gpus
+        self._spines = topology.shape.spines
+        self.leaf = topology.leaf_of_node[gpus // topology.shape.gpus_per_node]
+        self.by_dimension: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+        for name in mesh.dimensions:
+            if name not in ("dp", "ep"):
+                continue
+            group = mesh.group_of(name)
+            pairs = np.unique(group * topology.leaves + self.leaf)
+            leaves_of_group = np.bincount(pairs // topology.leaves, minlength=int(group.max()) + 1)
+            crossing = pairs[leaves_of_group[pairs // topology.leaves] > 1]
+            groups, leaves = crossing // topology.leaves, crossing % topology.leaves
+            spines = [zlib.crc32(f"{job}/{name}/{g}/{leaf}".encode()) % self._spines for g, leaf in
+                      zip(groups.tolist(), leaves.tolist(), strict=True)]  # fmt: skip
+            uplink = leaves * self._spines + np.array(spines, np.int64)
+            self.by_dimension[name] = groups, uplink
+
+
+def group_rates(
+    jobs: Mapping[str, Flows], resources: Resources, topology: Topology, traffic: Mapping[str, float]
+) -> dict[str, dict[str, Floats]]:
+    """Bytes per second that each rank's group gets, by job and dimension. traffic: share of time that a job sends."""
+    spines = topology.shape.spines
+    load = np.zeros(topology.leaves * spines)
+    for name, flows in jobs.items():
+        for _, uplink in flows.by_dimension.values():
+            load += traffic.get(name, 1.0) * np.bincount(uplink, minlength=load.size)
+    leaf_up = resources.of("leaf", "capacity") * resources.of("leaf", "up")
+    capacity = FLOWS_PER_UPLINK * np.outer(leaf_up, resources.of("spine", "capacity")).reshape(-1)
+    share = np.minimum(1.0, capacity / np.maximum(load, 1e-9))
+    port = PORT_BYTES_PER_S * resources.of("port", "rate") * resources.of("gpu", "lanes")
+    return {name: _of_job(flows, port, share, resources) for name, flows in jobs.items()}
+
+
+def _of_job(flows: Flows, port: Floats, share: Floats, resources: Resources) -> dict[str, Floats]:
+    mesh, own = flows.mesh, np.maximum(port[flows.gpus], 1.0)
+    nvlink = NVLINK_BYTES_PER_S * np.maximum(resources.of("gpu", "nvlink")[flows.gpus], 1e-6)
+    rates: dict[str, Floats] = {"pp": own, "world": np.full(own.size, float(own.min()))}
+    for name in mesh.dimensions:
+        if name in ("pp", "world"):
+            continue
+        group = mesh.group_of(name)
+        rate = _least(group, nvlink if name == "tp" else own)
+        if name in flows.by_dimension:
+            groups, uplink = flows.by_dimension[name]
+            np.minimum.at(rate, groups, PORT_BYTES_PER_S * np.maximum(share[uplink], 1e-6))
+        rates[name] = rate[group]
+    return rates
+
+
+def _least(group: NDArray[np.int64], values: Floats) -> Floats:
+    least = np.full(int(group.max()) + 1, np.inf)
+    np.minimum.at(least, group, values)
+    return least
+
+
+def links_down(gpus: NDArray[np.int64], resources: Resources, topology: Topology) -> NDArray[np.bool_]:
+    """By rank: nothing can be sent through its port."""
+    nodes = gpus // topology.shape.gpus_per_node
+    leaf = topology.leaf_of_node[nodes]
+    return np.asarray((resources.of("port", "up")[gpus] == 0) | (resources.of("leaf", "up")[leaf] == 0))

@@ -1,0 +1,12 @@
+"""All kinds of faults by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from . import compute, harmless, observer, process, shared
+from .fault import FaultKind
+
+CATALOGUE: Mapping[str, FaultKind] = {
+    kind.name: kind for kind in (*compute.KINDS, *process.KINDS, *shared.KINDS, *observer.KINDS, *harmless.KINDS)
+}

@@ -1,0 +1,79 @@
+"""What a fault is, and what it may know: where things and jobs are, when it begins, and its share of chance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..jobs import JobSpec
+from ..ledger import Truth
+from ..resources import Change
+from ..topology import Topology
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Site:
+    """at_s: when the fault begins. job: the one that it strikes (the first), where it strikes one."""
+
+    topology: Topology
+    jobs: tuple[JobSpec, ...]
+    random: np.random.Generator
+    at_s: float
+
+    @property
+    def job(self) -> JobSpec:
+        return self.jobs[0]
+
+    def any_rank(self) -> int:
+        """Of the job; not the first, which is special to many programs."""
+        return int(self.random.integers(1, self.job.mesh.world_size))
+
+    def any_node(self) -> int:
+        """Place of a node in the job."""
+        return int(self.random.integers(0, len(self.job.nodes)))
+
+    def gpu(self, rank: int) -> int:
+        return int(self.job.gpus(self.topology)[rank])
+
+    def ranks_on(self, place: int) -> tuple[int, ...]:
+        """By place of a node in the job."""
+        per_node = self.job.ranks_per_node
+        return tuple(range(place * per_node, (place + 1) * per_node))
+
+    def truth(self, fault: FaultKind, scope: str, kinds: tuple[str, ...], **more: object) -> Truth:
+        base = Truth(fault=fault.name, number=fault.number, scope=scope, at_s=self.at_s, job=self.job.name, kinds=kinds)
+        return replace(base, **more)  # type: ignore[arg-type]
+
+    def of_rank(self, fault: FaultKind, scope: str, kinds: tuple[str, ...], rank: int, **more: object) -> Truth:
+        """At one rank, with its node and GPU."""
+        gpu = self.gpu(rank)
+        return self.truth(
+            fault,
+            scope,
+            kinds,
+            ranks=(rank,),
+            nodes=(self.topology.node_name(self.topology.node_of_gpu(gpu)),),
+            devices=(self.topology.gpu_uuid(gpu),) if scope == "gpu" else (),
+            **more,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    changes: tuple[Change, ...]
+    truth: Truth
+
+
+@dataclass(frozen=True, slots=True)
+class FaultKind:
+    """number: of the catalogue of faults. plan: what changes where, and the truth about it."""
+
+    name: str
+    number: str
+    sentence: str
+    make: Callable[[Site, FaultKind], Planned]
+
+    def plan(self, site: Site) -> Planned:
+        return self.make(site, self)

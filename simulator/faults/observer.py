@@ -1,0 +1,39 @@
+"""Faults of those who look: agents, the road to the bus, clocks. The jobs are well, and nobody of them is to blame."""
+
+from __future__ import annotations
+
+from ..resources import Change
+from .fault import FaultKind, Planned, Site
+
+
+def agent_dies(site: Site, kind: FaultKind) -> Planned:
+    """Its node's ranks train on, unseen."""
+    node = site.job.nodes[site.any_node()]
+    change = Change(at_s=site.at_s, family="agent", name="up", value=0.0, places=(node,))
+    return Planned(changes=(change,), truth=site.truth(kind, "node", ("agent_silent", "telemetry_fault")))
+
+
+def messages_lost(site: Site, kind: FaultKind) -> Planned:
+    """For 30 s nothing of any node arrives."""
+    until_s = site.at_s + 30.0
+    changes = tuple(
+        Change(at_s=at_s, family="agent", name="loss", value=loss) for at_s, loss in ((site.at_s, 1.0), (until_s, 0.0))
+    )
+    kinds = ("input_silent", "agent_silent", "telemetry_fault")
+    return Planned(changes=changes, truth=site.truth(kind, "cluster", kinds, until_s=until_s))
+
+
+def clock_turned_back(site: Site, kind: FaultKind) -> Planned:
+    """Somebody sets a node's wall clock back by some seconds."""
+    node = site.job.nodes[site.any_node()]
+    back_s = -float(site.random.uniform(3.0, 9.0))
+    change = Change(at_s=site.at_s, family="agent", name="clock_s", value=back_s, places=(node,))
+    # It is told of the node, and of no job.
+    return Planned(changes=(change,), truth=site.truth(kind, "node", ("telemetry_fault",), job=""))
+
+
+KINDS = (
+    FaultKind("agent_dies", "O1", "one node's agent dies; its ranks train on", agent_dies),
+    FaultKind("messages_lost", "O2", "for 30 s no message of any agent arrives", messages_lost),
+    FaultKind("clock_turned_back", "O3", "one node's wall clock is set back by some seconds", clock_turned_back),
+)

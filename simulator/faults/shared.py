@@ -1,0 +1,118 @@
+"""Faults of what ranks share: links, storage, and the program that all of them run."""
+
+from __future__ import annotations
+
+from ..ledger import Truth
+from ..resources import Change
+from .fault import FaultKind, Planned, Site
+
+
+def half_rate(site: Site, kind: FaultKind) -> Planned:
+    """One port negotiates half of its lanes."""
+    rank = site.any_rank()
+    change = Change(at_s=site.at_s, family="port", name="rate", value=0.5, places=(site.gpu(rank),))
+    truth = site.of_rank(kind, "link", ("slow_together", "rank_slow"), rank, condition="port_slow")
+    return Planned(changes=(change,), truth=truth)
+
+
+def link_down(site: Site, kind: FaultKind) -> Planned:
+    rank = site.any_rank()
+    change = Change(at_s=site.at_s, family="port", name="up", value=0.0, places=(site.gpu(rank),))
+    truth = site.of_rank(kind, "link", ("collective_stalled",), rank, condition="port_down")
+    return Planned(changes=(change,), truth=truth)
+
+
+def mount_dead(site: Site, kind: FaultKind) -> Planned:
+    """The shared file system does not answer on one node any more."""
+    place = site.any_node()
+    node = site.job.nodes[place]
+    change = Change(at_s=site.at_s, family="host", name="mount", value=0.0, places=(node,))
+    truth = site.truth(
+        kind,
+        "storage",
+        ("rank_not_entered",),
+        ranks=site.ranks_on(place),
+        nodes=(site.topology.node_name(node),),
+        condition="mount_stalls",
+    )
+    return Planned(changes=(change,), truth=truth)
+
+
+def metadata_storm(site: Site, kind: FaultKind) -> Planned:
+    """The last job begins to look up files without a pause, beside its steps; all wait in the same queue."""
+    culprit = site.jobs[-1]
+    change = Change(at_s=site.at_s, family="program", name="background_ops", value=64.0, job=culprit.name)
+    truth = site.truth(
+        kind,
+        "storage",
+        ("storage_overload",),
+        culprit=culprit.name,
+        victims=tuple(job.name for job in site.jobs[:-1]),
+    )
+    return Planned(changes=(change,), truth=truth)
+
+
+def uniform(site: Site, kind: FaultKind) -> Planned:
+    """A change makes the work of every rank a fifth longer."""
+    change = Change(at_s=site.at_s, family="program", name="work", value=1.2, job=site.job.name)
+    return Planned(changes=(change,), truth=site.truth(kind, "job", ("slow_together",)))
+
+
+def preempted(site: Site, kind: FaultKind) -> Planned:
+    change = Change(at_s=site.at_s, family="program", name="granted", value=0.0, job=site.job.name)
+    return Planned(changes=(change,), truth=site.truth(kind, "job", ("planned_stop",)))
+
+
+def leaf_congested(site: Site, kind: FaultKind) -> Planned:
+    """Nearly all uplinks of a leaf switch are gone; what stays under it is not slowed."""
+    change = Change(at_s=site.at_s, family="leaf", name="capacity", value=0.02, places=(0,))
+    return Planned(changes=(change,), truth=_under_the_first_leaf(site, kind))
+
+
+def leaf_lost(site: Site, kind: FaultKind) -> Planned:
+    change = Change(at_s=site.at_s, family="leaf", name="up", value=0.0, places=(0,))
+    return Planned(changes=(change,), truth=_under_the_first_leaf(site, kind))
+
+
+def _under_the_first_leaf(site: Site, kind: FaultKind) -> Truth:
+    leaf_of = site.topology.leaf_of_node
+    hit = tuple(job.name for job in site.jobs if any(leaf_of[node] == 0 for node in job.nodes))
+    return site.truth(
+        kind, "switch", ("switch_fault",), job=hit[0], devices=(site.topology.labels(0)["leaf"],), victims=hit[1:]
+    )
+
+
+def power_capped(site: Site, kind: FaultKind) -> Planned:
+    """The first supply gives its racks a third less than they draw."""
+    change = Change(at_s=site.at_s, family="supply", name="power", value=0.65, places=(0,))
+    supply_of = site.topology.supply_of_node
+    hit = tuple(job.name for job in site.jobs if any(supply_of[node] == 0 for node in job.nodes))
+    pdu = site.topology.labels(0)["pdu"]
+    truth = site.truth(kind, "cluster", ("power_cooling",), job=hit[0], devices=(pdu,), victims=hit[1:])
+    return Planned(changes=(change,), truth=truth)
+
+
+def fabric_stalls(site: Site, kind: FaultKind) -> Planned:
+    """Its manager restarts: for 25 s nothing is forwarded anywhere, then all goes on."""
+    until_s = site.at_s + 25.0
+    changes = tuple(
+        Change(at_s=at_s, family="leaf", name="up", value=up) for at_s, up in ((site.at_s, 0.0), (until_s, 1.0))
+    )
+    others = tuple(job.name for job in site.jobs[1:])
+    return Planned(
+        changes=changes, truth=site.truth(kind, "cluster", ("fabric_stall",), until_s=until_s, victims=others)
+    )
+
+
+KINDS = (
+    FaultKind("leaf_congested", "J6", "a leaf switch loses nearly all of its uplinks", leaf_congested),
+    FaultKind("leaf_lost", "J6l", "a leaf switch loses its power", leaf_lost),
+    FaultKind("power_capped", "J10", "a power supply gives its racks a third less than they draw", power_capped),
+    FaultKind("fabric_stalls", "J13", "nothing is forwarded anywhere for 25 s, unannounced", fabric_stalls),
+    FaultKind("port_half_rate", "28", "one port runs at half its rate", half_rate),
+    FaultKind("port_down", "11", "one port's link goes down and stays down", link_down),
+    FaultKind("mount_dead", "16m", "the shared file system does not answer on one node", mount_dead),
+    FaultKind("metadata_storm", "J1", "one job overloads the metadata server; the others wait", metadata_storm),
+    FaultKind("uniform_regression", "34", "all ranks have a fifth more to do", uniform),
+    FaultKind("preemption", "12", "the scheduler takes the job's nodes away", preempted),
+)

@@ -1,0 +1,45 @@
+"""The road from agents to the bus: messages that are late, come twice or never arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from .clock import generator
+from .resources import Resources
+
+if TYPE_CHECKING:
+    from .world import Sent
+
+#: Of a repeated message, after the first.
+_AGAIN_S = 0.3
+
+
+class Pipe:
+    def __init__(self, resources: Resources, seed: int) -> None:
+        self._resources = resources
+        self._random = generator(seed, "pipe")
+        self._waiting: list[Sent] = []
+
+    def through(self, sent: Sequence[Sent], until_s: float) -> list[Sent]:
+        """What has arrived by then, in the order of its arrival; the rest is on its way."""
+        for message in sent:
+            self._waiting += self._carried(message)
+        self._waiting.sort(key=lambda message: (message.at_s, message.node, message.topic))
+        arrived = [message for message in self._waiting if message.at_s < until_s]
+        self._waiting = self._waiting[len(arrived) :]
+        return arrived
+
+    def _carried(self, message: Sent) -> list[Sent]:
+        node = int(message.node.rpartition("-")[2]) if message.node else -1
+        if node < 0:
+            return [message]
+        agent = {name: float(self._resources.of("agent", name)[node]) for name in ("loss", "repeats", "delay_s")}
+        if not any(agent.values()):
+            return [message]
+        if self._random.random() < agent["loss"]:
+            return []
+        message = replace(message, at_s=message.at_s + agent["delay_s"])
+        twice = self._random.random() < agent["repeats"]
+        return [message, replace(message, at_s=message.at_s + _AGAIN_S)] if twice else [message]

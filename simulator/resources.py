@@ -1,0 +1,232 @@
+"""The parameters of everything that can go wrong: rate, latency, capacity, error probability, up or down.
+
+A fault is a list of ``Change`` and nothing else: it is data, and ``Resources`` refuses what is no parameter. Symptoms
+follow because ``propagate``, ``storage``, ``fabric``, ``heat``, ``devices`` and ``processes`` read these numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .topology import Topology
+
+
+class Sort(Enum):
+    """What a parameter is, and so what it may be set to."""
+
+    RATE = "rate"  # share of nominal, >= 0
+    LATENCY = "latency"  # seconds, >= 0
+    CAPACITY = "capacity"  # in its unit, >= 0
+    PROBABILITY = "probability"  # per its unit, >= 0
+    UP = "up"  # 1 up, 0 down
+    OFFSET = "offset"  # signed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    family: str
+    name: str
+    sort: Sort
+    healthy: float
+    unit: str
+    meaning: str
+
+
+def _of(family: str, *rows: tuple[str, Sort, float, str, str]) -> tuple[Parameter, ...]:
+    return tuple(
+        Parameter(family=family, name=name, sort=sort, healthy=healthy, unit=unit, meaning=meaning)
+        for name, sort, healthy, unit, meaning in rows
+    )
+
+
+PARAMETERS: tuple[Parameter, ...] = (
+    *_of(
+        "gpu",
+        ("speed", Sort.RATE, 1.0, "share", "of what its kernels need at full clocks"),
+        ("on_bus", Sort.UP, 1.0, "", "the PCIe link to it"),
+        ("kernels", Sort.UP, 1.0, "", "kernels come to an end"),
+        ("cooling", Sort.RATE, 1.0, "share", "heat that its heatsink carries away"),
+        ("clock_limit", Sort.RATE, 1.0, "share", "highest clock that is allowed"),
+        ("lanes", Sort.RATE, 1.0, "share", "of its PCIe lanes that work"),
+        ("nvlink", Sort.RATE, 1.0, "share", "of its NVLink rate"),
+        ("memory", Sort.UP, 1.0, "", "its memory holds what is written (0: an uncorrectable error)"),
+    ),
+    *_of(
+        "host",
+        ("up", Sort.UP, 1.0, "", "power, kernel and network of the node"),
+        ("cpu", Sort.RATE, 1.0, "share", "of its cores that the job gets"),
+        ("input", Sort.RATE, 1.0, "share", "pace of its loaders (disk, page cache, decoding)"),
+        ("memory_bytes", Sort.CAPACITY, 2.0e12, "By", "its memory"),
+        ("mount", Sort.UP, 1.0, "", "the mount of the shared file system answers here"),
+    ),
+    *_of(
+        "port",
+        ("up", Sort.UP, 1.0, "", "its link"),
+        ("rate", Sort.RATE, 1.0, "share", "of its nominal rate"),
+        ("errors", Sort.PROBABILITY, 0.0, "1/s", "symbol errors"),
+    ),
+    *_of(
+        "leaf",
+        ("up", Sort.UP, 1.0, "", "the switch"),
+        ("capacity", Sort.RATE, 1.0, "share", "of its uplinks that carry traffic"),
+    ),
+    *_of("spine", ("capacity", Sort.RATE, 1.0, "share", "of its rate")),
+    *_of(
+        "metadata",
+        ("capacity", Sort.RATE, 1.0, "share", "of the operations that the metadata server can do"),
+    ),
+    *_of("data", ("capacity", Sort.RATE, 1.0, "share", "of what a data server can carry")),
+    *_of(
+        "supply",
+        ("power", Sort.RATE, 1.0, "share", "of the power that its racks may draw"),
+        ("inlet_c", Sort.CAPACITY, 24.0, "Cel", "temperature of the air that its racks take in"),
+    ),
+    *_of(
+        "process",
+        ("alive", Sort.UP, 1.0, "", "0: it gets a SIGKILL"),
+        ("runs", Sort.UP, 1.0, "", "0: it is stopped (SIGSTOP)"),
+        ("input", Sort.UP, 1.0, "", "its data source gives the next batch"),
+        ("raises", Sort.PROBABILITY, 0.0, "", "1: its code raises at its next line"),
+        ("bad_batch", Sort.PROBABILITY, 0.0, "", "1: the batch of this step makes its code raise, whenever it is read"),
+        ("grows_bytes_per_s", Sort.CAPACITY, 0.0, "By/s", "by which its memory grows"),
+        ("other_branch", Sort.PROBABILITY, 0.0, "", "1: its code takes another branch than the other ranks'"),
+    ),
+    *_of(
+        "program",
+        ("work", Sort.RATE, 1.0, "share", "compute per step"),
+        ("bytes", Sort.RATE, 1.0, "share", "sent per step"),
+        ("metadata_ops", Sort.CAPACITY, 20.0, "1", "metadata operations per rank and step"),
+        (
+            "background_ops",
+            Sort.CAPACITY,
+            0.0,
+            "1",
+            "metadata operations under way beside its steps, by rank",
+        ),
+        ("granted", Sort.UP, 1.0, "", "the scheduler lets it have its nodes"),
+    ),
+    *_of(
+        "agent",
+        ("up", Sort.UP, 1.0, "", "the node's agent"),
+        ("clock_s", Sort.OFFSET, 0.0, "s", "by which the node's wall clock is off"),
+        ("loss", Sort.PROBABILITY, 0.0, "1", "of its messages that never arrive"),
+        ("repeats", Sort.PROBABILITY, 0.0, "1", "of its messages that arrive twice"),
+        ("delay_s", Sort.LATENCY, 0.0, "s", "by which its messages are late"),
+        ("gpu", Sort.UP, 1.0, "", "its GPU collector"),
+        ("kernel_log", Sort.UP, 1.0, "", "its kernel log collector"),
+        ("network", Sort.UP, 1.0, "", "its network collector"),
+        ("storage", Sort.UP, 1.0, "", "its storage collector"),
+        ("host", Sort.UP, 1.0, "", "its host collector"),
+        ("processes", Sort.UP, 1.0, "", "its process collector"),
+    ),
+)
+#: Families of one job: their parameters are kept per job, and their places are ranks (or the job itself: 0).
+OF_JOBS = frozenset({"process", "program"})
+_BY_NAME: Mapping[tuple[str, str], Parameter] = MappingProxyType({(p.family, p.name): p for p in PARAMETERS})
+
+
+class NotAParameter(ValueError):
+    """A change of something that is no parameter of a resource, or to what it cannot be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """From ``at_s`` on the parameter has this value at these places. The only thing that a fault may say.
+
+    places: GPU, node, port, leaf, spine, server, supply or rank numbers; () all. job: of families OF_JOBS.
+    """
+
+    at_s: float
+    family: str
+    name: str
+    value: float
+    places: tuple[int, ...] = ()
+    job: str = ""
+
+    def __post_init__(self) -> None:
+        parameter = _BY_NAME.get((self.family, self.name))
+        if parameter is None:
+            raise NotAParameter(f"{self.family}.{self.name} is no parameter of a resource")
+        if (self.family in OF_JOBS) != bool(self.job):
+            raise NotAParameter(f"{self.family}.{self.name}: {'needs' if not self.job else 'has no'} job")
+        if parameter.sort is Sort.UP and self.value not in (0.0, 1.0):
+            raise NotAParameter(f"{self.family}.{self.name} is up (1) or down (0), not {self.value}")
+        if parameter.sort is not Sort.OFFSET and not 0.0 <= self.value < float("inf"):
+            raise NotAParameter(f"{self.family}.{self.name} cannot be {self.value}")
+
+
+class Resources:
+    """The parameters as they are now, as arrays that nobody else can write to."""
+
+    def __init__(self, topology: Topology) -> None:
+        shape = topology.shape
+        self._sizes = {
+            "gpu": topology.gpus,
+            "host": topology.nodes,
+            "port": topology.gpus,
+            "leaf": topology.leaves,
+            "spine": shape.spines,
+            "metadata": 1,
+            "data": shape.data_servers,
+            "supply": topology.supplies,
+            "agent": topology.nodes,
+        }
+        self._values: dict[tuple[str, str, str], NDArray[np.float64]] = {}
+        #: Grows with every change, for what is worth remembering until then.
+        self.version = 0
+        for parameter in PARAMETERS:
+            if parameter.family not in OF_JOBS:
+                self._add(parameter, "", self._sizes[parameter.family])
+
+    def add_job(self, job: str, world_size: int) -> None:
+        for parameter in PARAMETERS:
+            if parameter.family in OF_JOBS:
+                self._add(parameter, job, world_size if parameter.family == "process" else 1)
+
+    def of(self, family: str, name: str, job: str = "") -> NDArray[np.float64]:
+        """Read-only, by place."""
+        view: NDArray[np.float64] = self._values[family, name, job].view()
+        view.flags.writeable = False
+        return view
+
+    def snapshot(self) -> dict[tuple[str, str, str], NDArray[np.float64]]:
+        """A copy of all of them, by (family, name, job)."""
+        return {key: values.copy() for key, values in self._values.items()}
+
+    def apply(self, change: Change) -> None:
+        """Raises NotAParameter for a job or place that is not there."""
+        values = self._values.get((change.family, change.name, change.job))
+        if values is None:
+            raise NotAParameter(f"{change.family}.{change.name}: there is no job {change.job!r}")
+        self.version += 1
+        if not change.places:
+            values[:] = change.value
+            return
+        places = np.array(change.places)
+        if places.min() < 0 or places.max() >= values.size:
+            raise NotAParameter(f"{change.family}.{change.name} has no place {int(places.max())}")
+        values[places] = change.value
+
+    def _add(self, parameter: Parameter, job: str, size: int) -> None:
+        self._values[parameter.family, parameter.name, job] = np.full(size, parameter.healthy)
+
+
+class Schedule:
+    """Changes in the order of their time; each is taken once."""
+
+    def __init__(self, changes: Sequence[Change] = ()) -> None:
+        self._changes = sorted(changes, key=lambda change: change.at_s)
+
+    def add(self, changes: Sequence[Change]) -> None:
+        self._changes = sorted([*self._changes, *changes], key=lambda change: change.at_s)
+
+    def take_until(self, until_s: float) -> list[Change]:
+        taken = [change for change in self._changes if change.at_s <= until_s]
+        del self._changes[: len(taken)]
+        return taken

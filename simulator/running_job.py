@@ -1,0 +1,277 @@
+"""A job's life: its attempts one after the other, what the scheduler and its checkpoints make of it, and its ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..telemetry.vocabulary import Phase
+from .attempt import Attempt, Ships
+from .fabric import Flows
+from .jobs import JobSpec, State
+from .ledger import Bucket, Ledger
+from .node_agents import NodeClocks
+from .steps import Conditions, Finished, idle_from_s, length_s, saved_steps, stands_since_s
+from .topology import Topology
+
+Says = Callable[[float, int, str, dict[str, Any]], None]
+
+
+class RunningJob:
+    def __init__(
+        self,
+        spec: JobSpec,
+        *,
+        seed: int,
+        topology: Topology,
+        clocks: NodeClocks,
+        conditions: Callable[[int], Conditions],
+        says: Says,
+        ledger: Ledger,
+        is_usable: Callable[[int], bool],
+        begins: Callable[[RunningJob], None],
+    ) -> None:
+        """clocks: by node of the cluster. is_usable: whether the scheduler finds nothing wrong with a node.
+
+        begins: lets a new attempt meet what is down already.
+        """
+        self.state = State.QUEUED
+        self.attempt: Attempt | None = None
+        self.granted = True
+        self._seed, self._topology, self._conditions, self._says = seed, topology, conditions, says
+        self._clocks, self._is_usable, self._begins, self._ledger = clocks, is_usable, begins, ledger
+        self._place(spec)
+        self._starts_s = spec.start_s
+        self._launches = 0
+        #: (rank, step of the run) whose batch makes the rank's code raise each time.
+        self._bad_batches: list[tuple[int, int]] = []
+        self._saved = 0  # steps of the whole run that a checkpoint holds
+        self._booked = 0  # finished steps of this attempt that stand in the ledger
+        self._was_taken = False  # its nodes were, since its last launch
+        self._done_s = np.inf  # when it had made all of its steps
+        ledger.open(spec.name, spec.asked_s, gpus=spec.mesh.world_size)
+
+    @property
+    def is_running(self) -> bool:
+        return self.attempt is not None
+
+    def advance(self, until_s: float) -> None:
+        """Everything that happens by itself until then."""
+        if self.attempt is None:
+            if self.state is State.ENDED or not self.granted or self._starts_s >= until_s:
+                return
+            if not self._replace_nodes():
+                self._starts_s = until_s
+                return
+            self._launch()
+        assert self.attempt is not None
+        self.attempt.advance(until_s)
+        for rank, step in self._bad_batches:
+            self.attempt.raises_in_step(rank, step)
+        if self.spec.steps and not self._is_done:
+            self._finish_if_done(until_s)
+
+    def read_bad_batch(self, rank: int, at_s: float) -> None:
+        """The batch of the step that comes next is bad, and stays so for later attempts."""
+        assert self.attempt is not None
+        self.attempt.steps.extend(at_s, self.attempt.processes)
+        step, _ = self.attempt.steps.phase_at(rank, at_s)
+        self._bad_batches.append((rank, self.attempt.steps_before + step + 1))
+
+    def ship(self, from_s: float, until_s: float, ships: Ships, is_heard: Callable[[int, float], bool]) -> None:
+        if self.attempt is None:
+            return
+        self.attempt.ship(from_s, until_s, ships, is_heard)
+        self._book()
+        if self.attempt.ended_s + 1.5 < from_s:  # its agents have told everything
+            self._end_attempt()
+
+    def settle(self, until_s: float) -> None:
+        """The run ends here: what is still under way is booked as what it is by now."""
+        name, number = self.spec.name, max(self._launches - 1, 0)
+        if self.attempt is not None:
+            self._book()
+            first_end_s = float(self.attempt.processes.ended_s.min())
+            self._book_live(until_s)
+            goes_on = any(live.times.host_s.max() < np.inf for live in self.attempt.steps.live[-1:])
+            if goes_on and first_end_s > until_s:  # in the middle of a step
+                bucket = Bucket.PRODUCTIVE if self.attempt.first_step_s < until_s else self._start
+                step = self.attempt.steps_before + self.attempt.steps.live[-1].step
+                self._ledger.add(name, number, bucket, until_s, step)
+            self._ledger.add(name, number, Bucket.STALLED, min(first_end_s, until_s))
+            self._ledger.add(name, number, Bucket.SHUTDOWN, min(self.attempt.ended_s, until_s))
+        waits = Bucket.RESTARTING if self.state is State.RESTARTING else Bucket.QUEUED
+        if self.state is not State.ENDED:
+            is_planned = self._was_taken or not self.granted
+            self._ledger.add(name, number, Bucket.PLANNED if is_planned else waits, until_s)
+
+    def grant(self, granted: bool, at_s: float) -> None:
+        """The scheduler takes its nodes away, or gives them back."""
+        if self.attempt is not None and not granted:
+            self.attempt.terminate(at_s)
+        if granted and not self.granted:
+            self._starts_s = max(self._starts_s, at_s + self.spec.launcher.restart_s)
+            self._was_taken = True
+        self.granted = granted
+
+    # --- where it runs ------------------------------------------------------------------------------------------------
+    def _place(self, spec: JobSpec) -> None:
+        self.spec = spec
+        self.gpus: NDArray[np.int64] = spec.gpus(self._topology)
+        self.node_of_rank = np.repeat(np.array(spec.nodes), spec.ranks_per_node)
+        self.flows = Flows(spec.name, spec.mesh, self.gpus, self._topology)
+
+    def _replace_nodes(self) -> bool:
+        """Spare nodes for those that the scheduler would not use again. False: there are too few."""
+        if self.spec.launcher.moves and self._launches:  # another allocation: every rank on another node
+            there = [*self.spec.nodes[1:], *self.spec.spares, self.spec.nodes[0]]
+            count = len(self.spec.nodes)
+            self._place(replace(self.spec, nodes=tuple(there[:count]), spares=tuple(there[count:])))
+        spares = [node for node in self.spec.spares if self._is_usable(node)]
+        nodes = list(self.spec.nodes)
+        for place, node in enumerate(nodes):
+            if not self._is_usable(node):
+                if not spares:
+                    return False
+                nodes[place] = spares.pop(0)
+        if tuple(nodes) != self.spec.nodes:
+            left = tuple(node for node in self.spec.spares if node not in nodes)
+            self._place(replace(self.spec, nodes=tuple(nodes), spares=left))
+        return True
+
+    # --- attempts -----------------------------------------------------------------------------------------------------
+    def _launch(self) -> None:
+        waited = Bucket.QUEUED if not self._launches else Bucket.PLANNED if self._was_taken else Bucket.RESTARTING
+        self._was_taken = False
+        self._ledger.add(self.spec.name, max(self._launches - 1, 0), waited, self._starts_s)
+        self.attempt = Attempt(
+            self.spec,
+            number=self._launches,
+            began_s=self._starts_s,
+            steps_before=self._saved,
+            seed=self._seed,
+            cluster=self._topology.cluster,
+            node_names=[self._topology.node_name(node) for node in self.spec.nodes],
+            clocks=NodeClocks(
+                mono_ns=self._clocks.mono_ns[list(self.spec.nodes)], wall_ns=self._clocks.wall_ns[list(self.spec.nodes)]
+            ),
+            conditions=self._conditions,
+            says=self._says,
+        )
+        self._launches += 1
+        self._booked = 0
+        self._begins(self)
+        self.state = State.RUNNING
+
+    def _end_attempt(self) -> None:
+        attempt = self.attempt
+        assert attempt is not None
+        name, number = self.spec.name, attempt.number
+        ended_s = attempt.ended_s
+        first_end_s = float(attempt.processes.ended_s.min())
+        saved = saved_steps(attempt.steps.finished, attempt.steps.live, first_end_s)
+        self._book_live(first_end_s)
+        if not self._is_done:
+            self._ledger.lose(name, number, attempt.steps_before + saved)
+        self._book_unfinished(first_end_s)
+        if saved:
+            self._saved = attempt.steps_before + saved
+        self._ledger.add(name, number, Bucket.STALLED, first_end_s)
+        self._ledger.add(name, number, Bucket.SHUTDOWN, ended_s)
+        self.attempt = None
+        if self._is_done or self._launches > self.spec.launcher.most_restarts:
+            self.state = State.ENDED
+            return
+        self.state = State.RESTARTING
+        self._starts_s = ended_s + self.spec.launcher.restart_s
+
+    def _book(self) -> None:
+        attempt = self.attempt
+        assert attempt is not None
+        finished = attempt.steps.finished
+        for each in finished[self._booked :]:
+            self._book_step(each)
+        self._booked = len(finished)
+
+    def _book_live(self, until_s: float) -> None:
+        """Steps that had ended by then, and are not forgotten yet."""
+        attempt = self.attempt
+        assert attempt is not None
+        for live in attempt.steps.live:
+            has_gone_on = self._is_done and live.step + attempt.steps_before >= self.spec.steps
+            if float(live.times.host_s.max()) <= until_s and not has_gone_on:
+                self._book_step(attempt.steps.summary(live, attempt.processes))
+
+    def _book_step(self, each: Finished) -> None:
+        attempt = self.attempt
+        assert attempt is not None
+        if each.step == 0:
+            self._book_start(each.begin_s)
+        at_s = each.begin_s
+        for bucket, spent_s in (
+            (Bucket.EVALUATION, each.evaluation_s),
+            (Bucket.SAVE, each.save_s),
+            (Bucket.DATA_STALL, each.data_s),
+            (self._start, each.starting_s),
+            (Bucket.STALLED, each.stalled_s),
+            (Bucket.STRAGGLER, each.straggler_s),
+        ):
+            at_s = min(at_s + spent_s, each.end_s)
+            self._ledger.add(self.spec.name, attempt.number, bucket, at_s)
+        total = attempt.steps_before + each.step
+        self._ledger.add(self.spec.name, attempt.number, Bucket.PRODUCTIVE, each.end_s, total)
+
+    @property
+    def _start(self) -> Bucket:
+        return Bucket.RESTARTING if self._launches > 1 else Bucket.STARTING
+
+    def _book_start(self, until_s: float) -> None:
+        """From the launch until the first step begins, or nothing more comes."""
+        attempt = self.attempt
+        assert attempt is not None
+        name, number = self.spec.name, attempt.number
+        if attempt.restored:
+            self._ledger.add(name, number, self._start, min(attempt.restores_s, until_s))
+            self._ledger.add(name, number, Bucket.RESTORE, until_s)
+        else:
+            self._ledger.add(name, number, self._start, until_s)
+
+    def _book_unfinished(self, first_end_s: float) -> None:
+        """The step that never ended: what was saved or evaluated in it, and its work until something stood still.
+
+        After the job's last step there is no work in it.
+        """
+        attempt = self.attempt
+        assert attempt is not None
+        name, number = self.spec.name, attempt.number
+        live = next((live for live in attempt.steps.live if live.times.host_s.max() > first_end_s), None)
+        if live is None or float(live.begin_s.max()) >= first_end_s:
+            if not attempt.steps.finished and (live is None or not live.step):
+                self._book_start(first_end_s)
+            return
+        if live.step == 0:
+            self._book_start(float(live.begin_s.max()))
+        stands_s = min(stands_since_s(live, attempt.processes), first_end_s)
+        at_s = float(live.begin_s.max())
+        for bucket, phase in ((Bucket.EVALUATION, Phase.EVAL), (Bucket.SAVE, Phase.CHECKPOINT)):
+            at_s += length_s(live, phase, stands_s)
+            self._ledger.add(name, number, bucket, at_s)
+        self._ledger.add(name, number, Bucket.SHUTDOWN if self._is_done else Bucket.REWORK, stands_s)
+
+    @property
+    def _is_done(self) -> bool:
+        return self._done_s < np.inf
+
+    def _finish_if_done(self, until_s: float) -> None:
+        """All steps are made: what the script does after the last one, and its end."""
+        attempt = self.attempt
+        assert attempt is not None
+        for live in attempt.steps.live:
+            if attempt.steps_before + live.step == self.spec.steps and (done_s := idle_from_s(live)) <= until_s:
+                self._done_s = done_s
+                attempt.finish(done_s)
+                return

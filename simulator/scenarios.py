@@ -1,0 +1,223 @@
+"""Scenarios by name: a cluster, jobs on it, and what goes wrong. Everything follows from name, ranks and seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from .clock import START_UNIX_NS, generator
+from .faults.catalogue import CATALOGUE
+from .faults.fault import FaultKind, Site
+from .jobs import JobSpec, Launcher
+from .ledger import Truth
+from .mesh import mesh_for
+from .program import Recipe
+from .resources import Change
+from .topology import ClusterShape, Topology
+from .world import World
+
+#: By then a job has made some sixty steps: as many as the operators want to have seen before they call a pace usual.
+ONSET_S = 150.0
+#: What is left after a fault for it to show, and for the job to come back.
+AFTER_S = 75.0
+HEALTHY = "healthy"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """topology and jobs of a scenario, before anything goes wrong."""
+
+    topology: Topology
+    jobs: tuple[JobSpec, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """faults: each plans one fault; at_s: when. after_s: how long the run goes on after the last one.
+
+    apart: each fault strikes a job of its own, in the order of the jobs.
+    """
+
+    name: str
+    sentence: str
+    layout: Callable[[int, Recipe], Layout]
+    faults: Sequence[FaultKind] = ()
+    at_s: float = ONSET_S
+    after_s: float = AFTER_S
+    recipe: Recipe = field(default_factory=Recipe)
+    apart: bool = False
+
+    @property
+    def minutes(self) -> float:
+        return (self.at_s + self.after_s) / 60.0
+
+    def build(
+        self,
+        ranks: int,
+        seed: int,
+        *,
+        recipe: Recipe | None = None,
+        at_s: float | None = None,
+        start_unix_ns: int = START_UNIX_NS,
+    ) -> World:
+        """at_s: when the fault begins, where not as usual. Raises ValueError for ranks that cannot be laid out."""
+        layout = self.layout(ranks, recipe or self.recipe)
+        changes: list[Change] = []
+        truths: list[Truth] = []
+        for number, kind in enumerate(self.faults):
+            random = generator(seed, self.name, number)
+            began_s = (self.at_s if at_s is None else at_s) + float(random.uniform(0.0, 4.0))
+            jobs = layout.jobs[number:] + layout.jobs[:number] if self.apart else layout.jobs
+            planned = kind.plan(Site(topology=layout.topology, jobs=jobs, random=random, at_s=began_s))
+            changes += planned.changes
+            truths.append(planned.truth)
+        return World(
+            layout.topology,
+            layout.jobs,
+            seed=seed,
+            scenario=self.name,
+            changes=changes,
+            truths=truths,
+            start_unix_ns=start_unix_ns,
+        )
+
+
+def one_job(ranks: int, recipe: Recipe) -> Layout:
+    """On all nodes but one, which is spare."""
+    mesh = mesh_for(ranks)
+    per_node = min(8, ranks)
+    nodes = ranks // per_node
+    topology = Topology(shape=ClusterShape(nodes=nodes + 1, gpus_per_node=per_node))
+    job = JobSpec(
+        name="pretrain-a",
+        mesh=mesh,
+        nodes=tuple(range(nodes)),
+        spares=(nodes,),
+        recipe=recipe,
+        ranks_per_node=per_node,
+    )
+    return Layout(topology=topology, jobs=(job,))
+
+
+def four_jobs(ranks: int, recipe: Recipe) -> Layout:
+    """Four equal ones side by side. Raises ValueError for fewer than 4 nodes."""
+    return _side_by_side(ranks, recipe, 4)
+
+
+def moving_job(ranks: int, recipe: Recipe) -> Layout:
+    """As ``one_job``; every launch has other nodes for its ranks."""
+    layout = one_job(ranks, recipe)
+    job = replace(layout.jobs[0], launcher=Launcher(moves=True))
+    return Layout(topology=layout.topology, jobs=(job,))
+
+
+def two_jobs(ranks: int, recipe: Recipe) -> Layout:
+    """Two equal ones side by side. Raises ValueError for fewer than 2 nodes."""
+    return _side_by_side(ranks, recipe, 2)
+
+
+def crossing_jobs(ranks: int, recipe: Recipe) -> Layout:
+    """Four jobs; two of them share each leaf switch with another one, and the fourth has one for itself."""
+    return _crossing(ranks, recipe, leaves=4, racks=2, racks_per_supply=1)
+
+
+def jobs_over_racks(ranks: int, recipe: Recipe) -> Layout:
+    """The same jobs; a quarter of the nodes hangs on each power supply, in two racks, all under one leaf switch."""
+    return _crossing(ranks, recipe, leaves=1, racks=8, racks_per_supply=2)
+
+
+def _crossing(ranks: int, recipe: Recipe, *, leaves: int, racks: int, racks_per_supply: int) -> Layout:
+    """Quarters of the nodes: a has one half of the first and of the second, c the other one of the first and one of
+    the third, b what is left of these two, d the fourth. Raises ValueError for what is not a multiple of 8 nodes."""
+    nodes = ranks // 8
+    if ranks % 64:
+        raise ValueError(f"{ranks} ranks do not make four jobs of two halves each")
+    quarter, half = nodes // 4, nodes // 8
+    shape = ClusterShape(
+        nodes=nodes,
+        nodes_per_leaf=nodes // leaves,
+        nodes_per_rack=max(1, nodes // racks),
+        racks_per_supply=racks_per_supply,
+    )
+
+    def half_of(number: int, which: int) -> tuple[int, ...]:
+        begin = number * quarter + which * half
+        return tuple(range(begin, begin + half))
+
+    places = {
+        "a": half_of(0, 0) + half_of(1, 0),
+        "b": half_of(1, 1) + half_of(2, 1),
+        "c": half_of(0, 1) + half_of(2, 0),
+        "d": half_of(3, 0) + half_of(3, 1),
+    }
+    return Layout(topology=Topology(shape=shape), jobs=tuple(_job(name, at, recipe) for name, at in places.items()))
+
+
+def _job(letter: str, nodes: tuple[int, ...], recipe: Recipe) -> JobSpec:
+    mesh = mesh_for(8 * len(nodes))
+    return JobSpec(name=f"job-{letter}", mesh=mesh, nodes=nodes, recipe=recipe, owner=f"team-{letter}")
+
+
+def _side_by_side(ranks: int, recipe: Recipe, count: int) -> Layout:
+    nodes = ranks // 8
+    if nodes < count or ranks % (8 * count):
+        raise ValueError(f"{ranks} ranks do not make {count} jobs of whole nodes")
+    each = nodes // count
+    jobs = tuple(_job("abcd"[place], tuple(range(place * each, (place + 1) * each)), recipe) for place in range(count))
+    return Layout(topology=Topology(shape=ClusterShape(nodes=nodes)), jobs=jobs)
+
+
+_LAYOUTS: dict[str, Callable[[int, Recipe], Layout]] = {
+    "metadata_storm": four_jobs,
+    "leaf_congested": crossing_jobs,
+    "leaf_lost": crossing_jobs,
+    "fabric_stalls": crossing_jobs,
+    "power_capped": jobs_over_racks,
+    "bad_batch": moving_job,
+}
+#: Slow and common faults show later than a standstill does.
+_AFTER_S = {"uniform_regression": 120.0, "port_half_rate": 120.0, "metadata_storm": 150.0, "gpu_thermal": 120.0,
+            "leaf_congested": 150.0, "power_capped": 150.0, "bad_batch": 270.0}  # fmt: skip
+#: The same step must come once more after a restart.
+_AT_S = {"bad_batch": 60.0}
+#: Two at once, each in a job of its own: neither may explain the other.
+_PAIRS = (("process_killed", "never_enters"), ("gpu_off_the_bus", "process_stopped"), ("exception", "gpu_clock_locked"))
+#: Beside what is wrong stands what looks so and is not.
+_IN_COMPANY = ("process_killed", "never_enters", "slow_gpu", "uniform_regression", "gpu_off_the_bus")
+_COMPANY = ("idle_port_flaps", "idle_clock_locked")
+
+
+def _of(kind: FaultKind) -> Scenario:
+    layout = _LAYOUTS.get(kind.name, one_job)
+    scenario = Scenario(name=kind.name, sentence=kind.sentence, layout=layout, faults=(kind,))
+    return replace(scenario, at_s=_AT_S.get(kind.name, ONSET_S), after_s=_AFTER_S.get(kind.name, AFTER_S))
+
+
+def _together(names: Sequence[str], title: str, layout: Callable[[int, Recipe], Layout], *, apart: bool) -> Scenario:
+    kinds = tuple(CATALOGUE[name] for name in names)
+    return Scenario(
+        name=title,
+        sentence="; ".join(kind.sentence for kind in kinds),
+        layout=layout,
+        faults=kinds,
+        after_s=max(_AFTER_S.get(name, AFTER_S) for name in names),
+        apart=apart,
+    )
+
+
+SCENARIOS: dict[str, Scenario] = {
+    HEALTHY: Scenario(name=HEALTHY, sentence="nothing goes wrong", layout=one_job),
+    **{name: _of(kind) for name, kind in CATALOGUE.items()},
+    **{title: _together(pair, title, two_jobs, apart=True) for pair in _PAIRS if (title := "+".join(pair))},
+    **{
+        title: _together((name, *_COMPANY), title, one_job, apart=False)
+        for name in _IN_COMPANY
+        if (title := f"{name}+harmless")
+    },
+    "process_killed+messages_repeat": _together(
+        ("messages_repeat", "process_killed"), "process_killed+messages_repeat", one_job, apart=False
+    ),
+    "process_killed+clock_turned_back": _together(
+        ("clock_turned_back", "process_killed"), "process_killed+clock_turned_back", one_job, apart=False
+    ),
+}

@@ -1,0 +1,391 @@
+"""A node's collectors: they look at the resources as they are, and tell it in the words of the agent's own code.
+
+Each looks at its own moments. What it says goes through the agent's ``NodeReports``, as in life.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..agents.collectors.collector import Collected, Happening, Moment
+from ..agents.collectors.gpu.driver import Gpu
+from ..agents.collectors.gpu.gathering import Gathered, labels_of
+from ..agents.collectors.gpu.gpu import status_values
+from ..agents.collectors.gpu.readings import THROTTLE_REASONS, Value, throttle_values
+from ..agents.collectors.host.host import clock_step
+from ..agents.collectors.logs.kernel_events import KernelEvents
+from ..agents.collectors.network.network import NetworkCollector
+from ..agents.collectors.network.sysfs_ports import Port
+from ..agents.collectors.processes.blocked_ranks import CONFIRM_LOOKS, REPEAT_NS, disk_wait
+from ..agents.collectors.schedule import Seen, own_points
+from ..agents.collectors.storage.mount_table import Mount
+from ..agents.collectors.storage.storage import late_probe, probe_age
+from ..agents.node_reports import NodeReports
+from ..agents.priority import Priority
+from ..telemetry.records import Identity, Point
+from ..telemetry.vocabulary import EventName
+from .clock import ns
+from .encoded_points import RepeatedPoints
+from .fabric import PORT_BYTES_PER_S
+from .hardware import MOUNT_PATH, MOUNT_SERVER, MOUNT_SOURCE, DriverWord, Hardware, KernelLine
+from .heat import Heat
+from .resources import Resources
+from .topology import Topology
+
+#: Seconds between two looks, as the collectors have them.
+PERIODS_S: Mapping[str, float] = {
+    "gpu": 10.0,
+    "network": 5.0,
+    "storage": 5.0,
+    "host": 10.0,
+    "processes": 5.0,
+    "kernel_log": 1.0,
+}
+_OWN_S = 10.0
+_SLOW_S = 60.0
+_PROBE_EVERY_S, _LATE_S = 10.0, 3.0
+_REQUEST_BYTES = 600_000
+_NOMINAL_HZ = 1.98e9
+_LANES = 16
+_BITS = {word: bit for bit, word in THROTTLE_REASONS.items()}
+_NFS_STACK = ("rpc_wait_bit_killable", "__rpc_execute", "nfs4_call_sync_sequence", "nfs_read_folio")
+_MOUNT = Mount(
+    path=MOUNT_PATH,
+    device="0:51",
+    fstype="nfs4",
+    source=MOUNT_SOURCE,
+    server=MOUNT_SERVER,
+    read_only=False,
+    is_network=True,
+)
+Publish = Callable[[float, str, str, bytes], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankHere:
+    """A rank's process on this node. held_since_s: it waits in the kernel, inf it does not."""
+
+    pid: int
+    identity: Identity
+    gpu: int
+    local_rank: int
+    held_since_s: float = np.inf
+
+
+@dataclass(kw_only=True)
+class _Telemetry:
+    """In place of ``NodeTelemetry``: what was seen since the last turn."""
+
+    seen: list[Seen] = field(default_factory=list)
+    counters: Mapping[str, int] = field(default_factory=dict)
+
+    def start(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def take(self) -> list[Seen]:
+        taken, self.seen = self.seen, []
+        return taken
+
+
+class NodeSensors:
+    def __init__(
+        self,
+        node: int,
+        *,
+        topology: Topology,
+        resources: Resources,
+        heat: Heat,
+        hardware: Hardware,
+        mono_ns: int,
+        wall_ns: int,
+        offset_s: float,
+        metadata_ops: Callable[[], float],
+    ) -> None:
+        """metadata_ops: that the node has asked of the shared file system so far."""
+        self.node, self.name = node, topology.node_name(node)
+        self._topology, self._resources, self._heat, self._hardware = topology, resources, heat, hardware
+        self._mono_ns, self._wall_ns = mono_ns, wall_ns
+        per_node = topology.shape.gpus_per_node
+        self._gpus = range(node * per_node, (node + 1) * per_node)
+        self._known = [
+            Gpu(
+                uuid=topology.gpu_uuid(gpu),
+                index=gpu % per_node,
+                pci_bus=topology.pci_bus(gpu),
+                model="NVIDIA H100 80GB HBM3",
+                serial="",
+                vbios="",
+                handle=None,
+            )
+            for gpu in self._gpus
+        ]
+        self._lost: set[int] = set()
+        self._kernel = KernelEvents()
+        self._network = NetworkCollector(look=self._ports, statistics=None)
+        self._telemetry = _Telemetry()
+        self._metadata_ops = metadata_ops
+        self._offset_ns = wall_ns - mono_ns  # of its wall clock, when it was last looked at
+        self._is_placed = False
+        self._ranks: dict[int, RankHere] = {}
+        self._placed: set[tuple[int, str]] = set()
+        self._held: dict[int, int] = {}  # looks in a row that found this pid held
+        self._held_told_ns: dict[int, int] = {}
+        self._sent: list[tuple[str, str, bytes]] = []
+        self._reports = NodeReports(
+            self._telemetry,  # type: ignore[arg-type]
+            Identity(cluster=topology.cluster, node=self.name),
+            self._keep,
+            rank_processes=lambda: {pid: rank.identity for pid, rank in self._ranks.items()},
+            request_bytes=_REQUEST_BYTES,
+            encode=RepeatedPoints(),
+        )
+        self._due = {name: offset_s % period for name, period in PERIODS_S.items()}
+        self._own_due_s = offset_s % _OWN_S
+        self._slow_due_s = self._probe_s = 0.0
+        self._probe_out_s = np.inf
+
+    def ranks_are(self, ranks: Mapping[int, RankHere]) -> None:
+        """The ranks of this node now, by pid."""
+        self._ranks = dict(ranks)
+
+    def set_clock(self, wall_ns: int) -> None:
+        """Somebody sets the node's wall clock; wall_ns: what it shows at the run's begin, as it goes from now on."""
+        self._wall_ns = wall_ns
+
+    def tick(self, until_s: float, lines: list[KernelLine], words: list[DriverWord], publish: Publish) -> None:
+        """All looks that are due by then. lines, words: what kernel and driver of this node have said since."""
+        for word in words:
+            self._hear(word)
+        while True:
+            name, due_s = min(self._due.items(), key=lambda item: item[1])
+            if due_s >= until_s:
+                break
+            self._due[name] = due_s + PERIODS_S[name]
+            if not self._sees(name):
+                continue
+            if name == "kernel_log":
+                lines = self._read(lines, due_s)
+                continue
+            self._see(name, getattr(self, f"_look_{name}")(due_s))
+        if lines and self._sees("kernel_log"):
+            self._read(lines, until_s)  # its next look is in the next window; a storm of lines waits for nobody
+        if self._own_due_s < until_s:
+            self._own_due_s += _OWN_S
+            moment = self._moment(until_s)
+            points = [
+                point
+                for name in PERIODS_S
+                for point in own_points(name, moment, late_s=0.0, failures=0, sees=self._sees(name))
+            ]
+            self._see("collectors", Collected(points=points))
+        self._place_node(until_s)
+        self._place_ranks(until_s)
+        if self._telemetry.seen:
+            self._reports.turn()
+        for topic, key, value in self._sent:
+            publish(until_s - 0.01, topic, key, value)
+        self._sent = []
+
+    # --- looks --------------------------------------------------------------------------------------------------------
+    def _look_gpu(self, at_s: float) -> Collected:
+        out, resources = Gathered(self._moment(at_s)), self._resources
+        slow = at_s >= self._slow_due_s
+        if slow:
+            self._slow_due_s = at_s + _SLOW_S
+        for gpu, known in zip(self._gpus, self._known, strict=True):
+            lost = not resources.of("gpu", "on_bus")[gpu]
+            if lost and gpu not in self._lost:
+                self._lost.add(gpu)
+                out.tell_device("gpu_lost", known, {"why": "gpu_is_lost"})
+            out.add(labels_of(known), status_values(lost=lost))
+            if not lost:
+                out.add(labels_of(known), tuple(self._values(gpu, slow=slow)))
+        return out.done()
+
+    def _values(self, gpu: int, *, slow: bool) -> Iterator[Value]:
+        resources, heat = self._resources, self._heat
+        bits = 0
+        if heat.throttled[gpu]:
+            bits |= _BITS["sw_thermal_slowdown"]
+        if heat.braked[gpu]:
+            bits |= _BITS["hw_power_brake_slowdown"] | _BITS["hw_slowdown"]
+        yield from throttle_values(bits)
+        limit = float(resources.of("gpu", "clock_limit")[gpu])
+        sm = {"whichrank.gpu.clock": "sm"}
+        # The driver tells whole degrees and megahertz.
+        yield Value("whichrank.gpu.speed", round(_NOMINAL_HZ * limit * float(heat.speed[gpu]), -6), sm)
+        yield Value("hw.temperature", float(round(heat.temperature_c[gpu])), {"hw.sensor_location": "gpu"})
+        lanes = _LANES * float(resources.of("gpu", "lanes")[gpu])
+        yield Value("whichrank.gpu.pcie.lanes", float(round(lanes)))
+        errors = self._hardware.memory_errors.get(gpu, 0)
+        labels = {"error.type": "uncorrected", "whichrank.gpu.since": "driver_load", "whichrank.gpu.memory": "dram"}
+        yield Value("whichrank.gpu.ecc.errors", float(errors), labels)
+        if slow:
+            yield Value("whichrank.gpu.pcie.lanes.limit", float(_LANES))
+            yield Value("whichrank.gpu.speed.limit", _NOMINAL_HZ * limit, {**sm, "hw.limit_type": "max"})
+
+    def _look_network(self, at_s: float) -> Collected:
+        return self._network.collect(self._moment(at_s))
+
+    def _ports(self) -> Iterator[Port]:
+        resources = self._resources
+        leaf_up = resources.of("leaf", "up")[self._topology.leaf_of_node[self.node]]
+        for port in self._gpus:
+            up = bool(resources.of("port", "up")[port] and leaf_up)
+            share = float(resources.of("port", "rate")[port])
+            yield Port(
+                id=self._topology.port_name(port),
+                link_layer="InfiniBand",
+                identity=f"{self.name}/{port}",
+                up=up,
+                enabled=True,
+                state=4 if up else 1,
+                phys_state=5 if up else 2,
+                rate_bytes_per_s=PORT_BYTES_PER_S * share,
+                lanes=max(1, round(4 * share)),
+                speed="NDR",
+                mtu_bytes=4096,
+                counters={
+                    "link_downed": self._hardware.link_downs.get(port, 0),
+                    "symbol_error": int(float(resources.of("port", "errors")[port])),
+                },
+            )
+
+    def _look_storage(self, at_s: float) -> Collected:
+        """A probe every ten seconds; one that is out is told as late, and that it has come back."""
+        now = self._moment(at_s)
+        answers = bool(self._resources.of("host", "mount")[self.node])
+        happenings: list[Happening] = []
+        if np.isfinite(self._probe_out_s) and answers:
+            self._probe_out_s = np.inf
+        elif not np.isfinite(self._probe_out_s) and at_s - self._probe_s >= _PROBE_EVERY_S:
+            self._probe_s = at_s
+            if not answers:
+                self._probe_out_s = at_s
+        age_s = at_s - self._probe_out_s if np.isfinite(self._probe_out_s) else 0.0
+        age_ns = ns(age_s) if age_s >= _LATE_S else 0
+        if age_ns:
+            happenings.append(late_probe(_MOUNT, "stat", age_ns, now))
+        asked = Point(
+            name="whichrank.nfs.operations",
+            value=float(int(self._metadata_ops())),
+            attributes={"system.filesystem.mountpoint": MOUNT_PATH, "whichrank.storage.operation": "metadata"},
+            time_ns=now.wall_ns,
+        )
+        return Collected(points=(probe_age(_MOUNT, age_ns, now), asked), happenings=happenings)
+
+    def _look_host(self, at_s: float) -> Collected:
+        now = self._moment(at_s)
+        points = [
+            Point(name="whichrank.shared_memory.utilization", value=0.1, time_ns=now.wall_ns),
+        ]
+        step = clock_step(self._offset_ns, now)
+        self._offset_ns = now.wall_ns - now.mono_ns
+        return Collected(points=points, happenings=(step,) if step is not None else ())
+
+    def _look_processes(self, at_s: float) -> Collected:
+        now = self._moment(at_s)
+        happenings: list[Happening] = []
+        for pid, rank in self._ranks.items():
+            if rank.held_since_s > at_s:
+                self._held.pop(pid, None)
+                continue
+            self._held[pid] = self._held.get(pid, 0) + 1
+            told_ns = self._held_told_ns.get(pid)
+            if self._held[pid] < CONFIRM_LOOKS or (told_ns is not None and now.mono_ns - told_ns < REPEAT_NS):
+                continue
+            self._held_told_ns[pid] = now.mono_ns
+            happenings.append(
+                disk_wait(
+                    pid,
+                    now,
+                    age_s=(self._held[pid] - 1) * PERIODS_S["processes"],
+                    functions=_NFS_STACK,
+                    thread="python3",
+                    threads=1,
+                    process_pid=pid,
+                    thread_id=pid,
+                    moves=False,
+                )
+            )
+        return Collected(happenings=happenings)
+
+    def _read(self, lines: list[KernelLine], at_s: float) -> list[KernelLine]:
+        """The kernel log, up to then. Returns the lines that are not written yet."""
+        happenings: list[Happening] = []
+        for line in lines:
+            if line.at_s <= at_s:
+                happenings += self._kernel(line.text, self._moment(line.at_s))
+        if happenings:
+            self._see("kernel_log", Collected(happenings=happenings))
+        return [line for line in lines if line.at_s > at_s]
+
+    def _hear(self, word: DriverWord) -> None:
+        """The driver speaks, and whoever listens hears it at once."""
+        if not self._sees("gpu"):
+            return
+        known = self._known[word.gpu - self._gpus.start]
+        out = Gathered(self._moment(word.at_s))
+        if word.event == "gpu_lost":
+            self._lost.add(word.gpu)
+            out.tell_device("gpu_lost", known, {"why": "gpu_is_lost"})
+        elif word.event == "gpu_back":
+            self._lost.discard(word.gpu)
+            out.tell_device("gpu_back", known, {"why": "gpu_is_lost"})
+        else:
+            out.tell_device(word.event, known, {"code": word.code})
+        self._see("gpu", out.done())
+
+    def _place_node(self, at_s: float) -> None:
+        """Where it stands, from the site's own table: told once."""
+        if self._is_placed:
+            return
+        self._is_placed, now = True, self._moment(at_s)
+        labels = self._topology.labels(self.node)
+        told = Happening(name=EventName.NODE_TOPOLOGY, time_ns=now.wall_ns, mono_ns=now.mono_ns, attributes=labels)
+        self._see("topology", Collected(happenings=(told,)))
+
+    def _place_ranks(self, at_s: float) -> None:
+        """Whose process is on which GPU: told once of each."""
+        if not self._sees("gpu"):
+            return
+        out = Gathered(self._moment(at_s))
+        for pid, rank in self._ranks.items():
+            known = self._known[rank.gpu - self._gpus.start]
+            if (pid, rank.identity.attempt) in self._placed or rank.gpu in self._lost:
+                continue
+            self._placed.add((pid, rank.identity.attempt))
+            attributes: dict[str, Any] = {
+                "pid": pid,
+                "local_rank": rank.local_rank,
+                "gpu_uuid": known.uuid,
+                "gpu_index": known.index,
+                "pci_bus": known.pci_bus,
+                "mig": "",
+                "method": "nvml_processes",
+                "certainty": "certain",
+                "rank": rank.identity.rank,
+            }
+            out.tell(EventName.RANK_DEVICE, attributes, pid=pid)
+        if out.happenings:
+            self._see("gpu", out.done())
+
+    # --- for the looks ------------------------------------------------------------------------------------------------
+    def _sees(self, collector: str) -> bool:
+        return bool(self._resources.of("agent", collector)[self.node])
+
+    def _see(self, collector: str, collected: Collected) -> None:
+        if collected.points or collected.happenings:
+            self._telemetry.seen.append(Seen(collector=collector, collected=collected))
+
+    def _keep(self, topic: str, key: str, value: bytes, priority: Priority) -> None:
+        if priority is not Priority.COPIES:
+            self._sent.append((topic, key, value))
+
+    def _moment(self, at_s: float) -> Moment:
+        return Moment(wall_ns=ns(at_s) + self._wall_ns, mono_ns=ns(at_s) + self._mono_ns)

@@ -1,0 +1,100 @@
+"""Where everything stands: GPUs and ports on nodes, nodes under leaves and in racks, racks behind power supplies.
+
+Arrays by index; names are made from indices, all of one length. Nothing here ever changes during a run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+_BUSES = ("1a", "3d", "4e", "5f", "9b", "bb", "cb", "db")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterShape:
+    """How many of each. Raises ValueError for what cannot be built."""
+
+    nodes: int
+    gpus_per_node: int = 8
+    nodes_per_leaf: int = 16
+    nodes_per_rack: int = 4
+    racks_per_supply: int = 2
+    spines: int = 8
+    data_servers: int = 8
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name) < 1:
+                raise ValueError(f"a cluster needs at least one of {name}")
+        if self.gpus_per_node > len(_BUSES):
+            raise ValueError(f"a node has at most {len(_BUSES)} GPUs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Topology:
+    """One port per GPU: GPU i of a node sends through port i (rail i)."""
+
+    shape: ClusterShape
+    cluster: str = "simulated"
+
+    @property
+    def nodes(self) -> int:
+        return self.shape.nodes
+
+    @property
+    def gpus(self) -> int:
+        return self.shape.nodes * self.shape.gpus_per_node
+
+    @cached_property
+    def leaf_of_node(self) -> NDArray[np.int64]:
+        return np.arange(self.nodes) // self.shape.nodes_per_leaf
+
+    @cached_property
+    def rack_of_node(self) -> NDArray[np.int64]:
+        return np.arange(self.nodes) // self.shape.nodes_per_rack
+
+    @cached_property
+    def supply_of_node(self) -> NDArray[np.int64]:
+        return self.rack_of_node // self.shape.racks_per_supply
+
+    @property
+    def leaves(self) -> int:
+        return int(self.leaf_of_node[-1]) + 1
+
+    @property
+    def racks(self) -> int:
+        return int(self.rack_of_node[-1]) + 1
+
+    @property
+    def supplies(self) -> int:
+        return int(self.supply_of_node[-1]) + 1
+
+    def node_of_gpu(self, gpu: int) -> int:
+        return gpu // self.shape.gpus_per_node
+
+    # --- names --------------------------------------------------------------------------------------------------------
+    def node_name(self, node: int) -> str:
+        return f"node-{node:05d}"
+
+    def gpu_uuid(self, gpu: int) -> str:
+        words = hashlib.blake2b(f"{self.cluster}/{gpu}".encode(), digest_size=16).hexdigest()
+        return f"GPU-{words[:8]}-{words[8:12]}-{words[12:16]}-{words[16:20]}-{words[20:]}"
+
+    def pci_bus(self, gpu: int) -> str:
+        return f"0000:{_BUSES[gpu % self.shape.gpus_per_node]}:00.0"
+
+    def port_name(self, port: int) -> str:
+        return f"mlx5_{port % self.shape.gpus_per_node}/1"
+
+    def labels(self, node: int) -> dict[str, str]:
+        """As a site's own table of places has them."""
+        return {
+            "rack": f"rack-{int(self.rack_of_node[node]):04d}",
+            "leaf": f"leaf-{int(self.leaf_of_node[node]):04d}",
+            "pdu": f"pdu-{int(self.supply_of_node[node]):04d}",
+        }

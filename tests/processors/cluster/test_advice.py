@@ -1,0 +1,304 @@
+"""What is advised: always something, for a fault of the program never another node, and nothing for ever."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.processors.cluster.conftest import Court, make_finding
+from tests.processors.entity.node import Node
+from whichrank.processors.cluster.advice import DOMAINS, EVICTING, HUMAN, Situation, choose, load_rules
+from whichrank.processors.cluster.failures import MAX_FAILURES, Precedents, last_words
+from whichrank.processors.cluster.operator import KEPT_NS
+from whichrank.telemetry.records import Finding
+from whichrank.telemetry.vocabulary import Action, Bucket, Kind, Scope, Severity
+
+EVICTING_WORDS = sorted(action.value for action in EVICTING)
+WORDS = dict.fromkeys(
+    ("entity", "device", "place", "suspect", "node", "step", "tries", "failures", "minutes"), "something"
+)
+SITUATION = Situation(
+    bucket="immediate_crash",
+    kind="rank_died",
+    scope="rank",
+    severity="page",
+    domain="none",
+    asked="",
+    device_kind="",
+    error="",
+    is_changed=False,
+    before=Precedents(),
+)
+
+
+def values(members: Any) -> list[str]:
+    return [member.value for member in members]
+
+
+# --- over everything that can be ------------------------------------------------------------------------------------
+def test_a_fault_of_the_program_takes_no_node_out_whatever_else_is_said() -> None:
+    """Every bucket, kind, scope and domain, with a cause that asks for a node to go, and without."""
+    asked = [*EVICTING_WORDS, ""]
+    evicted = of_program = 0
+    everything = itertools.product(
+        values(Bucket), values(Kind), values(Scope), sorted(DOMAINS), asked, (Precedents(), Precedents(elsewhere=True))
+    )
+    for bucket, kind, scope, domain, wanted, before in everything:
+        situation = replace(
+            SITUATION, bucket=bucket, kind=kind, scope=scope, domain=domain, asked=wanted, before=before
+        )
+        evicts = choose(situation, WORDS)["action"] in EVICTING_WORDS
+        innocent = scope == "application" or domain == "application" or before.elsewhere
+        assert not (evicts and innocent), situation
+        evicted, of_program = evicted + evicts, of_program + innocent
+    assert evicted > 1000, "nodes are taken out at all, or the test says nothing"
+    assert of_program > 50_000
+
+
+situations = st.builds(
+    Situation,
+    bucket=st.sampled_from(values(Bucket)),
+    kind=st.sampled_from(values(Kind)),
+    scope=st.sampled_from(["", *values(Scope)]),
+    severity=st.sampled_from(values(Severity)),
+    domain=st.sampled_from(sorted(DOMAINS)),
+    asked=st.sampled_from(["", *values(Action)]),
+    device_kind=st.sampled_from(["", "code", "gpu"]),
+    error=st.sampled_from(["", "SIGKILL", "TypeError: x", "RuntimeError: NCCL"]),
+    is_changed=st.booleans(),
+    before=st.builds(Precedents, alike=st.integers(0, 9), elsewhere=st.booleans(), recent=st.integers(1, 9)),
+)
+
+
+@given(situations)
+def test_everything_is_answered_and_nothing_is_tried_for_ever(situation: Situation) -> None:
+    advice = choose(situation, WORDS)
+    Action(advice["action"])
+    assert advice["by"] in ("automatic", "human")
+    assert advice["text"]
+    assert "{" not in advice["text"]
+    if advice["action"] in ("retry", "restart", "restart_without_node") and situation.bucket != Bucket.PLANNED.value:
+        assert advice["retry"]["number"] <= advice["retry"]["of"], "who tries again says how often"
+    if situation.before.alike >= 3:
+        assert advice["by"] == HUMAN or advice["action"] in ("wait", "drain_after_job")
+    if advice["action"] in EVICTING_WORDS:
+        assert not situation.before.elsewhere
+
+
+def test_each_row_of_the_table_can_hold() -> None:
+    """A row that others hide is a mistake: over all situations each is chosen once at least."""
+    rows, held = load_rules().rows, set()
+    everything = itertools.product(
+        values(Bucket),
+        values(Kind),
+        ["", "application", "node", "link"],
+        ("page", "info"),
+        ["", *values(Action)],
+        ("", "code"),
+        ("", "TypeError: x"),
+        (False, True),
+        (Precedents(), Precedents(elsewhere=True), Precedents(recent=9)),
+    )
+    for bucket, kind, scope, severity, asked, device, error, changed, before in everything:
+        situation = replace(
+            SITUATION,
+            bucket=bucket,
+            kind=kind,
+            scope=scope,
+            severity=severity,
+            asked=asked,
+            device_kind=device,
+            error=error,
+            is_changed=changed,
+            before=before,
+        )
+        history = frozenset(
+            word for word, holds in (("elsewhere", before.elsewhere), ("storm", before.recent > 4)) if holds
+        )
+        held.add(next(index for index, row in enumerate(rows) if row.fits(situation, history)))
+    assert sorted(set(range(len(rows))) - held - {len(rows) - 1}) == []
+
+
+# --- single ones -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("finding", "expected"),
+    [
+        (make_finding(Kind.RANK_DIED, 2, at=1.0), ("retry", "automatic")),
+        (make_finding(Kind.RANK_RAISED, 2, at=1.0), ("retry", "automatic")),
+        (make_finding(Kind.RANK_NOT_ENTERED, 2, at=1.0), ("restart", "automatic")),
+        (make_finding(Kind.COLLECTIVE_STALLED, None, at=1.0, scope="link"), ("restart", "automatic")),
+        (make_finding(Kind.RANK_NOT_ENTERED, 0, at=1.0, scope="application"), ("fix_code", "human")),
+        (make_finding(Kind.DESYNC, 2, at=1.0, scope="application"), ("fix_code", "human")),
+        (make_finding(Kind.NODE_LOST, 2, at=1.0, scope="node"), ("restart_without_node", "automatic")),
+        (make_finding(Kind.RANK_NEVER_JOINED, 2, at=1.0, severity=Severity.INFO), ("wait", "automatic")),
+        (make_finding(Kind.RANK_NEVER_JOINED, 2, at=1.0, severity=Severity.PAGE), ("restart", "automatic")),
+        (make_finding(Kind.RANK_SLOW, 2, at=1.0), ("drain_after_job", "human")),
+        (make_finding(Kind.RANK_SLOW, 2, at=1.0, scope="node"), ("drain_after_job", "automatic")),
+        (make_finding(Kind.RANK_SLOW, None, at=1.0, scope="application"), ("fix_code", "human")),
+        (make_finding(Kind.SLOW_TOGETHER, None, at=1.0, scope="job"), ("ask_a_human", "human")),
+        (make_finding(Kind.NUMERIC_FIRST_RANK, 2, at=1.0), ("roll_back", "human")),
+        (make_finding(Kind.NUMERIC_ALL, None, at=1.0), ("fix_code", "human")),
+        (make_finding(Kind.PLANNED_STOP, None, at=1.0), ("wait", "automatic")),
+        (make_finding(Kind.AGENT_SILENT, None, at=1.0, bucket="telemetry"), ("ask_a_human", "human")),
+    ],
+    ids=lambda value: value.body["kind"] + ":" + value.body["scope"] if isinstance(value, Finding) else value[0],
+)
+def test_without_a_cause(court: Court, finding: Finding, expected: tuple[str, str]) -> None:
+    court.hear(finding)
+    (document,) = court.pages
+    assert (document["advice"]["action"], document["advice"]["by"]) == expected
+
+
+def test_a_mistake_that_will_come_again_is_not_tried_again(court: Court) -> None:
+    court.hear(raised("TypeError: unsupported operand", attempt="a1", at=0.0))
+    assert court.pages[0]["advice"]["action"] == "fix_code"
+
+
+def raised(words: str, *, attempt: str, at: float, node: str = "n1", rank: int = 2, step: int = 30) -> Finding:
+    shows = f"rank {rank} raised {words} at /job/train.py:88 in step {step}, phase forward, before ranks 0-1 failed"
+    evidence = [{"signal": "rank.exception", "source": f"rank {rank}", "time": at, "value": None, "shows": shows}]
+    found = make_finding(Kind.RANK_RAISED, rank, at=at, attempt=attempt, step=step, evidence=evidence)
+    return moved(found, node)
+
+
+def moved(finding: Finding, node: str) -> Finding:
+    suspects = [{**suspect, "node": node} for suspect in finding.body["suspects"]]
+    return replace(finding, body={**finding.body, "suspects": suspects})
+
+
+def advice_by_attempt(court: Court) -> dict[str, Mapping[str, Any]]:
+    return {document["job"]["attempt"]: document["advice"] for document in court.pages}
+
+
+# --- attempts of one run ----------------------------------------------------------------------------------------------
+def test_tried_again_as_often_as_allowed_then_a_person_is_told(court: Court) -> None:
+    hour = 3600.0
+    for number in range(4):
+        found = make_finding(Kind.RANK_NOT_ENTERED, 2, at=number * hour, attempt=f"a{number}", step=number)
+        court.hear(found)
+    told = advice_by_attempt(court)
+    assert [(told[f"a{n}"]["action"], told[f"a{n}"]["by"]) for n in range(4)] == [
+        ("restart", "automatic"),
+        ("restart", "automatic"),
+        ("ask_a_human", "human"),
+        ("ask_a_human", "human"),
+    ]
+    assert [told[f"a{n}"]["retry"] for n in range(3)] == [
+        {"number": 1, "of": 2},
+        {"number": 2, "of": 2},
+        {"number": 2, "of": 2},
+    ]
+    assert "failed alike 2 times before" in told["a2"]["text"]
+
+
+@pytest.mark.parametrize("other", ["another error", "another place", "another kind", "another run"])
+def test_what_is_not_alike_does_not_count(court: Court, other: str) -> None:
+    first = raised("RuntimeError: a", attempt="a1", at=0.0)
+    if other == "another error":
+        second = raised("ConnectionError: b", attempt="a2", at=7200.0)
+    elif other == "another place":
+        second = raised("RuntimeError: a", attempt="a2", at=7200.0)
+        rows = [{**row, "shows": row["shows"].replace("train.py:88", "data.py:9")} for row in second.body["evidence"]]
+        second = replace(second, body={**second.body, "evidence": rows})
+    elif other == "another kind":
+        second = make_finding(Kind.RANK_DIED, 2, at=7200.0, attempt="a2")
+    else:
+        second = raised("RuntimeError: a", attempt="a2", at=7200.0)
+        second = replace(second, identity=replace(second.identity, run="r2", job="j2"))
+    court.hear(first, second)
+    assert advice_by_attempt(court)["a2"]["retry"]["number"] == 1
+
+
+def test_the_same_error_with_other_numbers_counts_over_the_jobs_of_a_run(court: Court) -> None:
+    first = raised("RuntimeError: batch 17 of 0x7f00 is bad", attempt="a1", at=0.0)
+    second = raised("RuntimeError: batch 23 of 0x7f10 is bad", attempt="a2", at=7200.0, rank=2)
+    court.hear(first, replace(second, identity=replace(second.identity, job="j2")))
+    told = advice_by_attempt(court)
+    assert (told["a1"]["action"], told["a2"]["action"]) == ("retry", "fix_code")
+
+
+def test_incidents_of_one_attempt_count_once(court: Court) -> None:
+    court.hear(
+        raised("RuntimeError: a", attempt="a1", at=0.0),
+        raised("RuntimeError: a", attempt="a1", at=0.1),
+        make_finding(Kind.NUMERIC_FIRST_RANK, 1, at=0.2, attempt="a1"),
+    )
+    assert all(document["advice"].get("retry", {"number": 1})["number"] == 1 for document in court.pages)
+
+
+def test_the_same_step_on_other_nodes_is_the_programs_even_with_a_fault_of_the_device(court: Court) -> None:
+    """The GPU of each node reports an error, and it is the batch that makes it."""
+    for number, name in enumerate(("n1", "n7", "n9")):
+        node = Node(name, court)
+        at = number * 7200.0
+        node.rank(2, f"GPU-{name}", at=at - 100.0, attempt=f"a{number}")
+        node.xid(79, 2, at=at - 0.5)
+        found = make_finding(Kind.RANK_DIED, 2, at=at + 0.3, onset=at, attempt=f"a{number}")
+        court.hear(moved(found, name))
+    told = advice_by_attempt(court)
+    assert [told[f"a{n}"]["action"] for n in range(3)] == ["restart_without_node", "fix_code", "fix_code"]
+    assert "step 30 on other nodes" in told["a1"]["text"]
+
+
+def test_the_same_step_on_the_same_node_may_be_the_node(court: Court) -> None:
+    node = Node(court=court)
+    for number in range(2):
+        at = number * 7200.0
+        node.rank(2, "GPU-2", at=at - 100.0, attempt=f"a{number}")
+        node.xid(79, 2, at=at - 0.5)
+        court.hear(make_finding(Kind.RANK_DIED, 2, at=at + 0.3, onset=at, attempt=f"a{number}"))
+    assert advice_by_attempt(court)["a1"]["action"] == "restart_without_node"
+    assert advice_by_attempt(court)["a1"]["retry"] == {"number": 2, "of": 3}
+
+
+def test_a_storm_of_different_failures_goes_to_a_person(court: Court) -> None:
+    for number in range(5):
+        court.hear(make_finding(Kind.RANK_DIED, number, at=number * 300.0, attempt=f"a{number}", step=number))
+    told = advice_by_attempt(court)
+    assert [told[f"a{n}"]["action"] for n in range(5)] == [*["retry"] * 4, "ask_a_human"]
+    assert "5 failures of this run within 30 minutes" in told["a4"]["text"]
+
+
+def test_what_was_published_counts_after_the_state_is_lost(court: Court) -> None:
+    for number in range(2):
+        court.hear(make_finding(Kind.RANK_NOT_ENTERED, 2, at=number * 7200.0, attempt=f"a{number}"))
+    court.lose_state()
+    court.hear(make_finding(Kind.RANK_NOT_ENTERED, 2, at=14400.0, attempt="a2"))
+    assert advice_by_attempt(court)["a2"]["by"] == HUMAN
+
+
+def test_failures_are_bounded_and_forgotten_with_their_job(court: Court) -> None:
+    for number in range(MAX_FAILURES + 9):
+        at = number * 7200.0
+        found = make_finding(Kind.RANK_NOT_ENTERED, 2, at=at, attempt=f"a{number}")
+        court.hear(found, replace(found, cleared=True))
+    rows = dict(court.table("failures").rows())
+    assert list(rows) == ["r"]
+    assert rows["r"].count(b'"incident"') == MAX_FAILURES
+    court.pass_time(court.now / 1e9 - 1_700_000_000.0 + KEPT_NS / 1e9 + 1.0)
+    assert dict(court.table("failures").rows()) == {}
+
+
+@pytest.mark.parametrize(
+    ("shows", "error", "place"),
+    [
+        (
+            "rank 3 raised ValueError: bad 17 in /a/b at /x/train.py:88 in step 41, phase forward, before ranks 0-2",
+            "ValueError: bad # in #",
+            "train.py:88",
+        ),
+        ("rank 3 was ended by SIGKILL in step 4, phase data (it leaves no trace in the process)", "SIGKILL", ""),
+        ("rank 3 ended with exit code 17, before rank 1 failed", "exit code 17", ""),
+        ("rank 1 was ended by SIGTERM sent by pid 77", "SIGTERM", ""),
+        ("a thread of rank 1 raised KeyError at t.py:3", "KeyError", "t.py:3"),
+        ("rank 1 aborted itself (SIGABRT)", "(SIGABRT)", ""),
+    ],
+)
+def test_last_words(shows: str, error: str, place: str) -> None:
+    assert last_words([{"signal": "rank.exit", "shows": shows}]) == (error, place)

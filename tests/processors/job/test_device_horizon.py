@@ -1,0 +1,68 @@
+"""How far devices have come: looked at bit by bit, it is what a look at everything says."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from whichrank.processors.job.device import device_horizon
+from whichrank.processors.job.matching import join_instances
+from whichrank.processors.job.open_rows import Arrived
+from whichrank.processors.job.state import JobState
+from whichrank.telemetry.records import Group
+from whichrank.telemetry.tables import COLLECTIVES, NO_GROUP
+from whichrank.telemetry.vocabulary import EventFlag
+
+RANKS, STEPS, GROUPS = 3, 4, 3
+#: (group, rank, step, ended): the row of a call; its sequence number is its step's. The last group is a host's.
+Call = tuple[int, int, int, bool]
+calls = st.tuples(st.integers(0, GROUPS), st.integers(0, RANKS - 1), st.integers(0, STEPS - 1), st.booleans())
+
+
+def rows_of(drawn: list[Call], flags: int) -> np.ndarray:
+    rows = np.zeros(len(drawn), COLLECTIVES)
+    for row, (group, rank, step, ended) in zip(rows, drawn, strict=True):
+        row["group"] = NO_GROUP if group == GROUPS else group
+        row["rank"], row["step"], row["seq"], row["flags"] = rank, step, step + 1, flags
+        row["enqueued_ns"], row["done_ns"] = 10 + step, 20 * ended
+    return rows
+
+
+def by_everything(job: JobState, horizon: int) -> int:
+    told = [
+        index for index in np.flatnonzero(job.on_device) if (job.rows_of_group(int(index))[0]["completed"] > 0).any()
+    ]
+    rows = join_instances(job.pending.all()).rows
+    still = rows["step"][(rows["done_ns"] == 0) & np.isin(rows["group"], told)]
+    return min(horizon, int(still.min()) - 1) if still.size else horizon
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    messages=st.lists(st.lists(calls, max_size=6), max_size=12),
+    p2p=st.sets(st.integers(0, 11)),
+    tells=st.lists(st.integers(-1, 11), min_size=GROUPS, max_size=GROUPS),
+    closes=st.sets(st.integers(0, 11)),
+)
+def test_devices_have_come_as_far_as_a_look_at_everything_says(
+    messages: list[list[Call]], p2p: set[int], tells: list[int], closes: set[int]
+) -> None:
+    """tells: at which message a group first tells an end, -1 never. closes: after which ones rows are let go."""
+    job = JobState(job="j")
+    for index in range(GROUPS):
+        backend = "gloo" if index == GROUPS - 1 else "nccl"
+        job.add_group(Group(uid=str(index), name=str(index), ranks=f"0-{RANKS - 1}", size=RANKS, backend=backend))
+        rows, _ = job.rows_of_group(index)
+        rows["group"] = index
+    assert job.on_device == [True, True, False]
+    for number, message in enumerate(messages):
+        job.pending.add(Arrived(rows=rows_of(message, int(EventFlag.P2P) if number in p2p else 0)))
+        for index, told in enumerate(tells):
+            job.rows_of_group(index)[0]["completed"] = int(0 <= told <= number)
+        for horizon in (0, STEPS):
+            assert device_horizon(job, horizon) == by_everything(job, horizon)
+        if number in closes:
+            rows = job.pending.all()
+            job.pending.keep(rows[rows["step"] > 1].copy())
+            assert device_horizon(job, STEPS) == by_everything(job, STEPS)

@@ -1,0 +1,51 @@
+"""Runs a scenario through the real operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from whichrank.commands.simulate.judge import Judge
+from whichrank.simulator.ledger import Ledger, Truth
+from whichrank.simulator.program import Recipe
+from whichrank.simulator.scenarios import SCENARIOS
+from whichrank.simulator.world import World
+
+
+@dataclass
+class Judged:
+    world: World
+    ledger: Ledger
+    incidents: list[Mapping[str, Any]]
+
+    @property
+    def truth(self) -> Truth:
+        return self.ledger.faults[0]
+
+    @property
+    def only(self) -> Mapping[str, Any]:
+        assert len(self.incidents) == 1, [(each["kind"], each["scope"]) for each in self.incidents]
+        return self.incidents[0]
+
+
+def judge(
+    name: str,
+    *,
+    ranks: int = 16,
+    seed: int = 1,
+    at_s: float = 40.0,
+    until_s: float = 60.0,
+    recipe: Recipe | None = None,
+) -> Judged:
+    world = SCENARIOS[name].build(ranks, seed, at_s=at_s, recipe=recipe)
+    judge = Judge()
+    for end_s, sent in world.run(until_s):
+        judge.take(end_s, sent)
+    judge.close()
+    assert judge.runner.broken == 0
+    return Judged(world=world, ledger=world.settle(), incidents=list(judge.incidents.values()))
+
+
+def suspects(incident: Mapping[str, Any]) -> set[int]:
+    return {suspect["rank"] for suspect in incident["suspects"] if suspect.get("rank") is not None}

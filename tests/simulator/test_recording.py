@@ -1,0 +1,69 @@
+"""How ranks stand, beside the agent's own reading of the same rows; and that blocks of a node are one agent's."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from whichrank.agents.reduction import whole_steps_every
+from whichrank.agents.watched_rank import WatchedRank
+from whichrank.simulator.clock import NEVER
+from whichrank.simulator.program import Recipe
+from whichrank.simulator.recording import _count, _told
+from whichrank.simulator.scenarios import SCENARIOS
+from whichrank.telemetry.records import Block
+from whichrank.telemetry.vocabulary import EventName
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_since_when_a_call_is_open_is_what_an_agent_would_say(backend: str) -> None:
+    world = SCENARIOS["never_enters"].build(16, 2, at_s=20.0, recipe=Recipe(backend=backend))
+    random = np.random.default_rng(1)
+    compared = 0
+    for end_s, _ in world.run(26.0):
+        attempt = world.jobs[0].attempt
+        if end_s < 12.0 or attempt is None:
+            continue
+        (recordings,) = attempt.steps.recordings()
+        at = np.rint((end_s - random.uniform(0.0, 0.5, 16)) * 1e9).astype(np.int64)
+        rows = _count(recordings, at)
+        on_device = backend == "nccl"
+        device_done = np.max([row.last_done for row in rows.values()], axis=0)
+        for rank in range(16):
+            seen = SimpleNamespace(device_groups=set(rows) if on_device else set(), groups={})
+            for number, row in rows.items():
+                oldest = int(row.oldest[rank])
+                seen.groups[number] = SimpleNamespace(
+                    open=int(row.enqueued[0][rank] - row.completed[0][rank]),
+                    oldest_open_ns=oldest if oldest < NEVER else 0,
+                    completed=int(row.completed[0][rank]),
+                    started=int(row.started[rank]),
+                    started_ns=int(row.started_at[rank]),
+                    complete_ns=int(row.last_done[rank]),
+                )
+            for number, row in rows.items():
+                ours = int(_told(row, device_done if on_device else None).open_since[rank])
+                assert ours == WatchedRank.open_since_ns(seen, number)  # type: ignore[arg-type]
+                compared += ours > 0
+    assert compared > 100, "calls were open"
+
+
+def test_a_nodes_blocks_hold_its_own_ranks_and_the_steps_that_an_agent_ships() -> None:
+    ranks = 256
+    world = SCENARIOS["healthy"].build(ranks, 1)
+    every, seen = whole_steps_every(ranks), set()
+    for _, sent in world.run(24.0):
+        for message in sent:
+            for block in message.payloads:
+                if not isinstance(block, Block):
+                    continue
+                node = int(block.identity.node.rpartition("-")[2])
+                assert set(np.unique(block.rows["rank"]) // 8) == {node}
+                if block.name is EventName.BLOCK_COLLECTIVES:
+                    whole = block.rows["done_ns"] > 0
+                    assert (block.rows["step"][whole] % every == 0).all()
+                    seen |= set(block.rows["step"][whole].tolist())
+                    assert (block.rows["done_ns"][whole] >= block.rows["enqueued_ns"][whole]).all()
+    assert seen == {0, 4}

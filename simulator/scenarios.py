@@ -131,7 +131,7 @@ def _crossing(ranks: int, recipe: Recipe, *, leaves: int, racks: int, racks_per_
     the third, b what is left of these two, d the fourth. Raises ValueError for what is not a multiple of 8 nodes."""
     nodes = ranks // 8
     if ranks % 64:
-        raise ValueError(f"{ranks} ranks do not make four jobs of two halves each")
+        raise ValueError(f"{ranks} ranks do not make 4 jobs of two halves each")
     quarter, half = nodes // 4, nodes // 8
     shape = ClusterShape(
         nodes=nodes,

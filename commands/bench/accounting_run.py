@@ -1,4 +1,4 @@
-"""The accounting against the simulator's ledger, bucket by bucket, over hours of one job's attempts: ``whichrank bench``.
+"""The accounting against the simulator's ledger, bucket by bucket, over hours of a job's attempts: ``whichrank bench``.
 
 The two sides share no code: the ledger books what its mechanisms did, the intervals come from records that were sent.
 """

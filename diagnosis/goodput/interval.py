@@ -31,6 +31,7 @@ class Interval:
     number: counts the intervals of a job's world from 0, without gaps; one that comes again replaces what it was.
     gpus: how many stood behind each of its seconds. first_step, last_step: of the training, counted over attempts; -1
     none. saved_step: steps that the newest checkpoint holds at its end. reference_ns: a step's usual length, 0 unknown.
+    problem: what went wrong in accounting for the time before its end, "" nothing.
     """
 
     run: str = ""
@@ -47,6 +48,7 @@ class Interval:
     last_step: int = -1
     saved_step: int = 0
     reference_ns: int = 0
+    problem: str = ""
 
     @property
     def ns(self) -> int:
@@ -130,6 +132,7 @@ def as_body(interval: Interval) -> dict[str, Any]:
             {"bucket": part.bucket.value, "ns": part.ns, **({"cause": part.cause} if part.cause else {})}
             for part in interval.parts
         ],
+        **({"problem": interval.problem} if interval.problem else {}),
     }
 
 
@@ -141,8 +144,9 @@ def of_body(body: Mapping[str, Any], *, run: str, job: str, attempt: str) -> Int
         )
         numbers = {name: int(body[name]) for name in _NUMBERS}
         interval = Interval(
-            run=run, job=job, attempt=attempt, parts=parts, reference_ns=int(body.get("reference_ns", 0)), **numbers
-        )
+            run=run, job=job, attempt=attempt, parts=parts, reference_ns=int(body.get("reference_ns", 0)),
+            problem=str(body.get("problem") or ""), **numbers,
+        )  # fmt: skip
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"no interval: {type(error).__name__} {error}") from None
     interval.check()

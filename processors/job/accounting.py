@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...diagnosis.goodput.gaps import Moments, classify_gap
-from ...diagnosis.goodput.interval import Interval, Part, as_body, as_lost, as_slow, merge, slow_excess_ns
+from ...diagnosis.goodput.interval import Interval, Part, as_lost, as_slow, merge, slow_excess_ns
 from ...diagnosis.goodput.step_time import (
     LONG_STEP,
     NO_REFERENCE,
@@ -24,17 +24,15 @@ from ...diagnosis.goodput.step_time import (
     reference_step,
     split_steps,
 )
-from ...telemetry.records import Finding, Identity, Record
-from ...telemetry.topics import TOPIC_FINDINGS
 from ...telemetry.vocabulary import Kind, Phase, TimeBucket
 from ..operator import Context
-from .ledger import KEPT_INTERVALS, KEPT_LENGTHS, SLOW_KINDS, Fault, FirstStep, Stretch
+from .ledger import KEPT_LENGTHS, SLOW_KINDS, Fault, FirstStep, Stretch
+from .telling import INTERVAL_NS, emit, interval_between, tell
 
 if TYPE_CHECKING:
     from .state import JobState
 
-#: Length of a stretch; it doubles with so many intervals that no checkpoint holds, so that they stay few.
-INTERVAL_NS = 60_000_000_000
+#: A stretch is twice as long for each so many intervals that no checkpoint holds, so that they stay few.
 DOUBLES_AFTER = 32
 _BUCKETS = (*(bucket for bucket, _ in OF_PHASES), TimeBucket.PRODUCTIVE, TimeBucket.UNKNOWN)
 _RESTORE, _SAVE, _DATA, _OWN, _UNKNOWN = 0, 1, len(OF_PHASES) - 1, len(OF_PHASES), len(OF_PHASES) + 1
@@ -66,6 +64,8 @@ def take_steps(job: JobState, rows: np.ndarray, now: int, ctx: Context) -> None:
     phases = np.maximum.reduceat(rows["phase_ns"][order], first, axis=0)
     phases = _without_waits_between(rows["phase_ns"][order], first, phases)
     begin_ns = int(rows["begin_ns"][order[: first[1] if first.size > 1 else None]].min())
+    if ledger.problem:
+        _go_on_after_error(job, int(steps[0]), begin_ns, now, ctx)
     if not ledger.front_ns:  # nobody told when it began
         ledger.front_ns = begin_ns
         ledger.last_step = int(steps[0]) - 1
@@ -82,6 +82,17 @@ def take_steps(job: JobState, rows: np.ndarray, now: int, ctx: Context) -> None:
     if steps.size:
         _add_steps(job, steps, ends, phases, now, ctx)
     ledger.changed = True
+
+
+def _go_on_after_error(job: JobState, step: int, begin_ns: int, now: int, ctx: Context) -> None:
+    """Whatever was known of the time before this step is lost. Within an attempt's start nothing is."""
+    ledger = job.ledger
+    if ledger.last_step < 0:
+        return
+    if begin_ns > ledger.front_ns:
+        part = Part(TimeBucket.UNKNOWN, begin_ns - ledger.front_ns)
+        tell(job, interval_between(job, ledger.front_ns, begin_ns, (part,), 0), now, ctx)
+    ledger.last_step = step - 1
 
 
 def _without_waits_between(of_ranks: np.ndarray, first: np.ndarray, longest: np.ndarray) -> np.ndarray:
@@ -220,11 +231,7 @@ def begin_attempt(job: JobState, steps_before: int, now: int, ctx: Context) -> N
         _leave_start(job, began_ns, now, ctx)  # it ended before its first step
         ledger.past = replace(moments, was_over=ledger.is_over)
     _lose(job, steps_before, moments.cause, now, ctx)
-    ledger.faults, ledger.slow_cause, ledger.slow_reference_ns, ledger.saving = [], "", 0, None
-    ledger.attempts += 1
-    ledger.steps_before, ledger.last_step, ledger.is_over = steps_before, -1, False
-    ledger.started_ns = ledger.first_exit_ns = ledger.last_exit_ns = 0
-    ledger.changed = True
+    ledger.leave_attempt(steps_before)
 
 
 def _take_rest(job: JobState, now: int, ctx: Context) -> None:
@@ -251,7 +258,7 @@ def _lose(job: JobState, step: int, cause: str, now: int, ctx: Context) -> None:
         if interval.steps and interval.last_step >= step:
             lost = as_lost(interval, cause) if interval.first_step >= step else _partly_lost(interval, step, cause)
         if lost != interval:
-            _emit(job, lost, now, ctx)
+            emit(job, lost, now, ctx)
         kept.append(lost)
     job.ledger.kept = kept
 
@@ -338,7 +345,7 @@ def judge_slow(job: JobState, now: int, ctx: Context) -> None:
         if interval.steps and interval.end_ns > slow.onset_ns:
             changed = _slow(job, interval)
         if changed != interval:
-            _emit(job, changed, now, ctx)
+            emit(job, changed, now, ctx)
         kept.append(changed)
     ledger.kept = kept
 
@@ -381,11 +388,11 @@ def _close_open(job: JobState, now: int, ctx: Context, more: tuple[Part, ...] = 
         return
     parts = merge([*(Part(bucket, ns) for bucket, ns in zip(_BUCKETS, stretch.parts, strict=True)), *more])
     reference_ns = ledger.slow_reference_ns or usual_step(job).step_ns
-    interval = _interval(job, stretch.begin_ns, stretch.end_ns, parts, reference_ns)
+    interval = interval_between(job, stretch.begin_ns, stretch.end_ns, parts, reference_ns)
     interval = replace(interval, steps=stretch.steps, first_step=stretch.first_step, last_step=stretch.last_step)
     if ledger.slow_cause:
         interval = _slow(job, interval)
-    _tell(job, interval, now, ctx)
+    tell(job, interval, now, ctx)
 
 
 def _settle_first(job: JobState, now: int, ctx: Context) -> None:
@@ -405,7 +412,7 @@ def _settle_first(job: JobState, now: int, ctx: Context) -> None:
     _leave_start(job, begin_ns - restore_ns, now, ctx)
     if begin_ns > ledger.front_ns:
         part = Part(TimeBucket.CHECKPOINT_RESTORE, begin_ns - ledger.front_ns, ledger.past.cause)
-        _tell(job, _interval(job, ledger.front_ns, begin_ns, (part,), 0), now, ctx)
+        tell(job, interval_between(job, ledger.front_ns, begin_ns, (part,), 0), now, ctx)
     whole, number = [*kept, 0], ledger.steps_before
     stretch = ledger.open
     if stretch is None:
@@ -447,40 +454,4 @@ def _stop_of(faults: list[Fault]) -> Fault | None:
 def _emit_gap(job: JobState, until_ns: int, moments: Moments, now: int, ctx: Context) -> None:
     for piece in classify_gap(job.ledger.front_ns, until_ns, moments):
         part = Part(piece.bucket, piece.ns, piece.cause)
-        _tell(job, _interval(job, piece.begin_ns, piece.end_ns, (part,), 0), now, ctx)
-
-
-def _interval(job: JobState, begin_ns: int, end_ns: int, parts: tuple[Part, ...], reference_ns: int) -> Interval:
-    return Interval(
-        run=job.run,
-        job=job.job,
-        world=job.ledger.world,
-        attempt=job.attempt,
-        number=job.ledger.number,
-        begin_ns=begin_ns,
-        end_ns=end_ns,
-        gpus=max(1, job.world_size or len(job.ranks)),
-        parts=parts,
-        saved_step=job.saved_steps,
-        reference_ns=reference_ns,
-    )
-
-
-def _tell(job: JobState, interval: Interval, now: int, ctx: Context) -> None:
-    """A new interval: the front moves to its end."""
-    ledger = job.ledger
-    interval.check()
-    ledger.number += 1
-    ledger.front_ns, ledger.changed = interval.end_ns, True
-    kept = [*ledger.kept, interval]
-    newest = len(kept) - KEPT_INTERVALS
-    ledger.kept = [each for place, each in enumerate(kept) if place >= newest or each.last_step >= job.saved_steps]
-    _emit(job, interval, now, ctx)
-
-
-def _emit(job: JobState, interval: Interval, now: int, ctx: Context) -> None:
-    identity = Identity(cluster=job.cluster, run=job.run, job=job.job, attempt=interval.attempt)
-    key = f"{interval.attempt or '-'}/interval/{interval.world}.{interval.number}"
-    body = {"interval": as_body(interval)}
-    payload = Finding(identity=identity, key=key, cleared=False, time_ns=now, body=body)
-    ctx.emit(Record(topic=TOPIC_FINDINGS, key=job.cluster, stamp_ns=now, payload=payload))
+        tell(job, interval_between(job, piece.begin_ns, piece.end_ns, (part,), 0), now, ctx)

@@ -103,6 +103,8 @@ class Ledger:
     slow_cause: str = ""
     slow_reference_ns: int = 0
     slow_credit_ns: int = 0
+    errors: int = 0
+    problem: str = ""
     kept: list[Interval] = field(default_factory=list)
     changed: bool = False
     _told: list[Interval] | None = None
@@ -140,6 +142,23 @@ class Ledger:
             if fault.cause == cause and not fault.cleared_ns:
                 fault.cleared_ns, self.changed = time_ns, True
 
+    # --- when something ends ------------------------------------------------------------------------------------------
+    def leave_attempt(self, steps_before: int) -> None:
+        """What was known of the attempt that is over goes. steps_before: those that the next one goes on from."""
+        self.faults, self.slow_cause, self.slow_reference_ns, self.saving = [], "", 0, None
+        self.attempts += 1
+        self.steps_before, self.last_step, self.is_over = steps_before, -1, False
+        self.started_ns = self.first_exit_ns = self.last_exit_ns = 0
+        self.changed = True
+
+    def break_off(self, problem: str) -> None:
+        """The accounting has failed: what is told stays, and all that a later step could stumble over again goes."""
+        self.errors, self.changed = self.errors + 1, True
+        self.problem = f"error {self.errors} of the accounting: {problem}"
+        self.first = self.open = self.saving = None
+        self.faults, self.lengths = [], no_lengths()
+        self.slow_cause, self.slow_reference_ns, self.slow_credit_ns = "", 0, 0
+
     # --- as a row of state --------------------------------------------------------------------------------------------
     def pack(self) -> bytes:
         values = {name: getattr(self, name) for name in _PLAIN}
@@ -147,7 +166,7 @@ class Ledger:
         values["past"] = _fields(self.past)
         values["first"] = _fields(self.first) if self.first else None
         values["open"] = _fields(self.open) if self.open else None
-        values["slow_credit_ns"] = self.slow_credit_ns
+        values |= {name: getattr(self, name) for name in _LATER}
         values["saving"] = _fields(self.saving) if self.saving else None
         if self._told is not self.kept:  # which is never changed in place: once a minute, not at each closing
             bodies = [{**as_body(interval), "attempt": interval.attempt} for interval in self.kept]
@@ -165,7 +184,8 @@ class Ledger:
         ledger.past = Moments(**values["past"])
         ledger.first = FirstStep(**values["first"]) if values["first"] else None
         ledger.open = Stretch(**values["open"]) if values["open"] else None
-        ledger.slow_credit_ns = values.get("slow_credit_ns", 0)
+        for name in _LATER:
+            setattr(ledger, name, values.get(name, getattr(ledger, name)))
         saving = values.get("saving")  # None in state of earlier releases, too
         ledger.saving = Saving(**saving) if saving else None
         kept: list[dict[str, Any]] = json.loads(values["kept"])
@@ -192,3 +212,5 @@ _PLAIN = (
     "slow_cause",
     "slow_reference_ns",
 )
+#: Not there in state of earlier releases.
+_LATER = ("slow_credit_ns", "errors", "problem")

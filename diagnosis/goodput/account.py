@@ -32,11 +32,12 @@ MOST_POINTS = 240
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """What is known of the finding behind an interruption: its incident, its kind and class, where and whose it was."""
+    """What is known of the finding behind an interruption: incident, kind and class, where, and whose job it was."""
 
     kind: str = "unknown"
     incident: str = ""
     node: str = ""
+    tenant: str = ""
     is_hardware: bool = False
 
 
@@ -63,7 +64,7 @@ class Downtime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charged:
-    """What one class of causes, or one node, has cost. failures: interruptions; a slow rank costs without one."""
+    """What one class of causes, a node, or a tenant's jobs have cost. failures: interruptions; a slow rank has none."""
 
     failures: int
     gpu_seconds: float
@@ -100,6 +101,7 @@ class RunAccount:
     mttf_hardware: TimeToFailure
     by_kind: Mapping[str, Charged] = field(default_factory=dict)
     by_node: Mapping[str, Charged] = field(default_factory=dict)
+    by_tenant: Mapping[str, Charged] = field(default_factory=dict)
 
 
 def account_of(run: str, intervals: Sequence[Interval], causes: Mapping[str, Cause] | None = None) -> RunAccount:
@@ -135,6 +137,7 @@ def account_of(run: str, intervals: Sequence[Interval], causes: Mapping[str, Cau
         mttf_hardware=time_to_failure(len(hardware), running_s),
         by_kind=_charged(intervals, errors, known, running_s, lambda cause: cause.kind),
         by_node=_charged(intervals, errors, known, running_s, lambda cause: cause.node),
+        by_tenant=_charged(intervals, errors, known, running_s, lambda cause: cause.tenant),
     )
 
 

@@ -144,9 +144,8 @@ def happenings(seed: int, end_s: float) -> tuple[Change, ...]:
     return tuple(sorted(changes, key=lambda each: each.at_s))
 
 
-def long_run(seed: int, hours: float) -> LongRun:
+def long_world(seed: int, end_s: float) -> World:
     """Steps of 20 s on four ranks, so that an hour takes seconds."""
-    end_s = hours * 3600.0
     recipe = Recipe(
         step_s=20.0,
         backend="gloo",
@@ -166,22 +165,31 @@ def long_run(seed: int, hours: float) -> LongRun:
         steps=int(0.9 * end_s / 20.0),
     )
     topology = Topology(shape=ClusterShape(nodes=NODES, gpus_per_node=RANKS_PER_NODE))
-    world = World(topology, [spec], seed=seed, changes=happenings(seed, end_s))
+    return World(topology, [spec], seed=seed, changes=happenings(seed, end_s))
+
+
+def long_run(seed: int, hours: float) -> LongRun:
+    """Raises RuntimeError where a record broke an operator."""
+    end_s = hours * 3600.0
+    world = long_world(seed, end_s)
     judge = Judge(start_unix_ns=world.start_unix_ns)
     for until_s, sent in world.run(1.25 * end_s):
         judge.take(until_s, sent)
     judge.close()
-    ledger = world.settle()
     if judge.runner.broken:
         raise RuntimeError(f"{judge.runner.broken} records broke an operator")
-    (run,) = runs_of(judge.intervals)
-    intervals = runs_of(judge.intervals)[run]
-    found = account_of(run, intervals)
+    return compared(world.settle(), judge.intervals)
+
+
+def compared(ledger: Ledger, intervals: Sequence[Interval]) -> LongRun:
+    """intervals: as they were told, those that came again included."""
+    ((run, whole),) = runs_of(intervals).items()
+    found = account_of(run, whole)
     wall_ns = (ledger.reach_ns(JOB) or 0) - ledger.begin_ns(JOB)
     return LongRun(
         ledger=ledger,
-        intervals=tuple(intervals),
-        start_unix_ns=world.start_unix_ns,
+        intervals=tuple(whole),
+        start_unix_ns=ledger.start_unix_ns,
         found=found,
         rows=tuple(compare(ledger.sums_ns(JOB), wall_ns, found)),
     )

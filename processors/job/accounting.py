@@ -26,7 +26,7 @@ from ...diagnosis.goodput.step_time import (
 )
 from ...telemetry.vocabulary import Kind, Phase, TimeBucket
 from ..operator import Context
-from .ledger import KEPT_LENGTHS, SLOW_KINDS, Fault, FirstStep, Stretch
+from .ledger import KEPT_EVALUATIONS, KEPT_LENGTHS, SLOW_KINDS, Fault, FirstStep, Stretch
 from .telling import INTERVAL_NS, emit, interval_between, tell
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 #: A stretch is twice as long for each so many intervals that no checkpoint holds, so that they stay few.
 DOUBLES_AFTER = 32
 _BUCKETS = (*(bucket for bucket, _ in OF_PHASES), TimeBucket.PRODUCTIVE, TimeBucket.UNKNOWN)
-_RESTORE, _SAVE, _DATA, _OWN, _UNKNOWN = 0, 1, len(OF_PHASES) - 1, len(OF_PHASES), len(OF_PHASES) + 1
+_RESTORE, _SAVE, _EVALUATION, _DATA, _OWN, _UNKNOWN = 0, 1, 2, len(OF_PHASES) - 1, len(OF_PHASES), len(OF_PHASES) + 1
 _EVAL, _CHECKPOINT = int(Phase.EVAL), int(Phase.CHECKPOINT)
 _WORK = [int(Phase.FORWARD), int(Phase.BACKWARD), int(Phase.OPTIMIZER)]
 
@@ -120,6 +120,8 @@ def _add_steps(job: JobState, steps: np.ndarray, ends: np.ndarray, phases: np.nd
     slow_since = min((fault.onset_ns for fault in ledger.faults if fault.kind in SLOW_KINDS), default=0)
     if slow_since:
         plain &= ends < slow_since
+    evaluated = parts[:, _EVALUATION] > 0
+    _note_evaluations(job, ends, parts, evaluated & (ends < slow_since) if slow_since else evaluated)
     more = np.stack([ends[plain], parts[plain, _OWN]], axis=1)
     ledger.lengths = np.concatenate([ledger.lengths, more])[-KEPT_LENGTHS:]
     # A fault of which was told while a step went on, and which that step has survived.
@@ -147,6 +149,7 @@ def _add_steps(job: JobState, steps: np.ndarray, ends: np.ndarray, phases: np.nd
                     whole,
                     int(counts[at:until].sum()),
                     int(steps[until - 1]),
+                    int(evaluated[at:until].sum()),
                 )
             is_odd, at = until - 1 in odd, until
             if is_odd:
@@ -176,14 +179,24 @@ def _fit(job: JobState, begins: np.ndarray, at: int, border: int) -> int:
     return at + int(long_enough[0]) if long_enough.size else border
 
 
-def _extend(job: JobState, begin_ns: int, end_ns: int, parts: np.ndarray, steps: int, last: int) -> None:
+def _note_evaluations(job: JobState, ends: np.ndarray, parts: np.ndarray, usual: np.ndarray) -> None:
+    """usual: in which steps there was one that no slow rank made longer."""
+    if usual.any():
+        more = np.stack([ends[usual], parts[usual, _EVALUATION]], axis=1).tolist()
+        job.ledger.evaluations = [*job.ledger.evaluations, *more][-KEPT_EVALUATIONS:]
+
+
+def _extend(
+    job: JobState, begin_ns: int, end_ns: int, parts: np.ndarray, steps: int, last: int, evaluations: int
+) -> None:
     """More steps in the open stretch. last: the newest of them."""
     ledger = job.ledger
     stretch, before = ledger.open, ledger.steps_before
     if stretch is None:
         first = before + ledger.last_step + 1
-        ledger.open = Stretch(begin_ns, end_ns, parts.tolist(), steps, first, before + last)
+        ledger.open = Stretch(begin_ns, end_ns, parts.tolist(), steps, first, before + last, evaluations)
     else:
+        stretch.evaluations += evaluations
         stretch.end_ns, stretch.last_step, stretch.steps = end_ns, before + last, stretch.steps + steps
         stretch.parts = [old + new for old, new in zip(stretch.parts, parts.tolist(), strict=True)]
     ledger.last_step = last
@@ -285,7 +298,7 @@ def _hidden_restart(job: JobState, step: int, begin_ns: int, now: int, ctx: Cont
     _lose(job, ledger.steps_before + step, "", now, ctx)
     if begin_ns > ledger.front_ns:
         _emit_gap(job, begin_ns, Moments(restarted_ns=begin_ns), now, ctx)
-    ledger.last_step, ledger.saving = step - 1, None
+    ledger.last_step, ledger.saving, ledger.evaluating = step - 1, None, None
 
 
 def finish(job: JobState, ended_ns: int, now: int, ctx: Context, *, well: bool, has_left: bool = True) -> None:
@@ -333,12 +346,15 @@ def judge_slow(job: JobState, now: int, ctx: Context) -> None:
     if slow is not None and ledger.slow_cause == slow.cause:
         return
     _close_open(job, now, ctx)
-    ledger.slow_cause, ledger.slow_reference_ns, ledger.slow_credit_ns, ledger.changed = "", 0, 0, True
+    ledger.end_slow()
     ledger.faults = [fault for fault in ledger.faults if fault.kind not in SLOW_KINDS or not fault.cleared_ns]
     if slow is None:
         return
     ledger.lengths = ledger.lengths[ledger.lengths[:, 0] < slow.onset_ns]
     ledger.slow_cause, ledger.slow_reference_ns = slow.cause, mean_step_ns(ledger.lengths[:, 1])
+    ledger.evaluations = [each for each in ledger.evaluations if each[0] < slow.onset_ns]
+    lengths_ns = np.array([length_ns for _, length_ns in ledger.evaluations], np.int64)
+    ledger.slow_evaluation_ns = mean_step_ns(lengths_ns) or int(np.median(lengths_ns) if lengths_ns.size else 0)
     kept = []
     for interval in ledger.kept:
         changed = interval
@@ -354,7 +370,13 @@ def _slow(job: JobState, interval: Interval) -> Interval:
     """Steps differ by chance both ways: only what remains is the slow rank's. At most a step is carried over."""
     ledger = job.ledger
     left_ns = ledger.slow_credit_ns - slow_excess_ns(interval, ledger.slow_reference_ns)
-    slow = as_slow(interval, ledger.slow_reference_ns, ledger.slow_cause, ledger.slow_credit_ns)
+    slow = as_slow(
+        interval,
+        ledger.slow_reference_ns,
+        ledger.slow_cause,
+        ledger.slow_credit_ns,
+        evaluation_ns=ledger.slow_evaluation_ns,
+    )
     ledger.slow_credit_ns = min(max(0, left_ns), ledger.slow_reference_ns)
     return slow
 
@@ -389,7 +411,13 @@ def _close_open(job: JobState, now: int, ctx: Context, more: tuple[Part, ...] = 
     parts = merge([*(Part(bucket, ns) for bucket, ns in zip(_BUCKETS, stretch.parts, strict=True)), *more])
     reference_ns = ledger.slow_reference_ns or usual_step(job).step_ns
     interval = interval_between(job, stretch.begin_ns, stretch.end_ns, parts, reference_ns)
-    interval = replace(interval, steps=stretch.steps, first_step=stretch.first_step, last_step=stretch.last_step)
+    interval = replace(
+        interval,
+        steps=stretch.steps,
+        first_step=stretch.first_step,
+        last_step=stretch.last_step,
+        evaluations=stretch.evaluations,
+    )
     if ledger.slow_cause:
         interval = _slow(job, interval)
     tell(job, interval, now, ctx)
@@ -430,7 +458,10 @@ def _moments(job: JobState) -> Moments:
     ledger = job.ledger
     stop = _stop_of(ledger.faults)
     asked = next((fault for fault in ledger.faults if fault.kind == Kind.PLANNED_STOP.value), None)
-    save = ledger.saving if ledger.saving is not None and ledger.saving.step > ledger.last_step >= 0 else None
+    save, evaluation = (
+        each if each is not None and each.step > ledger.last_step >= 0 else None
+        for each in (ledger.saving, ledger.evaluating)
+    )
     return Moments(
         cause=(stop.cause if stop else "") or (asked.cause if asked else ""),
         onset_ns=stop.onset_ns if stop else 0,
@@ -441,6 +472,8 @@ def _moments(job: JobState) -> Moments:
         worked=ledger.last_step >= 0,
         save_begin_ns=save.begin_ns if save else 0,
         save_end_ns=save.end_ns if save and not save.ranks else 0,
+        evaluation_begin_ns=evaluation.begin_ns if evaluation else 0,
+        evaluation_end_ns=evaluation.end_ns if evaluation and not evaluation.ranks else 0,
     )
 
 

@@ -285,7 +285,8 @@ def _buckets(account: RunAccount) -> Table:
     for heading in ("wall time", "share", "GPU-hours"):
         table.add_column(heading, justify="right")
     for bucket in TimeBucket:
-        if ns := account.ns[bucket]:
+        ns = account.ns[bucket]
+        if ns or account.gpu_ns[bucket]:
             hours = f"{account.gpu_ns[bucket] / _NS / 3600:.3f}"
             table.add_row(_words(bucket), _duration(ns), _percent(ns / account.wall_ns), hours)
     total = f"{sum(account.gpu_ns.values()) / _NS / 3600:.3f}"

@@ -23,6 +23,7 @@ from ...telemetry.vocabulary import TimeBucket
 from .failures import TimeToFailure, time_to_failure
 from .history import Interruption, interruptions_of
 from .interval import Interval
+from .spare import spare_gpu_ns
 
 _NS = 1_000_000_000
 HOUR_NS = 3600 * _NS
@@ -73,7 +74,8 @@ class Charged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunAccount:
-    """ns: wall time by bucket, sums to wall_ns exactly; gpu_ns the same times GPUs held (none while queued).
+    """ns: wall time by bucket, sums to wall_ns exactly; gpu_ns the same times its ranks' GPUs (none while queued); its
+    ``spare`` beside them: GPUs that the job held without a rank.
 
     reference_ns: usual step as last told; ettr_hour: (Unix ns, ETTR of the hour before). Shares are None where there is
     nothing to divide by.
@@ -108,6 +110,7 @@ def account_of(run: str, intervals: Sequence[Interval], causes: Mapping[str, Cau
     """intervals: of one run, as ``history.runs_of`` gives them. causes: by key of the finding."""
     known = causes or {}
     ns, gpu_ns = _sums(intervals)
+    gpu_ns[TimeBucket.SPARE] += spare_gpu_ns(intervals)
     wall_ns = sum(ns.values())
     productive_ns, queued_ns = ns[TimeBucket.PRODUCTIVE], ns[TimeBucket.QUEUED]
     interruptions = interruptions_of(intervals)

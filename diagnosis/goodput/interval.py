@@ -29,9 +29,9 @@ class Interval:
     """begin_ns, end_ns: Unix time. parts: sum to end_ns - begin_ns exactly.
 
     number: counts the intervals of a job's world from 0, without gaps; one that comes again replaces what it was.
-    gpus: how many stood behind each of its seconds. first_step, last_step: of the training, counted over attempts; -1
-    none. saved_step: steps that the newest checkpoint holds at its end. reference_ns: a step's usual length, 0 unknown.
-    evaluations: how many there were in its steps.
+    gpus: how many stood behind each of its seconds. gpus_held: how many the job was given for all its worlds, 0 unknown.
+    first_step, last_step: of the training, counted over attempts; -1 none. saved_step: steps that the newest checkpoint
+    holds at its end. reference_ns: a step's usual length, 0 unknown. evaluations: how many there were in its steps.
     problem: what went wrong in accounting for the time before its end, "" nothing.
     """
 
@@ -43,6 +43,7 @@ class Interval:
     begin_ns: int
     end_ns: int
     gpus: int = 1
+    gpus_held: int = 0
     parts: tuple[Part, ...]
     steps: int = 0
     first_step: int = -1
@@ -125,6 +126,8 @@ def as_slow(
 
 
 _NUMBERS = ("number", "world", "begin_ns", "end_ns", "gpus", "steps", "first_step", "last_step", "saved_step")
+#: Left out where they are 0; earlier releases do not have them.
+_LATER = ("gpus_held", "evaluations")
 
 
 def as_body(interval: Interval) -> dict[str, Any]:
@@ -138,7 +141,7 @@ def as_body(interval: Interval) -> dict[str, Any]:
             {"bucket": part.bucket.value, "ns": part.ns, **({"cause": part.cause} if part.cause else {})}
             for part in interval.parts
         ],
-        **({"evaluations": interval.evaluations} if interval.evaluations else {}),
+        **{name: value for name in _LATER if (value := getattr(interval, name))},
         **({"problem": interval.problem} if interval.problem else {}),
     }
 
@@ -152,7 +155,7 @@ def of_body(body: Mapping[str, Any], *, run: str, job: str, attempt: str) -> Int
         numbers = {name: int(body[name]) for name in _NUMBERS}
         interval = Interval(
             run=run, job=job, attempt=attempt, parts=parts, reference_ns=int(body.get("reference_ns", 0)),
-            evaluations=int(body.get("evaluations", 0)), problem=str(body.get("problem") or ""), **numbers,
+            problem=str(body.get("problem") or ""), **numbers, **{name: int(body.get(name, 0)) for name in _LATER},
         )  # fmt: skip
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"no interval: {type(error).__name__} {error}") from None

@@ -29,6 +29,7 @@ def interval_between(job: JobState, begin_ns: int, end_ns: int, parts: tuple[Par
         begin_ns=begin_ns,
         end_ns=end_ns,
         gpus=max(1, job.world_size or len(job.ranks)),
+        gpus_held=job.gpus_held,
         parts=parts,
         saved_step=job.saved_steps,
         reference_ns=reference_ns,

@@ -29,7 +29,7 @@ class Interval:
     """begin_ns, end_ns: Unix time. parts: sum to end_ns - begin_ns exactly.
 
     number: counts the intervals of a job's world from 0, without gaps; one that comes again replaces what it was.
-    gpus: how many stood behind each of its seconds. gpus_held: how many the job was given for all its worlds, 0 unknown.
+    gpus: how many stood behind each of its seconds. gpus_held: what the job was given for all its worlds, 0 unknown.
     first_step, last_step: of the training, counted over attempts; -1 none. saved_step: steps that the newest checkpoint
     holds at its end. reference_ns: a step's usual length, 0 unknown. evaluations: how many there were in its steps.
     problem: what went wrong in accounting for the time before its end, "" nothing.

@@ -79,6 +79,7 @@ class JobState:
         self.placement_due_ns = 0
         self.placement_changed = False  # within one record. Not saved
         self.owner = ""
+        self.gpus_held = 0  # by the scheduler's word; 0 unknown
         self.judge_left = False  # it has ended in order, and has said what there was to say of this attempt
 
     def begin_attempt(self, attempt: str) -> None:

@@ -104,6 +104,33 @@ def four_jobs(ranks: int, recipe: Recipe) -> Layout:
     return _side_by_side(ranks, recipe, 4)
 
 
+def saving_jobs(ranks: int, recipe: Recipe) -> Layout:
+    """As ``four_jobs``, with checkpoints every half minute, not all at the same time."""
+    return _one_after_the_other(four_jobs(ranks, replace(recipe, saves_every=12)), 6.0)
+
+
+def reading_jobs(ranks: int, recipe: Recipe) -> Layout:
+    """Four that read half of what the file servers can give; the last one saves now and then."""
+    layout = four_jobs(ranks, replace(recipe, input_bytes=400_000_000))
+    *readers, last = layout.jobs
+    return replace(layout, jobs=(*readers, replace(last, recipe=replace(last.recipe, saves_every=15))))
+
+
+def starting_jobs(ranks: int, recipe: Recipe) -> Layout:
+    """Four: the first two run, the others are launched while a service is away."""
+    layout = four_jobs(ranks, recipe)
+    starts_s = (0.0, 10.0, ONSET_S + 10.0, ONSET_S + 25.0)
+    return replace(
+        layout, jobs=tuple(replace(job, start_s=at_s) for job, at_s in zip(layout.jobs, starts_s, strict=True))
+    )
+
+
+def _one_after_the_other(layout: Layout, apart_s: float) -> Layout:
+    return replace(
+        layout, jobs=tuple(replace(job, start_s=apart_s * place) for place, job in enumerate(layout.jobs))
+    )
+
+
 def moving_job(ranks: int, recipe: Recipe) -> Layout:
     """As ``one_job``; every launch has other nodes for its ranks."""
     layout = one_job(ranks, recipe)
@@ -174,10 +201,15 @@ _LAYOUTS: dict[str, Callable[[int, Recipe], Layout]] = {
     "fabric_stalls": crossing_jobs,
     "power_capped": jobs_over_racks,
     "bad_batch": moving_job,
+    "filesystem_full": saving_jobs,
+    "quota_used_up": saving_jobs,
+    "service_away": starting_jobs,
+    "checkpoint_burst": reading_jobs,
 }
 #: Slow and common faults show later than a standstill does.
 _AFTER_S = {"uniform_regression": 120.0, "port_half_rate": 120.0, "metadata_storm": 150.0, "gpu_thermal": 120.0,
-            "leaf_congested": 150.0, "power_capped": 150.0, "bad_batch": 270.0}  # fmt: skip
+            "leaf_congested": 150.0, "power_capped": 150.0, "bad_batch": 270.0,
+            "service_away": 150.0, "checkpoint_burst": 180.0}  # fmt: skip
 #: The same step must come once more after a restart.
 _AT_S = {"bad_batch": 60.0}
 #: Two at once, each in a job of its own: neither may explain the other.

@@ -187,7 +187,7 @@ class Steps:
     def _begin(self, processes: Processes) -> None:
         step = self.live[-1].step + 1 if self.live else 0
         recipe = self.recipe
-        saves = bool(step and recipe.saves_every) and step % recipe.saves_every == 0
+        saves = recipe.saves(step)
         evaluates = bool(step and recipe.evaluates_every) and step % recipe.evaluates_every == 0
         program, plans = self._program(saves, evaluates)
         live = LiveStep(
@@ -364,3 +364,25 @@ def saved_steps(finished: Sequence[Finished], live: Sequence[LiveStep], now_s: f
     saved = [each.step for each in finished if each.save_s > 0.0]
     saved += [each.step for each in live if edges_s(each, Phase.CHECKPOINT)[1] <= now_s]
     return max(saved, default=0)
+
+
+def saves_of(live: LiveStep) -> tuple[Floats, Floats]:
+    """By rank, when it begins to write its part of a checkpoint in this step, and has written it; inf: never."""
+    began = np.full(live.program.mesh.world_size, np.inf)
+    ended = began.copy()
+    for stage, operations in enumerate(live.program.stages):
+        for place, operation in enumerate(operations):
+            if operation.does is Does.SAVE:
+                ranks = live.program.mesh.stage(stage)
+                began[ranks], ended[ranks] = live.times.began[stage][place], live.times.ended[stage][place]
+    return began, ended
+
+
+def saving_ranks(steps: Sequence[LiveStep], now_s: float) -> NDArray[np.bool_]:
+    """By rank, whether it writes a checkpoint then. Of an attempt that has begun no step: one False."""
+    saving = np.zeros(steps[0].program.mesh.world_size if steps else 1, bool)
+    for live in steps:
+        if _has(live, Phase.CHECKPOINT):
+            began, ended = saves_of(live)
+            saving |= (began <= now_s) & (now_s < ended)
+    return saving

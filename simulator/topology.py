@@ -12,6 +12,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+#: The one file server, and the one place of the services that jobs need to start.
+STORAGE, CONTROL = "nas-1", "control-1"
 _BUSES = ("1a", "3d", "4e", "5f", "9b", "bb", "cb", "db")
 
 
@@ -97,4 +99,6 @@ class Topology:
             "rack": f"rack-{int(self.rack_of_node[node]):04d}",
             "leaf": f"leaf-{int(self.leaf_of_node[node]):04d}",
             "pdu": f"pdu-{int(self.supply_of_node[node]):04d}",
+            "storage": STORAGE,
+            "service": CONTROL,
         }

@@ -107,6 +107,8 @@ def fits(rule: Rule, trouble: Trouble) -> bool:
         return False
     if rule.phases and trouble.phase and trouble.phase not in rule.phases:
         return False
+    if rule.attribute == "storage" and rule.family != "full" and any(_speaks_of(r, trouble) for r in rules_of("full")):
+        return False  # who finds no room has had an answer: it is not slow
     if trouble.kind in _CRASHES and rule.errors is not None:
         return bool(rule.errors.search(trouble.error) or rule.errors.search(own.get("condition", "")))
     return True

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from .clock import START_UNIX_NS, generator
 from .faults.catalogue import CATALOGUE
 from .faults.fault import FaultKind, Site
+from .histories import ROUND_S, ROUNDS, histories_of
 from .jobs import JobSpec, Launcher
 from .ledger import Truth
 from .mesh import mesh_for
@@ -131,6 +132,12 @@ def _one_after_the_other(layout: Layout, apart_s: float) -> Layout:
     )
 
 
+def histories(ranks: int, recipe: Recipe) -> Layout:
+    """Jobs of some nodes each, one after the other on all nodes."""
+    topology, jobs = histories_of(ranks, recipe)
+    return Layout(topology=topology, jobs=jobs)
+
+
 def moving_job(ranks: int, recipe: Recipe) -> Layout:
     """As ``one_job``; every launch has other nodes for its ranks."""
     layout = one_job(ranks, recipe)
@@ -194,6 +201,8 @@ def _side_by_side(ranks: int, recipe: Recipe, count: int) -> Layout:
     return Layout(topology=Topology(shape=ClusterShape(nodes=nodes)), jobs=jobs)
 
 
+#: What shows only over many jobs.
+_HISTORIES = ("lemon_node", "bad_rollout")
 _LAYOUTS: dict[str, Callable[[int, Recipe], Layout]] = {
     "metadata_storm": four_jobs,
     "leaf_congested": crossing_jobs,
@@ -205,13 +214,15 @@ _LAYOUTS: dict[str, Callable[[int, Recipe], Layout]] = {
     "quota_used_up": saving_jobs,
     "service_away": starting_jobs,
     "checkpoint_burst": reading_jobs,
+    **dict.fromkeys(_HISTORIES, histories),
 }
 #: Slow and common faults show later than a standstill does.
 _AFTER_S = {"uniform_regression": 120.0, "port_half_rate": 120.0, "metadata_storm": 150.0, "gpu_thermal": 120.0,
             "leaf_congested": 150.0, "power_capped": 150.0, "bad_batch": 270.0,
-            "service_away": 150.0, "checkpoint_burst": 180.0}  # fmt: skip
+            "service_away": 150.0, "checkpoint_burst": 180.0,
+            **dict.fromkeys(_HISTORIES, (ROUNDS - 1) * ROUND_S)}  # fmt: skip
 #: The same step must come once more after a restart.
-_AT_S = {"bad_batch": 60.0}
+_AT_S = {"bad_batch": 60.0, **dict.fromkeys(_HISTORIES, ROUND_S)}
 #: Two at once, each in a job of its own: neither may explain the other.
 _PAIRS = (("process_killed", "never_enters"), ("gpu_off_the_bus", "process_stopped"), ("exception", "gpu_clock_locked"))
 #: Beside what is wrong stands what looks so and is not.

@@ -133,6 +133,7 @@ class NodeSensors:
         self._operations, self._room_bytes = operations, room_bytes
         self._offset_ns = wall_ns - mono_ns  # of its wall clock, when it was last looked at
         self._is_placed = False
+        self._release = ""
         self._ranks: dict[int, RankHere] = {}
         self._placed: set[tuple[int, str]] = set()
         self._held: dict[int, int] = {}  # looks in a row that found this pid held
@@ -186,6 +187,7 @@ class NodeSensors:
             ]
             self._see("collectors", Collected(points=points))
         self._place_node(until_s)
+        self._look_release(until_s)
         self._place_ranks(until_s)
         if self._telemetry.seen:
             self._reports.turn()
@@ -360,6 +362,24 @@ class NodeSensors:
         labels = self._topology.labels(self.node)
         told = Happening(name=EventName.NODE_TOPOLOGY, time_ns=now.wall_ns, mono_ns=now.mono_ns, attributes=labels)
         self._see("topology", Collected(happenings=(told,)))
+
+    def _look_release(self, at_s: float) -> None:
+        """The driver's release: told at the first look, and when it is another."""
+        release = self._topology.driver_release(int(self._resources.of("host", "release")[self.node]))
+        if release == self._release:
+            return
+        now = self._moment(at_s)
+        attributes = {
+            "what": "nvidia_driver",
+            "old": self._release,
+            "new": release,
+            "where": "",
+            "baseline": not self._release,
+            "while_away": False,
+        }
+        self._release = release
+        told = Happening(name=EventName.CHANGE, time_ns=now.wall_ns, mono_ns=now.mono_ns, attributes=attributes)
+        self._see("versions", Collected(happenings=(told,)))
 
     def _place_ranks(self, at_s: float) -> None:
         """Whose process is on which GPU: told once of each."""

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 #: The one file server, and the one place of the services that jobs need to start.
 STORAGE, CONTROL = "nas-1", "control-1"
+#: Of the GPU driver, one after the other.
+_DRIVERS = ("580.65.06", "580.82.07")
 _BUSES = ("1a", "3d", "4e", "5f", "9b", "bb", "cb", "db")
 
 
@@ -92,6 +94,10 @@ class Topology:
 
     def port_name(self, port: int) -> str:
         return f"mlx5_{port % self.shape.gpus_per_node}/1"
+
+    @staticmethod
+    def driver_release(number: int) -> str:
+        return _DRIVERS[number]
 
     def labels(self, node: int) -> dict[str, str]:
         """As a site's own table of places has them."""

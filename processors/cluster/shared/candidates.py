@@ -135,6 +135,18 @@ def together(rule: Rule, troubles: Iterable[Trouble]) -> list[Trouble]:
     return list(best.values())
 
 
+def again(hit: Sequence[Trouble], troubles: Iterable[Trouble]) -> list[Trouble]:
+    """What jobs that were hit met once more, in the same words: a restart that fails of the same is no other cause."""
+    first = {t.job: t for t in hit}
+    found = []
+    for trouble in troubles:
+        known = first.get(trouble.job)
+        if known is not None and known.id != trouble.id and known.attempt != trouble.attempt:
+            if (known.kind, known.error) == (trouble.kind, trouble.error):
+                found.append(trouble)
+    return found
+
+
 def _kept(scene: Scene, candidate: Candidate) -> Candidate:
     said = any(t.cause == [candidate.rule.name, candidate.value] for t in scene.troubles if t.id in candidate.covers)
     if not said:
@@ -188,7 +200,8 @@ def _at_place(scene: Scene, rule: Rule, value: Value, hit: Sequence[Trouble], mo
     jobs = {t.job for t in hit}
     against, exposed = _well(scene, rule, value, jobs, onset)
     signs = scene.memory.signs_of(value[1], rule.signs, onset, rule.window_s)
-    covers = {t.id: hit_by(rule, t) + (scene.place(t, value) or 0.0) for t in hit}
+    covers = {t.id: 0.0 for t in again(hit, scene.fitting(rule))}  # once more says no more
+    covers |= {t.id: hit_by(rule, t) + (scene.place(t, value) or 0.0) for t in hit}
     return Candidate(
         rule=rule,
         value=value[1],
@@ -273,7 +286,7 @@ def _full(scene: Scene) -> Iterable[Candidate]:
             yield Candidate(
                 **{n: getattr(plain, n) for n in Candidate.__slots__ if n not in ("against", "covers")},
                 against=0.0,  # who does not write now is well on a full file system
-                covers={t.id: math.log(rule.p1 / (CHANCE / 4)) for t in hit},
+                covers={**plain.covers, **{t.id: math.log(rule.p1 / (CHANCE / 4)) for t in hit}},
             )
 
 

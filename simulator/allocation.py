@@ -1,7 +1,7 @@
 """Who has which nodes: a job begins when all of its nodes are free, and takes them from jobs of less priority.
 
-A job has its nodes from its launch until it has ended; one that is put back into the queue (``Launcher.requeues``) gives
-them up after each attempt.
+A job has its nodes from its launch until it has ended; one that is put back into the queue (``Launcher.requeues``)
+gives them up after each attempt.
 """
 
 from __future__ import annotations

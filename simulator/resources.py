@@ -55,6 +55,7 @@ PARAMETERS: tuple[Parameter, ...] = (
         ("clock_limit", Sort.RATE, 1.0, "share", "highest clock that is allowed"),
         ("lanes", Sort.RATE, 1.0, "share", "of its PCIe lanes that work"),
         ("nvlink", Sort.RATE, 1.0, "share", "of its NVLink rate"),
+        ("wrong_results", Sort.PROBABILITY, 0.0, "1/h", "of its kernels, which nobody notices"),
         ("failures", Sort.PROBABILITY, 0.0, "1/h", "kernels that fail on it, whatever they compute"),
         ("memory", Sort.UP, 1.0, "", "its memory holds what is written (0: an uncorrectable error)"),
     ),

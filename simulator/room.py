@@ -56,9 +56,7 @@ class Room:
                 when_s = np.maximum(full_s, began_s[late] + _REFUSED_AFTER_S)
                 folder = f"/data/checkpoints/{job}/step-{attempt.steps_before + live.step}"
                 frames = user_frames("save_checkpoint", 203)
-                attempt.raise_in(
-                    ranks, when_s, "OSError", f"{message}: '{folder}'", frames, is_victim=False
-                )
+                attempt.raise_in(ranks, when_s, "OSError", f"{message}: '{folder}'", frames, is_victim=False)
 
     def _write(self, job: str, began_s: Floats, ended_s: Floats, bytes_per_rank: float) -> tuple[str, float]:
         """What the system says of it ("" nothing), and from when on there is no room."""
@@ -75,4 +73,3 @@ class Room:
         begin_s, end_s = float(began_s.min()), float(ended_s.max())
         message = _NO_SPACE if scarcest == "room_bytes" else _NO_QUOTA
         return message, begin_s + (end_s - begin_s) * left / asked if np.isfinite(end_s) else begin_s
-

@@ -124,14 +124,16 @@ class RunningJob:
             self._ledger.add(name, number, Bucket.SHUTDOWN, min(self.attempt.ended_s, until_s))
         waits = Bucket.RESTARTING if self.state is State.RESTARTING else Bucket.QUEUED
         if self.state is not State.ENDED:
-            is_planned = self._was_taken or not self.granted
+            is_planned = bool(self._launches) and (self._was_taken or not self.granted)
             self._ledger.add(name, number, Bucket.PLANNED if is_planned else waits, until_s)
 
     def grant(self, granted: bool, at_s: float) -> None:
         """The scheduler takes its nodes away, or gives them back."""
         if self.attempt is not None and not granted:
             self.attempt.terminate(at_s)
-        if granted and not self.granted:
+        if granted and not self.granted and not self._launches:
+            self.starts_s = max(self.starts_s, at_s)
+        elif granted and not self.granted:
             self.starts_s = max(self.starts_s, at_s + self.spec.launcher.restart_s)
             self._was_taken = True
         self.granted = granted

@@ -1,6 +1,7 @@
-"""The services that a job needs to start: names, the registry of models and data, sign-in. Who runs needs none of them.
+"""The services that a job needs to start: names, the registry of models and data, sign-in. Who runs needs none.
 
-A rank asks them once it has started, before it meets the others; each gives up after its own time, and its program ends.
+A rank asks them once it has started, before it meets the others; each gives up after its own time, and its program
+ends.
 """
 
 from __future__ import annotations

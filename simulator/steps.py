@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..telemetry.vocabulary import Op, Phase
 from .clock import to_ns
+from .corruption import Corruption, corrupted
 from .fabric import LATENCY_S
 from .mesh import Mesh
 from .noise import Draws, Noise, draw
@@ -86,6 +87,7 @@ class Steps:
     conditions: Callable[[int], Conditions]
     live: list[LiveStep] = field(default_factory=list)
     finished: list[Finished] = field(default_factory=list)
+    corruptions: list[Corruption] = field(default_factory=list)
     _programs: dict[tuple[bool, bool], tuple[StepProgram, list[StagePlan]]] = field(default_factory=dict)
 
     @property
@@ -105,6 +107,11 @@ class Steps:
             if place:
                 live.begin_s, live.device_s = self.live[place - 1].times.host_s, self.live[place - 1].times.device_s
             self._compute(live, place, processes)
+
+    def corrupt(self, rank: int, *, is_forward: bool, overflows: bool) -> None:
+        """The rank's device computes something wrongly in the step that comes next."""
+        step = self.live[-1].step + 1 if self.live else 0
+        self.corruptions.append(Corruption(rank=rank, step=step, is_forward=is_forward, overflows=overflows))
 
     def prune(self, before_ns: int, processes: Processes) -> None:
         """Forget steps of which everything has long been told."""
@@ -194,7 +201,7 @@ class Steps:
             step=step,
             program=program,
             plans=plans,
-            draws=draw(self.noise, program, step, *self.words),
+            draws=corrupted(draw(self.noise, program, step, *self.words), step, self.corruptions),
             conditions=self.conditions(step),
             begin_s=self.live[-1].times.host_s if self.live else self.begin_s,
             device_s=self.live[-1].times.device_s if self.live else self.begin_s,

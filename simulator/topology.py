@@ -21,7 +21,11 @@ _BUSES = ("1a", "3d", "4e", "5f", "9b", "bb", "cb", "db")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterShape:
-    """How many of each. Raises ValueError for what cannot be built."""
+    """How many of each. Raises ValueError for what cannot be built.
+
+    flows_per_spine: at full rate, that a spine forwards. has_static_routes: all that leaves a leaf takes one spine
+    (which a site knows then), not one by the hash of each flow.
+    """
 
     nodes: int
     gpus_per_node: int = 8
@@ -30,10 +34,12 @@ class ClusterShape:
     racks_per_supply: int = 2
     spines: int = 8
     data_servers: int = 8
+    flows_per_spine: float = float("inf")
+    has_static_routes: bool = False
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
-            if getattr(self, name) < 1:
+            if name != "has_static_routes" and getattr(self, name) < 1:
                 raise ValueError(f"a cluster needs at least one of {name}")
         if self.gpus_per_node > len(_BUSES):
             raise ValueError(f"a node has at most {len(_BUSES)} GPUs")
@@ -101,10 +107,13 @@ class Topology:
 
     def labels(self, node: int) -> dict[str, str]:
         """As a site's own table of places has them."""
-        return {
+        found = {
             "rack": f"rack-{int(self.rack_of_node[node]):04d}",
             "leaf": f"leaf-{int(self.leaf_of_node[node]):04d}",
             "pdu": f"pdu-{int(self.supply_of_node[node]):04d}",
             "storage": STORAGE,
             "service": CONTROL,
         }
+        if self.shape.has_static_routes:
+            found["spine"] = f"spine-{int(self.leaf_of_node[node]) % self.shape.spines:04d}"
+        return found

@@ -8,5 +8,14 @@ from . import compute, harmless, history, observer, process, services, shared
 from .fault import FaultKind
 
 CATALOGUE: Mapping[str, FaultKind] = {
-    kind.name: kind for kind in (*compute.KINDS, *process.KINDS, *shared.KINDS, *services.KINDS, *history.KINDS, *observer.KINDS, *harmless.KINDS)
+    kind.name: kind
+    for kind in (
+        *compute.KINDS,
+        *process.KINDS,
+        *shared.KINDS,
+        *services.KINDS,
+        *history.KINDS,
+        *observer.KINDS,
+        *harmless.KINDS,
+    )
 }

@@ -50,7 +50,25 @@ def bad_rollout(site: Site, kind: FaultKind) -> Planned:
     return Planned(changes=tuple(changes), truth=truth)
 
 
+def wrong_numbers(site: Site, kind: FaultKind) -> Planned:
+    """A GPU computes wrongly now and then: what goes bad are the numbers of whichever job has it."""
+    gpu = int(site.random.integers(0, site.topology.gpus))
+    change = Change(at_s=site.at_s, family="gpu", name="wrong_results", value=300.0, places=(gpu,))
+    node = site.topology.node_of_gpu(gpu)
+    truth = site.truth(
+        kind,
+        "node",
+        ("silent_corruption",),
+        job="",
+        nodes=(site.topology.node_name(node),),
+        devices=(site.topology.gpu_uuid(gpu),),
+        signs=("numeric_first_rank", "numeric_all"),
+    )
+    return Planned(changes=(change,), truth=truth)
+
+
 KINDS = (
     FaultKind("lemon_node", "J3", "jobs of several people fail on one node, in other words each time", lemon_node),
     FaultKind("bad_rollout", "J8", "a driver with a defect goes out to half of the nodes", bad_rollout),
+    FaultKind("wrong_numbers", "J9", "one GPU computes wrongly now and then, whichever job has it", wrong_numbers),
 )

@@ -1,4 +1,4 @@
-"""Faults of services that all jobs use: no room on the file system, a control service that is away, bursts of writes."""
+"""Faults of services that all jobs use: a file system without room, a control service that is away, bursts of writes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def service_away(site: Site, kind: FaultKind) -> Planned:
 
 
 def checkpoint_burst(site: Site, kind: FaultKind) -> Planned:
-    """The last job's checkpoints become ten times as large: while it writes one, all others' reads stand in the queue."""
+    """The last job's checkpoints become ten times as large: while it writes one, the others' reads stand in the queue."""
     culprit = site.jobs[-1]
     change = Change(at_s=site.at_s, family="program", name="save_bytes", value=10.0, job=culprit.name)
     truth = site.truth(
@@ -65,8 +65,15 @@ def checkpoint_burst(site: Site, kind: FaultKind) -> Planned:
 
 
 KINDS = (
-    FaultKind("filesystem_full", "J5", "the shared file system is full: each job's next checkpoint fails", filesystem_full),
+    FaultKind(
+        "filesystem_full", "J5", "the shared file system is full: each job's next checkpoint fails", filesystem_full
+    ),
     FaultKind("quota_used_up", "J5q", "the jobs' common quota is used up", quota_used_up),
     FaultKind("service_away", "J11", "a service that jobs need to start is away for 90 s", service_away),
-    FaultKind("checkpoint_burst", "J2", "one job's checkpoints fill the file servers' queues again and again", checkpoint_burst),
+    FaultKind(
+        "checkpoint_burst",
+        "J2",
+        "one job's checkpoints fill the file servers' queues again and again",
+        checkpoint_burst,
+    ),
 )

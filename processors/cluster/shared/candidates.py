@@ -141,10 +141,16 @@ def again(hit: Sequence[Trouble], troubles: Iterable[Trouble]) -> list[Trouble]:
     found = []
     for trouble in troubles:
         known = first.get(trouble.job)
-        if known is not None and known.id != trouble.id and known.attempt != trouble.attempt:
-            if (known.kind, known.error) == (trouble.kind, trouble.error):
-                found.append(trouble)
+        if known is None or known.attempt == trouble.attempt or known.kind != trouble.kind:
+            continue
+        if _first_words(known) == _first_words(trouble):
+            found.append(trouble)
     return found
+
+
+def _first_words(trouble: Trouble) -> str:
+    """Of how it ended: how many others said the same behind it differs from time to time."""
+    return trouble.error.partition(" | ")[0]
 
 
 def _kept(scene: Scene, candidate: Candidate) -> Candidate:

@@ -1,8 +1,8 @@
 """What fails by chance: so many times an hour where a resource is weak, at whoever uses it just then.
 
 A kernel that fails is an error of the process at its next call; one that computes wrongly is none (``corruption``). A
-word of memory that goes bad shows as whatever it was used for: a process that dies of a bad address, an instruction that
-is none, a batch that cannot be read.
+word of memory that goes bad shows as whatever it was used for: a process that dies of a bad address, an instruction
+that is none, a batch that cannot be read.
 """
 
 from __future__ import annotations

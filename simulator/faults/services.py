@@ -1,4 +1,4 @@
-"""Faults of services that all jobs use: a file system without room, a control service that is away, bursts of writes."""
+"""Faults of services that all jobs use: a file system without room, a control service away, bursts of writes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def service_away(site: Site, kind: FaultKind) -> Planned:
 
 
 def checkpoint_burst(site: Site, kind: FaultKind) -> Planned:
-    """The last job's checkpoints become ten times as large: while it writes one, the others' reads stand in the queue."""
+    """The last job's checkpoints become ten times as large: while it writes one, others' reads stand in the queue."""
     culprit = site.jobs[-1]
     change = Change(at_s=site.at_s, family="program", name="save_bytes", value=10.0, job=culprit.name)
     truth = site.truth(

@@ -22,7 +22,7 @@ from ..telemetry.vocabulary import EventName, ExitState, Phase
 from .clock import generator, ns, to_ns
 from .jobs import JobSpec
 from .node_agents import MOST_SLOTS, NodeAgents, NodeClocks, groups_of
-from .processes import SIGABRT, SIGKILL, SIGTERM, Processes
+from .processes import CAUGHT, SIGABRT, SIGKILL, SIGTERM, Processes
 from .propagate import Stop
 from .sensors import RankHere
 from .steps import Conditions, Steps
@@ -38,6 +38,8 @@ _ARRIVES_AFTER_S = 0.004
 _STOP_SEEN_AFTER_S = 0.45
 #: From an exception until the interpreter has gone.
 _UNWINDS_S = 0.6
+#: Of steps that will never begin, from when they would have.
+_NEVER_BEGUN_S = 1e8
 _SCRIPT = "/workspace/train.py"
 _BAD_INDEX = ("IndexError", "index 50304 is out of bounds for dimension 0 with size 50304")
 Ships = Callable[[float, str, list[Block | Event]], None]
@@ -79,7 +81,9 @@ class Attempt:
         pids = 4000 + 100 * number + np.arange(world) % per_node * 7
         self.processes = Processes(world, pids, started)
         joined = float(started.max()) + 3.0
-        self._joining, self._joined_s = started + 1.5, joined
+        #: By rank: when it asks for what it needs before it meets the others.
+        self.asks_s = started + 1.5
+        self._joined_s = joined
         begins = joined + (spec.restore_s if self.restored else 1.0) + random.uniform(0.0, 0.2, world)
         self.restores_s, self.first_step_s = joined, float(begins.max())
         phase = Phase.RESTORE if self.restored else Phase.INIT
@@ -212,6 +216,20 @@ class Attempt:
                 )
             yield int(self.node_of_rank[rank]), here
 
+    def at(self, at_s: float, act: Callable[[float], None]) -> None:
+        """``act`` is called with the time when it has come."""
+        self._at(at_s, act)
+
+    def never_meet(self) -> None:
+        """Some rank cannot come: no group is made, and no step begins."""
+        for node, told in self._behind.items():
+            self._behind[node] = [(at_s, event) for at_s, event in told if at_s < self._joined_s]
+        self.first_step_s += _NEVER_BEGUN_S
+        self.steps.begin_s = self.steps.begin_s + _NEVER_BEGUN_S
+        for live in self.steps.live[:1]:
+            live.begin_s = live.device_s = self.steps.begin_s
+        self.steps.recompute(self.processes)
+
     def set_clocks(self, wall_ns: Ints) -> None:
         """By node of the job; the nodes' agents look at the same arrays."""
         self._clocks.wall_ns[:] = wall_ns
@@ -237,7 +255,7 @@ class Attempt:
         for rank in range(mesh.world_size):
             node, at_s = int(self.node_of_rank[rank]), float(self.processes.started_s[rank])
             self._tell_before(EventName.RANK_STARTED, rank, at_s, self._started(rank))
-            for joined, when_s in ((False, float(self._joining[rank])), (True, self._joined_s)):
+            for joined, when_s in ((False, float(self.asks_s[rank])), (True, self._joined_s)):
                 attributes = {
                     "joined": joined,
                     "timeout_s": self.spec.recipe.timeout_s,
@@ -452,7 +470,7 @@ class Attempt:
             "phase": phase.name.lower(),
             "pid": int(processes.pid[rank]),
             "signal": signal,
-            "exit_state": int(ExitState.SIGNAL if signal == SIGABRT else state),
+            "exit_state": int(ExitState.SIGNAL if signal in CAUGHT else state),
             "exception": bool(processes.raised[rank]),
             "core": False,
         }

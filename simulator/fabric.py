@@ -1,7 +1,7 @@
 """The network: what each rank's groups get of ports, leaf uplinks and spines that all jobs share.
 
-Rings of groups that reach over several leaves are flows; each takes one spine by its hash (ECMP), and shares the uplink
-from its leaf to that spine with the others there.
+Rings of groups that reach over several leaves are flows; each takes one spine, by its hash (ECMP) or by the leaf's
+route, and shares the uplink from its leaf to that spine, and the spine, with the others there.
 """
 
 from __future__ import annotations
@@ -41,8 +41,11 @@ class Flows:
             leaves_of_group = np.bincount(pairs // topology.leaves, minlength=int(group.max()) + 1)
             crossing = pairs[leaves_of_group[pairs // topology.leaves] > 1]
             groups, leaves = crossing // topology.leaves, crossing % topology.leaves
-            spines = [zlib.crc32(f"{job}/{name}/{g}/{leaf}".encode()) % self._spines for g, leaf in
-                      zip(groups.tolist(), leaves.tolist(), strict=True)]  # fmt: skip
+            if topology.shape.has_static_routes:
+                spines = (leaves % self._spines).tolist()
+            else:
+                spines = [zlib.crc32(f"{job}/{name}/{g}/{leaf}".encode()) % self._spines for g, leaf in
+                          zip(groups.tolist(), leaves.tolist(), strict=True)]  # fmt: skip
             uplink = leaves * self._spines + np.array(spines, np.int64)
             self.by_dimension[name] = groups, uplink
 
@@ -59,6 +62,9 @@ def group_rates(
     leaf_up = resources.of("leaf", "capacity") * resources.of("leaf", "up")
     capacity = FLOWS_PER_UPLINK * np.outer(leaf_up, resources.of("spine", "capacity")).reshape(-1)
     share = np.minimum(1.0, capacity / np.maximum(load, 1e-9))
+    forwarded = load.reshape(topology.leaves, spines).sum(axis=0)
+    of_spine = topology.shape.flows_per_spine * resources.of("spine", "capacity") / np.maximum(forwarded, 1e-9)
+    share = np.minimum(share, np.tile(of_spine, topology.leaves))
     port = PORT_BYTES_PER_S * resources.of("port", "rate") * resources.of("gpu", "lanes")
     return {name: _of_job(flows, port, share, resources) for name, flows in jobs.items()}
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from .resources import Change
-from .topology import Topology
+from .topology import STORAGE, Topology
 
 #: The kernel tells of an NFS server, and of a blocked task, after so long.
 _NFS_TOLD_AFTER_S = 60.0
 _BLOCKED_TOLD_AFTER_S = 120.0
-MOUNT_PATH, MOUNT_SOURCE, MOUNT_SERVER = "/data", "nas-1:/export/data", "nas-1"
+MOUNT_PATH, MOUNT_SOURCE, MOUNT_SERVER = "/data", f"{STORAGE}:/export/data", STORAGE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ class Launcher:
     kills_all_s: until those of the other nodes do. lost_node_s: until they give up a node that says nothing any more.
     restart_s: from the last end to the next launch. peers_hear: share of the ranks that hear of a closed connection
     before they are ended (NCCL). moves: the scheduler gives it other nodes, or the same in another order, each time.
+    requeues: between two launches its nodes are given to others.
     """
 
     notices_s: float = 0.15
@@ -30,13 +31,14 @@ class Launcher:
     peers_hear: float = 0.3
     lost_node_s: float = 20.0
     moves: bool = False
+    requeues: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
     """nodes: where it runs, in the order of its ranks. spares: nodes that take the place of broken ones at a restart.
 
-    steps: after so many it is done; 0: it goes on.
+    steps: after so many it is done; 0: it goes on. priority: jobs of less have to make room for it.
     """
 
     name: str
@@ -49,6 +51,7 @@ class JobSpec:
     asked_s: float = 0.0
     start_s: float = 0.0
     steps: int = 0
+    priority: int = 0
     restore_s: float = 8.0
     run: str = ""
     owner: str = "team-a"

@@ -45,7 +45,8 @@ class Truth:
     """What a fault is, said by the fault itself. ranks: of ``job``, where it has some. devices: names.
 
     kinds: verdicts that tell it rightly, in the words of ``telemetry.vocabulary``; () none should be told.
-    culprit: the job whose doing it is, where it must be named. victims: jobs that suffer from it.
+    culprit: the job whose doing it is, where it must be named. victims: jobs that suffer from it. signs: verdicts on
+    single jobs that it fails first, as far as one may say before several have shown it: right, and not yet the answer.
     """
 
     fault: str
@@ -61,6 +62,7 @@ class Truth:
     condition: str = ""
     victims: tuple[str, ...] = ()
     culprit: str = ""
+    signs: tuple[str, ...] = ()
 
 
 @dataclass(kw_only=True)

@@ -17,7 +17,9 @@ Floats = NDArray[np.float64]
 _BEAT_NS = 50_000_000
 #: Of a rank's time that its process is on a core.
 _BUSY = 0.9
-SIGABRT, SIGKILL, SIGTERM = 6, 9, 15
+SIGILL, SIGABRT, SIGKILL, SIGSEGV, SIGTERM = 4, 6, 9, 11, 15
+#: Those that the instrumentation hears before the process is gone.
+CAUGHT = (SIGILL, SIGABRT, SIGSEGV)
 
 
 class Processes:
@@ -82,7 +84,7 @@ class Processes:
         lives_until = np.minimum(np.minimum(ended, np.where(is_stopped, stopped_since, NEVER)), at_ns)
         started = to_ns(self.started_s[ranks])
         said = np.where(self.raised[ranks], int(ExitState.EXCEPTION), int(ExitState.RUNNING))
-        said = np.where(self.signal[ranks] == SIGABRT, int(ExitState.SIGNAL), said)
+        said = np.where(np.isin(self.signal[ranks], CAUGHT), int(ExitState.SIGNAL), said)
         said = np.where((self.signal[ranks] == 0) & (self.exit_code[ranks] == 0), int(ExitState.NORMAL), said)
         return ProcessLook(
             pid=self.pid[ranks],

@@ -121,6 +121,10 @@ class Recipe:
     timeout_s: float = 600.0
     first_step_s: float = 8.0
 
+    def saves(self, step: int) -> bool:
+        """Whether this step of an attempt begins with a checkpoint."""
+        return bool(step and self.saves_every) and step % self.saves_every == 0
+
     def program(self, mesh: Mesh, *, saves: bool = False, evaluates: bool = False) -> StepProgram:
         stages = tuple(
             tuple(self._stage(mesh, stage, saves=saves, evaluates=evaluates)) for stage in range(mesh.pipeline)

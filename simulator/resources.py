@@ -55,6 +55,8 @@ PARAMETERS: tuple[Parameter, ...] = (
         ("clock_limit", Sort.RATE, 1.0, "share", "highest clock that is allowed"),
         ("lanes", Sort.RATE, 1.0, "share", "of its PCIe lanes that work"),
         ("nvlink", Sort.RATE, 1.0, "share", "of its NVLink rate"),
+        ("wrong_results", Sort.PROBABILITY, 0.0, "1/h", "of its kernels, which nobody notices"),
+        ("failures", Sort.PROBABILITY, 0.0, "1/h", "kernels that fail on it, whatever they compute"),
         ("memory", Sort.UP, 1.0, "", "its memory holds what is written (0: an uncorrectable error)"),
     ),
     *_of(
@@ -64,6 +66,8 @@ PARAMETERS: tuple[Parameter, ...] = (
         ("input", Sort.RATE, 1.0, "share", "pace of its loaders (disk, page cache, decoding)"),
         ("memory_bytes", Sort.CAPACITY, 2.0e12, "By", "its memory"),
         ("mount", Sort.UP, 1.0, "", "the mount of the shared file system answers here"),
+        ("memory_faults", Sort.PROBABILITY, 0.0, "1/h", "words of its memory that go bad under a process, unnoticed"),
+        ("release", Sort.CAPACITY, 0.0, "", "number of the GPU driver's release that it has"),
     ),
     *_of(
         "port",
@@ -83,6 +87,12 @@ PARAMETERS: tuple[Parameter, ...] = (
     ),
     *_of("data", ("capacity", Sort.RATE, 1.0, "share", "of what a data server can carry")),
     *_of(
+        "filesystem",
+        ("room_bytes", Sort.CAPACITY, 4.0e15, "By", "of the shared file system that are free"),
+        ("quota_bytes", Sort.CAPACITY, 4.0e15, "By", "that the jobs together may still take of it"),
+    ),
+    *_of("service", ("up", Sort.UP, 1.0, "", "a service that jobs need to start: names, registry, sign-in")),
+    *_of(
         "supply",
         ("power", Sort.RATE, 1.0, "share", "of the power that its racks may draw"),
         ("inlet_c", Sort.CAPACITY, 24.0, "Cel", "temperature of the air that its racks take in"),
@@ -101,6 +111,7 @@ PARAMETERS: tuple[Parameter, ...] = (
         "program",
         ("work", Sort.RATE, 1.0, "share", "compute per step"),
         ("bytes", Sort.RATE, 1.0, "share", "sent per step"),
+        ("save_bytes", Sort.RATE, 1.0, "share", "of a checkpoint"),
         ("metadata_ops", Sort.CAPACITY, 20.0, "1", "metadata operations per rank and step"),
         (
             "background_ops",
@@ -126,6 +137,8 @@ PARAMETERS: tuple[Parameter, ...] = (
         ("processes", Sort.UP, 1.0, "", "its process collector"),
     ),
 )
+#: The places of the family "service".
+SERVICES = ("names", "registry", "sign-in")
 #: Families of one job: their parameters are kept per job, and their places are ranks (or the job itself: 0).
 OF_JOBS = frozenset({"process", "program"})
 _BY_NAME: Mapping[tuple[str, str], Parameter] = MappingProxyType({(p.family, p.name): p for p in PARAMETERS})
@@ -139,7 +152,7 @@ class NotAParameter(ValueError):
 class Change:
     """From ``at_s`` on the parameter has this value at these places. The only thing that a fault may say.
 
-    places: GPU, node, port, leaf, spine, server, supply or rank numbers; () all. job: of families OF_JOBS.
+    places: GPU, node, port, leaf, spine, server, supply, service or rank numbers; () all. job: of families OF_JOBS.
     """
 
     at_s: float
@@ -174,6 +187,8 @@ class Resources:
             "spine": shape.spines,
             "metadata": 1,
             "data": shape.data_servers,
+            "filesystem": 1,
+            "service": len(SERVICES),
             "supply": topology.supplies,
             "agent": topology.nodes,
         }

@@ -45,13 +45,13 @@ class RunningJob:
         self._seed, self._topology, self._conditions, self._says = seed, topology, conditions, says
         self._clocks, self._is_usable, self._begins, self._ledger = clocks, is_usable, begins, ledger
         self._place(spec)
-        self._starts_s = spec.start_s
+        self.starts_s = spec.start_s
         self._launches = 0
         #: (rank, step of the run) whose batch makes the rank's code raise each time.
         self._bad_batches: list[tuple[int, int]] = []
         self._saved = 0  # steps of the whole run that a checkpoint holds
         self._booked = 0  # finished steps of this attempt that stand in the ledger
-        self._was_taken = False  # its nodes were, since its last launch
+        self._was_taken = self._was_pushed = False  # its nodes were, since its last launch; by another job
         self._done_s = np.inf  # when it had made all of its steps
         ledger.open(spec.name, spec.asked_s, gpus=spec.mesh.world_size)
 
@@ -59,13 +59,31 @@ class RunningJob:
     def is_running(self) -> bool:
         return self.attempt is not None
 
+    def is_due(self, until_s: float) -> bool:
+        """It is to be launched by then, and is not."""
+        waits = self.attempt is None and self.state is not State.ENDED and self.granted
+        return waits and self.starts_s < until_s
+
+    def holds(self, node: int) -> bool:
+        """Nobody else can have this node."""
+        if node not in self.spec.nodes:
+            return False
+        between = self.state is State.RESTARTING and self.granted and not self.spec.launcher.requeues
+        return self.attempt is not None or (between and not self._was_pushed)
+
+    def preempt(self, at_s: float) -> None:
+        """It has to leave its nodes to a job that comes first, and begins again when they are free."""
+        self._was_taken = self._was_pushed = True
+        if self.attempt is not None:
+            self.attempt.terminate(at_s)
+
     def advance(self, until_s: float) -> None:
         """Everything that happens by itself until then."""
         if self.attempt is None:
-            if self.state is State.ENDED or not self.granted or self._starts_s >= until_s:
+            if not self.is_due(until_s):
                 return
             if not self._replace_nodes():
-                self._starts_s = until_s
+                self.starts_s = until_s
                 return
             self._launch()
         assert self.attempt is not None
@@ -106,15 +124,17 @@ class RunningJob:
             self._ledger.add(name, number, Bucket.SHUTDOWN, min(self.attempt.ended_s, until_s))
         waits = Bucket.RESTARTING if self.state is State.RESTARTING else Bucket.QUEUED
         if self.state is not State.ENDED:
-            is_planned = self._was_taken or not self.granted
+            is_planned = bool(self._launches) and (self._was_taken or not self.granted)
             self._ledger.add(name, number, Bucket.PLANNED if is_planned else waits, until_s)
 
     def grant(self, granted: bool, at_s: float) -> None:
         """The scheduler takes its nodes away, or gives them back."""
         if self.attempt is not None and not granted:
             self.attempt.terminate(at_s)
-        if granted and not self.granted:
-            self._starts_s = max(self._starts_s, at_s + self.spec.launcher.restart_s)
+        if granted and not self.granted and not self._launches:
+            self.starts_s = max(self.starts_s, at_s)
+        elif granted and not self.granted:
+            self.starts_s = max(self.starts_s, at_s + self.spec.launcher.restart_s)
             self._was_taken = True
         self.granted = granted
 
@@ -146,12 +166,12 @@ class RunningJob:
     # --- attempts -----------------------------------------------------------------------------------------------------
     def _launch(self) -> None:
         waited = Bucket.QUEUED if not self._launches else Bucket.PLANNED if self._was_taken else Bucket.RESTARTING
-        self._was_taken = False
-        self._ledger.add(self.spec.name, max(self._launches - 1, 0), waited, self._starts_s)
+        self._was_taken = self._was_pushed = False
+        self._ledger.add(self.spec.name, max(self._launches - 1, 0), waited, self.starts_s)
         self.attempt = Attempt(
             self.spec,
             number=self._launches,
-            began_s=self._starts_s,
+            began_s=self.starts_s,
             steps_before=self._saved,
             seed=self._seed,
             cluster=self._topology.cluster,
@@ -183,11 +203,11 @@ class RunningJob:
         self._ledger.add(name, number, Bucket.STALLED, first_end_s)
         self._ledger.add(name, number, Bucket.SHUTDOWN, ended_s)
         self.attempt = None
-        if self._is_done or self._launches > self.spec.launcher.most_restarts:
+        if self._is_done or (self._launches > self.spec.launcher.most_restarts and not self._was_taken):
             self.state = State.ENDED
             return
         self.state = State.RESTARTING
-        self._starts_s = ended_s + self.spec.launcher.restart_s
+        self.starts_s = ended_s + self.spec.launcher.restart_s
 
     def _book(self) -> None:
         attempt = self.attempt

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from .clock import START_UNIX_NS, generator
 from .faults.catalogue import CATALOGUE
 from .faults.fault import FaultKind, Site
+from .histories import ROUND_S, ROUNDS, histories_of
 from .jobs import JobSpec, Launcher
 from .ledger import Truth
 from .mesh import mesh_for
@@ -104,6 +105,74 @@ def four_jobs(ranks: int, recipe: Recipe) -> Layout:
     return _side_by_side(ranks, recipe, 4)
 
 
+def saving_jobs(ranks: int, recipe: Recipe) -> Layout:
+    """As ``four_jobs``, with checkpoints every half minute, not all at the same time."""
+    return _one_after_the_other(four_jobs(ranks, replace(recipe, saves_every=12)), 6.0)
+
+
+def reading_jobs(ranks: int, recipe: Recipe) -> Layout:
+    """Four that read half of what the file servers can give; the last one saves now and then."""
+    layout = four_jobs(ranks, replace(recipe, input_bytes=400_000_000))
+    *readers, last = layout.jobs
+    return replace(layout, jobs=(*readers, replace(last, recipe=replace(last.recipe, saves_every=15))))
+
+
+def starting_jobs(ranks: int, recipe: Recipe) -> Layout:
+    """Four: the first two run, the others are launched while a service is away."""
+    layout = four_jobs(ranks, recipe)
+    starts_s = (0.0, 10.0, ONSET_S + 10.0, ONSET_S + 25.0)
+    return replace(
+        layout, jobs=tuple(replace(job, start_s=at_s) for job, at_s in zip(layout.jobs, starts_s, strict=True))
+    )
+
+
+def _one_after_the_other(layout: Layout, apart_s: float) -> Layout:
+    return replace(layout, jobs=tuple(replace(job, start_s=apart_s * place) for place, job in enumerate(layout.jobs)))
+
+
+def histories(ranks: int, recipe: Recipe) -> Layout:
+    """Jobs of some nodes each, one after the other on all nodes."""
+    topology, jobs = histories_of(ranks, recipe)
+    return Layout(topology=topology, jobs=jobs)
+
+
+def jobs_over_spines(ranks: int, recipe: Recipe) -> Layout:
+    """Four that exchange much, each under two leaf switches of its own: the first two send over one spine, the others
+    over another."""
+    nodes = ranks // 8
+    if ranks % 64:
+        raise ValueError(f"{ranks} ranks do not make 4 jobs under two leaf switches each")
+    each = nodes // 8
+    shape = ClusterShape(nodes=nodes, nodes_per_leaf=each, spines=2, flows_per_spine=6.0, has_static_routes=True)
+    heavy = replace(recipe, data_bytes=3 * recipe.data_bytes)
+    pairs = {"a": (0, 2), "c": (4, 6), "b": (1, 3), "d": (5, 7)}
+    jobs = tuple(
+        _job(name, tuple(range(one * each, (one + 1) * each)) + tuple(range(two * each, (two + 1) * each)), heavy)
+        for name, (one, two) in pairs.items()
+    )
+    # The fourth would be as much too many for the other spine.
+    return Layout(topology=Topology(shape=shape), jobs=jobs[:3])
+
+
+def preempting_jobs(ranks: int, recipe: Recipe) -> Layout:
+    """One on half of the nodes that goes before all others, two that may have these while it does not run, and one that
+    nobody disturbs. Raises ValueError for what is not a multiple of 32 ranks."""
+    nodes = ranks // 8
+    if ranks % 32:
+        raise ValueError(f"{ranks} ranks do not make jobs on a half and two quarters of the nodes")
+    half, quarter = nodes // 2, nodes // 4
+    first = _job("a", tuple(range(half)), replace(recipe, saves_every=8))
+    again = Launcher(requeues=True, restart_s=45.0, most_restarts=20)
+    filling = Launcher(restart_s=5.0, most_restarts=20)
+    jobs = (
+        replace(first, priority=1, launcher=again),
+        replace(_job("b", tuple(range(quarter)), recipe), start_s=5.0, launcher=filling),
+        replace(_job("c", tuple(range(quarter, half)), recipe), start_s=5.0, launcher=filling),
+        _job("d", tuple(range(half, nodes)), recipe),
+    )
+    return Layout(topology=Topology(shape=ClusterShape(nodes=nodes)), jobs=jobs)
+
+
 def moving_job(ranks: int, recipe: Recipe) -> Layout:
     """As ``one_job``; every launch has other nodes for its ranks."""
     layout = one_job(ranks, recipe)
@@ -167,6 +236,8 @@ def _side_by_side(ranks: int, recipe: Recipe, count: int) -> Layout:
     return Layout(topology=Topology(shape=ClusterShape(nodes=nodes)), jobs=jobs)
 
 
+#: What shows only over many jobs.
+_HISTORIES = ("lemon_node", "bad_rollout", "wrong_numbers")
 _LAYOUTS: dict[str, Callable[[int, Recipe], Layout]] = {
     "metadata_storm": four_jobs,
     "leaf_congested": crossing_jobs,
@@ -174,12 +245,21 @@ _LAYOUTS: dict[str, Callable[[int, Recipe], Layout]] = {
     "fabric_stalls": crossing_jobs,
     "power_capped": jobs_over_racks,
     "bad_batch": moving_job,
+    "filesystem_full": saving_jobs,
+    "quota_used_up": saving_jobs,
+    "service_away": starting_jobs,
+    "checkpoint_burst": reading_jobs,
+    "one_spine": jobs_over_spines,
+    "requeued_again": preempting_jobs,
+    **dict.fromkeys(_HISTORIES, histories),
 }
 #: Slow and common faults show later than a standstill does.
 _AFTER_S = {"uniform_regression": 120.0, "port_half_rate": 120.0, "metadata_storm": 150.0, "gpu_thermal": 120.0,
-            "leaf_congested": 150.0, "power_capped": 150.0, "bad_batch": 270.0}  # fmt: skip
+            "leaf_congested": 150.0, "power_capped": 150.0, "bad_batch": 270.0,
+            "service_away": 150.0, "checkpoint_burst": 180.0, "one_spine": 150.0, "requeued_again": 260.0,
+            **dict.fromkeys(_HISTORIES, (ROUNDS - 1) * ROUND_S)}  # fmt: skip
 #: The same step must come once more after a restart.
-_AT_S = {"bad_batch": 60.0}
+_AT_S = {"bad_batch": 60.0, "requeued_again": 60.0, "one_spine": 330.0, **dict.fromkeys(_HISTORIES, ROUND_S)}
 #: Two at once, each in a job of its own: neither may explain the other.
 _PAIRS = (("process_killed", "never_enters"), ("gpu_off_the_bus", "process_stopped"), ("exception", "gpu_clock_locked"))
 #: Beside what is wrong stands what looks so and is not.

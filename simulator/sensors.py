@@ -34,6 +34,7 @@ from .fabric import PORT_BYTES_PER_S
 from .hardware import MOUNT_PATH, MOUNT_SERVER, MOUNT_SOURCE, DriverWord, Hardware, KernelLine
 from .heat import Heat
 from .resources import Resources
+from .storage import LIMIT_BYTES
 from .topology import Topology
 
 #: Seconds between two looks, as the collectors have them.
@@ -104,9 +105,10 @@ class NodeSensors:
         mono_ns: int,
         wall_ns: int,
         offset_s: float,
-        metadata_ops: Callable[[], float],
+        operations: Mapping[str, Callable[[], float]],
+        room_bytes: Callable[[], float],
     ) -> None:
-        """metadata_ops: that the node has asked of the shared file system so far."""
+        """operations: by kind, that the node has asked of the shared file system so far. room_bytes: left on it."""
         self.node, self.name = node, topology.node_name(node)
         self._topology, self._resources, self._heat, self._hardware = topology, resources, heat, hardware
         self._mono_ns, self._wall_ns = mono_ns, wall_ns
@@ -128,9 +130,10 @@ class NodeSensors:
         self._kernel = KernelEvents()
         self._network = NetworkCollector(look=self._ports, statistics=None)
         self._telemetry = _Telemetry()
-        self._metadata_ops = metadata_ops
+        self._operations, self._room_bytes = operations, room_bytes
         self._offset_ns = wall_ns - mono_ns  # of its wall clock, when it was last looked at
         self._is_placed = False
+        self._release = ""
         self._ranks: dict[int, RankHere] = {}
         self._placed: set[tuple[int, str]] = set()
         self._held: dict[int, int] = {}  # looks in a row that found this pid held
@@ -184,6 +187,7 @@ class NodeSensors:
             ]
             self._see("collectors", Collected(points=points))
         self._place_node(until_s)
+        self._look_release(until_s)
         self._place_ranks(until_s)
         if self._telemetry.seen:
             self._reports.turn()
@@ -271,13 +275,22 @@ class NodeSensors:
         age_ns = ns(age_s) if age_s >= _LATE_S else 0
         if age_ns:
             happenings.append(late_probe(_MOUNT, "stat", age_ns, now))
-        asked = Point(
-            name="whichrank.nfs.operations",
-            value=float(int(self._metadata_ops())),
-            attributes={"system.filesystem.mountpoint": MOUNT_PATH, "whichrank.storage.operation": "metadata"},
-            time_ns=now.wall_ns,
-        )
-        return Collected(points=(probe_age(_MOUNT, age_ns, now), asked), happenings=happenings)
+        points = [probe_age(_MOUNT, age_ns, now)]
+        for kind, asked in self._operations.items():
+            about = {"system.filesystem.mountpoint": MOUNT_PATH, "whichrank.storage.operation": kind}
+            name = "whichrank.nfs.operations"
+            points.append(Point(name=name, value=float(int(asked())), attributes=about, time_ns=now.wall_ns))
+        if answers:
+            points += self._space(now)
+        return Collected(points=points, happenings=happenings)
+
+    def _space(self, now: Moment) -> Iterator[Point]:
+        about = {"system.filesystem.mountpoint": MOUNT_PATH, "system.filesystem.type": _MOUNT.fstype}
+        free = min(self._room_bytes(), LIMIT_BYTES)
+        yield Point(name="system.filesystem.limit", value=LIMIT_BYTES, attributes=about, time_ns=now.wall_ns)
+        for state, value in (("free", free), ("used", LIMIT_BYTES - free)):
+            of_state = {**about, "system.filesystem.state": state}
+            yield Point(name="system.filesystem.usage", value=value, attributes=of_state, time_ns=now.wall_ns)
 
     def _look_host(self, at_s: float) -> Collected:
         now = self._moment(at_s)
@@ -349,6 +362,24 @@ class NodeSensors:
         labels = self._topology.labels(self.node)
         told = Happening(name=EventName.NODE_TOPOLOGY, time_ns=now.wall_ns, mono_ns=now.mono_ns, attributes=labels)
         self._see("topology", Collected(happenings=(told,)))
+
+    def _look_release(self, at_s: float) -> None:
+        """The driver's release: told at the first look, and when it is another."""
+        release = self._topology.driver_release(int(self._resources.of("host", "release")[self.node]))
+        if release == self._release:
+            return
+        now = self._moment(at_s)
+        attributes = {
+            "what": "nvidia_driver",
+            "old": self._release,
+            "new": release,
+            "where": "",
+            "baseline": not self._release,
+            "while_away": False,
+        }
+        self._release = release
+        told = Happening(name=EventName.CHANGE, time_ns=now.wall_ns, mono_ns=now.mono_ns, attributes=attributes)
+        self._see("versions", Collected(happenings=(told,)))
 
     def _place_ranks(self, at_s: float) -> None:
         """Whose process is on which GPU: told once of each."""

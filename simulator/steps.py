@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..telemetry.vocabulary import Op, Phase
 from .clock import to_ns
+from .corruption import Corruption, corrupted
 from .fabric import LATENCY_S
 from .mesh import Mesh
 from .noise import Draws, Noise, draw
@@ -87,6 +88,7 @@ class Steps:
     conditions: Callable[[int], Conditions]
     live: list[LiveStep] = field(default_factory=list)
     finished: list[Finished] = field(default_factory=list)
+    corruptions: list[Corruption] = field(default_factory=list)
     _programs: dict[tuple[bool, bool], tuple[StepProgram, list[StagePlan]]] = field(default_factory=dict)
 
     @property
@@ -106,6 +108,11 @@ class Steps:
             if place:
                 live.begin_s, live.device_s = self.live[place - 1].times.host_s, self.live[place - 1].times.device_s
             self._compute(live, place, processes)
+
+    def corrupt(self, rank: int, *, is_forward: bool, overflows: bool) -> None:
+        """The rank's device computes something wrongly in the step that comes next."""
+        step = self.live[-1].step + 1 if self.live else 0
+        self.corruptions.append(Corruption(rank=rank, step=step, is_forward=is_forward, overflows=overflows))
 
     def prune(self, before_ns: int, processes: Processes) -> None:
         """Forget steps of which everything has long been told."""
@@ -188,14 +195,14 @@ class Steps:
     def _begin(self, processes: Processes) -> None:
         step = self.live[-1].step + 1 if self.live else 0
         recipe = self.recipe
-        saves = bool(step and recipe.saves_every) and step % recipe.saves_every == 0
+        saves = recipe.saves(step)
         evaluates = bool(step and recipe.evaluates_every) and step % recipe.evaluates_every == 0
         program, plans = self._program(saves, evaluates)
         live = LiveStep(
             step=step,
             program=program,
             plans=plans,
-            draws=draw(self.noise, program, step, *self.words),
+            draws=corrupted(draw(self.noise, program, step, *self.words), step, self.corruptions),
             conditions=self.conditions(step),
             begin_s=self.live[-1].times.host_s if self.live else self.begin_s,
             device_s=self.live[-1].times.device_s if self.live else self.begin_s,
@@ -368,3 +375,25 @@ def saved_steps(finished: Sequence[Finished], live: Sequence[LiveStep], now_s: f
     saved = [each.step for each in finished if each.save_s > 0.0]
     saved += [each.step for each in live if edges_s(each.program, each.times, Phase.CHECKPOINT)[1] <= now_s]
     return max(saved, default=0)
+
+
+def saves_of(live: LiveStep) -> tuple[Floats, Floats]:
+    """By rank, when it begins to write its part of a checkpoint in this step, and has written it; inf: never."""
+    began = np.full(live.program.mesh.world_size, np.inf)
+    ended = began.copy()
+    for stage, operations in enumerate(live.program.stages):
+        for place, operation in enumerate(operations):
+            if operation.does is Does.SAVE:
+                ranks = live.program.mesh.stage(stage)
+                began[ranks], ended[ranks] = live.times.began[stage][place], live.times.ended[stage][place]
+    return began, ended
+
+
+def saving_ranks(steps: Sequence[LiveStep], now_s: float) -> NDArray[np.bool_]:
+    """By rank, whether it writes a checkpoint then. Of an attempt that has begun no step: one False."""
+    saving = np.zeros(steps[0].program.mesh.world_size if steps else 1, bool)
+    for live in steps:
+        if _has(live, Phase.CHECKPOINT):
+            began, ended = saves_of(live)
+            saving |= (began <= now_s) & (now_s < ended)
+    return saving

@@ -10,32 +10,38 @@ from .resources import Resources
 #: What the servers were bought for, by GPU of the cluster.
 METADATA_OPS_PER_S_AND_GPU = 40.0
 DATA_BYTES_PER_S_AND_GPU = 4e8
+#: Its whole size.
+LIMIT_BYTES = 5e15
+#: What one read or write of a client carries.
+TRANSFER_BYTES = 1e6
 METADATA_SERVICE_S = 5e-4
 #: Beyond this a queue is as long as those who stand in it, not as its formula says.
 MOST_UTILISATION = 0.95
-#: Operations that one rank's loader has under way at once.
-IN_FLIGHT = 4
+#: Operations that one rank's loader has under way at once, and writes of one rank that saves.
+IN_FLIGHT, WRITES_IN_FLIGHT = 4, 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
     """Of one job, as it would be if nothing were slow. clients: ranks that ask. background_ops: that each has under way
-    all the time, whatever its steps do."""
+    all the time, whatever its steps do. savers: ranks that write a checkpoint now."""
 
     clients: int
     metadata_ops_per_step: float
     step_s: float
     bytes_per_s: float
     background_ops: float = 0.0
-    save_bytes_per_s: float = 0.0
+    savers: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageState:
-    """metadata_s: what one operation takes. bytes_per_s: what one client gets at most."""
+    """metadata_s: what one operation takes. bytes_per_s, save_bytes_per_s: what one client that reads, or that writes a
+    checkpoint, gets at most."""
 
     metadata_s: float
     bytes_per_s: float
+    save_bytes_per_s: float
     utilisation: float
 
 
@@ -51,10 +57,15 @@ def storage_state(demands: Iterable[Demand], resources: Resources, gpus: int) ->
         queue = never_idle + sum(demand.clients * min(demand.metadata_ops_per_step, IN_FLIGHT) for demand in demands)
         metadata_s = max(metadata_s, queue / capacity)
     clients = sum(demand.clients for demand in demands) or 1
+    savers = sum(demand.savers for demand in demands)
     total = DATA_BYTES_PER_S_AND_GPU * gpus * max(float(resources.of("data", "capacity").mean()), 1e-6)
-    busy = sum(demand.clients * (demand.bytes_per_s + demand.save_bytes_per_s) for demand in demands)
+    busy = sum(demand.clients * demand.bytes_per_s for demand in demands)
+    # First come, first served: a client's share is that of its requests among all that wait.
+    waiting = (clients - savers) * IN_FLIGHT + savers * WRITES_IN_FLIGHT
+    alone = total / max(clients, busy / DATA_BYTES_PER_S_AND_GPU)
     return StorageState(
         metadata_s=metadata_s,
-        bytes_per_s=total / max(clients, busy / (DATA_BYTES_PER_S_AND_GPU)),
+        bytes_per_s=min(alone, total * IN_FLIGHT / waiting) if savers else alone,
+        save_bytes_per_s=total * WRITES_IN_FLIGHT / waiting if savers else alone,
         utilisation=utilisation,
     )

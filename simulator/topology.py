@@ -12,12 +12,20 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+#: The one file server, and the one place of the services that jobs need to start.
+STORAGE, CONTROL = "nas-1", "control-1"
+#: Of the GPU driver, one after the other.
+_DRIVERS = ("580.65.06", "580.82.07")
 _BUSES = ("1a", "3d", "4e", "5f", "9b", "bb", "cb", "db")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterShape:
-    """How many of each. Raises ValueError for what cannot be built."""
+    """How many of each. Raises ValueError for what cannot be built.
+
+    flows_per_spine: at full rate, that a spine forwards. has_static_routes: all that leaves a leaf takes one spine
+    (which a site knows then), not one by the hash of each flow.
+    """
 
     nodes: int
     gpus_per_node: int = 8
@@ -26,10 +34,12 @@ class ClusterShape:
     racks_per_supply: int = 2
     spines: int = 8
     data_servers: int = 8
+    flows_per_spine: float = float("inf")
+    has_static_routes: bool = False
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
-            if getattr(self, name) < 1:
+            if name != "has_static_routes" and getattr(self, name) < 1:
                 raise ValueError(f"a cluster needs at least one of {name}")
         if self.gpus_per_node > len(_BUSES):
             raise ValueError(f"a node has at most {len(_BUSES)} GPUs")
@@ -91,10 +101,19 @@ class Topology:
     def port_name(self, port: int) -> str:
         return f"mlx5_{port % self.shape.gpus_per_node}/1"
 
+    @staticmethod
+    def driver_release(number: int) -> str:
+        return _DRIVERS[number]
+
     def labels(self, node: int) -> dict[str, str]:
         """As a site's own table of places has them."""
-        return {
+        found = {
             "rack": f"rack-{int(self.rack_of_node[node]):04d}",
             "leaf": f"leaf-{int(self.leaf_of_node[node]):04d}",
             "pdu": f"pdu-{int(self.supply_of_node[node]):04d}",
+            "storage": STORAGE,
+            "service": CONTROL,
         }
+        if self.shape.has_static_routes:
+            found["spine"] = f"spine-{int(self.leaf_of_node[node]) % self.shape.spines:04d}"
+        return found

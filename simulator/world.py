@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 
 from ..telemetry.records import Block, Event
 from ..telemetry.topics import TOPIC_BLOCKS
+from .allocation import Allocation
 from .attempt import FLUSH_S
 from .clock import START_UNIX_NS, generator
 from .fabric import group_rates
 from .hardware import Hardware
+from .hazards import Hazards
 from .heat import Heat
 from .jobs import JobSpec
 from .ledger import Ledger, Truth
@@ -26,14 +28,18 @@ from .node_agents import NodeClocks
 from .pipe import Pipe
 from .reactions import RANK_BYTES, begin, is_usable, react
 from .resources import Change, Resources, Schedule
+from .room import Room
 from .running_job import RunningJob
 from .sensors import NodeSensors, RankHere
-from .steps import Conditions
-from .storage import IN_FLIGHT, Demand, StorageState, storage_state
+from .services import ask_services
+from .steps import Conditions, saving_ranks
+from .storage import IN_FLIGHT, TRANSFER_BYTES, Demand, StorageState, storage_state
 from .topology import Topology
 
 #: A batch that is ready costs this much to be taken.
 HANDOVER_S = 0.03
+#: Of the shared file system, that a node's client counts.
+OPERATIONS = ("metadata", "read", "write")
 #: Share of the time that a job's rings send.
 _TRAFFIC = 0.3
 
@@ -82,8 +88,9 @@ class World:
         self.planned = tuple(changes)
         self._schedule = Schedule(changes)
         self.hardware = Hardware(topology=topology)
-        #: By node: metadata operations that it has asked for so far.
-        self._metadata_ops = np.zeros(nodes)
+        #: By kind, by node: operations that it has asked of the shared file system so far.
+        self._operations = {kind: np.zeros(nodes) for kind in OPERATIONS}
+        self.room = Room(self.resources)
         offsets = random.uniform(0.0, 60.0, nodes)
         self._sensors = [
             NodeSensors(
@@ -95,7 +102,8 @@ class World:
                 mono_ns=int(self.clocks.mono_ns[node]),
                 wall_ns=int(self.clocks.wall_ns[node]),
                 offset_s=float(offsets[node]),
-                metadata_ops=partial(self._metadata_ops.item, node),
+                operations={kind: partial(asked.item, node) for kind, asked in self._operations.items()},
+                room_bytes=partial(self.room.left, "room_bytes"),
             )
             for node in range(nodes if senses else 0)
         ]
@@ -111,11 +119,12 @@ class World:
                 conditions=partial(self._conditions, spec.name),
                 says=partial(self._hear, spec.name),
                 ledger=self.ledger,
-                is_usable=partial(is_usable, topology=topology, resources=self.resources),
-                begins=partial(begin, resources=self.resources),
+                is_usable=partial(self._is_usable, spec.name),
+                begins=self._begin,
             )
             for spec in jobs
         ]
+        self._allocation, self._hazards = Allocation(self.jobs), Hazards(self.resources, seed)
         self._by_name = {job.spec.name: job for job in self.jobs}
         self._true_wall_ns = self.clocks.wall_ns.copy()
         self._rates: tuple[object, dict[str, dict[str, NDArray[np.float64]]]] = (None, {})
@@ -132,10 +141,14 @@ class World:
                 self.resources.apply(change)
                 self._set_clocks(change)
                 self.hardware.changed(change)
+                self.room.changed(change)
                 for job in self.jobs:
                     react(job, change, self.topology, self.resources)
+            self._allocation.make_room(begin_s, end_s)
             for job in self.jobs:
                 job.advance(end_s)
+            self._hazards.strike(self.jobs, begin_s, end_s)
+            self._serve_writes(end_s)
             self.heat.advance(FLUSH_S, self._busy())
             self._ask_storage(FLUSH_S)
             sent: list[Sent] = []
@@ -163,9 +176,27 @@ class World:
             if job.attempt is not None:
                 job.attempt.set_clocks(wall_ns[list(job.spec.nodes)])
 
+    def _is_usable(self, job: str, node: int) -> bool:
+        return is_usable(node, self.topology, self.resources) and self._allocation.is_free(node, job)
+
+    def _begin(self, job: RunningJob) -> None:
+        begin(job, self.resources)
+        assert job.attempt is not None
+        ask_services(job.attempt, self.resources)
+
+    def _serve_writes(self, until_s: float) -> None:
+        for job in self.jobs:
+            if job.attempt is not None:
+                self.room.serve(job.spec.name, job.attempt, self._save_bytes(job), until_s)
+
+    def _save_bytes(self, job: RunningJob) -> float:
+        """Of a rank's part of a checkpoint."""
+        share = float(self.resources.of("program", "save_bytes", job.spec.name)[0])
+        return job.spec.recipe.save_bytes_per_rank * share
+
     def _ask_storage(self, seconds: float) -> None:
         """What the clients' counters will say of it."""
-        metadata_s = self._storage().metadata_s
+        storage = self._storage()
         for job in self.jobs:
             if job.attempt is None:
                 continue
@@ -173,9 +204,16 @@ class World:
                 float(self.resources.of("program", name, job.spec.name)[0])
                 for name in ("metadata_ops", "background_ops")
             )
-            each = ops / job.spec.recipe.step_s + background / metadata_s
+            recipe, nodes = job.spec.recipe, job.node_of_rank
             running = job.attempt.processes.alive & (job.attempt.processes.started_s < self.now_s)
-            np.add.at(self._metadata_ops, job.node_of_rank[running], each * seconds)
+            each = {
+                "metadata": ops / recipe.step_s + background / storage.metadata_s,
+                "read": recipe.input_bytes / recipe.step_s / TRANSFER_BYTES,
+            }
+            for kind, rate in each.items():
+                np.add.at(self._operations[kind], nodes[running], rate * seconds)
+            saving = running & saving_ranks(job.attempt.steps.live, self.now_s)
+            np.add.at(self._operations["write"], nodes[saving], storage.save_bytes_per_s / TRANSFER_BYTES * seconds)
 
     def _sense(self, until_s: float, sent: list[Sent]) -> None:
         """The collectors of all nodes."""
@@ -226,7 +264,10 @@ class World:
         speed = resources.of("gpu", "speed") * resources.of("gpu", "clock_limit") * self.heat.speed
         work = float(resources.of("program", "work", name)[0])
         cpu = np.maximum(resources.of("host", "cpu")[nodes], 1e-3)
-        recipe, storage = job.spec.recipe, self._storage()
+        recipe = job.spec.recipe
+        # It reads before or after it saves, not beside it.
+        storage = self._storage(but=name)
+        saving = self._storage(but=name, savers=gpus.size) if recipe.saves(step) else storage
         fetch_s = recipe.input_s / np.maximum(cpu * resources.of("host", "input")[nodes], 1e-3)
         ops = float(resources.of("program", "metadata_ops", name)[0])
         fetch_s = fetch_s + ops / min(max(ops, 1.0), IN_FLIGHT) * storage.metadata_s
@@ -239,7 +280,7 @@ class World:
             launch_pace=1.0 / cpu,
             # One batch is fetched while the last one is worked on.
             input_s=HANDOVER_S / lanes + np.maximum(fetch_s - recipe.step_s, 0.0),
-            save_s=recipe.save_bytes_per_rank / storage.bytes_per_s + np.zeros(gpus.size),
+            save_s=self._save_bytes(job) / saving.save_bytes_per_s + np.zeros(gpus.size),
             rate={dimension: rate / sends for dimension, rate in self._group_rates()[name].items()},
             differs=branch > 0 if branch.any() else None,
         )
@@ -248,12 +289,12 @@ class World:
         running = {job.spec.name: job.flows for job in self.jobs if job.is_running}
         key = (self.resources.version, tuple(running))
         if self._rates[0] != key:
-            everyone = {job.spec.name: job.flows for job in self.jobs}
-            traffic = {name: _TRAFFIC if name in running else 0.0 for name in everyone}
-            self._rates = key, group_rates(everyone, self.resources, self.topology, traffic)
+            traffic = dict.fromkeys(running, _TRAFFIC)
+            self._rates = key, group_rates(running, self.resources, self.topology, traffic)
         return self._rates[1]
 
-    def _storage(self) -> StorageState:
+    def _storage(self, *, but: str = "", savers: int = 0) -> StorageState:
+        """As it is now. but, savers: this job's ranks that save are so many, whatever they do now."""
         demands = [
             Demand(
                 clients=job.spec.mesh.world_size,
@@ -261,11 +302,16 @@ class World:
                 background_ops=float(self.resources.of("program", "background_ops", job.spec.name)[0]),
                 step_s=job.spec.recipe.step_s,
                 bytes_per_s=job.spec.recipe.input_bytes / job.spec.recipe.step_s,
+                savers=savers if job.spec.name == but else _savers(job, self.now_s),
             )
             for job in self.jobs
             if job.is_running
         ]
         return storage_state(demands, self.resources, self.topology.gpus)
+
+
+def _savers(job: RunningJob, now_s: float) -> int:
+    return int(saving_ranks(job.attempt.steps.live, now_s).sum()) if job.attempt is not None else 0
 
 
 def _add(sent: list[Sent], job: str, at_s: float, node: str, payloads: list[Block | Event]) -> None:

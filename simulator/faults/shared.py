@@ -104,7 +104,44 @@ def fabric_stalls(site: Site, kind: FaultKind) -> Planned:
     )
 
 
+def one_spine(site: Site, kind: FaultKind) -> Planned:
+    """The scheduler lets the second job begin: what it exchanges takes the spine that the first one's takes, too."""
+    first, second = site.jobs[:2]
+    changes = tuple(
+        Change(at_s=at_s, family="program", name="granted", value=granted, job=second.name)
+        for at_s, granted in ((0.0, 0.0), (site.at_s, 1.0))
+    )
+    spine = site.topology.labels(first.nodes[0])["spine"]
+    truth = site.truth(kind, "switch", ("link_contention",), job=first.name, devices=(spine,), victims=(second.name,))
+    return Planned(changes=changes, truth=truth)
+
+
+def requeued_again(site: Site, kind: FaultKind) -> Planned:
+    """The first job goes before all others, and fails at one step at each start: whoever has its nodes then must go."""
+    first = site.jobs[0]
+    change = Change(
+        at_s=site.at_s, family="process", name="bad_batch", value=1.0, places=(site.any_rank(),), job=first.name
+    )
+    nodes = set(first.nodes)
+    truth = site.truth(
+        kind,
+        "job",
+        ("preemption_cascade",),
+        culprit=first.name,
+        victims=tuple(job.name for job in site.jobs[1:] if nodes & set(job.nodes)),
+        signs=("rank_raised", "planned_stop"),
+    )
+    return Planned(changes=(change,), truth=truth)
+
+
 KINDS = (
+    FaultKind("one_spine", "J7", "two jobs exchange over one spine, which is enough for either alone", one_spine),
+    FaultKind(
+        "requeued_again",
+        "J12",
+        "a job that goes before others fails at each start; they are pushed out",
+        requeued_again,
+    ),
     FaultKind("leaf_congested", "J6", "a leaf switch loses nearly all of its uplinks", leaf_congested),
     FaultKind("leaf_lost", "J6l", "a leaf switch loses its power", leaf_lost),
     FaultKind("power_capped", "J10", "a power supply gives its racks a third less than they draw", power_capped),

@@ -161,6 +161,8 @@ def _answers(asked: Sequence[Mapping[str, Any]], stories: Sequence[Story]) -> li
         mine = {n for n, fault in enumerate(asked) if concerns(fault, story) and is_right(fault, story, among=3)}
         if mine and mine <= answered:
             continue  # the same again
+        if not mine and any(concerns(fault, story) and story.kind in fault.get("signs", ()) for fault in asked):
+            continue  # one job's part of what shows only over several
         answered |= mine
         counted.append(story)
     counted = counted[: len(asked)]

@@ -23,7 +23,7 @@ from .judged import judge
 
 SIMULATOR = Path(__file__).parents[2] / "simulator"
 #: What a fault may know of the simulator: where things are, what a change is, how the truth is written down.
-MAY_KNOW = {"resources": {"Change"}, "topology": {"Topology"}, "jobs": {"JobSpec"}, "ledger": {"Truth"}}
+MAY_KNOW = {"resources": {"Change", "SERVICES"}, "topology": {"Topology"}, "jobs": {"JobSpec"}, "ledger": {"Truth"}}
 MAY_IMPORT = {"__future__", "collections.abc", "dataclasses", "numpy"}
 
 

@@ -107,6 +107,8 @@ def fits(rule: Rule, trouble: Trouble) -> bool:
         return False
     if rule.phases and trouble.phase and trouble.phase not in rule.phases:
         return False
+    if rule.attribute == "storage" and rule.family != "full" and any(_speaks_of(r, trouble) for r in rules_of("full")):
+        return False  # who finds no room has had an answer: it is not slow
     if trouble.kind in _CRASHES and rule.errors is not None:
         return bool(rule.errors.search(trouble.error) or rule.errors.search(own.get("condition", "")))
     return True
@@ -131,6 +133,24 @@ def together(rule: Rule, troubles: Iterable[Trouble]) -> list[Trouble]:
         if len(window) >= len(best):
             best = window
     return list(best.values())
+
+
+def again(hit: Sequence[Trouble], troubles: Iterable[Trouble]) -> list[Trouble]:
+    """What jobs that were hit met once more, in the same words: a restart that fails of the same is no other cause."""
+    first = {t.job: t for t in hit}
+    found = []
+    for trouble in troubles:
+        known = first.get(trouble.job)
+        if known is None or known.attempt == trouble.attempt or known.kind != trouble.kind:
+            continue
+        if _first_words(known) == _first_words(trouble):
+            found.append(trouble)
+    return found
+
+
+def _first_words(trouble: Trouble) -> str:
+    """Of how it ended: how many others said the same behind it differs from time to time."""
+    return trouble.error.partition(" | ")[0]
 
 
 def _kept(scene: Scene, candidate: Candidate) -> Candidate:
@@ -186,7 +206,8 @@ def _at_place(scene: Scene, rule: Rule, value: Value, hit: Sequence[Trouble], mo
     jobs = {t.job for t in hit}
     against, exposed = _well(scene, rule, value, jobs, onset)
     signs = scene.memory.signs_of(value[1], rule.signs, onset, rule.window_s)
-    covers = {t.id: hit_by(rule, t) + (scene.place(t, value) or 0.0) for t in hit}
+    covers = {t.id: 0.0 for t in again(hit, scene.fitting(rule))}  # once more says no more
+    covers |= {t.id: hit_by(rule, t) + (scene.place(t, value) or 0.0) for t in hit}
     return Candidate(
         rule=rule,
         value=value[1],
@@ -271,7 +292,7 @@ def _full(scene: Scene) -> Iterable[Candidate]:
             yield Candidate(
                 **{n: getattr(plain, n) for n in Candidate.__slots__ if n not in ("against", "covers")},
                 against=0.0,  # who does not write now is well on a full file system
-                covers={t.id: math.log(rule.p1 / (CHANCE / 4)) for t in hit},
+                covers={**plain.covers, **{t.id: math.log(rule.p1 / (CHANCE / 4)) for t in hit}},
             )
 
 

@@ -16,9 +16,10 @@ LONGEST_HISTORY = 512
 WARM_UP_STEPS = 10
 STEPS_BEFORE = 50
 STEPS_AFTER = 40
-#: What stands out so far is told after fewer steps; what is so large besides, after as few as take half a minute.
+#: What stands out so far is told after fewer steps.
 CLEAR_SIGNIFICANCE, CLEAR_STEPS_AFTER = 12.0, 24
-PLAIN_SIGNIFICANCE, PLAIN_RATIO, PLAIN_STEPS_AFTER = 20.0, 1.25, 12
+#: What stands out so far and is so large, too: after as few as take half a minute, in jobs that have just begun as well.
+PLAIN_SIGNIFICANCE, PLAIN_RATIO, PLAIN_STEPS_BEFORE, PLAIN_STEPS_AFTER = 20.0, 1.25, 32, 12
 NS_BEFORE = 20_000_000_000
 NS_AFTER = 30_000_000_000
 #: Ten percent are to be told; their estimate may come out a little lower.
@@ -57,17 +58,17 @@ class PaceChange:
 
 def find_pace_change(steps: np.ndarray, begin_ns: np.ndarray, pace_ns: np.ndarray) -> PaceChange | None:
     """All (n,), in order. pace_ns: step time without the excess of the slowest rank."""
-    if pace_ns.size < STEPS_BEFORE + PLAIN_STEPS_AFTER:
+    if pace_ns.size < PLAIN_STEPS_BEFORE + PLAIN_STEPS_AFTER:
         return None
     pace = np.log(np.maximum(pace_ns, 1).astype(np.float64))
     change = _most_likely_change(pace)
     before, after = pace[:change], pace[change:]
-    if before.size < STEPS_BEFORE or after.size < PLAIN_STEPS_AFTER:
+    if before.size < PLAIN_STEPS_BEFORE or after.size < PLAIN_STEPS_AFTER:
         return None
     if int(pace_ns[:change].sum()) < NS_BEFORE or int(pace_ns[change:].sum()) < NS_AFTER:
         return None
     rise = float(median(after) - median(before))
-    smallest, asked = _asked(after.size)
+    smallest, asked = _asked(before.size, after.size)
     if rise < np.log(smallest) or rise < asked * _noise_of_difference(before, after):
         return None
     if np.quantile(after, 0.3) < np.quantile(before, 0.7):
@@ -86,12 +87,10 @@ def find_pace_change(steps: np.ndarray, begin_ns: np.ndarray, pace_ns: np.ndarra
     )
 
 
-def _asked(steps_after: int) -> tuple[float, float]:
-    """Smallest ratio and significance that tell a change of which so many steps are known."""
-    if steps_after >= STEPS_AFTER:
-        return SMALLEST_RATIO, SIGNIFICANCE
-    if steps_after >= CLEAR_STEPS_AFTER:
-        return SMALLEST_RATIO, CLEAR_SIGNIFICANCE
+def _asked(before: int, after: int) -> tuple[float, float]:
+    """Smallest ratio and significance that tell a change, by how many steps before and after it are known."""
+    if before >= STEPS_BEFORE and after >= CLEAR_STEPS_AFTER:
+        return SMALLEST_RATIO, SIGNIFICANCE if after >= STEPS_AFTER else CLEAR_SIGNIFICANCE
     return PLAIN_RATIO, PLAIN_SIGNIFICANCE
 
 
@@ -119,7 +118,7 @@ def _most_likely_change(pace: np.ndarray) -> int:
     count = np.arange(1, pace.size)
     deviation = np.cumsum(pace - pace.mean())[:-1]
     size = np.abs(deviation) / np.sqrt(count * (pace.size - count))
-    size[: STEPS_BEFORE // 2] = size[pace.size - PLAIN_STEPS_AFTER // 2 :] = 0.0
+    size[: PLAIN_STEPS_BEFORE // 2] = size[pace.size - PLAIN_STEPS_AFTER // 2 :] = 0.0
     return int(np.argmax(size)) + 1
 
 

@@ -46,6 +46,8 @@ class Truth:
 
     kinds: verdicts that tell it rightly, in the words of ``telemetry.vocabulary``; () none should be told.
     culprit: the job whose doing it is, where it must be named. victims: jobs that suffer from it.
+    told_by: collectors of its nodes that tell ``condition``, or the like, by themselves. blind: they do not watch in
+    this run, so that nobody can know it.
     """
 
     fault: str
@@ -61,6 +63,8 @@ class Truth:
     condition: str = ""
     victims: tuple[str, ...] = ()
     culprit: str = ""
+    told_by: tuple[str, ...] = ()
+    blind: bool = False
 
 
 @dataclass(kw_only=True)

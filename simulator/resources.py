@@ -56,6 +56,8 @@ PARAMETERS: tuple[Parameter, ...] = (
         ("lanes", Sort.RATE, 1.0, "share", "of its PCIe lanes that work"),
         ("nvlink", Sort.RATE, 1.0, "share", "of its NVLink rate"),
         ("memory", Sort.UP, 1.0, "", "its memory holds what is written (0: an uncorrectable error)"),
+        ("corrected", Sort.CAPACITY, 0.0, "1", "errors of its memory that were corrected, each in a row of its own"),
+        ("tenant", Sort.PROBABILITY, 0.0, "", "1: somebody else's program on it reads where it may not"),
     ),
     *_of(
         "host",
@@ -64,6 +66,8 @@ PARAMETERS: tuple[Parameter, ...] = (
         ("input", Sort.RATE, 1.0, "share", "pace of its loaders (disk, page cache, decoding)"),
         ("memory_bytes", Sort.CAPACITY, 2.0e12, "By", "its memory"),
         ("mount", Sort.UP, 1.0, "", "the mount of the shared file system answers here"),
+        ("home_mount", Sort.UP, 1.0, "", "the mount of the home directories, which no job reads, answers here"),
+        ("corrected", Sort.CAPACITY, 0.0, "1", "errors of its memory that were corrected"),
     ),
     *_of(
         "port",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from .clock import START_UNIX_NS, generator
 from .faults.catalogue import CATALOGUE
 from .faults.fault import FaultKind, Site
+from .grounds import TUNING, Ground, moved
 from .jobs import JobSpec, Launcher
 from .ledger import Truth
 from .mesh import mesh_for
@@ -59,9 +60,12 @@ class Scenario:
         recipe: Recipe | None = None,
         at_s: float | None = None,
         start_unix_ns: int = START_UNIX_NS,
+        ground: Ground = TUNING,
     ) -> World:
         """at_s: when the fault begins, where not as usual. Raises ValueError for ranks that cannot be laid out."""
         layout = self.layout(ranks, recipe or self.recipe)
+        topology, jobs = moved(layout.topology, layout.jobs, ground, seed)
+        layout = Layout(topology=topology, jobs=jobs)
         changes: list[Change] = []
         truths: list[Truth] = []
         for number, kind in enumerate(self.faults):

@@ -17,7 +17,8 @@ from typing import Any
 
 from ...simulator.scoring.run_score import FaultScore, RunScore
 
-_PACKAGE = Path(__file__).resolve().parents[2]
+_HERE = Path(__file__).resolve()
+_PACKAGE = _HERE.parents[2]
 #: What a run follows from. Everything else may change without a run becoming another one.
 _DECIDES = ("telemetry", "diagnosis", "agents", "processors", "transport", "simulator", "commands/simulate")
 _DECIDES_HERE = ("one_run.py", "simple_detector.py")
@@ -28,7 +29,7 @@ _INFINITE = ("delay_s", "attributed_s", "steps")
 def code_version(detector: Path | None = None) -> str:
     """12 hexadecimal digits: of the code that a run follows from, and of a foreign detector."""
     files = [path for folder in _DECIDES for path in (_PACKAGE / folder).rglob("*") if path.suffix in _SUFFIXES]
-    files += [Path(__file__).with_name(name) for name in _DECIDES_HERE]
+    files += [_HERE.with_name(name) for name in _DECIDES_HERE]
     digest = hashlib.blake2b(digest_size=6)
     for path in sorted(files):
         digest.update(str(path.relative_to(_PACKAGE)).encode() + b"\0" + path.read_bytes() + b"\0")

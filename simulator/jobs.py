@@ -36,7 +36,7 @@ class Launcher:
 class JobSpec:
     """nodes: where it runs, in the order of its ranks. spares: nodes that take the place of broken ones at a restart.
 
-    steps: after so many it is done; 0: it goes on.
+    steps: after so many it is done; 0: it goes on. steps_only: its agents send one row per rank and step, and events.
     """
 
     name: str
@@ -53,6 +53,7 @@ class JobSpec:
     run: str = ""
     owner: str = "team-a"
     ranks_per_node: int = 8
+    steps_only: bool = False
 
     def __post_init__(self) -> None:
         if len(self.nodes) * self.ranks_per_node != self.mesh.world_size:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -61,12 +61,14 @@ class World:
         changes: Sequence[Change] = (),
         truths: Sequence[Truth] = (),
         start_unix_ns: int = START_UNIX_NS,
-        senses: bool = True,
+        senses: bool | Collection[int] = True,
+        window_s: float = FLUSH_S,
     ) -> None:
-        """senses: whether nodes have collectors; ranks are told of in any case.
+        """senses: whether nodes have collectors, or which of them; ranks are told of in any case.
 
+        window_s: so long is a window, and so often do agents flush.
         start_unix_ns: the time by which its clocks go, where its messages go to somebody who lives now."""
-        self.topology, self.seed = topology, seed
+        self.topology, self.seed, self._window_s = topology, seed, window_s
         self.resources = Resources(topology)
         self.heat = Heat(topology, self.resources)
         self.ledger = Ledger(seed=seed, scenario=scenario, start_unix_ns=start_unix_ns, faults=list(truths))
@@ -97,7 +99,7 @@ class World:
                 offset_s=float(offsets[node]),
                 metadata_ops=partial(self._metadata_ops.item, node),
             )
-            for node in range(nodes if senses else 0)
+            for node in (range(nodes if senses else 0) if isinstance(senses, bool) else sorted(senses))
         ]
         self.pipe = Pipe(self.resources, seed)
         for spec in jobs:
@@ -113,6 +115,7 @@ class World:
                 ledger=self.ledger,
                 is_usable=partial(is_usable, topology=topology, resources=self.resources),
                 begins=partial(begin, resources=self.resources),
+                flush_s=window_s,
             )
             for spec in jobs
         ]
@@ -125,7 +128,7 @@ class World:
     def run(self, until_s: float) -> Iterator[tuple[float, list[Sent]]]:
         """(end of a window, what arrives in it, in order), window by window."""
         while self.now_s < until_s:
-            begin_s, end_s = self.now_s, self.now_s + FLUSH_S
+            begin_s, end_s = self.now_s, self.now_s + self._window_s
             for change in self._schedule.take_until(end_s):
                 for job in self.jobs:
                     job.advance(change.at_s)
@@ -136,8 +139,8 @@ class World:
                     react(job, change, self.topology, self.resources)
             for job in self.jobs:
                 job.advance(end_s)
-            self.heat.advance(FLUSH_S, self._busy())
-            self._ask_storage(FLUSH_S)
+            self.heat.advance(self._window_s, self._busy())
+            self._ask_storage(self._window_s)
             sent: list[Sent] = []
             for job in self.jobs:
                 job.ship(begin_s, end_s, partial(_add, sent, job.spec.name), partial(self._is_heard, job))

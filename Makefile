@@ -147,8 +147,9 @@ bench: setup $(SETUP_OLDEST) ## each headline number of the README, measured her
 	@$(BIN)/python -m benchmarks $(if $(QUICK),--quick)
 
 .PHONY: faultbench
-faultbench: setup ## simulated faults of every kind: how often the cause is named, k of n (RANKS=64, RUNS=3, SEED=1)
-	@$(BIN)/whichrank bench $(if $(RANKS),--ranks $(RANKS)) $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED))
+faultbench: setup ## simulated faults of every kind: how often the cause is named, k of n (RANKS=64, RUNS=3, SEED=1, RESULTS=DIR)
+	@$(BIN)/whichrank bench $(if $(RANKS),--ranks $(RANKS)) $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) \
+	  $(if $(JOBS),--jobs $(JOBS)) $(if $(RESULTS),--results $(RESULTS))
 
 .PHONY: pins
 pins: setup ## requirements/*.txt anew from pyproject.toml and requirements/*.in (UPGRADE=1: newest versions too)

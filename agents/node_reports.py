@@ -50,16 +50,19 @@ class NodeReports:
         metrics: Collection[str] | None = None,
         withheld: Collection[str] = (),
         encode: EncodePoints = encode_points,
+        gate: Gate | None = None,
     ) -> None:
         """own: cluster and node. metrics: send only these, for nobody reads others; None: all.
 
         withheld: names of ``withheld``; a traceback in a log is a stack, too. encode: as ``encode_points`` does.
+        gate: the one that its messages go through; None: one of its own, which counts what it does not let through.
         """
         self._tells_stacks = STACKS not in withheld
         self._telemetry = telemetry
         self._own = Identity(cluster=own.cluster, node=own.node)
         self._drops: Counter[str] = Counter()
-        self._publish = Gate(lambda reason: self._drops.update((reason,))).publish_ranked(publish)
+        gate = gate or Gate(lambda reason: self._drops.update((reason,)))
+        self._publish = gate.publish_ranked(publish)
         self._encode = encode
         self._rank_processes = rank_processes
         self._request_bytes = request_bytes

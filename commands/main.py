@@ -371,6 +371,14 @@ def bench_command(
         Path | None, typer.Option(metavar="FILE", help="a program to be scored, see docs/faultbench.md")
     ] = None,
     limit: Annotated[float, typer.Option(min=1.0, metavar="SECONDS", help="per run; more is wrong")] = 900.0,
+    jobs: Annotated[int, typer.Option(min=1, help="so many runs at a time, a process each")] = 1,
+    results: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="keep what was measured; what is there is not run again")
+    ] = None,
+    part: Annotated[str, typer.Option(metavar="K/N", help="only the K-th of N parts of all runs")] = "1/1",
+    held_out: Annotated[
+        bool, typer.Option("--held-out", help="seeds, meshes and topologies that were not used for tuning")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object on stdout")] = False,
 ) -> None:
     """Let every fault of the catalogue happen, and count how often it is told rightly.
@@ -380,19 +388,21 @@ def bench_command(
 
     Exit status: 0; 1 if something is SHORT; 2 for what cannot be run.
     """
-    from .bench.command import bench
+    from .bench.command import Wanted, bench
 
-    raise typer.Exit(
-        bench(
-            ranks=ranks,
-            runs=runs,
-            seed=seed,
-            only=only or [],
-            detector=detector,
-            limit_s=limit,
-            as_json=as_json,
-        )
+    wanted = Wanted(
+        ranks=ranks,
+        runs=runs,
+        seed=seed,
+        only=only or [],
+        detector=detector,
+        limit_s=limit,
+        jobs=jobs,
+        results=results,
+        part=part,
+        held_out=held_out,
     )
+    raise typer.Exit(bench(wanted, as_json=as_json))
 
 
 @app.command("demo")

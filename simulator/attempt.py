@@ -69,8 +69,11 @@ class Attempt:
         clocks: NodeClocks,
         conditions: Callable[[int], Conditions],
         says: Callable[[float, int, str, dict[str, Any]], None],
+        flush_s: float = FLUSH_S,
     ) -> None:
-        """node_names, clocks: by node of the job. says: a process's or kernel's word: time, rank, what, details."""
+        """node_names, clocks: by node of the job. says: a process's or kernel's word: time, rank, what, details.
+
+        flush_s: between two flushes of an agent."""
         self.spec, self.number, self.began_s, self.steps_before = spec, number, began_s, steps_before
         self.restored = bool(steps_before)
         self._node_names, self._clocks, self._says = node_names, clocks, says
@@ -99,8 +102,9 @@ class Attempt:
             since_ns=since,
             look_offset_ns=random.integers(0, 100_000_000, world),
             conditions=conditions,
+            steps_only=spec.steps_only,
         )
-        self._flush_offset_s = random.uniform(0.0, FLUSH_S, len(node_names))
+        self._flush_offset_s = random.uniform(0.0, flush_s, len(node_names))
         self._flushes = random.integers(0, 2, len(node_names))
         self._identities = [
             Identity(
@@ -153,7 +157,7 @@ class Attempt:
             active = np.isfinite(moments) & (moments > created)
             active &= np.array([is_heard(node, float(moments[node])) for node in range(moments.size)])
             if active.any():
-                progress = active & ((moments == urgent) | (self._flushes % 2 == 0))
+                progress = active & ((moments == urgent) | (self._flushes % 2 == 0)) & (not self.spec.steps_only)
                 self._flush(moments, active, progress, ships)
         self.steps.prune(ns(from_s - 1.0), self.processes)
 

@@ -38,7 +38,8 @@ class Launcher:
 class JobSpec:
     """nodes: where it runs, in the order of its ranks. spares: nodes that take the place of broken ones at a restart.
 
-    steps: after so many it is done; 0: it goes on. priority: jobs of less have to make room for it.
+    steps: after so many it is done; 0: it goes on. priority: jobs of less have to make room for it. steps_only: its
+    agents send one row per rank and step, and events.
     """
 
     name: str
@@ -56,6 +57,7 @@ class JobSpec:
     run: str = ""
     owner: str = "team-a"
     ranks_per_node: int = 8
+    steps_only: bool = False
 
     def __post_init__(self) -> None:
         if len(self.nodes) * self.ranks_per_node != self.mesh.world_size:

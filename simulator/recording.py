@@ -55,7 +55,8 @@ class StagePlan:
     on_device: bool
 
     @classmethod
-    def of(cls, program: StepProgram, stage: int, *, on_device: bool) -> StagePlan:
+    def of(cls, program: StepProgram, stage: int, *, on_device: bool, steps_only: bool = False) -> StagePlan:
+        """steps_only: calls are not recorded."""
         rows = {name: row for row, name in enumerate(program.mesh.dimensions)}
         calls: list[Call] = []
         phases: list[tuple[int, int]] = []
@@ -65,7 +66,7 @@ class StagePlan:
             if not phases or phases[-1][1] != int(operation.phase):
                 columns.append((int(EventKind.PHASE), len(phases)))
                 phases.append((place, int(operation.phase)))
-            if operation.is_recorded:
+            if operation.is_recorded and not steps_only:
                 key = rows[operation.group], operation.does is not Does.COLLECTIVE
                 counts[key] = counts.get(key, 0) + 1
                 columns.append((int(EventKind.ENQUEUE), len(calls)))

@@ -34,6 +34,7 @@ class RunningJob:
         ledger: Ledger,
         is_usable: Callable[[int], bool],
         begins: Callable[[RunningJob], None],
+        flush_s: float,
     ) -> None:
         """clocks: by node of the cluster. is_usable: whether the scheduler finds nothing wrong with a node.
 
@@ -44,6 +45,7 @@ class RunningJob:
         self.granted = True
         self._seed, self._topology, self._conditions, self._says = seed, topology, conditions, says
         self._clocks, self._is_usable, self._begins, self._ledger = clocks, is_usable, begins, ledger
+        self._flush_s = flush_s
         self._place(spec)
         self.starts_s = spec.start_s
         self._launches = 0
@@ -181,6 +183,7 @@ class RunningJob:
             ),
             conditions=self._conditions,
             says=self._says,
+            flush_s=self._flush_s,
         )
         self._launches += 1
         self._booked = 0

@@ -11,6 +11,7 @@ from .clock import START_UNIX_NS, generator
 from .faults.catalogue import CATALOGUE
 from .faults.company import anomalies, blinded
 from .faults.fault import FaultKind, Site
+from .grounds import TUNING, Ground, moved
 from .histories import ROUND_S, ROUNDS, histories_of
 from .jobs import JobSpec, Launcher
 from .ledger import Truth
@@ -66,6 +67,7 @@ class Scenario:
         start_unix_ns: int = START_UNIX_NS,
         company: bool = False,
         blind_share: float = 0.0,
+        ground: Ground = TUNING,
     ) -> World:
         """at_s: when the fault begins, where not as usual. Raises ValueError for ranks that cannot be laid out.
 
@@ -73,6 +75,8 @@ class Scenario:
         which the collectors do not watch that would tell of the fault.
         """
         layout = self.layout(ranks, recipe or self.recipe)
+        topology, jobs = moved(layout.topology, layout.jobs, ground, seed)
+        layout = Layout(topology=topology, jobs=jobs)
         changes: list[Change] = []
         truths: list[Truth] = []
         for number, kind in enumerate(self.faults):

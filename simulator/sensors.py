@@ -27,7 +27,7 @@ from ..agents.priority import Priority
 from ..telemetry.records import Identity, Point
 from ..telemetry.vocabulary import EventName
 from .clock import ns
-from .encoded_points import RepeatedPoints
+from .encoded_points import RepeatedGate, RepeatedPoints
 from .fabric import PORT_BYTES_PER_S
 from .hardware import DriverWord, Hardware, KernelLine
 from .heat import Heat
@@ -128,13 +128,15 @@ class NodeSensors:
         self._held: dict[int, int] = {}  # looks in a row that found this pid held
         self._held_told_ns: dict[int, int] = {}
         self._sent: list[tuple[str, str, bytes]] = []
+        encode = RepeatedPoints()
         self._reports = NodeReports(
             self._telemetry,  # type: ignore[arg-type]
             Identity(cluster=topology.cluster, node=self.name),
             self._keep,
             rank_processes=lambda: {pid: rank.identity for pid, rank in self._ranks.items()},
             request_bytes=_REQUEST_BYTES,
-            encode=RepeatedPoints(),
+            encode=encode,
+            gate=RepeatedGate(encode),
         )
         self._due = {name: offset_s % period for name, period in PERIODS_S.items()}
         self._own_due_s = offset_s % _OWN_S

@@ -75,7 +75,10 @@ class Finished:
 
 @dataclass(kw_only=True, eq=False)
 class Steps:
-    """phase_before, since_ns: what the ranks do before the first step, and since when."""
+    """phase_before, since_ns: what the ranks do before the first step, and since when.
+
+    steps_only: calls are not recorded.
+    """
 
     mesh: Mesh
     recipe: Recipe
@@ -86,6 +89,7 @@ class Steps:
     since_ns: Ints
     look_offset_ns: Ints
     conditions: Callable[[int], Conditions]
+    steps_only: bool = False
     live: list[LiveStep] = field(default_factory=list)
     finished: list[Finished] = field(default_factory=list)
     corruptions: list[Corruption] = field(default_factory=list)
@@ -282,7 +286,10 @@ class Steps:
         known = self._programs.get((saves, evaluates))
         if known is None:
             program = self.recipe.program(self.mesh, saves=saves, evaluates=evaluates)
-            plans = [StagePlan.of(program, stage, on_device=self.runs_ahead) for stage in range(self.mesh.pipeline)]
+            plans = [
+                StagePlan.of(program, stage, on_device=self.runs_ahead, steps_only=self.steps_only)
+                for stage in range(self.mesh.pipeline)
+            ]
             known = self._programs[saves, evaluates] = program, plans
         return known
 

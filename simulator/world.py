@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -67,12 +67,14 @@ class World:
         changes: Sequence[Change] = (),
         truths: Sequence[Truth] = (),
         start_unix_ns: int = START_UNIX_NS,
-        senses: bool = True,
+        senses: bool | Collection[int] = True,
+        window_s: float = FLUSH_S,
     ) -> None:
-        """senses: whether nodes have collectors; ranks are told of in any case.
+        """senses: whether nodes have collectors, or which of them; ranks are told of in any case.
 
+        window_s: so long is a window, and so often do agents flush.
         start_unix_ns: the time by which its clocks go, where its messages go to somebody who lives now."""
-        self.topology, self.seed = topology, seed
+        self.topology, self.seed, self._window_s = topology, seed, window_s
         self.resources = Resources(topology)
         self.heat = Heat(topology, self.resources)
         self.ledger = Ledger(seed=seed, scenario=scenario, start_unix_ns=start_unix_ns, faults=list(truths))
@@ -105,7 +107,7 @@ class World:
                 operations={kind: partial(asked.item, node) for kind, asked in self._operations.items()},
                 room_bytes=partial(self.room.left, "room_bytes"),
             )
-            for node in range(nodes if senses else 0)
+            for node in (range(nodes if senses else 0) if isinstance(senses, bool) else sorted(senses))
         ]
         self.pipe = Pipe(self.resources, seed)
         for spec in jobs:
@@ -121,6 +123,7 @@ class World:
                 ledger=self.ledger,
                 is_usable=partial(self._is_usable, spec.name),
                 begins=self._begin,
+                flush_s=window_s,
             )
             for spec in jobs
         ]
@@ -134,7 +137,7 @@ class World:
     def run(self, until_s: float) -> Iterator[tuple[float, list[Sent]]]:
         """(end of a window, what arrives in it, in order), window by window."""
         while self.now_s < until_s:
-            begin_s, end_s = self.now_s, self.now_s + FLUSH_S
+            begin_s, end_s = self.now_s, self.now_s + self._window_s
             for change in self._schedule.take_until(end_s):
                 for job in self.jobs:
                     job.advance(change.at_s)
@@ -149,8 +152,8 @@ class World:
                 job.advance(end_s)
             self._hazards.strike(self.jobs, begin_s, end_s)
             self._serve_writes(end_s)
-            self.heat.advance(FLUSH_S, self._busy())
-            self._ask_storage(FLUSH_S)
+            self.heat.advance(self._window_s, self._busy())
+            self._ask_storage(self._window_s)
             sent: list[Sent] = []
             for job in self.jobs:
                 job.ship(begin_s, end_s, partial(_add, sent, job.spec.name), partial(self._is_heard, job))

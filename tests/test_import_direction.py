@@ -27,6 +27,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "agents.collect_progress",
             "agents.collectors",
             "agents.drain",
+            "agents.gate",
             "agents.group_identity",
             "agents.health",
             "agents.node_reports",

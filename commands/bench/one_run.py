@@ -1,8 +1,9 @@
-"""One run of the bench, in a process of its own, which can be left when it takes too long."""
+"""One run of the bench, in a process of its own, which can be left when it takes too long or too much memory."""
 
 from __future__ import annotations
 
 import multiprocessing
+import resource
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,46 +11,71 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from ...simulator.grounds import ground_of
 from ...simulator.scenarios import SCENARIOS
+from ...simulator.world import World
 from ..run_directory import RunDirectory
 from ..simulate.judge import CaptureBus, Judge
 from .simple_detector import SimpleDetector
 
 _END_S = 5.0
+#: Of a run's memory: before its ranks are counted, and for each of them.
+_MEMORY_BYTES, _MEMORY_BYTES_PER_RANK = 2 << 30, 512 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """keep: the folder where what the detectors may read is kept; None: nowhere."""
+    """keep: the folder where what the detectors may read is kept; None: nowhere. The seed says which ground it is on
+    (``simulator.grounds``)."""
 
     scenario: str
     ranks: int
     seed: int
     keep: Path | None = None
 
+    @property
+    def name(self) -> str:
+        return f"{self.scenario}-{self.ranks}-{self.seed}"
+
+    @property
+    def most_memory_bytes(self) -> int:
+        """More, and the run ends as one that could not be scored."""
+        return _MEMORY_BYTES + self.ranks * _MEMORY_BYTES_PER_RANK
+
+    def build(self) -> World:
+        """Raises ValueError for what cannot be laid out."""
+        ground = ground_of(self.scenario, self.seed)
+        return SCENARIOS[self.scenario].build(self.ranks, self.seed, ground=ground)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """truth: ``truth.json``. cpu_s: of the operators. problem: why there is nothing; one line."""
+    """truth: ``truth.json``. cpu_s: of the operators; wall_s: of everything. problem: why there is nothing; one line.
+
+    memory_bytes: the most that the process has held.
+    """
 
     truth: Mapping[str, Any]
     revisions: Sequence[Mapping[str, Any]] = ()
     simple: Sequence[Mapping[str, Any]] = ()
     cpu_s: float = 0.0
+    wall_s: float = 0.0
     rank_hours: float = 0.0
+    memory_bytes: int = 0
     out_of_time: bool = False
     problem: str = ""
 
 
 def truth_before(asked: Asked) -> Mapping[str, Any]:
     """What will be true of the run, without having run it. Raises ValueError for what cannot be laid out."""
-    return SCENARIOS[asked.scenario].build(asked.ranks, asked.seed).ledger.as_json()
+    return asked.build().ledger.as_json()
 
 
 def run(asked: Asked) -> Measured:
     """In this process. Raises OSError where nothing can be kept."""
+    began_s = time.monotonic()
     scenario = SCENARIOS[asked.scenario]
-    world = scenario.build(asked.ranks, asked.seed)
+    world = asked.build()
     bus = None
     if asked.keep is not None:
         bus = CaptureBus(RunDirectory(asked.keep).capture, start_unix_ns=world.start_unix_ns)
@@ -57,9 +83,9 @@ def run(asked: Asked) -> Measured:
     simple = SimpleDetector(start_unix_ns=world.start_unix_ns)
     seconds, cpu_s = 60.0 * scenario.minutes, 0.0
     for until_s, sent in world.run(seconds):
-        began_s = time.process_time()
+        since_s = time.process_time()
         judge.take(until_s, sent)
-        cpu_s += time.process_time() - began_s
+        cpu_s += time.process_time() - since_s
         simple.take(until_s, sent)
     judge.close()
     if asked.keep is not None:
@@ -72,7 +98,9 @@ def run(asked: Asked) -> Measured:
         revisions=judge.revisions,
         simple=simple.revisions,
         cpu_s=cpu_s,
+        wall_s=time.monotonic() - began_s,
         rank_hours=sum(job.spec.mesh.world_size for job in world.jobs) * seconds / 3600.0,
+        memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         problem=f"the operators failed {judge.runner.broken} times" if judge.runner.broken else "",
     )
 
@@ -96,10 +124,16 @@ def run_apart(asked: Asked, *, limit_s: float) -> Measured:
         process.kill()
         process.join(_END_S)
         ours.close()
+    if isinstance(measured, str):
+        return Measured(truth=truth, problem=measured)
     assert isinstance(measured, Measured)
     return measured
 
 
 def _work(asked: Asked, result: Connection) -> None:
-    result.send(run(asked))
+    resource.setrlimit(resource.RLIMIT_DATA, (asked.most_memory_bytes,) * 2)
+    try:
+        result.send(run(asked))
+    except MemoryError:
+        result.send(f"needs more than {asked.most_memory_bytes >> 20} MiB of memory")
     result.close()

@@ -101,11 +101,12 @@ def _still_open(calls: np.ndarray, rows: np.ndarray, arrived: Arrived) -> np.nda
     rows = rows.compress(rows["done_ns"] > 0)
     if not rows.size:
         return calls
-    last: dict[tuple[int, int], int] = {}  # as many as were open at the last flush: few
-    for rank, group, seq in zip(
-        rows["rank"].tolist(), arrived.group_of(rows).tolist(), rows["seq"].tolist(), strict=True
-    ):
-        if seq > last.get((rank, group), -1):
-            last[rank, group] = seq
-    stays = [seq > last.get((rank, group), -1) for rank, group, seq, _ in calls.tolist()]
-    return calls if all(stays) else calls[stays]
+    groups = arrived.group_of(rows)
+    width = int(max(groups.max(), calls[:, 1].max())) + 1
+    ended, place = np.unique(rows["rank"].astype(np.int64) * width + groups, return_inverse=True)
+    last = np.full(ended.size, -1, np.int64)
+    np.maximum.at(last, place, rows["seq"])
+    asked = calls[:, 0] * width + calls[:, 1]
+    found = np.minimum(ended.searchsorted(asked), ended.size - 1)
+    stays = (ended[found] != asked) | (calls[:, 2] > last[found])
+    return calls if stays.all() else calls[stays]

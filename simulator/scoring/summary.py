@@ -27,13 +27,30 @@ MOST_OF_BASELINE = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """asked "": for the reader only, never SHORT. share: k of n, with its interval where that says something."""
+    """asked "": for the reader only, never SHORT. share: k of n, with its interval where that says something.
+
+    is_run: False, nothing was measured; then it is neither ok nor SHORT.
+    """
 
     name: str
     asked: str
     measured: str
     share: str
     ok: bool = True
+    is_run: bool = True
+
+    @property
+    def verdict(self) -> str:
+        if not self.is_run:
+            return "not run"
+        if not self.ok:
+            return "SHORT"
+        return "ok" if self.asked else ""
+
+
+def not_run(name: str, asked: str, why: str = "") -> Line:
+    """What is asked and was not measured."""
+    return Line(name=name, asked=asked, measured="-", share=why, ok=False, is_run=False)
 
 
 def summarize(runs: Sequence[RunScore], baseline: Sequence[RunScore] = ()) -> list[Line]:

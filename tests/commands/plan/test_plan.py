@@ -1,4 +1,4 @@
-"""What people announce, in a folder and as operators take it; tests/processors/cluster/shared has what follows of it."""
+"""What people announce, in a folder and as operators take it; tests/processors/cluster/shared has what follows."""
 
 from __future__ import annotations
 

@@ -1,0 +1,99 @@
+"""What was measured is kept, one file per run, so that nothing is run twice and what was interrupted goes on.
+
+A folder of results holds one folder per version of the code: runs of other versions count for nothing. A file is
+written whole or not at all; several benches may write into one folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from ...simulator.scoring.run_score import FaultScore, RunScore
+
+_HERE = Path(__file__).resolve()
+_PACKAGE = _HERE.parents[2]
+#: What a run follows from. Everything else may change without a run becoming another one.
+_DECIDES = ("telemetry", "diagnosis", "agents", "processors", "transport", "simulator", "commands/simulate")
+_DECIDES_HERE = ("one_run.py", "simple_detector.py")
+_SUFFIXES = (".py", ".toml", ".json", ".txt")
+_INFINITE = ("delay_s", "attributed_s", "steps")
+
+
+def code_version(detector: Path | None = None) -> str:
+    """12 hexadecimal digits: of the code that a run follows from, and of a foreign detector."""
+    files = [path for folder in _DECIDES for path in (_PACKAGE / folder).rglob("*") if path.suffix in _SUFFIXES]
+    files += [_HERE.with_name(name) for name in _DECIDES_HERE]
+    digest = hashlib.blake2b(digest_size=6)
+    for path in sorted(files):
+        digest.update(str(path.relative_to(_PACKAGE)).encode() + b"\0" + path.read_bytes() + b"\0")
+    if detector is not None:
+        digest.update(detector.read_bytes())
+    return digest.hexdigest()
+
+
+class KeptRuns:
+    """``read`` and ``write`` what was measured, as JSON, by a name; None: nothing is kept anywhere."""
+
+    def __init__(self, folder: Path | None, version: str) -> None:
+        """Raises OSError where nothing can be written."""
+        self.folder = None if folder is None else folder / version
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+
+    def read(self, name: str) -> Mapping[str, Any] | None:
+        """None: not there, or not readable as what was once written."""
+        if self.folder is None:
+            return None
+        try:
+            found = json.loads((self.folder / f"{name}.json").read_bytes())
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    def names(self, pattern: str = "*") -> list[str]:
+        return [] if self.folder is None else sorted(path.stem for path in self.folder.glob(f"{pattern}.json"))
+
+    def write(self, name: str, content: Mapping[str, Any]) -> None:
+        """Raises OSError."""
+        if self.folder is None:
+            return
+        path = self.folder / f"{name}.json"
+        part = path.with_suffix(f".{os.getpid()}.part")
+        part.write_text(json.dumps(finite(content), ensure_ascii=False))
+        part.replace(path)
+
+
+def finite(value: Any) -> Any:
+    """JSON has no infinity: what never came is null."""
+    if isinstance(value, Mapping):
+        return {key: finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def score_as_json(score: RunScore) -> Mapping[str, Any]:
+    return finite(asdict(score))
+
+
+def score_of_json(kept: Mapping[str, Any]) -> RunScore:
+    """What ``score_as_json`` gave. Raises KeyError, TypeError or ValueError for something else."""
+    known = {field.name for field in fields(RunScore)}
+    given = {key: value for key, value in kept.items() if key in known}
+    given["faults"] = tuple(_fault(fault) for fault in given["faults"])
+    given["wrong_nodes"] = tuple(given["wrong_nodes"])
+    given["told"] = tuple((float(probability), bool(right)) for probability, right in given["told"])
+    return RunScore(**given)
+
+
+def _fault(kept: Mapping[str, Any]) -> FaultScore:
+    known = {field.name for field in fields(FaultScore)}
+    given = {key: value for key, value in kept.items() if key in known}
+    return FaultScore(**given | {name: math.inf if given[name] is None else given[name] for name in _INFINITE})

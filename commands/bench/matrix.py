@@ -1,0 +1,205 @@
+"""Many runs: which, in how many processes, what each was worth, and what was measured before and counts again."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ...simulator.grounds import HELD_OUT, HELD_OUT_SEED, TUNING, ground_of
+from ...simulator.scoring.run_score import RunScore, score_run
+from ...simulator.scoring.story import BadIncident
+from .foreign_detector import DetectorFailed, DetectorLate, detect
+from .kept_runs import KeptRuns, score_as_json, score_of_json
+from .one_run import Asked, Measured, run_apart
+
+SCHEMA = 1
+#: Of an incident, for who wants to know what was said.
+_SAID = ("id", "state", "severity", "job", "kind", "scope", "confidence", "merged_into", "times", "cause", "hold")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix:
+    """names: scenarios, each with the seeds seed to seed + runs - 1. part: (k, n), the k-th of n parts of all runs."""
+
+    names: Sequence[str]
+    ranks: int
+    runs: int
+    seed: int
+    part: tuple[int, int] = (1, 1)
+
+    def __iter__(self) -> Iterator[Asked]:
+        """Seed by seed, so that what was interrupted has met every scenario about as often."""
+        which, parts = self.part
+        everything = (
+            Asked(scenario=name, ranks=self.ranks, seed=seed)
+            for seed in range(self.seed, self.seed + self.runs)
+            for name in self.names
+        )
+        return (asked for number, asked in enumerate(everything) if number % parts == which - 1)
+
+    def grounds(self) -> str:
+        """Which are met, in words."""
+        used = {ground_of(asked.scenario, asked.seed).name for asked in self}
+        return "; ".join(ground.in_words() for ground in (TUNING, *HELD_OUT) if ground.name in used)
+
+    def about(self) -> str:
+        kind = "held out from tuning" if self.seed >= HELD_OUT_SEED else "as used for tuning"
+        part = "" if self.part == (1, 1) else f", part {self.part[0]} of {self.part[1]}"
+        seeds = f"seeds {self.seed} to {self.seed + self.runs - 1}"
+        return f"{len(self.names)} scenarios at {self.ranks} ranks, {seeds}, {kind}{part}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """A run, as it is kept. score: None where it could not be laid out. memory_bytes, wall_s: of its process."""
+
+    asked: Asked
+    score: RunScore | None
+    simple: RunScore | None
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+    rank_hours: float = 0.0
+    memory_bytes: int = 0
+    problem: str = ""
+
+    @classmethod
+    def of_json(cls, asked: Asked, kept: Mapping[str, Any]) -> Scored:
+        """Raises KeyError, TypeError or ValueError for something else than a run."""
+        if kept["schema"] != SCHEMA or (kept["scenario"], kept["ranks"], kept["seed"]) != (
+            asked.scenario, asked.ranks, asked.seed,
+        ):  # fmt: skip
+            raise ValueError("another run")
+        return cls(
+            asked=asked,
+            score=None if kept["score"] is None else score_of_json(kept["score"]),
+            simple=None if kept["simple"] is None else score_of_json(kept["simple"]),
+            cpu_s=float(kept["cpu_s"]),
+            wall_s=float(kept["wall_s"]),
+            rank_hours=float(kept["rank_hours"]),
+            memory_bytes=int(kept["memory_bytes"]),
+            problem=str(kept["problem"]),
+        )
+
+
+def run_all(
+    matrix: Matrix, kept: KeptRuns, *, jobs: int = 1, detector: Path | None = None, limit_s: float = 900.0
+) -> list[Scored]:
+    """In the order of the matrix, so many at a time, each in a process of its own. Raises OSError: nothing can be kept.
+
+    What a run of this code has been worth before is not run again.
+    """
+    asked = list(matrix)
+    lock, done = threading.Lock(), 0
+
+    def one(each: Asked) -> Scored:
+        nonlocal done
+        before = _kept(kept, each)
+        content = score_one(each, detector, limit_s) if before is None else before
+        if before is None and not content["transient"]:
+            kept.write(each.name, content)
+        scored = Scored.of_json(each, content)
+        with lock:
+            done += 1
+            again = " (kept)" if before is not None else f" [{scored.wall_s:.0f} s]"
+            said = scored.problem or _in_words(scored.score)
+            title = f"{each.scenario}, {each.ranks} ranks, seed {each.seed}"
+            print(f"  {done}/{len(asked)} {title}: {said}{again}", file=sys.stderr, flush=True)
+        return scored
+
+    with ThreadPoolExecutor(jobs) as pool:
+        futures = [pool.submit(one, each) for each in asked]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def kept_runs(matrix: Matrix, kept: KeptRuns) -> list[Scored]:
+    """Those of the matrix that were run before."""
+    found = ((asked, _kept(kept, asked)) for asked in matrix)
+    return [Scored.of_json(asked, content) for asked, content in found if content is not None]
+
+
+def _kept(kept: KeptRuns, asked: Asked) -> Mapping[str, Any] | None:
+    content = kept.read(asked.name)
+    try:
+        return content if content is not None and Scored.of_json(asked, content) else None
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def score_one(asked: Asked, detector: Path | None, limit_s: float) -> dict[str, Any]:
+    """What is kept of a run. What goes wrong is a problem of this run, and counts; the others go on.
+
+    transient: it depends on how busy the machine was, so that another try may come out otherwise.
+    """
+    with tempfile.TemporaryDirectory(prefix="whichrank-bench-") as folder:
+        run_folder = Path(folder) / "run"
+        if detector is not None:
+            run_folder.mkdir()
+            asked = replace(asked, keep=run_folder)
+        try:
+            measured = run_apart(asked, limit_s=limit_s)
+        except ValueError as error:
+            return _content(asked, None, None, Measured(truth={}), problem=f"cannot be run: {error}")
+        told, late, problem = measured.revisions, measured.out_of_time, measured.problem
+        if detector is not None and not measured.problem:
+            try:
+                told = detect(detector, run_folder, Path(folder) / "incidents.jsonl", limit_s=limit_s)
+            except DetectorFailed as error:
+                told, late, problem = [], isinstance(error, DetectorLate), str(error)
+        try:
+            score = score_run(measured.truth, told, out_of_time=late)
+        except BadIncident as error:
+            problem, score = str(error), score_run(measured.truth, [])
+    simple = score_run(measured.truth, measured.simple, out_of_time=measured.out_of_time)
+    return _content(asked, score, simple, replace(measured, revisions=told, out_of_time=late), problem=problem)
+
+
+def _content(
+    asked: Asked, score: RunScore | None, simple: RunScore | None, measured: Measured, *, problem: str
+) -> dict[str, Any]:
+    last = {document.get("id"): document for document in measured.revisions}
+    return {
+        "schema": SCHEMA,
+        "scenario": asked.scenario,
+        "ranks": asked.ranks,
+        "seed": asked.seed,
+        "ground": ground_of(asked.scenario, asked.seed).name,
+        "score": None if score is None else score_as_json(score),
+        "simple": None if simple is None else score_as_json(simple),
+        "cpu_s": measured.cpu_s,
+        "wall_s": measured.wall_s,
+        "rank_hours": measured.rank_hours,
+        "memory_bytes": measured.memory_bytes,
+        "problem": problem,
+        "transient": measured.out_of_time,
+        "truth": measured.truth.get("faults", []),
+        "said": [
+            {name: document[name] for name in _SAID if name in document}
+            | {"suspects": list(document.get("suspects", ()))[:3]}
+            for document in last.values()
+        ],
+    }
+
+
+def _in_words(score: RunScore | None) -> str:
+    if score is None:
+        return "nothing to score"
+    words = [
+        f"{fault.fault}: {'right' if fault.top_1 else 'among three' if fault.top_3 else 'wrong'}"
+        + (f", {fault.said} after {fault.delay_s:.1f} s" if fault.detected else ", not detected")
+        for fault in score.faults
+    ]
+    if score.pages_too_many > 0:
+        words.append(f"{score.pages_too_many} pages too many")
+    if score.wrong_nodes:
+        words.append(f"blames {', '.join(score.wrong_nodes)}")
+    return "; ".join(words) or "silent"

@@ -1,0 +1,43 @@
+"""Lines for people and for programs: a table, or one JSON object."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from ...simulator.scoring.summary import Line
+
+EXIT_SHORT, EXIT_USAGE = 1, 2
+
+
+def print_lines(lines: Sequence[Line], heading: str = "") -> None:
+    table = Table(heading, "asked", "measured", "k of n", "", box=None, pad_edge=False)
+    for line in lines:
+        table.add_row(line.name, line.asked or "-", line.measured, line.share, line.verdict)
+    Console().print(table)
+
+
+def in_short(lines: Sequence[Line]) -> str:
+    """How many of those that ask for something are ok."""
+    count = Counter(line.verdict for line in lines)
+    asked = count["ok"] + count["SHORT"] + count["not run"]
+    others = [f"{count[verdict]} {verdict}" for verdict in ("SHORT", "not run") if count[verdict]]
+    return ", ".join([f"{count['ok']} of {asked} ok", *others])
+
+
+def exit_code(lines: Sequence[Line]) -> int:
+    return EXIT_SHORT if any(line.verdict == "SHORT" for line in lines) else 0
+
+
+def line_as_json(line: Line) -> Mapping[str, Any]:
+    return asdict(line)
+
+
+def line_of_json(kept: Mapping[str, Any]) -> Line:
+    """Raises KeyError or TypeError for something else than a line."""
+    return Line(**{name: kept[name] for name in ("name", "asked", "measured", "share", "ok", "is_run")})

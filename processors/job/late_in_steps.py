@@ -1,7 +1,6 @@
-"""Finds the rank whose device comes late in a job of many ranks, within a few steps: the steps are longer, one waits less.
+"""Finds the rank whose device comes late, within a few steps and among many ranks: the steps are longer, one waits less.
 
-How long a step takes is known exactly, so three or four steps show that something became slow. Who, looks at the devices
-say: since then all others wait longer for each other, by as much, and one rank waits no more than it did. By how much
+How long a step takes is known exactly, so three or four show that something became slow. Who, looks at devices then all others wait longer for each other, by as much, and one rank waits no more than it did. By how much
 looks are wrong shows in the others: they all wait for the same, so what they differ in over these steps is what looks
 make of it, also of looks that keep time with the steps. That takes more ranks than a few; ``late_device`` needs none,
 but many steps. Pure.
@@ -123,4 +122,3 @@ def _spread(waited_less_ns: np.ndarray) -> float:
     """Standard deviation over ranks, robust; the larger quantile sees those that differ in kind."""
     size = np.sort(np.abs(waited_less_ns - median(waited_less_ns)), axis=None)
     return float(max(1.4826 * size[size.size // 2], size[int(0.9 * (size.size - 1))] / 1.6449))
-

@@ -220,6 +220,8 @@ class JobOperator:
             self._close_what_devices_ended(job, stamp_ns, ctx)
         elif block.name is EventName.BLOCK_STEPS:
             self._take_steps(job, arrived, node, stamp_ns, ctx)
+        elif block.name is EventName.BLOCK_DEVICE_STEPS:
+            job.device_steps.add(arrived)
         elif block.name is EventName.BLOCK_STEP_GROUPS:
             job.step_groups.add(arrived)
             if not job.counts_due_ns and differ_in_count(job, arrived):

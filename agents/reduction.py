@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..telemetry.records import Block, Group, Identity
-from ..telemetry.tables import NO_GROUP
-from ..telemetry.vocabulary import EventName
+from ..telemetry.tables import DEVICE_STEPS, NO_GROUP
+from ..telemetry.vocabulary import EventName, is_device_backend
 from .collect_collectives import CollectedRows, CollectiveJoiner
+from .collect_device import DeviceSums
 from .collect_steps import CollectedSteps, StepCollector
 from .group_identity import GroupRegistry
 from .health import AgentHealth
@@ -24,6 +25,7 @@ from .health import AgentHealth
 WHOLE_UP_TO_RANKS = 64
 #: Table, its rows, and the ring slot of each.
 Table = tuple[EventName, NDArray[np.void], NDArray[np.uint16]]
+_NO_SUMS = np.zeros(0, DEVICE_STEPS)
 _FIRST_SLOTS = 16
 _FIRST_GROUP_ROWS = 64
 
@@ -41,7 +43,9 @@ class Reduction:
     ) -> None:
         self._joiner = CollectiveJoiner(health, max_open_rows)
         self._steps = StepCollector(single_phases=single_phases, withheld=withheld)
+        self._device_sums = DeviceSums()
         self._registry = GroupRegistry()
+        self._on_device = np.zeros(_FIRST_GROUP_ROWS, bool)  # by agent-wide group number
         self._group_of = np.full((_FIRST_SLOTS, _FIRST_GROUP_ROWS), NO_GROUP, np.uint16)
         self._rank_of = np.zeros(_FIRST_SLOTS, np.uint32)
         self._completion_seen = np.zeros(_FIRST_SLOTS, bool)
@@ -62,6 +66,7 @@ class Reduction:
     def forget_slot(self, slot: int) -> None:
         self._joiner.forget(slot)
         self._steps.forget(slot)
+        self._device_sums.forget(slot)
 
     def see_completion(self, slot: int, seen: bool) -> None:
         """Whether the ends of this ring's operations are recorded."""
@@ -76,6 +81,8 @@ class Reduction:
         if number >= len(self._longest_ns):
             more = number + _FIRST_GROUP_ROWS - len(self._longest_ns)
             self._longest_ns = np.concatenate((self._longest_ns, np.zeros(more, np.int64)))
+            self._on_device = np.concatenate((self._on_device, np.zeros(more, bool)))
+        self._on_device[number] = is_device_backend(group.backend)
         return number
 
     def longest_ns(self) -> dict[int, int]:
@@ -95,14 +102,18 @@ class Reduction:
     def tables(self, collected: CollectedRows, steps: CollectedSteps) -> list[Table]:
         """What of it is shipped, in the order that it must have on the bus."""
         rows, ring = collected.rows, collected.ring
-        if len(rows):
+        sums, sums_ring = _NO_SUMS, steps.steps_ring[:0]
+        if (self._ship_every > 1).any():
             every = self._ship_every[ring]
-            if (every > 1).any():
-                # The same steps on every rank, and whatever is unfinished.
-                whole = (rows["step"] % every == 0) | (rows["done_ns"] == 0)
-                rows, ring = rows[whole], ring[whole]
+            # The same steps on every rank, whatever is unfinished, and the ends of what was sent so.
+            whole = rows["step"] % every == 0
+            self._device_sums.add(collected, ~whole & self._on_device[rows["group"]])
+            sums, sums_ring = self._device_sums.take(steps.steps, steps.steps_ring, self._rank_of)
+            sent = whole | (rows["done_ns"] == 0) | ~collected.first
+            rows, ring = rows[sent], ring[sent]
         return [
             (EventName.BLOCK_COLLECTIVES, rows, ring),
+            (EventName.BLOCK_DEVICE_STEPS, sums, sums_ring),
             (EventName.BLOCK_STEP_GROUPS, steps.groups, steps.groups_ring),
             (EventName.BLOCK_STEPS, steps.steps, steps.steps_ring),
         ]

@@ -68,6 +68,16 @@ STEP_GROUPS = np.dtype(
     ]
 )
 
+#: One row per rank and step of which not all COLLECTIVES rows are sent, once all its calls on a device have ended.
+DEVICE_STEPS = np.dtype(
+    [
+        ("rank", "<u4"),
+        ("calls", "<i4"),  # of devices, without point-to-point ones
+        ("step", "<i8"),
+        ("stood_ns", "<i8"),  # from their starts to their ends, as far as starts are known
+    ]
+)
+
 #: One row per rank and second, at once when something changes. Ages are measured by the agent at ``read_ns``.
 PROGRESS = np.dtype(
     [
@@ -116,6 +126,7 @@ TABLES: dict[EventName, np.dtype] = {
     EventName.BLOCK_COLLECTIVES: COLLECTIVES,
     EventName.BLOCK_STEPS: STEPS,
     EventName.BLOCK_STEP_GROUPS: STEP_GROUPS,
+    EventName.BLOCK_DEVICE_STEPS: DEVICE_STEPS,
     EventName.BLOCK_PROGRESS: PROGRESS,
     EventName.BLOCK_GROUP_PROGRESS: GROUP_PROGRESS,
 }

@@ -351,6 +351,7 @@ class EventName(str, Enum):
     BLOCK_COLLECTIVES = "whichrank.collectives"
     BLOCK_STEPS = "whichrank.steps"
     BLOCK_STEP_GROUPS = "whichrank.step_groups"
+    BLOCK_DEVICE_STEPS = "whichrank.device_steps"
     BLOCK_PROGRESS = "whichrank.progress"
     BLOCK_GROUP_PROGRESS = "whichrank.group_progress"
     JOB_STARTED = "whichrank.job.started"

@@ -13,10 +13,17 @@ import numpy as np
 from ...telemetry.tables import COLLECTIVES
 from ...telemetry.vocabulary import EventFlag, Phase, StepFlag
 from .counts import ShortStep, check_counts
-from .device import device_rows, has_device_groups, launched_before, measure_device_waits, tells_starts
+from .device import (
+    device_rows,
+    has_device_groups,
+    launched_before,
+    measure_device_waits,
+    sums_by_step,
+    tells_starts,
+)
 from .excess import excess_over_others
 from .holding import begun_on_device, first_calls, with_starts
-from .late_device import with_looks
+from .late_device import LEAD, STEPS, with_looks
 from .matching import Joined, Mismatch, find_mismatch, join_instances
 from .median import median
 from .rows import concatenate, pick
@@ -102,7 +109,10 @@ def close_steps(job: JobState, horizon: int) -> Closed:
     job.pending.keep(concatenate(kept, COLLECTIVES) if len(kept) > 1 else kept[0] if kept else left)
     short = check_counts(job, horizon, blind)
     _remember_pattern(job, ready, horizon, mismatch)
-    _measure(job, closing, _both(ready, held), pick(p2p_rows, p2p_done))
+    sums = job.device_steps.all()
+    summed = sums["step"] <= horizon
+    _measure(job, closing, _both(ready, held), pick(p2p_rows, p2p_done), pick(sums, summed))
+    job.device_steps.keep(pick(sums, ~summed))
     job.closed_step = max(job.closed_step, horizon)
     job.note_pace(instances.rows.size)
     job.steps_changed = job.rewrite_open = True
@@ -208,8 +218,8 @@ def _remember_pattern(job: JobState, ready: Joined, horizon: int, mismatch: Mism
     job.recent = concatenate([kept, fresh], COLLECTIVES) if kept.size else fresh
 
 
-def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarray) -> None:
-    """Self times of the closed steps, for those steps that every rank of the window reported."""
+def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarray, sums: np.ndarray) -> None:
+    """Self times of the closed steps, for those steps that every rank of the window reported. sums: DEVICE_STEPS."""
     if not step_rows.size:
         return
     step_rows = pick(step_rows, np.lexsort((step_rows["rank"], step_rows["step"])))
@@ -225,15 +235,19 @@ def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarra
     if full.size < steps.size:
         step_rows = pick(step_rows, np.isin(step_rows["step"], full))
     chosen = step_rows.reshape(full.size, ranks.size)
+    summed_ns = sums_by_step(sums, ranks, full)
     comparable = _comparable(job, ranks, (chosen["flags"] & int(StepFlag.PARTLY_SEEN)) != 0)
+    comparable &= (summed_ns >= 0).all(axis=1) | (summed_ns < 0).all(axis=1)
     if not comparable.all():
-        full, chosen = full[comparable], chosen[comparable]
+        full, chosen, summed_ns = full[comparable], chosen[comparable], summed_ns[comparable]
         if not full.size:
             return
     length = chosen["end_ns"] - chosen["begin_ns"]
     phases = chosen["phase_ns"].astype(np.int64)
     by_device = device_rows(job, ready.rows) if has_device_groups(job) else ready.rows[:0]
-    if (ready.rows.size or p2p.size) and not by_device.size:  # pipelines may have nothing but point-to-point calls
+    is_summed = summed_ns[:, 0] >= 0
+    on_device = bool(by_device.size or is_summed.any())
+    if (ready.rows.size or p2p.size) and not on_device:  # pipelines may have nothing but point-to-point calls
         called, release = ready.rows, np.zeros(0, np.int64)
         if called.size:
             edges = _edges_of(step_rows)
@@ -251,10 +265,14 @@ def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarra
         job.longest_ns = np.maximum(job.longest_ns, own_phases[later].max(axis=(0, 1)))
     duration = median(length, axis=1).astype(np.int64)
     starved = np.minimum(spread_readings(chosen["run_delay_ns"]), own)
-    if by_device.size:
+    if on_device:
         # The host only launches: what its own clock shows is nobody's work, and no phase's.
-        stood = measure_device_waits(by_device)
-        blocked = _align(stood.ranks, stood.steps, stood.blocked_ns, ranks, full)
+        blocked = np.zeros(phases.shape, np.int64)
+        if by_device.size:
+            stood = measure_device_waits(by_device)
+            blocked = _align(stood.ranks, stood.steps, stood.blocked_ns, ranks, full)
+        blocked[is_summed] = 0
+        blocked[is_summed, :, Phase.OTHER] = summed_ns[is_summed]
         own = np.maximum(0, duration[:, None] - blocked.sum(axis=2))
         starved = np.zeros_like(own)
     special = (own_phases[:, :, _SPECIAL].sum(axis=2) * 50 > length).any(axis=1)
@@ -272,23 +290,23 @@ def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarra
         duration_ns=duration[plain],
         self_ns=own[plain],
         starved_ns=starved[plain],
-        phase_self_ns=(np.zeros_like(own_phases) if by_device.size else own_phases)[plain],
+        phase_self_ns=(np.zeros_like(own_phases) if on_device else own_phases)[plain],
     )
     worst = np.maximum(excess_over_others(own[plain]), 0).max(axis=1) if ranks.size > 1 else 0
     others = median(times.starved_ns, axis=1)  # a crowded node slows the job, but did not change it
     exchange = chosen["collective_ns"].min(axis=1)[plain]
     if has_device_groups(job):  # from launch to end is mostly the host's lead
-        told = by_device.size > 0 and tells_starts(job)
+        told = on_device and tells_starts(job)
         exchange = blocked.sum(axis=2).min(axis=1)[plain] if told else np.full(exchange.size, -1)
     data = median(own_phases[plain][:, :, Phase.DATA], axis=1).astype(np.int64)
     job.add_steps(times, (duration[plain] - worst - others).astype(np.int64), data, exchange)
-    if by_device.size:
+    if on_device:
         job.looks = with_looks(
             job.looks,
             steps=times.steps,
             begin_ns=times.begin_ns,
             duration_ns=times.duration_ns,
-            lead_ns=launched_before(by_device, times.steps),
+            lead_ns=_lead_ns(job, by_device, times.steps),
             waited_ns=blocked.sum(axis=2)[plain],
         )
         job.starts = with_starts(job.starts, by_device, begun_on_device(by_device), ranks, times.steps)
@@ -296,6 +314,17 @@ def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarra
         calls = first_calls(ready)
         job.starts = with_starts(job.starts, calls, calls["enqueued_ns"], ranks, times.steps)
     _add_numbers(job, chosen if plain.all() else chosen[plain])
+
+
+def _lead_ns(job: JobState, by_device: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    """By step: how long before their ends its calls were launched; as before where none of its calls are known."""
+    before_ns = launched_before(by_device, steps)
+    known = before_ns > 0
+    if known.any():
+        usual_ns = float(before_ns[known].mean())
+    else:
+        usual_ns = float(job.looks[-1, LEAD] / job.looks[-1, STEPS]) if len(job.looks) else 0.0
+    return np.where(known, before_ns, usual_ns)
 
 
 def _comparable(job: JobState, ranks: np.ndarray, partly: np.ndarray) -> np.ndarray:

@@ -195,6 +195,16 @@ def measure_device_waits(rows: np.ndarray) -> Waits:
     return sum_by_rank_and_step(rows["rank"].astype(np.int64), rows["step"], rows["phase"], stood)
 
 
+def sums_by_step(sums: np.ndarray, ranks: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    """(steps, ranks) of DEVICE_STEPS: how long each device stood in its collectives, -1 where that was not told."""
+    stood_ns = np.full((steps.size, ranks.size), -1, np.int64)
+    place, column = np.searchsorted(steps, sums["step"]), np.searchsorted(ranks, sums["rank"])
+    known = (place < steps.size) & (column < ranks.size)
+    known[known] = (steps[place[known]] == sums["step"][known]) & (ranks[column[known]] == sums["rank"][known])
+    stood_ns[place[known], column[known]] = sums["stood_ns"][known]
+    return stood_ns
+
+
 def launched_before(rows: np.ndarray, steps: np.ndarray) -> np.ndarray:
     """By step: how long before their ends its calls were launched, in the mean. rows: COLLECTIVES of device groups."""
     ended = rows["done_ns"] > 0

@@ -51,7 +51,7 @@ NEAR_BLOCKS = 4
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateDevice:
     """rise: share of the step by which it is longer. looks: how many there were; waited, others_waited: of them, where
-    this rank, and the others in the mean, were found waiting. z: how sure."""
+    this rank, and the others in the mean, were found waiting. z: how sure. company: ranks that are late with it."""
 
     rank: int
     onset_step: int
@@ -64,6 +64,7 @@ class LateDevice:
     others_waited: int
     others_waited_before: float
     z: float
+    company: tuple[int, ...] = ()
 
 
 def no_looks(ranks: int) -> np.ndarray:

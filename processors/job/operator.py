@@ -15,9 +15,10 @@ from ...telemetry.tables import TABLES
 from ...telemetry.vocabulary import EventName, Kind
 from ..operator import Context, Timer
 from .attempts import Place, place_of
-from .closing import MOST_PENDING_ROWS, prune_pending
+from .closing import MOST_PENDING_ROWS, is_early, prune_pending
 from .counts import differ_in_count
 from .crashes import judge_crash
+from .device import has_device_groups
 from .events import TAKE
 from .findings import clear_finding, follow_restart, revise_all
 from .hangs import judge_stops, judge_waits
@@ -216,8 +217,11 @@ class JobOperator:
             note_open_calls(job, arrived, node, block.time_ns - block.clock_offset_ns, stamp_ns)
             if job.pending.size > MOST_PENDING_ROWS:
                 self._prune_pending(job, stamp_ns, ctx)
+            self._close_what_devices_ended(job, stamp_ns, ctx)
         elif block.name is EventName.BLOCK_STEPS:
             self._take_steps(job, arrived, node, stamp_ns, ctx)
+        elif block.name is EventName.BLOCK_DEVICE_STEPS:
+            job.device_steps.add(arrived)
         elif block.name is EventName.BLOCK_STEP_GROUPS:
             job.step_groups.add(arrived)
             if not job.counts_due_ns and differ_in_count(job, arrived):
@@ -262,6 +266,17 @@ class JobOperator:
             return
         passed_ns = stamp_ns - job.closed_stamp_ns
         if passed_ns >= CLOSE_SOON_NS and passed_ns >= _patience_ns(job, rows):
+            close_ready_steps(job, stamp_ns, ctx)
+
+    def _close_what_devices_ended(self, job: JobState, stamp_ns: int, ctx: Context) -> None:
+        """A device's last end of a step is seen after the step, and told later: without this it is closed with the
+        next one."""
+        passed_ns = stamp_ns - job.closed_stamp_ns
+        if passed_ns < CLOSE_SOON_NS or not has_device_groups(job) or not job.step_rows.size or is_early(job):
+            return
+        rows = job.step_rows.all()
+        rows = rows[rows["step"] == job.closed_step + 1]
+        if rows.size and passed_ns >= _patience_ns(job, rows):
             close_ready_steps(job, stamp_ns, ctx)
 
     # --- events -----------------------------------------------------------------------------------------------------

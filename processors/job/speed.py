@@ -15,7 +15,8 @@ from .drift import find_drift, has_come_back, makes_steps_longer
 from .facts import OpenFinding
 from .findings import clear_finding, open_finding
 from .holding import do_hosts_wait_for, is_waited_for, was_always_waited_for
-from .late_device import find_late_device, is_still_late
+from .late_device import LateDevice, find_late_device, is_still_late
+from .late_in_steps import find_late_in_steps
 from .numeric import (
     EXPLOSION_RATIO,
     EXPLOSION_STEPS,
@@ -161,14 +162,20 @@ def _look_for_a_late_device(job: JobState, now: int, ctx: Context) -> bool:
     if job.has_kind(Kind.SLOW_TOGETHER):
         return False
     times = job.times
-    late = find_late_device(job.looks, times.ranks, times.steps, times.begin_ns, times.duration_ns)
-    if late is None or not is_waited_for(job.starts, times.ranks, late.rank, late.onset_step, late.before_ns):
-        return False
+    late = find_late_in_steps(times)
+    if late is None or not _is_late(job, late):
+        late = find_late_device(job.looks, times.ranks, times.steps, times.begin_ns, times.duration_ns)
+        if late is None or not _is_late(job, late):
+            return False
     body = steps_story.late_device_body(job, late, now)
     place = f"rank {late.rank} step {late.onset_step}"
     detail = {"rank": late.rank, "usual_step_ns": late.before_ns, "late_step_ns": late.now_ns}
     open_finding(job, ctx, now, kind=Kind.RANK_SLOW, place=place, body=body, detail=detail)
     return True
+
+
+def _is_late(job: JobState, late: LateDevice) -> bool:
+    return is_waited_for(job.starts, job.times.ranks, late.rank, late.onset_step, late.before_ns)
 
 
 def _judge_pace(job: JobState, now: int, ctx: Context) -> None:

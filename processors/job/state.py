@@ -8,7 +8,7 @@ import numpy as np
 
 from ...telemetry.records import Group
 from ...telemetry.ring_layout import parse_ranks
-from ...telemetry.tables import COLLECTIVES, GROUP_PROGRESS, NO_GROUP, PROGRESS, STEP_GROUPS, STEPS
+from ...telemetry.tables import COLLECTIVES, DEVICE_STEPS, GROUP_PROGRESS, NO_GROUP, PROGRESS, STEP_GROUPS, STEPS
 from ...telemetry.vocabulary import HookState, Kind, Level, Phase, is_device_backend
 from .attempts import Attempts
 from .crash_order import Ending
@@ -111,6 +111,7 @@ class JobState:
         self.pending = OpenRows(COLLECTIVES, ("enqueued_ns", "started_ns", "done_ns"))
         self.step_rows = OpenRows(STEPS, ("begin_ns", "end_ns"))
         self.step_groups = OpenRows(STEP_GROUPS, ())
+        self.device_steps = OpenRows(DEVICE_STEPS, ())
         self.held_up: HeldUp | None = None  # of devices, the open call that the closing of steps waits for
         self.rewrite_open = True
         self.chunks = getattr(self, "chunks", [])  # names of the rows that hold open steps

@@ -89,7 +89,12 @@ def is_current(job: JobState, table: Table) -> bool:
 
 
 def _open_tables(job: JobState) -> tuple[tuple[str, OpenRows], ...]:
-    return (("rows", job.pending), ("steps", job.step_rows), ("groups", job.step_groups))
+    return (
+        ("rows", job.pending),
+        ("steps", job.step_rows),
+        ("groups", job.step_groups),
+        ("device", job.device_steps),
+    )
 
 
 def _save_open(job: JobState, table: Table) -> None:

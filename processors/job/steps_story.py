@@ -51,16 +51,13 @@ def straggler_body(job: JobState, found: Straggler, now: int) -> Body:
         f"{duration_words(found.waited_before_ns)} before; step time is {duration_words(found.step_ns)}"
     )
     because = f"only waits there for {ranks_words(culprit.ranks)}, {duration_words(found.waited_ns)} of each step"
-    suspects = [suspect(job, rank, share(culprit.ranks), phase) for rank in culprit.ranks]
-    if culprit.scope is not Scope.RANK:
-        suspects = [node_suspect(culprit.node, culprit.ranks)] if culprit.scope is Scope.NODE else []
     return body(
         job,
         Kind.RANK_SLOW,
         bucket=Bucket.SPEED_REGRESSION,
         scope=culprit.scope,
         severity=Severity.TICKET,
-        suspects=suspects,
+        suspects=_suspects_of(job, culprit, phase),
         onset_ns=found.onset_ns,
         now=now,
         proof=[*proof, evidence("steps.waiting", ranks_words(others), now, waits)],
@@ -120,7 +117,8 @@ def drift_body(job: JobState, found: Drift, now: int) -> Body:
 
 
 def late_device_body(job: JobState, found: LateDevice, now: int) -> Body:
-    others = [int(rank) for rank in job.times.ranks if rank != found.rank]
+    culprit = whose_slowness(job, (found.rank, *found.company), always=False)
+    others = [int(rank) for rank in job.times.ranks if rank not in culprit.ranks]
     was, each = ("was", "") if len(others) == 1 else ("were", " in the mean")
     shows = (
         f"rank {found.rank}'s device is late: {ranks_words(others)} {was} found waiting in a collective in "
@@ -131,19 +129,35 @@ def late_device_body(job: JobState, found: LateDevice, now: int) -> Body:
         f"a step takes {duration_words(found.now_ns)}, {duration_words(found.before_ns)} before: {found.rise:.0%} of "
         "it is new, as much as the others wait"
     )
-    return _slow_rank_body(
+    proof = [
+        evidence("steps.device_looks", source_of(job, found.rank), now, shows, round(found.z, 2)),
+        evidence("steps.duration", "all ranks", now, longer, round(found.rise, 4)),
+    ]
+    if common := _in_common(culprit):
+        proof.append(evidence("steps.company", ranks_words(culprit.ranks), now, common))
+    whose = f"{ranks_words(culprit.ranks)}'s device" + ("s" if len(culprit.ranks) > 1 else "")
+    return body(
         job,
-        suspects=[suspect(job, found.rank, 0.95)],
+        Kind.RANK_SLOW,
+        bucket=Bucket.SPEED_REGRESSION,
+        scope=culprit.scope,
+        severity=Severity.TICKET,
+        suspects=_suspects_of(job, culprit),
         onset_ns=found.onset_ns,
         now=now,
-        proof=[
-            evidence("steps.device_looks", source_of(job, found.rank), now, shows, round(found.z, 2)),
-            evidence("steps.duration", "all ranks", now, longer, round(found.rise, 4)),
-        ],
-        cleared=[ruled_out(others, "long in collectives", f"only waits there for rank {found.rank}'s device")],
+        proof=proof,
+        cleared=[ruled_out(others, "long in collectives", f"only waits there for {whose}")],
         confidence=min(0.95, 0.6 + found.z / 30.0),
         step=found.onset_step,
     )
+
+
+def _suspects_of(job: JobState, culprit: Culprit, phase: str | None = None) -> list[dict[str, Any]]:
+    if culprit.scope is Scope.NODE:
+        return [node_suspect(culprit.node, culprit.ranks)]
+    if culprit.scope is not Scope.RANK:
+        return []
+    return [suspect(job, rank, share(culprit.ranks), phase) for rank in culprit.ranks]
 
 
 def slow_writer_body(job: JobState, found: SlowWriter, now: int) -> Body:

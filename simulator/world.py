@@ -36,7 +36,7 @@ from .steps import Conditions, saving_ranks
 from .storage import IN_FLIGHT, TRANSFER_BYTES, Demand, StorageState, storage_state
 from .topology import Topology
 
-#: A batch that is ready costs this much to be taken.
+#: A batch that was fetched while the last one was worked on costs this much to be taken.
 HANDOVER_S = 0.03
 #: Of the shared file system, that a node's client counts.
 OPERATIONS = ("metadata", "read", "write")
@@ -278,8 +278,7 @@ class World:
         return Conditions(
             kernel_pace=work / np.maximum(speed[gpus], 1e-3),
             launch_pace=1.0 / cpu,
-            # One batch is fetched while the last one is worked on.
-            input_s=HANDOVER_S / lanes + np.maximum(fetch_s - recipe.step_s, 0.0),
+            input_s=HANDOVER_S / lanes + np.maximum(fetch_s - recipe.step_s, 0.0) if recipe.prefetches else fetch_s,
             save_s=self._save_bytes(job) / saving.save_bytes_per_s + np.zeros(gpus.size),
             rate={dimension: rate / sends for dimension, rate in self._group_rates()[name].items()},
             differs=branch > 0 if branch.any() else None,

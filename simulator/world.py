@@ -268,7 +268,8 @@ class World:
         # It reads before or after it saves, not beside it.
         storage = self._storage(but=name)
         saving = self._storage(but=name, savers=gpus.size) if recipe.saves(step) else storage
-        fetch_s = recipe.input_s / np.maximum(cpu * resources.of("host", "input")[nodes], 1e-3)
+        loader = resources.of("host", "input")[nodes] * resources.of("process", "loader", name)
+        fetch_s = recipe.input_s / np.maximum(cpu * loader, 1e-3)
         ops = float(resources.of("program", "metadata_ops", name)[0])
         fetch_s = fetch_s + ops / min(max(ops, 1.0), IN_FLIGHT) * storage.metadata_s
         fetch_s = fetch_s + recipe.input_bytes / storage.bytes_per_s

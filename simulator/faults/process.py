@@ -73,6 +73,14 @@ def loaders_starve(site: Site, kind: FaultKind) -> Planned:
     return Planned(changes=(change,), truth=truth)
 
 
+def loader_slows(site: Site, kind: FaultKind) -> Planned:
+    """One rank's shard is dear to decode; disk and cores are as they were."""
+    rank = site.any_rank()
+    return Planned(
+        changes=_of_process(site, rank, "loader", 0.15), truth=site.of_rank(kind, "rank", ("rank_slow",), rank)
+    )
+
+
 def bad_batch(site: Site, kind: FaultKind) -> Planned:
     """One rank's batch of a certain step makes its code raise: again, wherever the job is restarted."""
     rank = site.any_rank()
@@ -89,5 +97,6 @@ KINDS = (
     FaultKind("other_branch", "17", "one rank calls a collective with another size", other_branch),
     FaultKind("host_out_of_memory", "6", "one rank's memory grows until its node has none left", memory_grows),
     FaultKind("node_lost", "10", "one node loses its power", node_lost),
+    FaultKind("loader_slows", "32r", "one rank's batches take six times as long to decode", loader_slows),
     FaultKind("loaders_starve", "32", "the loaders of one node get too little of its disk and cores", loaders_starve),
 )

@@ -17,17 +17,18 @@ STEP_S = 0.4
 #: Of a step, as ``workloads/course.py`` shares it out.
 DATA_SHARE, FORWARD_SHARE = 0.15, 0.85
 #: Standard deviation of a part's length, relative; and by how much less the last rank has to do than the first.
-JITTER, UNEVEN = 0.02, 0.15
+JITTER, UNEVEN = 0.02, 0.2
 #: Steps before a fault, and after it where the job goes on.
-STEPS_BEFORE, STEPS_AFTER = 50, 40
+STEPS_BEFORE, STEPS_AFTER = 60, 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
     """One fault. simulated: its name in the catalogue of the simulator.
 
-    fault, point, options, signal_to, everyone: of the real one, as in ``tests/scenarios/plan.py``. ending: what the real
-    job comes to. adds: to each later step of those who are hit, in usual steps. steps_before, steps_after: of both.
+    fault, point, options, signal_to, everyone: of the real one, as in ``tests/scenarios/plan.py``. ending: what the
+    real job comes to. adds: to each later step of those who are hit, in usual steps. steps_before,
+    steps_after: of both runs.
     """
 
     name: str
@@ -86,6 +87,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(name="exception", simulated="exception", ending=Ending.CRASHES, fault="throw"),
     Kind(name="stopped", simulated="process_stopped", ending=Ending.HANGS, fault="stop"),
     Kind(name="never enters", simulated="never_enters", ending=Ending.HANGS, fault="blocked_read", point="data"),
+    Kind(name="endless computation", simulated="endless_kernel", ending=Ending.HANGS, fault="busy_loop"),
     Kind(name="other size", simulated="other_branch", ending=Ending.EITHER, fault="wrong_size", point="metrics"),
     Kind(
         name="slow rank",
@@ -93,6 +95,14 @@ KINDS: tuple[Kind, ...] = (
         ending=Ending.RUNS,
         fault="slow",
         adds=0.25 * FORWARD_SHARE,
+    ),
+    Kind(
+        name="slow loader",
+        simulated="loader_slows",
+        ending=Ending.RUNS,
+        fault="slow",
+        point="data",
+        adds=2.0 * DATA_SHARE,
     ),
     Kind(
         name="slower together",

@@ -78,7 +78,7 @@ def _sized(change: Change, kind: Kind, healthy: Healthy) -> Change:
             return replace(change, value=float(healthy.speed[rank]) * kernels_s / (kernels_s + added_s))
         case "program", "work":
             return replace(change, value=1.0 + added_s / float(np.median(healthy.kernels_s)))
-        case "host", "input":
+        case ("host", "input") | ("process", "loader"):
             return replace(change, value=healthy.fetch_s / (healthy.fetch_s + added_s))
         case _:
             return change

@@ -68,7 +68,8 @@ class Pair:
 class Tied:
     """One kind, run really and simulated. delays: from the onset until the incident, seconds; None without one.
 
-    problem: why there is nothing to compare; it counts as disagreement.
+    is_clean: nothing went wrong, and nothing should be found. problem: why there is nothing to compare; it counts as
+    disagreement.
     """
 
     kind: str
@@ -77,11 +78,12 @@ class Tied:
     pairs: tuple[Pair, ...] = ()
     real_delay_s: float | None = None
     simulated_delay_s: float | None = None
+    is_clean: bool = False
     problem: str = ""
 
     @property
     def same_finding(self) -> bool:
-        return not self.problem and bool(self.real) and self.real == self.simulated
+        return not self.problem and bool(self.real) is not self.is_clean and self.real == self.simulated
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tests.scenarios.plan import Ending, Plan, Scenario, Truth
+from whichrank.simulator.faults.process import PAUSE_S
 
 RANKS = 4
 GUILTY = 2
@@ -24,7 +25,7 @@ STEPS_BEFORE, STEPS_AFTER = 60, 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """One fault. simulated: its name in the catalogue of the simulator.
+    """One fault. simulated: its name in the catalogue of the simulator; "": nothing goes wrong, and nothing is told.
 
     fault, point, options, signal_to, everyone: of the real one, as in ``tests/scenarios/plan.py``. ending: what the
     real job comes to. adds: to each later step of those who are hit, in usual steps. steps_before,
@@ -48,6 +49,10 @@ class Kind:
     def goes_on(self) -> bool:
         """Whether there are steps after the onset."""
         return self.ending is Ending.RUNS
+
+    @property
+    def is_clean(self) -> bool:
+        return not self.simulated
 
     def scenario(self) -> Scenario:
         """How the runner of the scenarios is to treat it. What is right is not asked here: both say what they say."""
@@ -73,7 +78,7 @@ class Kind:
             guilty=guilty,
             fault=self.fault,
             point=self.point,
-            onset_step=self.steps_before,
+            onset_step=-1 if self.is_clean else self.steps_before,
             steps=self.steps_before + self.steps_after,
             step_s=STEP_S,
             jitter=JITTER,
@@ -83,9 +88,18 @@ class Kind:
 
 
 KINDS: tuple[Kind, ...] = (
+    # Its first half tells what the second is compared with.
+    Kind(name="nothing", simulated="", ending=Ending.RUNS, steps_before=50, steps_after=50),
     Kind(name="killed", simulated="process_killed", ending=Ending.CRASHES, fault="kill"),
     Kind(name="exception", simulated="exception", ending=Ending.CRASHES, fault="throw"),
     Kind(name="stopped", simulated="process_stopped", ending=Ending.HANGS, fault="stop"),
+    Kind(
+        name="stopped, goes on",
+        simulated="process_paused",
+        ending=Ending.RUNS,
+        fault="pause",
+        options={"pause_s": PAUSE_S},
+    ),
     Kind(name="never enters", simulated="never_enters", ending=Ending.HANGS, fault="blocked_read", point="data"),
     Kind(name="endless computation", simulated="endless_kernel", ending=Ending.HANGS, fault="busy_loop"),
     Kind(name="other size", simulated="other_branch", ending=Ending.EITHER, fault="wrong_size", point="metrics"),

@@ -23,8 +23,8 @@ ONSET_FILE = "onset.json"
 def tie(kind: Kind, repeat: int, seed: int, folder: Path) -> Tied:
     """Runs both, and keeps the result. What goes wrong with either is the result's ``problem``."""
     outcome = run_real(kind, repeat, seed, folder / "real")
-    if outcome.harness_error or onset_unix_s(outcome) is None:
-        tied = Tied(kind=kind.name, problem=outcome.harness_error or "the fault never bit")
+    if outcome.harness_error or (onset_unix_s(outcome) is None and not kind.is_clean):
+        tied = Tied(kind=kind.name, is_clean=kind.is_clean, problem=outcome.harness_error or "the fault never bit")
     else:
         onset = {"realtime": onset_unix_s(outcome), "ended": outcome.stopped, "seed": seed}
         (folder / ONSET_FILE).write_text(json.dumps(onset))
@@ -39,7 +39,9 @@ def simulate_again(kind: Kind, folder: Path) -> Tied:
     try:
         real = observe(folder / "real" / "out")
         healthy = Healthy.of(real.steps.between(FIRST_STEP, kind.steps_before - 1))
-        into_step_s = max(0.0, onset["realtime"] - _end_of(real, kind.steps_before - 1))
+        before_s = _end_of(real, kind.steps_before - 1)
+        onset_s = before_s if onset["realtime"] is None else float(onset["realtime"])
+        into_step_s = max(0.0, onset_s - before_s)
         at_unix_s = run_simulated(
             kind, healthy, into_step_s=into_step_s, seed=onset["seed"], folder=folder / "simulated"
         )
@@ -54,11 +56,12 @@ def simulate_again(kind: Kind, folder: Path) -> Tied:
             ended_unix_s=onset["ended"] or math.inf,
         )
     except (ValueError, LookupError, OSError) as error:
-        tied = Tied(kind=kind.name, problem=f"{type(error).__name__}: {error}")
+        tied = Tied(kind=kind.name, is_clean=kind.is_clean, problem=f"{type(error).__name__}: {error}")
     else:
         tied = replace(
             tied,
-            real_delay_s=told_after_s(real.revisions, onset["realtime"]),
+            is_clean=kind.is_clean,
+            real_delay_s=told_after_s(real.revisions, onset_s),
             simulated_delay_s=told_after_s(simulated.revisions, at_unix_s),
         )
     _keep(tied, folder)

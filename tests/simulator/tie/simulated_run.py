@@ -37,7 +37,6 @@ START_S = 15.0
 def run_simulated(kind: Kind, healthy: Healthy, *, into_step_s: float, seed: int, folder: Path) -> float:
     """into_step_s: the fault bites so long after its step has begun. Returns when that is, Unix seconds."""
     shutil.rmtree(folder, ignore_errors=True)
-    steps_s = (kind.steps_before + kind.steps_after) * healthy.step_s
     without = folder.with_name(f"{folder.name}-healthy")
     shutil.rmtree(without, ignore_errors=True)
     _simulate(healthy, None, seed=seed, until_s=START_S + kind.steps_before * healthy.step_s + 5.0, folder=without)
@@ -46,13 +45,13 @@ def run_simulated(kind: Kind, healthy: Healthy, *, into_step_s: float, seed: int
     last = int(np.flatnonzero(seen.steps == kind.steps_before - 1)[0])
     began_s = (int(seen.begin_ns[last]) + int(seen.duration_ns[last]) - START_UNIX_NS) / 1e9
     # What changes a rate acts on the steps that begin after it.
-    at_s = began_s - 0.5 * healthy.step_s if kind.goes_on else began_s + into_step_s
-    planned = plan_fault(kind, healthy, at_s, seed)
-    grows = 1.0 + max(kind.adds, 0.0)
-    until_s = at_s + TAIL_S + (steps_s * grows if kind.goes_on else 0.0)
-    _simulate(healthy, planned, seed=seed, until_s=until_s, folder=folder)
+    is_rate = kind.adds > 0.0
+    at_s = began_s - 0.5 * healthy.step_s if is_rate else began_s + into_step_s
+    planned = None if kind.is_clean else plan_fault(kind, healthy, at_s, seed)
+    after_s = kind.steps_after * healthy.step_s * (1.0 + kind.adds) if kind.goes_on else 0.0
+    _simulate(healthy, planned, seed=seed, until_s=at_s + after_s + TAIL_S, folder=folder)
     shutil.rmtree(without)
-    return START_UNIX_NS / 1e9 + (began_s if kind.goes_on else at_s)
+    return START_UNIX_NS / 1e9 + (began_s if is_rate else at_s)
 
 
 def plan_fault(kind: Kind, healthy: Healthy, at_s: float, seed: int) -> Planned:

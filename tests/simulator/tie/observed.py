@@ -43,7 +43,7 @@ class StepsSeen:
     @property
     def wait_ns(self) -> Ints:
         """(n, ranks): what is left of the step, as ``straggler`` has it."""
-        return np.maximum(0, self.duration_ns[:, None] - self.self_ns)
+        return np.asarray(np.maximum(0, self.duration_ns[:, None] - self.self_ns), np.int64)
 
     def between(self, first: int, last: int) -> StepsSeen:
         """Of steps first to last, both included."""
@@ -59,7 +59,7 @@ class StepsSeen:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Observed:
-    """revisions: of all incidents. steps: None where too few were closed."""
+    """revisions: of all incidents."""
 
     revisions: Sequence[Mapping[str, Any]]
     steps: StepsSeen
@@ -115,8 +115,12 @@ class WatchedJobOperator(JobOperator):
 def observe(folder: Path) -> Observed:
     """folder: of a run. Raises Unusable for one without a description, OSError and ValueError for an empty one."""
     directory = RunDirectory(folder)
-    operators = make_operators(listens=directory.read_run().get("listens") is True)
-    watched = WatchedJobOperator(listens=directory.read_run().get("listens") is True)
+    description = directory.read_run()
+    listens = description.get("listens") is True
+    watched = WatchedJobOperator(listens=listens)
+    operators = [
+        watched if isinstance(operator, JobOperator) else operator for operator in make_operators(listens=listens)
+    ]
     revisions: list[Mapping[str, Any]] = []
 
     def collect(record: Record) -> None:
@@ -127,14 +131,14 @@ def observe(folder: Path) -> Observed:
     runner = EmbeddedRunner(
         bus,
         None,
-        [watched if isinstance(operator, JobOperator) else operator for operator in operators],
+        operators,
         collect,
         live=False,
         input_topics=INPUT_TOPICS,
         metrics=wanted_metrics(),
     )
     runner.drain()
-    if directory.read_run().get("ended") is None:
+    if description.get("ended") is None:
         runner.let_time_pass(AFTERMATH_NS)
     runner.close()
     bus.close()

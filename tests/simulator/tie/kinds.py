@@ -18,9 +18,9 @@ STEP_S = 0.4
 #: Of a step, as ``workloads/course.py`` shares it out.
 DATA_SHARE, FORWARD_SHARE = 0.15, 0.85
 #: Standard deviation of a part's length, relative; and by how much less the last rank has to do than the first.
-JITTER, UNEVEN = 0.02, 0.2
+JITTER, UNEVEN = 0.01, 0.2
 #: Steps before a fault, and after it where the job goes on.
-STEPS_BEFORE, STEPS_AFTER = 60, 40
+STEPS_BEFORE, STEPS_AFTER = 80, 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class Kind:
 
 KINDS: tuple[Kind, ...] = (
     # Its first half tells what the second is compared with.
-    Kind(name="nothing", simulated="", ending=Ending.RUNS, steps_before=50, steps_after=50),
+    Kind(name="nothing", simulated="", ending=Ending.RUNS, steps_before=80, steps_after=80),
     Kind(name="killed", simulated="process_killed", ending=Ending.CRASHES, fault="kill"),
     Kind(name="exception", simulated="exception", ending=Ending.CRASHES, fault="throw"),
     Kind(name="stopped", simulated="process_stopped", ending=Ending.HANGS, fault="stop"),
@@ -125,7 +125,7 @@ KINDS: tuple[Kind, ...] = (
         fault="slow",
         adds=0.2 * FORWARD_SHARE,
         everyone=True,
-        steps_before=70,
+        steps_before=80,
         steps_after=90,
     ),
     Kind(
@@ -136,7 +136,7 @@ KINDS: tuple[Kind, ...] = (
         point="data",
         adds=DATA_SHARE * (1.0 / 0.15 - 1.0),
         everyone=True,
-        steps_before=70,
+        steps_before=80,
         steps_after=60,
     ),
     Kind(name="told to end", simulated="preemption", ending=Ending.TOLD, signal_to="launcher"),

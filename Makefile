@@ -151,6 +151,10 @@ faultbench: setup ## simulated faults of every kind: how often the cause is name
 	@$(BIN)/whichrank bench $(if $(RANKS),--ranks $(RANKS)) $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) \
 	  $(if $(JOBS),--jobs $(JOBS)) $(if $(RESULTS),--results $(RESULTS))
 
+.PHONY: tie
+tie: setup ## faults in real jobs and in simulated ones: the same finding, the same waits, k of n (REPEATS=1, SEED=1)
+	@$(BIN)/python -m tests.simulator.tie $(if $(REPEATS),--repeats $(REPEATS)) $(if $(SEED),--seed $(SEED))
+
 .PHONY: pins
 pins: setup ## requirements/*.txt anew from pyproject.toml and requirements/*.in (UPGRADE=1: newest versions too)
 	@compile() { out=requirements/$$1.txt; shift; \

@@ -102,11 +102,13 @@ class Recipe:
     """A training program of the design's reference load: steps of ``step_s``, 20 calls of c10d per rank and step.
 
     saves_every, evaluates_every: after so many steps, 0 never. microbatches: of a pipeline, 0: as few as keep it busy.
-    launch_share: of its kernels' time that the host takes to launch them.
+    launch_share: of its kernels' time that the host takes to launch them. prefetches: a batch is fetched while the last
+    one is worked on, else when it is asked for.
     """
 
     step_s: float = 2.0
     input_s: float = 0.4
+    prefetches: bool = True
     microbatches: int = 0
     tensor_bytes: int = 128 << 20
     data_bytes: int = 2_000_000_000
@@ -133,13 +135,7 @@ class Recipe:
 
     def _stage(self, mesh: Mesh, stage: int, *, saves: bool, evaluates: bool) -> Iterator[Operation]:
         # A step ends with its optimizer (``instrumentation/steps.py``): what a script does after it is the next one's.
-        if evaluates:
-            yield Operation(does=Does.EVALUATE, phase=Phase.EVAL, work_s=self.evaluation_s)
-            yield Operation(does=Does.SYNC, phase=Phase.EVAL)
-        if saves:
-            yield Operation(does=Does.SAVE, phase=Phase.CHECKPOINT, nbytes=self.save_bytes_per_rank)
-            yield _collective("world", Op.BARRIER, 0, Phase.CHECKPOINT)
-            yield Operation(does=Does.SYNC, phase=Phase.CHECKPOINT)
+        yield from self._between_steps(saves=saves, evaluates=evaluates)
         yield Operation(does=Does.INPUT, phase=Phase.DATA, work_s=self.input_s)
         # Exchange and input take their own time; what is left of a step is kernels.
         work_s = 0.75 * self.step_s
@@ -153,6 +149,15 @@ class Recipe:
             yield _collective("dp", Op.ALL_GATHER, self.data_bytes, Phase.OPTIMIZER)
         yield Operation(does=Does.SYNC, phase=Phase.OPTIMIZER)
         yield Operation(does=Does.HOST, phase=Phase.OTHER, work_s=0.005)
+
+    def _between_steps(self, *, saves: bool, evaluates: bool) -> Iterator[Operation]:
+        if evaluates:
+            yield Operation(does=Does.EVALUATE, phase=Phase.EVAL, work_s=self.evaluation_s)
+            yield Operation(does=Does.SYNC, phase=Phase.EVAL)
+        if saves:
+            yield Operation(does=Does.SAVE, phase=Phase.CHECKPOINT, nbytes=self.save_bytes_per_rank)
+            yield _collective("world", Op.BARRIER, 0, Phase.CHECKPOINT)
+            yield Operation(does=Does.SYNC, phase=Phase.CHECKPOINT)
 
     def _plain(self, mesh: Mesh, work_s: float) -> Iterator[Operation]:
         """Six layers' worth each way, tensor parallel within, gradients scattered as they come."""

@@ -249,6 +249,9 @@ class _Run:
             begun = np.full(self._mesh.stage_size, last)
             seconds = transfer_s(operation, self._mesh, self._given, ranks)
             ended = max(ended, float(self._carried(begun, seconds, ranks).max()))
+            differs = self._given.differs
+            if operation.may_differ and differs is not None and differs[ranks].any():
+                ended = np.inf
         for stage, place in places:
             self.times[stage][_ENDED, place] = ended
             self._does(stage, self.times[stage][_ENDED, place])

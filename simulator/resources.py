@@ -106,6 +106,7 @@ PARAMETERS: tuple[Parameter, ...] = (
         ("alive", Sort.UP, 1.0, "", "0: it gets a SIGKILL"),
         ("runs", Sort.UP, 1.0, "", "0: it is stopped (SIGSTOP)"),
         ("input", Sort.UP, 1.0, "", "its data source gives the next batch"),
+        ("loader", Sort.RATE, 1.0, "share", "pace of its own loader (its shard, its transformations)"),
         ("raises", Sort.PROBABILITY, 0.0, "", "1: its code raises at its next line"),
         ("bad_batch", Sort.PROBABILITY, 0.0, "", "1: the batch of this step makes its code raise, whenever it is read"),
         ("grows_bytes_per_s", Sort.CAPACITY, 0.0, "By/s", "by which its memory grows"),

@@ -36,7 +36,7 @@ from .steps import Conditions, saving_ranks
 from .storage import IN_FLIGHT, TRANSFER_BYTES, Demand, StorageState, storage_state
 from .topology import Topology
 
-#: A batch that is ready costs this much to be taken.
+#: A batch that was fetched while the last one was worked on costs this much to be taken.
 HANDOVER_S = 0.03
 #: Of the shared file system, that a node's client counts.
 OPERATIONS = ("metadata", "read", "write")
@@ -271,7 +271,8 @@ class World:
         # It reads before or after it saves, not beside it.
         storage = self._storage(but=name)
         saving = self._storage(but=name, savers=gpus.size) if recipe.saves(step) else storage
-        fetch_s = recipe.input_s / np.maximum(cpu * resources.of("host", "input")[nodes], 1e-3)
+        loader = resources.of("host", "input")[nodes] * resources.of("process", "loader", name)
+        fetch_s = recipe.input_s / np.maximum(cpu * loader, 1e-3)
         ops = float(resources.of("program", "metadata_ops", name)[0])
         fetch_s = fetch_s + ops / min(max(ops, 1.0), IN_FLIGHT) * storage.metadata_s
         fetch_s = fetch_s + recipe.input_bytes / storage.bytes_per_s
@@ -281,8 +282,7 @@ class World:
         return Conditions(
             kernel_pace=work / np.maximum(speed[gpus], 1e-3),
             launch_pace=1.0 / cpu,
-            # One batch is fetched while the last one is worked on.
-            input_s=HANDOVER_S / lanes + np.maximum(fetch_s - recipe.step_s, 0.0),
+            input_s=HANDOVER_S / lanes + np.maximum(fetch_s - recipe.step_s, 0.0) if recipe.prefetches else fetch_s,
             save_s=self._save_bytes(job) / saving.save_bytes_per_s + np.zeros(gpus.size),
             rate={dimension: rate / sends for dimension, rate in self._group_rates()[name].items()},
             differs=branch > 0 if branch.any() else None,

@@ -5,6 +5,9 @@ from __future__ import annotations
 from ..resources import Change
 from .fault import FaultKind, Planned, Site
 
+#: For which a process is stopped that goes on afterwards.
+PAUSE_S = 8.0
+
 
 def _of_process(site: Site, rank: int, name: str, value: float) -> tuple[Change, ...]:
     return (Change(at_s=site.at_s, family="process", name=name, value=value, places=(rank,), job=site.job.name),)
@@ -29,6 +32,17 @@ def stopped(site: Site, kind: FaultKind) -> Planned:
     return Planned(
         changes=_of_process(site, rank, "runs", 0.0), truth=site.of_rank(kind, "rank", ("rank_stopped",), rank)
     )
+
+
+def paused(site: Site, kind: FaultKind) -> Planned:
+    """SIGSTOP, and SIGCONT some seconds later."""
+    rank, until_s = site.any_rank(), site.at_s + PAUSE_S
+    stop, go_on = (
+        Change(at_s=at_s, family="process", name="runs", value=value, places=(rank,), job=site.job.name)
+        for at_s, value in ((site.at_s, 0.0), (until_s, 1.0))
+    )
+    truth = site.of_rank(kind, "rank", ("rank_stopped",), rank, until_s=until_s)
+    return Planned(changes=(stop, go_on), truth=truth)
 
 
 def never_enters(site: Site, kind: FaultKind) -> Planned:
@@ -73,6 +87,14 @@ def loaders_starve(site: Site, kind: FaultKind) -> Planned:
     return Planned(changes=(change,), truth=truth)
 
 
+def loader_slows(site: Site, kind: FaultKind) -> Planned:
+    """One rank's shard is dear to decode; disk and cores are as they were."""
+    rank = site.any_rank()
+    return Planned(
+        changes=_of_process(site, rank, "loader", 0.15), truth=site.of_rank(kind, "rank", ("rank_slow",), rank)
+    )
+
+
 def bad_batch(site: Site, kind: FaultKind) -> Planned:
     """One rank's batch of a certain step makes its code raise: again, wherever the job is restarted."""
     rank = site.any_rank()
@@ -85,9 +107,11 @@ KINDS = (
     FaultKind("process_killed", "10a", "one rank's process gets a SIGKILL", killed),
     FaultKind("exception", "8", "one rank's code raises", raises),
     FaultKind("process_stopped", "21", "one rank's process is stopped", stopped),
+    FaultKind("process_paused", "21p", "one rank's process is stopped, and goes on 8 s later", paused),
     FaultKind("never_enters", "16", "one rank waits for its next batch for ever", never_enters),
     FaultKind("other_branch", "17", "one rank calls a collective with another size", other_branch),
     FaultKind("host_out_of_memory", "6", "one rank's memory grows until its node has none left", memory_grows),
     FaultKind("node_lost", "10", "one node loses its power", node_lost),
+    FaultKind("loader_slows", "32r", "one rank's batches take six times as long to decode", loader_slows),
     FaultKind("loaders_starve", "32", "the loaders of one node get too little of its disk and cores", loaders_starve),
 )

@@ -62,7 +62,7 @@ class Outcome:
     fault_ended: when the last guilty rank went on; None: the fault outlasted the job. waits: when each rank that can
     say so began to wait for the guilty. stopped_by_runner: the job stood still, and its owner ended it.
     steps_captured, steps_done: of each rank, by whichrank's capture and by the rank's own record.
-    exit_code: of ``whichrank run``; None: it had to be killed.
+    stopped: when its owner did. exit_code: of ``whichrank run``; None: it had to be killed.
     """
 
     plan: Plan
@@ -81,6 +81,7 @@ class Outcome:
     waits: dict[int, float] = field(default_factory=dict)
     resolved_seen: dict[str, float] = field(default_factory=dict)
     stopped_by_runner: bool = False
+    stopped: float | None = None
     harness_error: str = ""
     devices: dict[str, str] = field(default_factory=dict)  # rank -> its GPU, where the node has played ones
     notes: tuple[str, ...] = field(default=())
@@ -345,7 +346,7 @@ def run_plan(scenario: Scenario, plan: Plan, folder: Path) -> Outcome:
     beside = Beside(scenario, job)
     notes: list[str] = []
     signalled: float | None = None
-    stopped_by_runner = False
+    stopped: float | None = None
     error = ""
     first_verdict: float | None = None
     final = scenario.truth.severities[-1] if scenario.truth.severities else ""
@@ -381,10 +382,10 @@ def run_plan(scenario: Scenario, plan: Plan, folder: Path) -> Outcome:
                 over = now > job.began + expected_s
             if over:
                 notes.append(f"ended by the runner {now - job.began:.1f} s after its start")
-                stopped_by_runner = True
+                stopped = now
                 break
-        code = job.stop() if stopped_by_runner else job.process.wait()
-        if stopped_by_runner and not job.onsets() and not scenario.signal_to:
+        code = job.stop() if stopped is not None else job.process.wait()
+        if stopped is not None and not job.onsets() and not scenario.signal_to:
             error = "the deadline came before the fault or the end"
     except Exception as failure:  # the harness's own fault: counts against it, and the job must still end
         error = f"{type(failure).__name__}: {failure}"
@@ -414,7 +415,8 @@ def run_plan(scenario: Scenario, plan: Plan, folder: Path) -> Outcome:
         fault_ended=max(ended_at.values()) if set(ended_at) >= {item.rank for item in onsets} and ended_at else None,
         waits=job.times("waits"),
         resolved_seen=job.tail.resolved_seen,
-        stopped_by_runner=stopped_by_runner,
+        stopped_by_runner=stopped is not None,
+        stopped=stopped,
         harness_error=error,
         devices=job.devices(),
         notes=tuple(notes),

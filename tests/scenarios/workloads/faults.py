@@ -11,6 +11,7 @@ import inspect
 import os
 import select
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -73,6 +74,15 @@ def gil_held_in_c(course: Course, tensor: torch.Tensor | None) -> None:
 @fault
 def stop(course: Course, tensor: torch.Tensor | None) -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
+
+
+@fault
+def pause(course: Course, tensor: torch.Tensor | None) -> None:
+    """Somebody stops the process, and lets it go on some seconds later."""
+    seconds = course.options["pause_s"]
+    subprocess.Popen(["sh", "-c", f"sleep {seconds}; kill -CONT {os.getpid()}"], start_new_session=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    course.stamp_end()
 
 
 @fault

@@ -1,0 +1,55 @@
+"""The step of a small data-parallel job (``DistributedDataParallel``), as one finds it in a script of fifty lines.
+
+Batch, forward, backward with the gradients' exchange behind its kernels, optimizer, and the mean loss of all ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..telemetry.vocabulary import Op, Phase
+from .mesh import Mesh
+from .program import Does, Operation, Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class DdpRecipe(Recipe):
+    """forward_s, backward_s, optimizer_s: kernels. between_s: what the script does after its optimizer.
+
+    bucket_bytes: of each exchange of gradients, the last one at the end of backward.
+    Raises ValueError for a mesh that is more than data-parallel.
+    """
+
+    forward_s: float = 0.5
+    backward_s: float = 1.0
+    optimizer_s: float = 0.05
+    between_s: float = 0.005
+    bucket_bytes: tuple[int, ...] = (25 << 20,)
+    prefetches: bool = False
+
+    def _stage(self, mesh: Mesh, stage: int, *, saves: bool, evaluates: bool) -> Iterator[Operation]:
+        if mesh.data != mesh.world_size:
+            raise ValueError("this program is data-parallel only")
+        # A step ends with its optimizer: the mean loss of the last one is called for in this one.
+        yield Operation(does=Does.HOST, phase=Phase.OTHER, work_s=self.between_s)
+        yield _all_reduce(4, Phase.OTHER, may_differ=True)
+        yield Operation(does=Does.SYNC, phase=Phase.OTHER)
+        yield from self._between_steps(saves=saves, evaluates=evaluates)
+        yield Operation(does=Does.INPUT, phase=Phase.DATA, work_s=self.input_s)
+        yield Operation(does=Does.COMPUTE, phase=Phase.FORWARD, work_s=self.forward_s)
+        for nbytes in self.bucket_bytes:
+            yield Operation(does=Does.COMPUTE, phase=Phase.BACKWARD, work_s=self.backward_s / len(self.bucket_bytes))
+            yield _all_reduce(nbytes, Phase.BACKWARD)
+        yield Operation(does=Does.COMPUTE, phase=Phase.OPTIMIZER, work_s=self.optimizer_s)
+
+
+def _all_reduce(nbytes: int, phase: Phase, *, may_differ: bool = False) -> Operation:
+    return Operation(
+        does=Does.COLLECTIVE,
+        phase=phase,
+        group="world",
+        op=Op.ALL_REDUCE,
+        nbytes=nbytes,
+        may_differ=may_differ,
+    )

@@ -34,8 +34,9 @@ from ..telemetry.topics import KEY_OF_PEOPLE, TOPIC_FINDINGS, TOPIC_METRICS
 from ..telemetry.vocabulary import EventName
 from ..transport.bus import TOPIC_BLOCKS, TOPIC_LOGS
 from ..transport.embedded import EmbeddedBus
+from .announced import finding_of_plan, read_plans
 from .incident_log import IncidentLog
-from .labels import LABELS_FILE, finding_of, read_labels
+from .labels import finding_of, read_labels
 from .losses import AGENT_LOSSES, Losses
 from .peers import NoPeers, Peers
 from .run_directory import RunDirectory
@@ -48,7 +49,7 @@ logger = logging.getLogger("whichrank.commands")
 #: How often operators and view get their turn; the agent knows itself when its next look is due.
 TURN_S = 0.1
 #: Between looks at what people have said.
-LABELS_PERIOD_S = 1.0
+SAID_PERIOD_S = 1.0
 #: What the operators read of the capture.
 INPUT_TOPICS = frozenset({TOPIC_BLOCKS, TOPIC_METRICS})
 #: Files that incidents ask for; of what was drained of the rings so much is kept in memory for them.
@@ -121,7 +122,7 @@ class EmbeddedWatch:
         self._say = say
         self._said: set[str] = set()
         self._folder = directory.path
-        self._labels_read, self._labels_due = 0, 0.0
+        self._labels_read, self._plans_read, self._said_due = 0, 0, 0.0
         self._broken: str | None = None
         self._bus = EmbeddedBus(directory.capture, retain_bytes=capture_limit_bytes, report=self._say_once)
         self._log = IncidentLog(directory.incidents)
@@ -183,26 +184,28 @@ class EmbeddedWatch:
             self._agent.poll()
             self._reports.turn()
             self._peers.turn(self)
-            self._take_labels()
+            self._take_what_people_say()
             self._runner.drain()
         except Exception as error:  # edge: whatever fails here must not reach the command
             self._broken = f"{type(error).__name__}: {error}"
             self._say_once(f"stopped watching: {self._broken}; the command goes on")
             self._peers.abandon()
 
-    def _take_labels(self) -> None:
-        """What people have said of this run's incidents since the last look."""
+    def _take_what_people_say(self) -> None:
+        """Labels of this run's incidents, and plans, since the last look."""
         now = time.monotonic()
-        if now < self._labels_due:
+        if now < self._said_due:
             return
-        self._labels_due = now + LABELS_PERIOD_S
+        self._said_due = now + SAID_PERIOD_S
         try:
             labels, self._labels_read = read_labels(self._folder, self._labels_read)
+            plans, self._plans_read = read_plans(self._folder, self._plans_read)
         except OSError as error:
-            self._say_once(f"{self._folder / LABELS_FILE}: {error.strerror or error}; labels are not read")
+            self._say_once(f"{error.filename}: {error.strerror or error}; what people say is not read")
             return
-        for label in labels:
-            finding = finding_of(label, str(label.get("cluster") or self._identity.cluster))
+        cluster = self._identity.cluster
+        said = [finding_of(label, str(label.get("cluster") or cluster)) for label in labels]
+        for finding in (*said, *(finding_of_plan(plan, cluster) for plan in plans)):
             self._publish(TOPIC_FINDINGS, KEY_OF_PEOPLE, encode_payloads([finding]))
 
     def tell(self, name: EventName, *, mono_ns: int = 0, **attributes: str | int) -> None:

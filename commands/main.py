@@ -12,6 +12,7 @@ from .check import command as check_command
 from .diagnose import diagnose_app
 from .goodput import command as goodput_command
 from .incidents import incidents_app
+from .plan import plan_app
 from .respond import respond_app
 from .settings import (
     AgentOptions,
@@ -47,6 +48,7 @@ check_command.register(app)
 goodput_command.register(app)
 app.add_typer(diagnose_app())
 app.add_typer(incidents_app, name="incidents")
+app.add_typer(plan_app, name="plan")
 app.add_typer(respond_app, name="respond")
 
 

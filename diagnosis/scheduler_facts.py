@@ -29,7 +29,7 @@ _MAX_TEXT = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerFact:
-    """what: "attempt", "time_limit", "preemption", "requeue", "maintenance", "state" or "node_state".
+    """what: "attempt", "time_limit", "preemption", "requeue", "maintenance", "state", "allocation" or "node_state".
 
     job: "" for what concerns the node. values: only str, int, float and bool; times are Unix seconds ("end_s").
     """
@@ -86,6 +86,16 @@ def parse_pairs(line: str) -> dict[str, str]:
     return found
 
 
+def _gpus_of_tres(text: str) -> int:
+    """Of "cpu=64,node=2,gres/gpu=16,gres/gpu:h100=16"; 0 where none are counted. Kinds are told beside their sum."""
+    counts: dict[str, int] = {}
+    for pair in text.split(","):
+        name, _, value = pair.partition("=")
+        if name == "gres/gpu" or name.startswith("gres/gpu:"):
+            counts[name] = _whole(value) or 0
+    return counts.get("gres/gpu") or sum(counts.values())
+
+
 def parse_slurm_time(text: str) -> float | None:
     """Unix seconds (as SLURM_TIME_FORMAT=%s gives them) or local time; None of "None", "N/A", "Unknown"."""
     if text.isascii() and text.isdecimal() and len(text) <= 12:
@@ -106,6 +116,9 @@ def facts_of_slurm_job(text: str) -> Iterator[SchedulerFact]:
         state, reason = pairs.get("JobState", "")[:_MAX_TEXT], pairs.get("Reason", "")[:_MAX_TEXT]
         if state:
             yield SchedulerFact(scheduler="slurm", what="state", job=job, values={"state": state, "reason": reason})
+        gpus = _gpus_of_tres(pairs.get("AllocTRES") or pairs.get("TRES", ""))
+        if gpus and state == "RUNNING":
+            yield SchedulerFact(scheduler="slurm", what="allocation", job=job, values={"gpus": gpus})
         restarts = _whole(pairs.get("Restarts", ""))
         if restarts is not None:
             yield SchedulerFact(scheduler="slurm", what="attempt", job=job, values={"attempt": restarts})

@@ -26,6 +26,7 @@ from .processes import CAUGHT, SIGABRT, SIGKILL, SIGTERM, Processes
 from .propagate import Stop
 from .sensors import RankHere
 from .steps import Conditions, Steps
+from .telling import Telling
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -117,8 +118,7 @@ class Attempt:
         self._agents: list[NodeAgents] = []
         self._dues: list[_Due] = []
         self._count = 0
-        self._before: dict[int, list[tuple[float, Event]]] = {}
-        self._behind: dict[int, list[tuple[float, Event]]] = {}
+        self._telling = Telling(self._identities, self._clocks, self.node_of_rank)
         self._exits_told: dict[int, list[tuple[float, int]]] = {}
         self._here: dict[int, RankHere] = {}
         #: By rank: it has been told to end, or has met an error.
@@ -144,9 +144,7 @@ class Attempt:
     def ship(self, from_s: float, until_s: float, ships: Ships, is_heard: Callable[[int, float], bool]) -> None:
         """What the agents send in this window. is_heard: whether the agent of a node (of the job) works then."""
         regular = from_s + self._flush_offset_s
-        urgent = np.full(regular.size, np.inf)
-        for node, told in self._behind.items():
-            urgent[node] = max(min(at_s for at_s, _ in told) + _TOLD_AFTER_S, from_s)
+        urgent = np.maximum(self._telling.first_s(regular.size) + _TOLD_AFTER_S, from_s)
         urgent[urgent >= until_s] = np.inf
         created = float(self.processes.started_s.min())
         first, second = np.minimum(regular, urgent), np.maximum(regular, urgent)
@@ -177,11 +175,7 @@ class Attempt:
                 for node, of_node in agents.flush(live, look_ns, with_progress=progress[nodes], processes=look):
                     blocks[node + int(nodes[0])] = of_node
         for node in np.flatnonzero(active).tolist():
-            payloads: list[Block | Event] = [
-                *_due(self._before, node, float(moments[node])),
-                *blocks.get(node, ()),
-                *_due(self._behind, node, float(moments[node])),
-            ]
+            payloads = self._telling.take(node, float(moments[node]), blocks.get(node, ()))
             self._forget_ended(node, float(moments[node]))
             if payloads:
                 ships(float(moments[node]) + _ARRIVES_AFTER_S, self._node_names[node], payloads)
@@ -222,8 +216,7 @@ class Attempt:
 
     def never_meet(self) -> None:
         """Some rank cannot come: no group is made, and no step begins."""
-        for node, told in self._behind.items():
-            self._behind[node] = [(at_s, event) for at_s, event in told if at_s < self._joined_s]
+        self._telling.forget_from(self._joined_s)
         self.first_step_s += _NEVER_BEGUN_S
         self.steps.begin_s = self.steps.begin_s + _NEVER_BEGUN_S
         for live in self.steps.live[:1]:
@@ -254,26 +247,23 @@ class Attempt:
             )
         for rank in range(mesh.world_size):
             node, at_s = int(self.node_of_rank[rank]), float(self.processes.started_s[rank])
-            self._tell_before(EventName.RANK_STARTED, rank, at_s, self._started(rank))
+            self._telling.before(EventName.RANK_STARTED, rank, at_s, self._started(rank))
             for joined, when_s in ((False, float(self.asks_s[rank])), (True, self._joined_s)):
                 attributes = {
                     "joined": joined,
                     "timeout_s": self.spec.recipe.timeout_s,
                     "pid": int(self.processes.pid[rank]),
                 }
-                self._behind.setdefault(node, []).append(
-                    (when_s, self._event(EventName.RANK_JOINING, rank, when_s, attributes))
-                )
+                self._telling.behind(EventName.RANK_JOINING, rank, when_s, attributes)
         token = f"{self.spec.name}-{self.number}"
         for node in range(len(self._node_names)):
-            self._behind[node].append((self._joined_s, self._node_event(EventName.LAUNCH_MET, node, {"token": token})))
+            self._telling.of_node(EventName.LAUNCH_MET, node, self._joined_s, {"token": token})
             ranks = np.flatnonzero(self.node_of_rank == node)
             for groups, group_of in self._groups:
                 for place in np.unique(group_of[ranks]).tolist():
                     group = groups[place]
                     told = {name: getattr(group, name) for name in group.__slots__}
-                    event = self._node_event(EventName.GROUP_DEFINED, node, told)
-                    self._behind[node].append((self._joined_s, event))
+                    self._telling.of_node(EventName.GROUP_DEFINED, node, self._joined_s, told)
 
     def _started(self, rank: int) -> dict[str, Any]:
         return {
@@ -326,7 +316,7 @@ class Attempt:
             node = int(self.node_of_rank[rank])
             if node in self.nodes_down:
                 continue
-            self._tell_behind(EventName.RANK_EXIT, rank, when_s, self._exit_words(rank, when_s))
+            self._telling.behind(EventName.RANK_EXIT, rank, when_s, self._exit_words(rank, when_s))
             self._exits_told.setdefault(node, []).append((when_s, rank))
         first_s = float(self.processes.ended_s[ended].min())
         if np.isinf(self._takedown_s):
@@ -367,7 +357,7 @@ class Attempt:
             }  # fmt: skip
             if frame is not None:
                 attributes |= {"file": frame.file, "line": frame.line, "function": frame.function}
-            self._tell_behind(EventName.RANK_EXCEPTION, rank, when_s, attributes)
+            self._telling.behind(EventName.RANK_EXCEPTION, rank, when_s, attributes)
             self._says(when_s, rank, "exception", {"type": type_name, "message": message})
             self.processes.stops[Stop.HOST].since_s[rank] = min(when_s, self.processes.stops[Stop.HOST].since_s[rank])
             self.processes.stops[Stop.HOST].until_s[rank] = np.inf
@@ -480,54 +470,18 @@ class Attempt:
             words["sender_pid"] = 3900 + self.number
         return words
 
-    def _event(self, name: EventName, rank: int, at_s: float, attributes: dict[str, Any]) -> Event:
-        node = int(self.node_of_rank[rank])
-        identity = replace(self._identities[node], rank=rank)
-        return self._made(name, identity, node, at_s, attributes)
-
-    def _node_event(self, name: EventName, node: int, attributes: dict[str, Any]) -> Event:
-        return self._made(name, self._identities[node], node, self._joined_s, attributes)
-
-    def _made(self, name: EventName, identity: Identity, node: int, at_s: float, attributes: dict[str, Any]) -> Event:
-        at_ns = ns(at_s)
-        return Event(
-            name=name,
-            identity=identity,
-            time_ns=at_ns + int(self._clocks.wall_ns[node]),
-            mono_ns=at_ns + int(self._clocks.mono_ns[node]),
-            attributes=attributes,
-        )
-
-    def _tell_before(self, name: EventName, rank: int, at_s: float, attributes: dict[str, Any]) -> None:
-        event = self._event(name, rank, at_s, attributes)
-        self._before.setdefault(int(self.node_of_rank[rank]), []).append((at_s, event))
-
-    def _tell_behind(self, name: EventName, rank: int, at_s: float, attributes: dict[str, Any]) -> None:
-        event = self._event(name, rank, at_s, attributes)
-        self._behind.setdefault(int(self.node_of_rank[rank]), []).append((at_s, event))
-
     def _tell_later(self, name: EventName, rank: int, at_s: float) -> None:
         def tell(at: float) -> None:
             if self.processes.alive[rank]:
                 step, phase = self.steps.phase_at(rank, at)
                 where = {"step": step, "phase": phase.name.lower(), "pid": int(self.processes.pid[rank])}
-                self._tell_behind(name, rank, at, where)
+                self._telling.behind(name, rank, at, where)
 
         self._at(at_s, tell)
 
     def _at(self, at_s: float, act: Callable[[float], None]) -> None:
         self._count += 1
         heapq.heappush(self._dues, _Due(at_s, self._count, act))
-
-
-def _due(waiting: dict[int, list[tuple[float, Event]]], node: int, until_s: float) -> list[Event]:
-    """Takes what is to be told by then."""
-    told = [event for at_s, event in waiting.get(node, ()) if at_s <= until_s]
-    if told:
-        waiting[node] = [(at_s, event) for at_s, event in waiting[node] if at_s > until_s]
-        if not waiting[node]:
-            del waiting[node]
-    return told
 
 
 def user_frames(function: str, line: int) -> tuple[Frame, ...]:

@@ -5,15 +5,22 @@ Lines are those of the real driver and kernel, and go through the agent's own re
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from .mounts import MOUNTS
 from .resources import Change
-from .topology import STORAGE, Topology
+from .topology import Topology
 
-#: The kernel tells of an NFS server, and of a blocked task, after so long.
+#: The kernel tells of an NFS server after so long.
 _NFS_TOLD_AFTER_S = 60.0
-_BLOCKED_TOLD_AFTER_S = 120.0
-MOUNT_PATH, MOUNT_SOURCE, MOUNT_SERVER = "/data", f"{STORAGE}:/export/data", STORAGE
+#: From an error of a process on a GPU until its channels are gone.
+_CLEANED_UP_AFTER_S = 0.4
+TENANT_PID = 2_417_803
+MMU_FAULT = (
+    "Ch 00000008, intr 00000000. MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted @ 0x7f2a_3c000000. "
+    "Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_READ"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,14 +35,17 @@ class DriverWord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelLine:
+    """of: what it depends on until it is said: whole again by then, there is nothing to say."""
+
     at_s: float
     node: int
     text: str
+    of: str = ""
 
 
 @dataclass(kw_only=True)
 class Hardware:
-    """``changed`` and ``killed`` note what is said; ``lines`` and ``words`` are taken by the sensors of the node."""
+    """``changed`` and ``killed`` note what is said; the sensors of the node take it."""
 
     topology: Topology
     lines: list[KernelLine] = field(default_factory=list)
@@ -43,44 +53,74 @@ class Hardware:
     #: By GPU: uncorrectable errors since the driver was loaded. By port: times that its link went down.
     memory_errors: dict[int, int] = field(default_factory=dict)
     link_downs: dict[int, int] = field(default_factory=dict)
-    mount_dead_since_s: dict[int, float] = field(default_factory=dict)
+    #: By (node, parameter): since when this mount has not answered.
+    _unanswered: dict[tuple[int, str], float] = field(default_factory=dict)
 
     def changed(self, change: Change) -> None:
-        down = not change.value
-        if change.family == "gpu" and change.name == "on_bus":
-            for gpu in self._places(change, self.topology.gpus):
-                if down:
-                    self._xid(change.at_s, gpu, 79, "GPU has fallen off the bus.")
-                self.words.append(DriverWord(at_s=change.at_s, gpu=gpu, event="gpu_lost" if down else "gpu_back"))
-        elif change.family == "gpu" and change.name == "memory" and down:
-            for gpu in self._places(change, self.topology.gpus):
-                self.memory_errors[gpu] = self.memory_errors.get(gpu, 0) + 1
-                self._xid(change.at_s, gpu, 48, "DBE (double bit error) ECC Error")
-        elif change.family == "port" and change.name == "up":
-            for port in self._places(change, self.topology.gpus):
-                self._link(change.at_s, port, down=down)
-        elif change.family == "host" and change.name == "mount":
-            for node in self._places(change, self.topology.nodes):
-                if down:
-                    self.mount_dead_since_s.setdefault(node, change.at_s)
-                    at_s = change.at_s + _NFS_TOLD_AFTER_S
-                    text = f"nfs: server {MOUNT_SERVER} not responding, still trying"
-                    self.lines.append(KernelLine(at_s=at_s, node=node, text=text))
-                else:
-                    self.mount_dead_since_s.pop(node, None)
-                    text = f"nfs: server {MOUNT_SERVER} OK"
-                    self.lines.append(KernelLine(at_s=change.at_s, node=node, text=text))
+        tell = self._of_parameters.get((change.family, change.name))
+        if tell is not None:
+            nodes = change.family == "host"
+            for place in change.places or range(self.topology.nodes if nodes else self.topology.gpus):
+                tell(change, place)
+
+    @property
+    def _of_parameters(self) -> dict[tuple[str, str], Callable[[Change, int], None]]:
+        """What is said of a change of each at one place."""
+        return {
+            ("gpu", "on_bus"): self._bus,
+            ("gpu", "memory"): self._memory,
+            ("gpu", "corrected"): self._corrected,
+            ("gpu", "tenant"): self._tenant,
+            ("port", "up"): self._port,
+            ("host", "mount"): self._mount,
+            ("host", "home_mount"): self._mount,
+            ("host", "corrected"): self._host_corrected,
+        }
+
+    def _bus(self, change: Change, gpu: int) -> None:
+        if not change.value:
+            self._xid(change.at_s, gpu, 79, "GPU has fallen off the bus.")
+        event = "gpu_back" if change.value else "gpu_lost"
+        self.words.append(DriverWord(at_s=change.at_s, gpu=gpu, event=event))
+
+    def _memory(self, change: Change, gpu: int) -> None:
+        if not change.value:
+            self.memory_errors[gpu] = self.memory_errors.get(gpu, 0) + 1
+            self._xid(change.at_s, gpu, 48, "DBE (double bit error) ECC Error")
+
+    def _corrected(self, change: Change, gpu: int) -> None:
+        if change.value:
+            what = "Row Remapper: New row (0x000000000003a1c7) marked for remapping, reset gpu to activate."
+            self._xid(change.at_s, gpu, 63, what)
+
+    def _tenant(self, change: Change, gpu: int) -> None:
+        """What its program did, and the clean-up."""
+        if change.value:
+            self._xid(change.at_s, gpu, 31, MMU_FAULT, pid=TENANT_PID)
+            self._xid(change.at_s + _CLEANED_UP_AFTER_S, gpu, 45, "Ch 00000008", pid=TENANT_PID)
+
+    def _mount(self, change: Change, node: int) -> None:
+        server = MOUNTS[change.name].server
+        if change.value:
+            if self._unanswered.pop((node, change.name), change.at_s) + _NFS_TOLD_AFTER_S < change.at_s:
+                self._say(change.at_s, node, f"nfs: server {server} OK")
+            self.lines = [line for line in self.lines if (line.node, line.of) != (node, change.name)]
+            return
+        self._unanswered.setdefault((node, change.name), change.at_s)
+        text = f"nfs: server {server} not responding, still trying"
+        line = KernelLine(at_s=change.at_s + _NFS_TOLD_AFTER_S, node=node, text=text, of=change.name)
+        self.lines.append(line)
+
+    def _host_corrected(self, change: Change, node: int) -> None:
+        if change.value:
+            where = "CPU_SrcID#0_MC#1_Chan#0_DIMM#0 (channel:0 slot:0 page:0x8f41b offset:0x3c0 grain:32 syndrome:0x0)"
+            self._say(change.at_s, node, f"EDAC MC1: {int(change.value)} CE memory read error on {where}")
 
     def killed(self, at_s: float, node: int, pid: int, resident_bytes: float) -> None:
         """The kernel has ended a process for its memory."""
         kib = int(resident_bytes / 1024)
         text = f"Out of memory: Killed process {pid} (python3) total-vm:{2 * kib}kB, anon-rss:{kib}kB, file-rss:0kB"
-        self.lines.append(KernelLine(at_s=at_s, node=node, text=text))
-
-    def blocked(self, since_s: float, node: int, pid: int) -> None:
-        """A task that the kernel has held from then on."""
-        text = f"INFO: task python3:{pid} blocked for more than 120 seconds."
-        self.lines.append(KernelLine(at_s=since_s + _BLOCKED_TOLD_AFTER_S, node=node, text=text))
+        self._say(at_s, node, text)
 
     def take_lines(self, until_s: float) -> list[KernelLine]:
         due = [line for line in self.lines if line.at_s < until_s]
@@ -92,19 +132,19 @@ class Hardware:
         self.words = [word for word in self.words if word.at_s >= until_s]
         return sorted(due, key=lambda word: word.at_s)
 
-    def _xid(self, at_s: float, gpu: int, code: int, what: str) -> None:
+    def _say(self, at_s: float, node: int, text: str) -> None:
+        self.lines.append(KernelLine(at_s=at_s, node=node, text=text))
+
+    def _xid(self, at_s: float, gpu: int, code: int, what: str, *, pid: int = 0) -> None:
+        """pid: of the process that it is about, where the driver knows it."""
         bus = self.topology.pci_bus(gpu).removesuffix(".0")
-        text = f"NVRM: Xid (PCI:{bus}): {code}, pid='<unknown>', name=<unknown>, {what}"
-        self.lines.append(KernelLine(at_s=at_s, node=self.topology.node_of_gpu(gpu), text=text))
+        whose = f"pid={pid}, name=python3" if pid else "pid='<unknown>', name=<unknown>"
+        self._say(at_s, self.topology.node_of_gpu(gpu), f"NVRM: Xid (PCI:{bus}): {code}, {whose}, {what}")
         self.words.append(DriverWord(at_s=at_s, gpu=gpu, event="xid", code=code))
 
-    def _link(self, at_s: float, port: int, *, down: bool) -> None:
-        if down:
+    def _port(self, change: Change, port: int) -> None:
+        if not change.value:
             self.link_downs[port] = self.link_downs.get(port, 0) + 1
         bus, number = self.topology.pci_bus(port), port % self.topology.shape.gpus_per_node
-        text = f"mlx5_core {bus} ib{number}: Link {'down' if down else 'up'}"
-        self.lines.append(KernelLine(at_s=at_s, node=self.topology.node_of_gpu(port), text=text))
-
-    @staticmethod
-    def _places(change: Change, count: int) -> tuple[int, ...]:
-        return change.places or tuple(range(count))
+        text = f"mlx5_core {bus} ib{number}: Link {'up' if change.value else 'down'}"
+        self._say(change.at_s, self.topology.node_of_gpu(port), text)

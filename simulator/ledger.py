@@ -47,6 +47,8 @@ class Truth:
     kinds: verdicts that tell it rightly, in the words of ``telemetry.vocabulary``; () none should be told.
     culprit: the job whose doing it is, where it must be named. victims: jobs that suffer from it. signs: verdicts on
     single jobs that it fails first, as far as one may say before several have shown it: right, and not yet the answer.
+    told_by: collectors of its nodes that tell ``condition``, or the like, by themselves. blind: they do not watch in
+    this run, so that nobody can know it.
     """
 
     fault: str
@@ -63,6 +65,8 @@ class Truth:
     victims: tuple[str, ...] = ()
     culprit: str = ""
     signs: tuple[str, ...] = ()
+    told_by: tuple[str, ...] = ()
+    blind: bool = False
 
 
 @dataclass(kw_only=True)

@@ -58,6 +58,8 @@ PARAMETERS: tuple[Parameter, ...] = (
         ("wrong_results", Sort.PROBABILITY, 0.0, "1/h", "of its kernels, which nobody notices"),
         ("failures", Sort.PROBABILITY, 0.0, "1/h", "kernels that fail on it, whatever they compute"),
         ("memory", Sort.UP, 1.0, "", "its memory holds what is written (0: an uncorrectable error)"),
+        ("corrected", Sort.CAPACITY, 0.0, "1", "errors of its memory that were corrected, each in a row of its own"),
+        ("tenant", Sort.PROBABILITY, 0.0, "", "1: somebody else's program on it reads where it may not"),
     ),
     *_of(
         "host",
@@ -68,6 +70,8 @@ PARAMETERS: tuple[Parameter, ...] = (
         ("mount", Sort.UP, 1.0, "", "the mount of the shared file system answers here"),
         ("memory_faults", Sort.PROBABILITY, 0.0, "1/h", "words of its memory that go bad under a process, unnoticed"),
         ("release", Sort.CAPACITY, 0.0, "", "number of the GPU driver's release that it has"),
+        ("home_mount", Sort.UP, 1.0, "", "the mount of the home directories, which no job reads, answers here"),
+        ("corrected", Sort.CAPACITY, 0.0, "1", "errors of its memory that were corrected"),
     ),
     *_of(
         "port",

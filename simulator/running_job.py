@@ -278,7 +278,7 @@ class RunningJob:
         stands_s = min(stands_since_s(live, attempt.processes), first_end_s)
         at_s = float(live.begin_s.max())
         for bucket, phase in ((Bucket.EVALUATION, Phase.EVAL), (Bucket.SAVE, Phase.CHECKPOINT)):
-            at_s += length_s(live, phase, stands_s)
+            at_s += length_s(live.program, live.times, phase, stands_s)
             self._ledger.add(name, number, bucket, at_s)
         self._ledger.add(name, number, Bucket.SHUTDOWN if self._is_done else Bucket.REWORK, stands_s)
 

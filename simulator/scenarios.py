@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from .clock import START_UNIX_NS, generator
 from .faults.catalogue import CATALOGUE
+from .faults.company import anomalies, blinded
 from .faults.fault import FaultKind, Site
 from .histories import ROUND_S, ROUNDS, histories_of
 from .jobs import JobSpec, Launcher
@@ -22,6 +25,7 @@ ONSET_S = 150.0
 #: What is left after a fault for it to show, and for the job to come back.
 AFTER_S = 75.0
 HEALTHY = "healthy"
+_GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +64,14 @@ class Scenario:
         recipe: Recipe | None = None,
         at_s: float | None = None,
         start_unix_ns: int = START_UNIX_NS,
+        company: bool = False,
+        blind_share: float = 0.0,
     ) -> World:
-        """at_s: when the fault begins, where not as usual. Raises ValueError for ranks that cannot be laid out."""
+        """at_s: when the fault begins, where not as usual. Raises ValueError for ranks that cannot be laid out.
+
+        company: beside faults stand harmless anomalies of other nodes. blind_share: of the runs of a scenario, those in
+        which the collectors do not watch that would tell of the fault.
+        """
         layout = self.layout(ranks, recipe or self.recipe)
         changes: list[Change] = []
         truths: list[Truth] = []
@@ -72,6 +82,19 @@ class Scenario:
             planned = kind.plan(Site(topology=layout.topology, jobs=jobs, random=random, at_s=began_s))
             changes += planned.changes
             truths.append(planned.truth)
+        asked = [truth for truth in truths if truth.kinds]
+        if asked and is_blind(self.name, seed, blind_share):
+            names = [layout.topology.node_name(node) for node in range(layout.topology.nodes)]
+            for place, truth in enumerate(truths):
+                truths[place], missing = blinded(truth, names)
+                changes += missing
+        if asked and company:
+            struck = [name for truth in asked for name in truth.nodes]
+            random = generator(seed, self.name, "company")
+            site = Site(topology=layout.topology, jobs=layout.jobs, random=random, at_s=asked[0].at_s)
+            for planned in anomalies(site, struck):
+                changes += planned.changes
+                truths.append(planned.truth)
         return World(
             layout.topology,
             layout.jobs,
@@ -81,6 +104,11 @@ class Scenario:
             truths=truths,
             start_unix_ns=start_unix_ns,
         )
+
+
+def is_blind(scenario: str, seed: int, share: float) -> bool:
+    """Whether nobody watches what would tell of the faults: in this share of runs of seeds in a row."""
+    return (zlib.crc32(scenario.encode()) / 2**32 + seed * _GOLDEN) % 1.0 < share
 
 
 def one_job(ranks: int, recipe: Recipe) -> Layout:

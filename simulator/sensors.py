@@ -22,8 +22,6 @@ from ..agents.collectors.network.network import NetworkCollector
 from ..agents.collectors.network.sysfs_ports import Port
 from ..agents.collectors.processes.blocked_ranks import CONFIRM_LOOKS, REPEAT_NS, disk_wait
 from ..agents.collectors.schedule import Seen, own_points
-from ..agents.collectors.storage.mount_table import Mount
-from ..agents.collectors.storage.storage import late_probe, probe_age
 from ..agents.node_reports import NodeReports
 from ..agents.priority import Priority
 from ..telemetry.records import Identity, Point
@@ -31,8 +29,9 @@ from ..telemetry.vocabulary import EventName
 from .clock import ns
 from .encoded_points import RepeatedPoints
 from .fabric import PORT_BYTES_PER_S
-from .hardware import MOUNT_PATH, MOUNT_SERVER, MOUNT_SOURCE, DriverWord, Hardware, KernelLine
+from .hardware import DriverWord, Hardware, KernelLine
 from .heat import Heat
+from .mounts import MOUNTS, MountProbe
 from .resources import Resources
 from .storage import LIMIT_BYTES
 from .topology import Topology
@@ -48,21 +47,11 @@ PERIODS_S: Mapping[str, float] = {
 }
 _OWN_S = 10.0
 _SLOW_S = 60.0
-_PROBE_EVERY_S, _LATE_S = 10.0, 3.0
 _REQUEST_BYTES = 600_000
 _NOMINAL_HZ = 1.98e9
 _LANES = 16
 _BITS = {word: bit for bit, word in THROTTLE_REASONS.items()}
 _NFS_STACK = ("rpc_wait_bit_killable", "__rpc_execute", "nfs4_call_sync_sequence", "nfs_read_folio")
-_MOUNT = Mount(
-    path=MOUNT_PATH,
-    device="0:51",
-    fstype="nfs4",
-    source=MOUNT_SOURCE,
-    server=MOUNT_SERVER,
-    read_only=False,
-    is_network=True,
-)
 Publish = Callable[[float, str, str, bytes], None]
 
 
@@ -149,8 +138,8 @@ class NodeSensors:
         )
         self._due = {name: offset_s % period for name, period in PERIODS_S.items()}
         self._own_due_s = offset_s % _OWN_S
-        self._slow_due_s = self._probe_s = 0.0
-        self._probe_out_s = np.inf
+        self._slow_due_s = 0.0
+        self._probes = {name: MountProbe(mount=mount) for name, mount in MOUNTS.items()}
 
     def ranks_are(self, ranks: Mapping[int, RankHere]) -> None:
         """The ranks of this node now, by pid."""
@@ -226,9 +215,11 @@ class NodeSensors:
         yield Value("hw.temperature", float(round(heat.temperature_c[gpu])), {"hw.sensor_location": "gpu"})
         lanes = _LANES * float(resources.of("gpu", "lanes")[gpu])
         yield Value("whichrank.gpu.pcie.lanes", float(round(lanes)))
+        labels = {"whichrank.gpu.since": "driver_load", "whichrank.gpu.memory": "dram"}
         errors = self._hardware.memory_errors.get(gpu, 0)
-        labels = {"error.type": "uncorrected", "whichrank.gpu.since": "driver_load", "whichrank.gpu.memory": "dram"}
-        yield Value("whichrank.gpu.ecc.errors", float(errors), labels)
+        corrected = resources.of("gpu", "corrected")[gpu]
+        for sort, count in (("uncorrected", float(errors)), ("corrected", float(corrected))):
+            yield Value("whichrank.gpu.ecc.errors", count, {"error.type": sort, **labels})
         if slow:
             yield Value("whichrank.gpu.pcie.lanes.limit", float(_LANES))
             yield Value("whichrank.gpu.speed.limit", _NOMINAL_HZ * limit, {**sm, "hw.limit_type": "max"})
@@ -261,31 +252,25 @@ class NodeSensors:
             )
 
     def _look_storage(self, at_s: float) -> Collected:
-        """A probe every ten seconds; one that is out is told as late, and that it has come back."""
         now = self._moment(at_s)
-        answers = bool(self._resources.of("host", "mount")[self.node])
+        points: list[Point] = []
         happenings: list[Happening] = []
-        if np.isfinite(self._probe_out_s) and answers:
-            self._probe_out_s = np.inf
-        elif not np.isfinite(self._probe_out_s) and at_s - self._probe_s >= _PROBE_EVERY_S:
-            self._probe_s = at_s
-            if not answers:
-                self._probe_out_s = at_s
-        age_s = at_s - self._probe_out_s if np.isfinite(self._probe_out_s) else 0.0
-        age_ns = ns(age_s) if age_s >= _LATE_S else 0
-        if age_ns:
-            happenings.append(late_probe(_MOUNT, "stat", age_ns, now))
-        points = [probe_age(_MOUNT, age_ns, now)]
+        for name, probe in self._probes.items():
+            point, late = probe.look(at_s, now, answers=bool(self._resources.of("host", name)[self.node]))
+            points.append(point)
+            happenings += late
+        mount = MOUNTS["mount"]
         for kind, asked in self._operations.items():
-            about = {"system.filesystem.mountpoint": MOUNT_PATH, "whichrank.storage.operation": kind}
+            about = {"system.filesystem.mountpoint": mount.path, "whichrank.storage.operation": kind}
             name = "whichrank.nfs.operations"
             points.append(Point(name=name, value=float(int(asked())), attributes=about, time_ns=now.wall_ns))
-        if answers:
+        if self._resources.of("host", "mount")[self.node]:
             points += self._space(now)
         return Collected(points=points, happenings=happenings)
 
     def _space(self, now: Moment) -> Iterator[Point]:
-        about = {"system.filesystem.mountpoint": MOUNT_PATH, "system.filesystem.type": _MOUNT.fstype}
+        mount = MOUNTS["mount"]
+        about = {"system.filesystem.mountpoint": mount.path, "system.filesystem.type": mount.fstype}
         free = min(self._room_bytes(), LIMIT_BYTES)
         yield Point(name="system.filesystem.limit", value=LIMIT_BYTES, attributes=about, time_ns=now.wall_ns)
         for state, value in (("free", free), ("used", LIMIT_BYTES - free)):

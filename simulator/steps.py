@@ -58,7 +58,8 @@ class Finished:
     """A step that all have ended: for the ledger. Times of the simulation, and what of it was spent on what.
 
     stalled_s, starting_s, straggler_s: by how much it would have been shorter with the same draws, had nothing stood
-    still, had its kernels been warm, and had each rank's GPU and host been as fast as the job's fastest.
+    still, had its kernels been warm, and had each rank's GPU and host been as fast as the job's fastest. save_s,
+    evaluation_s, data_s: in the step that it would have been then, so that no second is in two of them.
     """
 
     step: int
@@ -288,50 +289,53 @@ class Steps:
     def summary(self, live: LiveStep, processes: Processes) -> Finished:
         """Of a step that has ended."""
 
-        def end_s(**differs: bool) -> float:
-            return float(propagate(live.program, self._given(live, processes, **differs)).host_s.max())
+        def again(**differs: bool) -> StepTimes:
+            return propagate(live.program, self._given(live, processes, **differs))
 
-        ends_s = [float(live.times.host_s.max())] * 4
+        made = [live.times] * 4
         if processes.active_stops():
-            ends_s[1:] = [end_s(stands=False)] * 3
+            made[1:] = [again(stands=False)] * 3
         if live.step == 0:
-            ends_s[2:] = [end_s(stands=False, is_cold=False)] * 2
+            made[2:] = [again(stands=False, is_cold=False)] * 2
         if np.ptp(live.conditions.kernel_pace) or np.ptp(live.conditions.launch_pace):
-            ends_s[3] = end_s(stands=False, is_cold=False, is_even=True)
+            made[3] = again(stands=False, is_cold=False, is_even=True)
+        ends_s = [float(times.host_s.max()) for times in made]
         stalled_s, starting_s, straggler_s = (max(0.0, more - less) for more, less in pairwise(ends_s))
         return Finished(
             step=live.step,
             begin_s=float(live.begin_s.max()),
             end_s=ends_s[0],
-            save_s=length_s(live, Phase.CHECKPOINT),
-            evaluation_s=length_s(live, Phase.EVAL),
-            data_s=length_s(live, Phase.DATA),
+            save_s=length_s(live.program, made[-1], Phase.CHECKPOINT),
+            evaluation_s=length_s(live.program, made[-1], Phase.EVAL),
+            data_s=length_s(live.program, made[-1], Phase.DATA),
             stalled_s=stalled_s,
             starting_s=starting_s,
             straggler_s=straggler_s,
         )
 
 
-def length_s(live: LiveStep, phase: Phase, until_s: float = np.inf) -> float:
+def length_s(program: StepProgram, times: StepTimes, phase: Phase, until_s: float = np.inf) -> float:
     """From when the last rank comes to this phase until the last one leaves it, no later than then; 0 without one."""
-    begin_s, end_s = edges_s(live, phase)
+    begin_s, end_s = edges_s(program, times, phase)
     return max(0.0, min(end_s, until_s) - begin_s) if begin_s < until_s else 0.0
 
 
-def edges_s(live: LiveStep, phase: Phase) -> tuple[float, float]:
+def edges_s(program: StepProgram, times: StepTimes, phase: Phase) -> tuple[float, float]:
     """When the last rank comes to this phase, and the last one leaves it; inf: never."""
     begins, ends = [], []
-    for stage, operations in enumerate(live.program.stages):
+    for stage, operations in enumerate(program.stages):
         places = [place for place, operation in enumerate(operations) if operation.phase is phase]
         if places:
-            begins.append(float(live.times.called[stage][places[0]].max()))
-            ends.append(float(live.times.ended[stage][places[-1]].max()))
+            begins.append(float(times.called[stage][places[0]].max()))
+            ends.append(float(times.ended[stage][places[-1]].max()))
     return (max(begins), max(ends)) if begins else (np.inf, np.inf)
 
 
 def idle_from_s(live: LiveStep) -> float:
     """When all have done what a script does between two steps, and would begin this one's work; inf: never."""
-    after = (edges_s(live, phase)[1] for phase in (Phase.EVAL, Phase.CHECKPOINT) if _has(live, phase))
+    after = (
+        edges_s(live.program, live.times, phase)[1] for phase in (Phase.EVAL, Phase.CHECKPOINT) if _has(live, phase)
+    )
     return max(after, default=float(live.begin_s.max()))
 
 
@@ -369,7 +373,7 @@ def _sizes(
 def saved_steps(finished: Sequence[Finished], live: Sequence[LiveStep], now_s: float) -> int:
     """Steps made when the newest checkpoint that is whole by then began to be written; 0 none."""
     saved = [each.step for each in finished if each.save_s > 0.0]
-    saved += [each.step for each in live if edges_s(each, Phase.CHECKPOINT)[1] <= now_s]
+    saved += [each.step for each in live if edges_s(each.program, each.times, Phase.CHECKPOINT)[1] <= now_s]
     return max(saved, default=0)
 
 

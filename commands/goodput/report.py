@@ -16,6 +16,7 @@ from ...diagnosis.goodput.account import Cause, Charged, Downtime, RunAccount, a
 from ...diagnosis.goodput.failures import TimeToFailure
 from ...diagnosis.goodput.history import Interruption, runs_of
 from ...diagnosis.goodput.interval import Interval
+from ...diagnosis.goodput.together import Together, together
 from ...telemetry.incident import Document, incident_id
 from ...telemetry.vocabulary import Kind, Scope, TimeBucket
 from ..incident_panel import printable
@@ -55,24 +56,33 @@ def report(found: Found, *, as_json: bool) -> None:
         raise Unusable(f"{found.where}: no second is accounted for: no step, no process was seen")
     causes = causes_of(found.intervals, found.documents)
     accounts = {run: account_of(run, intervals, causes) for run, intervals in runs.items()}
+    problems = [*found.problems, *_problems(found.intervals)]
     if as_json:
         document = {
             "schema": SCHEMA,
             "from": found.where,
             "kind": found.kind,
             "runs": [run_as_json(accounts[run], intervals, causes) for run, intervals in runs.items()],
+            "together": _together(together(list(accounts.values()))),
             "published": None if found.published is None else asdict(found.published),
-            "problems": found.problems,
+            "problems": problems,
         }
         print(json.dumps(document))
         return
-    for problem in found.problems:
+    for problem in problems:
         say(problem)
     console = Console(width=None if sys.stdout.isatty() else 120)
     for run, intervals in runs.items():
         console.print(_panel(accounts[run], intervals, causes))
+    if len(runs) > 1:
+        console.print(_of_all(together(list(accounts.values()))))
     if found.published is not None and found.published.goodput is not None:
         console.print(f"by the source's own formula: goodput {_percent(found.published.goodput)}")
+
+
+def _problems(intervals: Iterable[Interval]) -> list[str]:
+    """What went wrong where the seconds were accounted for, each once."""
+    return list(dict.fromkeys(f"{each.job}: {each.problem}" for each in intervals if each.problem))
 
 
 def causes_of(intervals: Iterable[Interval], documents: Iterable[Document]) -> dict[str, Cause]:
@@ -99,6 +109,7 @@ def _cause(key: str, job: str, by_id: Mapping[str, Document]) -> Cause:
         kind=str(document.get("kind") or kind.value),
         incident=str(document.get("id") or ""),
         node=str(suspect.get("node") or ""),
+        tenant=str((document.get("job") or {}).get("owner") or ""),
         is_hardware=is_hardware or (document.get("cause") or {}).get("domain") == "hardware",
     )
 
@@ -142,6 +153,7 @@ def run_as_json(account: RunAccount, intervals: Sequence[Interval], causes: Mapp
         "mttf_hardware": asdict(account.mttf_hardware),
         "by_kind": {name: _charged(each) for name, each in account.by_kind.items()},
         "by_node": {name: _charged(each) for name, each in account.by_node.items()},
+        "by_tenant": {name: _charged(each) for name, each in account.by_tenant.items()},
         "interruptions": [_interruption(each, causes) for each in account.interruptions],
         "timeline": list(_timeline(intervals)),
     }
@@ -149,6 +161,24 @@ def run_as_json(account: RunAccount, intervals: Sequence[Interval], causes: Mapp
 
 def _downtime(downtime: Downtime) -> dict[str, int]:
     return {**asdict(downtime), "total_ns": downtime.total_ns}
+
+
+def _together(all_runs: Together) -> dict[str, Any]:
+    return {
+        "runs": all_runs.runs,
+        "wall_ns": all_runs.wall_ns,
+        "downtime": _downtime(all_runs.downtime),
+        "hardware_downtime": {
+            **_downtime(all_runs.hardware_downtime),
+            "mean_share_of_wall": all_runs.hardware_share_of_wall,
+            "mean_share_of_downtime": all_runs.hardware_share_of_downtime,
+        },
+        "mttf": asdict(all_runs.mttf),
+        "mttf_hardware": asdict(all_runs.mttf_hardware),
+        "by_kind": {name: _charged(each) for name, each in all_runs.by_kind.items()},
+        "by_node": {name: _charged(each) for name, each in all_runs.by_node.items()},
+        "by_tenant": {name: _charged(each) for name, each in all_runs.by_tenant.items()},
+    }
 
 
 def _charged(charged: Charged) -> dict[str, Any]:
@@ -220,6 +250,8 @@ def _panel(account: RunAccount, intervals: Sequence[Interval], causes: Mapping[s
     parts: list[Any] = [head, *_strip(account, intervals), _buckets(account), _figures(account)]
     if account.interruptions:
         parts.append(_interruptions(account, causes))
+    if account.by_kind:
+        parts.append(_causes(account))
     return Group(*parts, Text(""))
 
 
@@ -253,7 +285,8 @@ def _buckets(account: RunAccount) -> Table:
     for heading in ("wall time", "share", "GPU-hours"):
         table.add_column(heading, justify="right")
     for bucket in TimeBucket:
-        if ns := account.ns[bucket]:
+        ns = account.ns[bucket]
+        if ns or account.gpu_ns[bucket]:
             hours = f"{account.gpu_ns[bucket] / _NS / 3600:.3f}"
             table.add_row(_words(bucket), _duration(ns), _percent(ns / account.wall_ns), hours)
     total = f"{sum(account.gpu_ns.values()) / _NS / 3600:.3f}"
@@ -262,19 +295,51 @@ def _buckets(account: RunAccount) -> Table:
 
 
 def _figures(account: RunAccount) -> Text:
-    down, hardware = account.downtime, account.hardware_downtime
+    hardware = account.hardware_downtime.total_ns
     lines = [
         f"goodput {_percent(account.goodput)}, ETTR {_percent(account.ettr)}"
         f" (without planned time {_percent(account.ettr_without_planned)}"
         + (f", last hour {_percent(account.ettr_hour[-1][1])})" if account.ettr_hour else ")"),
-        f"downtime {_duration(down.total_ns)} = checkpoint overhead {_duration(down.checkpoint_overhead_ns)}"
-        f" + detection {_duration(down.detection_ns)} + lost work {_duration(down.lost_work_ns)}"
-        f" + shutdown {_duration(down.shutdown_ns)} + restart {_duration(down.restart_ns)}",
-        f"hardware downtime {_duration(hardware.total_ns)}: {_percent(_share(hardware.total_ns, account.wall_ns))} of"
-        f" wall time, {_percent(_share(hardware.total_ns, down.total_ns))} of downtime",
+        _of_downtime(account.downtime),
+        f"hardware downtime {_duration(hardware)}: {_percent(_share(hardware, account.wall_ns))} of"
+        f" wall time, {_percent(_share(hardware, account.downtime.total_ns))} of downtime",
         f"MTTF {_mttf(account.mttf)}; of hardware {_mttf(account.mttf_hardware)}",
     ]
     return Text("\n".join(lines))
+
+
+def _of_downtime(down: Downtime) -> str:
+    return (
+        f"downtime {_duration(down.total_ns)} = checkpoint overhead {_duration(down.checkpoint_overhead_ns)}"
+        f" + detection {_duration(down.detection_ns)} + lost work {_duration(down.lost_work_ns)}"
+        f" + shutdown {_duration(down.shutdown_ns)} + restart {_duration(down.restart_ns)}"
+    )
+
+
+def _of_all(all_runs: Together) -> Group:
+    lines = [
+        f"{all_runs.runs} runs together, {_duration(all_runs.wall_ns)}",
+        _of_downtime(all_runs.downtime),
+        f"hardware downtime {_duration(all_runs.hardware_downtime.total_ns)}: in the mean over runs"
+        f" {_percent(all_runs.hardware_share_of_wall)} of wall time,"
+        f" {_percent(all_runs.hardware_share_of_downtime)} of downtime",
+        f"MTTF {_mttf(all_runs.mttf)}; of hardware {_mttf(all_runs.mttf_hardware)}",
+    ]
+    return Group(Text("\n".join(lines)), *([_causes(all_runs)] if all_runs.by_kind else []), Text(""))
+
+
+def _causes(account: RunAccount | Together) -> Table:
+    """What each kind of cause, each node and each tenant's jobs have cost, and how often they failed."""
+    table = Table(box=None, pad_edge=False)
+    for heading in ("", "charged to"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("failures", "GPU-hours", "MTTF"):
+        table.add_column(heading, justify="right")
+    for sort, charged in (("kind", account.by_kind), ("node", account.by_node), ("tenant", account.by_tenant)):
+        for name, each in charged.items():
+            hours = f"{each.gpu_seconds / 3600:.3f}"
+            table.add_row(sort, Text(printable(name)), str(each.failures), hours, _mttf(each.mttf))
+    return table
 
 
 def _interruptions(account: RunAccount, causes: Mapping[str, Cause]) -> Table:

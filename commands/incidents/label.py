@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...telemetry.otlp import encode_payloads
+from ...telemetry.records import Finding
 from ...telemetry.topics import KEY_OF_PEOPLE, TOPIC_FINDINGS
 from ...transport.kafka_client import Client, KafkaTrouble, Sent
 from ..labels import finding_of
@@ -34,7 +35,7 @@ def label_incident(source: Source, wanted: str, *, cause: str, wrong: bool, as_j
         "incident": str(document["id"]),
         "cause": cause[:MAX_TEXT] or None,
         "wrong": wrong,
-        "by": _who(),
+        "by": who(),
         "time": round(time.time(), 3),
     }
     source.label(document, label)
@@ -47,6 +48,11 @@ def label_incident(source: Source, wanted: str, *, cause: str, wrong: bool, as_j
 
 def send_label(client: Client, label: Mapping[str, Any], cluster: str) -> None:
     """Raises KafkaTrouble."""
+    send_of_people(client, finding_of(label, cluster))
+
+
+def send_of_people(client: Client, finding: Finding) -> None:
+    """What a person says, to where operators read it. Raises KafkaTrouble."""
     answers: list[KafkaTrouble | None] = []
 
     def note(sent: Sent | None, trouble: KafkaTrouble | None) -> None:
@@ -54,7 +60,7 @@ def send_label(client: Client, label: Mapping[str, Any], cluster: str) -> None:
 
     producer = client.producer()
     try:
-        value = encode_payloads([finding_of(label, cluster)])
+        value = encode_payloads([finding])
         producer.send(TOPIC_FINDINGS, KEY_OF_PEOPLE.encode(), value, None, note)
         producer.flush(_SEND_S)
     finally:
@@ -64,7 +70,8 @@ def send_label(client: Client, label: Mapping[str, Any], cluster: str) -> None:
         raise trouble
 
 
-def _who() -> str:
+def who() -> str:
+    """Who says it: the user's name on this machine."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # a container without a user

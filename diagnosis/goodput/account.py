@@ -23,6 +23,7 @@ from ...telemetry.vocabulary import TimeBucket
 from .failures import TimeToFailure, time_to_failure
 from .history import Interruption, interruptions_of
 from .interval import Interval
+from .spare import spare_gpu_ns
 
 _NS = 1_000_000_000
 HOUR_NS = 3600 * _NS
@@ -32,11 +33,12 @@ MOST_POINTS = 240
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """What is known of the finding behind an interruption: its incident, its kind and class, where and whose it was."""
+    """What is known of the finding behind an interruption: incident, kind and class, where, and whose job it was."""
 
     kind: str = "unknown"
     incident: str = ""
     node: str = ""
+    tenant: str = ""
     is_hardware: bool = False
 
 
@@ -63,7 +65,7 @@ class Downtime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charged:
-    """What one class of causes, or one node, has cost. failures: interruptions; a slow rank costs without one."""
+    """What one class of causes, a node, or a tenant's jobs have cost. failures: interruptions; a slow rank has none."""
 
     failures: int
     gpu_seconds: float
@@ -72,7 +74,8 @@ class Charged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunAccount:
-    """ns: wall time by bucket, sums to wall_ns exactly; gpu_ns the same times GPUs held (none while queued).
+    """ns: wall time by bucket, sums to wall_ns exactly; gpu_ns the same times its ranks' GPUs (none while queued); its
+    ``spare`` beside them: GPUs that the job held without a rank.
 
     reference_ns: usual step as last told; ettr_hour: (Unix ns, ETTR of the hour before). Shares are None where there is
     nothing to divide by.
@@ -100,12 +103,14 @@ class RunAccount:
     mttf_hardware: TimeToFailure
     by_kind: Mapping[str, Charged] = field(default_factory=dict)
     by_node: Mapping[str, Charged] = field(default_factory=dict)
+    by_tenant: Mapping[str, Charged] = field(default_factory=dict)
 
 
 def account_of(run: str, intervals: Sequence[Interval], causes: Mapping[str, Cause] | None = None) -> RunAccount:
     """intervals: of one run, as ``history.runs_of`` gives them. causes: by key of the finding."""
     known = causes or {}
     ns, gpu_ns = _sums(intervals)
+    gpu_ns[TimeBucket.SPARE] += spare_gpu_ns(intervals)
     wall_ns = sum(ns.values())
     productive_ns, queued_ns = ns[TimeBucket.PRODUCTIVE], ns[TimeBucket.QUEUED]
     interruptions = interruptions_of(intervals)
@@ -135,6 +140,7 @@ def account_of(run: str, intervals: Sequence[Interval], causes: Mapping[str, Cau
         mttf_hardware=time_to_failure(len(hardware), running_s),
         by_kind=_charged(intervals, errors, known, running_s, lambda cause: cause.kind),
         by_node=_charged(intervals, errors, known, running_s, lambda cause: cause.node),
+        by_tenant=_charged(intervals, errors, known, running_s, lambda cause: cause.tenant),
     )
 
 

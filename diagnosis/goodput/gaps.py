@@ -19,7 +19,7 @@ class Moments:
     asked_ns: when somebody asked for the stop. finished: the job had done what it was to do, or was stopped for good.
     restarted_ns: when the first process of the next attempt began. is_first: nothing ran before; was_over: the job had
     ended, and was started once more. worked: a step was under way. save_begin_ns, save_end_ns: of a checkpoint that was
-    written after the last step; end 0: it was never whole.
+    written after the last step; end 0: it was never whole. evaluation_begin_ns, evaluation_end_ns: the same.
     """
 
     cause: str = ""
@@ -35,6 +35,8 @@ class Moments:
     finished: bool = False
     save_begin_ns: int = 0
     save_end_ns: int = 0
+    evaluation_begin_ns: int = 0
+    evaluation_end_ns: int = 0
 
 
 def classify_gap(begin_ns: int, end_ns: int, moments: Moments) -> list[Piece]:
@@ -73,9 +75,12 @@ def classify_gap(begin_ns: int, end_ns: int, moments: Moments) -> list[Piece]:
             ]
         else:
             claims.append(Claim(begin_ns, end_ns, after, m.cause))
-    if m.save_begin_ns:
-        stands = min((ns for ns in (m.onset_ns, m.asked_ns, m.first_exit_ns) if ns), default=end_ns)
-        save_end = min(m.save_end_ns or stands, stands)
-        claims.append(Claim(m.save_begin_ns, save_end, TimeBucket.CHECKPOINT_SAVE, rank=6))
+    stands = min((ns for ns in (m.onset_ns, m.asked_ns, m.first_exit_ns) if ns), default=end_ns)
+    for bucket, at_ns, until_ns in (
+        (TimeBucket.PLANNED, m.evaluation_begin_ns, m.evaluation_end_ns),
+        (TimeBucket.CHECKPOINT_SAVE, m.save_begin_ns, m.save_end_ns),
+    ):
+        if at_ns:
+            claims.append(Claim(at_ns, min(until_ns or stands, stands), bucket, rank=6))
     # A process of the next attempt that began before the last of the old one was gone does not shorten the shutdown.
     return partition(begin_ns, end_ns, [claim for claim in claims if claim.end_ns > claim.begin_ns])

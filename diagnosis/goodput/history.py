@@ -125,8 +125,10 @@ def _interruptions_of_world(intervals: Sequence[Interval]) -> Iterator[Interrupt
             if found := _as_interruption(down, lost, went_on=interval is not None):
                 yield found
             down, lost = [], []
-        if interval is not None:
-            lost = [*lost, interval] if interval.of(TimeBucket.REWORK) else []
+        if interval is not None and interval.of(TimeBucket.REWORK):
+            lost = [*lost, interval]
+        elif interval is not None and interval.steps:  # an evaluation or a save after the last step ends nothing
+            lost = []
 
 
 def _as_interruption(down: Sequence[Interval], lost: Sequence[Interval], *, went_on: bool) -> Interruption | None:

@@ -29,8 +29,10 @@ class Interval:
     """begin_ns, end_ns: Unix time. parts: sum to end_ns - begin_ns exactly.
 
     number: counts the intervals of a job's world from 0, without gaps; one that comes again replaces what it was.
-    gpus: how many stood behind each of its seconds. first_step, last_step: of the training, counted over attempts; -1
-    none. saved_step: steps that the newest checkpoint holds at its end. reference_ns: a step's usual length, 0 unknown.
+    gpus: how many stood behind each of its seconds. gpus_held: what the job was given for all its worlds, 0 unknown.
+    first_step, last_step: of the training, counted over attempts; -1 none. saved_step: steps that the newest checkpoint
+    holds at its end. reference_ns: a step's usual length, 0 unknown. evaluations: how many there were in its steps.
+    problem: what went wrong in accounting for the time before its end, "" nothing.
     """
 
     run: str = ""
@@ -41,12 +43,15 @@ class Interval:
     begin_ns: int
     end_ns: int
     gpus: int = 1
+    gpus_held: int = 0
     parts: tuple[Part, ...]
     steps: int = 0
     first_step: int = -1
     last_step: int = -1
     saved_step: int = 0
     reference_ns: int = 0
+    evaluations: int = 0
+    problem: str = ""
 
     @property
     def ns(self) -> int:
@@ -99,24 +104,30 @@ def slow_excess_ns(interval: Interval, reference_ns: int) -> int:
     return interval.of(TimeBucket.PRODUCTIVE) - interval.steps * reference_ns
 
 
-def as_slow(interval: Interval, reference_ns: int, cause: str, credit_ns: int = 0) -> Interval:
-    """What its steps took over ``reference_ns`` each is a straggler's. credit_ns: what those before were short."""
-    excess_ns = slow_excess_ns(interval, reference_ns) - credit_ns
-    if excess_ns <= 0 or not reference_ns:
-        return interval
-    left = [excess_ns]
+def as_slow(
+    interval: Interval, reference_ns: int, cause: str, credit_ns: int = 0, *, evaluation_ns: int = 0
+) -> Interval:
+    """What its steps took over ``reference_ns`` each is a straggler's. credit_ns: what those before were short.
+
+    evaluation_ns: the same for its evaluations; 0 unknown. The slow rank makes them longer as well.
+    """
+    left = {TimeBucket.PRODUCTIVE: slow_excess_ns(interval, reference_ns) - credit_ns if reference_ns else 0}
+    if evaluation_ns and interval.evaluations:
+        left[TimeBucket.PLANNED] = interval.of(TimeBucket.PLANNED) - interval.evaluations * evaluation_ns
 
     def slow(part: Part) -> Iterable[Part]:
-        if part.bucket is not TimeBucket.PRODUCTIVE:
+        taken = min(max(0, left.get(part.bucket, 0)), part.ns)
+        if not taken:
             return (part,)
-        taken = min(left[0], part.ns)
-        left[0] -= taken
+        left[part.bucket] -= taken
         return Part(part.bucket, part.ns - taken, part.cause), Part(TimeBucket.STRAGGLER_LOSS, taken, cause)
 
     return interval.relabelled(slow)
 
 
 _NUMBERS = ("number", "world", "begin_ns", "end_ns", "gpus", "steps", "first_step", "last_step", "saved_step")
+#: Left out where they are 0; earlier releases do not have them.
+_LATER = ("gpus_held", "evaluations")
 
 
 def as_body(interval: Interval) -> dict[str, Any]:
@@ -130,6 +141,8 @@ def as_body(interval: Interval) -> dict[str, Any]:
             {"bucket": part.bucket.value, "ns": part.ns, **({"cause": part.cause} if part.cause else {})}
             for part in interval.parts
         ],
+        **{name: value for name in _LATER if (value := getattr(interval, name))},
+        **({"problem": interval.problem} if interval.problem else {}),
     }
 
 
@@ -141,8 +154,9 @@ def of_body(body: Mapping[str, Any], *, run: str, job: str, attempt: str) -> Int
         )
         numbers = {name: int(body[name]) for name in _NUMBERS}
         interval = Interval(
-            run=run, job=job, attempt=attempt, parts=parts, reference_ns=int(body.get("reference_ns", 0)), **numbers
-        )
+            run=run, job=job, attempt=attempt, parts=parts, reference_ns=int(body.get("reference_ns", 0)),
+            problem=str(body.get("problem") or ""), **numbers, **{name: int(body.get(name, 0)) for name in _LATER},
+        )  # fmt: skip
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"no interval: {type(error).__name__} {error}") from None
     interval.check()

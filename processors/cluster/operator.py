@@ -24,7 +24,7 @@ from .causes import Relation, kind_of, relate, suspect_ranks
 from .condition_register import ConditionRegister
 from .failures import FailureRegister
 from .joining import cost_key, overlay
-from .shared.desk import HOLD_S, Decisions, Desk
+from .shared.desk import Decisions, Desk
 from .shared.memory import Memory
 from .shared.observers import clock_findings
 from .shared.troubles import trouble_of
@@ -371,10 +371,9 @@ class _Docket:
         if case.is_gone:
             resolved = resolved if resolved is not None else self._now_s
         trouble = trouble_of(alone, case.primary, self._now_s, resolved)
-        held_until = self._desk.note(trouble, self._now_s, is_new=not case.document)
-        if held_until:
-            because = f"another job was hit at the same time: it waits up to {HOLD_S:.0f} s for what they share"
-            case.hold = {"until": held_until, "because": because}
+        until, because = self._desk.note(trouble, self._now_s, is_new=not case.document)
+        if until:
+            case.hold = {"until": until, "because": because}
         self._set_shared_timer()
 
     def settle(self, incident: str) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...diagnosis.goodput.gaps import Moments, classify_gap
-from ...diagnosis.goodput.interval import Interval, Part, as_body, as_lost, as_slow, merge, slow_excess_ns
+from ...diagnosis.goodput.interval import Interval, Part, as_lost, as_slow, merge, slow_excess_ns
 from ...diagnosis.goodput.step_time import (
     LONG_STEP,
     NO_REFERENCE,
@@ -24,20 +24,18 @@ from ...diagnosis.goodput.step_time import (
     reference_step,
     split_steps,
 )
-from ...telemetry.records import Finding, Identity, Record
-from ...telemetry.topics import TOPIC_FINDINGS
 from ...telemetry.vocabulary import Kind, Phase, TimeBucket
 from ..operator import Context
-from .ledger import KEPT_INTERVALS, KEPT_LENGTHS, SLOW_KINDS, Fault, FirstStep, Stretch
+from .ledger import KEPT_EVALUATIONS, KEPT_LENGTHS, SLOW_KINDS, Fault, FirstStep, Stretch
+from .telling import INTERVAL_NS, emit, interval_between, tell
 
 if TYPE_CHECKING:
     from .state import JobState
 
-#: Length of a stretch; it doubles with so many intervals that no checkpoint holds, so that they stay few.
-INTERVAL_NS = 60_000_000_000
+#: A stretch is twice as long for each so many intervals that no checkpoint holds, so that they stay few.
 DOUBLES_AFTER = 32
 _BUCKETS = (*(bucket for bucket, _ in OF_PHASES), TimeBucket.PRODUCTIVE, TimeBucket.UNKNOWN)
-_RESTORE, _SAVE, _DATA, _OWN, _UNKNOWN = 0, 1, len(OF_PHASES) - 1, len(OF_PHASES), len(OF_PHASES) + 1
+_RESTORE, _SAVE, _EVALUATION, _DATA, _OWN, _UNKNOWN = 0, 1, 2, len(OF_PHASES) - 1, len(OF_PHASES), len(OF_PHASES) + 1
 _EVAL, _CHECKPOINT = int(Phase.EVAL), int(Phase.CHECKPOINT)
 _WORK = [int(Phase.FORWARD), int(Phase.BACKWARD), int(Phase.OPTIMIZER)]
 
@@ -66,6 +64,8 @@ def take_steps(job: JobState, rows: np.ndarray, now: int, ctx: Context) -> None:
     phases = np.maximum.reduceat(rows["phase_ns"][order], first, axis=0)
     phases = _without_waits_between(rows["phase_ns"][order], first, phases)
     begin_ns = int(rows["begin_ns"][order[: first[1] if first.size > 1 else None]].min())
+    if ledger.problem:
+        _go_on_after_error(job, int(steps[0]), begin_ns, now, ctx)
     if not ledger.front_ns:  # nobody told when it began
         ledger.front_ns = begin_ns
         ledger.last_step = int(steps[0]) - 1
@@ -82,6 +82,17 @@ def take_steps(job: JobState, rows: np.ndarray, now: int, ctx: Context) -> None:
     if steps.size:
         _add_steps(job, steps, ends, phases, now, ctx)
     ledger.changed = True
+
+
+def _go_on_after_error(job: JobState, step: int, begin_ns: int, now: int, ctx: Context) -> None:
+    """Whatever was known of the time before this step is lost. Within an attempt's start nothing is."""
+    ledger = job.ledger
+    if ledger.last_step < 0:
+        return
+    if begin_ns > ledger.front_ns:
+        part = Part(TimeBucket.UNKNOWN, begin_ns - ledger.front_ns)
+        tell(job, interval_between(job, ledger.front_ns, begin_ns, (part,), 0), now, ctx)
+    ledger.last_step = step - 1
 
 
 def _without_waits_between(of_ranks: np.ndarray, first: np.ndarray, longest: np.ndarray) -> np.ndarray:
@@ -109,6 +120,8 @@ def _add_steps(job: JobState, steps: np.ndarray, ends: np.ndarray, phases: np.nd
     slow_since = min((fault.onset_ns for fault in ledger.faults if fault.kind in SLOW_KINDS), default=0)
     if slow_since:
         plain &= ends < slow_since
+    evaluated = parts[:, _EVALUATION] > 0
+    _note_evaluations(job, ends, parts, evaluated & (ends < slow_since) if slow_since else evaluated)
     more = np.stack([ends[plain], parts[plain, _OWN]], axis=1)
     ledger.lengths = np.concatenate([ledger.lengths, more])[-KEPT_LENGTHS:]
     # A fault of which was told while a step went on, and which that step has survived.
@@ -136,6 +149,7 @@ def _add_steps(job: JobState, steps: np.ndarray, ends: np.ndarray, phases: np.nd
                     whole,
                     int(counts[at:until].sum()),
                     int(steps[until - 1]),
+                    int(evaluated[at:until].sum()),
                 )
             is_odd, at = until - 1 in odd, until
             if is_odd:
@@ -165,14 +179,24 @@ def _fit(job: JobState, begins: np.ndarray, at: int, border: int) -> int:
     return at + int(long_enough[0]) if long_enough.size else border
 
 
-def _extend(job: JobState, begin_ns: int, end_ns: int, parts: np.ndarray, steps: int, last: int) -> None:
+def _note_evaluations(job: JobState, ends: np.ndarray, parts: np.ndarray, usual: np.ndarray) -> None:
+    """usual: in which steps there was one that no slow rank made longer."""
+    if usual.any():
+        more = np.stack([ends[usual], parts[usual, _EVALUATION]], axis=1).tolist()
+        job.ledger.evaluations = [*job.ledger.evaluations, *more][-KEPT_EVALUATIONS:]
+
+
+def _extend(
+    job: JobState, begin_ns: int, end_ns: int, parts: np.ndarray, steps: int, last: int, evaluations: int
+) -> None:
     """More steps in the open stretch. last: the newest of them."""
     ledger = job.ledger
     stretch, before = ledger.open, ledger.steps_before
     if stretch is None:
         first = before + ledger.last_step + 1
-        ledger.open = Stretch(begin_ns, end_ns, parts.tolist(), steps, first, before + last)
+        ledger.open = Stretch(begin_ns, end_ns, parts.tolist(), steps, first, before + last, evaluations)
     else:
+        stretch.evaluations += evaluations
         stretch.end_ns, stretch.last_step, stretch.steps = end_ns, before + last, stretch.steps + steps
         stretch.parts = [old + new for old, new in zip(stretch.parts, parts.tolist(), strict=True)]
     ledger.last_step = last
@@ -220,11 +244,7 @@ def begin_attempt(job: JobState, steps_before: int, now: int, ctx: Context) -> N
         _leave_start(job, began_ns, now, ctx)  # it ended before its first step
         ledger.past = replace(moments, was_over=ledger.is_over)
     _lose(job, steps_before, moments.cause, now, ctx)
-    ledger.faults, ledger.slow_cause, ledger.slow_reference_ns, ledger.saving = [], "", 0, None
-    ledger.attempts += 1
-    ledger.steps_before, ledger.last_step, ledger.is_over = steps_before, -1, False
-    ledger.started_ns = ledger.first_exit_ns = ledger.last_exit_ns = 0
-    ledger.changed = True
+    ledger.leave_attempt(steps_before)
 
 
 def _take_rest(job: JobState, now: int, ctx: Context) -> None:
@@ -251,7 +271,7 @@ def _lose(job: JobState, step: int, cause: str, now: int, ctx: Context) -> None:
         if interval.steps and interval.last_step >= step:
             lost = as_lost(interval, cause) if interval.first_step >= step else _partly_lost(interval, step, cause)
         if lost != interval:
-            _emit(job, lost, now, ctx)
+            emit(job, lost, now, ctx)
         kept.append(lost)
     job.ledger.kept = kept
 
@@ -278,7 +298,7 @@ def _hidden_restart(job: JobState, step: int, begin_ns: int, now: int, ctx: Cont
     _lose(job, ledger.steps_before + step, "", now, ctx)
     if begin_ns > ledger.front_ns:
         _emit_gap(job, begin_ns, Moments(restarted_ns=begin_ns), now, ctx)
-    ledger.last_step, ledger.saving = step - 1, None
+    ledger.last_step, ledger.saving, ledger.evaluating = step - 1, None, None
 
 
 def finish(job: JobState, ended_ns: int, now: int, ctx: Context, *, well: bool, has_left: bool = True) -> None:
@@ -326,19 +346,22 @@ def judge_slow(job: JobState, now: int, ctx: Context) -> None:
     if slow is not None and ledger.slow_cause == slow.cause:
         return
     _close_open(job, now, ctx)
-    ledger.slow_cause, ledger.slow_reference_ns, ledger.slow_credit_ns, ledger.changed = "", 0, 0, True
+    ledger.end_slow()
     ledger.faults = [fault for fault in ledger.faults if fault.kind not in SLOW_KINDS or not fault.cleared_ns]
     if slow is None:
         return
     ledger.lengths = ledger.lengths[ledger.lengths[:, 0] < slow.onset_ns]
     ledger.slow_cause, ledger.slow_reference_ns = slow.cause, mean_step_ns(ledger.lengths[:, 1])
+    ledger.evaluations = [each for each in ledger.evaluations if each[0] < slow.onset_ns]
+    lengths_ns = np.array([length_ns for _, length_ns in ledger.evaluations], np.int64)
+    ledger.slow_evaluation_ns = mean_step_ns(lengths_ns) or int(np.median(lengths_ns) if lengths_ns.size else 0)
     kept = []
     for interval in ledger.kept:
         changed = interval
         if interval.steps and interval.end_ns > slow.onset_ns:
             changed = _slow(job, interval)
         if changed != interval:
-            _emit(job, changed, now, ctx)
+            emit(job, changed, now, ctx)
         kept.append(changed)
     ledger.kept = kept
 
@@ -347,7 +370,13 @@ def _slow(job: JobState, interval: Interval) -> Interval:
     """Steps differ by chance both ways: only what remains is the slow rank's. At most a step is carried over."""
     ledger = job.ledger
     left_ns = ledger.slow_credit_ns - slow_excess_ns(interval, ledger.slow_reference_ns)
-    slow = as_slow(interval, ledger.slow_reference_ns, ledger.slow_cause, ledger.slow_credit_ns)
+    slow = as_slow(
+        interval,
+        ledger.slow_reference_ns,
+        ledger.slow_cause,
+        ledger.slow_credit_ns,
+        evaluation_ns=ledger.slow_evaluation_ns,
+    )
     ledger.slow_credit_ns = min(max(0, left_ns), ledger.slow_reference_ns)
     return slow
 
@@ -381,11 +410,17 @@ def _close_open(job: JobState, now: int, ctx: Context, more: tuple[Part, ...] = 
         return
     parts = merge([*(Part(bucket, ns) for bucket, ns in zip(_BUCKETS, stretch.parts, strict=True)), *more])
     reference_ns = ledger.slow_reference_ns or usual_step(job).step_ns
-    interval = _interval(job, stretch.begin_ns, stretch.end_ns, parts, reference_ns)
-    interval = replace(interval, steps=stretch.steps, first_step=stretch.first_step, last_step=stretch.last_step)
+    interval = interval_between(job, stretch.begin_ns, stretch.end_ns, parts, reference_ns)
+    interval = replace(
+        interval,
+        steps=stretch.steps,
+        first_step=stretch.first_step,
+        last_step=stretch.last_step,
+        evaluations=stretch.evaluations,
+    )
     if ledger.slow_cause:
         interval = _slow(job, interval)
-    _tell(job, interval, now, ctx)
+    tell(job, interval, now, ctx)
 
 
 def _settle_first(job: JobState, now: int, ctx: Context) -> None:
@@ -405,7 +440,7 @@ def _settle_first(job: JobState, now: int, ctx: Context) -> None:
     _leave_start(job, begin_ns - restore_ns, now, ctx)
     if begin_ns > ledger.front_ns:
         part = Part(TimeBucket.CHECKPOINT_RESTORE, begin_ns - ledger.front_ns, ledger.past.cause)
-        _tell(job, _interval(job, ledger.front_ns, begin_ns, (part,), 0), now, ctx)
+        tell(job, interval_between(job, ledger.front_ns, begin_ns, (part,), 0), now, ctx)
     whole, number = [*kept, 0], ledger.steps_before
     stretch = ledger.open
     if stretch is None:
@@ -423,7 +458,10 @@ def _moments(job: JobState) -> Moments:
     ledger = job.ledger
     stop = _stop_of(ledger.faults)
     asked = next((fault for fault in ledger.faults if fault.kind == Kind.PLANNED_STOP.value), None)
-    save = ledger.saving if ledger.saving is not None and ledger.saving.step > ledger.last_step >= 0 else None
+    save, evaluation = (
+        each if each is not None and each.step > ledger.last_step >= 0 else None
+        for each in (ledger.saving, ledger.evaluating)
+    )
     return Moments(
         cause=(stop.cause if stop else "") or (asked.cause if asked else ""),
         onset_ns=stop.onset_ns if stop else 0,
@@ -434,6 +472,8 @@ def _moments(job: JobState) -> Moments:
         worked=ledger.last_step >= 0,
         save_begin_ns=save.begin_ns if save else 0,
         save_end_ns=save.end_ns if save and not save.ranks else 0,
+        evaluation_begin_ns=evaluation.begin_ns if evaluation else 0,
+        evaluation_end_ns=evaluation.end_ns if evaluation and not evaluation.ranks else 0,
     )
 
 
@@ -447,40 +487,4 @@ def _stop_of(faults: list[Fault]) -> Fault | None:
 def _emit_gap(job: JobState, until_ns: int, moments: Moments, now: int, ctx: Context) -> None:
     for piece in classify_gap(job.ledger.front_ns, until_ns, moments):
         part = Part(piece.bucket, piece.ns, piece.cause)
-        _tell(job, _interval(job, piece.begin_ns, piece.end_ns, (part,), 0), now, ctx)
-
-
-def _interval(job: JobState, begin_ns: int, end_ns: int, parts: tuple[Part, ...], reference_ns: int) -> Interval:
-    return Interval(
-        run=job.run,
-        job=job.job,
-        world=job.ledger.world,
-        attempt=job.attempt,
-        number=job.ledger.number,
-        begin_ns=begin_ns,
-        end_ns=end_ns,
-        gpus=max(1, job.world_size or len(job.ranks)),
-        parts=parts,
-        saved_step=job.saved_steps,
-        reference_ns=reference_ns,
-    )
-
-
-def _tell(job: JobState, interval: Interval, now: int, ctx: Context) -> None:
-    """A new interval: the front moves to its end."""
-    ledger = job.ledger
-    interval.check()
-    ledger.number += 1
-    ledger.front_ns, ledger.changed = interval.end_ns, True
-    kept = [*ledger.kept, interval]
-    newest = len(kept) - KEPT_INTERVALS
-    ledger.kept = [each for place, each in enumerate(kept) if place >= newest or each.last_step >= job.saved_steps]
-    _emit(job, interval, now, ctx)
-
-
-def _emit(job: JobState, interval: Interval, now: int, ctx: Context) -> None:
-    identity = Identity(cluster=job.cluster, run=job.run, job=job.job, attempt=interval.attempt)
-    key = f"{interval.attempt or '-'}/interval/{interval.world}.{interval.number}"
-    body = {"interval": as_body(interval)}
-    payload = Finding(identity=identity, key=key, cleared=False, time_ns=now, body=body)
-    ctx.emit(Record(topic=TOPIC_FINDINGS, key=job.cluster, stamp_ns=now, payload=payload))
+        tell(job, interval_between(job, piece.begin_ns, piece.end_ns, (part,), 0), now, ctx)

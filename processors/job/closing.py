@@ -280,7 +280,8 @@ def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarra
     if has_device_groups(job):  # from launch to end is mostly the host's lead
         told = by_device.size > 0 and tells_starts(job)
         exchange = blocked.sum(axis=2).min(axis=1)[plain] if told else np.full(exchange.size, -1)
-    job.add_steps(times, (duration[plain] - worst - others).astype(np.int64), exchange)
+    data = median(own_phases[plain][:, :, Phase.DATA], axis=1).astype(np.int64)
+    job.add_steps(times, (duration[plain] - worst - others).astype(np.int64), data, exchange)
     if by_device.size:
         job.looks = with_looks(
             job.looks,

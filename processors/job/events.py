@@ -252,6 +252,12 @@ def _take_device(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> No
         facts.gpu = facts.gpu or str(event.attributes.get("gpu_uuid", ""))
 
 
+def _take_scheduler(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
+    """How many GPUs the job holds, ranks or not."""
+    if event.attributes.get("what") == "allocation":
+        job.gpus_held = max(0, int(event.attributes.get("gpus", 0)))
+
+
 #: What each event calls for; other events are none of this operator's business.
 TAKE: Mapping[EventName, Callable[[JobState, Event, int, Context], None]] = {
     EventName.JOB_STARTED: _take_job_started,
@@ -269,6 +275,7 @@ TAKE: Mapping[EventName, Callable[[JobState, Event, int, Context], None]] = {
     EventName.RANK_STACK: _take_stack,
     EventName.RANK_LEVEL: _take_level,
     EventName.RANK_DEVICE: _take_device,
+    EventName.SCHEDULER: _take_scheduler,
     EventName.PEER_CONNECTED: _take_peer_connected,
     EventName.PEER_CLOCK: _take_peer_clock,
     EventName.PEER_LOST: _take_peer_lost,

@@ -20,6 +20,8 @@ from .packing import pack, unpack
 KEPT_LENGTHS = 256
 #: Faults of one attempt that are told apart.
 MOST_FAULTS = 16
+#: Evaluations whose lengths say what is usual.
+KEPT_EVALUATIONS = 16
 #: Intervals that are kept although a checkpoint holds their steps: a slow rank is told when it has lasted.
 KEPT_INTERVALS = 16
 _FIRST = Moments(is_first=True)
@@ -51,8 +53,8 @@ class FirstStep:
 
 @dataclass(slots=True)
 class Saving:
-    """The newest checkpoint that progress has shown. step: the attempt's own, made before it; Unix ns, from the first
-    rank's begin to the last one's end so far. ranks: who was seen to write it, and not yet to have written it."""
+    """The newest checkpoint (or evaluation) that progress has shown. step: the attempt's own, made before it; Unix ns,
+    from the first rank's begin to the last one's end so far. ranks: who was seen in it, and not yet after it."""
 
     step: int
     begin_ns: int
@@ -62,7 +64,8 @@ class Saving:
 
 @dataclass(slots=True)
 class Stretch:
-    """Steps that are not told yet. parts: of ``split_steps``, and unknown; sums to end_ns - begin_ns."""
+    """Steps that are not told yet. parts: of ``split_steps``, and unknown; sums to end_ns - begin_ns. evaluations: in
+    so many of them there was one."""
 
     begin_ns: int
     end_ns: int
@@ -70,6 +73,7 @@ class Stretch:
     steps: int
     first_step: int
     last_step: int
+    evaluations: int = 0
 
 
 def no_lengths() -> np.ndarray:
@@ -99,10 +103,15 @@ class Ledger:
     first: FirstStep | None = None
     open: Stretch | None = None
     saving: Saving | None = None
+    evaluating: Saving | None = None
     lengths: np.ndarray = field(default_factory=no_lengths)
     slow_cause: str = ""
     slow_reference_ns: int = 0
     slow_credit_ns: int = 0
+    slow_evaluation_ns: int = 0
+    evaluations: list[list[int]] = field(default_factory=list)
+    errors: int = 0
+    problem: str = ""
     kept: list[Interval] = field(default_factory=list)
     changed: bool = False
     _told: list[Interval] | None = None
@@ -140,6 +149,29 @@ class Ledger:
             if fault.cause == cause and not fault.cleared_ns:
                 fault.cleared_ns, self.changed = time_ns, True
 
+    # --- when something ends ------------------------------------------------------------------------------------------
+    def leave_attempt(self, steps_before: int) -> None:
+        """What was known of the attempt that is over goes. steps_before: those that the next one goes on from."""
+        self.faults, self.saving, self.evaluating = [], None, None
+        self.end_slow()
+        self.attempts += 1
+        self.steps_before, self.last_step, self.is_over = steps_before, -1, False
+        self.started_ns = self.first_exit_ns = self.last_exit_ns = 0
+        self.changed = True
+
+    def break_off(self, problem: str) -> None:
+        """The accounting has failed: what is told stays, and all that a later step could stumble over again goes."""
+        self.errors, self.changed = self.errors + 1, True
+        self.problem = f"error {self.errors} of the accounting: {problem}"
+        self.first = self.open = self.saving = self.evaluating = None
+        self.faults, self.lengths, self.evaluations = [], no_lengths(), []
+        self.end_slow()
+
+    def end_slow(self) -> None:
+        """No rank is slow any more, as far as anybody knows."""
+        self.slow_cause, self.changed = "", True
+        self.slow_reference_ns = self.slow_credit_ns = self.slow_evaluation_ns = 0
+
     # --- as a row of state --------------------------------------------------------------------------------------------
     def pack(self) -> bytes:
         values = {name: getattr(self, name) for name in _PLAIN}
@@ -147,8 +179,9 @@ class Ledger:
         values["past"] = _fields(self.past)
         values["first"] = _fields(self.first) if self.first else None
         values["open"] = _fields(self.open) if self.open else None
-        values["slow_credit_ns"] = self.slow_credit_ns
-        values["saving"] = _fields(self.saving) if self.saving else None
+        values |= {name: getattr(self, name) for name in _LATER}
+        for name in _SAVINGS:
+            values[name] = _fields(saving) if (saving := getattr(self, name)) else None
         if self._told is not self.kept:  # which is never changed in place: once a minute, not at each closing
             bodies = [{**as_body(interval), "attempt": interval.attempt} for interval in self.kept]
             self._told, self._told_json = self.kept, json.dumps(bodies, separators=(",", ":"))
@@ -165,9 +198,11 @@ class Ledger:
         ledger.past = Moments(**values["past"])
         ledger.first = FirstStep(**values["first"]) if values["first"] else None
         ledger.open = Stretch(**values["open"]) if values["open"] else None
-        ledger.slow_credit_ns = values.get("slow_credit_ns", 0)
-        saving = values.get("saving")  # None in state of earlier releases, too
-        ledger.saving = Saving(**saving) if saving else None
+        for name in _LATER:
+            setattr(ledger, name, values.get(name, getattr(ledger, name)))
+        for name in _SAVINGS:
+            if saving := values.get(name):  # not there in state of earlier releases
+                setattr(ledger, name, Saving(**saving))
         kept: list[dict[str, Any]] = json.loads(values["kept"])
         ledger.kept = [of_body(body, run=run, job=job, attempt=body["attempt"]) for body in kept]
         return ledger
@@ -192,3 +227,6 @@ _PLAIN = (
     "slow_cause",
     "slow_reference_ns",
 )
+#: Not there in state of earlier releases.
+_LATER = ("slow_credit_ns", "slow_evaluation_ns", "evaluations", "errors", "problem")
+_SAVINGS = ("saving", "evaluating")

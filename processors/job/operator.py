@@ -14,7 +14,6 @@ from ...telemetry.records import Block, Event, Record
 from ...telemetry.tables import TABLES
 from ...telemetry.vocabulary import EventName, Kind
 from ..operator import Context, Timer
-from .accounting import begin_attempt, look
 from .attempts import Place, place_of
 from .closing import MOST_PENDING_ROWS, prune_pending
 from .counts import differ_in_count
@@ -33,6 +32,7 @@ from .progress import take_group_progress, take_progress
 from .rows import in_dtype
 from .signatures import note_open_calls, report_mismatch
 from .silence import hear, note_silence
+from .soft_accounting import begin_attempt, look
 from .state import JobState
 from .steps import (
     SPEED_KINDS,

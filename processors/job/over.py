@@ -10,11 +10,11 @@ from collections.abc import Collection
 
 from ...telemetry.vocabulary import Kind
 from ..operator import Context
-from .accounting import finish
 from .crash_order import SIGKILL, Ending, role_hint
 from .crashes import judge_crash
 from .findings import clear_finding, revise
 from .placement import begin_placement_again, end_placement
+from .soft_accounting import finish
 from .state import JobState
 from .steps import close_ready_steps, judge_late_numbers
 

@@ -16,8 +16,10 @@ LONGEST_HISTORY = 512
 WARM_UP_STEPS = 10
 STEPS_BEFORE = 50
 STEPS_AFTER = 40
-#: What stands out so far is told after fewer steps: 16 steps of 2 s are half a minute.
+#: What stands out so far is told after fewer steps.
 CLEAR_SIGNIFICANCE, CLEAR_STEPS_AFTER = 12.0, 24
+#: What stands out so far and is so large, too: after as few as take half a minute, in jobs that have just begun as well.
+PLAIN_SIGNIFICANCE, PLAIN_RATIO, PLAIN_STEPS_BEFORE, PLAIN_STEPS_AFTER = 20.0, 1.25, 32, 12
 NS_BEFORE = 20_000_000_000
 NS_AFTER = 30_000_000_000
 #: Ten percent are to be told; their estimate may come out a little lower.
@@ -38,7 +40,7 @@ KNOWN_SHARE = 0.5
 class PaceChange:
     """step: first slow step. before_ns, after_ns: median step times; own, data, exchange: by how much longer the ranks'
     own work takes, of it the waiting for data, and their collectives where nobody waits for anybody; never more than
-    the whole. has_parts: whether these are known."""
+    the whole. has_parts: whether these are known; the waiting for data always is."""
 
     step: int
     onset_ns: int
@@ -56,18 +58,18 @@ class PaceChange:
 
 def find_pace_change(steps: np.ndarray, begin_ns: np.ndarray, pace_ns: np.ndarray) -> PaceChange | None:
     """All (n,), in order. pace_ns: step time without the excess of the slowest rank."""
-    if pace_ns.size < STEPS_BEFORE + CLEAR_STEPS_AFTER:
+    if pace_ns.size < PLAIN_STEPS_BEFORE + PLAIN_STEPS_AFTER:
         return None
     pace = np.log(np.maximum(pace_ns, 1).astype(np.float64))
     change = _most_likely_change(pace)
     before, after = pace[:change], pace[change:]
-    if before.size < STEPS_BEFORE or after.size < CLEAR_STEPS_AFTER:
+    if before.size < PLAIN_STEPS_BEFORE or after.size < PLAIN_STEPS_AFTER:
         return None
     if int(pace_ns[:change].sum()) < NS_BEFORE or int(pace_ns[change:].sum()) < NS_AFTER:
         return None
     rise = float(median(after) - median(before))
-    asked = SIGNIFICANCE if after.size >= STEPS_AFTER else CLEAR_SIGNIFICANCE
-    if rise < np.log(SMALLEST_RATIO) or rise < asked * _noise_of_difference(before, after):
+    smallest, asked = _asked(before.size, after.size)
+    if rise < np.log(smallest) or rise < asked * _noise_of_difference(before, after):
         return None
     if np.quantile(after, 0.3) < np.quantile(before, 0.7):
         return None
@@ -85,12 +87,20 @@ def find_pace_change(steps: np.ndarray, begin_ns: np.ndarray, pace_ns: np.ndarra
     )
 
 
+def _asked(before: int, after: int) -> tuple[float, float]:
+    """Smallest ratio and significance that tell a change, by how many steps before and after it are known."""
+    if before >= STEPS_BEFORE and after >= CLEAR_STEPS_AFTER:
+        return SMALLEST_RATIO, SIGNIFICANCE if after >= STEPS_AFTER else CLEAR_SIGNIFICANCE
+    return PLAIN_RATIO, PLAIN_SIGNIFICANCE
+
+
 def with_parts(change: PaceChange, steps: np.ndarray, parts: np.ndarray) -> PaceChange:
     """parts: (n, 3) own work, data and exchange (-1 not known) of each step. They tell slow hosts, slow data and a slow
     network."""
     late, known = steps >= change.step, parts[:, 2] >= 0
     if min(known[late].mean(), known[~late].mean()) < KNOWN_SHARE:
-        return replace(change, has_parts=False)
+        data_ns = int(median(parts[late, 1]) - median(parts[~late, 1]))
+        return replace(change, has_parts=False, data_ns=min(max(0, data_ns), change.after_ns - change.before_ns))
     longer_ns = median(parts[late & known], axis=0) - median(parts[~late & known], axis=0)
     own, data, exchange = np.clip(longer_ns, 0, change.after_ns - change.before_ns).astype(np.int64).tolist()
     return replace(change, own_ns=own, data_ns=data, exchange_ns=exchange)
@@ -108,7 +118,7 @@ def _most_likely_change(pace: np.ndarray) -> int:
     count = np.arange(1, pace.size)
     deviation = np.cumsum(pace - pace.mean())[:-1]
     size = np.abs(deviation) / np.sqrt(count * (pace.size - count))
-    size[: STEPS_BEFORE // 2] = size[pace.size - CLEAR_STEPS_AFTER // 2 :] = 0.0
+    size[: PLAIN_STEPS_BEFORE // 2] = size[pace.size - PLAIN_STEPS_AFTER // 2 :] = 0.0
     return int(np.argmax(size)) + 1
 
 

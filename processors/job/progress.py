@@ -13,7 +13,7 @@ from ...telemetry.vocabulary import EventFlag, Op, ProcessState
 from .device import KnownStarts, has_device_groups, may_not_have_begun, not_begun, note_gaps
 from .open_rows import Arrived
 from .rows import pick
-from .saving import note_saves
+from .soft_accounting import note_saves
 from .state import FRESH_NS, MOST_RANKS, JobState
 from .thresholds import rare_rows
 from .waiting import Wait

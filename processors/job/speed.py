@@ -30,7 +30,7 @@ from .saves import find_slow_writer, is_still_slow_writer
 from .state import JobState
 from .straggler import Found, Straggler, find_straggler, is_still_slow
 
-PACE_CHECK_STEPS = 8
+PACE_CHECK_STEPS = 4
 GOOD_STEPS_TO_CLEAR = 3
 
 

@@ -79,6 +79,7 @@ class JobState:
         self.placement_due_ns = 0
         self.placement_changed = False  # within one record. Not saved
         self.owner = ""
+        self.gpus_held = 0  # by the scheduler's word; 0 unknown
         self.judge_left = False  # it has ended in order, and has said what there was to say of this attempt
 
     def begin_attempt(self, attempt: str) -> None:
@@ -345,10 +346,13 @@ class JobState:
         np.maximum.at(self.newest_step, ranks, steps)
 
     # --- steps ------------------------------------------------------------------------------------------------------
-    def add_steps(self, times: StepTimes, pace_ns: np.ndarray, exchange_ns: np.ndarray) -> None:
+    def add_steps(
+        self, times: StepTimes, pace_ns: np.ndarray, data_ns: np.ndarray, exchange_ns: np.ndarray
+    ) -> None:
         """Appends closed plain steps to the window; another set of ranks begins a new window.
 
-        exchange_ns: what the collectives of a step took on the rank that waited least in them; -1 not known.
+        data_ns: what fetching data took on the median rank, by its host, which no device makes longer. exchange_ns:
+        what the collectives of a step took on the rank that waited least in them; -1 not known.
         """
         if not np.array_equal(times.ranks, self.times.ranks):
             self._forget_window(times.ranks)
@@ -364,7 +368,6 @@ class JobState:
             phase_self_ns=np.concatenate([old.phase_self_ns, times.phase_self_ns])[-_KEPT_PHASES:],
         )
         own_ns = median(times.self_ns - times.starved_ns, axis=1).astype(np.int64)
-        data_ns = median(times.phase_self_ns[:, :, Phase.DATA], axis=1).astype(np.int64)
         parts = [own_ns, data_ns, exchange_ns, times.duration_ns]
         pace = np.stack([times.steps, times.begin_ns, pace_ns, *parts], axis=1)
         self.pace = np.concatenate([self.pace, pace])[-LONGEST_HISTORY:]

@@ -7,7 +7,6 @@ import numpy as np
 from ...telemetry.vocabulary import Kind
 from ..operator import Context
 from . import desync_story
-from .accounting import judge_slow, take_steps
 from .closing import FURTHEST_BEHIND, Closed, close_steps, horizon_of, is_early
 from .device import device_horizon, has_device_groups
 from .facts import OpenFinding
@@ -16,6 +15,7 @@ from .matching import find_mismatch, join_instances
 from .numeric import find_non_finite
 from .rows import pick
 from .signatures import open_look_ns, report_mismatch
+from .soft_accounting import judge_slow, take_steps
 from .speed import judge_numbers, judge_speed
 from .state import JobState
 

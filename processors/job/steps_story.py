@@ -198,13 +198,15 @@ def slow_together_body(job: JobState, change: PaceChange, now: int) -> Body:
 def _what_grew(change: PaceChange) -> str:
     """The most of it, in one word: what jobs that are slow at one time have in common."""
     rise = max(1, change.after_ns - change.before_ns)
-    parts = {"exchange": change.exchange_ns, "data": change.data_ns, "own": change.own_ns}
+    parts = {"data": change.data_ns, "exchange": change.exchange_ns, "own": change.own_ns}
     return next((word for word, part_ns in parts.items() if part_ns > MOST_OF_IT * rise), "")
 
 
 def _where_it_went(change: PaceChange) -> str:
     rise = max(1, change.after_ns - change.before_ns)
     of_it = f"of the {duration_words(rise)} more a step"
+    if change.data_ns > MOST_OF_IT * rise:
+        return f"{of_it}, every rank waits {duration_words(change.data_ns)} for its data: what serves them is slower"
     if not change.has_parts:
         return (
             f"{of_it}, what is work and what is exchange is not known: nobody tells when devices begin a collective "
@@ -212,8 +214,6 @@ def _where_it_went(change: PaceChange) -> str:
         )
     if change.exchange_ns > MOST_OF_IT * rise:
         return f"{of_it}, {duration_words(change.exchange_ns)} are collectives in which nobody waits: a slower network"
-    if change.data_ns > MOST_OF_IT * rise:
-        return f"{of_it}, every rank waits {duration_words(change.data_ns)} for its data: what serves them is slower"
     if change.own_ns > MOST_OF_IT * rise:
         return f"{of_it}, {duration_words(change.own_ns)} are every rank's own work: more to do, or slower hosts"
     return f"{of_it}, {duration_words(change.own_ns)} are the ranks' own work, the rest is not known"

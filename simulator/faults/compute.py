@@ -19,7 +19,7 @@ def hot(site: Site, kind: FaultKind) -> Planned:
     """Its heatsink carries away too little."""
     rank = site.any_rank()
     change = Change(at_s=site.at_s, family="gpu", name="cooling", value=0.35, places=(site.gpu(rank),))
-    truth = site.of_rank(kind, "gpu", _SLOW, rank, condition="gpu_throttled")
+    truth = site.of_rank(kind, "gpu", _SLOW, rank, condition="gpu_throttled", told_by=("gpu",))
     return Planned(changes=(change,), truth=truth)
 
 
@@ -27,14 +27,14 @@ def locked(site: Site, kind: FaultKind) -> Planned:
     """A diagnostic has left its clocks locked low."""
     rank = site.any_rank()
     change = Change(at_s=site.at_s, family="gpu", name="clock_limit", value=0.75, places=(site.gpu(rank),))
-    truth = site.of_rank(kind, "gpu", _SLOW, rank, condition="gpu_clock_locked")
+    truth = site.of_rank(kind, "gpu", _SLOW, rank, condition="gpu_clock_locked", told_by=("gpu",))
     return Planned(changes=(change,), truth=truth)
 
 
 def off_the_bus(site: Site, kind: FaultKind) -> Planned:
     rank = site.any_rank()
     change = Change(at_s=site.at_s, family="gpu", name="on_bus", value=0.0, places=(site.gpu(rank),))
-    truth = site.of_rank(kind, "gpu", ("rank_raised", "rank_died"), rank)
+    truth = site.of_rank(kind, "gpu", ("rank_raised", "rank_died"), rank, told_by=("gpu", "kernel_log"))
     return Planned(changes=(change,), truth=truth)
 
 
@@ -42,7 +42,7 @@ def memory_error(site: Site, kind: FaultKind) -> Planned:
     """Its memory has lost what was written."""
     rank = site.any_rank()
     change = Change(at_s=site.at_s, family="gpu", name="memory", value=0.0, places=(site.gpu(rank),))
-    truth = site.of_rank(kind, "gpu", ("rank_raised", "rank_died"), rank)
+    truth = site.of_rank(kind, "gpu", ("rank_raised", "rank_died"), rank, told_by=("gpu", "kernel_log"))
     return Planned(changes=(change,), truth=truth)
 
 

@@ -15,12 +15,16 @@ from ..topology import Topology
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Site:
-    """at_s: when the fault begins. job: the one that it strikes (the first), where it strikes one."""
+    """at_s: when the fault begins. job: the one that it strikes (the first), where it strikes one.
+
+    node: of the cluster, where it has to be there; -1: the kind of fault chooses.
+    """
 
     topology: Topology
     jobs: tuple[JobSpec, ...]
     random: np.random.Generator
     at_s: float
+    node: int = -1
 
     @property
     def job(self) -> JobSpec:

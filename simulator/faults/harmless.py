@@ -6,26 +6,75 @@ from ..resources import Change
 from .fault import FaultKind, Planned, Site
 
 
+def _of_idle_node(site: Site) -> int:
+    return site.node if site.node >= 0 else site.job.spares[0]
+
+
+def _of_any_node(site: Site) -> int:
+    return site.node if site.node >= 0 else site.job.nodes[site.any_node()]
+
+
+def _nothing(site: Site, kind: FaultKind, *changes: Change) -> Planned:
+    return Planned(changes=changes, truth=site.truth(kind, "node", (), job=""))
+
+
+def _for_a_while(site: Site, family: str, name: str, place: int, seconds: float) -> tuple[Change, Change]:
+    """Down, and up again."""
+    down = Change(at_s=site.at_s, family=family, name=name, value=0.0, places=(place,))
+    return down, Change(at_s=site.at_s + seconds, family=family, name=name, value=1.0, places=(place,))
+
+
+# --- on nodes that nobody of the jobs uses ----------------------------------------------------------------------------
 def idle_port_flaps(site: Site, kind: FaultKind) -> Planned:
     """The link of a port that nobody uses goes down, and up again after 12 s."""
-    port = site.job.spares[0] * site.topology.shape.gpus_per_node
-    changes = tuple(
-        Change(at_s=at_s, family="port", name="up", value=up, places=(port,))
-        for at_s, up in ((site.at_s, 0.0), (site.at_s + 12.0, 1.0))
-    )
-    return Planned(changes=changes, truth=site.truth(kind, "node", (), job=""))
+    port = _of_idle_node(site) * site.topology.shape.gpus_per_node
+    return _nothing(site, kind, *_for_a_while(site, "port", "up", port, 12.0))
 
 
 def idle_clock_locked(site: Site, kind: FaultKind) -> Planned:
     """The clocks of a GPU that nobody uses were left locked low."""
-    gpu = site.job.spares[0] * site.topology.shape.gpus_per_node + 1
-    change = Change(at_s=site.at_s, family="gpu", name="clock_limit", value=0.75, places=(gpu,))
-    return Planned(changes=(change,), truth=site.truth(kind, "node", (), job=""))
+    gpu = _of_idle_node(site) * site.topology.shape.gpus_per_node + 1
+    return _nothing(site, kind, Change(at_s=site.at_s, family="gpu", name="clock_limit", value=0.75, places=(gpu,)))
+
+
+def tenant_fault(site: Site, kind: FaultKind) -> Planned:
+    """The program of another tenant, on a node of its own, reads memory that is not its own."""
+    gpu = _of_idle_node(site) * site.topology.shape.gpus_per_node + 2
+    return _nothing(site, kind, Change(at_s=site.at_s, family="gpu", name="tenant", value=1.0, places=(gpu,)))
+
+
+# --- on any node ------------------------------------------------------------------------------------------------------
+def port_blinks(site: Site, kind: FaultKind) -> Planned:
+    """The link of a port in use is trained anew: what is under way is sent again, 0.6 s later."""
+    port = _of_any_node(site) * site.topology.shape.gpus_per_node + 3
+    return _nothing(site, kind, *_for_a_while(site, "port", "up", port, 0.6))
+
+
+def errors_corrected(site: Site, kind: FaultKind) -> Planned:
+    """The memory of a GPU in use corrects an error, and means to replace the row when it is next reset."""
+    gpu = _of_any_node(site) * site.topology.shape.gpus_per_node + 4
+    return _nothing(site, kind, Change(at_s=site.at_s, family="gpu", name="corrected", value=1.0, places=(gpu,)))
+
+
+def host_errors_corrected(site: Site, kind: FaultKind) -> Planned:
+    """The memory of a host corrects an error."""
+    node = _of_any_node(site)
+    return _nothing(site, kind, Change(at_s=site.at_s, family="host", name="corrected", value=1.0, places=(node,)))
+
+
+def home_mount_late(site: Site, kind: FaultKind) -> Planned:
+    """The home directories, which no job reads, do not answer on one node for 25 s."""
+    return _nothing(site, kind, *_for_a_while(site, "host", "home_mount", _of_any_node(site), 25.0))
+
+
+def agent_restarts(site: Site, kind: FaultKind) -> Planned:
+    """One node's agent is updated: it is away for 4 s, and reads what the rings hold when it comes back."""
+    return _nothing(site, kind, *_for_a_while(site, "agent", "up", _of_any_node(site), 4.0))
 
 
 def messages_repeat(site: Site, kind: FaultKind) -> Planned:
     """A third of all messages arrive twice, and all of one node half a second late."""
-    late = site.job.nodes[site.any_node()]
+    late = _of_any_node(site)
     changes = (
         Change(at_s=site.at_s, family="agent", name="repeats", value=0.33),
         Change(at_s=site.at_s, family="agent", name="delay_s", value=0.5, places=(late,)),
@@ -33,8 +82,21 @@ def messages_repeat(site: Site, kind: FaultKind) -> Planned:
     return Planned(changes=changes, truth=site.truth(kind, "cluster", (), job=""))
 
 
-KINDS = (
+#: What needs a node that no job uses; and what may happen anywhere.
+OF_IDLE_NODES = (
     FaultKind("idle_port_flaps", "h1", "the link of an idle port goes down for 12 s", idle_port_flaps),
     FaultKind("idle_clock_locked", "h2", "the clocks of an idle GPU were left locked low", idle_clock_locked),
+    FaultKind("tenant_fault", "h3", "another tenant's program, elsewhere, reads where it may not", tenant_fault),
+)
+OF_ANY_NODE = (
+    FaultKind("port_blinks", "h4", "the link of a port in use is down for 0.6 s", port_blinks),
+    FaultKind("errors_corrected", "h5", "a GPU in use corrects an error of its memory", errors_corrected),
+    FaultKind("host_errors_corrected", "h6", "a host corrects an error of its memory", host_errors_corrected),
+    FaultKind("home_mount_late", "h7", "home directories, which no job reads, do not answer for 25 s", home_mount_late),
+    FaultKind("agent_restarts", "h8", "one node's agent is away for 4 s", agent_restarts),
+)
+KINDS = (
+    *OF_IDLE_NODES,
+    *OF_ANY_NODE,
     FaultKind("messages_repeat", "O4", "a third of all messages arrive twice, one node's all late", messages_repeat),
 )

@@ -52,7 +52,8 @@ def memory_grows(site: Site, kind: FaultKind) -> Planned:
     rank = site.any_rank()
     free_bytes = 2.0e12 - 6e10 * site.job.ranks_per_node
     changes = _of_process(site, rank, "grows_bytes_per_s", free_bytes / 20.0)
-    return Planned(changes=changes, truth=site.of_rank(kind, "node", ("rank_died",), rank, condition="oom_kill"))
+    truth = site.of_rank(kind, "node", ("rank_died",), rank, condition="oom_kill", told_by=("kernel_log",))
+    return Planned(changes=changes, truth=truth)
 
 
 def node_lost(site: Site, kind: FaultKind) -> Planned:

@@ -11,14 +11,17 @@ def half_rate(site: Site, kind: FaultKind) -> Planned:
     """One port negotiates half of its lanes."""
     rank = site.any_rank()
     change = Change(at_s=site.at_s, family="port", name="rate", value=0.5, places=(site.gpu(rank),))
-    truth = site.of_rank(kind, "link", ("slow_together", "rank_slow"), rank, condition="port_slow")
+    truth = site.of_rank(
+        kind, "link", ("slow_together", "rank_slow"), rank, condition="port_slow", told_by=("network",)
+    )
     return Planned(changes=(change,), truth=truth)
 
 
 def link_down(site: Site, kind: FaultKind) -> Planned:
     rank = site.any_rank()
     change = Change(at_s=site.at_s, family="port", name="up", value=0.0, places=(site.gpu(rank),))
-    truth = site.of_rank(kind, "link", ("collective_stalled",), rank, condition="port_down")
+    told_by = ("network", "kernel_log")
+    truth = site.of_rank(kind, "link", ("collective_stalled",), rank, condition="port_down", told_by=told_by)
     return Planned(changes=(change,), truth=truth)
 
 
@@ -34,6 +37,7 @@ def mount_dead(site: Site, kind: FaultKind) -> Planned:
         ranks=site.ranks_on(place),
         nodes=(site.topology.node_name(node),),
         condition="mount_stalls",
+        told_by=("storage", "kernel_log", "processes"),
     )
     return Planned(changes=(change,), truth=truth)
 

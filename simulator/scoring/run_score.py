@@ -24,7 +24,8 @@ _DAY_S = 86_400.0
 class FaultScore:
     """One fault. delay_s: from its onset to the first word of the incident that answers it; inf: none does.
 
-    steps: the delay in steps of the job as they were before. scope, condition: None where the truth asks for none.
+    steps: the delay in steps of the job as they were before. condition: None where the truth asks for none, or where
+    nothing in that run could tell it (``blind``).
     """
 
     fault: str
@@ -177,7 +178,7 @@ def _answers(asked: Sequence[Mapping[str, Any]], stories: Sequence[Story]) -> li
 
 
 def _scored(truth: Mapping[str, Any], fault: Mapping[str, Any], answer: Story | None) -> FaultScore:
-    condition = fault.get("condition") or ""
+    condition = "" if fault.get("blind") else fault.get("condition") or ""
     name, number = str(fault["fault"]), str(fault["number"])
     group = group_of(number)
     if answer is None:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from whichrank.diagnosis.goodput.interval import Interval, Part, as_body
-from whichrank.telemetry.vocabulary import TimeBucket
+from whichrank.telemetry.incident import incident_id
+from whichrank.telemetry.vocabulary import Kind, TimeBucket
 
 S = 1_000_000_000
 
@@ -142,3 +143,45 @@ def test_a_folder_without_a_capture_and_two_sources(tmp_path: Path) -> None:
     done = goodput(str(tmp_path), "--kafka", "127.0.0.1:1")
     assert done.returncode == 2
     assert "choose one" in done.stderr
+
+
+def test_two_runs_their_causes_nodes_and_tenants_and_what_went_wrong(tmp_path: Path) -> None:
+    key = "a/rank_died/step 3"
+    document = {
+        "schema": 1,
+        "revision": 1,
+        "id": incident_id("j", "a", Kind.RANK_DIED, key),
+        "kind": "rank_died",
+        "scope": "gpu",
+        "job": {"id": "j", "owner": "ada"},
+        "suspects": [{"scope": "gpu", "node": "n7", "probability": 1.0}],
+    }
+    work = {"parts": (Part(TimeBucket.PRODUCTIVE, 90 * S),), "steps": 9, "first_step": 0, "last_step": 8, "gpus": 4}
+    more = {**work, "steps": 9, "first_step": 9, "last_step": 17}
+    failed = "error 1 of the accounting: KeyError: 'x'"
+    mine = [
+        Interval(begin_ns=0, end_ns=90 * S, number=0, gpus_held=8, **work),  # type: ignore[arg-type]
+        Interval(
+            begin_ns=90 * S, end_ns=100 * S, number=1, gpus=4, gpus_held=8,
+            parts=(Part(TimeBucket.RESTARTING, 10 * S, key),),
+        ),
+        Interval(begin_ns=100 * S, end_ns=190 * S, number=2, gpus_held=8, problem=failed, **more),  # type: ignore[arg-type]
+    ]  # fmt: skip
+    calm = Interval(begin_ns=0, end_ns=90 * S, **work)  # type: ignore[arg-type]
+    lines = [{"run": "r", "job": "j", "attempt": "a", "interval": as_body(each)} for each in mine]
+    lines.append({"run": "s", "job": "k", "attempt": "a", "interval": as_body(calm)})
+    path = written(tmp_path / "intervals.jsonl", *lines, document)
+    found = account(path)
+    assert found["problems"] == [f"j: {failed}"]
+    struck = next(run for run in found["runs"] if run["run"] == "r")
+    assert struck["by_tenant"]["ada"]["failures"] == struck["by_node"]["n7"]["failures"] == 1
+    assert struck["by_tenant"]["ada"]["mttf"]["time_s"] == 190
+    assert struck["gpu_ns"]["spare"] == 4 * 190 * S
+    assert found["together"]["runs"] == 2
+    assert found["together"]["by_kind"]["rank_died"]["mttf"]["time_s"] == 280
+    assert found["together"]["by_tenant"]["ada"]["mttf"]["time_s"] == 190
+    assert found["together"]["hardware_downtime"]["mean_share_of_wall"] == pytest.approx(10 / 190 / 2)
+    told = goodput(path)
+    assert failed in told.stderr + told.stdout
+    for words in ("2 runs together", "tenant", "ada", "n7", "spare", "hardware downtime", "= checkpoint overhead"):
+        assert words in told.stdout, words

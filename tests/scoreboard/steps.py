@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.scoreboard.counters import json_lines, table
 from tests.scoreboard.score import Score, Scorer
+from whichrank.commands.bench.straggler_trace import read_operations
 from whichrank.diagnosis.phase_times.hang_overlap import is_idle, job_hangs, overlap, step_hangs
 from whichrank.diagnosis.phase_times.network_check import (
     bus_bandwidth_gibps,
@@ -18,7 +19,6 @@ from whichrank.diagnosis.phase_times.network_check import (
     slow_nodes,
     suspects_of_pairs,
 )
-from whichrank.diagnosis.phase_times.operations import Operation
 from whichrank.diagnosis.phase_times.phases import Cause, RankTimes, StepPhase, Strategy
 from whichrank.diagnosis.phase_times.replay import Slowdown, what_if
 from whichrank.diagnosis.phase_times.scores import (
@@ -267,7 +267,7 @@ def score_trace(folder: Path) -> Score:
         total += len(checks)
         path = folder / "straggler-analysis" / f"trace-{name}.parquet"
         try:
-            found = what_if(operations(path))
+            found = what_if(read_operations(path))
         except (ImportError, OSError) as trouble:
             wrong.append(f"{name}: {trouble}")
             continue
@@ -281,18 +281,6 @@ def score_trace(folder: Path) -> Score:
                       for step, slow in steps.items()
                       if abs(found.per_step.get(int(step), 0.0) / slow - 1) > 0.013]  # fmt: skip
     return Score(right=max(total - len(wrong), 0), total=total, wrong=wrong)
-
-
-def operations(path: Path) -> list[Operation]:
-    from pyarrow import parquet  # type: ignore[import-not-found,import-untyped,unused-ignore]
-
-    return [
-        Operation(
-            worker=row["rank"], data_rank=row["dp_rank"], stage=row["stage"], step=row["step"], name=row["optype"],
-            start_s=row["start_ts"], duration_s=row["duration"], sequence=row["seq_id"],
-        )
-        for row in parquet.read_table(path).to_pylist()
-    ]  # fmt: skip
 
 
 def trace_fact(found: Slowdown, key: str) -> object:

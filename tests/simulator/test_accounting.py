@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.simulator.accounting import JOB, LongRun, compare, long_run
+from whichrank.commands.bench.accounting_run import JOB, LongRun, compare, lines_of, long_run
 from whichrank.simulator.ledger import Bucket
 from whichrank.telemetry.vocabulary import TimeBucket
 
@@ -38,5 +38,7 @@ def test_what_is_in_the_wrong_bucket_is_told(run: LongRun) -> None:
     ns[TimeBucket.PRODUCTIVE] -= moved
     ns[TimeBucket.RESTARTING] += moved
     wrong = compare(run.ledger.sums_ns(JOB), wall_ns, replace(run.found, ns=ns))
-    said = {row.asked.split()[0] for row in wrong if not row.is_ok}
+    said = {row.name for row in wrong if not row.is_ok}
     assert {"productive", "restarting"} <= said
+    (line,) = [line for line in lines_of([run, replace(run, rows=tuple(wrong))]) if line.name.endswith("productive")]
+    assert (line.share, line.ok) == ("1 of 2", False)

@@ -162,11 +162,6 @@ def test_a_leaf_that_is_lost_early_is_the_switch() -> None:
     assert score_run(judged.ledger.as_json(), judged.incidents).faults[0].top_1
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the victims' slow_together names no phase and comes 110 to 130 s after the onset: noisy_neighbour does not "
-    "take it up, so four incidents stay and no job is the culprit",
-)
 def test_a_metadata_storm_is_the_doing_of_its_job() -> None:
     judged = judge("metadata_storm", ranks=64, at_s=100.0, until_s=250.0)
     assert score_run(judged.ledger.as_json(), judged.incidents).faults[0].top_1

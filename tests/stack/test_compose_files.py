@@ -28,7 +28,8 @@ PROFILES = {
     "demo": {"demo"},
     "gpu": {"agent"},
     "standby": {"processor-standby"},
-    "*": {"kafka-ui", "demo", "agent", "processor-standby"},
+    "respond": {"respond"},
+    "*": {"kafka-ui", "demo", "agent", "processor-standby", "respond"},
 }
 #: Run to their end, once.
 ONE_SHOT = {"topic-init", "acl-init", "busybox"}
@@ -145,7 +146,7 @@ def test_our_own_services_take_their_variables(overlays: list[str], tmp_path: Pa
         config = subprocess.run(
             [*program, "--print-config"],
             env={**os.environ, **variables},
-            cwd=tmp_path,
+            cwd=settings_folder(definition) or tmp_path,
             capture_output=True,
             text=True,
             check=False,
@@ -153,7 +154,13 @@ def test_our_own_services_take_their_variables(overlays: list[str], tmp_path: Pa
         assert config.returncode == 0, config.stderr
         taken = set(re.findall(r"environment (WHICHRANK_\w+)", config.stdout))
         assert taken == {name for name in definition.environment if name.startswith("WHICHRANK_")}
-    assert asked == {"agent", "process"}
+    assert asked == {"agent", "process", "respond"}
+
+
+def settings_folder(definition: Definition) -> Path | None:
+    """Here, of the whichrank.toml that lies in the container's working folder."""
+    place = definition.raw.get("working_dir")
+    return definition.binds[f"{place}/whichrank.toml"].parent if place else None
 
 
 def test_only_kafka_can_be_opened_to_others_and_only_by_its_own_variable() -> None:

@@ -23,14 +23,15 @@ from .plans import GRACE_S, Plan, plan_for, plan_of
 from .rules import the_rule
 from .scoring import choose
 from .troubles import Trouble
+from .waiting import NOTHING, Wait, wait_for
 
 #: After a change, so that what belongs together has come.
 LOOK_AFTER_S = 2.0
 #: While it goes on.
 LOOK_AGAIN_S = 10.0
-#: A page waits for the shared cause if another job's page was opened so shortly before, and for so long at most.
-TOGETHER_S, HOLD_S = 10.0, 20.0
-#: When no other has come for so long, it has waited enough.
+#: Unix seconds in floating point tell less than a microsecond apart; no two looks are nearer than this.
+SOONEST_S = 0.1
+#: When no other page has come for so long, a page has waited enough.
 QUIET_S = 5.0
 #: An incident that is over is looked at with others for so long.
 LOOKED_AT_S = 900.0
@@ -118,9 +119,10 @@ class Desk:
         memory.changed()
         self._look_soon(now)
 
-    def note(self, trouble: Trouble, now: float, *, is_new: bool) -> float:
-        """An incident of one job has changed. Until when its page waits (Unix seconds of the bus), 0 not at all."""
+    def note(self, trouble: Trouble, now: float, *, is_new: bool) -> Wait:
+        """An incident of one job has changed. Until when it is held back from now on, and why."""
         memory = self.memory
+        begins_to_blame = trouble.blames
         before = memory.troubles.get(trouble.id)
         if before is not None:
             trouble.leader, trouble.cause = before.leader, before.cause
@@ -128,22 +130,22 @@ class Desk:
             trouble.lowered, trouble.is_noted, trouble.blamed = before.lowered, before.is_noted, before.blamed
             trouble.is_fresh = before.is_fresh
             if trouble == before:
-                return 0.0
+                return NOTHING
             trouble.is_fresh = True
-        if is_new and self._waits(trouble, now):
-            trouble.held_until = now + HOLD_S
+            begins_to_blame = trouble.blames and not before.blames and not trouble.leader
+        wait = NOTHING
+        if trouble.is_open and (is_new or begins_to_blame):
+            wait = wait_for(memory, trouble, now, is_new=is_new)
+            trouble.held_until = max(trouble.held_until, wait[0])
         memory.put(trouble)
         self._count_blame(trouble)
         if is_new and trouble.severity == Severity.PAGE.value:
             memory.note_opening(now, trouble.job)
         if len(memory.troubles) > 1 or memory.plans or any(node in memory.landscape.versions for node in trouble.nodes):
             self._look_soon(now)
-        return trouble.held_until if is_new else 0.0
-
-    def _waits(self, trouble: Trouble, now: float) -> bool:
-        if trouble.severity != Severity.PAGE.value or trouble.is_planned or trouble.is_telemetry:
-            return False
-        return any(at >= now - TOGETHER_S and job != trouble.job for at, job in self.memory.openings)
+        elif trouble.held_until:
+            self._look_soon(now, trouble.held_until - now)
+        return wait
 
     def _count_blame(self, trouble: Trouble) -> None:
         label = self.memory.told.get(trouble.id, {})
@@ -374,19 +376,24 @@ class Desk:
                 decisions.notes[trouble.id] = note
 
     def _release(self, decisions: Decisions, now: float) -> None:
-        """A page that has waited for nothing goes out now."""
+        """What has waited for nothing goes out now."""
         last = max((at for at, _ in self.memory.openings), default=0.0)
         for trouble in list(self.memory.open.values()):
             if not trouble.held_until:
                 continue
-            if trouble.leader or now >= trouble.held_until or now >= last + QUIET_S:
+            is_quiet = trouble.severity == Severity.PAGE.value and now >= last + QUIET_S
+            if trouble.leader or now >= trouble.held_until - SOONEST_S or is_quiet:
                 trouble.held_until = 0.0
                 self.memory.put(trouble)
                 decisions.released.append(trouble.id)
 
     def _look_again(self, pool: Sequence[Trouble], now: float) -> None:
-        if any(t.held_until for t in self.memory.open.values()):
+        held = [t for t in self.memory.open.values() if t.held_until]
+        if any(t.severity == Severity.PAGE.value for t in held):
             self._look_soon(now)
+            return
+        if held:
+            self._look_soon(now, max(SOONEST_S, min(LOOK_AGAIN_S, *(t.held_until - now for t in held))))
             return
         open_jobs = {t.job for t in pool if t.is_open and not t.is_planned}
         newest = max((t.opened for t in pool), default=0.0)

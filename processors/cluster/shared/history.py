@@ -61,7 +61,7 @@ def same_place_again(memory: Memory, troubles: Iterable[Trouble]) -> Iterator[Ve
     for trouble in troubles:
         if trouble.id in done or not trouble.nodes or not trouble.ranks or trouble.own:
             continue
-        alike = [trouble, *(o for o in _at_the_step(memory, trouble) if _is_alike(memory, trouble, o))]
+        alike = [trouble, *repeats_of(memory, trouble)]
         nodes: list[Trouble] = []
         for each in sorted(alike, key=lambda t: t.opened):
             if all(set(each.nodes).isdisjoint(other.nodes) for other in nodes):
@@ -97,6 +97,13 @@ def same_place_again(memory: Memory, troubles: Iterable[Trouble]) -> Iterator[Ve
                 for node in t.nodes
             ],
         )
+
+
+def repeats_of(memory: Memory, trouble: Trouble) -> list[Trouble]:
+    """What failed in the same way at the same step, in other attempts."""
+    if not trouble.nodes or not trouble.ranks or trouble.own:
+        return []
+    return [other for other in _at_the_step(memory, trouble) if _is_alike(memory, trouble, other)]
 
 
 def _at_the_step(memory: Memory, trouble: Trouble) -> Iterator[Trouble]:

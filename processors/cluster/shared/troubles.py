@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ....telemetry.vocabulary import Bucket, Kind
+from ....telemetry.vocabulary import Action, Bucket, Kind, Scope
 
 MAX_NODES, MAX_RANKS, MAX_TEXT = 64, 64, 400
 #: By elimination: no cause of the node's own, and so none that rules a shared one out.
 _BY_ELIMINATION = "no_node_fault"
+_HARDWARE = frozenset({Scope.NODE.value, Scope.GPU.value, Scope.LINK.value})
 _ENDS = frozenset({"rank.exception", "rank.exit"})
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
 _WORDS_OF_RANK = re.compile(r"^(a thread of )?rank \d+ (on \S+ )?")
@@ -48,6 +49,8 @@ class Trouble:
     own: dict[str, str]
     confidence: float
     victims: int
+    #: Whether its own job's document names hardware as guilty: a node, a device, a link.
+    blames: bool = False
     leader: str = ""
     held_until: float = 0.0
     #: The plan that lowers it; whether the clock of its node was told to be doubtful.
@@ -111,6 +114,7 @@ def trouble_of(single: Mapping[str, Any], primary: Mapping[str, Any], opened: fl
         own=_own(single.get("cause")),
         confidence=float(single.get("confidence") or 0.5),
         victims=int((single.get("victims") or {}).get("count") or 0),
+        blames=_blames(single),
     )
 
 
@@ -140,6 +144,11 @@ def _phase(suspects: Sequence[Mapping[str, Any]]) -> str:
     phases = Counter(str((s.get("where") or {}).get("phase") or "") for s in suspects)
     phases.pop("", None)
     return min(phases, key=lambda phase: (-phases[phase], phase)) if phases else ""
+
+
+def _blames(single: Mapping[str, Any]) -> bool:
+    action = (single.get("advice") or {}).get("action")
+    return single["scope"] in _HARDWARE or action == Action.RESTART_WITHOUT_NODE.value
 
 
 def _place(suspects: Sequence[Mapping[str, Any]]) -> str:

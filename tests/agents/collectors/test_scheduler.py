@@ -137,6 +137,23 @@ def test_a_job_of_slurm() -> None:
 
 
 @pytest.mark.parametrize(
+    ("tres", "gpus"),
+    [
+        ("NumNodes=2 NumCPUs=64 AllocTRES=cpu=64,mem=1T,node=2,billing=64,gres/gpu=16,gres/gpu:h100=16", 16),
+        ("NumNodes=2 TRES=cpu=64,node=2,gres/gpu:h100=8,gres/gpu:a100=4", 12),
+        ("ReqTRES=cpu=64,gres/gpu=16 AllocTRES=(null)", None),
+        ("NumNodes=2 TRES=cpu=64,node=2", None),
+    ],
+)
+def test_how_many_gpus_a_running_job_holds(tres: str, gpus: int | None) -> None:
+    line = job().strip()
+    facts = {fact.what: fact.values for fact in facts_of_slurm_job(f"{line} {tres}\n")}
+    assert facts.get("allocation") == (None if gpus is None else {"gpus": gpus})
+    waits = {fact.what for fact in facts_of_slurm_job(f"{job(state='PENDING').strip()} {tres}\n")}
+    assert "allocation" not in waits
+
+
+@pytest.mark.parametrize(
     ("nodes", "flags", "is_ours"),
     [
         ("gpu[01-04]", "MAINT,IGNORE_JOBS,SPEC_NODES", True),

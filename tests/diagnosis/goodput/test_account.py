@@ -23,6 +23,7 @@ from whichrank.diagnosis.goodput.history import runs_of
 from whichrank.diagnosis.goodput.interval import Interval, Part, as_body, as_lost, as_slow, of_body
 from whichrank.diagnosis.goodput.partition import Claim, partition
 from whichrank.diagnosis.goodput.step_time import OF_PHASES, reference_step, split_steps
+from whichrank.diagnosis.goodput.together import together
 from whichrank.telemetry.vocabulary import Phase, TimeBucket
 
 B = TimeBucket
@@ -257,3 +258,60 @@ def test_what_a_run_can_hope_for() -> None:
     distance = best_checkpoint_distance_s(nodes=nodes, failures_per_node_day=rate, save_s=300.0)
     found = expected_ettr(nodes=nodes, failures_per_node_day=rate, restart_s=300.0, save_s=300.0, every_s=distance)
     assert found == pytest.approx(0.74, abs=0.02)
+
+
+def test_gpus_that_a_job_holds_without_a_rank_are_spare_beside_its_wall_time() -> None:
+    """Two worlds of one job use 8 and 4 of 16 GPUs; the scheduler's word came after 5 s."""
+    trainer = [replace(each, gpus_held=16 if each.number else 0) for each in history()]
+    actors = [replace(steps(51, 91, 0, 0, 10), world=1, gpus=4, gpus_held=16)]
+    alone = account_of("r", runs_of(trainer)["r"])
+    assert alone.gpu_ns[B.SPARE] == 8 * (92 - 5) * S
+    assert alone.ns[B.SPARE] == 0
+    assert sum(alone.ns.values()) == alone.wall_ns == 92 * S
+    both = account_of("r", runs_of([*trainer, *actors])["r"])
+    assert both.gpu_ns[B.SPARE] == (8 * (92 - 5) - 4 * 40) * S
+    fewer = account_of("r", runs_of([replace(each, gpus_held=4) for each in history()])["r"])
+    assert fewer.gpu_ns[B.SPARE] == 0, "a wrong word costs nothing"
+
+
+def test_an_evaluation_before_the_fault_does_not_hide_the_lost_work() -> None:
+    told = history()
+    moved = [replace(each, begin_ns=each.begin_ns + 2 * S, end_ns=each.end_ns + 2 * S) for each in told[3:]]
+    moved = [replace(each, number=each.number + 1) for each in moved]
+    evaluation = interval(35, 37, Part(B.PLANNED, 2 * S), number=3)
+    found = account_of("r", runs_of([*told[:3], evaluation, *moved])["r"])
+    (down,) = found.interruptions
+    assert down.ns[B.REWORK] == 10 * S
+    assert not down.planned
+    assert B.PLANNED not in down.ns
+
+
+def test_a_slow_rank_is_charged_for_its_evaluations_as_far_as_usual_ones_are_known() -> None:
+    told = replace(steps(0, 100, 0, 0, 3), parts=(Part(B.PRODUCTIVE, 36 * S), Part(B.PLANNED, 64 * S)), evaluations=1)
+    charged = as_slow(told, 10 * S, "f", evaluation_ns=50 * S)
+    assert {(part.bucket, part.cause): part.ns // S for part in charged.parts} == {
+        (B.PRODUCTIVE, ""): 30, (B.PLANNED, ""): 50, (B.STRAGGLER_LOSS, "f"): 20,
+    }  # fmt: skip
+    unknown = as_slow(told, 10 * S, "f")
+    assert (unknown.of(B.PLANNED), unknown.of(B.STRAGGLER_LOSS)) == (64 * S, 6 * S)
+    faster = as_slow(told, 20 * S, "f", evaluation_ns=70 * S)
+    assert faster == told
+    assert of_body(as_body(charged), run="r", job="j", attempt="") == charged
+
+
+def test_runs_together_count_a_tenants_failures_over_the_tenants_own_time() -> None:
+    ada = account_of("r", runs_of(history())["r"], {"f": Cause(kind="rank_died", node="n1", tenant="ada")})
+    calm = account_of("s", runs_of([replace(steps(0, 50, 0, 0, 50), run="s", job="k")])["s"])
+    both = together([ada, calm])
+    assert (both.runs, both.wall_ns) == (2, 142 * S)
+    assert both.downtime == ada.downtime
+    assert both.by_kind["rank_died"].mttf.time_s == 142
+    assert both.by_tenant["ada"].mttf.time_s == 92
+    assert both.by_tenant["ada"].failures == both.by_node["n1"].failures == both.mttf.failures == 1
+    assert both.hardware_share_of_wall == 0
+    hard = account_of("r", runs_of(history())["r"], {"f": Cause(kind="rank_died", is_hardware=True)})
+    found = together([hard, calm])
+    assert found.hardware_share_of_wall == pytest.approx(26 / 92 / 2)
+    assert found.hardware_share_of_downtime == 1.0, "the calm run had none to divide by"
+    with pytest.raises(ValueError, match="no runs"):
+        together([])

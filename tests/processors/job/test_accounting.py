@@ -234,6 +234,20 @@ def test_a_stop_that_was_asked_for_is_planned_until_the_next_start() -> None:
     assert all(each.planned for each in found.interruptions)
 
 
+def test_what_the_scheduler_gave_and_no_rank_uses_is_spare() -> None:
+    job = SyntheticJob(steps=200, step_s=0.5, after_s=0.5)
+    given = told(EventName.SCHEDULER, 100.5, scheduler="slurm", what="allocation", job="4711", gpus=16)
+    other = told(EventName.SCHEDULER, 120.0, scheduler="slurm", what="attempt", job="4711", attempt=0)
+    context = drive(merged(job.records(), [given, other, finished_at(210.0)]))
+    found = account(context)
+    assert found.gpu_ns[B.SPARE] == 12 * found.wall_ns
+    assert found.ns[B.SPARE] == 0
+    assert {each.gpus_held for each in context.intervals()} == {16}
+    state = load_job(context.tables["job"])
+    assert state is not None
+    assert state.gpus_held == 16
+
+
 def test_step_rows_that_were_lost_leave_no_hole() -> None:
     job = SyntheticJob(steps=200, step_s=0.5, after_s=0.5)
     lost = [

@@ -36,7 +36,7 @@ def close(job: JobState, *step_ms: float, rows: int = FEW, ranks: int = 2) -> No
         starved_ns=by_rank,
         phase_self_ns=np.zeros((steps.size, ranks, len(Phase)), np.int64),
     )
-    job.add_steps(times, duration_ns, np.zeros_like(duration_ns))
+    job.add_steps(times, duration_ns, np.zeros_like(duration_ns), np.zeros_like(duration_ns))
     job.note_pace(rows)
 
 

@@ -1,0 +1,203 @@
+"""Plans are put where operators read them: on the findings' topic, or in the folder of a run that goes on."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.table import Table
+
+from ...telemetry.otlp import decode_logs
+from ...telemetry.records import Finding
+from ...telemetry.topics import KEY_OF_PEOPLE, TOPIC_FINDINGS
+from ...transport.kafka_client import Client
+from ...transport.kafka_read import read_whole
+from ..announced import append_plan, finding_of_plan, read_plans
+from ..incidents.label import send_of_people, who
+from ..incidents.run_source import newest_run
+from ..run import say
+from ..run_directory import Unusable
+
+SCHEMA = 1
+#: What concerns a job, and what concerns a place.
+OF_JOBS = ("cancel", "shrink", "profiler")
+OF_PLACES = ("maintenance", "drain")
+ATTRIBUTES = ("node", "leaf", "spine", "rack", "pdu", "storage", "fabric")
+MAX_DAYS = 30.0
+_MAX_NAMES = 4096
+
+Said = dict[str, Any]
+
+
+class Board(Protocol):
+    where: str
+    cluster: str
+
+    def put(self, said: Said) -> None: ...
+
+    def all(self) -> list[Said]:
+        """In the order in which they were said."""
+        ...
+
+
+class FolderBoard:
+    """plans.jsonl of a run's folder. Raises Unusable."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path or newest_run()
+        if not self._path.is_dir():
+            raise Unusable(f"{self._path}: no such folder; is it the folder of a run? (--from)")
+        self.where, self.cluster = str(self._path), ""
+
+    def put(self, said: Said) -> None:
+        append_plan(self._path, said)
+
+    def all(self) -> list[Said]:
+        try:
+            return read_plans(self._path)[0]
+        except OSError as error:
+            raise Unusable(f"{error.filename}: {error.strerror or error}") from error
+
+
+class KafkaBoard:
+    """The findings' topic, under the key of people. Raises KafkaTrouble."""
+
+    def __init__(self, client: Client, brokers: str, cluster: str) -> None:
+        self._client, self.cluster = client, cluster
+        self.where = f"Kafka at {brokers}"
+
+    def put(self, said: Said) -> None:
+        send_of_people(self._client, finding_of_plan(said, self.cluster))
+
+    def all(self) -> list[Said]:
+        found: list[tuple[int, Said]] = []
+        for message in read_whole(self._client, TOPIC_FINDINGS):
+            if message.key != KEY_OF_PEOPLE.encode():
+                continue
+            for payload in decode_logs(TOPIC_FINDINGS, message.value):
+                if isinstance(payload, Finding) and "plan" in payload.body and payload.identity.cluster == self.cluster:
+                    found.append((message.stamp_ns, {**payload.body["plan"], "over": payload.cleared}))
+        return [said for _, said in sorted(found, key=lambda each: each[0])]
+
+
+def announce(
+    board: Board, what: str, *, where: Sequence[str], jobs: Sequence[str], begin: str, end: str, as_json: bool
+) -> None:
+    """Raises Unusable, KafkaTrouble."""
+    now = time.time()
+    begin_s = moment(begin, now, "--begin")
+    end_s = moment(end, begin_s, "--end")
+    places = _places(where)
+    if what not in OF_JOBS + OF_PLACES:
+        raise Unusable(f"{what!r} is none of {', '.join(OF_PLACES + OF_JOBS)}")
+    if what in OF_JOBS and (places or not jobs):
+        raise Unusable(f"{what} concerns jobs: say which with --job, and no --where")
+    if not places and not jobs:
+        raise Unusable(f"say what {what} concerns: --where node=NAME, or --job ID")
+    if end_s <= begin_s or end_s - begin_s > MAX_DAYS * 86_400.0:
+        raise Unusable(f"--end must come after --begin, by {MAX_DAYS:.0f} days at most")
+    if end_s <= now:
+        raise Unusable("--end has passed: what was not announced explains nothing")
+    said: Said = {
+        "id": secrets.token_hex(4),
+        "what": what,
+        "begin": round(begin_s, 3),
+        "end": round(end_s, 3),
+        "told": round(now, 3),
+        "where": places,
+        "jobs": list(dict.fromkeys(jobs)),
+        "by": who(),
+    }
+    board.put(said)
+    if as_json:
+        print(json.dumps({"schema": SCHEMA, "to": board.where, "plan": said}))
+    else:
+        say(f"{said['id']}: {_in_words(said)}; told to {board.where}")
+
+
+def cancel(board: Board, id_: str, *, as_json: bool) -> None:
+    """Raises Unusable, KafkaTrouble."""
+    found = [said for said in newest(board.all()) if str(said["id"]).startswith(id_)]
+    if len(found) != 1:
+        raise Unusable(f"{id_}: {'no such plan' if not found else 'several plans begin so'} in {board.where}")
+    if found[0].get("over"):
+        raise Unusable(f"{found[0]['id']}: was called off before")
+    said = {**found[0], "over": True, "told": round(time.time(), 3), "by": who()}
+    board.put(said)
+    if as_json:
+        print(json.dumps({"schema": SCHEMA, "to": board.where, "plan": said}))
+    else:
+        say(f"{said['id']}: called off; told to {board.where}")
+
+
+def list_plans(board: Board, *, as_json: bool) -> None:
+    """Raises Unusable, KafkaTrouble."""
+    plans, now = newest(board.all()), time.time()
+    shown = [{**said, "now": _state(said, now)} for said in plans]
+    if as_json:
+        print(json.dumps({"schema": SCHEMA, "from": board.where, "plans": shown}))
+        return
+    if not shown:
+        say(f"nobody has announced anything in {board.where}")
+        return
+    table = Table("id", "what", "where", "begin", "end", "by", "now", box=None, pad_edge=False)
+    for said in shown:
+        table.add_row(
+            said["id"], said["what"], _place(said), _clock(said["begin"]), _clock(said["end"]), said["by"], said["now"]
+        )
+    Console().print(table)
+
+
+def newest(plans: Sequence[Said]) -> list[Said]:
+    """Of each id the newest word, in order of their beginnings."""
+    by_id = {str(said["id"]): said for said in plans}
+    return sorted(by_id.values(), key=lambda said: (float(said["begin"]), str(said["id"])))
+
+
+def moment(text: str, since_s: float, flag: str) -> float:
+    """Unix seconds of an ISO 8601 time (this machine's zone where it names none), or of +MINUTES. Raises Unusable."""
+    try:
+        if text.startswith("+"):
+            return since_s + float(text[1:]) * 60.0
+        return datetime.datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise Unusable(f"{flag} {text!r}: a time as 2026-05-01T18:00+00:00, or +MINUTES") from None
+
+
+def _places(where: Sequence[str]) -> dict[str, list[str]]:
+    """Raises Unusable."""
+    found: dict[str, list[str]] = {}
+    for text in where:
+        attribute, _, names = text.partition("=")
+        values = [name.strip() for name in names.split(",") if name.strip()]
+        if attribute not in ATTRIBUTES or not values:
+            raise Unusable(f"--where {text!r}: one of {', '.join(f'{each}=NAMES' for each in ATTRIBUTES)}")
+        found.setdefault(attribute, []).extend(values)
+    if sum(map(len, found.values())) > _MAX_NAMES:
+        raise Unusable(f"--where: more than {_MAX_NAMES} names; say leaf= or rack= instead")
+    return found
+
+
+def _state(said: Mapping[str, Any], now: float) -> str:
+    if said.get("over"):
+        return "called off"
+    return "to come" if now < float(said["begin"]) else "over" if now > float(said["end"]) else "on"
+
+
+def _in_words(said: Mapping[str, Any]) -> str:
+    return f"{said['what']} of {_place(said)}, {_clock(said['begin'])} to {_clock(said['end'])}"
+
+
+def _place(said: Mapping[str, Any]) -> str:
+    places = [f"{attribute} {', '.join(names)}" for attribute, names in (said.get("where") or {}).items()]
+    return "; ".join([*places, *(f"job {job}" for job in said.get("jobs") or ())])
+
+
+def _clock(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

@@ -1,0 +1,66 @@
+"""How long an incident's page or ticket waits for what jobs share, and why. Pure over Memory.
+
+What names hardware and may as well be what several jobs have is told at once, and held back for a moment: the first of
+them cannot know that others come. Nobody is called for a node that a switch has cut off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ....telemetry.vocabulary import Severity
+from .candidates import rules_that_fit
+from .history import repeats_of
+from .memory import Memory
+from .placements import Value
+from .rules import load_shared_rules
+from .troubles import Trouble
+
+#: A page waits for the shared cause if another job's page was opened so shortly before, and for so long at most.
+TOGETHER_S, HOLD_S = 10.0, 20.0
+#: What the first page waits for others of its kind, and what a ticket does: paces are known some steps later or sooner.
+FIRST_PAGE_S, TICKET_S = 5.0, 60.0
+#: Families of rules under which hardware looks guilty in each job that something larger is guilty of.
+_OF_PLACES = frozenset({"place", "throttle"})
+
+Wait = tuple[float, str]
+NOTHING: Wait = (0.0, "")
+
+
+def wait_for(memory: Memory, trouble: Trouble, now: float, *, is_new: bool) -> Wait:
+    """Until when (Unix seconds of the bus), and the reason in words; ``NOTHING``.
+
+    is_new: it has just been opened. Else it has just begun to name hardware.
+    """
+    if trouble.is_planned or trouble.is_telemetry or trouble.severity == Severity.INFO.value:
+        return NOTHING
+    is_page = trouble.severity == Severity.PAGE.value
+    if is_new and is_page and any(at >= now - TOGETHER_S and job != trouble.job for at, job in memory.openings):
+        because = f"another job was hit at the same time: it waits up to {HOLD_S:.0f} s for what they share"
+        return now + HOLD_S, because
+    if is_new and is_page and any(set(o.nodes).isdisjoint(trouble.nodes) for o in repeats_of(memory, trouble)):
+        return now + HOLD_S, "the same happened in an attempt before: it waits for what they have in common"
+    if trouble.blames and _may_be_larger(memory, trouble):
+        seconds = FIRST_PAGE_S if is_page else TICKET_S
+        return now + seconds, f"others may have the same: it waits up to {seconds:.0f} s for their word"
+    return NOTHING
+
+
+def _may_be_larger(memory: Memory, trouble: Trouble) -> bool:
+    """Whether something that explains it would also hit other jobs that run, or has hit several nodes of this one."""
+    attempt = memory.placements.of(trouble.job, trouble.attempt)
+    rules = [load_shared_rules()[name] for name in memory.fitting(trouble, rules_that_fit)]
+    attributes = {rule.attribute for rule in rules if rule.family in _OF_PLACES}
+    if attempt is None or not attributes:
+        return False
+    counts = memory.landscape.counts(attempt)
+    values = {value for value in (_of_nodes(memory, trouble.nodes) or counts) if value[0] in attributes}
+    others = (other for other in memory.placements.running.values() if other.job != trouble.job)
+    if any(not values.isdisjoint(memory.landscape.counts(other)) for other in others):
+        return True
+    hit = [set(memory.landscape.values_of(node)) for node in trouble.nodes]
+    return len(hit) > 1 and bool(values & set.intersection(*hit))
+
+
+def _of_nodes(memory: Memory, nodes: Iterable[str]) -> set[Value]:
+    return {value for node in nodes for value in memory.landscape.values_of(node)}

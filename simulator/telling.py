@@ -1,0 +1,78 @@
+"""Events of ranks and nodes that the agents of an attempt have yet to send, before or behind the blocks of a flush."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..telemetry.records import Block, Event, Identity
+from ..telemetry.vocabulary import EventName
+from .clock import ns
+from .node_agents import NodeClocks
+
+_Waiting = dict[int, list[tuple[float, Event]]]
+
+
+class Telling:
+    """identities, clocks: by node of the job."""
+
+    def __init__(self, identities: Sequence[Identity], clocks: NodeClocks, node_of_rank: NDArray[np.int64]) -> None:
+        self._identities, self._clocks, self._node_of_rank = identities, clocks, node_of_rank
+        self._before: _Waiting = {}
+        self._behind: _Waiting = {}
+
+    def before(self, name: EventName, rank: int, at_s: float, attributes: dict[str, Any]) -> None:
+        """Of a rank; sent before the blocks of its node."""
+        self._of_rank(self._before, name, rank, at_s, attributes)
+
+    def behind(self, name: EventName, rank: int, at_s: float, attributes: dict[str, Any]) -> None:
+        self._of_rank(self._behind, name, rank, at_s, attributes)
+
+    def of_node(self, name: EventName, node: int, at_s: float, attributes: dict[str, Any]) -> None:
+        event = self._made(name, self._identities[node], node, at_s, attributes)
+        self._behind.setdefault(node, []).append((at_s, event))
+
+    def forget_from(self, at_s: float) -> None:
+        """What would have happened from then on does not."""
+        kept = {node: [each for each in told if each[0] < at_s] for node, told in self._behind.items()}
+        self._behind = {node: told for node, told in kept.items() if told}
+
+    def first_s(self, nodes: int) -> NDArray[np.float64]:
+        """By node: when the first of what stands behind its blocks happened; inf: there is nothing."""
+        first = np.full(nodes, np.inf)
+        for node, told in self._behind.items():
+            first[node] = min(at_s for at_s, _ in told)
+        return first
+
+    def take(self, node: int, until_s: float, blocks: Sequence[Block]) -> list[Block | Event]:
+        """The payloads of a flush of this node."""
+        return [*_due(self._before, node, until_s), *blocks, *_due(self._behind, node, until_s)]
+
+    def _of_rank(self, waiting: _Waiting, name: EventName, rank: int, at_s: float, attributes: dict[str, Any]) -> None:
+        node = int(self._node_of_rank[rank])
+        event = self._made(name, replace(self._identities[node], rank=rank), node, at_s, attributes)
+        waiting.setdefault(node, []).append((at_s, event))
+
+    def _made(self, name: EventName, identity: Identity, node: int, at_s: float, attributes: dict[str, Any]) -> Event:
+        at_ns = ns(at_s)
+        return Event(
+            name=name,
+            identity=identity,
+            time_ns=at_ns + int(self._clocks.wall_ns[node]),
+            mono_ns=at_ns + int(self._clocks.mono_ns[node]),
+            attributes=attributes,
+        )
+
+
+def _due(waiting: _Waiting, node: int, until_s: float) -> list[Event]:
+    """Takes what is to be told by then."""
+    told = [event for at_s, event in waiting.get(node, ()) if at_s <= until_s]
+    if told:
+        waiting[node] = [(at_s, event) for at_s, event in waiting[node] if at_s > until_s]
+        if not waiting[node]:
+            del waiting[node]
+    return told

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -13,7 +13,8 @@ from ..telemetry.vocabulary import Op, Phase
 from .clock import to_ns
 from .fabric import LATENCY_S
 from .mesh import Mesh
-from .noise import Draws, Noise, draw
+from .noise import Draws, Noise, draw, interpreter_pauses
+from .numbers import Numbers
 from .processes import Processes
 from .program import Does, Recipe, StepProgram
 from .propagate import StepGiven, StepTimes, propagate
@@ -37,6 +38,10 @@ class Conditions:
     save_s: Floats
     rate: dict[str, Floats]
     differs: NDArray[np.bool_] | None
+    swaps: NDArray[np.bool_] | None = None
+    evaluation: Floats | None = None
+    loss: Floats | None = None  # by that of a usual batch; nan: it overflows
+    pauses: float = 0.0  # of a rank's steps, in which its interpreter cleans up
 
 
 @dataclass(kw_only=True, eq=False)
@@ -85,6 +90,7 @@ class Steps:
     look_offset_ns: Ints
     conditions: Callable[[int], Conditions]
     live: list[LiveStep] = field(default_factory=list)
+    numbers: Numbers = field(default_factory=Numbers)
     finished: list[Finished] = field(default_factory=list)
     _programs: dict[tuple[bool, bool], tuple[StepProgram, list[StagePlan]]] = field(default_factory=dict)
 
@@ -97,6 +103,11 @@ class Steps:
         while not self.live or bool((self.live[-1].times.host_s <= until_s).any()):
             if not self.live and not bool((self.begin_s <= until_s).any()):
                 return
+            self._begin(processes)
+
+    def lay_out_first(self, processes: Processes) -> None:
+        """The first step, which says where they stand before it begins."""
+        if not self.live:
             self._begin(processes)
 
     def recompute(self, processes: Processes) -> None:
@@ -138,6 +149,17 @@ class Steps:
         stage, inside = divmod(rank, self.mesh.stage_size)
         called = [live.times.called[stage][:, inside] for live in self.live if live.step == step]
         return min((float(times.min()) for times in called), default=float("inf"))
+
+    def saves(self) -> Iterator[tuple[int, Floats]]:
+        """Of steps that write a checkpoint: the step, and when each rank begins to; inf: never."""
+        for live in self.live:
+            began = np.full(self.mesh.world_size, np.inf)
+            for stage, operations in enumerate(live.program.stages):
+                for place, operation in enumerate(operations):
+                    if operation.does is Does.SAVE:
+                        began[self.mesh.stage(stage)] = live.times.began[stage][place]
+            if np.isfinite(began).any():
+                yield live.step, began
 
     def phase_at(self, rank: int, at_s: float) -> tuple[int, Phase]:
         """Step and phase of a rank then."""
@@ -190,12 +212,17 @@ class Steps:
         saves = bool(step and recipe.saves_every) and step % recipe.saves_every == 0
         evaluates = bool(step and recipe.evaluates_every) and step % recipe.evaluates_every == 0
         program, plans = self._program(saves, evaluates)
+        conditions = self.conditions(step)
+        draws = draw(self.noise, program, step, *self.words)
+        if conditions.pauses:
+            more = interpreter_pauses(conditions.pauses, program, *self.words, step)
+            draws = replace(draws, pauses=[*draws.pauses, *more])
         live = LiveStep(
             step=step,
             program=program,
             plans=plans,
-            draws=draw(self.noise, program, step, *self.words),
-            conditions=self.conditions(step),
+            draws=self.numbers.after(draws, conditions.loss),
+            conditions=conditions,
             begin_s=self.live[-1].times.host_s if self.live else self.begin_s,
             device_s=self.live[-1].times.device_s if self.live else self.begin_s,
             times=None,  # type: ignore[arg-type]
@@ -231,6 +258,8 @@ class Steps:
             pauses=live.draws.pauses,
             stops=processes.active_stops() if stands else {},
             differs=given.differs,
+            swaps=given.swaps,
+            evaluation=given.evaluation,
             runs_ahead=self.runs_ahead,
             launch_share=self.recipe.launch_share,
         )

@@ -17,6 +17,7 @@ from ..telemetry.records import Block, Event
 from ..telemetry.topics import TOPIC_BLOCKS
 from .attempt import FLUSH_S
 from .clock import START_UNIX_NS, generator
+from .conditions import conditions_of
 from .fabric import group_rates
 from .hardware import Hardware
 from .heat import Heat
@@ -29,11 +30,9 @@ from .resources import Change, Resources, Schedule
 from .running_job import RunningJob
 from .sensors import NodeSensors, RankHere
 from .steps import Conditions
-from .storage import IN_FLIGHT, Demand, StorageState, storage_state
+from .storage import Demand, StorageState, storage_state
 from .topology import Topology
 
-#: A batch that is ready costs this much to be taken.
-HANDOVER_S = 0.03
 #: Share of the time that a job's rings send.
 _TRAFFIC = 0.3
 
@@ -113,6 +112,7 @@ class World:
                 ledger=self.ledger,
                 is_usable=partial(is_usable, topology=topology, resources=self.resources),
                 begins=partial(begin, resources=self.resources),
+                joins=partial(self.resources.of, "host", "joins"),
             )
             for spec in jobs
         ]
@@ -214,6 +214,8 @@ class World:
 
     def _hear(self, job: str, at_s: float, rank: int, what: str, details: dict[str, Any]) -> None:
         """What happens to a process that others than itself tell of."""
+        if what == "bad_access":
+            self.hardware.bad_access(at_s, int(self._by_name[job].gpus[rank]), int(details["pid"]))
         if what == "oom_kill":
             node = int(self._by_name[job].node_of_rank[rank])
             free = float(self.resources.of("host", "memory_bytes")[node])
@@ -221,27 +223,14 @@ class World:
 
     # --- what a job meets ---------------------------------------------------------------------------------------------
     def _conditions(self, name: str, step: int) -> Conditions:
-        job, resources = self._by_name[name], self.resources
-        gpus, nodes = job.gpus, job.node_of_rank
-        speed = resources.of("gpu", "speed") * resources.of("gpu", "clock_limit") * self.heat.speed
-        work = float(resources.of("program", "work", name)[0])
-        cpu = np.maximum(resources.of("host", "cpu")[nodes], 1e-3)
-        recipe, storage = job.spec.recipe, self._storage()
-        fetch_s = recipe.input_s / np.maximum(cpu * resources.of("host", "input")[nodes], 1e-3)
-        ops = float(resources.of("program", "metadata_ops", name)[0])
-        fetch_s = fetch_s + ops / min(max(ops, 1.0), IN_FLIGHT) * storage.metadata_s
-        fetch_s = fetch_s + recipe.input_bytes / storage.bytes_per_s
-        sends = float(resources.of("program", "bytes", name)[0])
-        lanes = np.maximum(resources.of("gpu", "lanes")[gpus], 1e-3)
-        branch = resources.of("process", "other_branch", name)
-        return Conditions(
-            kernel_pace=work / np.maximum(speed[gpus], 1e-3),
-            launch_pace=1.0 / cpu,
-            # One batch is fetched while the last one is worked on.
-            input_s=HANDOVER_S / lanes + np.maximum(fetch_s - recipe.step_s, 0.0),
-            save_s=recipe.save_bytes_per_rank / storage.bytes_per_s + np.zeros(gpus.size),
-            rate={dimension: rate / sends for dimension, rate in self._group_rates()[name].items()},
-            differs=branch > 0 if branch.any() else None,
+        return conditions_of(
+            self._by_name[name],
+            step,
+            seed=self.seed,
+            resources=self.resources,
+            heat=self.heat,
+            storage=self._storage(),
+            rates=self._group_rates()[name],
         )
 
     def _group_rates(self) -> dict[str, dict[str, NDArray[np.float64]]]:

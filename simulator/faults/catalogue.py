@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from . import compute, harmless, observer, process, shared
+from . import compute, harmless, host, observer, process, program, shared
 from .fault import FaultKind
 
 CATALOGUE: Mapping[str, FaultKind] = {
-    kind.name: kind for kind in (*compute.KINDS, *process.KINDS, *shared.KINDS, *observer.KINDS, *harmless.KINDS)
+    kind.name: kind
+    for kind in (
+        *compute.KINDS,
+        *process.KINDS,
+        *host.KINDS,
+        *program.KINDS,
+        *shared.KINDS,
+        *observer.KINDS,
+        *harmless.KINDS,
+    )
 }

@@ -20,6 +20,7 @@ from ..telemetry.identity import launch_id
 from ..telemetry.records import Block, Event, Identity
 from ..telemetry.vocabulary import EventName, ExitState, Phase
 from .clock import generator, ns, to_ns
+from .errors import SCRIPT, not_met, user_frames, with_bad_norm, without_space
 from .jobs import JobSpec
 from .node_agents import MOST_SLOTS, NodeAgents, NodeClocks, groups_of
 from .processes import CAUGHT, SIGABRT, SIGKILL, SIGTERM, Processes
@@ -41,8 +42,6 @@ _STOP_SEEN_AFTER_S = 0.45
 _UNWINDS_S = 0.6
 #: Of steps that will never begin, from when they would have.
 _NEVER_BEGUN_S = 1e8
-_SCRIPT = "/workspace/train.py"
-_BAD_INDEX = ("IndexError", "index 50304 is out of bounds for dimension 0 with size 50304")
 Ships = Callable[[float, str, list[Block | Event]], None]
 
 
@@ -69,14 +68,16 @@ class Attempt:
         clocks: NodeClocks,
         conditions: Callable[[int], Conditions],
         says: Callable[[float, int, str, dict[str, Any]], None],
+        joins: NDArray[np.bool_],
         flush_s: float = FLUSH_S,
     ) -> None:
         """node_names, clocks: by node of the job. says: a process's or kernel's word: time, rank, what, details.
 
-        flush_s: between two flushes of an agent."""
+        joins: by rank, whether it finds the others. flush_s: between two flushes of an agent.
+        """
         self.spec, self.number, self.began_s, self.steps_before = spec, number, began_s, steps_before
         self.restored = bool(steps_before)
-        self._node_names, self._clocks, self._says = node_names, clocks, says
+        self._node_names, self._clocks, self.says = node_names, clocks, says
         mesh, words = spec.mesh, (seed, spec.name, number)
         random = generator(*words, "start")
         world, per_node = mesh.world_size, spec.ranks_per_node
@@ -84,9 +85,9 @@ class Attempt:
         started = began_s + 2.0 + random.uniform(0.0, 1.0, world)
         pids = 4000 + 100 * number + np.arange(world) % per_node * 7
         self.processes = Processes(world, pids, started)
-        joined = float(started.max()) + 3.0
-        #: By rank: when it asks for what it needs before it meets the others.
-        self.asks_s = started + 1.5
+        joined = float(started.max()) + 3.0 if joins.all() else np.inf
+        #: By rank: when it asks for what it needs before it meets the others; inf: it does not come so far.
+        self.asks_s = np.where(joins, started + 1.5, np.inf)
         self._joined_s = joined
         begins = joined + (spec.restore_s if self.restored else 1.0) + random.uniform(0.0, 0.2, world)
         self.restores_s, self.first_step_s = joined, float(begins.max())
@@ -128,8 +129,13 @@ class Attempt:
         #: By rank: it has been told to end, or has met an error.
         self._doomed = np.zeros(world, bool)
         self._takedown_s = np.inf
+        #: Since when its quota has no room for what it writes.
+        self.no_space_since_s = np.inf
         self.nodes_down: set[int] = set()
         self._begin()
+        if np.isinf(joined) and joins.any():
+            gives_up_s = float(self.asks_s[joins].max()) + spec.recipe.timeout_s
+            self.at(gives_up_s, partial(not_met, self, joins))
 
     # --- what goes on -------------------------------------------------------------------------------------------------
     @property
@@ -141,6 +147,10 @@ class Attempt:
         """Everything that happens by itself until then."""
         self.steps.extend(until_s, self.processes)
         self._watch_for_timeouts(until_s)
+        if np.isfinite(self.no_space_since_s):
+            without_space(self, self.no_space_since_s)
+        if self.spec.recipe.guards:
+            with_bad_norm(self)
         while self._dues and self._dues[0].at_s < until_s:
             due = heapq.heappop(self._dues)
             due.act(due.at_s)
@@ -163,7 +173,7 @@ class Attempt:
 
     def _flush(self, moments: Floats, active: NDArray[np.bool_], progress: NDArray[np.bool_], ships: Ships) -> None:
         if not self.steps.live:  # they are at their start: so far the first step says where they stand
-            self.steps.extend(self.first_step_s, self.processes)
+            self.steps.lay_out_first(self.processes)
         live = self.steps.recordings()
         blocks: dict[int, list[Block]] = {}
         if live:
@@ -197,10 +207,12 @@ class Attempt:
         """(place of its node, process) of the ranks that run then. gpus: by rank."""
         processes, per_node = self.processes, self.spec.ranks_per_node
         there = (processes.started_s <= at_s) & (processes.ended_s > at_s)
-        held = processes.in_kernel & (processes.stops[Stop.INPUT].since_s <= at_s)
+        since = processes.stops[Stop.INPUT].since_s
+        held = processes.in_kernel & (since <= at_s)
         if held.any():
             held &= self.steps.waits_for_input(np.full(held.size, ns(at_s)))
-        since = processes.stops[Stop.INPUT].since_s
+        in_driver = processes.in_driver_since_s <= at_s
+        held, since = held | in_driver, np.where(in_driver, processes.in_driver_since_s, since)
         for rank in np.flatnonzero(there).tolist():
             here = self._here.get(rank)
             if here is None or held[rank] != np.isfinite(here.held_since_s):
@@ -211,12 +223,9 @@ class Attempt:
                     gpu=int(gpus[rank]),
                     local_rank=rank % per_node,
                     held_since_s=float(since[rank]) if held[rank] else np.inf,
+                    in_driver=bool(in_driver[rank]),
                 )
             yield int(self.node_of_rank[rank]), here
-
-    def at(self, at_s: float, act: Callable[[float], None]) -> None:
-        """``act`` is called with the time when it has come."""
-        self._at(at_s, act)
 
     def never_meet(self) -> None:
         """Some rank cannot come: no group is made, and no step begins."""
@@ -258,7 +267,10 @@ class Attempt:
                     "timeout_s": self.spec.recipe.timeout_s,
                     "pid": int(self.processes.pid[rank]),
                 }
-                self._telling.behind(EventName.RANK_JOINING, rank, when_s, attributes)
+                if when_s < np.inf:
+                    self._telling.behind(EventName.RANK_JOINING, rank, when_s, attributes)
+        if self._joined_s == np.inf:
+            return
         token = f"{self.spec.name}-{self.number}"
         for node in range(len(self._node_names)):
             self._telling.of_node(EventName.LAUNCH_MET, node, self._joined_s, {"token": token})
@@ -280,7 +292,7 @@ class Attempt:
             "owner_uid": 1000,
             "host": self._node_names[int(self.node_of_rank[rank])],
             "backend": "hooks",
-            "script": _SCRIPT,
+            "script": SCRIPT,
         }
 
     # --- what happens to processes ------------------------------------------------------------------------------------
@@ -307,6 +319,11 @@ class Attempt:
         for rank in ranks.tolist():
             self._tell_later(EventName.RANK_CONTINUED, rank, at_s + 0.1)
 
+    def wait_in_driver(self, ranks: Ints, at_s: float) -> None:
+        """Their hosts come back from no call of the driver any more."""
+        self.processes.in_driver_since_s[ranks] = np.minimum(self.processes.in_driver_since_s[ranks], at_s)
+        self.stand(Stop.HOST, ranks, at_s)
+
     def die(self, ranks: Ints, at_s: Floats, *, code: int = -1, signal: int = 0) -> None:
         """Processes end; their launchers will notice."""
         self.steps.extend(float(at_s.min()), self.processes)
@@ -331,9 +348,9 @@ class Attempt:
         launcher = self.spec.launcher
         nodes = {int(self.node_of_rank[rank]) for rank in ended.tolist()} - self.nodes_down
         self._takedown_s = at_s + (launcher.kills_all_s if nodes else launcher.lost_node_s)
-        self._at(self._takedown_s, self.terminate)
+        self.at(self._takedown_s, self.terminate)
         for node in nodes:
-            self._at(at_s + launcher.notices_s, partial(self._end_node, node))
+            self.at(at_s + launcher.notices_s, partial(self._end_node, node))
         if nodes:  # a kernel closes the connections of its dead; one that is gone itself does not
             self._break_off_peers(at_s)
 
@@ -344,13 +361,21 @@ class Attempt:
         self.die(ranks, np.full(ranks.size, at_s), signal=SIGKILL)
 
     def raise_in(
-        self, ranks: Ints, at_s: Floats, type_name: str, message: str, frames: tuple[Frame, ...], *, is_victim: bool
-    ) -> None:
-        """An uncaught exception in the main thread, and the end of the process a little later."""
+        self,
+        ranks: Ints,
+        at_s: Floats,
+        type_name: str,
+        message: str,
+        frames: tuple[Frame, ...],
+        *,
+        is_victim: bool = False,
+    ) -> Ints:
+        """An uncaught exception in the main thread, and the end of the process a little later. Returns who raises it:
+        whoever lives, has not met another one, and comes to it."""
         fresh = self.processes.alive[ranks] & ~self._doomed[ranks] & np.isfinite(at_s)
         ranks, at_s = ranks[fresh], at_s[fresh]
         if not ranks.size:
-            return
+            return ranks
         self._doomed[ranks] = self.processes.raised[ranks] = True
         frame = innermost_user_frame(frames)
         for rank, when_s in zip(ranks.tolist(), at_s.tolist(), strict=True):
@@ -362,12 +387,13 @@ class Attempt:
             if frame is not None:
                 attributes |= {"file": frame.file, "line": frame.line, "function": frame.function}
             self._telling.behind(EventName.RANK_EXCEPTION, rank, when_s, attributes)
-            self._says(when_s, rank, "exception", {"type": type_name, "message": message})
+            self.says(when_s, rank, "exception", {"type": type_name, "message": message})
             self.processes.stops[Stop.HOST].since_s[rank] = min(when_s, self.processes.stops[Stop.HOST].since_s[rank])
             self.processes.stops[Stop.HOST].until_s[rank] = np.inf
         self.steps.recompute(self.processes)
         for rank, when_s in zip(ranks.tolist(), at_s.tolist(), strict=True):
-            self._at(when_s + _UNWINDS_S, partial(self._exit, rank))
+            self.at(when_s + _UNWINDS_S, partial(self._exit, rank))
+        return ranks
 
     def terminate(self, at_s: float) -> None:
         """The launcher ends all that is left."""
@@ -383,32 +409,15 @@ class Attempt:
         if ranks.size:
             self.die(ranks, at_s + random.uniform(0.1, 0.3, ranks.size), code=0)
 
-    def error_at_next_call(self, ranks: Ints, after_s: float, type_name: str, message: str) -> None:
-        """A device that does not work any more: the process hears of it when it next asks."""
-        self.steps.extend(after_s, self.processes)
-        when = self.steps.next_call_s(ranks, after_s)
-        when = np.where(np.isinf(when), after_s, when) + 0.03  # it stands in a call that needs the device
-        self.raise_in(ranks, when, type_name, message, user_frames("train_step", 88), is_victim=False)
-
-    def raises_at_next_line(self, ranks: Ints, after_s: float) -> None:
-        self.steps.extend(after_s, self.processes)
-        when = self.steps.next_call_s(ranks, after_s)
-        self.raise_in(ranks, when, *_BAD_INDEX, user_frames("embed", 61), is_victim=False)
-
-    def raises_in_step(self, rank: int, step: int) -> None:
-        """At its first call in this step (of the whole run), once that is known."""
-        when = np.array([self.steps.first_call_s(rank, step - self.steps_before)])
-        self.raise_in(np.array([rank]), when, *_BAD_INDEX, user_frames("embed", 61), is_victim=False)
-
     def kill_for_memory(self, rank: int, at_s: float) -> None:
         """The kernel, when nothing is left."""
 
         def kill(at: float) -> None:
             if self.processes.alive[rank]:
-                self._says(at, rank, "oom_kill", {"pid": int(self.processes.pid[rank])})
+                self.says(at, rank, "oom_kill", {"pid": int(self.processes.pid[rank])})
                 self.die(np.array([rank]), np.array([at]), signal=SIGKILL)
 
-        self._at(at_s, kill)
+        self.at(at_s, kill)
 
     def _break_off_peers(self, at_s: float) -> None:
         """Connections of the dead close: some of its peers hear of it at once, all others when they are ended."""
@@ -429,7 +438,7 @@ class Attempt:
             type_name = "torch.distributed.DistBackendError"
             message = "NCCL error: remote process exited or there was a network error, NCCL version 2.27.3"
         for rank, when_s in zip(hears.tolist(), (at_s + delay_s).tolist(), strict=True):
-            self._at(when_s, partial(self._hear_of_it, rank, type_name, message))
+            self.at(when_s, partial(self._hear_of_it, rank, type_name, message))
 
     def _hear_of_it(self, rank: int, type_name: str, message: str, at_s: float) -> None:
         frames = user_frames("train_step", 92)
@@ -481,13 +490,9 @@ class Attempt:
                 where = {"step": step, "phase": phase.name.lower(), "pid": int(self.processes.pid[rank])}
                 self._telling.behind(name, rank, at, where)
 
-        self._at(at_s, tell)
+        self.at(at_s, tell)
 
-    def _at(self, at_s: float, act: Callable[[float], None]) -> None:
+    def at(self, at_s: float, act: Callable[[float], None]) -> None:
+        """To be done then; act: is given the time."""
         self._count += 1
         heapq.heappush(self._dues, _Due(at_s, self._count, act))
-
-
-def user_frames(function: str, line: int) -> tuple[Frame, ...]:
-    """Of the training script, outermost first."""
-    return (Frame(_SCRIPT, 140, "main"), Frame(_SCRIPT, line, function))

@@ -16,6 +16,12 @@ from .topology import Topology
 _NFS_TOLD_AFTER_S = 60.0
 #: From an error of a process on a GPU until its channels are gone.
 _CLEANED_UP_AFTER_S = 0.4
+#: The driver waits so long for a GPU's own processor, and asks again so much later.
+_GSP_TOLD_AFTER_S, _GSP_AGAIN_S = 6.0, 45.0
+#: A monitoring daemon: who asks is whoever is the first.
+GSP_ASKED_BY = 2_911
+#: A queue pair whose packets are lost sends them again after its time-out; a port has some dozens of them.
+_RESENT_PER_S = 20.0
 TENANT_PID = 2_417_803
 MMU_FAULT = (
     "Ch 00000008, intr 00000000. MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted @ 0x7f2a_3c000000. "
@@ -53,6 +59,9 @@ class Hardware:
     #: By GPU: uncorrectable errors since the driver was loaded. By port: times that its link went down.
     memory_errors: dict[int, int] = field(default_factory=dict)
     link_downs: dict[int, int] = field(default_factory=dict)
+    #: By GPU: since when its own processor has not answered. By port: since when it has lost what it sends.
+    firmware_down_since_s: dict[int, float] = field(default_factory=dict)
+    losing_since_s: dict[int, float] = field(default_factory=dict)
     #: By (node, parameter): since when this mount has not answered.
     _unanswered: dict[tuple[int, str], float] = field(default_factory=dict)
 
@@ -71,7 +80,10 @@ class Hardware:
             ("gpu", "memory"): self._memory,
             ("gpu", "corrected"): self._corrected,
             ("gpu", "tenant"): self._tenant,
+            ("gpu", "nvlink_up"): self._nvlink,
+            ("gpu", "firmware"): self._firmware,
             ("port", "up"): self._port,
+            ("port", "carries"): self._carries,
             ("host", "mount"): self._mount,
             ("host", "home_mount"): self._mount,
             ("host", "corrected"): self._host_corrected,
@@ -96,8 +108,38 @@ class Hardware:
     def _tenant(self, change: Change, gpu: int) -> None:
         """What its program did, and the clean-up."""
         if change.value:
-            self._xid(change.at_s, gpu, 31, MMU_FAULT, pid=TENANT_PID)
-            self._xid(change.at_s + _CLEANED_UP_AFTER_S, gpu, 45, "Ch 00000008", pid=TENANT_PID)
+            self.bad_access(change.at_s, gpu, TENANT_PID)
+
+    def _nvlink(self, change: Change, gpu: int) -> None:
+        if not change.value:
+            what = "NVLink: fatal error detected on link 3(0x10000, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0)"
+            self._xid(change.at_s, gpu, 74, what)
+        event = "nvlink_up" if change.value else "nvlink_down"
+        self.words.append(DriverWord(at_s=change.at_s, gpu=gpu, event=event))
+
+    def _firmware(self, change: Change, gpu: int) -> None:
+        """The driver gives a question up after a while, asks again, and says so each time."""
+        if change.value:
+            return
+        self.firmware_down_since_s[gpu] = change.at_s
+        number = gpu % self.topology.shape.gpus_per_node
+        what = (
+            f"Timeout after 6s of waiting for RPC response from GPU{number} GSP! "
+            "Expected function 76 (GSP_RM_CONTROL) (0x20802096 0x8)."
+        )
+        for again in range(3):
+            at_s = change.at_s + _GSP_TOLD_AFTER_S + again * _GSP_AGAIN_S
+            self._xid(at_s, gpu, 119, what, pid=GSP_ASKED_BY)
+
+    def _carries(self, change: Change, port: int) -> None:
+        if change.value:
+            self.losing_since_s.pop(port, None)
+        else:
+            self.losing_since_s[port] = change.at_s
+
+    def ack_timeouts(self, port: int, at_s: float) -> int:
+        """What the port had to send again, for want of an answer."""
+        return int(max(0.0, at_s - self.losing_since_s.get(port, at_s)) * _RESENT_PER_S)
 
     def _mount(self, change: Change, node: int) -> None:
         server = MOUNTS[change.name].server
@@ -121,6 +163,11 @@ class Hardware:
         kib = int(resident_bytes / 1024)
         text = f"Out of memory: Killed process {pid} (python3) total-vm:{2 * kib}kB, anon-rss:{kib}kB, file-rss:0kB"
         self._say(at_s, node, text)
+
+    def bad_access(self, at_s: float, gpu: int, pid: int) -> None:
+        """A process's kernel has read where it may not; then what is left of it is cleaned up."""
+        self._xid(at_s, gpu, 31, MMU_FAULT, pid=pid)
+        self._xid(at_s + _CLEANED_UP_AFTER_S, gpu, 45, "Ch 00000008", pid=pid)
 
     def take_lines(self, until_s: float) -> list[KernelLine]:
         due = [line for line in self.lines if line.at_s < until_s]

@@ -1,8 +1,7 @@
 """What fails by chance: so many times an hour where a resource is weak, at whoever uses it just then.
 
-A kernel that fails is an error of the process at its next call; one that computes wrongly is none (``corruption``). A
-word of memory that goes bad shows as whatever it was used for: a process that dies of a bad address, an instruction
-that is none, a batch that cannot be read.
+A kernel that fails is an error of the process at its next call. A word of memory that goes bad shows as whatever it was
+used for: a process that dies of a bad address, an instruction that is none, a batch that cannot be read.
 """
 
 from __future__ import annotations
@@ -12,8 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from .attempt import Attempt, user_frames
+from .attempt import Attempt
 from .clock import generator
+from .errors import at_next_device_call, user_frames
 from .processes import SIGILL, SIGSEGV
 from .resources import Resources
 from .running_job import RunningJob
@@ -25,11 +25,7 @@ _UNREADABLE = (
     ("zlib.error", "Error -3 while decompressing data: incorrect data check"),
     ("UnicodeDecodeError", "'utf-8' codec can't decode byte 0x9c in position 3: invalid start byte"),
 )
-_RATES = (("gpu", "failures"), ("gpu", "wrong_results"), ("host", "memory_faults"))
-#: Share of a step's work that is forward.
-_OF_FORWARD = 0.33
-#: Of wrong numbers, those with the highest bits of the exponent wrong.
-_OVERFLOWS = 0.5
+_RATES = (("gpu", "failures"), ("host", "memory_faults"))
 _S_PER_HOUR = 3600.0
 
 
@@ -41,11 +37,11 @@ class Hazards:
         """What fails in this window, at the ranks that are in their steps."""
         hours = (end_s - begin_s) / _S_PER_HOUR
         random = generator(self._seed, "hazards", round(begin_s * 1e3))
-        gpu_fails, gpu_errs, memory_fails = (
+        gpu_fails, memory_fails = (
             random.random(rate.size) < rate * hours if rate.any() else np.zeros(rate.size, bool)
             for rate in (self._resources.of(*parameter) for parameter in _RATES)
         )
-        if not (gpu_fails.any() or gpu_errs.any() or memory_fails.any()):
+        if not (gpu_fails.any() or memory_fails.any()):
             return
         for job in jobs:
             attempt = job.attempt
@@ -54,10 +50,7 @@ class Hazards:
             at_s = float(random.uniform(begin_s, end_s))
             ranks = np.flatnonzero(gpu_fails[job.gpus] & attempt.processes.alive)
             if ranks.size:
-                attempt.error_at_next_call(ranks, at_s, *_KERNEL)
-            for rank in np.flatnonzero(gpu_errs[job.gpus] & attempt.processes.alive).tolist():
-                is_forward, overflows = (random.random(2) < (_OF_FORWARD, _OVERFLOWS)).tolist()
-                attempt.steps.corrupt(rank, is_forward=is_forward, overflows=overflows)
+                at_next_device_call(attempt, ranks, at_s, *_KERNEL)
             for node in np.unique(job.node_of_rank[memory_fails[job.node_of_rank]]).tolist():
                 here = np.flatnonzero((job.node_of_rank == node) & attempt.processes.alive)
                 if here.size:

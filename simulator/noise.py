@@ -62,3 +62,18 @@ def draw(noise: Noise, program: StepProgram, step: int, *words: object) -> Draws
     loss = trend + 0.05 * random.standard_normal(mesh.world_size)
     norm = np.full(mesh.world_size, 0.5 * (1.0 + 0.05 * float(random.standard_normal())))
     return Draws(pace=pace, jitter=jitter, pauses=pauses, loss=loss, norm=norm)
+
+
+def interpreter_pauses(share: float, program: StepProgram, *words: object) -> list[Pause]:
+    """Of one step: in this share of the ranks the interpreter cleans up, for a tenth to half of a second."""
+    random = generator(*words, "interpreter")
+    size = program.mesh.stage_size
+    ranks = np.flatnonzero(random.random(program.mesh.world_size) < share)
+    return [
+        Pause(
+            rank=rank,
+            place=int(random.integers(1, len(program.stages[rank // size]))),
+            seconds=float(random.uniform(0.1, 0.5)),
+        )
+        for rank in ranks.tolist()
+    ]

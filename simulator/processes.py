@@ -35,6 +35,8 @@ class Processes:
         self.stopped = Standstill(np.full(count, np.inf), np.full(count, np.inf))
         #: Blocked in the kernel while they wait for their input: a mount that does not answer.
         self.in_kernel = np.zeros(count, bool)
+        #: Since when they have been in a call of the GPU's driver that does not come back.
+        self.in_driver_since_s = np.full(count, np.inf)
 
     @property
     def alive(self) -> NDArray[np.bool_]:
@@ -79,6 +81,7 @@ class Processes:
         is_stopped = (stopped_since <= at_ns) & (at_ns < stopped_until)
         state = np.full(at_ns.size, int(ProcessState.RUNNING))
         state[waits_for_input & self.in_kernel[ranks]] = int(ProcessState.DISK_WAIT)
+        state[to_ns(self.in_driver_since_s[ranks]) <= at_ns] = int(ProcessState.DISK_WAIT)
         state[is_stopped] = int(ProcessState.STOPPED)
         state[ended <= at_ns] = int(ProcessState.DEAD)
         lives_until = np.minimum(np.minimum(ended, np.where(is_stopped, stopped_since, NEVER)), at_ns)

@@ -6,7 +6,7 @@ Work is in seconds of a sound, undisturbed GPU or core; sizes are bytes. Nothing
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 
@@ -29,7 +29,8 @@ class Does(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
     """group: dimension of the mesh. peer: stage of a send or receive. may_differ: another branch of the
-    code (process.other_branch) calls it with another size."""
+    code (process.other_branch) calls it with another size. may_swap: and another one (process.other_order) calls the
+    next one first."""
 
     does: Does
     phase: Phase
@@ -39,6 +40,7 @@ class Operation:
     nbytes: int = 0
     peer: int = -1
     may_differ: bool = False
+    may_swap: bool = False
 
     @property
     def is_recorded(self) -> bool:
@@ -103,7 +105,8 @@ class Recipe:
 
     saves_every, evaluates_every: after so many steps, 0 never. microbatches: of a pipeline, 0: as few as keep it busy.
     launch_share: of its kernels' time that the host takes to launch them. prefetches: a batch is fetched while the last
-    one is worked on, else when it is asked for.
+    one is worked on, else when it is asked for. first_evaluates: rank 0 does, and the others wait for it. guards: rank
+    0 ends the job when the gradient norm is no number.
     """
 
     step_s: float = 2.0
@@ -122,6 +125,8 @@ class Recipe:
     backend: str = "nccl"
     timeout_s: float = 600.0
     first_step_s: float = 8.0
+    first_evaluates: bool = False
+    guards: bool = False
 
     def saves(self, step: int) -> bool:
         """Whether this step of an attempt begins with a checkpoint."""
@@ -144,7 +149,7 @@ class Recipe:
         else:
             yield from self._pipelined(mesh, stage, work_s)
         yield Operation(does=Does.COMPUTE, phase=Phase.OPTIMIZER, work_s=0.04 * work_s)
-        yield _collective("world", Op.ALL_REDUCE, 8, Phase.OPTIMIZER)
+        yield replace(_collective("world", Op.ALL_REDUCE, 8, Phase.OPTIMIZER), may_swap=mesh.data > 1)
         if mesh.data > 1:
             yield _collective("dp", Op.ALL_GATHER, self.data_bytes, Phase.OPTIMIZER)
         yield Operation(does=Does.SYNC, phase=Phase.OPTIMIZER)
@@ -154,6 +159,8 @@ class Recipe:
         if evaluates:
             yield Operation(does=Does.EVALUATE, phase=Phase.EVAL, work_s=self.evaluation_s)
             yield Operation(does=Does.SYNC, phase=Phase.EVAL)
+            if self.first_evaluates:
+                yield _collective("world", Op.BARRIER, 0, Phase.OTHER)
         if saves:
             yield Operation(does=Does.SAVE, phase=Phase.CHECKPOINT, nbytes=self.save_bytes_per_rank)
             yield _collective("world", Op.BARRIER, 0, Phase.CHECKPOINT)

@@ -31,6 +31,7 @@ class Stop(Enum):
     INPUT = "input"
     DEVICE = "device"
     LINK = "link"
+    NVLINK = "nvlink"
     KERNEL = "kernel"  # of its device: what moves data between devices ends all the same
 
 
@@ -56,7 +57,8 @@ class StepGiven:
     host_s, device_s: when each is ready. kernel_pace: time of its kernels by that of a sound GPU; launch_pace: the same
     of its host. input_s, save_s: what its batch and its part of a checkpoint take. jitter: of each operation's kernels,
     (places, ranks of the stage) by stage. rate: bytes per second of its group, by dimension. latency_s: of one hop.
-    differs: it calls with another size. runs_ahead: a device does the calls, and the host only launches them.
+    differs: it calls with another size. swaps: it takes two groups in the opposite order. evaluation: length of an
+    evaluation by that of the program's. runs_ahead: a device does the calls, and the host only launches them.
     """
 
     host_s: Floats
@@ -71,6 +73,8 @@ class StepGiven:
     pauses: Sequence[Pause] = ()
     stops: Mapping[Stop, Standstill] = field(default_factory=dict)
     differs: NDArray[np.bool_] | None = None
+    swaps: NDArray[np.bool_] | None = None
+    evaluation: Floats | None = None
     runs_ahead: bool = True
     launch_share: float = 0.4
 
@@ -153,6 +157,7 @@ class _Run:
         size = program.mesh.stage_size
         self.times = [np.empty((3, len(operations), size)) for operations in program.stages]
         self._sent: dict[tuple[int, int], list[Floats]] = {}
+        self._came: dict[int, tuple[Floats, Floats]] = {}
         self._pauses: dict[tuple[int, int], list[Pause]] = {}
         for pause in given.pauses:
             self._pauses.setdefault((pause.rank // size, pause.place), []).append(pause)
@@ -187,10 +192,13 @@ class _Run:
     def work(self, stage: int, place: int, operation: Operation) -> None:
         ranks, given = self._mesh.stage(stage), self._given
         if operation.does in (Does.COMPUTE, Does.EVALUATE):
-            seconds = operation.work_s * given.kernel_pace[ranks]
+            work_s: Floats | float = operation.work_s
+            if operation.does is Does.EVALUATE and given.evaluation is not None:
+                work_s = work_s * given.evaluation[ranks]
+            seconds = work_s * given.kernel_pace[ranks]
             if given.jitter is not None:
                 seconds = seconds * given.jitter[stage][place]
-            launch_s = operation.work_s * given.launch_share * given.launch_pace[ranks] if given.runs_ahead else 0.0
+            launch_s = work_s * given.launch_share * given.launch_pace[ranks] if given.runs_ahead else 0.0
             called, launched = self._call(stage, place, launch_s)
             began = np.maximum(self.device[ranks], called)
             if given.runs_ahead:  # kernels run while those behind them are launched
@@ -227,6 +235,19 @@ class _Run:
         if stop is not None:
             began = through(began, 0.0, stop, ranks)
         self._set(stage, place, called, began, began)
+        swaps = self._given.swaps
+        if swaps is not None and swaps[ranks].any():
+            self._swap(stage, place, np.flatnonzero(swaps[ranks]))
+
+    def _swap(self, stage: int, place: int, who: NDArray[np.int64]) -> None:
+        """Who calls the next one first: what he comes to now is that one, and this one waits until it has ended."""
+        operations, (called, began, _) = self._stages[stage], self.times[stage]
+        if operations[place].may_swap:
+            self._came[stage] = called[place, who], began[place, who]
+            called[place, who] += CALL_S if self._given.runs_ahead else np.inf
+            began[place, who] = np.inf
+        elif place and operations[place - 1].may_swap:
+            called[place, who], began[place, who] = self._came[stage]
 
     def end_collective(self, stage: int, place: int, operation: Operation) -> None:
         """All leave a collective together: when the last has come, and what was sent has arrived everywhere."""
@@ -274,7 +295,7 @@ class _Run:
 
     def _carried(self, begun: Floats, seconds: Floats, ranks: slice, *, by_network: bool = True) -> Floats:
         """Sent, unless a link or a device of it stands still. by_network: else within the node, by NVLink."""
-        ended = through(begun, seconds, self._given.stops.get(Stop.LINK) if by_network else None, ranks)
+        ended = through(begun, seconds, self._given.stops.get(Stop.LINK if by_network else Stop.NVLINK), ranks)
         device = self._given.stops.get(Stop.DEVICE)
         if device is not None:
             ended = np.maximum(ended, through(begun, seconds, device, ranks))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from . import errors
 from .attempt import Attempt
 from .fabric import links_down
 from .processes import SIGKILL, oom_at_s
@@ -16,8 +18,14 @@ from .running_job import RunningJob
 from .topology import Topology
 
 Ints = NDArray[np.int64]
+Reaction = Callable[[RunningJob, Attempt, Ints, Change, Resources], None]
 #: Of a rank's process in its usual state.
 RANK_BYTES = 6e10
+#: Of a GPU's memory, what a job leaves free. Of /dev/shm, from where on nobody gets more.
+FREE_DEVICE_BYTES = 1.2e10
+FULL = 0.98
+#: From a GPU's own processor not answering until the driver keeps everybody waiting for it.
+DRIVER_LOCKS_AFTER_S = 6.0
 _BUS_ERROR = ("torch.AcceleratorError", "CUDA error: unspecified launch failure")
 _ECC_ERROR = ("torch.AcceleratorError", "CUDA error: uncorrectable ECC error encountered")
 
@@ -46,10 +54,13 @@ def begin(job: RunningJob, resources: Resources) -> None:
     nodes = job.node_of_rank
     down = {
         Stop.KERNEL: resources.of("gpu", "kernels")[job.gpus] == 0,
-        Stop.LINK: resources.of("port", "up")[job.gpus] == 0,
+        Stop.LINK: (resources.of("port", "up") * resources.of("port", "carries"))[job.gpus] == 0,
+        Stop.NVLINK: resources.of("gpu", "nvlink_up")[job.gpus] == 0,
         Stop.INPUT: resources.of("host", "mount")[nodes] == 0,
     }
     attempt.processes.in_kernel[:] = resources.of("host", "mount")[nodes] == 0
+    if not resources.of("program", "space", job.spec.name)[0]:
+        attempt.no_space_since_s = attempt.began_s
     for kind, ranks in down.items():
         if ranks.any():
             attempt.processes.stand(kind, np.flatnonzero(ranks), attempt.began_s)
@@ -59,7 +70,7 @@ def is_usable(node: int, topology: Topology, resources: Resources) -> bool:
     """What a scheduler's own check of a node sees: whether it is there, and all of its GPUs are."""
     per_node = topology.shape.gpus_per_node
     gpus = slice(node * per_node, (node + 1) * per_node)
-    there = resources.of("gpu", "on_bus")[gpus].all() and resources.of("gpu", "memory")[gpus].all()
+    there = all(resources.of("gpu", name)[gpus].all() for name in ("on_bus", "memory", "firmware", "nvlink_up"))
     return bool(resources.of("host", "up")[node] and there)
 
 
@@ -76,7 +87,7 @@ def _ranks_of(job: RunningJob, change: Change, topology: Topology) -> Ints:
     return np.array(change.places)
 
 
-def _stands(kind: Stop) -> Callable[[RunningJob, Attempt, Ints, Change, Resources], None]:
+def _stands(kind: Stop) -> Reaction:
     """It stands still while the resource is down."""
 
     def handle(job: RunningJob, attempt: Attempt, ranks: Ints, change: Change, resources: Resources) -> None:
@@ -101,20 +112,51 @@ def _killed(job: RunningJob, attempt: Attempt, ranks: Ints, change: Change, reso
 
 def _raises(job: RunningJob, attempt: Attempt, ranks: Ints, change: Change, resources: Resources) -> None:
     if change.value:
-        attempt.raises_at_next_line(ranks, change.at_s)
+        errors.at_next_line(attempt, ranks, change.at_s)
 
 
-def _bad_batch(job: RunningJob, attempt: Attempt, ranks: Ints, change: Change, resources: Resources) -> None:
+def _bad_step(what: str) -> Reaction:
+    """The next step is bad at these ranks, whenever it is made."""
+
+    def handle(job: RunningJob, attempt: Attempt, ranks: Ints, change: Change, resources: Resources) -> None:
+        if change.value:
+            factor = np.nan if change.name == "overflow" else change.value
+            for rank in ranks.tolist():
+                job.have_bad_step(rank, change.at_s, what, factor)
+
+    return handle
+
+
+def _firmware(job: RunningJob, attempt: Attempt, ranks: Ints, change: Change, resources: Resources) -> None:
+    """The driver takes the lock of all GPUs while it waits for one of them."""
     if change.value:
-        for rank in ranks.tolist():
-            job.read_bad_batch(rank, change.at_s)
+        return
+    attempt.wait_in_driver(ranks, change.at_s)
+    locked_s = change.at_s + DRIVER_LOCKS_AFTER_S
+    neighbours = np.flatnonzero(np.isin(job.node_of_rank, job.node_of_rank[ranks]))
+    attempt.at(locked_s, partial(attempt.wait_in_driver, neighbours))
+
+
+def _shared_memory(job: RunningJob, attempt: Attempt, ranks: Ints, change: Change, resources: Resources) -> None:
+    if change.value >= FULL:
+        errors.without_shared_memory(attempt, ranks, change.at_s)
+
+
+def _space(job: RunningJob, attempt: Attempt, ranks: Ints, change: Change, resources: Resources) -> None:
+    attempt.no_space_since_s = np.inf if change.value else change.at_s
+
+
+def _device_grows(job: RunningJob, attempt: Attempt, ranks: Ints, change: Change, resources: Resources) -> None:
+    at_s = oom_at_s(change.at_s, FREE_DEVICE_BYTES, change.value)
+    if np.isfinite(at_s):
+        attempt.at(at_s, partial(errors.without_device_memory, attempt, ranks))
 
 
 def _lost(job: RunningJob, attempt: Attempt, ranks: Ints, change: Change, resources: Resources) -> None:
     if not change.value:
         words = _BUS_ERROR if change.name == "on_bus" else _ECC_ERROR
         attempt.stand(Stop.DEVICE, ranks, change.at_s)
-        attempt.error_at_next_call(ranks, change.at_s, *words)
+        errors.at_next_device_call(attempt, ranks, change.at_s, *words)
 
 
 def _power(job: RunningJob, attempt: Attempt, ranks: Ints, change: Change, resources: Resources) -> None:
@@ -135,12 +177,21 @@ def _grows(job: RunningJob, attempt: Attempt, ranks: Ints, change: Change, resou
             attempt.kill_for_memory(rank, at_s)
 
 
-_HANDLERS: dict[tuple[str, str], Callable[[RunningJob, Attempt, Ints, Change, Resources], None]] = {
+_HANDLERS: dict[tuple[str, str], Reaction] = {
     ("process", "alive"): _killed,
     ("process", "runs"): _signalled,
     ("process", "input"): _stands(Stop.INPUT),
     ("process", "raises"): _raises,
-    ("process", "bad_batch"): _bad_batch,
+    ("process", "bad_batch"): _bad_step("raises"),
+    ("process", "bad_access"): _bad_step("access"),
+    ("process", "overflow"): _bad_step("numbers"),
+    ("process", "outlier"): _bad_step("numbers"),
+    ("process", "device_bytes_per_s"): _device_grows,
+    ("program", "space"): _space,
+    ("gpu", "firmware"): _firmware,
+    ("gpu", "nvlink_up"): _stands(Stop.NVLINK),
+    ("host", "shared_memory"): _shared_memory,
+    ("port", "carries"): _stands(Stop.LINK),
     ("process", "grows_bytes_per_s"): _grows,
     ("gpu", "on_bus"): _lost,
     ("gpu", "memory"): _lost,

@@ -325,7 +325,8 @@ def stand_at(recordings: Sequence[Recording], at: Ints) -> Stand:
     """recordings: of one stage, oldest first, of which the first one's predecessors have all ended. at: by rank."""
     first = recordings[0]
     size = at.size
-    step, step_since = np.full(size, first.step), first.begin.copy()
+    step = np.full(size, first.step)
+    step_since = np.where(first.begin >= NEVER, first.since, first.begin)
     phase, phase_since = np.full(size, first.phase_before), first.since.copy()
     for recording in recordings:
         for (_, word), began in zip(recording.plan.phases, recording.phase_at, strict=True):

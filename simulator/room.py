@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .attempt import Attempt, user_frames
+from .attempt import Attempt
+from .errors import user_frames
 from .resources import Change, Resources
 from .steps import saves_of
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..telemetry.vocabulary import Phase
+from . import errors
 from .attempt import Attempt, Ships
 from .fabric import Flows
 from .jobs import JobSpec, State
@@ -19,6 +20,19 @@ from .steps import Conditions, Finished, idle_from_s, length_s, saved_steps, sta
 from .topology import Topology
 
 Says = Callable[[float, int, str, dict[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadStep:
+    """A step of the run that goes wrong at a rank whenever it is made.
+
+    what: "raises", "access" (a kernel reads where it may not), "numbers" (its loss is ``factor`` times a usual one).
+    """
+
+    rank: int
+    step: int
+    what: str
+    factor: float = 1.0
 
 
 class RunningJob:
@@ -34,23 +48,25 @@ class RunningJob:
         ledger: Ledger,
         is_usable: Callable[[int], bool],
         begins: Callable[[RunningJob], None],
+        joins: Callable[[], NDArray[np.float64]],
         flush_s: float,
     ) -> None:
         """clocks: by node of the cluster. is_usable: whether the scheduler finds nothing wrong with a node.
 
-        begins: lets a new attempt meet what is down already.
+        begins: lets a new attempt meet what is down already. joins: by node of the cluster, whether what starts there
+        finds the others.
         """
         self.state = State.QUEUED
         self.attempt: Attempt | None = None
         self.granted = True
         self._seed, self._topology, self._conditions, self._says = seed, topology, conditions, says
         self._clocks, self._is_usable, self._begins, self._ledger = clocks, is_usable, begins, ledger
+        self._joins = joins
         self._flush_s = flush_s
         self._place(spec)
         self.starts_s = spec.start_s
         self._launches = 0
-        #: (rank, step of the run) whose batch makes the rank's code raise each time.
-        self._bad_batches: list[tuple[int, int]] = []
+        self._bad_steps: list[BadStep] = []
         self._saved = 0  # steps of the whole run that a checkpoint holds
         self._booked = 0  # finished steps of this attempt that stand in the ledger
         self._was_taken = self._was_pushed = False  # its nodes were, since its last launch; by another job
@@ -90,17 +106,31 @@ class RunningJob:
             self._launch()
         assert self.attempt is not None
         self.attempt.advance(until_s)
-        for rank, step in self._bad_batches:
-            self.attempt.raises_in_step(rank, step)
+        for bad in self._bad_steps:
+            if bad.what == "raises":
+                errors.in_step(self.attempt, bad.rank, bad.step)
+            elif bad.what == "access":
+                errors.bad_access_in_step(self.attempt, bad.rank, bad.step)
         if self.spec.steps and not self._is_done:
             self._finish_if_done(until_s)
 
-    def read_bad_batch(self, rank: int, at_s: float) -> None:
-        """The batch of the step that comes next is bad, and stays so for later attempts."""
+    def have_bad_step(self, rank: int, at_s: float, what: str, factor: float = 1.0) -> None:
+        """The step that comes next is bad at this rank, and stays so for later attempts."""
         assert self.attempt is not None
-        self.attempt.steps.extend(at_s, self.attempt.processes)
-        step, _ = self.attempt.steps.phase_at(rank, at_s)
-        self._bad_batches.append((rank, self.attempt.steps_before + step + 1))
+        steps = self.attempt.steps
+        steps.extend(at_s, self.attempt.processes)
+        step = steps.live[-1].step + 1 if steps.live else 0
+        bad = BadStep(rank=rank, step=self.attempt.steps_before + step, what=what, factor=factor)
+        self._bad_steps.append(bad)
+
+    def loss_of_batches(self, step: int) -> NDArray[np.float64]:
+        """By rank, by that of a usual batch. step: of this attempt."""
+        loss = np.ones(self.gpus.size)
+        before = self.attempt.steps_before if self.attempt is not None else 0
+        for bad in self._bad_steps:
+            if bad.what == "numbers" and bad.step == before + step:
+                loss[bad.rank] = bad.factor
+        return loss
 
     def ship(self, from_s: float, until_s: float, ships: Ships, is_heard: Callable[[int, float], bool]) -> None:
         if self.attempt is None:
@@ -118,6 +148,7 @@ class RunningJob:
             first_end_s = float(self.attempt.processes.ended_s.min())
             self._book_live(until_s)
             goes_on = any(live.times.host_s.max() < np.inf for live in self.attempt.steps.live[-1:])
+            goes_on = goes_on or np.isinf(self.attempt.first_step_s)
             if goes_on and first_end_s > until_s:  # in the middle of a step
                 bucket = Bucket.PRODUCTIVE if self.attempt.first_step_s < until_s else self._start
                 step = self.attempt.steps_before + self.attempt.steps.live[-1].step
@@ -183,6 +214,7 @@ class RunningJob:
             ),
             conditions=self._conditions,
             says=self._says,
+            joins=self._joins()[self.node_of_rank] > 0,
             flush_s=self._flush_s,
         )
         self._launches += 1

@@ -15,7 +15,7 @@ from .grounds import TUNING, Ground, moved
 from .histories import ROUND_S, ROUNDS, histories_of
 from .jobs import JobSpec, Launcher
 from .ledger import Truth
-from .mesh import mesh_for
+from .mesh import Mesh, mesh_for
 from .program import Recipe
 from .resources import Change
 from .topology import ClusterShape, Topology
@@ -212,6 +212,26 @@ def moving_job(ranks: int, recipe: Recipe) -> Layout:
     return Layout(topology=layout.topology, jobs=(job,))
 
 
+def late_job(ranks: int, recipe: Recipe) -> Layout:
+    """As ``one_job``; it starts after 10 s."""
+    layout = one_job(ranks, recipe)
+    return Layout(topology=layout.topology, jobs=(replace(layout.jobs[0], start_s=10.0),))
+
+
+def pipelined_job(ranks: int, recipe: Recipe) -> Layout:
+    """As ``one_job``, in four stages. Raises ValueError for fewer than 4 nodes."""
+    return _with_mesh(one_job(ranks, recipe), mesh_for(ranks, pipeline=4))
+
+
+def experts_job(ranks: int, recipe: Recipe) -> Layout:
+    """As ``one_job``, with two shards of tensors and eight experts. Raises ValueError for fewer than 2 nodes."""
+    return _with_mesh(one_job(ranks, recipe), Mesh(tensor=2, data=ranks // 2, experts=8))
+
+
+def _with_mesh(layout: Layout, mesh: Mesh) -> Layout:
+    return Layout(topology=layout.topology, jobs=(replace(layout.jobs[0], mesh=mesh),))
+
+
 def two_jobs(ranks: int, recipe: Recipe) -> Layout:
     """Two equal ones side by side. Raises ValueError for fewer than 2 nodes."""
     return _side_by_side(ranks, recipe, 2)
@@ -269,7 +289,7 @@ def _side_by_side(ranks: int, recipe: Recipe, count: int) -> Layout:
 
 
 #: What shows only over many jobs.
-_HISTORIES = ("lemon_node", "bad_rollout", "wrong_numbers")
+_HISTORIES = ("lemon_node", "bad_rollout", "corrupts_jobs")
 _LAYOUTS: dict[str, Callable[[int, Recipe], Layout]] = {
     "metadata_storm": four_jobs,
     "leaf_congested": crossing_jobs,
@@ -284,14 +304,29 @@ _LAYOUTS: dict[str, Callable[[int, Recipe], Layout]] = {
     "one_spine": jobs_over_spines,
     "requeued_again": preempting_jobs,
     **dict.fromkeys(_HISTORIES, histories),
+    "heavy_stage": pipelined_job,
+    "pipeline_stalls": pipelined_job,
+    "hot_expert": experts_job,
+    "node_never_joins": late_job,
+}
+#: What a program has to do for the fault to be met.
+_RECIPES = {
+    "nan_abort": Recipe(guards=True),
+    "checkpoint_no_space": Recipe(saves_every=12),
+    "checkpoint_straggler": Recipe(saves_every=12),
+    "long_evaluation": Recipe(evaluates_every=15, evaluation_s=3.0, first_evaluates=True),
+    "node_never_joins": Recipe(timeout_s=120.0),
 }
 #: Slow and common faults show later than a standstill does.
 _AFTER_S = {"uniform_regression": 120.0, "port_half_rate": 120.0, "metadata_storm": 150.0, "gpu_thermal": 120.0,
-            "leaf_congested": 150.0, "power_capped": 150.0, "bad_batch": 270.0,
-            "service_away": 150.0, "checkpoint_burst": 180.0, "one_spine": 150.0, "requeued_again": 260.0,
-            **dict.fromkeys(_HISTORIES, (ROUNDS - 1) * ROUND_S)}  # fmt: skip
+            "leaf_congested": 150.0, "power_capped": 150.0, "bad_batch": 270.0, "interpreter_pauses": 120.0,
+            "uneven_lengths": 120.0, "heavy_stage": 120.0, "hot_expert": 120.0, "pcie_narrow": 120.0,
+            "cores_taken": 120.0, "checkpoint_straggler": 120.0, "long_evaluation": 110.0, "wrong_results": 120.0,
+            "node_never_joins": 150.0, "service_away": 150.0, "checkpoint_burst": 180.0, "one_spine": 150.0,
+            "requeued_again": 260.0, **dict.fromkeys(_HISTORIES, (ROUNDS - 1) * ROUND_S)}  # fmt: skip
 #: The same step must come once more after a restart.
-_AT_S = {"bad_batch": 60.0, "requeued_again": 60.0, "one_spine": 330.0, **dict.fromkeys(_HISTORIES, ROUND_S)}
+_AT_S = {"bad_batch": 60.0, "node_never_joins": 1.0, "requeued_again": 60.0, "one_spine": 330.0,
+         **dict.fromkeys(_HISTORIES, ROUND_S)}  # fmt: skip
 #: Two at once, each in a job of its own: neither may explain the other.
 _PAIRS = (("process_killed", "never_enters"), ("gpu_off_the_bus", "process_stopped"), ("exception", "gpu_clock_locked"))
 #: Beside what is wrong stands what looks so and is not.
@@ -302,7 +337,9 @@ _COMPANY = ("idle_port_flaps", "idle_clock_locked")
 def _of(kind: FaultKind) -> Scenario:
     layout = _LAYOUTS.get(kind.name, one_job)
     scenario = Scenario(name=kind.name, sentence=kind.sentence, layout=layout, faults=(kind,))
-    return replace(scenario, at_s=_AT_S.get(kind.name, ONSET_S), after_s=_AFTER_S.get(kind.name, AFTER_S))
+    recipe = _RECIPES.get(kind.name, scenario.recipe)
+    at_s, after_s = _AT_S.get(kind.name, ONSET_S), _AFTER_S.get(kind.name, AFTER_S)
+    return replace(scenario, at_s=at_s, after_s=after_s, recipe=recipe)
 
 
 def _together(names: Sequence[str], title: str, layout: Callable[[int, Recipe], Layout], *, apart: bool) -> Scenario:

@@ -51,19 +51,21 @@ _REQUEST_BYTES = 600_000
 _NOMINAL_HZ = 1.98e9
 _LANES = 16
 _BITS = {word: bit for bit, word in THROTTLE_REASONS.items()}
+_DRIVER_STACK = ("down_write", "os_acquire_rwlock_write", "rm_ioctl", "nvidia_unlocked_ioctl")
 _NFS_STACK = ("rpc_wait_bit_killable", "__rpc_execute", "nfs4_call_sync_sequence", "nfs_read_folio")
 Publish = Callable[[float, str, str, bytes], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankHere:
-    """A rank's process on this node. held_since_s: it waits in the kernel, inf it does not."""
+    """A rank's process on this node. held_since_s: it waits in the kernel, inf it does not; in_driver: for a GPU."""
 
     pid: int
     identity: Identity
     gpu: int
     local_rank: int
     held_since_s: float = np.inf
+    in_driver: bool = False
 
 
 @dataclass(kw_only=True)
@@ -140,7 +142,7 @@ class NodeSensors:
         )
         self._due = {name: offset_s % period for name, period in PERIODS_S.items()}
         self._own_due_s = offset_s % _OWN_S
-        self._slow_due_s = 0.0
+        self._slow_due_s = self._looked_s = self._waited_for_cores_s = 0.0
         self._probes = {name: MountProbe(mount=mount) for name, mount in MOUNTS.items()}
 
     def ranks_are(self, ranks: Mapping[int, RankHere]) -> None:
@@ -160,7 +162,7 @@ class NodeSensors:
             if due_s >= until_s:
                 break
             self._due[name] = due_s + PERIODS_S[name]
-            if not self._sees(name):
+            if not self._sees(name) or (name == "gpu" and self._driver_hangs_since_s < due_s):
                 continue
             if name == "kernel_log":
                 lines = self._read(lines, due_s)
@@ -174,7 +176,9 @@ class NodeSensors:
             points = [
                 point
                 for name in PERIODS_S
-                for point in own_points(name, moment, late_s=0.0, failures=0, sees=self._sees(name))
+                for point in own_points(
+                    name, moment, late_s=self._late_s(name, until_s), failures=0, sees=self._sees(name)
+                )
             ]
             self._see("collectors", Collected(points=points))
         self._place_node(until_s)
@@ -217,6 +221,12 @@ class NodeSensors:
         yield Value("hw.temperature", float(round(heat.temperature_c[gpu])), {"hw.sensor_location": "gpu"})
         lanes = _LANES * float(resources.of("gpu", "lanes")[gpu])
         yield Value("whichrank.gpu.pcie.lanes", float(round(lanes)))
+        link = {"whichrank.gpu.nvlink.link": "3"}
+        resent = float(resources.of("gpu", "nvlink_errors")[gpu])
+        if resent:
+            yield Value("whichrank.gpu.nvlink.link.errors", resent, {**link, "error.type": "replay"})
+        if not resources.of("gpu", "nvlink_up")[gpu]:
+            yield Value("whichrank.gpu.nvlink.up", 0.0, link)
         labels = {"whichrank.gpu.since": "driver_load", "whichrank.gpu.memory": "dram"}
         errors = self._hardware.memory_errors.get(gpu, 0)
         corrected = resources.of("gpu", "corrected")[gpu]
@@ -227,6 +237,7 @@ class NodeSensors:
             yield Value("whichrank.gpu.speed.limit", _NOMINAL_HZ * limit, {**sm, "hw.limit_type": "max"})
 
     def _look_network(self, at_s: float) -> Collected:
+        self._looked_s = at_s
         return self._network.collect(self._moment(at_s))
 
     def _ports(self) -> Iterator[Port]:
@@ -249,6 +260,7 @@ class NodeSensors:
                 mtu_bytes=4096,
                 counters={
                     "link_downed": self._hardware.link_downs.get(port, 0),
+                    "local_ack_timeout_err": self._hardware.ack_timeouts(port, self._looked_s),
                     "symbol_error": int(float(resources.of("port", "errors")[port])),
                 },
             )
@@ -281,8 +293,18 @@ class NodeSensors:
 
     def _look_host(self, at_s: float) -> Collected:
         now = self._moment(at_s)
+        taken = float(self._resources.of("host", "shared_memory")[self.node])
+        self._waited_for_cores_s += PERIODS_S["host"] * (
+            1.0 - min(1.0, float(self._resources.of("host", "cpu")[self.node]))
+        )
         points = [
-            Point(name="whichrank.shared_memory.utilization", value=0.1, time_ns=now.wall_ns),
+            Point(name="whichrank.shared_memory.utilization", value=taken, time_ns=now.wall_ns),
+            Point(
+                name="whichrank.pressure.time",
+                value=self._waited_for_cores_s,
+                attributes={"whichrank.resource": "cpu", "whichrank.kind": "some"},
+                time_ns=now.wall_ns,
+            ),
         ]
         step = clock_step(self._offset_ns, now)
         self._offset_ns = now.wall_ns - now.mono_ns
@@ -305,7 +327,7 @@ class NodeSensors:
                     pid,
                     now,
                     age_s=(self._held[pid] - 1) * PERIODS_S["processes"],
-                    functions=_NFS_STACK,
+                    functions=_DRIVER_STACK if rank.in_driver else _NFS_STACK,
                     thread="python3",
                     threads=1,
                     process_pid=pid,
@@ -331,7 +353,9 @@ class NodeSensors:
             return
         known = self._known[word.gpu - self._gpus.start]
         out = Gathered(self._moment(word.at_s))
-        if word.event == "gpu_lost":
+        if word.event in ("nvlink_down", "nvlink_up"):
+            out.tell_device(word.event, known, {"link": 3, "remote": "gpu", "remote_pci_bus": ""})
+        elif word.event == "gpu_lost":
             self._lost.add(word.gpu)
             out.tell_device("gpu_lost", known, {"why": "gpu_is_lost"})
         elif word.event == "gpu_back":
@@ -394,6 +418,17 @@ class NodeSensors:
             self._see("gpu", out.done())
 
     # --- for the looks ------------------------------------------------------------------------------------------------
+    @property
+    def _driver_hangs_since_s(self) -> float:
+        """Whoever asks the driver of this node from then on waits for ever; inf: it answers."""
+        since = self._hardware.firmware_down_since_s
+        return min((since[gpu] for gpu in self._gpus if gpu in since), default=np.inf)
+
+    def _late_s(self, collector: str, at_s: float) -> float:
+        """For how long its look has been out, once that is longer than it ever takes."""
+        out_s = at_s - self._driver_hangs_since_s if collector == "gpu" else 0.0
+        return out_s if out_s > 3 * PERIODS_S["gpu"] else 0.0
+
     def _sees(self, collector: str) -> bool:
         return bool(self._resources.of("agent", collector)[self.node])
 

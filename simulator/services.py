@@ -11,8 +11,9 @@ from functools import partial
 
 import numpy as np
 
-from .attempt import Attempt, user_frames
+from .attempt import Attempt
 from .clock import generator
+from .errors import user_frames
 from .resources import SERVICES, Resources
 
 #: By service: for how long a rank tries (seconds, from and to), and what its program ends with.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from ..telemetry.vocabulary import Op, Phase
 from .clock import to_ns
-from .corruption import Corruption, corrupted
 from .fabric import LATENCY_S
 from .mesh import Mesh
-from .noise import Draws, Noise, draw
+from .noise import Draws, Noise, draw, interpreter_pauses
+from .numbers import Numbers
 from .processes import Processes
 from .program import Does, Recipe, StepProgram
 from .propagate import StepGiven, StepTimes, propagate
@@ -38,6 +38,10 @@ class Conditions:
     save_s: Floats
     rate: dict[str, Floats]
     differs: NDArray[np.bool_] | None
+    swaps: NDArray[np.bool_] | None = None
+    evaluation: Floats | None = None
+    loss: Floats | None = None  # by that of a usual batch; nan: it overflows
+    pauses: float = 0.0  # of a rank's steps, in which its interpreter cleans up
 
 
 @dataclass(kw_only=True, eq=False)
@@ -91,8 +95,8 @@ class Steps:
     conditions: Callable[[int], Conditions]
     steps_only: bool = False
     live: list[LiveStep] = field(default_factory=list)
+    numbers: Numbers = field(default_factory=Numbers)
     finished: list[Finished] = field(default_factory=list)
-    corruptions: list[Corruption] = field(default_factory=list)
     _programs: dict[tuple[bool, bool], tuple[StepProgram, list[StagePlan]]] = field(default_factory=dict)
 
     @property
@@ -106,17 +110,17 @@ class Steps:
                 return
             self._begin(processes)
 
+    def lay_out_first(self, processes: Processes) -> None:
+        """The first step, which says where they stand before it begins."""
+        if not self.live:
+            self._begin(processes)
+
     def recompute(self, processes: Processes) -> None:
         """Something has happened within them."""
         for place, live in enumerate(self.live):
             if place:
                 live.begin_s, live.device_s = self.live[place - 1].times.host_s, self.live[place - 1].times.device_s
             self._compute(live, place, processes)
-
-    def corrupt(self, rank: int, *, is_forward: bool, overflows: bool) -> None:
-        """The rank's device computes something wrongly in the step that comes next."""
-        step = self.live[-1].step + 1 if self.live else 0
-        self.corruptions.append(Corruption(rank=rank, step=step, is_forward=is_forward, overflows=overflows))
 
     def prune(self, before_ns: int, processes: Processes) -> None:
         """Forget steps of which everything has long been told."""
@@ -150,6 +154,13 @@ class Steps:
         stage, inside = divmod(rank, self.mesh.stage_size)
         called = [live.times.called[stage][:, inside] for live in self.live if live.step == step]
         return min((float(times.min()) for times in called), default=float("inf"))
+
+    def saves(self) -> Iterator[tuple[int, Floats]]:
+        """Of steps that write a checkpoint: the step, and when each rank begins to; inf: never."""
+        for live in self.live:
+            began, _ = saves_of(live)
+            if np.isfinite(began).any():
+                yield live.step, began
 
     def phase_at(self, rank: int, at_s: float) -> tuple[int, Phase]:
         """Step and phase of a rank then."""
@@ -202,12 +213,17 @@ class Steps:
         saves = recipe.saves(step)
         evaluates = bool(step and recipe.evaluates_every) and step % recipe.evaluates_every == 0
         program, plans = self._program(saves, evaluates)
+        conditions = self.conditions(step)
+        draws = draw(self.noise, program, step, *self.words)
+        if conditions.pauses:
+            more = interpreter_pauses(conditions.pauses, program, *self.words, step)
+            draws = replace(draws, pauses=[*draws.pauses, *more])
         live = LiveStep(
             step=step,
             program=program,
             plans=plans,
-            draws=corrupted(draw(self.noise, program, step, *self.words), step, self.corruptions),
-            conditions=self.conditions(step),
+            draws=self.numbers.after(draws, conditions.loss),
+            conditions=conditions,
             begin_s=self.live[-1].times.host_s if self.live else self.begin_s,
             device_s=self.live[-1].times.device_s if self.live else self.begin_s,
             times=None,  # type: ignore[arg-type]
@@ -243,6 +259,8 @@ class Steps:
             pauses=live.draws.pauses,
             stops=processes.active_stops() if stands else {},
             differs=given.differs,
+            swaps=given.swaps,
+            evaluation=given.evaluation,
             runs_ahead=self.runs_ahead,
             launch_share=self.recipe.launch_share,
         )

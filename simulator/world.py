@@ -18,6 +18,7 @@ from ..telemetry.topics import TOPIC_BLOCKS
 from .allocation import Allocation
 from .attempt import FLUSH_S
 from .clock import START_UNIX_NS, generator
+from .conditions import conditions_of
 from .fabric import group_rates
 from .hardware import Hardware
 from .hazards import Hazards
@@ -33,11 +34,9 @@ from .running_job import RunningJob
 from .sensors import NodeSensors, RankHere
 from .services import ask_services
 from .steps import Conditions, saving_ranks
-from .storage import IN_FLIGHT, TRANSFER_BYTES, Demand, StorageState, storage_state
+from .storage import TRANSFER_BYTES, Demand, StorageState, storage_state
 from .topology import Topology
 
-#: A batch that was fetched while the last one was worked on costs this much to be taken.
-HANDOVER_S = 0.03
 #: Of the shared file system, that a node's client counts.
 OPERATIONS = ("metadata", "read", "write")
 #: Share of the time that a job's rings send.
@@ -123,6 +122,7 @@ class World:
                 ledger=self.ledger,
                 is_usable=partial(self._is_usable, spec.name),
                 begins=self._begin,
+                joins=partial(self.resources.of, "host", "joins"),
                 flush_s=window_s,
             )
             for spec in jobs
@@ -255,6 +255,8 @@ class World:
 
     def _hear(self, job: str, at_s: float, rank: int, what: str, details: dict[str, Any]) -> None:
         """What happens to a process that others than itself tell of."""
+        if what == "bad_access":
+            self.hardware.bad_access(at_s, int(self._by_name[job].gpus[rank]), int(details["pid"]))
         if what == "oom_kill":
             node = int(self._by_name[job].node_of_rank[rank])
             free = float(self.resources.of("host", "memory_bytes")[node])
@@ -262,30 +264,19 @@ class World:
 
     # --- what a job meets ---------------------------------------------------------------------------------------------
     def _conditions(self, name: str, step: int) -> Conditions:
-        job, resources = self._by_name[name], self.resources
-        gpus, nodes = job.gpus, job.node_of_rank
-        speed = resources.of("gpu", "speed") * resources.of("gpu", "clock_limit") * self.heat.speed
-        work = float(resources.of("program", "work", name)[0])
-        cpu = np.maximum(resources.of("host", "cpu")[nodes], 1e-3)
-        recipe = job.spec.recipe
+        job = self._by_name[name]
         # It reads before or after it saves, not beside it.
         storage = self._storage(but=name)
-        saving = self._storage(but=name, savers=gpus.size) if recipe.saves(step) else storage
-        loader = resources.of("host", "input")[nodes] * resources.of("process", "loader", name)
-        fetch_s = recipe.input_s / np.maximum(cpu * loader, 1e-3)
-        ops = float(resources.of("program", "metadata_ops", name)[0])
-        fetch_s = fetch_s + ops / min(max(ops, 1.0), IN_FLIGHT) * storage.metadata_s
-        fetch_s = fetch_s + recipe.input_bytes / storage.bytes_per_s
-        sends = float(resources.of("program", "bytes", name)[0])
-        lanes = np.maximum(resources.of("gpu", "lanes")[gpus], 1e-3)
-        branch = resources.of("process", "other_branch", name)
-        return Conditions(
-            kernel_pace=work / np.maximum(speed[gpus], 1e-3),
-            launch_pace=1.0 / cpu,
-            input_s=HANDOVER_S / lanes + np.maximum(fetch_s - recipe.step_s, 0.0) if recipe.prefetches else fetch_s,
-            save_s=self._save_bytes(job) / saving.save_bytes_per_s + np.zeros(gpus.size),
-            rate={dimension: rate / sends for dimension, rate in self._group_rates()[name].items()},
-            differs=branch > 0 if branch.any() else None,
+        saving = self._storage(but=name, savers=job.gpus.size) if job.spec.recipe.saves(step) else storage
+        return conditions_of(
+            job,
+            step,
+            seed=self.seed,
+            resources=self.resources,
+            heat=self.heat,
+            storage=storage,
+            save_s=self._save_bytes(job) / saving.save_bytes_per_s,
+            rates=self._group_rates()[name],
         )
 
     def _group_rates(self) -> dict[str, dict[str, NDArray[np.float64]]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from . import compute, harmless, history, observer, process, services, shared
+from . import compute, harmless, history, host, observer, process, program, services, shared
 from .fault import FaultKind
 
 CATALOGUE: Mapping[str, FaultKind] = {
@@ -12,6 +12,8 @@ CATALOGUE: Mapping[str, FaultKind] = {
     for kind in (
         *compute.KINDS,
         *process.KINDS,
+        *host.KINDS,
+        *program.KINDS,
         *shared.KINDS,
         *services.KINDS,
         *history.KINDS,

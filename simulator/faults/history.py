@@ -50,10 +50,10 @@ def bad_rollout(site: Site, kind: FaultKind) -> Planned:
     return Planned(changes=tuple(changes), truth=truth)
 
 
-def wrong_numbers(site: Site, kind: FaultKind) -> Planned:
+def corrupts_jobs(site: Site, kind: FaultKind) -> Planned:
     """A GPU computes wrongly now and then: what goes bad are the numbers of whichever job has it."""
     gpu = int(site.random.integers(0, site.topology.gpus))
-    change = Change(at_s=site.at_s, family="gpu", name="wrong_results", value=300.0, places=(gpu,))
+    change = Change(at_s=site.at_s, family="gpu", name="wrong_results", value=0.08, places=(gpu,))
     node = site.topology.node_of_gpu(gpu)
     truth = site.truth(
         kind,
@@ -70,5 +70,5 @@ def wrong_numbers(site: Site, kind: FaultKind) -> Planned:
 KINDS = (
     FaultKind("lemon_node", "J3", "jobs of several people fail on one node, in other words each time", lemon_node),
     FaultKind("bad_rollout", "J8", "a driver with a defect goes out to half of the nodes", bad_rollout),
-    FaultKind("wrong_numbers", "J9", "one GPU computes wrongly now and then, whichever job has it", wrong_numbers),
+    FaultKind("corrupts_jobs", "J9", "one GPU computes wrongly now and then, whichever job has it", corrupts_jobs),
 )

@@ -25,6 +25,14 @@ def link_down(site: Site, kind: FaultKind) -> Planned:
     return Planned(changes=(change,), truth=truth)
 
 
+def black_hole(site: Site, kind: FaultKind) -> Planned:
+    """One port loses what is larger than a packet: its link is up, and a ping passes."""
+    rank = site.any_rank()
+    change = Change(at_s=site.at_s, family="port", name="carries", value=0.0, places=(site.gpu(rank),))
+    truth = site.of_rank(kind, "link", ("collective_stalled",), rank)
+    return Planned(changes=(change,), truth=truth)
+
+
 def mount_dead(site: Site, kind: FaultKind) -> Planned:
     """The shared file system does not answer on one node any more."""
     place = site.any_node()
@@ -152,6 +160,7 @@ KINDS = (
     FaultKind("fabric_stalls", "J13", "nothing is forwarded anywhere for 25 s, unannounced", fabric_stalls),
     FaultKind("port_half_rate", "28", "one port runs at half its rate", half_rate),
     FaultKind("port_down", "11", "one port's link goes down and stays down", link_down),
+    FaultKind("black_hole", "20", "one port loses all but the smallest packets; its link is up", black_hole),
     FaultKind("mount_dead", "16m", "the shared file system does not answer on one node", mount_dead),
     FaultKind("metadata_storm", "J1", "one job overloads the metadata server; the others wait", metadata_storm),
     FaultKind("uniform_regression", "34", "all ranks have a fifth more to do", uniform),

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from whichrank.simulator.corruption import Corruption, corrupted
 from whichrank.simulator.fabric import PORT_BYTES_PER_S, Flows, group_rates
 from whichrank.simulator.jobs import JobSpec, Launcher, State
 from whichrank.simulator.ledger import Bucket
 from whichrank.simulator.mesh import mesh_for
-from whichrank.simulator.noise import Draws
 from whichrank.simulator.program import Recipe
 from whichrank.simulator.resources import SERVICES, Change, Resources
 from whichrank.simulator.scenarios import SCENARIOS, jobs_over_spines
@@ -194,31 +191,9 @@ def test_nothing_fails_by_chance_where_nothing_is_weak() -> None:
     assert events_of(world, 60.0, EventName.RANK_EXIT) == []
 
 
-def draws() -> Draws:
-    return Draws(pace=np.ones(8), jitter=[], pauses=[], loss=np.full(8, 3.0), norm=np.full(8, 0.5))
-
-
-def test_a_wrong_activation_is_first_in_one_ranks_loss_and_then_in_all() -> None:
-    wrong = [Corruption(rank=5, step=7, is_forward=True, overflows=False)]
-    assert (corrupted(draws(), 6, wrong).loss == 3.0).all()
-    now = corrupted(draws(), 7, wrong)
-    assert np.flatnonzero(now.loss != 3.0).tolist() == [5]
-    assert (now.norm > 100.0).all()
-    later = corrupted(draws(), 8, wrong)
-    assert (later.loss > 6.0).all()
-
-
-def test_a_wrong_gradient_is_in_nobodys_loss_until_the_step_after() -> None:
-    wrong = [Corruption(rank=5, step=7, is_forward=False, overflows=True)]
-    now, later = corrupted(draws(), 7, wrong), corrupted(draws(), 8, wrong)
-    assert (now.loss == 3.0).all()
-    assert np.isinf(now.norm).all()
-    assert np.isnan(later.loss).all()
-
-
 # --- all of them ----------------------------------------------------------------------------------------------------
 NEW = ["filesystem_full", "quota_used_up", "service_away", "checkpoint_burst", "one_spine", "requeued_again",
-       "lemon_node", "bad_rollout", "wrong_numbers"]  # fmt: skip
+       "lemon_node", "bad_rollout", "corrupts_jobs"]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NEW)

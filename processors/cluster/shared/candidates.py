@@ -52,6 +52,14 @@ class Scene:
         return {t.id: self.memory.placements.of(t.job, t.attempt) for t in self.troubles}
 
     @cached_property
+    def restarted(self) -> frozenset[str]:
+        """Jobs with troubles of several attempts."""
+        attempts: dict[str, set[str]] = {}
+        for trouble in self.troubles:
+            attempts.setdefault(trouble.job, set()).add(trouble.attempt)
+        return frozenset(job for job, found in attempts.items() if len(found) > 1)
+
+    @cached_property
     def running(self) -> dict[str, Attempt]:
         first = min((t.onset for t in self.troubles), default=self.now)
         return {a.key: a for a in self.memory.placements.running_at(first - YOUNG_S)}
@@ -135,22 +143,13 @@ def together(rule: Rule, troubles: Iterable[Trouble]) -> list[Trouble]:
     return list(best.values())
 
 
-def again(hit: Sequence[Trouble], troubles: Iterable[Trouble]) -> list[Trouble]:
+def again(scene: Scene, rule: Rule, hit: Sequence[Trouble]) -> list[Trouble]:
     """What jobs that were hit met once more, in the same words: a restart that fails of the same is no other cause."""
-    first = {t.job: t for t in hit}
-    found = []
-    for trouble in troubles:
-        known = first.get(trouble.job)
-        if known is None or known.attempt == trouble.attempt or known.kind != trouble.kind:
-            continue
-        if _first_words(known) == _first_words(trouble):
-            found.append(trouble)
-    return found
-
-
-def _first_words(trouble: Trouble) -> str:
-    """Of how it ended: how many others said the same behind it differs from time to time."""
-    return trouble.error.partition(" | ")[0]
+    if not scene.restarted:
+        return []
+    first = {t.job: t for t in hit if t.job in scene.restarted}
+    fitting = scene.fitting(rule) if first else ()
+    return [t for t in fitting if (h := first.get(t.job)) and h.attempt != t.attempt and h.words == t.words]
 
 
 def _kept(scene: Scene, candidate: Candidate) -> Candidate:
@@ -206,7 +205,7 @@ def _at_place(scene: Scene, rule: Rule, value: Value, hit: Sequence[Trouble], mo
     jobs = {t.job for t in hit}
     against, exposed = _well(scene, rule, value, jobs, onset)
     signs = scene.memory.signs_of(value[1], rule.signs, onset, rule.window_s)
-    covers = {t.id: 0.0 for t in again(hit, scene.fitting(rule))}  # once more says no more
+    covers = {t.id: 0.0 for t in again(scene, rule, hit)}  # once more says no more
     covers |= {t.id: hit_by(rule, t) + (scene.place(t, value) or 0.0) for t in hit}
     return Candidate(
         rule=rule,

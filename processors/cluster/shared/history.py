@@ -377,7 +377,7 @@ def preemptions(memory: Memory, stops: Sequence[Trouble], now: float) -> Iterato
             rule=rule,
             value=job,
             probability=0.9,
-            members=[*(t.id for t in roots[:1]), *dict.fromkeys(t.id for _, t in pushed)],
+            members=[*(t.id for t in roots if t.words == roots[0].words), *dict.fromkeys(t.id for _, t in pushed)],
             onset=min(t.onset for _, t in pushed),
             culprit=job,
             words={"value": job, "jobs": len(victims), "count": len({s.key for s, _ in pushed})},

@@ -74,6 +74,11 @@ class Trouble:
     def is_planned(self) -> bool:
         return self.bucket == Bucket.PLANNED.value
 
+    @property
+    def words(self) -> tuple[str, str]:
+        """What it is, in the words of the first that ended: how many said the same differs from time to time."""
+        return self.kind, self.error.partition(" | ")[0]
+
     def pack(self) -> bytes:
         return json.dumps({name: getattr(self, name) for name in self.__slots__}, separators=(",", ":")).encode()
 

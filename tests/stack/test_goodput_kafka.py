@@ -16,8 +16,8 @@ from tests.stack.parts.kafka import Kafka
 from tests.stack.parts.service import eventually
 
 WHICHRANK = Path(sys.executable).with_name("whichrank")
-#: It dies after two and a half minutes and takes its next step half a minute later. Of that attempt the first interval is
-#: told about a minute after its first step.
+#: It dies after two and a half minutes and takes its next step half a minute later. A minute after that the first
+#: interval of the new attempt is told.
 SECONDS = 280.0
 WAIT_S = 120.0
 

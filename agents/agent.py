@@ -44,7 +44,7 @@ from .local_verdicts import (
 )
 from .news import News
 from .people import People
-from .rank_events import level_changes, started_attributes, where_attributes
+from .rank_events import checkpoints_named, level_changes, started_attributes, where_attributes
 from .rank_spans import attempt_words
 from .ring_directory import EndedRings, RingDirectory, find_process, gave_sign_of_life
 from .ring_file import RingFile
@@ -507,6 +507,8 @@ class Agent:
         by_slot = {rank.slot: rank for rank in self._ranks}
         for rank, time_ns, attributes in level_changes(drained, by_slot):
             self._news.before_blocks(EventName.RANK_LEVEL, rank.identity, time_ns, attributes)
+        for rank, time_ns, attributes in checkpoints_named(drained, by_slot):
+            self._news.before_blocks(EventName.RANK_CHECKPOINT, rank.identity, time_ns, attributes)
 
     # --- stacks and evidence ----------------------------------------------------------------------------------------
     def _tell_stacks(self, now_ns: int) -> None:

@@ -27,6 +27,8 @@ _STARTED_WORDS = ("host", "torch", "python", "backend", "script")
 
 #: Level changes told of one drain; a rank that flips more often is broken, and the newest state is in its progress.
 _MAX_LEVEL_EVENTS = 64
+#: The same of checkpoints: files of one that is written in parts.
+_MAX_CHECKPOINT_EVENTS = 64
 #: torch's own for process groups of most backends.
 DEFAULT_TIMEOUT_S = 1800.0
 
@@ -115,6 +117,22 @@ def level_changes(
         if rank.notes:
             attributes["note"] = rank.notes[-1]
         yield rank, int(event["time_ns"]), attributes
+
+
+def checkpoints_named(
+    drained: Drained, rank_of_slot: Mapping[int, WatchedRank]
+) -> Iterator[tuple[WatchedRank, int, Attributes]]:
+    """The same of each RANK_CHECKPOINT. Of a node the first rank speaks: where all write parts, all name one place."""
+    places = np.flatnonzero(drained.events["kind"] == int(EventKind.CHECKPOINT))
+    for place in places[-_MAX_CHECKPOINT_EVENTS:]:
+        event, rank = drained.events[place], rank_of_slot[int(drained.ring[place])]
+        if rank.ring.header.local_rank == 0:
+            attributes: Attributes = {
+                "checkpoint": f"{int(event['value']) & 0xFFFF_FFFF_FFFF_FFFF:016x}",
+                "read": int(event["extra"]) == L.CHECKPOINT_READ,
+                "step": int(event["step"]),
+            }
+            yield rank, int(event["time_ns"]), attributes
 
 
 def joining_attributes(rank: WatchedRank, payload: Mapping[str, Any], now_ns: int) -> tuple[int, Attributes]:

@@ -184,6 +184,7 @@ class Session:
                 imports=self.imports,
                 poll_completions=self._poll_completions,
                 open_operations=self._open_operations(),
+                append_event=self.writer.append_event,
             )
         except Exception as error:  # edge: a torch without the parts we need at all
             self.health.report("hooks", error)

@@ -45,6 +45,7 @@ _REQUIRED: dict[EventName, tuple[str, ...]] = {
     EventName.RANK_STALE: ("heartbeat_age_ns",),
     EventName.LAUNCH_MET: ("token",),
     EventName.RANK_LEVEL: ("level", "hook_state"),
+    EventName.RANK_CHECKPOINT: ("checkpoint", "read"),
     EventName.EVIDENCE_REQUEST: ("id", "rank"),
     EventName.KERNEL_EVENT: ("event",),
     EventName.DEVICE_EVENT: ("event",),

@@ -87,6 +87,8 @@ class Event:
       RANK_STACK       method ("py-spy"|"signal"|"ring"), stack (as above, innermost last), file, line, function
                        (innermost frame of user code), phase, step, request_id,
                        why ("not entered"|"waits"|"request"), stopped (bool: process state T)
+      RANK_CHECKPOINT  checkpoint* (which one: hex, of its path), read* (bool; else it was written), step (steps made by
+                       the attempt when it was)
       RANK_LEVEL       level*, hook_state*, note (the rank's last note: why a hook is off)
       AGENT_HEALTH     counters by name; attempt_words ("LAUNCH WORD" for each launch here: how its attempt is known in
                        traces; only where spans are told)

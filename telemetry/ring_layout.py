@@ -139,7 +139,10 @@ DEFAULT_EVENT_SLOTS = 8192
 #:   EXIT      value = ExitState
 #:   HOOK_OFF  value = HookState
 #:   MARK      free
+#:   CHECKPOINT value = which one (hash of its path), extra = 1 written, 2 read; phase and step are the rank's own
 EVENT_STRUCT = struct.Struct("<8Q")
+#: Of a CHECKPOINT event.
+CHECKPOINT_WRITTEN, CHECKPOINT_READ = 1, 2
 E_BEGIN, E_HEAD, E_SEQ, E_TIME_NS, E_VALUE, E_STEP, E_EXTRA, E_END = range(8)
 
 #: A STEP event's run delay: 1 + microseconds for which the main thread was ready and had no CPU since the last such

@@ -106,6 +106,7 @@ class EventKind(IntEnum):
     EXIT = 9
     HOOK_OFF = 10
     MARK = 11
+    CHECKPOINT = 12
 
 
 class EventFlag(IntFlag):
@@ -367,6 +368,7 @@ class EventName(str, Enum):
     RANK_STALE = "whichrank.rank.stale"
     RANK_STACK = "whichrank.rank.stack"
     RANK_LEVEL = "whichrank.rank.level"
+    RANK_CHECKPOINT = "whichrank.rank.checkpoint"
     AGENT_HEALTH = "whichrank.agent.health"
     FINDING = "whichrank.finding"
     EVIDENCE_REQUEST = "whichrank.evidence.request"

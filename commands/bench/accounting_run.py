@@ -26,6 +26,8 @@ from ..simulate.judge import Judge
 JOB, RANKS_PER_NODE, NODES = "pretrain-a", 2, 2
 #: Of ETTR, and of each bucket as a share of wall time; of what nobody can say.
 LIMIT, UNKNOWN_LIMIT = 0.001, 0.01
+#: Of all runs together, and of each: fewer say nothing.
+FEWEST_HOURS, FEWEST_INTERRUPTIONS = 24.0, 3
 #: What the ledger calls by its mechanism, and what the accounting makes of it: the same seconds.
 SAME: Mapping[str, tuple[tuple[Bucket, ...], tuple[B, ...]]] = {
     "queued": ((Bucket.QUEUED,), (B.QUEUED,)),
@@ -196,22 +198,42 @@ def compared(ledger: Ledger, intervals: Sequence[Interval]) -> LongRun:
 
 
 def accounting_lines(seeds: Sequence[int], hours: float) -> list[Line]:
-    """A line for each of ``compare``'s rows, over a run of each seed. hours: of each; 8 take two minutes of CPU.
+    """How much was looked at, and a line for each of ``compare``'s rows, over a run of each seed.
 
-    Raises RuntimeError where a record broke an operator.
+    hours: of each, of which the job takes nine tenths; 8 take two to three minutes of CPU. Raises RuntimeError where a
+    record broke an operator.
     """
     return lines_of([long_run(seed, hours) for seed in seeds])
 
 
 def lines_of(runs: Sequence[LongRun]) -> list[Line]:
-    """All must be within their limits."""
+    """All must be within their limits, and enough of them."""
+    wall_h = sum(run.found.wall_ns for run in runs) / 3600e9
+    fewest = min((len(run.found.interruptions) for run in runs), default=0)
+    enough = sum(len(run.found.interruptions) >= FEWEST_INTERRUPTIONS for run in runs)
     return [
         Line(
-            name=f"accounting: {same[0].name}",
-            asked=same[0].asked,
-            measured="; ".join(row.measured for row in same),
-            share=f"{sum(row.is_ok for row in same)} of {len(same)}",
-            ok=all(row.is_ok for row in same),
-        )
-        for same in zip(*(run.rows for run in runs), strict=True)
+            name="accounting: hours of jobs",
+            asked=f">= {FEWEST_HOURS:g}",
+            measured=f"{wall_h:.1f}",
+            share=f"{len(runs)} runs",
+            ok=wall_h >= FEWEST_HOURS,
+        ),
+        Line(
+            name="accounting: interruptions in each run",
+            asked=f">= {FEWEST_INTERRUPTIONS}, one without its start, one with lost records",
+            measured=str(fewest),
+            share=f"{enough} of {len(runs)}",
+            ok=fewest >= FEWEST_INTERRUPTIONS,
+        ),
+        *(
+            Line(
+                name=f"accounting: {same[0].name}",
+                asked=same[0].asked,
+                measured="; ".join(row.measured for row in same),
+                share=f"{sum(row.is_ok for row in same)} of {len(same)}",
+                ok=all(row.is_ok for row in same),
+            )
+            for same in zip(*(run.rows for run in runs), strict=True)
+        ),
     ]

@@ -41,6 +41,8 @@ class HookContext:
     poll_completions: Callable[[], object]
     #: The operations still open; without any there is nothing to poll for.
     open_operations: Sized
+    #: Publishes an event of the ring in the current phase and step: (kind, value=…, extra=…).
+    append_event: Callable[..., None]
     #: Ways back that are not patches, such as torch's own hook handles.
     undo: list[Callable[[], None]] = field(default_factory=list)
     #: id of the last loss that a GradScaler scaled: its true value has been read. KNOWN: so has that of any other.

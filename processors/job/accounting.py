@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...diagnosis.goodput.gaps import Moments, classify_gap
-from ...diagnosis.goodput.interval import Interval, Part, as_lost, as_slow, merge, slow_excess_ns
+from ...diagnosis.goodput.interval import Interval, Part, as_slow, merge, slow_excess_ns
 from ...diagnosis.goodput.step_time import (
     LONG_STEP,
     NO_REFERENCE,
@@ -27,6 +27,7 @@ from ...diagnosis.goodput.step_time import (
 from ...telemetry.vocabulary import Kind, Phase, TimeBucket
 from ..operator import Context
 from .ledger import KEPT_EVALUATIONS, KEPT_LENGTHS, SLOW_KINDS, Fault, FirstStep, Stretch
+from .resuming import lose_steps, settle_resume
 from .telling import INTERVAL_NS, emit, interval_between, tell
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def take_steps(job: JobState, rows: np.ndarray, now: int, ctx: Context) -> None:
         ledger.front_ns = begin_ns
         ledger.last_step = int(steps[0]) - 1
     elif ledger.last_step < 0 and ledger.first is None:
+        settle_resume(job, now, ctx)
         # The phases of a first step go back to the process's start.
         length = np.array([max(0, int(ends[0]) - max(ledger.front_ns, ledger.started_ns))])
         parts = split_steps(length, phases[:1])[0].tolist()
@@ -243,7 +245,7 @@ def begin_attempt(job: JobState, steps_before: int, now: int, ctx: Context) -> N
     elif began_ns := moments.onset_ns or moments.asked_ns or moments.first_exit_ns:
         _leave_start(job, began_ns, now, ctx)  # it ended before its first step
         ledger.past = replace(moments, was_over=ledger.is_over)
-    _lose(job, steps_before, moments.cause, now, ctx)
+    lose_steps(job, steps_before, moments.cause, now, ctx)
     ledger.leave_attempt(steps_before)
 
 
@@ -263,39 +265,11 @@ def _leave_start(job: JobState, until_ns: int, now: int, ctx: Context) -> None:
         _emit_gap(job, until_ns, replace(ledger.past, restarted_ns=ledger.started_ns), now, ctx)
 
 
-def _lose(job: JobState, step: int, cause: str, now: int, ctx: Context) -> None:
-    """Steps from this one on (counted over attempts) have to be done again."""
-    kept = []
-    for interval in job.ledger.kept:
-        lost = interval
-        if interval.steps and interval.last_step >= step:
-            lost = as_lost(interval, cause) if interval.first_step >= step else _partly_lost(interval, step, cause)
-        if lost != interval:
-            emit(job, lost, now, ctx)
-        kept.append(lost)
-    job.ledger.kept = kept
-
-
-def _partly_lost(interval: Interval, step: int, cause: str) -> Interval:
-    """A border within it: its steps took the same time each."""
-    share_ns = interval.of(TimeBucket.PRODUCTIVE) * (interval.last_step - step + 1) // max(1, interval.steps)
-    left = [min(share_ns, interval.of(TimeBucket.PRODUCTIVE))]
-
-    def lose(part: Part) -> tuple[Part, ...]:
-        if part.bucket is not TimeBucket.PRODUCTIVE:
-            return (part,)
-        taken = min(left[0], part.ns)
-        left[0] -= taken
-        return Part(part.bucket, part.ns - taken, part.cause), Part(TimeBucket.REWORK, taken, cause)
-
-    return interval.relabelled(lose)
-
-
 def _hidden_restart(job: JobState, step: int, begin_ns: int, now: int, ctx: Context) -> None:
     """Step numbers come again within an attempt: it was started anew, and nobody told."""
     ledger = job.ledger
     _close_open(job, now, ctx)
-    _lose(job, ledger.steps_before + step, "", now, ctx)
+    lose_steps(job, ledger.steps_before + step, "", now, ctx)
     if begin_ns > ledger.front_ns:
         _emit_gap(job, begin_ns, Moments(restarted_ns=begin_ns), now, ctx)
     ledger.last_step, ledger.saving, ledger.evaluating = step - 1, None, None

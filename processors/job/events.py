@@ -16,6 +16,7 @@ from .joining import end_joining
 from .nodes import judge_nodes
 from .over import say_last_words
 from .placement import begin_placement_again
+from .resuming import note_checkpoint
 from .saving import note_exit
 from .state import JobState
 from .words import phase_word
@@ -258,6 +259,10 @@ def _take_scheduler(job: JobState, event: Event, stamp_ns: int, ctx: Context) ->
         job.gpus_held = max(0, int(event.attributes.get("gpus", 0)))
 
 
+def _take_checkpoint(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
+    note_checkpoint(job, event.attributes)
+
+
 #: What each event calls for; other events are none of this operator's business.
 TAKE: Mapping[EventName, Callable[[JobState, Event, int, Context], None]] = {
     EventName.JOB_STARTED: _take_job_started,
@@ -276,6 +281,7 @@ TAKE: Mapping[EventName, Callable[[JobState, Event, int, Context], None]] = {
     EventName.RANK_LEVEL: _take_level,
     EventName.RANK_DEVICE: _take_device,
     EventName.SCHEDULER: _take_scheduler,
+    EventName.RANK_CHECKPOINT: _take_checkpoint,
     EventName.PEER_CONNECTED: _take_peer_connected,
     EventName.PEER_CLOCK: _take_peer_clock,
     EventName.PEER_LOST: _take_peer_lost,

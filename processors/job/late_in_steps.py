@@ -1,9 +1,9 @@
 """Finds the rank whose device comes late, within a few steps and among many ranks: steps are longer, one waits less.
 
-How long a step takes is known exactly, so three or four show that something became slow. Who, looks at devices blur. But
-then all others wait longer for each other, by as much, and one rank waits no more than it did. By how much
-looks are wrong shows in the others: they all wait for the same, so what they differ in over these steps is what looks
-make of it, also of looks that keep time with the steps. That takes more ranks than a few; ``late_device`` needs none,
+How long a step takes is known exactly, so three or four show that something became slow. Who, looks at devices say:
+since then all others wait longer for each other, by as much, and one rank waits no more than it did. By how much looks
+are wrong shows in the others: they all wait for the same, so what they differ in over these steps is what looks make of
+it, also of looks that keep time with the steps. That takes more ranks than a few; ``late_device`` needs none,
 but many steps. Pure.
 """
 

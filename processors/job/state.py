@@ -62,6 +62,7 @@ class JobState:
         # Ranks count their steps from 0 in every attempt; a restarted one goes on from the newest checkpoint.
         self.steps_before = 0
         self.saved_steps = 0
+        self.checkpoints: dict[str, int] = {}  # steps of the training in each, by its place
         self.findings: dict[str, OpenFinding] = {}
         self.due_ns = 0
         self.revision = 0
@@ -85,6 +86,7 @@ class JobState:
     def begin_attempt(self, attempt: str) -> None:
         """Forgets everything that belongs to a set of processes; findings stay."""
         self.attempt = attempt
+        self.restored_steps = -1  # what it has read of ``checkpoints`` before its first step, -1 none
         if getattr(self, "judge_left", False):
             self.judged_by, self.judge_left = "", False
         self.world_size = 0

@@ -32,8 +32,8 @@ def _show(run: LongRun) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """0: all within their limits."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulator.accounting")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--hours", type=float, default=8.0, help="of each run (3 of 8: 24 in all)")
+    parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--hours", type=float, default=8.0, help="of each run, of which its job takes nine tenths")
     parser.add_argument("--show", action="store_true", help="stretches of both, second by second of their begin")
     options = parser.parse_args(arguments)
     runs = [long_run(seed, options.hours) for seed in range(1, options.seeds + 1)]

@@ -42,3 +42,6 @@ def test_what_is_in_the_wrong_bucket_is_told(run: LongRun) -> None:
     assert {"productive", "restarting"} <= said
     (line,) = [line for line in lines_of([run, replace(run, rows=tuple(wrong))]) if line.name.endswith("productive")]
     assert (line.share, line.ok) == ("1 of 2", False)
+    hours, interruptions, *_ = lines_of([run])
+    assert not hours.ok, "some hours of one job are too few"
+    assert (interruptions.measured, interruptions.ok) == ("4", True)

@@ -116,7 +116,9 @@ def test_a_job_of_which_nothing_comes_for_a_while_is_a_ticket_and_nobody_s_fault
 
 
 def test_it_is_told_while_it_lasts_where_time_goes_on() -> None:
-    driven = drive(records(SyntheticJob(node_of=node_of, steps=60, step_s=0.2), until_all(4.0)), idle_s=30.0, listens=True)
+    driven = drive(
+        records(SyntheticJob(node_of=node_of, steps=60, step_s=0.2), until_all(4.0)), idle_s=30.0, listens=True
+    )
     (finding,) = driven.final().values()
     assert (finding.body["kind"], finding.cleared) == ("input_silent", False)
     assert 10.0 <= finding.body["times"]["detected"] - finding.body["times"]["onset"] < 10.5

@@ -10,10 +10,12 @@ import json
 from typing import Any
 
 from ...telemetry.records import Finding
-from ..operator import Table
+from ..operator import Context, Table
 from .case import Case
 from .causes import onset_of
 
+#: Tables.
+_CONDITIONS, _CONCERNED, _SUSPECTED, _WATCHED = "conditions", "concerned", "suspected", "watched"
 #: What is over for longer explains nothing any more.
 KEPT_S = 3600.0
 MAX_PER_ENTITY = 256
@@ -146,3 +148,7 @@ def _distance_s(condition: dict[str, Any], onset: float) -> float:
 
 def _order(condition: dict[str, Any]) -> tuple[float, str, str]:
     return float(condition["since"]), str(condition["name"]), str(condition["device"])
+
+
+def register_of(ctx: Context) -> ConditionRegister:
+    return ConditionRegister(*(ctx.state.table(name) for name in (_CONDITIONS, _CONCERNED, _SUSPECTED, _WATCHED)))

@@ -18,6 +18,8 @@ from ...telemetry.vocabulary import Bucket
 from ..operator import Table
 from .causes import suspect_ranks
 
+#: Table of the operator's state.
+FAILURES = "failures"
 #: Of one run; the oldest go first.
 MAX_FAILURES = 64
 #: Incidents of these do not end an attempt.

@@ -68,6 +68,25 @@ def agent_silent_body(job: JobState, name: str, node: NodeFacts, ranks: Sequence
     )
 
 
+def all_silent_body(job: JobState, nodes: Sequence[str], last_ns: int, now: int) -> Body:
+    """Nothing has come from any of these nodes since ``last_ns``."""
+    where = f"the {len(nodes)} nodes of job {job.job}" if len(nodes) != 1 else f"{nodes[0]}, which job {job.job} is on"
+    shows = f"nothing has come from {where} for {duration_words(now - last_ns)}; how its ranks are is not known"
+    return body(
+        job,
+        Kind.INPUT_SILENT,
+        bucket=Bucket.TELEMETRY,
+        scope=Scope.CLUSTER,
+        severity=Severity.TICKET,
+        suspects=[],
+        victims=(),
+        onset_ns=last_ns,
+        now=now,
+        proof=[evidence("peer.silent", f"job {job.job}", last_ns, shows)],
+        confidence=0.95,
+    )
+
+
 def _silence(name: str, node: NodeFacts) -> dict[str, Any]:
     if node.state == "closed":
         shows = f"the connection of whichrank on {name} was closed without a word: it was killed, or its node was"

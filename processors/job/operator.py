@@ -32,7 +32,7 @@ from .placement import end_placement, follow_placement
 from .progress import take_group_progress, take_progress
 from .rows import in_dtype
 from .signatures import note_open_calls, report_mismatch
-from .silence import hear, note_silence
+from .silence import hear, judge_silence, listen_on, note_progress, note_silence
 from .soft_accounting import begin_attempt, look
 from .state import JobState
 from .steps import (
@@ -116,6 +116,9 @@ class JobOperator:
             self._forget(worlds, ctx)
             return
         worlds.look_until(timer.due_ns, lambda job: self._look(job, ctx))
+        if self._listens:
+            for job in worlds.states:
+                judge_silence(job, timer.due_ns, ctx)
         self._save(worlds, ctx)
 
     # --- state ------------------------------------------------------------------------------------------------------
@@ -158,6 +161,7 @@ class JobOperator:
         judge_late_numbers(job, now, ctx)
         judge_counts(job, now, ctx)
         if self._listens:
+            listen_on(job, now)
             judge_over(job, now, ctx)
         elif job.step_rows.size and have_all_ended(job):
             close_ready_steps(job, now, ctx)  # nobody is left to say that the job is over: its whichrank was killed
@@ -182,7 +186,7 @@ class JobOperator:
         if place is Place.BEGINS and job.attempt:
             judge_crash(job, now, ctx, finished=True)
             for finding in list(job.findings.values()):
-                if finding.kind in (Kind.RANK_SLOW.value, Kind.SLOW_TOGETHER.value):
+                if finding.kind in (Kind.RANK_SLOW.value, Kind.SLOW_TOGETHER.value, Kind.INPUT_SILENT.value):
                     clear_finding(job, ctx, now, finding, "the job was restarted")
             end_placement(job, _last_sign_ns(job, now), now, ctx)
             job.steps_before = job.saved_steps
@@ -238,6 +242,7 @@ class JobOperator:
         if job.finished_ns:
             return  # ranks that outlive the command are nobody's job any more
         if self._listens:
+            note_progress(job, stamp_ns, ctx)
             note_silence(job, node, stamp_ns)
         judge_stops(job, stamp_ns, ctx)
         look(job, stamp_ns, ctx)

@@ -19,7 +19,9 @@ from .state import JobState
 from .steps import close_ready_steps, judge_late_numbers
 
 #: What cannot last longer than the job, however it ended.
-_ENDED_WITH_THE_JOB = frozenset({Kind.RANK_SLOW.value, Kind.SLOW_TOGETHER.value, Kind.AGENT_SILENT.value})
+_ENDED_WITH_THE_JOB = frozenset(
+    {Kind.RANK_SLOW.value, Kind.SLOW_TOGETHER.value, Kind.AGENT_SILENT.value, Kind.INPUT_SILENT.value}
+)
 #: What the nodes have to say of one end comes in within this time.
 LAST_WORDS_NS = 2_000_000_000
 #: Between the last rank's end and the next one's start, under a launcher that lives or cannot be seen.

@@ -18,7 +18,7 @@ STEPS_BEFORE = 50
 STEPS_AFTER = 40
 #: What stands out so far is told after fewer steps.
 CLEAR_SIGNIFICANCE, CLEAR_STEPS_AFTER = 12.0, 24
-#: What stands out so far and is so large, too: after as few as take half a minute, in jobs just begun as well.
+#: What stands out so far and is so large, too: after as few as take half a minute, and in jobs that have just begun.
 PLAIN_SIGNIFICANCE, PLAIN_RATIO, PLAIN_STEPS_BEFORE, PLAIN_STEPS_AFTER = 20.0, 1.25, 32, 12
 NS_BEFORE = 20_000_000_000
 NS_AFTER = 30_000_000_000

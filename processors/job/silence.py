@@ -1,8 +1,9 @@
 """Nodes that fall silent where nobody watches their connections: over Kafka only the records themselves tell.
 
 A node is silent only beside another one of its job that is heard: when the brokers or the way to them are gone, all are
-silent, and when they are back some are heard sooner than others. Times are bus stamps, so a reader that lags sees the
-same. What was heard is not saved: after a restart every silence counts anew.
+silent, and when they are back some are heard sooner than others. That is a fault of those who look, told as such, and
+nobody's. Times are bus stamps, so a reader that lags sees the same. What was heard is not saved: after a restart every
+silence counts anew.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 from ...telemetry.vocabulary import Kind
 from ..operator import Context
 from .facts import Hearing
-from .findings import clear_finding
+from .findings import clear_finding, open_finding
+from .node_story import all_silent_body
 from .nodes import ranks_on
 from .state import JobState
 
@@ -20,6 +22,8 @@ SILENT_NS = 2_500_000_000
 PAUSE_NS = 1_500_000_000
 #: After a common pause agents come back one after the other (their back-off ends at 2 s).
 COME_BACK_NS = 10_000_000_000
+#: When of no node of a job anything has come for so long, nothing is seen of it.
+ALL_SILENT_NS = 10_000_000_000
 #: With hundreds of nodes each of their rows would be an occasion to look.
 LOOK_NS = 250_000_000
 
@@ -64,3 +68,46 @@ def note_silence(job: JobState, node: str, stamp_ns: int) -> None:
         if known.state == "here":
             known.state, known.lost_ns, known.silent_ns = "silent", stamp_ns, stamp_ns - hearing.last_ns
             job.facts_changed = True
+
+
+def note_progress(job: JobState, stamp_ns: int, ctx: Context) -> None:
+    """Some node has just told of its progress. If that was long ago for all of them, nothing was seen meanwhile."""
+    last_ns, job.heard_ns = job.heard_ns, stamp_ns
+    if last_ns and stamp_ns - last_ns >= ALL_SILENT_NS:
+        _tell_silence(job, last_ns, stamp_ns, ctx)
+    for finding in job.of_kind(Kind.INPUT_SILENT):
+        if _all_are_back(job, int(finding.detail["since_ns"])):
+            clear_finding(job, ctx, stamp_ns, finding, "its nodes are heard again")
+    if stamp_ns >= job.listen_due_ns:
+        job.listen_due_ns = stamp_ns + ALL_SILENT_NS
+    listen_on(job, stamp_ns)
+
+
+def listen_on(job: JobState, now: int) -> None:
+    """Asks to be called when nothing might have come for too long. To be called at each look."""
+    if now < job.listen_due_ns:
+        job.schedule(job.listen_due_ns)
+
+
+def judge_silence(job: JobState, now: int, ctx: Context) -> None:
+    """To be called when time has passed by itself: where other jobs are heard, it is told while it lasts."""
+    if not job.heard_ns or job.finished_ns:
+        return
+    if now - job.heard_ns >= ALL_SILENT_NS:
+        _tell_silence(job, job.heard_ns, now, ctx)
+    elif now >= job.listen_due_ns:
+        job.listen_due_ns = job.heard_ns + ALL_SILENT_NS
+        listen_on(job, now)
+
+
+def _tell_silence(job: JobState, last_ns: int, now: int, ctx: Context) -> None:
+    if job.alive() and not job.has_kind(Kind.INPUT_SILENT):
+        body = all_silent_body(job, sorted(job.heard), last_ns, now)
+        detail = {"since_ns": now}
+        open_finding(job, ctx, now, kind=Kind.INPUT_SILENT, place=f"since {last_ns}", body=body, detail=detail)
+
+
+def _all_are_back(job: JobState, since_ns: int) -> bool:
+    """Or are known to be silent by themselves."""
+    waited_for = [name for name, hearing in job.heard.items() if hearing.last_ns < since_ns and ranks_on(job, name)]
+    return all(job.node_facts(name).state != "here" for name in waited_for)

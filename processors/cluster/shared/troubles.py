@@ -15,7 +15,8 @@ MAX_NODES, MAX_RANKS, MAX_TEXT = 64, 64, 400
 #: By elimination: no cause of the node's own, and so none that rules a shared one out.
 _BY_ELIMINATION = "no_node_fault"
 _HARDWARE = frozenset({Scope.NODE.value, Scope.GPU.value, Scope.LINK.value})
-_ENDS = frozenset({"rank.exception", "rank.exit"})
+_RAISED = "rank.exception"
+_ENDS = frozenset({_RAISED, "rank.exit"})
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
 _WORDS_OF_RANK = re.compile(r"^(a thread of )?rank \d+ (on \S+ )?")
 
@@ -133,7 +134,9 @@ def _nodes(single: Mapping[str, Any]) -> list[str]:
 
 
 def _error(single: Mapping[str, Any], primary: Mapping[str, Any]) -> str:
-    rows = [row for row in single["evidence"] if row.get("signal") in _ENDS]
+    """What was raised; the exit that follows adds nothing to it, and is told later."""
+    ends = [row for row in single["evidence"] if row.get("signal") in _ENDS]
+    rows = [row for row in ends if row["signal"] == _RAISED] or ends
     texts = [str(row.get("shows") or "").rpartition(" at ")[0] or str(row.get("shows") or "") for row in rows[:2]]
     if not texts and single["kind"] in (Kind.NUMERIC_FIRST_RANK.value, Kind.NUMERIC_ALL.value):
         texts = [str(row.get("signal") or "") for row in (primary.get("evidence") or ())[:1]]

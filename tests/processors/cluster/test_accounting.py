@@ -10,7 +10,8 @@ from typing import Any
 from tests.processors.cluster.conftest import START_S, Court
 from whichrank.diagnosis.goodput.interval import Interval, Part, as_body, as_lost
 from whichrank.processors.cluster.accounting import Account, Accounts
-from whichrank.processors.cluster.operator import FOLD_NS, KEPT_NS
+from whichrank.processors.cluster.case_book import KEPT_NS
+from whichrank.processors.cluster.folding import FOLD_NS
 from whichrank.telemetry.records import Finding, Identity
 from whichrank.telemetry.vocabulary import Kind, TimeBucket
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tests.processors.cluster.conftest import Court, make_finding
 from tests.processors.entity.node import Node
 from whichrank.processors.cluster.advice import DOMAINS, EVICTING, HUMAN, Situation, choose, load_rules
+from whichrank.processors.cluster.case_book import KEPT_NS
 from whichrank.processors.cluster.failures import MAX_FAILURES, Precedents, last_words
-from whichrank.processors.cluster.operator import KEPT_NS
 from whichrank.telemetry.records import Finding
 from whichrank.telemetry.vocabulary import Action, Bucket, Kind, Scope, Severity
 

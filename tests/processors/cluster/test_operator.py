@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from whichrank.processors.cluster.operator import KEPT_NS, MAX_CASES_PER_JOB
+from whichrank.processors.cluster.case_book import KEPT_NS, MAX_CASES_PER_JOB
 from whichrank.telemetry.incident import SCHEMA_PATH
 from whichrank.telemetry.vocabulary import Kind, Severity
 

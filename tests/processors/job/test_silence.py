@@ -8,7 +8,7 @@ import pytest
 
 from tests.processors.job.synthetic_job import FOREVER, SECOND, WALL_NS, SyntheticJob, drive
 from whichrank.telemetry.records import Block, Event, Finding, Record
-from whichrank.telemetry.vocabulary import Phase
+from whichrank.telemetry.vocabulary import EventName, ExitState, Phase
 
 Comes = Callable[[str, float], bool]
 
@@ -101,3 +101,35 @@ def test_a_hang_on_a_node_that_is_heard_is_a_hang() -> None:
 def test_who_judges_anew_listens_anew() -> None:
     """A working copy that is made for each record remembers no silence, and accuses nobody of it."""
     assert [f.body["kind"] for f in said(gone(), until(4.0), fresh=True) if f.body["kind"] == "agent_silent"] == []
+
+
+def test_a_job_of_which_nothing_comes_for_a_while_is_a_ticket_and_nobody_s_fault() -> None:
+    """The second node comes back a second later: until then the silence is not over."""
+    back_s = {"node-0": 16.0, "node-1": 17.0}
+    (finding,) = said(SyntheticJob(node_of=node_of, steps=120, step_s=0.2), lambda n, at_s: not 4.0 < at_s < back_s[n])
+    body = finding.body
+    assert (body["kind"], body["severity"], body["bucket"]) == ("input_silent", "ticket", "telemetry")
+    assert (body["suspects"], finding.cleared) == ([], True)
+    begun_s = WALL_NS / 1e9 + 100
+    assert abs(body["times"]["onset"] - begun_s - 4.0) < 1.0
+    assert 0.0 <= finding.time_ns / 1e9 - begun_s - 17.0 < 1.0
+
+
+def test_it_is_told_while_it_lasts_where_time_goes_on() -> None:
+    driven = drive(
+        records(SyntheticJob(node_of=node_of, steps=60, step_s=0.2), until_all(4.0)), idle_s=30.0, listens=True
+    )
+    (finding,) = driven.final().values()
+    assert (finding.body["kind"], finding.cleared) == ("input_silent", False)
+    assert 10.0 <= finding.body["times"]["detected"] - finding.body["times"]["onset"] < 10.5
+
+
+def test_of_a_job_that_has_ended_nothing_is_missed() -> None:
+    exits = [(5.0, EventName.RANK_EXIT, rank, {"exit_state": int(ExitState.NORMAL)}) for rank in range(4)]
+    job = SyntheticJob(node_of=node_of, steps=20, step_s=0.2, ends=dict.fromkeys(range(4), 5.0), events=exits)
+    driven = drive(records(job, until_all(1e9)), idle_s=60.0, listens=True)
+    assert driven.final() == {}
+
+
+def until_all(seconds: float) -> Comes:
+    return lambda node, at_s: at_s <= seconds

@@ -1,0 +1,110 @@
+"""The incidents of all jobs in rows of state: a row per incident, and per job the list of its incidents.
+
+Kept for a week after the last of a job's incidents has ended. Working copies of cases are held beside their rows, and
+are used only while they are what the row says.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from ..operator import Context
+from .case import Case, published_documents
+
+#: Incidents kept per job; beyond that the oldest that ended are forgotten.
+MAX_CASES_PER_JOB = 24
+#: Cases that are held beside their rows, so that these need not be read again for each finding.
+MAX_UNPACKED = 16_384
+#: A job's incidents are forgotten so long after the last of them has ended.
+KEPT_NS = 7 * 24 * 3_600_000_000_000
+#: The timer at which they are.
+FORGET = "forget"
+#: Tables. The last one: by job, when the last of its incidents has ended, while none is open.
+_INCIDENTS, _JOBS, _ENDED = "incidents", "jobs", "ended"
+
+
+class CaseBook:
+    """Over three tables of the operator's state. held: by incident its row, and the case that it holds."""
+
+    def __init__(self, ctx: Context, held: dict[str, tuple[bytes, Case]]) -> None:
+        self._ctx = ctx
+        self._cases, self._jobs, self._ended = (ctx.state.table(name) for name in (_INCIDENTS, _JOBS, _ENDED))
+        if len(held) > MAX_UNPACKED:
+            held.clear()
+        self._held = held
+
+    def of_job(self, job: str) -> list[Case]:
+        found = (self.get(incident) for incident in self._ids(job))
+        return [case for case in found if case is not None]
+
+    def get(self, incident: str) -> Case | None:
+        packed = self._cases.get(incident)
+        if packed is None:
+            return None
+        held = self._held.get(incident)
+        if held is None or held[0] != packed:  # it is not what the row says after the runner rolled back
+            held = self._held[incident] = packed, Case.unpack(packed)
+        return held[1]
+
+    def knows(self, job: str) -> bool:
+        """Whether the job ever had an incident that is still kept."""
+        return self._jobs.get(job) is not None
+
+    def documents(self, job: str) -> list[Mapping[str, Any]]:
+        """Last revisions of a job's incidents."""
+        rows = [(incident, self._cases.get(incident)) for incident in self._ids(job)]
+        return list(published_documents((incident, row) for incident, row in rows if row is not None))
+
+    def save(self, job: str, cases: list[Case], touched: Collection[str], stamp_ns: int) -> list[Case]:
+        """cases: all of the job, in order; the oldest that are over are dropped where they are too many. touched: ids
+        of those that have changed. Gives those that were written."""
+        over = [case for case in cases if _is_over(case)]
+        for case in over[: max(0, len(cases) - MAX_CASES_PER_JOB)]:
+            cases.remove(case)
+            self._cases.delete(case.id)
+            self._held.pop(case.id, None)
+        written = [case for case in cases if case.id in touched]
+        for case in written:
+            packed = case.pack()
+            self._cases.put(case.id, packed)
+            self._held[case.id] = packed, case
+        listed = json.dumps([case.id for case in cases]).encode()
+        if self._jobs.get(job) != listed:
+            self._jobs.put(job, listed)
+        self._note_end(job, cases, stamp_ns)
+        return written
+
+    def forgotten_by(self, now_ns: int) -> Iterator[tuple[str, list[Case]]]:
+        """Jobs whose time is over, with their cases; each is deleted once it was given. Sets the timer for others."""
+        left = []
+        for job, row in list(self._ended.rows()):
+            due_ns = int(row) + KEPT_NS
+            if now_ns < due_ns:
+                left.append(due_ns)
+                continue
+            yield job, self.of_job(job)
+            for incident in self._ids(job):
+                self._cases.delete(incident)
+                self._held.pop(incident, None)
+            self._jobs.delete(job)
+            self._ended.delete(job)
+        if left:
+            self._ctx.set_timer(FORGET, min(left))
+
+    def _ids(self, job: str) -> list[str]:
+        return list(json.loads(self._jobs.get(job) or b"[]"))
+
+    def _note_end(self, job: str, cases: Sequence[Case], stamp_ns: int) -> None:
+        if any(not _is_over(case) for case in cases):
+            if self._ended.get(job) is not None:
+                self._ended.delete(job)
+        elif self._ended.get(job) is None:
+            if next(self._ended.rows(), None) is None:
+                self._ctx.set_timer(FORGET, stamp_ns + KEPT_NS)
+            self._ended.put(job, b"%d" % stamp_ns)
+
+
+def _is_over(case: Case) -> bool:
+    return case.is_gone or case.over_at is not None

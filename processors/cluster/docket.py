@@ -1,0 +1,432 @@
+"""What one finding, or one look, does to incidents: opens, updates, merges, resolves, charges and publishes them.
+
+A docket lives while one record is taken. What jobs share is decided at the ``Desk``; here it is carried out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from ...telemetry.incident import complete_document, incident_id
+from ...telemetry.records import Event, Finding, Incident, Record
+from ...telemetry.topics import TOPIC_INCIDENTS, TOPIC_REQUESTS
+from ...telemetry.vocabulary import Change, Kind
+from ..operator import Context
+from .application import OF_PROGRAMS, SETTLES_S
+from .case import Case, Contribution, change_of, compose_alone, has_grown, is_blocking_incident
+from .case_book import CaseBook
+from .causes import Relation, kind_of, relate, suspect_ranks
+from .condition_register import register_of
+from .evidence_requests import wanted_evidence
+from .failures import FAILURES, FailureRegister
+from .folding import accounts_of, begin_folding
+from .joining import cost_key, overlay
+from .shared.desk import Decisions, Desk
+from .shared.memory import Memory
+from .shared.observers import clock_findings
+from .shared.troubles import trouble_of
+
+#: Timers: until then faults of the suspects' nodes would have been told.
+SETTLED = "settled/"
+#: Intervals of one moment come one by one: so long after the first one what an incident has cost is told.
+COST, COST_NS = "cost/", 2_000_000_000
+#: The timer at which incidents of all jobs are looked at together.
+SHARED = "shared"
+#: Words of findings' bodies that tell of nodes and jobs, and of no incident.
+_OF_ALL_JOBS = ("placement", "topology", "change", "load", "plan")
+
+
+class Docket:
+    """The incidents of one job while one finding is taken."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        stamp_ns: int,
+        disabled: Collection[Kind],
+        memory: Memory,
+        held: dict[str, tuple[bytes, Case]],
+        *,
+        asks_for_files: bool,
+    ) -> None:
+        """held: working copies of cases, by incident (``CaseBook``)."""
+        self._ctx = ctx
+        self._stamp_ns = stamp_ns
+        self._disabled = disabled
+        self._asks_for_files = asks_for_files
+        self._book = CaseBook(ctx, held)
+        self._conditions = register_of(ctx)
+        self._failures = FailureRegister(ctx.state.table(FAILURES))
+        self._accounts = accounts_of(ctx)
+        self._touched: set[str] = set()
+        self._memory = memory
+        self._desk = Desk(memory)
+
+    def take(self, finding: Finding) -> None:
+        if "condition" in finding.body:
+            self._take_condition(finding)
+            return
+        if "watch" in finding.body:
+            self._conditions.take_watch(finding)
+            return
+        if "interval" in finding.body:
+            self._charge(finding)
+            return
+        if any(word in finding.body for word in _OF_ALL_JOBS):
+            self._take_of_all_jobs(finding)
+            return
+        if "label" in finding.body:
+            self._take_label(finding)
+            return
+        if "kind" not in finding.body or "bucket" not in finding.body:
+            return  # not a conclusion about an incident
+        cases = self._book.of_job(finding.identity.job)
+        owner = next((case for case in cases if self._holds(case, finding)), None)
+        if owner is not None:
+            self._hear(owner, finding)
+        elif not finding.cleared and kind_of(finding.body) not in self._disabled:
+            owner = self._place(finding, cases)
+        if owner is not None:
+            self._merge(owner, cases)
+        self._follow_the_job(finding, cases)
+        for case in cases:
+            if case.id in self._touched:
+                case.conditions = self._conditions.about(case)
+                if case.watched is not None:
+                    self._look_again(case)
+                self._publish(case, finding)
+        self._save(finding.identity.job, cases)
+
+    def _take_condition(self, finding: Finding) -> None:
+        """A node, a device or a mount has changed: it may explain what is known of jobs already."""
+        condition = self._conditions.take(finding, self._stamp_ns)
+        self._desk.take_condition(condition, self._now_s)
+        self._set_shared_timer()
+        for job in self._jobs_of(condition):
+            cases = self._book.of_job(job)
+            for case in cases:
+                if not case.is_gone and (about := self._conditions.about(case)) != case.conditions:
+                    case.conditions = about
+                    self._touched.add(case.id)
+                    self._publish(case, finding)
+            self._save(job, cases)
+
+    def _charge(self, finding: Finding) -> None:
+        """An interval of a job: what of it is lost belongs to incidents. Told with their next revision, or soon."""
+        try:
+            account, causes = self._accounts.take(finding)
+        except ValueError:
+            return  # of a release that says it in other words
+        begin_folding(self._ctx, self._stamp_ns)
+        if not causes:
+            return
+        cases, leaders = self._book.of_job(finding.identity.job), set[str]()
+        for case in cases:
+            if not case.is_gone and any(case.find(cause) for cause in causes):
+                gpu_ns = account.of_causes(contribution.key for contribution in case.contributions)
+                case.gpu_ns = max(case.gpu_ns, gpu_ns) if case.adopted else gpu_ns
+                self._touched.add(case.id)
+                if not case.cost_due_ns and has_grown(case):
+                    self._set_cost_timer(case)
+                if leader := case.merged_into or case.charged_to:
+                    leaders.add(leader)
+        self._save(finding.identity.job, cases)
+        for leader in sorted(leaders):
+            self._charge_leader(leader)
+
+    def _set_cost_timer(self, case: Case) -> None:
+        case.cost_due_ns = self._stamp_ns + COST_NS
+        self._ctx.set_timer(f"{COST}{case.id}", case.cost_due_ns)
+
+    def _charge_leader(self, incident: str) -> None:
+        """What one of those that it leads has cost is part of what it has cost."""
+        leader = self._book.get(incident)
+        if leader is None or leader.cost_due_ns:
+            return
+        cases = self._book.of_job(leader.job)
+        for case in cases:
+            if case.id == incident:
+                self._set_cost_timer(case)
+                self._touched.add(case.id)
+        self._save(leader.job, cases)
+
+    def _costs_of_led(self, case: Case) -> dict[str, int]:
+        """GPU-nanoseconds by attempt of the incidents that it leads."""
+        found: dict[str, int] = {}
+        for incident in case.joint.get("members", ()) if case.joint is not None else ():
+            led = self._book.get(incident) if incident != case.id else None
+            if led is None or (led.merged_into or led.charged_to or case.id) != case.id:
+                continue
+            if led.gpu_ns:
+                key = cost_key(led.job, led.attempt)
+                found[key] = found.get(key, 0) + led.gpu_ns
+        return found
+
+    def tell_cost(self, incident: str) -> None:
+        """By now all intervals of the same moment are in."""
+        known = self._book.get(incident)
+        if known is None:
+            return
+        job = known.job
+        cases = self._book.of_job(job)
+        for case in cases:
+            if case.id == incident:
+                case.cost_due_ns = 0
+                self._touched.add(case.id)
+                self._publish(case, None)
+        self._save(job, cases)
+
+    # --- what jobs share --------------------------------------------------------------------------------------------
+    @property
+    def _now_s(self) -> float:
+        return self._stamp_ns / 1e9
+
+    def _take_of_all_jobs(self, finding: Finding) -> None:
+        """Where jobs run, how nodes stand, what was changed or planned. What cannot be read is counted."""
+        try:
+            self._desk.take(finding, self._now_s)
+        except (KeyError, ValueError, TypeError, AttributeError):
+            self._memory.note_problem("finding that cannot be read")
+        for told in clock_findings(finding):
+            self.take(told)
+        self._set_shared_timer()
+
+    def _take_label(self, finding: Finding) -> None:
+        """A person's word: it stands in the incident, and in the history of whom it blames."""
+        label = dict(finding.body["label"])
+        incident = str(label.pop("incident", ""))
+        self._desk.take_label(incident, label, self._now_s)
+        self._set_shared_timer()
+        trouble = self._memory.troubles.get(incident)
+        if trouble is not None:
+            cases = self._book.of_job(trouble.job)
+            for case in cases:
+                if case.id == incident:
+                    case.label = label
+                    self._publish(case, None)
+            self._save(trouble.job, cases)
+
+    def look(self) -> None:
+        """Look at the incidents of all jobs together."""
+        decisions, let_go = self._desk.look(self._now_s), list[str]()
+        for incident in decisions.incidents:
+            trouble = self._memory.troubles.get(incident)
+            cases = self._book.of_job(trouble.job) if trouble is not None else []
+            for case in cases:
+                if case.id == incident:
+                    let_go += [id_ for id_ in (case.joint or {}).get("members", ()) if case.id in decisions.joint]
+                    _follow(case, decisions)
+                    self._publish(case, None)
+            if trouble is not None:
+                self._save(trouble.job, cases)
+        led = {id_ for joint in decisions.joint.values() if joint is not None for id_ in joint["members"]}
+        for incident in sorted(set(let_go) - led - set(decisions.charged)):
+            self._charge_to_nobody_else(incident)
+        self._set_shared_timer()
+
+    def _charge_to_nobody_else(self, incident: str) -> None:
+        """The cause is no longer thought to explain it."""
+        case = self._book.get(incident)
+        if case is None or case.charged_to is None:
+            return
+        cases = self._book.of_job(case.job)
+        for each in cases:
+            if each.id == incident:
+                each.charged_to = None
+                self._publish(each, None)
+        self._save(case.job, cases)
+
+    def _set_shared_timer(self) -> None:
+        if self._memory.due_ns:
+            self._ctx.set_timer(SHARED, self._memory.due_ns)
+
+    def _note(self, case: Case, alone: Mapping[str, Any]) -> None:
+        """What the incident's own job says of it, to where all jobs are looked at."""
+        resolved = case.resolved_at
+        if case.is_gone:
+            resolved = resolved if resolved is not None else self._now_s
+        trouble = trouble_of(alone, case.primary, self._now_s, resolved)
+        until, because = self._desk.note(trouble, self._now_s, is_new=not case.document)
+        if until:
+            case.hold = {"until": until, "because": because}
+        self._set_shared_timer()
+
+    def settle(self, incident: str) -> None:
+        """By now a fault of the suspects' nodes would have been told: what is seen of them says what silence means."""
+        known = self._book.get(incident)
+        if known is None:
+            return
+        job = known.job
+        cases = self._book.of_job(job)
+        for case in cases:
+            if case.id == incident and not case.is_gone and case.resolved_at is None:
+                self._look_again(case)
+                self._publish(case, None)
+        self._save(job, cases)
+
+    def _look_again(self, case: Case) -> None:
+        """Who has looked since it has settled would have told a fault; that it looks no more takes nothing back."""
+        before = case.watched or {}
+        case.watched = {
+            node: sorted({*before.get(node, ()), *sees}) for node, sees in self._conditions.watched(case).items()
+        }
+
+    def _jobs_of(self, condition: Mapping[str, Any]) -> list[str]:
+        """Jobs with ranks where it is, as far as that is known, and those with a suspect there."""
+        known = {str(rank["job"]) for rank in [*condition["ranks"], *condition["others"]]}
+        return sorted(known | self._conditions.suspected_at(str(condition["entity"])))
+
+    def adopt(self, document: Mapping[str, Any]) -> None:
+        """Take an incident as it was published, unless it is known here."""
+        case = Case.of_document(document)
+        cases = self._book.of_job(case.job)
+        if all(known.id != case.id for known in cases):
+            cases.append(case)
+            self._touched.add(case.id)
+            self._failures.note(case.line, case.document)
+            self._save(case.job, cases)
+
+    def _holds(self, case: Case, finding: Finding) -> bool:
+        if not self._is_of_attempt(case, finding) or case.is_gone:
+            return False
+        if case.adopted and case.id == incident_id(case.job, case.attempt, kind_of(finding.body), finding.key):
+            case.recognise(finding.key)
+            self._touched.add(case.id)
+        return case.find(finding.key) is not None
+
+    def _is_of_attempt(self, case: Case, finding: Finding) -> bool:
+        """A job is stopped as a whole, whatever attempts of several worlds it consists of."""
+        if case.attempt == finding.identity.attempt:
+            return True
+        if kind_of(finding.body) is not Kind.PLANNED_STOP or kind_of(case.primary) is not Kind.PLANNED_STOP:
+            return False
+        return case.resolved_at is None
+
+    def _hear(self, case: Case, finding: Finding) -> None:
+        """A finding that belongs to the case already has something new to say, or has ended."""
+        known = case.find(finding.key)
+        assert known is not None
+        self._touched.add(case.id)
+        if known.cleared and not finding.cleared:
+            case.ended = None
+        known.cleared = finding.cleared
+        known.time = finding.time_ns / 1e9
+        if not finding.cleared or finding.body.get("evidence"):
+            known.body = dict(finding.body)
+
+    def _place(self, finding: Finding, cases: list[Case]) -> Case:
+        """A finding not heard before joins the incident that explains it, or opens one."""
+        contribution = Contribution(
+            key=finding.key, cleared=False, consequence=False, time=finding.time_ns / 1e9, body=dict(finding.body)
+        )
+        for case in cases:
+            if not self._is_of_attempt(case, finding) or case.is_gone:
+                continue
+            relation = relate(case.primary, finding.body, case.resolved_at)
+            if relation is Relation.UNRELATED:
+                continue
+            # What turns up about the past of an incident that has ended does not open it again.
+            contribution.consequence = relation is Relation.CONSEQUENCE or case.resolved_at is not None
+            if relation is Relation.ORIGIN and not contribution.consequence:
+                for former in case.contributions:
+                    former.consequence = True
+            case.add(contribution)
+            self._touched.add(case.id)
+            return case
+        identity = finding.identity
+        case = Case(
+            id=incident_id(identity.job, identity.attempt, kind_of(finding.body), finding.key),
+            cluster=identity.cluster,
+            run=identity.run,
+            job=identity.job,
+            attempt=identity.attempt,
+            contributions=[contribution],
+            earlier_incidents=sum(1 for c in cases if suspect_ranks(c.primary) & suspect_ranks(finding.body)),
+        )
+        cases.append(case)
+        self._touched.add(case.id)
+        return case
+
+    def _merge(self, changed: Case, cases: list[Case]) -> None:
+        """Two incidents that turn out to be one: the later goes into the earlier."""
+        for other in cases:
+            if other is changed or other.attempt != changed.attempt or other.merged_into or changed.merged_into:
+                continue
+            if other.resolved_at is not None or changed.resolved_at is not None:
+                continue
+            if relate(other.primary, changed.primary, None) is not Relation.SAME_CAUSE:
+                continue
+            first, second = sorted((other, changed), key=cases.index)
+            for contribution in second.contributions:
+                first.add(contribution)
+            second.merged_into = first.id
+            self._touched |= {first.id, second.id}
+            return
+
+    def _follow_the_job(self, finding: Finding, cases: list[Case]) -> None:
+        """What a finding says of the job holds for all incidents of the job."""
+        now = (finding.body.get("job") or {}).get("now")
+        planned = finding.body["kind"] == Kind.PLANNED_STOP.value and not finding.cleared
+        for case in cases:
+            if case.is_gone:
+                continue
+            if case.attempt == finding.identity.attempt and now and now != case.job_now:
+                case.job_now = now
+                self._touched.add(case.id)
+            if case.resolved_at is not None or not is_blocking_incident(case):
+                continue
+            if planned:
+                case.ended = finding.time_ns / 1e9
+                self._touched.add(case.id)
+
+    def _publish(self, case: Case, finding: Finding | None) -> None:
+        """finding: what has changed it; None where nothing did but time."""
+        self._touched.add(case.id)
+        case.shared_ns = self._costs_of_led(case)
+        alone = compose_alone(case, self._failures.of(case.line))
+        self._note(case, alone)
+        document = complete_document(overlay(case, alone))
+        change = change_of(case, document)
+        if change is None:
+            return
+        document["revision"] = int(case.document.get("revision", 0)) + 1
+        document["change"] = change.value
+        case.document = document
+        self._failures.note(case.line, alone)
+        self._emit(TOPIC_INCIDENTS, case.id, Incident(document=case.document))
+        if kind_of(case.primary) in OF_PROGRAMS and not case.settles_ns:
+            case.settles_ns = self._stamp_ns + int(SETTLES_S * 1e9)
+            self._ctx.set_timer(f"{SETTLED}{case.id}", case.settles_ns)
+        if finding is not None and change in (Change.OPENED, Change.UPDATED, Change.REOPENED):
+            for request in wanted_evidence(case, finding, asks_for_files=self._asks_for_files):
+                self._emit(TOPIC_REQUESTS, request.identity.node, request)
+
+    def _emit(self, topic: str, key: str, payload: Incident | Event) -> None:
+        self._ctx.emit(Record(topic=topic, key=key, stamp_ns=self._stamp_ns, payload=payload))
+
+    def _save(self, job: str, cases: list[Case]) -> None:
+        for case in self._book.save(job, cases, self._touched, self._stamp_ns):
+            self._conditions.note_suspects(case)
+
+
+def _follow(case: Case, decisions: Decisions) -> None:
+    """What was decided over all jobs, for one of their incidents."""
+    id_ = case.id
+    if id_ in decisions.joint:
+        case.joint = decisions.joint[id_]
+    if id_ in decisions.over and case.joint is not None:
+        case.joint = {**case.joint, "resolved": decisions.over[id_]}
+    if id_ in decisions.into:
+        leader = decisions.into[id_]
+        case.merged_into, case.has_joined = leader or None, bool(leader)
+        case.joint = None if leader else case.joint
+    if id_ in decisions.charged:
+        case.charged_to = decisions.charged[id_]
+    elif case.merged_into is not None or case.joint is not None:
+        case.charged_to = None
+    if id_ in decisions.plans:
+        case.plan = decisions.plans[id_]
+    case.clock_note = decisions.notes.get(id_, case.clock_note)
+    if id_ in decisions.released or case.merged_into is not None or case.joint is not None:
+        case.hold = None

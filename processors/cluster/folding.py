@@ -1,0 +1,36 @@
+"""When jobs' accounts become sums: a week after a job was last heard of, whether it had incidents or not."""
+
+from __future__ import annotations
+
+from ..operator import Context
+from .accounting import Accounts
+from .case_book import KEPT_NS, CaseBook
+
+#: The timer at which it is asked which do, and how often.
+FOLD, FOLD_NS, _NEXT = "fold", 24 * 3_600_000_000_000, "next"
+#: Tables. The last one says whether that timer runs.
+_ACCOUNTS, _SUMS, _FOLDING = "accounts", "account_sums", "folding"
+
+
+def accounts_of(ctx: Context) -> Accounts:
+    return Accounts(ctx.state.table(_ACCOUNTS), ctx.state.table(_SUMS))
+
+
+def begin_folding(ctx: Context, stamp_ns: int) -> None:
+    """To be called when there is an account."""
+    folding = ctx.state.table(_FOLDING)
+    if folding.get(_NEXT) is None:
+        folding.put(_NEXT, b"")
+        ctx.set_timer(FOLD, stamp_ns + FOLD_NS)
+
+
+def fold(ctx: Context, book: CaseBook) -> None:
+    """Of jobs without incidents; those with some are folded when these are forgotten."""
+    accounts = accounts_of(ctx)
+    for job in accounts.unheard_since(ctx.now - KEPT_NS):
+        if not book.knows(job):
+            accounts.fold_job(job, ())
+    if accounts.are_there():
+        ctx.set_timer(FOLD, ctx.now + FOLD_NS)
+    else:
+        ctx.state.table(_FOLDING).delete(_NEXT)

@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from .clock import generator
 from .jobs import JobSpec
 from .mesh import Mesh
-from .topology import Topology
+from .topology import ClusterShape, Topology
+
+_USUAL_SPINES = ClusterShape(nodes=1).spines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +67,7 @@ def moved(
     if ground == TUNING:
         return topology, tuple(jobs)
     shape = topology.shape
-    if ground.spines:
+    if ground.spines and shape.spines == _USUAL_SPINES:  # else the scenario is about them
         shape = replace(shape, spines=ground.spines)
     jobs = tuple(replace(job, mesh=_mesh(job.mesh, ground)) for job in jobs)
     if ground.is_scattered:

@@ -19,6 +19,8 @@ from ..simulate.judge import CaptureBus, Judge
 from .simple_detector import SimpleDetector
 
 _END_S = 5.0
+#: Of the runs of each scenario, those in which the collectors do not watch that would tell of the fault.
+BLIND_SHARE = 0.35
 #: Of a run's memory: before its ranks are counted, and for each of them.
 _MEMORY_BYTES, _MEMORY_BYTES_PER_RANK = 2 << 30, 512 << 10
 
@@ -42,16 +44,20 @@ class Run(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """One run of a scenario. The seed says which ground it is on (``simulator.grounds``)."""
+    """One run of a scenario. The seed says which ground it is on (``simulator.grounds``).
+
+    is_plain: no harmless anomalies stand beside the fault, and every collector watches.
+    """
 
     scenario: str
     ranks: int
     seed: int
+    is_plain: bool = False
     keep: Path | None = None
 
     @property
     def name(self) -> str:
-        return f"{self.scenario}-{self.ranks}-{self.seed}"
+        return f"{self.scenario}-{self.ranks}-{self.seed}{'-plain' if self.is_plain else ''}"
 
     @property
     def seconds(self) -> float:
@@ -63,7 +69,8 @@ class Asked:
 
     def build(self) -> World:
         ground = ground_of(self.scenario, self.seed)
-        return SCENARIOS[self.scenario].build(self.ranks, self.seed, ground=ground)
+        scenario, blind_share = SCENARIOS[self.scenario], 0.0 if self.is_plain else BLIND_SHARE
+        return scenario.build(self.ranks, self.seed, ground=ground, company=not self.is_plain, blind_share=blind_share)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

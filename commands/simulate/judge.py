@@ -34,17 +34,20 @@ def encoded(sent: Sent) -> Iterable[bytes]:
 class Judge:
     """``take`` windows of a simulation; ``revisions`` and ``intervals`` hold what was concluded of them.
 
-    bus: where all of it is kept; default: nowhere. start_unix_ns: the simulation's.
+    bus: where all of it is kept; default: nowhere. start_unix_ns: the simulation's. state: the file of the operators'
+    state; None: in memory.
     """
 
-    def __init__(self, bus: SimulatedBus | None = None, *, start_unix_ns: int = START_UNIX_NS) -> None:
+    def __init__(
+        self, bus: SimulatedBus | None = None, *, start_unix_ns: int = START_UNIX_NS, state: Path | None = None
+    ) -> None:
         self._start_ns = start_unix_ns
         self._bus = bus or MemoryBus(ns=start_unix_ns)
         self.revisions: list[Mapping[str, Any]] = []
         self.intervals: list[Interval] = []
         self.runner = EmbeddedRunner(
             self._bus,
-            None,
+            state,
             make_operators(listens=True),
             self._deliver,
             live=True,

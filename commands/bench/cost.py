@@ -1,0 +1,203 @@
+"""What the operators cost at the reference load, by ranks: CPU seconds per second of life, and memory.
+
+One process simulates the agents, another judges what they send, with state on disk as a service has it. Only the second
+one is counted, and only from the moment that jobs make steps.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+
+from ...simulator.jobs import JobSpec
+from ...simulator.mesh import mesh_for
+from ...simulator.scoring.summary import Line, not_run
+from ...simulator.topology import ClusterShape, Topology
+from ...simulator.world import Sent, World
+from ..simulate.judge import Judge, encoded
+from .kept_runs import KeptRuns
+
+#: The curve of cost by ranks.
+RANKS = (1024, 4096, 16_384, 65_536, 131_072)
+LIVE_RANKS, REPLAYED_RANKS = 16_384, 131_072
+#: The jobs have begun their second step by then; so long it is measured.
+WARM_S, MEASURED_S = 16.0, 20.0
+#: An agent refuses member lists of more than 64 KiB: larger clusters hold several jobs.
+LARGEST_JOB = 65_536
+#: With more ranks than this the nodes' collectors are left out: to simulate their looks takes hours.
+MOST_SENSED = 16_384
+ASKED_MEMORY_BYTES = 4 << 30
+#: Cost per rank is called flat up to this exponent of the number of ranks.
+FLAT = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """load_s: seconds of life that were judged. cpu_s: of the judging process for them. pages: none is expected."""
+
+    ranks: int
+    load_s: float
+    cpu_s: float
+    memory_bytes: int
+    messages: int
+    pages: int
+
+    @property
+    def cores(self) -> float:
+        """So many are busy where time goes as in life."""
+        return self.cpu_s / self.load_s
+
+
+def cost_name(ranks: int) -> str:
+    return f"cost-{ranks}"
+
+
+def measure_cost(ranks: int, kept: KeptRuns) -> Cost:
+    """As kept, or measured now. Raises RuntimeError where the judging process ends, OSError where nothing is kept."""
+    before = kept_cost(ranks, kept)
+    if before is not None:
+        return before
+    cost = _measure(ranks)
+    kept.write(cost_name(ranks), asdict(cost))
+    words = f"{cost.cores:.2f} cores, {cost.memory_bytes / 2**30:.2f} GiB"
+    print(f"  cost of {ranks:,} ranks: {words}", file=sys.stderr, flush=True)
+    return cost
+
+
+def kept_cost(ranks: int, kept: KeptRuns) -> Cost | None:
+    found = kept.read(cost_name(ranks))
+    try:
+        return None if found is None else Cost(**found)
+    except TypeError:
+        return None
+
+
+def cost_lines(costs: Mapping[int, Cost]) -> list[Line]:
+    """costs: what was measured, by ranks."""
+    lines = [*_live(costs.get(LIVE_RANKS)), _replayed(costs.get(REPLAYED_RANKS))]
+    asked = f"exponent <= {FLAT:g} from {RANKS[0]:,} to {RANKS[-1]:,}"
+    if len(costs) < 2:
+        return [*lines, not_run("cost per rank is flat", asked, f"{len(costs)} of {len(RANKS)} sizes")]
+    known = sorted(costs)
+    slope = exponent({ranks: costs[ranks].cores / ranks for ranks in known})
+    curve = ", ".join(f"{ranks:,}: {1e6 * costs[ranks].cores / ranks:.0f}" for ranks in known)
+    whole = known[0] <= RANKS[0] and known[-1] >= RANKS[-1]
+    lines.append(
+        Line(
+            name="cost per rank is flat",
+            asked=asked,
+            measured=f"{slope:+.3f}; CPU us per rank and second: {curve}",
+            share=f"{len(set(known) & set(RANKS))} of {len(RANKS)} sizes",
+            ok=whole and slope <= FLAT,
+        )
+    )
+    return lines
+
+
+def exponent(cost_per_rank: Mapping[int, float]) -> float:
+    """Of the number of ranks, by least squares over logarithms."""
+    ranks = np.log([float(each) for each in cost_per_rank])
+    return float(np.polyfit(ranks, np.log(list(cost_per_rank.values())), 1)[0])
+
+
+def _live(cost: Cost | None) -> Iterator[Line]:
+    cores, memory = f"{LIVE_RANKS:,} ranks live: cores of the operators", f"{LIVE_RANKS:,} ranks live: memory"
+    if cost is None:
+        yield not_run(cores, "<= 1")
+        yield not_run(memory, "<= 4 GiB")
+        return
+    seen = f"{cost.load_s:g} s of load"
+    yield Line(name=cores, asked="<= 1", measured=f"{cost.cores:.2f}", share=seen, ok=cost.cores <= 1.0)
+    gibibytes = f"{cost.memory_bytes / 2**30:.2f} GiB"
+    is_small = cost.memory_bytes <= ASKED_MEMORY_BYTES
+    yield Line(name=memory, asked="<= 4 GiB", measured=gibibytes, share=seen, ok=is_small)
+
+
+def _replayed(cost: Cost | None) -> Line:
+    """One process judges all jobs; it has one of the two cores for the operators."""
+    name = f"{REPLAYED_RANKS:,} ranks ({REPLAYED_RANKS // LARGEST_JOB} jobs) replayed, times real time"
+    if cost is None:
+        return not_run(name, ">= 1 on 2 cores")
+    pace = 1.0 / cost.cores
+    seen = f"{cost.load_s:g} s of load, without collectors"
+    return Line(name=name, asked=">= 1 on 2 cores", measured=f"{pace:.2f}", share=seen, ok=pace >= 1.0)
+
+
+def _measure(ranks: int) -> Cost:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_judge, args=(theirs, ranks), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        for until_s, sent in _cluster(ranks).run(WARM_S + MEASURED_S):
+            ours.send((until_s, sent))
+        ours.send(None)
+        found = ours.recv()
+    except (EOFError, BrokenPipeError) as error:
+        process.join(5.0)
+        raise RuntimeError(f"{ranks} ranks: the judging process ended with {process.exitcode}") from error
+    finally:
+        process.kill()
+        ours.close()
+    assert isinstance(found, Cost)
+    return found
+
+
+def _cluster(ranks: int) -> World:
+    jobs = math.ceil(ranks / LARGEST_JOB)
+    nodes = ranks // 8 // jobs
+    specs = [
+        JobSpec(
+            name=f"job-{number}", mesh=mesh_for(8 * nodes), nodes=tuple(range(number * nodes, (number + 1) * nodes))
+        )
+        for number in range(jobs)
+    ]
+    topology = Topology(shape=ClusterShape(nodes=nodes * jobs))
+    return World(topology, specs, seed=1, senses=ranks <= MOST_SENSED)
+
+
+def _judge(told: Connection, ranks: int) -> None:
+    """In a process of its own: windows come, and at the end the cost goes back."""
+    cpu_s, messages = 0.0, 0
+    with tempfile.TemporaryDirectory(prefix="whichrank-cost-") as folder:
+        judge = Judge(state=Path(folder) / "state.sqlite")
+        while (window := told.recv()) is not None:
+            until_s, sent = window
+            values = _as_bytes(sent)  # what agents do, not what is measured
+            began_s = time.process_time()
+            judge.take(until_s, values)
+            if until_s > WARM_S:
+                cpu_s += time.process_time() - began_s
+                messages += len(values)
+        last = {str(document["id"]): document for document in judge.revisions}
+        judge.close()
+    told.send(
+        Cost(
+            ranks=ranks,
+            load_s=MEASURED_S,
+            cpu_s=cpu_s,
+            memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            messages=messages,
+            pages=sum(document["severity"] == "page" for document in last.values()),
+        )
+    )
+    told.close()
+
+
+def _as_bytes(sent: Sequence[Sent]) -> list[Sent]:
+    return [
+        Sent(at_s=message.at_s, topic=message.topic, key=message.key, node=message.node, value=value)
+        for message in sent
+        for value in encoded(message)
+    ]

@@ -146,10 +146,13 @@ scoreboard: setup ## labelled cases of public projects (../shared/corpora), scor
 bench: setup $(SETUP_OLDEST) ## each headline number of the README, measured here (QUICK=1: a look, not a result)
 	@$(BIN)/python -m benchmarks $(if $(QUICK),--quick)
 
+FAULTBENCH = $(or $(RESULTS),build/faultbench)
+
 .PHONY: faultbench
 faultbench: setup ## simulated faults of every kind: how often the cause is named, k of n (RANKS=64, RUNS=3, SEED=1, RESULTS=DIR)
-	@$(BIN)/whichrank bench $(if $(RANKS),--ranks $(RANKS)) $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) \
-	  $(if $(JOBS),--jobs $(JOBS)) $(if $(RESULTS),--results $(RESULTS))
+	@$(BIN)/whichrank bench --held-out --results $(FAULTBENCH) $(if $(RANKS),--ranks $(RANKS)) $(if $(RUNS),--runs $(RUNS)) \
+	  $(if $(SEED),--seed $(SEED)) $(if $(JOBS),--jobs $(JOBS)) >/dev/null || [ $$? -eq 1 ]
+	@$(BIN)/python -m benchmarks.faultbench --results $(FAULTBENCH) $(if $(RANKS),--ranks $(RANKS))
 
 .PHONY: tie
 tie: setup ## faults in real jobs and in simulated ones: the same finding, the same waits, k of n (REPEATS=1, SEED=1)

@@ -382,6 +382,14 @@ def bench_command(
     plain: Annotated[
         bool, typer.Option("--plain", help="no harmless anomalies beside faults, and no collector fails to watch")
     ] = False,
+    sound: Annotated[
+        str | None, typer.Option(metavar="LOAD", help="instead: days without a fault, at load reference or reduced")
+    ] = None,
+    gpu_days: Annotated[float, typer.Option(min=0.001, help="with --sound")] = 10.0,
+    cost: Annotated[
+        list[int] | None, typer.Option(metavar="RANKS", help="instead: what the operators cost; again for more")
+    ] = None,
+    accounting: Annotated[bool, typer.Option("--accounting", help="instead: the seconds, against the truth")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object on stdout")] = False,
 ) -> None:
     """Let every fault of the catalogue happen, and count how often it is told rightly.
@@ -391,8 +399,17 @@ def bench_command(
 
     Exit status: 0; 1 if something is SHORT; 2 for what cannot be run.
     """
+    from .bench import parts
     from .bench.command import Wanted, bench
 
+    if sound is not None:
+        raise typer.Exit(
+            parts.sound_days(sound, gpu_days=gpu_days, seed=seed, jobs=jobs, results=results, limit_s=limit)
+        )
+    if cost:
+        raise typer.Exit(parts.cost(cost, results=results))
+    if accounting:
+        raise typer.Exit(parts.accounting(results=results))
     wanted = Wanted(
         ranks=ranks,
         runs=runs,

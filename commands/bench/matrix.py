@@ -62,7 +62,10 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """A run, as it is kept. score: None where it could not be laid out. memory_bytes, wall_s: of its process."""
+    """A run, as it is kept. score: None where it could not be laid out. memory_bytes, wall_s: of its process.
+
+    truth: the faults, harmless ones too.
+    """
 
     asked: Asked
     score: RunScore | None
@@ -72,6 +75,7 @@ class Scored:
     rank_hours: float = 0.0
     memory_bytes: int = 0
     problem: str = ""
+    truth: Sequence[Mapping[str, Any]] = ()
 
     @classmethod
     def of_json(cls, asked: Asked, kept: Mapping[str, Any]) -> Scored:
@@ -89,6 +93,7 @@ class Scored:
             rank_hours=float(kept["rank_hours"]),
             memory_bytes=int(kept["memory_bytes"]),
             problem=str(kept["problem"]),
+            truth=tuple(kept["truth"]),
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -13,13 +14,15 @@ from rich.table import Table
 from ...simulator.scoring.summary import Line
 
 EXIT_SHORT, EXIT_USAGE = 1, 2
+#: In a file or a pipe.
+_WIDTH = 180
 
 
 def print_lines(lines: Sequence[Line], heading: str = "") -> None:
     table = Table(heading, "asked", "measured", "k of n", "", box=None, pad_edge=False)
     for line in lines:
         table.add_row(line.name, line.asked or "-", line.measured, line.share, line.verdict)
-    Console().print(table)
+    Console(width=None if sys.stdout.isatty() else _WIDTH).print(table)
 
 
 def in_short(lines: Sequence[Line]) -> str:

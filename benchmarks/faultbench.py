@@ -1,0 +1,73 @@
+"""``make faultbench``: everything that issue 7 asks to be shown, line by line: ok, SHORT or not run.
+
+``python -m benchmarks.faultbench --results DIR [--corpora DIR]``. Runs nothing that takes minutes: it reads what
+``whichrank bench --results DIR`` (matrices, ``--sound``, ``--cost``, ``--accounting``) and ``make tie`` have measured
+with the code as it is now. Exit status 1 where something is SHORT.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.simulator.tie.lines import tie_lines
+from whichrank.commands.bench.kept_lines import kept_lines
+from whichrank.commands.bench.kept_runs import KeptRuns, code_version
+from whichrank.commands.bench.must_show import must_show
+from whichrank.commands.bench.report import exit_code, in_short, print_lines
+from whichrank.commands.bench.straggler_trace import straggler_trace_lines
+from whichrank.simulator.scoring.summary import Line, not_run
+
+CORPORA = Path(__file__).resolve().parents[1] / ".." / "shared" / "corpora"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.faultbench", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("--ranks", type=int, default=64, help="of the small matrix")
+    parser.add_argument("--corpora", type=Path, default=CORPORA, help="labelled cases of public projects")
+    options = parser.parse_args(arguments)
+    version = code_version()
+    kept = KeptRuns(options.results, version)
+    sections = [
+        *must_show(kept, small_ranks=options.ranks),
+        ("accounting", kept_lines(kept, "accounting") or [_not_accounted()]),
+        ("a published trace of a slow job", _trace(options.corpora / "straggler-analysis")),
+        ("real jobs and simulated ones", _tie()),
+        ("malformed input", _malformed()),
+    ]
+    for heading, lines in sections:
+        print_lines(lines, heading)
+        print()
+    everything = [line for _, lines in sections for line in lines]
+    print(f"code {version}: {in_short(everything)}")
+    return exit_code(everything)
+
+
+def _trace(folder: Path) -> list[Line]:
+    if not folder.is_dir():
+        return [not_run("straggler trace ST", "S = 1.179, M_S = 1.219, last stage, no bad worker", "no such folder")]
+    return straggler_trace_lines(folder)
+
+
+def _tie() -> list[Line]:
+    lines = tie_lines()
+    if any(line.share not in ("0 of 0", "") for line in lines):
+        return lines
+    return [not_run("real and simulated: kinds of faults with the same finding", ">= 10", "make tie")]
+
+
+def _not_accounted() -> Line:
+    return not_run("accounting over >= 24 h", "unknown < 1 %, ETTR within 0.1 points", "whichrank bench --accounting")
+
+
+def _malformed() -> list[Line]:
+    return [not_run("malformed topology, unknown nodes, jobs without end, contradictory placement", "reported")]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,27 @@
+"""Lines that take minutes to measure, kept beside the runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ...simulator.scoring.summary import Line
+from .kept_runs import KeptRuns
+from .report import line_as_json, line_of_json
+
+
+def kept_lines(kept: KeptRuns, name: str) -> list[Line]:
+    """Empty: they were not measured by this code."""
+    found = kept.read(f"lines-{name}")
+    try:
+        return [] if found is None else [line_of_json(line) for line in found["lines"]]
+    except (KeyError, TypeError):
+        return []
+
+
+def measured_lines(kept: KeptRuns, name: str, measure: Callable[[], Sequence[Line]]) -> list[Line]:
+    """As kept, or measured now. Raises OSError where nothing can be kept, and whatever ``measure`` raises."""
+    lines = kept_lines(kept, name)
+    if not lines:
+        lines = list(measure())
+        kept.write(f"lines-{name}", {"lines": [line_as_json(line) for line in lines]})
+    return lines

@@ -65,9 +65,10 @@ def moved(
     if ground == TUNING:
         return topology, tuple(jobs)
     shape = topology.shape
-    if ground.spines:
-        shape = replace(shape, spines=ground.spines)
-    jobs = tuple(replace(job, mesh=_mesh(job.mesh, ground)) for job in jobs)
+    if not shape.has_static_routes:  # there, who sends how much over which spine is what the layout is about
+        if ground.spines:
+            shape = replace(shape, spines=ground.spines)
+        jobs = tuple(replace(job, mesh=_mesh(job.mesh, ground)) for job in jobs)
     if ground.is_scattered:
         jobs = tuple(replace(job, nodes=_scattered(job, seed)) for job in jobs)
     parts = shape.gpus_per_node // ground.gpus_per_node

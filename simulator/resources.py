@@ -96,7 +96,7 @@ PARAMETERS: tuple[Parameter, ...] = (
             Sort.UP,
             1.0,
             "",
-            "what is larger than a packet arrives through it; its link does not notice",
+            "what it sends arrives, if larger than a packet; its link does not notice",
         ),
     ),
     *_of(

@@ -347,9 +347,7 @@ class JobState:
         np.maximum.at(self.newest_step, ranks, steps)
 
     # --- steps ------------------------------------------------------------------------------------------------------
-    def add_steps(
-        self, times: StepTimes, pace_ns: np.ndarray, data_ns: np.ndarray, exchange_ns: np.ndarray
-    ) -> None:
+    def add_steps(self, times: StepTimes, pace_ns: np.ndarray, data_ns: np.ndarray, exchange_ns: np.ndarray) -> None:
         """Appends closed plain steps to the window; another set of ranks begins a new window.
 
         data_ns: what fetching data took on the median rank, by its host, which no device makes longer. exchange_ns:

@@ -12,9 +12,7 @@ from dataclasses import dataclass, replace
 from .clock import generator
 from .jobs import JobSpec
 from .mesh import Mesh
-from .topology import ClusterShape, Topology
-
-_USUAL_SPINES = ClusterShape(nodes=1).spines
+from .topology import Topology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +65,10 @@ def moved(
     if ground == TUNING:
         return topology, tuple(jobs)
     shape = topology.shape
-    if ground.spines and shape.spines == _USUAL_SPINES:  # else the scenario is about them
-        shape = replace(shape, spines=ground.spines)
-    jobs = tuple(replace(job, mesh=_mesh(job.mesh, ground)) for job in jobs)
+    if not shape.has_static_routes:  # there, who sends how much over which spine is what the layout is about
+        if ground.spines:
+            shape = replace(shape, spines=ground.spines)
+        jobs = tuple(replace(job, mesh=_mesh(job.mesh, ground)) for job in jobs)
     if ground.is_scattered:
         jobs = tuple(replace(job, nodes=_scattered(job, seed)) for job in jobs)
     parts = shape.gpus_per_node // ground.gpus_per_node
@@ -82,7 +81,7 @@ def moved(
             nodes_per_rack=shape.nodes_per_rack * parts,
         )
         jobs = tuple(_split(job, parts, ground.gpus_per_node) for job in jobs)
-    return replace(topology, shape=shape), jobs
+    return replace(topology, shape=shape), tuple(jobs)
 
 
 def _mesh(mesh: Mesh, ground: Ground) -> Mesh:

@@ -26,6 +26,7 @@ ONSET_S = 150.0
 #: What is left after a fault for it to show, and for the job to come back.
 AFTER_S = 75.0
 HEALTHY = "healthy"
+_SERVICE_AT_S = 60.0
 _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
 
 
@@ -152,7 +153,7 @@ def reading_jobs(ranks: int, recipe: Recipe) -> Layout:
 def starting_jobs(ranks: int, recipe: Recipe) -> Layout:
     """Four: the first two run, the others are launched while a service is away."""
     layout = four_jobs(ranks, recipe)
-    starts_s = (0.0, 10.0, ONSET_S + 10.0, ONSET_S + 25.0)
+    starts_s = (0.0, 10.0, _SERVICE_AT_S + 10.0, _SERVICE_AT_S + 25.0)
     return replace(
         layout, jobs=tuple(replace(job, start_s=at_s) for job, at_s in zip(layout.jobs, starts_s, strict=True))
     )
@@ -326,9 +327,12 @@ _AFTER_S = {"uniform_regression": 120.0, "port_half_rate": 120.0, "metadata_stor
             "requeued_again": 260.0, **dict.fromkeys(_HISTORIES, (ROUNDS - 1) * ROUND_S)}  # fmt: skip
 #: The same step must come once more after a restart.
 _AT_S = {"bad_batch": 60.0, "node_never_joins": 1.0, "requeued_again": 60.0, "one_spine": 330.0,
+         "service_away": _SERVICE_AT_S, "filesystem_full": 80.0, "quota_used_up": 80.0,
          **dict.fromkeys(_HISTORIES, ROUND_S)}  # fmt: skip
 #: Two at once, each in a job of its own: neither may explain the other.
 _PAIRS = (("process_killed", "never_enters"), ("gpu_off_the_bus", "process_stopped"), ("exception", "gpu_clock_locked"))
+#: Who looks is troubled as well, which changes nothing about the fault.
+_UNDER_OBSERVATION = (("ranks_relabelled", "process_killed"), ("kernel_lines_lost", "gpu_memory_error"))
 #: Beside what is wrong stands what looks so and is not.
 _IN_COMPANY = ("process_killed", "never_enters", "slow_gpu", "uniform_regression", "gpu_off_the_bus")
 _COMPANY = ("idle_port_flaps", "idle_clock_locked")
@@ -362,6 +366,11 @@ SCENARIOS: dict[str, Scenario] = {
         title: _together((name, *_COMPANY), title, one_job, apart=False)
         for name in _IN_COMPANY
         if (title := f"{name}+harmless")
+    },
+    **{
+        title: _together(pair, title, one_job, apart=False)
+        for pair in _UNDER_OBSERVATION
+        if (title := "+".join(reversed(pair)))
     },
     "process_killed+messages_repeat": _together(
         ("messages_repeat", "process_killed"), "process_killed+messages_repeat", one_job, apart=False

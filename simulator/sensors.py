@@ -26,7 +26,7 @@ from ..agents.node_reports import NodeReports
 from ..agents.priority import Priority
 from ..telemetry.records import Identity, Point
 from ..telemetry.vocabulary import EventName
-from .clock import ns
+from .clock import generator, ns
 from .encoded_points import RepeatedGate, RepeatedPoints
 from .fabric import PORT_BYTES_PER_S
 from .hardware import DriverWord, Hardware, KernelLine
@@ -344,8 +344,9 @@ class NodeSensors:
     def _read(self, lines: list[KernelLine], at_s: float) -> list[KernelLine]:
         """The kernel log, up to then. Returns the lines that are not written yet."""
         happenings: list[Happening] = []
+        lost = float(self._resources.of("agent", "lines_lost")[self.node])
         for line in lines:
-            if line.at_s <= at_s:
+            if line.at_s <= at_s and (not lost or generator(self.node, line.text).random() >= lost):
                 happenings += self._kernel(line.text, self._moment(line.at_s))
         if happenings:
             self._see("kernel_log", Collected(happenings=happenings))

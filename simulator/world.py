@@ -124,6 +124,7 @@ class World:
                 is_usable=partial(self._is_usable, spec.name),
                 begins=self._begin,
                 joins=partial(self.resources.of, "host", "joins"),
+                moves=partial(self.resources.of, "program", "moves", spec.name),
                 flush_s=window_s,
             )
             for spec in jobs

@@ -18,6 +18,7 @@ from .candidates import Scene, all_candidates, rules_that_fit
 from .history import Verdict, blame_of, corruption, lemons, preemptions, rollouts, same_place_again
 from .joint import joint_fields, verdict_of
 from .memory import Memory
+from .newcomers import begun_before, newcomers
 from .observers import blind_spots, clock_note
 from .plans import GRACE_S, Plan, plan_for, plan_of
 from .rules import the_rule
@@ -141,7 +142,8 @@ class Desk:
         self._count_blame(trouble)
         if is_new and trouble.severity == Severity.PAGE.value:
             memory.note_opening(now, trouble.job)
-        if len(memory.troubles) > 1 or memory.plans or any(node in memory.landscape.versions for node in trouble.nodes):
+        has_past = any(node in memory.landscape.versions for node in trouble.nodes)
+        if len(memory.troubles) > 1 or memory.plans or has_past or begun_before(memory, trouble):
             self._look_soon(now)
         elif trouble.held_until:
             self._look_soon(now, trouble.held_until - now)
@@ -239,7 +241,7 @@ class Desk:
         wider = [*(t for t in left if t.is_open), *(t for t in others if t.id not in known)]
         nodes = {node for t in news for node in t.nodes}
         verdicts: list[Verdict] = []
-        for look in (rollouts, corruption, lemons):
+        for look in (rollouts, corruption, lemons, newcomers):
             verdicts += look(memory, _without(wider, verdicts), nodes, now)
         return verdicts
 

@@ -379,6 +379,9 @@ def bench_command(
     held_out: Annotated[
         bool, typer.Option("--held-out", help="seeds, meshes and topologies that were not used for tuning")
     ] = False,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="no harmless anomalies beside faults, and no collector fails to watch")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object on stdout")] = False,
 ) -> None:
     """Let every fault of the catalogue happen, and count how often it is told rightly.
@@ -401,6 +404,7 @@ def bench_command(
         results=results,
         part=part,
         held_out=held_out,
+        plain=plain,
     )
     raise typer.Exit(bench(wanted, as_json=as_json))
 

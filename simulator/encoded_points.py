@@ -50,7 +50,7 @@ class _Look:
         begun = np.array([p.start_ns for p in points], "<i8")[self.order].view(np.uint8).reshape(-1, 8)
         has_start = self.starts >= 0
         request[self.starts[has_start, None] + _EIGHT] = begun[has_start]
-        return request.tobytes()
+        return bytes(request.tobytes())
 
 
 #: From a point's time to its value: eight bytes and a tag; and back to its start.

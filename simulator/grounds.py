@@ -81,7 +81,7 @@ def moved(
             nodes_per_rack=shape.nodes_per_rack * parts,
         )
         jobs = tuple(_split(job, parts, ground.gpus_per_node) for job in jobs)
-    return replace(topology, shape=shape), jobs
+    return replace(topology, shape=shape), tuple(jobs)
 
 
 def _mesh(mesh: Mesh, ground: Ground) -> Mesh:

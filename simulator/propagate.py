@@ -240,7 +240,7 @@ class _Run:
             self._swap(stage, place, np.flatnonzero(swaps[ranks]))
 
     def _swap(self, stage: int, place: int, who: NDArray[np.int64]) -> None:
-        """Who calls the next one first: what he comes to now is that one, and this one waits until it has ended."""
+        """Who calls the next one first (some, not all): that is what he comes to, and this waits until it has ended."""
         operations, (called, began, _) = self._stages[stage], self.times[stage]
         if operations[place].may_swap:
             self._came[stage] = called[place, who], began[place, who]

@@ -96,7 +96,7 @@ PARAMETERS: tuple[Parameter, ...] = (
             Sort.UP,
             1.0,
             "",
-            "what is larger than a packet arrives through it; its link does not notice",
+            "what it sends arrives, if larger than a packet; its link does not notice",
         ),
     ),
     *_of(
@@ -179,6 +179,7 @@ PARAMETERS: tuple[Parameter, ...] = (
             "of a rank's steps, in which its interpreter stands to clean up",
         ),
         ("space", Sort.UP, 1.0, "", "its quota of the shared file system has room"),
+        ("moves", Sort.PROBABILITY, 0.0, "", "1: its next launch brings its ranks to its nodes in another order"),
         ("granted", Sort.UP, 1.0, "", "the scheduler lets it have its nodes"),
     ),
     *_of(
@@ -188,6 +189,7 @@ PARAMETERS: tuple[Parameter, ...] = (
         ("loss", Sort.PROBABILITY, 0.0, "1", "of its messages that never arrive"),
         ("repeats", Sort.PROBABILITY, 0.0, "1", "of its messages that arrive twice"),
         ("delay_s", Sort.LATENCY, 0.0, "s", "by which its messages are late"),
+        ("lines_lost", Sort.PROBABILITY, 0.0, "1", "of its kernel's lines, overwritten before they are read"),
         ("gpu", Sort.UP, 1.0, "", "its GPU collector"),
         ("kernel_log", Sort.UP, 1.0, "", "its kernel log collector"),
         ("network", Sort.UP, 1.0, "", "its network collector"),

@@ -49,19 +49,20 @@ class RunningJob:
         is_usable: Callable[[int], bool],
         begins: Callable[[RunningJob], None],
         joins: Callable[[], NDArray[np.float64]],
+        moves: Callable[[], NDArray[np.float64]],
         flush_s: float,
     ) -> None:
         """clocks: by node of the cluster. is_usable: whether the scheduler finds nothing wrong with a node.
 
         begins: lets a new attempt meet what is down already. joins: by node of the cluster, whether what starts there
-        finds the others.
+        finds the others. moves: whether its next launch brings its ranks to its nodes in another order.
         """
         self.state = State.QUEUED
         self.attempt: Attempt | None = None
         self.granted = True
         self._seed, self._topology, self._conditions, self._says = seed, topology, conditions, says
         self._clocks, self._is_usable, self._begins, self._ledger = clocks, is_usable, begins, ledger
-        self._joins = joins
+        self._joins, self._moves = joins, moves
         self._flush_s = flush_s
         self._place(spec)
         self.starts_s = spec.start_s
@@ -180,7 +181,9 @@ class RunningJob:
 
     def _replace_nodes(self) -> bool:
         """Spare nodes for those that the scheduler would not use again. False: there are too few."""
-        if self.spec.launcher.moves and self._launches:  # another allocation: every rank on another node
+        if (
+            self.spec.launcher.moves or self._moves()[0]
+        ) and self._launches:  # another allocation: every rank on another node
             there = [*self.spec.nodes[1:], *self.spec.spares, self.spec.nodes[0]]
             count = len(self.spec.nodes)
             self._place(replace(self.spec, nodes=tuple(there[:count]), spares=tuple(there[count:])))

@@ -331,6 +331,8 @@ _AT_S = {"bad_batch": 60.0, "node_never_joins": 1.0, "requeued_again": 60.0, "on
          **dict.fromkeys(_HISTORIES, ROUND_S)}  # fmt: skip
 #: Two at once, each in a job of its own: neither may explain the other.
 _PAIRS = (("process_killed", "never_enters"), ("gpu_off_the_bus", "process_stopped"), ("exception", "gpu_clock_locked"))
+#: Who looks is troubled as well, which changes nothing about the fault.
+_UNDER_OBSERVATION = (("ranks_relabelled", "process_killed"), ("kernel_lines_lost", "gpu_memory_error"))
 #: Beside what is wrong stands what looks so and is not.
 _IN_COMPANY = ("process_killed", "never_enters", "slow_gpu", "uniform_regression", "gpu_off_the_bus")
 _COMPANY = ("idle_port_flaps", "idle_clock_locked")
@@ -364,6 +366,11 @@ SCENARIOS: dict[str, Scenario] = {
         title: _together((name, *_COMPANY), title, one_job, apart=False)
         for name in _IN_COMPANY
         if (title := f"{name}+harmless")
+    },
+    **{
+        title: _together(pair, title, one_job, apart=False)
+        for pair in _UNDER_OBSERVATION
+        if (title := "+".join(reversed(pair)))
     },
     "process_killed+messages_repeat": _together(
         ("messages_repeat", "process_killed"), "process_killed+messages_repeat", one_job, apart=False

@@ -26,7 +26,7 @@ from ..agents.node_reports import NodeReports
 from ..agents.priority import Priority
 from ..telemetry.records import Identity, Point
 from ..telemetry.vocabulary import EventName
-from .clock import ns
+from .clock import generator, ns
 from .encoded_points import RepeatedGate, RepeatedPoints
 from .fabric import PORT_BYTES_PER_S
 from .hardware import DriverWord, Hardware, KernelLine
@@ -98,8 +98,11 @@ class NodeSensors:
         offset_s: float,
         operations: Mapping[str, Callable[[], float]],
         room_bytes: Callable[[], float],
+        least_period_s: float = 0.0,
     ) -> None:
-        """operations: by kind, that the node has asked of the shared file system so far. room_bytes: left on it."""
+        """operations: by kind, that the node has asked of the shared file system so far. room_bytes: left on it.
+
+        least_period_s: no collector looks more often."""
         self.node, self.name = node, topology.node_name(node)
         self._topology, self._resources, self._heat, self._hardware = topology, resources, heat, hardware
         self._mono_ns, self._wall_ns = mono_ns, wall_ns
@@ -140,6 +143,7 @@ class NodeSensors:
             encode=encode,
             gate=RepeatedGate(encode),
         )
+        self._least_period_s = least_period_s
         self._due = {name: offset_s % period for name, period in PERIODS_S.items()}
         self._own_due_s = offset_s % _OWN_S
         self._slow_due_s = self._looked_s = self._waited_for_cores_s = 0.0
@@ -161,7 +165,7 @@ class NodeSensors:
             name, due_s = min(self._due.items(), key=lambda item: item[1])
             if due_s >= until_s:
                 break
-            self._due[name] = due_s + PERIODS_S[name]
+            self._due[name] = due_s + max(PERIODS_S[name], self._least_period_s)
             if not self._sees(name) or (name == "gpu" and self._driver_hangs_since_s < due_s):
                 continue
             if name == "kernel_log":
@@ -171,7 +175,7 @@ class NodeSensors:
         if lines and self._sees("kernel_log"):
             self._read(lines, until_s)  # its next look is in the next window; a storm of lines waits for nobody
         if self._own_due_s < until_s:
-            self._own_due_s += _OWN_S
+            self._own_due_s += max(_OWN_S, self._least_period_s)
             moment = self._moment(until_s)
             points = [
                 point
@@ -340,8 +344,9 @@ class NodeSensors:
     def _read(self, lines: list[KernelLine], at_s: float) -> list[KernelLine]:
         """The kernel log, up to then. Returns the lines that are not written yet."""
         happenings: list[Happening] = []
+        lost = float(self._resources.of("agent", "lines_lost")[self.node])
         for line in lines:
-            if line.at_s <= at_s:
+            if line.at_s <= at_s and (not lost or generator(self.node, line.text).random() >= lost):
                 happenings += self._kernel(line.text, self._moment(line.at_s))
         if happenings:
             self._see("kernel_log", Collected(happenings=happenings))

@@ -71,7 +71,7 @@ class World:
     ) -> None:
         """senses: whether nodes have collectors, or which of them; ranks are told of in any case.
 
-        window_s: so long is a window, and so often do agents flush.
+        window_s: so long is a window, and so often do agents flush, and their collectors look at most.
         start_unix_ns: the time by which its clocks go, where its messages go to somebody who lives now."""
         self.topology, self.seed, self._window_s = topology, seed, window_s
         self.resources = Resources(topology)
@@ -105,6 +105,7 @@ class World:
                 offset_s=float(offsets[node]),
                 operations={kind: partial(asked.item, node) for kind, asked in self._operations.items()},
                 room_bytes=partial(self.room.left, "room_bytes"),
+                least_period_s=window_s if window_s > FLUSH_S else 0.0,
             )
             for node in (range(nodes if senses else 0) if isinstance(senses, bool) else sorted(senses))
         ]
@@ -123,6 +124,7 @@ class World:
                 is_usable=partial(self._is_usable, spec.name),
                 begins=self._begin,
                 joins=partial(self.resources.of, "host", "joins"),
+                moves=partial(self.resources.of, "program", "moves", spec.name),
                 flush_s=window_s,
             )
             for spec in jobs

@@ -23,7 +23,8 @@ SCHEMA = 1
 class Wanted:
     """What is to be run. results: the folder where what was measured is kept; None: nowhere.
 
-    held_out: on seeds, meshes and topologies that were not used for tuning. jobs: so many runs at a time.
+    held_out: on seeds, meshes and topologies that were not used for tuning. jobs: so many runs at a time. plain: no
+    harmless anomalies beside faults, and no collector fails to watch.
     """
 
     ranks: int
@@ -36,6 +37,7 @@ class Wanted:
     results: Path | None = None
     part: str = "1/1"
     held_out: bool = False
+    plain: bool = False
 
     def matrix(self) -> Matrix:
         """Raises ValueError, in a line, for what there is not."""
@@ -45,7 +47,8 @@ class Wanted:
         if self.seed + self.runs > HELD_OUT_SEED:
             raise ValueError(f"seeds are below {HELD_OUT_SEED}")
         seed = self.seed + (HELD_OUT_SEED if self.held_out else 0)
-        return Matrix(names=names, ranks=self.ranks, runs=self.runs, seed=seed, part=_part(self.part))
+        part = _part(self.part)
+        return Matrix(names=names, ranks=self.ranks, runs=self.runs, seed=seed, part=part, is_plain=self.plain)
 
 
 def bench(wanted: Wanted, *, as_json: bool = False) -> int:

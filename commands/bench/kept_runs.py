@@ -80,7 +80,7 @@ def finite(value: Any) -> Any:
 
 
 def score_as_json(score: RunScore) -> Mapping[str, Any]:
-    return finite(asdict(score))
+    return dict(finite(asdict(score)))
 
 
 def score_of_json(kept: Mapping[str, Any]) -> RunScore:

@@ -25,19 +25,23 @@ _SAID = ("id", "state", "severity", "job", "kind", "scope", "confidence", "merge
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matrix:
-    """names: scenarios, each with the seeds seed to seed + runs - 1. part: (k, n), the k-th of n parts of all runs."""
+    """names: scenarios, each with the seeds seed to seed + runs - 1. part: (k, n), the k-th of n parts of all runs.
+
+    is_plain: faults stand alone, and everybody watches (``one_run.Asked``).
+    """
 
     names: Sequence[str]
     ranks: int
     runs: int
     seed: int
     part: tuple[int, int] = (1, 1)
+    is_plain: bool = False
 
     def __iter__(self) -> Iterator[Asked]:
         """Seed by seed, so that what was interrupted has met every scenario about as often."""
         which, parts = self.part
         everything = (
-            Asked(scenario=name, ranks=self.ranks, seed=seed)
+            Asked(scenario=name, ranks=self.ranks, seed=seed, is_plain=self.is_plain)
             for seed in range(self.seed, self.seed + self.runs)
             for name in self.names
         )
@@ -50,6 +54,7 @@ class Matrix:
 
     def about(self) -> str:
         kind = "held out from tuning" if self.seed >= HELD_OUT_SEED else "as used for tuning"
+        kind += ", plain" if self.is_plain else ""
         part = "" if self.part == (1, 1) else f", part {self.part[0]} of {self.part[1]}"
         seeds = f"seeds {self.seed} to {self.seed + self.runs - 1}"
         return f"{len(self.names)} scenarios at {self.ranks} ranks, {seeds}, {kind}{part}"
@@ -182,6 +187,7 @@ def _content(
         "problem": problem,
         "transient": measured.out_of_time,
         "truth": measured.truth.get("faults", []),
+        "is_plain": asked.is_plain,
         "said": [
             {name: document[name] for name in _SAID if name in document}
             | {"suspects": list(document.get("suspects", ()))[:3]}

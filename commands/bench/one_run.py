@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ...simulator.grounds import ground_of
 from ...simulator.scenarios import SCENARIOS
@@ -19,33 +19,58 @@ from ..simulate.judge import CaptureBus, Judge
 from .simple_detector import SimpleDetector
 
 _END_S = 5.0
+#: Of the runs of each scenario, those in which the collectors do not watch that would tell of the fault.
+BLIND_SHARE = 0.35
 #: Of a run's memory: before its ranks are counted, and for each of them.
 _MEMORY_BYTES, _MEMORY_BYTES_PER_RANK = 2 << 30, 512 << 10
 
 
+class Run(Protocol):
+    """What can be run. keep: the folder where what the detectors may read is kept; None: nowhere. seconds: of the
+    simulation. most_memory_bytes: more, and it ends as one that could not be scored."""
+
+    @property
+    def keep(self) -> Path | None: ...
+
+    @property
+    def seconds(self) -> float: ...
+
+    @property
+    def most_memory_bytes(self) -> int: ...
+
+    def build(self) -> World:
+        """Raises ValueError for what cannot be laid out."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """keep: the folder where what the detectors may read is kept; None: nowhere. The seed says which ground it is on
-    (``simulator.grounds``)."""
+    """One run of a scenario. The seed says which ground it is on (``simulator.grounds``).
+
+    is_plain: no harmless anomalies stand beside the fault, and every collector watches.
+    """
 
     scenario: str
     ranks: int
     seed: int
+    is_plain: bool = False
     keep: Path | None = None
 
     @property
     def name(self) -> str:
-        return f"{self.scenario}-{self.ranks}-{self.seed}"
+        return f"{self.scenario}-{self.ranks}-{self.seed}{'-plain' if self.is_plain else ''}"
+
+    @property
+    def seconds(self) -> float:
+        return 60.0 * SCENARIOS[self.scenario].minutes
 
     @property
     def most_memory_bytes(self) -> int:
-        """More, and the run ends as one that could not be scored."""
-        return _MEMORY_BYTES + self.ranks * _MEMORY_BYTES_PER_RANK
+        return most_memory_bytes(self.ranks)
 
     def build(self) -> World:
-        """Raises ValueError for what cannot be laid out."""
         ground = ground_of(self.scenario, self.seed)
-        return SCENARIOS[self.scenario].build(self.ranks, self.seed, ground=ground)
+        scenario, blind_share = SCENARIOS[self.scenario], 0.0 if self.is_plain else BLIND_SHARE
+        return scenario.build(self.ranks, self.seed, ground=ground, company=not self.is_plain, blind_share=blind_share)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,22 +91,25 @@ class Measured:
     problem: str = ""
 
 
-def truth_before(asked: Asked) -> Mapping[str, Any]:
+def most_memory_bytes(ranks: int) -> int:
+    return _MEMORY_BYTES + ranks * _MEMORY_BYTES_PER_RANK
+
+
+def truth_before(asked: Run) -> Mapping[str, Any]:
     """What will be true of the run, without having run it. Raises ValueError for what cannot be laid out."""
     return asked.build().ledger.as_json()
 
 
-def run(asked: Asked) -> Measured:
+def run(asked: Run) -> Measured:
     """In this process. Raises OSError where nothing can be kept."""
     began_s = time.monotonic()
-    scenario = SCENARIOS[asked.scenario]
     world = asked.build()
     bus = None
     if asked.keep is not None:
         bus = CaptureBus(RunDirectory(asked.keep).capture, start_unix_ns=world.start_unix_ns)
     judge = Judge(bus, start_unix_ns=world.start_unix_ns)
     simple = SimpleDetector(start_unix_ns=world.start_unix_ns)
-    seconds, cpu_s = 60.0 * scenario.minutes, 0.0
+    seconds, cpu_s = asked.seconds, 0.0
     for until_s, sent in world.run(seconds):
         since_s = time.process_time()
         judge.take(until_s, sent)
@@ -105,7 +133,7 @@ def run(asked: Asked) -> Measured:
     )
 
 
-def run_apart(asked: Asked, *, limit_s: float) -> Measured:
+def run_apart(asked: Run, *, limit_s: float) -> Measured:
     """As ``run``, for at most so long. Raises ValueError for what cannot be laid out."""
     truth = truth_before(asked)
     context = multiprocessing.get_context("spawn")
@@ -130,7 +158,7 @@ def run_apart(asked: Asked, *, limit_s: float) -> Measured:
     return measured
 
 
-def _work(asked: Asked, result: Connection) -> None:
+def _work(asked: Run, result: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (asked.most_memory_bytes,) * 2)
     try:
         result.send(run(asked))

@@ -17,6 +17,8 @@ from .words import phase_word
 
 #: A better cause may still replace the one that a crash was opened with.
 CRASH_REVISION_NS = 10_000_000_000
+#: By then the rows of the step whose numbers an error speaks of have come from all ranks.
+NUMBERS_TOLD_NS = 1_000_000_000
 _NUMBER_ERROR = re.compile(r"\b(nan|inf|infinite|finite|overflow)\b", re.IGNORECASE)
 
 
@@ -56,9 +58,14 @@ def judge_crash(job: JobState, now: int, ctx: Context, *, finished: bool = False
             replace_finding(job, ctx, now, finding, kind=kind, body=body)
         revise(job, ctx, now, finding)
     elif verdict is not None:
-        if verdict.cause is not None and _follows_from_numbers(job, verdict.cause):
-            revise_all(job, ctx, now)
-            return
+        if verdict.cause is not None and _speaks_of_numbers(verdict.cause):
+            told_ns = verdict.cause.arrived_ns + NUMBERS_TOLD_NS
+            if job.has_kind(Kind.NUMERIC_ALL) or job.has_kind(Kind.NUMERIC_FIRST_RANK):
+                revise_all(job, ctx, now)
+                return
+            if now < told_ns and not finished:
+                job.schedule(told_ns)
+                return
         aborted = verdict.cause is None or role_hint(verdict.cause) in ("abort", "victim")
         if aborted and verdict.sort in ("died", "victims") and judge_timed_out(job, now, ctx):
             return
@@ -98,7 +105,6 @@ def _leaving(job: JobState, now: int) -> list[Ending]:
     return found
 
 
-def _follows_from_numbers(job: JobState, cause: Ending) -> bool:
-    """A guard that raises because of a NaN that has been reported is a consequence."""
-    reported = job.has_kind(Kind.NUMERIC_ALL) or job.has_kind(Kind.NUMERIC_FIRST_RANK)
-    return reported and cause.sort == "exception" and bool(_NUMBER_ERROR.search(f"{cause.type} {cause.message}"))
+def _speaks_of_numbers(cause: Ending) -> bool:
+    """A guard that raises because of a NaN is a consequence of it, and only tells it first."""
+    return cause.sort == "exception" and bool(_NUMBER_ERROR.search(f"{cause.type} {cause.message}"))

@@ -115,7 +115,7 @@ def find_explosion(numbers: Numbers) -> BadNumber | None:
         with np.errstate(divide="ignore"):
             losses = np.log(np.abs(numbers.losses))
         fed = np.isfinite(losses).all(axis=0)
-        fed[fed] = _far_above(losses[:, fed])[first:].all(axis=0)
+        fed[fed] = _far_above(losses[:, fed])[first]  # the weights bear it on, a bad batch is read once
         if fed.any() and not fed.all():
             what, source, began = "loss", losses, fed
     rise = (source - median(source, axis=0))[first:, began]

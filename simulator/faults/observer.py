@@ -32,8 +32,22 @@ def clock_turned_back(site: Site, kind: FaultKind) -> Planned:
     return Planned(changes=(change,), truth=site.truth(kind, "node", ("telemetry_fault",), job=""))
 
 
+def ranks_relabelled(site: Site, kind: FaultKind) -> Planned:
+    """After the next restart its ranks are on other nodes: what is known of a rank is not known of its node."""
+    change = Change(at_s=site.at_s, family="program", name="moves", value=1.0, job=site.job.name)
+    return Planned(changes=(change,), truth=site.truth(kind, "job", (), job=""))
+
+
+def kernel_lines_lost(site: Site, kind: FaultKind) -> Planned:
+    """Kernels write more than their logs hold: seven of ten lines are overwritten before anybody has read them."""
+    change = Change(at_s=0.0, family="agent", name="lines_lost", value=0.7)
+    return Planned(changes=(change,), truth=site.truth(kind, "cluster", (), job=""))
+
+
 KINDS = (
     FaultKind("agent_dies", "O1", "one node's agent dies; its ranks train on", agent_dies),
     FaultKind("messages_lost", "O2", "for 30 s no message of any agent arrives", messages_lost),
     FaultKind("clock_turned_back", "O3", "one node's wall clock is set back by some seconds", clock_turned_back),
+    FaultKind("ranks_relabelled", "O5", "after the next restart the ranks are on other nodes", ranks_relabelled),
+    FaultKind("kernel_lines_lost", "O6", "seven of ten kernel lines are lost before they are read", kernel_lines_lost),
 )

@@ -5,9 +5,6 @@ from __future__ import annotations
 from ..resources import Change
 from .fault import FaultKind, Planned, Site
 
-#: All ranks are slower together, or one pauses after the other: nobody is to blame.
-_TOGETHER = ("slow_together", "wandering")
-
 
 def _of_program(site: Site, name: str, value: float) -> tuple[Change, ...]:
     return (Change(at_s=site.at_s, family="program", name=name, value=value, job=site.job.name),)
@@ -66,12 +63,14 @@ def long_evaluation(site: Site, kind: FaultKind) -> Planned:
 
 def pauses(site: Site, kind: FaultKind) -> Planned:
     """The interpreter of a random rank cleans up in nearly every step, and all others wait for it."""
-    return Planned(changes=_of_program(site, "pauses", 0.06), truth=site.truth(kind, "application", _TOGETHER))
+    # Pauses that wander name nobody, and silence is right (docs/verdicts.md): nothing is asked but that nobody pages.
+    return Planned(changes=_of_program(site, "pauses", 0.06), truth=site.truth(kind, "application", (), job=""))
 
 
 def uneven_lengths(site: Site, kind: FaultKind) -> Planned:
     """Texts are packed without regard to their lengths: another rank has most to do in each step."""
-    return Planned(changes=_of_program(site, "spread", 0.15), truth=site.truth(kind, "application", _TOGETHER))
+    truth = site.truth(kind, "application", ("slow_together", "wandering"))
+    return Planned(changes=_of_program(site, "spread", 0.15), truth=truth)
 
 
 def heavy_stage(site: Site, kind: FaultKind) -> Planned:

@@ -29,7 +29,9 @@ def black_hole(site: Site, kind: FaultKind) -> Planned:
     """One port loses what is larger than a packet: its link is up, and a ping passes."""
     rank = site.any_rank()
     change = Change(at_s=site.at_s, family="port", name="carries", value=0.0, places=(site.gpu(rank),))
-    truth = site.of_rank(kind, "link", ("collective_stalled",), rank)
+    truth = site.of_rank(
+        kind, "link", ("collective_stalled",), rank, condition="port_loses_packets", told_by=("network",)
+    )
     return Planned(changes=(change,), truth=truth)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from whichrank.instrumentation.fatal_signals import watch_fatal_signals
 from whichrank.instrumentation.ring_writer import RingWriter
 from whichrank.telemetry.ring_layout import DEFINITION_ATTEMPT
-from whichrank.telemetry.vocabulary import HookState, Level
+from whichrank.telemetry.vocabulary import EventKind, HookState, Level
 
 
 def answer_when_it_stands(main_thread: int) -> None:
@@ -83,6 +83,8 @@ def main() -> None:
                 writer.complete(group, writer.enqueue(group, 1, 4096, 6, -1, 0), 0, 0)
         elif word == "token":
             writer.define(DEFINITION_ATTEMPT, 0, {"token": rest[0]})
+        elif word == "checkpoint":
+            writer.append_event(EventKind.CHECKPOINT, value=int(rest[0], 16), extra=int(rest[1]))
         elif word == "enter":
             answer = writer.enqueue(group, 1, 4096, 6, -1, 0)
         elif word == "leave":

@@ -85,6 +85,26 @@ def test_everything_a_rank_did_arrives_in_order(start_rank: Start, watch: Watch)
     assert not watched.agent.health.drops
 
 
+def test_which_checkpoint_was_written_and_read_is_told_by_the_first_rank_of_a_node(
+    start_rank: Start, watch: Watch
+) -> None:
+    ranks = [start_rank(0), start_rank(1)]
+    watched = watch()
+    watched.run_until(lambda: len(watched.events(EventName.RANK_STARTED)) == 2)
+    for rank in ranks:
+        rank.say("step 2.5")
+        rank.say(f"checkpoint 7fffffffffffff03 {L.CHECKPOINT_WRITTEN}")
+        rank.say(f"checkpoint 2a {L.CHECKPOINT_READ}")
+        rank.say("exit 0 1", answers=False)
+    watched.run_until(lambda: len(watched.events(EventName.RANK_EXIT)) == 2)
+    told = watched.events(EventName.RANK_CHECKPOINT)
+    assert {event.identity.rank for event in told} == {0}
+    assert [event.attributes for event in told] == [
+        {"checkpoint": "7fffffffffffff03", "read": False, "step": 1},
+        {"checkpoint": "000000000000002a", "read": True, "step": 1},
+    ]
+
+
 def test_death_is_told_at_once_after_everybodys_last_events(start_rank: Start, watch: Watch) -> None:
     ranks = [start_rank(0), start_rank(1)]
     watched = watch()

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import math
+import os
 import sys
 import time
 import warnings
@@ -26,6 +28,7 @@ from torch.optim import optimizer as optimizer_module
 import whichrank
 from tests.instrumentation.ring_contents import RingContents, read_rings
 from whichrank.instrumentation import api
+from whichrank.instrumentation.checkpoint_identity import checkpoint_number
 from whichrank.instrumentation.hooks import joining
 from whichrank.instrumentation.steps import StepCounter
 from whichrank.telemetry.vocabulary import EventKind, ExitState, HookState, StepFlag
@@ -235,6 +238,38 @@ def test_checkpoint_and_restore(recording: Recording, world: None) -> None:
     dcp.load({"a": torch.zeros(1)}, checkpoint_id=recording.directory / "dcp", no_dist=True)
     phases = [phase for phase in recording.ring.phases() if phase != "init"]
     assert phases == ["checkpoint", "restore", "checkpoint", "restore"]
+
+
+def test_which_checkpoint_was_written_or_read_is_told_by_its_place(recording: Recording, world: None) -> None:
+    """The same number for the same place, however it is named; none for what has no place; nothing for what failed."""
+    file, folder = recording.directory / "checkpoint", recording.directory / "dcp"
+    torch.save({"a": torch.zeros(1)}, file)
+    torch.save({}, io.BytesIO())
+    with open(recording.directory / "sub.pt", "wb") as stream:
+        torch.save({}, stream)
+    torch.load(f=os.path.relpath(file))
+    with pytest.raises(FileNotFoundError):
+        torch.load(recording.directory / "nothing")
+    dcp.save({"a": torch.zeros(1)}, checkpoint_id=folder, no_dist=True)
+    dcp.load({"a": torch.zeros(1)}, checkpoint_id=str(folder), no_dist=True)
+    told = [(each.value, each.extra) for each in recording.ring.events if each.kind is EventKind.CHECKPOINT]
+    numbers = [number for number, _ in told]
+    assert [what for _, what in told] == [1, 1, 2, 1, 2]
+    assert numbers[0] == numbers[2] == checkpoint_number(file)
+    assert numbers[1] == checkpoint_number(recording.directory / "sub.pt")
+    assert numbers[3] == numbers[4] == checkpoint_number(folder)
+    assert len(set(numbers)) == 3
+    assert all(0 < number < 1 << 63 for number in numbers)
+
+
+@pytest.mark.parametrize("place", [None, 3, io.BytesIO(), object(), b"bytes", "\0"])
+def test_what_is_no_place_has_no_number(place: object) -> None:
+    assert checkpoint_number(place) == 0
+
+
+def test_a_url_is_no_path_of_this_node() -> None:
+    assert checkpoint_number("s3://bucket/../step-3") != checkpoint_number("s3://step-3")
+    assert checkpoint_number("s3://bucket/step-3") == checkpoint_number("s3://bucket/step-3")
 
 
 def test_a_skipped_update(recording: Recording) -> None:

@@ -1,4 +1,4 @@
-"""Faults between jobs through the real operators: what they tell is what the fault says of itself, and no node is blamed.
+"""Faults between jobs through the real operators: they tell what the fault says of itself, and no node is blamed.
 
 Histories of many jobs take a while each.
 """

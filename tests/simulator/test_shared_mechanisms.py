@@ -179,7 +179,7 @@ def test_a_weak_node_fails_its_jobs_in_several_words_and_no_other() -> None:
     ends = events_of(world, 150.0, EventName.RANK_EXIT)
     assert {event.identity.job for event in ends} == {"on-it"}
     assert {event.identity.node for event in ends} == {world.topology.node_name(0)}
-    firsts = {}
+    firsts: dict[str, tuple[object, object]] = {}
     for event in sorted(ends, key=lambda event: event.time_ns):
         firsts.setdefault(event.identity.attempt, (event.attributes["signal"], event.attributes["exception"]))
     assert len(firsts) >= 3

@@ -59,7 +59,7 @@ def _may_be_larger(memory: Memory, trouble: Trouble) -> bool:
     if any(not values.isdisjoint(memory.landscape.counts(other)) for other in others):
         return True
     hit = [set(memory.landscape.values_of(node)) for node in trouble.nodes]
-    return len(hit) > 1 and bool(values & set.intersection(*hit))
+    return len(hit) > 1 and bool(values & hit[0].intersection(*hit[1:]))
 
 
 def _of_nodes(memory: Memory, nodes: Iterable[str]) -> set[Value]:

@@ -1,0 +1,199 @@
+"""Who is woken while nothing is wrong: days without a fault, in chunks of a seed each, kept and resumed."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...simulator.grounds import HELD_OUT_SEED
+from ...simulator.scoring.run_score import score_run
+from ...simulator.scoring.statistics import poisson_upper, share_of
+from ...simulator.scoring.summary import Line, not_run
+from ...simulator.sound_days import REDUCED, REFERENCE, Mode, sound_world
+from ...simulator.world import World
+from .kept_runs import KeptRuns
+from .one_run import most_memory_bytes, run_apart
+
+SCHEMA = 1
+_DAY_S = 86_400.0
+_MOST_CHUNKS = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """ranks, hours: of a chunk. asked_gpu_days: what issue 7 wants to see."""
+
+    mode: Mode
+    ranks: int
+    hours: float
+    asked_gpu_days: float
+    words: str
+
+    @property
+    def chunk_gpu_days(self) -> float:
+        return self.ranks * self.hours / 24.0
+
+
+LOADS = {
+    "reference": Load(mode=REFERENCE, ranks=64, hours=1.0, asked_gpu_days=500.0, words="2-s steps, all records"),
+    "reduced": Load(mode=REDUCED, ranks=1024, hours=24.0, asked_gpu_days=300_000.0, words="20-s steps, step rows only"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """One job for some hours (``one_run.Run``)."""
+
+    load: Load
+    seed: int
+    keep: Path | None = None
+
+    @property
+    def name(self) -> str:
+        return f"sound-{self.load.mode.name}-{self.load.ranks}-{self.load.hours:g}h-{self.seed}"
+
+    @property
+    def seconds(self) -> float:
+        return 3600.0 * self.load.hours
+
+    @property
+    def most_memory_bytes(self) -> int:
+        return most_memory_bytes(self.load.ranks)
+
+    def build(self) -> World:
+        return sound_world(self.load.mode, self.load.ranks, self.seed, self.seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sound:
+    """What came of a chunk. steps: of all its ranks. said: kinds of all incidents, pages first."""
+
+    gpu_days: float
+    pages: int
+    rank_steps: int
+    wall_s: float
+    said: tuple[str, ...] = ()
+    problem: str = ""
+
+    @classmethod
+    def of_json(cls, kept: Mapping[str, Any]) -> Sound:
+        """Raises KeyError, TypeError or ValueError for something else."""
+        if kept["schema"] != SCHEMA:
+            raise ValueError("another schema")
+        return cls(
+            gpu_days=float(kept["gpu_days"]),
+            pages=int(kept["pages"]),
+            rank_steps=int(kept["rank_steps"]),
+            wall_s=float(kept["wall_s"]),
+            said=tuple(kept["said"]),
+            problem=str(kept["problem"]),
+        )
+
+
+def watch_sound_days(
+    load: Load, kept: KeptRuns, *, gpu_days: float, seed: int = 0, jobs: int = 1, limit_s: float = 7200.0
+) -> list[Sound]:
+    """As many chunks as make so many GPU-days, on held-out seeds and grounds. Raises OSError: nothing can be kept."""
+    count = min(math.ceil(gpu_days / load.chunk_gpu_days), _MOST_CHUNKS)
+    chunks = [Chunk(load=load, seed=HELD_OUT_SEED + seed + number) for number in range(count)]
+
+    def one(chunk: Chunk) -> Sound:
+        before = _kept(kept, chunk)
+        if before is not None:
+            return before
+        content = _watch(chunk, limit_s)
+        if not content["transient"]:
+            kept.write(chunk.name, content)
+        sound = Sound.of_json(content)
+        words = sound.problem or f"{sound.pages} pages in {sound.gpu_days:.2f} GPU-days; {', '.join(sound.said)}"
+        print(f"  {chunk.name}: {words} [{sound.wall_s:.0f} s]", file=sys.stderr, flush=True)
+        return sound
+
+    with ThreadPoolExecutor(jobs) as pool:
+        futures = [pool.submit(one, chunk) for chunk in chunks]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def kept_sound_days(load: Load, kept: KeptRuns) -> list[Sound]:
+    """All chunks of this load that were run before."""
+    prefix = f"sound-{load.mode.name}-{load.ranks}-{load.hours:g}h-"
+    seeds = (int(name.removeprefix(prefix)) for name in kept.names(f"{prefix}*"))
+    found = (_kept(kept, Chunk(load=load, seed=seed)) for seed in seeds)
+    return [sound for sound in found if sound is not None]
+
+
+def sound_lines(load: Load, found: Sequence[Sound]) -> list[Line]:
+    """Pages, and how long nobody was woken; SHORT where a page came, or the time is less than what is asked."""
+    name = f"pages without a fault, {load.mode.name} load ({load.words})"
+    asked = f"0 in >= {load.asked_gpu_days:,.0f} GPU-days"
+    scored = [sound for sound in found if not sound.problem]
+    if not scored:
+        return [not_run(name, asked)]
+    pages, days = sum(sound.pages for sound in scored), math.fsum(sound.gpu_days for sound in scored)
+    steps, wall_s = sum(sound.rank_steps for sound in scored), math.fsum(sound.wall_s for sound in scored)
+    bound = poisson_upper(pages) / days * 1000.0
+    silent = share_of([not sound.pages for sound in scored])
+    lines = [
+        Line(
+            name=name,
+            asked=asked,
+            measured=f"{pages} in {days:,.1f} GPU-days; at most {bound:,.3g} per 1,000 GPU-days (95 %)",
+            share=f"{silent.k} of {silent.n} chunks silent",
+            ok=not pages and days >= load.asked_gpu_days,
+        ),
+        Line(
+            name=f"{load.mode.name} load: ranks x steps per second of a process",
+            asked="",
+            measured=f"{steps / wall_s:,.0f}",
+            share=f"{steps:,} in {wall_s / 3600.0:.2f} h",
+        ),
+    ]
+    if problems := [sound.problem for sound in found if sound.problem]:
+        words = f"{len(problems)}: {problems[0]}"
+        lines.append(
+            Line(name=f"{load.mode.name} load: chunks that failed", asked="0", measured=words, share="", ok=False)
+        )
+    return lines
+
+
+def _kept(kept: KeptRuns, chunk: Chunk) -> Sound | None:
+    content = kept.read(chunk.name)
+    try:
+        return None if content is None else Sound.of_json(content)
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _watch(chunk: Chunk, limit_s: float) -> dict[str, Any]:
+    measured = run_apart(chunk, limit_s=limit_s)
+    content: dict[str, Any] = {
+        "schema": SCHEMA,
+        "gpu_days": 0.0,
+        "pages": 0,
+        "rank_steps": 0,
+        "wall_s": measured.wall_s,
+        "said": [],
+        "problem": measured.problem,
+        "transient": measured.out_of_time,
+    }
+    if measured.problem:
+        return content
+    score = score_run(measured.truth, measured.revisions)
+    last = {str(document["id"]): document for document in measured.revisions}
+    paged = sorted(last.values(), key=lambda document: document["severity"] != "page")
+    steps = sum(int(span["bucket"] in ("productive", "rework")) for span in measured.truth["spans"])
+    return content | {
+        "gpu_days": score.gpu_days,
+        "pages": score.pages,
+        "rank_steps": steps * chunk.load.ranks,
+        "said": [f"{each['kind']} ({each['severity']})" for each in paged],
+    }

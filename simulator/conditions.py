@@ -29,10 +29,12 @@ def conditions_of(
     resources: Resources,
     heat: Heat,
     storage: StorageState,
+    read_s: float,
     save_s: float,
     rates: Mapping[str, Floats],
 ) -> Conditions:
-    """step: of the attempt. save_s: that a rank needs for its part of a checkpoint, on a sound node.
+    """step: of the attempt. read_s, save_s: that a rank needs for its batch and its part of a checkpoint, on a sound
+    node.
 
     rates: bytes per second that each rank's group gets, by dimension.
     """
@@ -56,7 +58,7 @@ def conditions_of(
     fetch_s = recipe.input_s / np.maximum(cpu * loader, 1e-3)
     ops = program("metadata_ops")
     fetch_s = fetch_s + ops / min(max(ops, 1.0), IN_FLIGHT) * storage.metadata_s
-    fetch_s = fetch_s + recipe.input_bytes / storage.bytes_per_s
+    fetch_s = fetch_s + read_s
     lanes = np.maximum(resources.of("gpu", "lanes")[gpus], 1e-3)
     writes = np.maximum(resources.of("host", "writes")[nodes], 1e-3)
     evaluates = np.ones(gpus.size)

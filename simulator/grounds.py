@@ -64,7 +64,7 @@ def moved(
     """The same cluster and jobs on another ground. ``TUNING`` changes nothing."""
     if ground == TUNING:
         return topology, tuple(jobs)
-    shape = topology.shape
+    shape, jobs = topology.shape, tuple(jobs)
     if not shape.has_static_routes:  # there, who sends how much over which spine is what the layout is about
         if ground.spines:
             shape = replace(shape, spines=ground.spines)

@@ -69,3 +69,11 @@ def storage_state(demands: Iterable[Demand], resources: Resources, gpus: int) ->
         save_bytes_per_s=total * WRITES_IN_FLIGHT / waiting if savers else alone,
         utilisation=utilisation,
     )
+
+
+def read_s(nbytes: float, now: StorageState, quiet: StorageState, busy_s: float) -> float:
+    """What a client needs to read so much. busy_s: how long those who save now go on; after them all is ``quiet``."""
+    in_time = now.bytes_per_s * busy_s
+    if nbytes <= in_time:
+        return nbytes / now.bytes_per_s
+    return busy_s + (nbytes - in_time) / quiet.bytes_per_s

@@ -33,8 +33,8 @@ from .room import Room
 from .running_job import RunningJob
 from .sensors import NodeSensors, RankHere
 from .services import ask_services
-from .steps import Conditions, saving_ranks
-from .storage import TRANSFER_BYTES, Demand, StorageState, storage_state
+from .steps import Conditions, saves_of, saving_ranks
+from .storage import TRANSFER_BYTES, Demand, StorageState, read_s, storage_state
 from .topology import Topology
 
 #: Of the shared file system, that a node's client counts.
@@ -277,20 +277,32 @@ class World:
             resources=self.resources,
             heat=self.heat,
             storage=storage,
+            read_s=read_s(job.spec.recipe.input_bytes, storage, self._storage(quiet=True), self._busy_s(name)),
             save_s=self._save_bytes(job) / saving.save_bytes_per_s,
             rates=self._group_rates()[name],
         )
 
     def _group_rates(self) -> dict[str, dict[str, NDArray[np.float64]]]:
         running = {job.spec.name: job.flows for job in self.jobs if job.is_running}
-        key = (self.resources.version, tuple(running))
+        sending = {job.spec.name for job in self.jobs if job.attempt and job.attempt.first_step_s <= self.now_s}
+        key = (self.resources.version, tuple(running), frozenset(sending))
         if self._rates[0] != key:
-            traffic = dict.fromkeys(running, _TRAFFIC)
+            traffic = {name: _TRAFFIC if name in sending else 0.0 for name in running}
             self._rates = key, group_rates(running, self.resources, self.topology, traffic)
         return self._rates[1]
 
-    def _storage(self, *, but: str = "", savers: int = 0) -> StorageState:
-        """As it is now. but, savers: this job's ranks that save are so many, whatever they do now."""
+    def _busy_s(self, but: str) -> float:
+        """How long those of other jobs that save now go on."""
+        ends_s = []
+        for job in self.jobs:
+            for live in job.attempt.steps.live if job.attempt and job.spec.name != but else ():
+                saving = saving_ranks([live], self.now_s)
+                if saving.any():
+                    ends_s.append(float(saves_of(live)[1][saving].max()))
+        return max(0.0, max(ends_s, default=0.0) - self.now_s)
+
+    def _storage(self, *, but: str = "", savers: int = 0, quiet: bool = False) -> StorageState:
+        """As it is now. but, savers: this job's ranks that save are so many, whatever they do now. quiet: none saves."""
         demands = [
             Demand(
                 clients=job.spec.mesh.world_size,
@@ -298,7 +310,7 @@ class World:
                 background_ops=float(self.resources.of("program", "background_ops", job.spec.name)[0]),
                 step_s=job.spec.recipe.step_s,
                 bytes_per_s=job.spec.recipe.input_bytes / job.spec.recipe.step_s,
-                savers=savers if job.spec.name == but else _savers(job, self.now_s),
+                savers=0 if quiet else savers if job.spec.name == but else _savers(job, self.now_s),
             )
             for job in self.jobs
             if job.is_running

@@ -28,6 +28,7 @@ from .numeric import (
 )
 from .pace import find_pace_change, is_back_to_pace, is_in_steps, with_parts
 from .saves import find_slow_writer, is_still_slow_writer
+from .stalls import are_over, find_recurring_stalls
 from .state import JobState
 from .straggler import Found, Straggler, find_straggler, is_still_slow
 
@@ -185,7 +186,10 @@ def _judge_pace(job: JobState, now: int, ctx: Context) -> None:
     steps, begins, pace = job.pace[:, 0], job.pace[:, 1], job.pace[:, 2]
     reported = job.of_kind(Kind.SLOW_TOGETHER)
     for finding in reported:
-        if is_back_to_pace(pace, finding.detail["before_ns"], finding.detail["after_ns"]):
+        if "pause_steps" in finding.detail:
+            if are_over(pace, job.pace[:, 4], finding.detail["pause_steps"]):
+                clear_finding(job, ctx, now, finding, "no step has waited for its data any more")
+        elif is_back_to_pace(pace, finding.detail["before_ns"], finding.detail["after_ns"]):
             clear_finding(job, ctx, now, finding, "the step time is as before again")
     if reported or job.has_kind(Kind.RANK_SLOW) or job.stopping_finding() is not None:
         return
@@ -197,3 +201,8 @@ def _judge_pace(job: JobState, now: int, ctx: Context) -> None:
         body = steps_story.slow_together_body(job, change, now)
         detail = {"before_ns": change.before_ns, "after_ns": change.after_ns}
         open_finding(job, ctx, now, kind=Kind.SLOW_TOGETHER, place=f"step {change.step}", body=body, detail=detail)
+        return
+    stalls = find_recurring_stalls(steps, begins, pace, job.pace[:, 4])
+    if stalls is not None:
+        body, detail = steps_story.stalls_body(job, stalls, now), {"pause_steps": stalls.pause_steps}
+        open_finding(job, ctx, now, kind=Kind.SLOW_TOGETHER, place=f"step {stalls.step}", body=body, detail=detail)

@@ -12,6 +12,7 @@ from .node_story import node_suspect
 from .numeric import BadNumber
 from .pace import PaceChange
 from .saves import SlowWriter
+from .stalls import Stalls
 from .state import JobState
 from .story import Body, body, evidence, ruled_out, share, source_of, suspect
 from .straggler import Straggler
@@ -207,6 +208,29 @@ def slow_together_body(job: JobState, change: PaceChange, now: int) -> Body:
         step=change.step,
     )
     return {**told, "grew": _what_grew(change)}
+
+
+def stalls_body(job: JobState, stalls: Stalls, now: int) -> Body:
+    """stalls: when each burst began and ended, in Unix seconds."""
+    shows = (
+        f"since step {stalls.step} all ranks have waited for their data {len(stalls.bursts)} times, for some steps "
+        f"each: {stalls.loss:.0%} of the time; the steps between take {duration_words(stalls.usual_ns)}, as before"
+    )
+    told = body(
+        job,
+        Kind.SLOW_TOGETHER,
+        bucket=Bucket.SPEED_REGRESSION,
+        scope=Scope.JOB,
+        severity=Severity.TICKET,
+        suspects=[],
+        onset_ns=stalls.onset_ns,
+        now=now,
+        proof=[evidence("steps.stalls", f"job {job.job}", now, shows, round(stalls.loss, 3))],
+        confidence=0.7,
+        step=stalls.step,
+    )
+    bursts = [[begin / 1e9, end / 1e9] for begin, end in stalls.bursts]
+    return {**told, "grew": "data", "stalls": bursts}
 
 
 def _what_grew(change: PaceChange) -> str:

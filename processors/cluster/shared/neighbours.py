@@ -60,8 +60,8 @@ def actors_on(scene: Scene, rule: Rule, troubles: Sequence[Trouble]) -> Iterable
             if share < LEAST_SHARE or not near:
                 continue
             since = min(spell[0] for spell in spells)
-            stalls = [t.onset for t in troubles if t.id in near]
-            fitting = [s for s in spells if any(-SLACK_S <= onset - s[0] <= LEAD_S + SLACK_S for onset in stalls)]
+            stalls = [at for t in troubles if t.id in near for at in ([b for b, _ in t.stalls] or [t.onset])]
+            fitting = [s for s in spells if any(-SLACK_S <= at - s[0] <= LEAD_S + SLACK_S for at in stalls)]
             yield Actor(
                 job=job,
                 service=service,
@@ -124,14 +124,21 @@ def _merged(spells: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _correlation(spells: Sequence[tuple[float, float]], trouble: Trouble, now: float) -> float:
-    """The best overlap of a burst with the stall, moved back by 0 to ``LEAD_S``; 0 where the stall came first."""
-    stall = (trouble.onset, trouble.resolved if trouble.resolved is not None else now)
+    """How well its stalls go with the bursts: the mean of the best overlaps; 0 where a stall came first."""
+    if trouble.stalls:
+        return sum(_overlap(spells, begin, end, now) for begin, end in trouble.stalls) / len(trouble.stalls)
+    return _overlap(spells, trouble.onset, trouble.resolved, now)
+
+
+def _overlap(spells: Sequence[tuple[float, float]], stalled: float, until: float | None, now: float) -> float:
+    """The best overlap of a burst with a stall, moved back by 0 to ``LEAD_S``. until: None: it lasts."""
+    stall = (stalled, until if until is not None else now)
     best = 0.0
     for begin, end in spells:
         lead = stall[0] - begin
         if not -SLACK_S <= lead <= LEAD_S + SLACK_S:
             continue
-        if end >= now and trouble.resolved is None:
+        if end >= now and until is None:
             return 1.0  # both last: how long is not known yet
         shift = min(LEAD_S, max(0.0, lead))
         moved = (stall[0] - shift, max(stall[1] - shift, stall[0] - shift + 1.0))

@@ -11,7 +11,7 @@ from typing import Any
 
 from ....telemetry.vocabulary import Action, Bucket, Kind, Scope
 
-MAX_NODES, MAX_RANKS, MAX_TEXT = 64, 64, 400
+MAX_NODES, MAX_RANKS, MAX_TEXT, MAX_STALLS = 64, 64, 400, 16
 #: By elimination: no cause of the node's own, and so none that rules a shared one out.
 _BY_ELIMINATION = "no_node_fault"
 _HARDWARE = frozenset({Scope.NODE.value, Scope.GPU.value, Scope.LINK.value})
@@ -62,6 +62,8 @@ class Trouble:
     is_fresh: bool = True
     #: Joint cause that it was given last: rule and value.
     cause: list[str] = field(default_factory=list)
+    #: Of one that comes and goes: when it began and ended each time so far.
+    stalls: list[list[float]] = field(default_factory=list)
 
     @property
     def is_open(self) -> bool:
@@ -115,6 +117,7 @@ def trouble_of(single: Mapping[str, Any], primary: Mapping[str, Any], opened: fl
         own=_own(single.get("cause")),
         confidence=float(single.get("confidence") or 0.5),
         victims=int((single.get("victims") or {}).get("count") or 0),
+        stalls=[[float(begin), float(end)] for begin, end in (primary.get("stalls") or ())][-MAX_STALLS:],
         blames=_blames(single),
     )
 

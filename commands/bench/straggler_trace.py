@@ -1,6 +1,6 @@
 """A published trace of a slow job (ByteDance's straggler-analysis, job ST), and what its authors say of it.
 
-Needs pyarrow, which whichrank itself does not: without it the lines say so, and are SHORT.
+Needs pyarrow, which whichrank itself does not, and the trace: without them nothing is measured, and the line says so.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...diagnosis.phase_times.operations import Operation
 from ...diagnosis.phase_times.replay import Slowdown, what_if
-from ...simulator.scoring.summary import Line
+from ...simulator.scoring.summary import Line, not_run
 
 TRACE = "trace-ST.parquet"
 #: Theirs, and how far off ours may be.
@@ -19,11 +19,13 @@ VERDICT, MOST_OF_WORKERS = "last_stage", 0.5
 
 
 def straggler_trace_lines(folder: Path) -> list[Line]:
-    """folder: with ``trace-ST.parquet``. What cannot be read is one line, SHORT."""
+    """folder: with ``trace-ST.parquet``. One line where there is none (not run), or it cannot be read (SHORT)."""
     path = folder / TRACE
     try:
         found = what_if(read_operations(path))
-    except (ImportError, OSError, ValueError, KeyError, TypeError) as trouble:
+    except (ImportError, FileNotFoundError) as missing:
+        return [not_run("straggler trace ST", f"S {SLOWDOWN}, {VERDICT}", f"{type(missing).__name__}: {missing}")]
+    except (OSError, ValueError, KeyError, TypeError) as trouble:
         reason = f"{type(trouble).__name__}: {trouble}"
         return [Line(name="straggler trace ST", asked="can be read", measured=reason, share="0 of 1", ok=False)]
     return lines_of(found)

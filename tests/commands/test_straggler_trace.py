@@ -44,7 +44,11 @@ def test_another_jobs_figures_are_short_and_its_last_stage_is_still_found(folder
     assert (verdict.measured, verdict.ok, worker.ok) == ("last_stage", True, True)
 
 
-def test_without_the_trace_the_line_says_so_and_is_short(tmp_path: Path) -> None:
+def test_without_the_trace_nothing_is_measured_and_a_bad_one_is_short(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
     (line,) = straggler_trace_lines(tmp_path)
-    assert not line.ok
-    assert TRACE in line.measured
+    assert (line.is_run, line.ok) == (False, False)
+    assert TRACE in line.share
+    (tmp_path / TRACE).write_bytes(b"no parquet")
+    (line,) = straggler_trace_lines(tmp_path)
+    assert (line.is_run, line.ok) == (True, False)

@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _show(run)
     lines = lines_of(runs)
     for line in lines:
-        print(f"{line.name} | {line.asked} | {line.measured} | {line.share} | {'ok' if line.ok else 'SHORT'}")
+        print(f"{line.name} | {line.asked} | {line.measured} | {line.share} | {line.verdict}")
     return 0 if all(line.ok for line in lines) else 1
 
 

@@ -302,7 +302,7 @@ class World:
         return max(0.0, max(ends_s, default=0.0) - self.now_s)
 
     def _storage(self, *, but: str = "", savers: int = 0, quiet: bool = False) -> StorageState:
-        """As it is now. but, savers: this job's ranks that save are so many, whatever they do now. quiet: none saves."""
+        """As it is now. but, savers: this job's ranks that save are so many, whatever they do now. quiet: none does."""
         demands = [
             Demand(
                 clients=job.spec.mesh.world_size,

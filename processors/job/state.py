@@ -74,7 +74,6 @@ class JobState:
         self.nodes_expected = 0
         self.heard: dict[str, Hearing] = {}  # by node; only where silence is told from the records alone
         self.listened_ns = 0
-        self.heard_ns = self.listen_due_ns = 0  # when any node last told of progress, when that is asked. Not saved
         self.judged_by = ""  # the node whose whichrank judges this job, empty: this one does
         # Where the current attempt's ranks run, as last told (``placement``), and when it is told again, 0 never.
         self.placement: dict[str, Any] = {}
@@ -98,6 +97,7 @@ class JobState:
         self._group_index: dict[str, int] = {}
         self._lookups: dict[int, tuple[tuple[Group, ...], np.ndarray]] = {}
         self.ranks: dict[int, RankFacts] = {}
+        self.heard_ns = self.listen_due_ns = 0  # when any node last told of progress, when that is asked. Not saved
         self.endings: list[Ending] = []
         self.blind_ranks: set[int] = set()
         self.may_be_stopped = True  # False: no rank has ``stopped_ns``. Not saved

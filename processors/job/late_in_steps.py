@@ -1,10 +1,10 @@
-"""Finds the rank whose device comes late, within a few steps and among many ranks: steps are longer, one waits less.
+"""Finds the rank whose device comes late, among many and within a few steps: these are longer, and one waits less.
 
 How long a step takes is known exactly, so three or four show that something became slow. Who, looks at devices say:
 since then all others wait longer for each other, by as much, and one rank waits no more than it did. By how much looks
 are wrong shows in the others: they all wait for the same, so what they differ in over these steps is what looks make of
-it, also of looks that keep time with the steps. That takes more ranks than a few; ``late_device`` needs none,
-but many steps. Pure.
+it, also of looks that keep time with the steps. That takes more ranks than a few; ``late_device`` needs none, but many
+steps. Pure.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ SMALLEST_NOISE = 0.01
 PAUSE_CHANCE = 1e-5
 #: Of the windows' steps, one in so many may be as short as usual.
 SHORT_ONE_IN = 5
-#: Who waits less by this share of what the late one does is late with it; the others are most of the ranks.
-COMPANY_SHARE, MOST_COMPANY = 0.7, 0.25
+#: Who waits less by this share of what the late one does is late with it, once nobody lies between that and the share
+#: from which on one surely is not; the others are most of the ranks.
+COMPANY_SHARE, NO_COMPANY_SHARE, MOST_COMPANY = 0.7, 0.4, 0.25
 #: Looks make this of one step's waiting at least.
 LOOK_NOISE_NS = 0.4 * LOOK_NS
 
@@ -93,7 +94,9 @@ def _who_waits_less(times: StepTimes, window: int) -> LateDevice | None:
     if times.ranks.size < RANKS_ENOUGH:
         noise_ns = max(noise_ns, _spread((after - median(after, axis=0))[:, ~company]) / window**0.5)
     z = apart_ns / noise_ns
-    if z < (COMPANY_SIGMAS if int(company.sum()) > 1 else WAIT_SIGMAS):
+    if z < WAIT_SIGMAS:
+        return None
+    if int(company.sum()) > 1 and (z < COMPANY_SIGMAS or ((gain_ns > NO_COMPANY_SHARE * apart_ns) & ~company).any()):
         return None
     others_ns, others_before_ns = float(usual_rank_ns[-window:].mean()), float(usual_rank_ns[:-window].mean())
     own_ns, own_before_ns = float(stood_ns[-window:, late].mean()), float(stood_ns[:-window, late].mean())

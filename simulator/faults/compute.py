@@ -15,6 +15,13 @@ def slow(site: Site, kind: FaultKind) -> Planned:
     return Planned(changes=(change,), truth=site.of_rank(kind, "rank", _SLOW, rank))
 
 
+def slow_by_a_tenth(site: Site, kind: FaultKind) -> Planned:
+    """Its kernels take a fifth longer. Some rank is always a little slower than most, so steps take a tenth longer."""
+    rank = site.any_rank()
+    change = Change(at_s=site.at_s, family="gpu", name="speed", value=1.0 / 1.2, places=(site.gpu(rank),))
+    return Planned(changes=(change,), truth=site.of_rank(kind, "rank", _SLOW, rank))
+
+
 def hot(site: Site, kind: FaultKind) -> Planned:
     """Its heatsink carries away too little."""
     rank = site.any_rank()
@@ -126,6 +133,7 @@ KINDS = (
     FaultKind("wrong_results", "36", "one GPU computes wrongly now and then, and nothing notices", wrong_results),
     FaultKind("flipped_bit", "37", "one bit of a weight in one GPU's memory is flipped, unnoticed", flipped_bit),
     FaultKind("slow_gpu", "25a", "one GPU's kernels take 25 % longer, without a word of the driver", slow),
+    FaultKind("slow_gpu_tenth", "25b", "one GPU's kernels take 20 % longer, and steps a tenth", slow_by_a_tenth),
     FaultKind("gpu_thermal", "25", "one GPU is cooled too little: it gets hot, and its clocks are held down", hot),
     FaultKind("gpu_clock_locked", "26", "one GPU's highest clock was left locked low", locked),
     FaultKind("gpu_off_the_bus", "2", "one GPU falls off the PCIe bus", off_the_bus),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from .onset import onset_s
 from .statistics import Told
 from .story import Document, Story, Suspect, leading, read_stories
 
@@ -22,7 +23,7 @@ _DAY_S = 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultScore:
-    """One fault. delay_s: from its onset to the first word of the incident that answers it; inf: none does.
+    """One fault. delay_s: from its onset (``onset_s``) to the first word of the incident that answers it; inf: none does.
 
     steps: the delay in steps of the job as they were before. condition: None where the truth asks for none, or where
     nothing in that run could tell it (``blind``).
@@ -184,14 +185,15 @@ def _scored(truth: Mapping[str, Any], fault: Mapping[str, Any], answer: Story | 
     if answer is None:
         missed = False if condition else None
         return FaultScore(fault=name, number=number, group=group, said="", condition=missed)
-    delay_s = max(0.0, answer.detected_s - float(fault["at_s"]))
+    felt_s = onset_s(truth, fault)
+    delay_s = max(0.0, answer.detected_s - felt_s)
     return FaultScore(
         fault=name,
         number=number,
         group=group,
         said=answer.kind,
         delay_s=delay_s,
-        attributed_s=max(0.0, answer.attributed_s - float(fault["at_s"])),
+        attributed_s=max(0.0, answer.attributed_s - felt_s),
         steps=delay_s / _step_s(truth, fault),
         top_1=is_right(fault, answer),
         top_3=is_right(fault, answer, among=3),

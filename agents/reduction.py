@@ -112,8 +112,8 @@ class Reduction:
             sent = whole | (rows["done_ns"] == 0) | ~collected.first
             rows, ring = rows[sent], ring[sent]
         return [
+            (EventName.BLOCK_DEVICE_STEPS, sums, sums_ring),  # before the ends that close the step
             (EventName.BLOCK_COLLECTIVES, rows, ring),
-            (EventName.BLOCK_DEVICE_STEPS, sums, sums_ring),
             (EventName.BLOCK_STEP_GROUPS, steps.groups, steps.groups_ring),
             (EventName.BLOCK_STEPS, steps.steps, steps.steps_ring),
         ]

@@ -23,7 +23,7 @@ _DAY_S = 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultScore:
-    """One fault. delay_s: from its onset (``onset_s``) to the first word of the incident that answers it; inf: none does.
+    """One fault. delay_s: from its onset (``onset_s``) to the first word of the incident that answers it; inf: none.
 
     steps: the delay in steps of the job as they were before. condition: None where the truth asks for none, or where
     nothing in that run could tell it (``blind``).

@@ -1,4 +1,4 @@
-"""How long devices stood in collectives: by their rows, and by the sums that agents of large jobs tell in their place. Pure."""
+"""How long devices stood in collectives: by their rows, or the sums that agents of large jobs tell instead. Pure."""
 
 from __future__ import annotations
 

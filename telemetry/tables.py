@@ -68,10 +68,12 @@ STEP_GROUPS = np.dtype(
     ]
 )
 
-#: One row per rank and step of which not all COLLECTIVES rows are sent, once all its calls on a device have ended.
+#: One row per rank, group and step of which not all COLLECTIVES rows are sent, once its calls on devices have ended.
 DEVICE_STEPS = np.dtype(
     [
         ("rank", "<u4"),
+        ("group", "<u2"),
+        ("spare", "<u2"),
         ("calls", "<i4"),  # of devices, without point-to-point ones
         ("step", "<i8"),
         ("stood_ns", "<i8"),  # from their starts to their ends, as far as starts are known

@@ -18,17 +18,18 @@ from .device import (
     has_device_groups,
     launched_before,
     measure_device_waits,
-    sums_by_step,
     tells_starts,
 )
 from .excess import excess_over_others
 from .holding import begun_on_device, first_calls, with_starts
+from .inner_waits import with_inner_waits
 from .late_device import LEAD, STEPS, with_looks
 from .matching import Joined, Mismatch, find_mismatch, join_instances
 from .median import median
 from .rows import concatenate, pick
 from .saves import with_more
 from .state import JobState
+from .stood import stood_by_step
 from .straggler import WARM_UP_STEPS, StepTimes
 from .waits import StepEdges, measure_waits, place_late_waits, release_times, waited_late
 
@@ -235,7 +236,7 @@ def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarra
     if full.size < steps.size:
         step_rows = pick(step_rows, np.isin(step_rows["step"], full))
     chosen = step_rows.reshape(full.size, ranks.size)
-    summed_ns = sums_by_step(sums, ranks, full)
+    summed_ns = stood_by_step(sums, ranks, full)
     comparable = _comparable(job, ranks, (chosen["flags"] & int(StepFlag.PARTLY_SEEN)) != 0)
     comparable &= (summed_ns >= 0).all(axis=1) | (summed_ns < 0).all(axis=1)
     if not comparable.all():
@@ -309,6 +310,7 @@ def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarra
             lead_ns=_lead_ns(job, by_device, times.steps),
             waited_ns=blocked.sum(axis=2)[plain],
         )
+        job.inner = with_inner_waits(job.inner, job.inner_groups(ranks), by_device, sums, ranks, times.steps)
         job.starts = with_starts(job.starts, by_device, begun_on_device(by_device), ranks, times.steps)
     elif ready.rows.size and not has_device_groups(job):
         calls = first_calls(ready)

@@ -17,6 +17,7 @@ from .matching import join_instances
 from .median import median
 from .rows import pick
 from .state import JobState
+from .stood import stood_in
 from .straggler import FEWEST_BASELINE_STEPS, LONGEST_BASELINE, StepTimes, Straggler
 from .thresholds import DEFAULT_TIMEOUT_S, FLOOR_NS, SHARE_OF_TIMEOUT, STEPS_OF_PATIENCE, TIMES_LONGEST
 from .waits import Waits, sum_by_rank_and_step
@@ -190,19 +191,7 @@ def measure_device_waits(rows: np.ndarray) -> Waits:
     All leave a collective together, so who is late in coming stands in it for a short time and the others for a long
     one. Starts and ends are found by looking, as often too late as the other: sums over steps are right, not each one.
     """
-    known = (rows["started_ns"] > 0) & (rows["done_ns"] > 0)
-    stood = np.where(known, np.maximum(rows["done_ns"] - rows["started_ns"], 0), 0)
-    return sum_by_rank_and_step(rows["rank"].astype(np.int64), rows["step"], rows["phase"], stood)
-
-
-def sums_by_step(sums: np.ndarray, ranks: np.ndarray, steps: np.ndarray) -> np.ndarray:
-    """(steps, ranks) of DEVICE_STEPS: how long each device stood in its collectives, -1 where that was not told."""
-    stood_ns = np.full((steps.size, ranks.size), -1, np.int64)
-    place, column = np.searchsorted(steps, sums["step"]), np.searchsorted(ranks, sums["rank"])
-    known = (place < steps.size) & (column < ranks.size)
-    known[known] = (steps[place[known]] == sums["step"][known]) & (ranks[column[known]] == sums["rank"][known])
-    stood_ns[place[known], column[known]] = sums["stood_ns"][known]
-    return stood_ns
+    return sum_by_rank_and_step(rows["rank"].astype(np.int64), rows["step"], rows["phase"], stood_in(rows))
 
 
 def launched_before(rows: np.ndarray, steps: np.ndarray) -> np.ndarray:

@@ -45,7 +45,7 @@ def find_late_in_steps(times: StepTimes) -> LateDevice | None:
     if times.ranks.size < FEWEST_RANKS:
         return None
     for window in range(FEWEST_STEPS, MOST_STEPS + 1):
-        if times.steps.size < window + FEWEST_BEFORE or not _became_longer(times.duration_ns, window):
+        if times.steps.size < window + FEWEST_BEFORE or not became_longer(times.duration_ns, window):
             continue
         found = _who_waits_less(times, window)
         if found is not None:
@@ -53,7 +53,7 @@ def find_late_in_steps(times: StepTimes) -> LateDevice | None:
     return None
 
 
-def _became_longer(duration_ns: np.ndarray, window: int) -> bool:
+def became_longer(duration_ns: np.ndarray, window: int) -> bool:
     """Whether nearly each of the last steps is longer than those before, the very last of these included, by more than
     chance and pauses make of it."""
     before, after = duration_ns[-window - MOST_BEFORE : -window], duration_ns[-window:]
@@ -105,19 +105,27 @@ def _who_waits_less(times: StepTimes, window: int) -> LateDevice | None:
     if own_ns - own_before_ns > MOST_OWN * rise_ns:
         return None
     company[late] = False
-    looks = float(duration_ns[-window:].sum()) / LOOK_NS
+    return late_rank(times, late, window, z=z, company=tuple(int(rank) for rank in times.ranks[company]))
+
+
+def late_rank(times: StepTimes, late: int, window: int, *, z: float, company: tuple[int, ...] = ()) -> LateDevice:
+    """The rank of this column, late in the steps of the window, in words of looks."""
+    duration_ns = times.duration_ns[-window - MOST_BEFORE :]
+    stood_ns = duration_ns[:, None] - times.self_ns[-window - MOST_BEFORE :]
+    usual_rank_ns = median(stood_ns, axis=1)
+    was_ns, now_ns = float(median(duration_ns[:-window])), float(median(duration_ns[-window:]))
     return LateDevice(
         rank=int(times.ranks[late]),
-        company=tuple(int(rank) for rank in times.ranks[company]),
+        company=company,
         onset_step=int(times.steps[-window]),
         onset_ns=int(times.begin_ns[-window]),
-        rise=rise_ns / now_ns,
+        rise=1.0 - was_ns / now_ns,
         before_ns=int(was_ns),
         now_ns=int(now_ns),
-        looks=round(looks),
-        waited=round(own_ns * window / LOOK_NS),
-        others_waited=round(others_ns * window / LOOK_NS),
-        others_waited_before=others_before_ns / was_ns,
+        looks=round(float(duration_ns[-window:].sum()) / LOOK_NS),
+        waited=round(float(stood_ns[-window:, late].sum()) / LOOK_NS),
+        others_waited=round(float(usual_rank_ns[-window:].sum()) / LOOK_NS),
+        others_waited_before=float(usual_rank_ns[:-window].mean()) / was_ns,
         z=z,
     )
 

@@ -59,7 +59,14 @@ _LOOK = "look"
 #: What is known of a job goes so long after its last record.
 KEPT_NS = 24 * 3_600_000_000_000
 _FORGET = "forget"
-_GROUPED = frozenset({EventName.BLOCK_COLLECTIVES, EventName.BLOCK_STEP_GROUPS, EventName.BLOCK_GROUP_PROGRESS})
+_GROUPED = frozenset(
+    {
+        EventName.BLOCK_COLLECTIVES,
+        EventName.BLOCK_DEVICE_STEPS,
+        EventName.BLOCK_STEP_GROUPS,
+        EventName.BLOCK_GROUP_PROGRESS,
+    }
+)
 _ENDS = frozenset({EventName.RANK_EXIT, EventName.LAUNCH_ENDED})
 _IGNORED = frozenset(
     {

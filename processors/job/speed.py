@@ -16,6 +16,7 @@ from .facts import OpenFinding
 from .findings import clear_finding, open_finding
 from .holding import do_hosts_wait_for, is_waited_for, was_always_waited_for
 from .late_device import LateDevice, find_late_device, is_still_late
+from .late_in_group import find_late_in_group
 from .late_in_steps import find_late_in_steps
 from .numeric import (
     EXPLOSION_RATIO,
@@ -163,7 +164,7 @@ def _look_for_a_late_device(job: JobState, now: int, ctx: Context) -> bool:
     if job.has_kind(Kind.SLOW_TOGETHER):
         return False
     times = job.times
-    late = find_late_in_steps(times)
+    late = find_late_in_group(times, job.inner, job.inner_groups(times.ranks)) or find_late_in_steps(times)
     if late is None or not _is_late(job, late):
         late = find_late_device(job.looks, times.ranks, times.steps, times.begin_ns, times.duration_ns)
         if late is None or not _is_late(job, late):

@@ -15,6 +15,7 @@ from .crash_order import Ending
 from .drift import no_blocks, with_block
 from .facts import Hearing, HeldUp, NodeFacts, OpenFinding, RankFacts
 from .holding import no_starts
+from .inner_waits import inner_groups, no_inner_waits
 from .late_device import LAST, no_looks
 from .ledger import Ledger
 from .median import median
@@ -143,10 +144,19 @@ class JobState:
         self.saves = no_saves(np.zeros(0, np.int64))
         self.drift = no_blocks(0)
         self.looks = no_looks(0)  # on devices only
+        self.inner = no_inner_waits(0)  # the same
         self.starts = no_starts(0)
         self._shape: GroupShape | None = None
+        self._inner_groups: tuple[tuple[int, int], np.ndarray] | None = None
         self._places = Places.of(())
         self.facts_changed = self.progress_changed = self.steps_changed = True
+
+    def inner_groups(self, ranks: np.ndarray) -> np.ndarray:
+        """By rank, the smallest group on devices that it is in (``inner_waits``)."""
+        key = len(self.groups), ranks.size
+        if self._inner_groups is None or self._inner_groups[0] != key:
+            self._inner_groups = key, inner_groups(self.members, self.on_device, ranks)
+        return self._inner_groups[1]
 
     def note_saving(self, rows: np.ndarray) -> None:
         """STEPS rows in which a checkpoint was written: a later attempt will begin with the newest such step."""
@@ -400,6 +410,7 @@ class JobState:
         """Takes the steps of a fault that is over out of the window, so that they never count as usual."""
         self.drift = self.drift[self.drift[:, 0] < first]
         self.looks = self.looks[self.looks[:, LAST] < first]
+        self.inner = self.inner[(self.inner[:, 0] < first) | (self.inner[:, 0] > last)]
         self.starts = self.starts[(self.starts[:, 0] < first) | (self.starts[:, 0] > last)]
         old = self.times
         keep = (old.steps < first) | (old.steps > last)
@@ -428,6 +439,7 @@ class JobState:
         self.losses = np.zeros((0, ranks.size))
         self.drift = no_blocks(ranks.size)
         self.looks = no_looks(ranks.size)
+        self.inner = no_inner_waits(ranks.size)
         self.starts = no_starts(ranks.size)
 
     # --- findings ---------------------------------------------------------------------------------------------------

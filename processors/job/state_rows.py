@@ -20,6 +20,7 @@ from .attempts import Attempts
 from .crash_order import Ending
 from .facts import NodeFacts, OpenFinding, RankFacts
 from .holding import no_starts
+from .inner_waits import no_inner_waits
 from .ledger import Ledger
 from .open_rows import Arrived, OpenRows
 from .packing import pack, unpack
@@ -157,6 +158,7 @@ def _steps_arrays(job: JobState) -> dict[str, np.ndarray]:
         **saves,
         "drift": job.drift,
         "looks": job.looks,
+        "inner": job.inner,
         "starts": job.starts,
         "recent": job.recent,
         "pace": job.pace,
@@ -236,6 +238,7 @@ def _read_steps(job: JobState, values: dict[str, Any], arrays: dict[str, np.ndar
     if arrays["pace"].shape[1] == job.pace.shape[1]:  # without lengths before schema 7: known again after some minutes
         job.pace = arrays["pace"]
     job.drift, job.looks = arrays["drift"], arrays["looks"]
+    job.inner = arrays.get("inner", no_inner_waits(job.times.ranks.size))  # not there before these were kept
     job.starts = arrays.get("starts", no_starts(job.times.ranks.size))  # not there before schema 7
     job.saves = Saves(**{name: arrays[f"save/{name}"] for name in Saves.__slots__})
     job.norms, job.norm_steps, job.losses = arrays["norms"], arrays["norm_steps"], arrays["losses"]

@@ -1,4 +1,4 @@
-"""Since when a fault is felt: what makes a rank slow by and by, or between two steps, is none until a step shows it."""
+"""Since when a fault is felt: what slows a rank by and by, or between two steps, is felt once a step shows it."""
 
 from __future__ import annotations
 

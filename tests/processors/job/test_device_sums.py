@@ -9,8 +9,8 @@ import pytest
 
 from tests.processors.job.synthetic_device_job import DeviceJob
 from tests.processors.job.synthetic_job import drive
-from whichrank.processors.job.device import sums_by_step
 from whichrank.processors.job.state_rows import load_job
+from whichrank.processors.job.stood import stood_by_step
 from whichrank.telemetry.records import Block, Record
 from whichrank.telemetry.tables import COLLECTIVES, DEVICE_STEPS
 from whichrank.telemetry.vocabulary import EventName
@@ -39,7 +39,7 @@ def summed(records: list[Record], calls: int) -> list[Record]:
                 ended = done.setdefault(at, {})
                 ended[key[1]] = stood
                 if len(ended) == calls:
-                    sums.append((at[0], calls, at[1], sum(ended.values())))
+                    sums.append((at[0], 0, 0, calls, at[1], sum(ended.values())))
             sent.append(row["step"] % EVERY == 0 or row["done_ns"] == 0 or key in opened)
             if row["done_ns"] == 0:
                 opened.add(key)
@@ -75,6 +75,7 @@ def test_a_slow_device_is_told_from_sums() -> None:
     assert [(body["kind"], [who["rank"] for who in body["suspects"]]) for body in found] == [("rank_slow", [3])]
 
 
-def test_sums_of_other_ranks_and_steps_are_passed_over() -> None:
-    sums = np.array([(1, 2, 5, 70), (9, 2, 5, 80), (1, 2, 4, 90), (0, 2, 6, 0)], DEVICE_STEPS)
-    assert sums_by_step(sums, np.array([0, 1]), np.array([5, 6])).tolist() == [[-1, 70], [0, -1]]
+def test_sums_of_groups_add_up_and_what_comes_twice_counts_once() -> None:
+    told = [(1, 0, 5, 70), (1, 3, 5, 7), (9, 0, 5, 80), (1, 0, 4, 90), (0, 0, 6, 0), (1, 0, 5, 70)]
+    sums = np.array([(rank, group, 0, 2, step, ns) for rank, group, step, ns in told], DEVICE_STEPS)
+    assert stood_by_step(sums, np.array([0, 1]), np.array([5, 6])).tolist() == [[-1, 77], [0, -1]]

@@ -30,7 +30,7 @@ def seen(
     pauses: float = 0.0,
     work: tuple[int, ...] = WORK_NS,
 ) -> StepTimes:
-    """A job on devices: in each of its calls all wait for the last one. pace: by step, each rank's time for work."""
+    """A job on devices, whose calls all wait for the last one. pace: by step, time of each rank for its work."""
     random = np.random.default_rng(seed)
     offset = random.integers(0, LOOK_NS, ranks)
 

@@ -1,0 +1,139 @@
+"""Who comes late by the waits of its tensor-parallel peers: in three or four steps, and nobody where nobody is late."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from whichrank.processors.job.inner_waits import inner_groups, no_inner_waits, with_inner_waits
+from whichrank.processors.job.late_in_group import find_late_in_group
+from whichrank.processors.job.straggler import StepTimes
+from whichrank.telemetry.tables import COLLECTIVES, DEVICE_STEPS
+from whichrank.telemetry.vocabulary import Phase
+
+LOOK_NS, CHANGE, PEERS = 100_000_000, 60, 8
+#: Work before each call of a small group; after the last, all ranks wait for each other.
+WORK_NS = tuple(1_000_000 * each for each in (80, 95, 110, 125, 140, 155, 170, 185, 200, 215, 230, 95))
+
+
+def seen(
+    late: Callable[[int], np.ndarray],
+    *,
+    ranks: int = 64,
+    seed: int = 1,
+    jitter: float = 0.02,
+    transfer_ns: Callable[[int], float] = lambda step: 20e6,
+    pauses: float = 0.0,
+) -> tuple[StepTimes, np.ndarray]:
+    """A job on devices; late: by step, the pace of each rank. Looks come ten times a second."""
+    random = np.random.default_rng(seed)
+    offset = random.integers(0, LOOK_NS, ranks)
+
+    def look(at_ns: np.ndarray) -> np.ndarray:
+        return np.asarray(-(-(at_ns - offset) // LOOK_NS) * LOOK_NS + offset)
+
+    steps = CHANGE + 8
+    now_ns = np.zeros(ranks)
+    begins, inner, stood = np.zeros(steps), np.zeros((steps, ranks)), np.zeros((steps, ranks))
+    for step in range(steps):
+        begins[step] = now_ns[0]
+        pace = late(step) * np.exp(jitter * random.standard_normal(ranks))
+        for work_ns in WORK_NS:
+            began_ns = now_ns + work_ns * pace * (1.0 + 0.5 * jitter * random.standard_normal(ranks))
+            if random.random() < pauses:
+                began_ns[random.integers(ranks)] += 400e6 * (1.0 + random.pareto(1.5))
+            now_ns = began_ns.reshape(-1, PEERS).max(axis=1).repeat(PEERS) + 1e6
+            inner[step] += look(now_ns) - look(began_ns)
+        ended_ns = np.full(ranks, now_ns.max() + transfer_ns(step))
+        stood[step] = inner[step] + look(ended_ns) - look(now_ns)
+        now_ns = ended_ns
+    duration_ns = np.diff(np.append(begins, now_ns[0])).astype(np.int64)
+    times = StepTimes(
+        ranks=np.arange(ranks),
+        steps=np.arange(steps),
+        begin_ns=begins.astype(np.int64),
+        duration_ns=duration_ns,
+        self_ns=np.maximum(0, duration_ns[:, None] - stood).astype(np.int64),
+        starved_ns=np.zeros((steps, ranks), np.int64),
+        phase_self_ns=np.zeros((0, ranks, len(Phase)), np.int64),
+    )
+    return times, np.column_stack([times.steps, inner.astype(np.int64)])
+
+
+def slower(share: float, *who: int, ranks: int = 64) -> Callable[[int], np.ndarray]:
+    late = np.isin(np.arange(ranks), who)
+    return lambda step: np.where(late & (step >= CHANGE), 1.0 + share, 1.0)
+
+
+def first_told(times: StepTimes, inner: np.ndarray) -> tuple[int, int] | None:
+    """After how many slow steps, and who."""
+    group_of = times.ranks // PEERS
+    for count in range(CHANGE - 10, times.steps.size + 1):
+        names = ("steps", "begin_ns", "duration_ns", "self_ns", "starved_ns")
+        part = replace(times, **{name: getattr(times, name)[:count] for name in names})
+        found = find_late_in_group(part, inner[:count], group_of)
+        if found is not None:
+            assert abs(found.onset_step - CHANGE) <= 1
+            return count - CHANGE, found.rank
+    return None
+
+
+@pytest.mark.parametrize("ranks", [32, 256])
+def test_a_late_rank_is_told_within_four_steps(ranks: int) -> None:
+    told = [first_told(*seen(slower(0.17, 9, ranks=ranks), ranks=ranks, seed=seed)) for seed in range(12)]
+    assert all(each is not None and each[1] == 9 for each in told)
+    assert sorted(each[0] for each in told if each is not None)[-2] <= 4
+
+
+@pytest.mark.parametrize("jitter", [0.002, 0.02, 0.06])
+@pytest.mark.parametrize("seed", range(3))
+def test_nobody_is_named_where_nobody_is_late(seed: int, jitter: float) -> None:
+    even = slower(0.0)
+    for told in (
+        seen(even, seed=seed, jitter=jitter),
+        seen(even, seed=seed, jitter=jitter, pauses=0.03),
+        seen(slower(0.15, *range(64)), seed=seed, jitter=jitter),  # more work for all
+        seen(even, seed=seed, jitter=jitter, transfer_ns=lambda step: 20e6 if step < CHANGE else 300e6),
+        seen(slower(0.2, *range(8, 16)), seed=seed, jitter=jitter),  # all of a node: nobody waits there
+        seen(slower(0.2, *range(1, 64, 8)), seed=seed, jitter=jitter),  # one of each node
+    ):
+        assert first_told(*told) is None
+
+
+def test_two_that_are_late_together_in_one_group_are_not_told_apart() -> None:
+    for seed in range(6):
+        told = first_told(*seen(slower(0.2, 9, 10), seed=seed))
+        assert told is None or told[1] in (9, 10)
+
+
+def test_jobs_without_small_groups_say_nothing() -> None:
+    times, inner = seen(slower(0.25, 9))
+    assert find_late_in_group(times, inner, np.full(64, -1)) is None
+    assert find_late_in_group(times, inner, np.zeros(64, np.int64)) is None
+    assert find_late_in_group(times, no_inner_waits(64), times.ranks // PEERS) is None
+
+
+def test_the_smallest_group_of_a_rank_is_asked() -> None:
+    ranks = np.arange(16)
+    members = [ranks, ranks[:8], ranks[8:], ranks[::8], ranks[4:8], ranks[:4]]
+    on_device = [True, True, True, True, True, False]
+    assert inner_groups(members, on_device, ranks).tolist() == [1] * 4 + [4] * 4 + [2] * 8
+    assert inner_groups(members[:1], on_device[:1], ranks).tolist() == [-1] * 16
+    assert inner_groups(members, on_device, ranks[:6]).tolist() == [-1] * 4 + [4] * 2
+
+
+def test_waits_of_small_groups_come_from_rows_or_sums() -> None:
+    rows = np.zeros(4, COLLECTIVES)
+    for row, (rank, group, step, began, done) in zip(
+        rows, [(0, 1, 5, 100, 130), (0, 1, 5, 200, 205), (1, 0, 5, 100, 190), (1, 1, 6, 100, 150)], strict=True
+    ):
+        row["rank"], row["group"], row["step"], row["started_ns"], row["done_ns"] = rank, group, step, began, done
+    sums = np.array([(0, 1, 0, 2, 6, 70), (0, 0, 0, 2, 6, 900), (1, 1, 0, 2, 6, 80)], DEVICE_STEPS)
+    kept = with_inner_waits(no_inner_waits(0), np.array([1, 1]), rows, sums, np.array([0, 1]), np.array([5, 6]))
+    assert kept.tolist() == [
+        [5, 35, 0],
+        [6, 70, 80],
+    ]  # of a step with sums, rows that were shipped open are passed over

@@ -26,7 +26,7 @@ def assert_right(judged: Judged) -> None:
 
 @pytest.mark.parametrize("name", ["filesystem_full", "quota_used_up"])
 def test_no_room_is_the_file_system_s_and_stays_one_incident_over_restarts(name: str) -> None:
-    judged = judge(name, ranks=64, at_s=40.0, until_s=150.0)
+    judged = judge(name, ranks=64, at_s=40.0, until_s=135.0)
     assert_right(judged)
     assert len([each for each in judged.incidents if each["state"] != "merged"]) == 1
 

@@ -141,10 +141,9 @@ class Desk:
         self._count_blame(trouble)
         if is_new and trouble.severity == Severity.PAGE.value:
             memory.note_opening(now, trouble.job)
-        if len(memory.troubles) > 1 or memory.plans or any(node in memory.landscape.versions for node in trouble.nodes):
+        has_past = len(memory.troubles) > 1 or any(node in memory.landscape.versions for node in trouble.nodes)
+        if has_past or memory.plans or trouble.held_until:
             self._look_soon(now)
-        elif trouble.held_until:
-            self._look_soon(now, trouble.held_until - now)
         return wait
 
     def _count_blame(self, trouble: Trouble) -> None:
@@ -219,7 +218,7 @@ class Desk:
         verdicts += self._maintenance(planned, pool)
         verdicts += same_place_again(memory, [t for t in left if t.is_open and (t.is_fresh or t.leader)])
         left = _without(left, verdicts)
-        if len({t.job for t in left}) > 1:
+        if len({t.job for t in left}) > 1 or any(t.lost_nodes > 1 for t in left):
             scene = Scene(memory, left, now)
             self._may_be_shared = scene.is_shared()
             chosen = choose(all_candidates(scene), {t.id: t.job for t in left})

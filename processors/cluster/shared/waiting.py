@@ -58,8 +58,11 @@ def _may_be_larger(memory: Memory, trouble: Trouble) -> bool:
     others = (other for other in memory.placements.running.values() if other.job != trouble.job)
     if any(not values.isdisjoint(memory.landscape.counts(other)) for other in others):
         return True
-    hit = [set(memory.landscape.values_of(node)) for node in trouble.nodes]
-    return len(hit) > 1 and bool(values & set.intersection(*hit))
+    if trouble.lost_nodes < 2:
+        return False
+    alone = {rule.attribute for rule in rules if 0 < rule.min_nodes <= trouble.lost_nodes}
+    common = set.intersection(*(set(memory.landscape.values_of(node)) for node in trouble.nodes))
+    return any(attribute in alone for attribute, _ in common)
 
 
 def _of_nodes(memory: Memory, nodes: Iterable[str]) -> set[Value]:

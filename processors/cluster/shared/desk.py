@@ -15,6 +15,7 @@ from typing import Any
 from ....telemetry.records import Finding
 from ....telemetry.vocabulary import Kind, Severity
 from .candidates import Scene, all_candidates, rules_that_fit
+from .doubts import Doubt, refused_labels, unknown_nodes
 from .history import Verdict, blame_of, corruption, lemons, preemptions, rollouts, same_place_again
 from .joint import joint_fields, verdict_of
 from .memory import Memory
@@ -40,6 +41,8 @@ SETTLES_S = 120.0
 HORIZON_S = 3600.0
 #: No rule looks at onsets that are further apart than this, but for those that look at days.
 NEAR_S = 900.0
+#: A node's place is told so long after its first job at the latest.
+PLACED_S = 60.0
 _PUSHED_OUT = frozenset({Kind.PLANNED_STOP.value})
 
 
@@ -73,6 +76,8 @@ class Decisions:
 class Desk:
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
+        #: What is to be told of what cannot be so.
+        self.doubts: list[Doubt] = []
         #: Of the last look: whether any rule had several jobs that fit it.
         self._may_be_shared = False
 
@@ -81,12 +86,14 @@ class Desk:
         """Placement, topology, change, load or plan. Raises KeyError, ValueError, TypeError for a body that is none."""
         memory, body = self.memory, finding.body
         if "placement" in body:
-            known = dict(memory.placements.problems)
             before = memory.placements.take(body["placement"])
             attempt = memory.placements.attempts[f"{body['placement']['job']}\t{body['placement']['attempt']}"]
-            for what, count in memory.placements.problems.items():
-                if count != known.get(what):
-                    memory.note_problem(what)
+            for doubt in memory.placements.doubts:
+                self.doubt(doubt)
+            memory.placements.doubts.clear()
+            if memory.landscape.labels and any(node not in memory.landscape.labels for node in attempt.nodes):
+                memory.expect_places(attempt.key, now + PLACED_S)
+                self._look_soon(now, PLACED_S)
             if before is not None and before.end is not None:
                 memory.sums.add_hours(before, before.end, sign=-1.0)
             if attempt.end is not None:
@@ -95,6 +102,8 @@ class Desk:
                 self._look_soon(now)  # somebody was stopped just before: perhaps for this one
         elif "topology" in body:
             memory.landscape.take_topology(body["topology"])
+            for doubt in refused_labels(body["topology"]):
+                self.doubt(doubt)
         elif "change" in body:
             memory.landscape.take_change(body["change"])
         elif "load" in body:
@@ -104,6 +113,11 @@ class Desk:
         memory.changed()
         if "topology" not in body and "placement" not in body and memory.open:
             self._look_soon(now)
+
+    def doubt(self, doubt: Doubt) -> None:
+        """What cannot be so is counted each time, and told the first time."""
+        if self.memory.note_doubt(doubt):
+            self.doubts.append(doubt)
 
     def take_condition(self, condition: dict[str, Any], now: float) -> None:
         if self.memory.take_sign(condition, now) and self.memory.open:
@@ -179,6 +193,7 @@ class Desk:
         self._lower(planned, pool, decisions)
         self._note_clocks(pool, decisions)
         self._release(decisions, now)
+        self._doubt_unplaced(now)
         for trouble in pool:
             if trouble.is_fresh:
                 trouble.is_fresh = False
@@ -386,7 +401,19 @@ class Desk:
                 self.memory.put(trouble)
                 decisions.released.append(trouble.id)
 
+    def _doubt_unplaced(self, now: float) -> None:
+        """Jobs on nodes whose places should have been told by now."""
+        memory = self.memory
+        for key, due in list(memory.unplaced.items()):
+            if now >= due - SOONEST_S:
+                memory.expect_places(key, None)
+                attempt = memory.placements.attempts.get(key)
+                for doubt in unknown_nodes(attempt.job, attempt.nodes, memory.landscape.labels) if attempt else ():
+                    self.doubt(doubt)
+
     def _look_again(self, pool: Sequence[Trouble], now: float) -> None:
+        if self.memory.unplaced:
+            self._look_soon(now, max(SOONEST_S, min(self.memory.unplaced.values()) - now))
         held = [t for t in self.memory.open.values() if t.held_until]
         if any(t.severity == Severity.PAGE.value for t in held):
             self._look_soon(now)

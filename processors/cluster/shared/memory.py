@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from ...operator import Context, Table
+from .doubts import Doubt
 from .landscape import Landscape
 from .placements import KEPT_S, Placements
 from .plans import Plan
@@ -20,6 +21,7 @@ from .troubles import Trouble
 MAX_TROUBLES = 16_384
 MAX_SIGNS = 16_384
 MAX_PLANS = 1_024
+MAX_DOUBTED = 256
 #: Conditions that several jobs' nodes may have for one reason, besides those of entities that are no nodes.
 THROTTLES = frozenset({"gpu_throttled", "gpu_power_brake", "thermal"})
 #: A condition that ended so long ago says nothing any more.
@@ -57,6 +59,10 @@ class Memory:
             ((float(at), str(job)) for at, job in json.loads(self._misc.get("openings") or b"[]")), maxlen=1024
         )
         self.problems: dict[str, int] = json.loads(self._misc.get("problems") or b"{}")
+        #: What was doubted before, so that it is told once.
+        self._doubted: dict[str, None] = dict.fromkeys(json.loads(self._misc.get("doubted") or b"[]"))
+        #: By attempt: by when the places of its nodes must have been told.
+        self.unplaced: dict[str, float] = json.loads(self._misc.get("unplaced") or b"{}")
         self._fitting: dict[str, tuple[Trouble, frozenset[str]]] = {}
         #: When a job was last stopped as planned (Unix seconds of the bus).
         self.stopped_at = max((t.opened for t in self.troubles.values() if t.is_planned), default=0.0)
@@ -84,6 +90,26 @@ class Memory:
         """Of what was told and cannot be: counted, and kept."""
         self.problems[what] = self.problems.get(what, 0) + 1
         self._misc.put("problems", json.dumps(self.problems).encode())
+        self.changed()
+
+    def note_doubt(self, doubt: Doubt) -> bool:
+        """Counts it. Whether it is the first of its kind and entity."""
+        self.note_problem(doubt.what)
+        if doubt.key in self._doubted:
+            return False
+        self._doubted[doubt.key] = None
+        while len(self._doubted) > MAX_DOUBTED:
+            del self._doubted[next(iter(self._doubted))]
+        self._misc.put("doubted", json.dumps(list(self._doubted)).encode())
+        return True
+
+    def expect_places(self, attempt: str, by: float | None) -> None:
+        """The places of its nodes; None: no longer."""
+        if by is not None and len(self.unplaced) < MAX_DOUBTED:
+            self.unplaced.setdefault(attempt, by)
+        elif by is None:
+            self.unplaced.pop(attempt, None)
+        self._misc.put("unplaced", json.dumps(self.unplaced).encode())
         self.changed()
 
     # --- troubles ---------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ for being one of many.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 
 from .memory import Memory
@@ -107,6 +107,12 @@ def rules_that_fit(trouble: Trouble) -> frozenset[str]:
     return frozenset(rule.name for rule in load_shared_rules().values() if rule.explains and fits(rule, trouble))
 
 
+def sharing(memory: Memory) -> Callable[[Trouble], bool]:
+    """Whether a trouble may be the work of what several jobs share at all, as things stand now."""
+    idle = frozenset() if memory.is_anything_throttled() else frozenset(rule.name for rule in rules_of("throttle"))
+    return lambda trouble: not memory.fitting(trouble, rules_that_fit) <= idle
+
+
 def fits(rule: Rule, trouble: Trouble) -> bool:
     """Whether it may be the work of such a cause at all."""
     if trouble.kind not in rule.explains:
@@ -115,6 +121,10 @@ def fits(rule: Rule, trouble: Trouble) -> bool:
     if own and not {own["condition"], own["device_kind"]} & rule.symptoms:
         return False
     if rule.phases and trouble.phase and trouble.phase not in rule.phases:
+        return False
+    if rule.family == "init" and trouble.phase not in ("", "init"):
+        return False
+    if rule.family == "full" and not _speaks_of(rule, trouble):
         return False
     if rule.attribute == "storage" and rule.family != "full" and any(_speaks_of(r, trouble) for r in rules_of("full")):
         return False  # who finds no room has had an answer: it is not slow

@@ -7,14 +7,14 @@ it changes or waits.
 
 from __future__ import annotations
 
-import bisect
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ....telemetry.records import Finding
 from ....telemetry.vocabulary import Kind, Severity
-from .candidates import Scene, all_candidates, rules_that_fit
+from .candidates import Scene, all_candidates, sharing
 from .doubts import Doubt, refused_labels, unknown_nodes
 from .history import Verdict, blame_of, corruption, lemons, preemptions, rollouts, same_place_again
 from .joint import joint_fields, verdict_of
@@ -202,21 +202,30 @@ class Desk:
         return decisions
 
     def _pool(self, now: float) -> list[Trouble]:
-        """What has changed, what has begun lately, what is joined; and all that began near any of them in time."""
+        """What has changed, what has begun lately, what is joined; and what may be of one cause with any of them, by
+        the time at which it began."""
         memory = self.memory
-        oldest, young = now - LOOKED_AT_S, now - SETTLES_S
-        near = [t for t in memory.recent(now - HORIZON_S) if t.resolved is None or t.resolved > oldest]
-        found = {t.id: t for t in near if t.is_fresh or t.opened > young or t.leader or t.held_until}
+        oldest, horizon = now - LOOKED_AT_S, now - HORIZON_S
+
+        def is_near(trouble: Trouble) -> bool:
+            return trouble.resolved is None or (trouble.resolved > oldest and trouble.onset >= horizon)
+
+        news = [memory.troubles[id_] for id_ in (*memory.fresh, *memory.held)]
+        found = {t.id: t for t in (*news, *memory.opened_since(now - SETTLES_S)) if is_near(t)}
         for leader, members in list(memory.joined.items()):
-            if leader in memory.troubles and any(id_ in memory.open for id_ in members):
-                found |= {id_: memory.troubles[id_] for id_ in members if id_ in memory.troubles}
-        if not any(t.is_telemetry or memory.fitting(t, rules_that_fit) for t in found.values()):
-            return sorted(found.values(), key=lambda t: (t.onset, t.id))  # what is near can share nothing with them
-        onsets = sorted(t.onset for t in found.values())
-        for trouble in near:
-            place = bisect.bisect_left(onsets, trouble.onset - NEAR_S)
-            if place < len(onsets) and onsets[place] <= trouble.onset + NEAR_S:
-                found.setdefault(trouble.id, trouble)
+            joined = [memory.troubles[id_] for id_ in members if id_ in memory.troubles]
+            is_alive = leader in memory.troubles and any(t.is_open for t in joined)
+            found |= {t.id: t for t in joined if is_alive or is_near(t)}
+        may_share = sharing(memory)
+        sharers = sorted(t.onset for t in found.values() if t.is_telemetry or may_share(t))
+        if memory.plans:
+            sharers = sorted(t.onset for t in found.values())
+        until = -math.inf
+        for onset in sharers:
+            for trouble in memory.began_within(max(onset - NEAR_S, until), onset + NEAR_S):
+                if is_near(trouble) and (memory.plans or trouble.is_telemetry or may_share(trouble)):
+                    found.setdefault(trouble.id, trouble)
+            until = onset + NEAR_S
         return sorted(found.values(), key=lambda t: (t.onset, t.id))
 
     def _verdicts(self, pool: Sequence[Trouble], now: float) -> tuple[list[Verdict], dict[str, Plan]]:
@@ -392,9 +401,7 @@ class Desk:
     def _release(self, decisions: Decisions, now: float) -> None:
         """What has waited for nothing goes out now."""
         last = max((at for at, _ in self.memory.openings), default=0.0)
-        for trouble in list(self.memory.open.values()):
-            if not trouble.held_until:
-                continue
+        for trouble in [self.memory.troubles[id_] for id_ in self.memory.held]:
             is_quiet = trouble.severity == Severity.PAGE.value and now >= last + QUIET_S
             if trouble.leader or now >= trouble.held_until - SOONEST_S or is_quiet:
                 trouble.held_until = 0.0
@@ -414,7 +421,7 @@ class Desk:
     def _look_again(self, pool: Sequence[Trouble], now: float) -> None:
         if self.memory.unplaced:
             self._look_soon(now, max(SOONEST_S, min(self.memory.unplaced.values()) - now))
-        held = [t for t in self.memory.open.values() if t.held_until]
+        held = [self.memory.troubles[id_] for id_ in self.memory.held]
         if any(t.severity == Severity.PAGE.value for t in held):
             self._look_soon(now)
             return

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import bisect
 import json
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -47,6 +49,10 @@ class Memory:
         self.by_step: dict[tuple[str, int], dict[str, None]] = {}
         #: By leader: those that have joined it, itself among them.
         self.joined: dict[str, dict[str, None]] = {}
+        #: Onsets and ids, in order; ids of those that have changed since the last look; of those that are held back.
+        self.by_onset: list[tuple[float, str]] = []
+        self.fresh: dict[str, None] = {}
+        self.held: dict[str, None] = {}
         for _, row in sorted(self._troubles.rows(), key=lambda each: Trouble.unpack(each[1]).opened):
             self._index(Trouble.unpack(row))
         #: By entity: by condition, {since, until, severity, text, kind}.
@@ -143,23 +149,34 @@ class Memory:
         return [self.troubles[id_] for id_ in self.by_run.get(trouble.run or trouble.job, ())]
 
     def recent(self, since: float) -> Iterator[Trouble]:
-        """Open ones, and those with an onset since then."""
-        for trouble in reversed(self.troubles.values()):
-            if trouble.is_open or trouble.onset >= since:
-                yield trouble
-            elif trouble.opened < since - 3600.0:
-                break
-        # Those that are open and were opened long before.
+        """Those with an onset since then, and open ones."""
+        yield from self.began_within(since, math.inf)
         for trouble in self.open.values():
-            if trouble.opened < since - 3600.0:
+            if trouble.onset < since:
                 yield trouble
+
+    def began_within(self, first: float, last: float) -> Iterator[Trouble]:
+        """In order of their onset, both ends included."""
+        begin, end = (
+            bisect.bisect_left(self.by_onset, bound) for bound in ((first, ""), (math.nextafter(last, math.inf), ""))
+        )
+        for place in range(begin, end):
+            yield self.troubles[self.by_onset[place][1]]
+
+    def opened_since(self, since: float) -> Iterator[Trouble]:
+        for trouble in reversed(self.troubles.values()):
+            if trouble.opened <= since:
+                return
+            yield trouble
 
     def _index(self, trouble: Trouble) -> None:
         before = self.troubles.get(trouble.id)
         if before is None:
             self.by_run.setdefault(trouble.run or trouble.job, []).append(trouble.id)
+            bisect.insort(self.by_onset, (trouble.onset, trouble.id))
         elif before is not trouble:
             self._unlink(before)
+            bisect.insort(self.by_onset, (trouble.onset, trouble.id))
         if trouble.ranks and trouble.step >= 0:
             self.by_step.setdefault(_step_key(trouble), {})[trouble.id] = None
         if trouble.leader:
@@ -169,6 +186,8 @@ class Memory:
             self.open[trouble.id] = trouble
         else:
             self.open.pop(trouble.id, None)
+        _keep(self.fresh, trouble.id, is_in=trouble.is_fresh)
+        _keep(self.held, trouble.id, is_in=trouble.is_open and bool(trouble.held_until))
 
     def join(self, trouble: Trouble, leader: str, cause: list[str]) -> bool:
         """Whether that is news."""
@@ -181,6 +200,9 @@ class Memory:
         return True
 
     def _unlink(self, trouble: Trouble) -> None:
+        place = bisect.bisect_left(self.by_onset, (trouble.onset, trouble.id))
+        if self.by_onset[place : place + 1] == [(trouble.onset, trouble.id)]:
+            del self.by_onset[place]
         if trouble.ranks and trouble.step >= 0:
             _discard(self.by_step, _step_key(trouble), trouble.id)
         if trouble.leader:
@@ -189,8 +211,8 @@ class Memory:
     def _drop(self, trouble: Trouble) -> None:
         self._unlink(trouble)
         self.troubles.pop(trouble.id, None)
-        self.open.pop(trouble.id, None)
-        self._fitting.pop(trouble.id, None)
+        for index in (self.open, self.fresh, self.held, self._fitting):
+            index.pop(trouble.id, None)
         self._troubles.delete(trouble.id)
         ids = self.by_run.get(trouble.run or trouble.job, [])
         if trouble.id in ids:
@@ -243,6 +265,9 @@ class Memory:
             )
         }
 
+    def is_anything_throttled(self) -> bool:
+        return any(sign["name"] in THROTTLES for found in self.signs.values() for sign in found.values())
+
     def put_plan(self, plan: Plan) -> None:
         self.plans[plan.key] = plan
         self._plans.put(plan.key, plan.pack())
@@ -277,6 +302,13 @@ def _discard(index: dict[_K, dict[str, None]], key: _K, id_: str) -> None:
     known.pop(id_, None)
     if not known:
         index.pop(key, None)
+
+
+def _keep(index: dict[str, None], id_: str, *, is_in: bool) -> None:
+    if is_in:
+        index[id_] = None
+    else:
+        index.pop(id_, None)
 
 
 def _put(table: Table, row: str, content: Mapping[str, Any]) -> None:

@@ -148,8 +148,9 @@ bench: setup $(SETUP_OLDEST) ## each headline number of the README, measured her
 
 .PHONY: faultbench
 faultbench: setup ## simulated faults of every kind: how often the cause is named, k of n (RANKS=64, RUNS=3, SEED=1, RESULTS=DIR)
-	@$(BIN)/whichrank bench $(if $(RANKS),--ranks $(RANKS)) $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) \
-	  $(if $(JOBS),--jobs $(JOBS)) $(if $(RESULTS),--results $(RESULTS))
+	@status=0; $(BIN)/whichrank bench $(if $(RANKS),--ranks $(RANKS)) $(if $(RUNS),--runs $(RUNS)) \
+	  $(if $(SEED),--seed $(SEED)) $(if $(JOBS),--jobs $(JOBS)) $(if $(RESULTS),--results $(RESULTS)) || status=$$?; \
+	$(BIN)/python -m tests.simulator.tie --stored || status=$$?; exit $$status
 
 .PHONY: tie
 tie: setup ## faults in real jobs and in simulated ones: the same finding, the same waits, k of n (REPEATS=1, SEED=1)

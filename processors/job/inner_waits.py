@@ -55,4 +55,5 @@ def with_inner_waits(
 def _of_inner(rows: np.ndarray, inner: np.ndarray, ranks: np.ndarray) -> np.ndarray:
     """Those that are of their rank's smallest group."""
     column = np.minimum(np.searchsorted(ranks, rows["rank"]), ranks.size - 1)
-    return rows[(ranks[column] == rows["rank"]) & (inner[column] == rows["group"])]
+    of_inner: np.ndarray = rows[(ranks[column] == rows["rank"]) & (inner[column] == rows["group"])]
+    return of_inner

@@ -29,6 +29,7 @@ THROTTLES = frozenset({"gpu_throttled", "gpu_power_brake", "thermal"})
 #: A condition that ended so long ago says nothing any more.
 SIGN_KEPT_S = 3600.0
 _MISC = "shared"
+StepKey = tuple[str, int, str, str]
 _K = TypeVar("_K")
 
 
@@ -45,8 +46,8 @@ class Memory:
         self.open: dict[str, Trouble] = {}
         #: By run (else job): ids, in order of opening.
         self.by_run: dict[str, list[str]] = {}
-        #: By ranks and step: ids.
-        self.by_step: dict[tuple[str, int], dict[str, None]] = {}
+        #: By ``step_key``: ids.
+        self.by_step: dict[StepKey, dict[str, None]] = {}
         #: By leader: those that have joined it, itself among them.
         self.joined: dict[str, dict[str, None]] = {}
         #: Onsets and ids, in order; ids of those that have changed since the last look; of those that are held back.
@@ -178,7 +179,7 @@ class Memory:
             self._unlink(before)
             bisect.insort(self.by_onset, (trouble.onset, trouble.id))
         if trouble.ranks and trouble.step >= 0:
-            self.by_step.setdefault(_step_key(trouble), {})[trouble.id] = None
+            self.by_step.setdefault(step_key(trouble), {})[trouble.id] = None
         if trouble.leader:
             self.joined.setdefault(trouble.leader, {})[trouble.id] = None
         self.troubles[trouble.id] = trouble
@@ -204,7 +205,7 @@ class Memory:
         if self.by_onset[place : place + 1] == [(trouble.onset, trouble.id)]:
             del self.by_onset[place]
         if trouble.ranks and trouble.step >= 0:
-            _discard(self.by_step, _step_key(trouble), trouble.id)
+            _discard(self.by_step, step_key(trouble), trouble.id)
         if trouble.leader:
             _discard(self.joined, trouble.leader, trouble.id)
 
@@ -293,8 +294,10 @@ def lasted_at(sign: Mapping[str, Any], onset: float, window_s: float) -> bool:
     return bool(sign["since"] <= onset + window_s and (until is None or until >= onset - window_s))
 
 
-def _step_key(trouble: Trouble) -> tuple[str, int]:
-    return ",".join(map(str, trouble.ranks)), trouble.step
+def step_key(trouble: Trouble) -> StepKey:
+    """Of what may be the same place again: another run's failure only where the words say that it is."""
+    ranks = ",".join(map(str, trouble.ranks))
+    return ranks, trouble.step, trouble.kind, trouble.error or trouble.run or trouble.job
 
 
 def _discard(index: dict[_K, dict[str, None]], key: _K, id_: str) -> None:

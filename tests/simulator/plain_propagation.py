@@ -67,7 +67,8 @@ def propagate_plainly(program: StepProgram, given: StepGiven) -> list[PlainRank]
             rank.host = ended
 
     def carried(begun: float, seconds: float, rank: int, group: str) -> float:
-        kinds = [Stop.DEVICE] + ([] if group == "tp" else [Stop.LINK]) + ([] if given.runs_ahead else [Stop.HOST])
+        way = Stop.NVLINK if group == "tp" else Stop.LINK
+        kinds = [Stop.DEVICE, way] + ([] if given.runs_ahead else [Stop.HOST])
         return max(through(begun, seconds, given, (kind,), rank) for kind in kinds)
 
     def step(rank: PlainRank) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 from tests.simulator.tie.lines import tie_lines
 from whichrank.commands.bench.kept_lines import kept_lines
 from whichrank.commands.bench.kept_runs import KeptRuns, code_version
+from whichrank.commands.bench.malformed_run import malformed_lines
 from whichrank.commands.bench.must_show import must_show
 from whichrank.commands.bench.report import exit_code, in_short, print_lines
 from whichrank.commands.bench.straggler_trace import straggler_trace_lines
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ("accounting", kept_lines(kept, "accounting") or [_not_accounted()]),
         ("a published trace of a slow job", _trace(options.corpora / "straggler-analysis")),
         ("real jobs and simulated ones", _tie()),
-        ("malformed input", _malformed()),
+        ("malformed input", malformed_lines()),
     ]
     for heading, lines in sections:
         print_lines(lines, heading)
@@ -63,10 +64,6 @@ def _tie() -> list[Line]:
 
 def _not_accounted() -> Line:
     return not_run("accounting over >= 24 h", "unknown < 1 %, ETTR within 0.1 points", "whichrank bench --accounting")
-
-
-def _malformed() -> list[Line]:
-    return [not_run("malformed topology, unknown nodes, jobs without end, contradictory placement", "reported")]
 
 
 if __name__ == "__main__":

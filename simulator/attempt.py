@@ -33,11 +33,11 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 #: Of a node's agent: between two flushes, and between two progress rows.
 FLUSH_S = 0.5
-#: From a rank's end or exception until its agent has flushed everything and says so.
-_TOLD_AFTER_S = 0.01
 _ARRIVES_AFTER_S = 0.004
 #: A stopped process is looked at once its heartbeat is late, and again to be sure.
 _STOP_SEEN_AFTER_S = 0.45
+#: From then until its agent tells how the others stand who wait for it: its look after ``agents.agent._WITNESS_NS``.
+_WITNESS_AFTER_S = 0.3
 #: From an exception until the interpreter has gone.
 _UNWINDS_S = 0.6
 #: Of steps that will never begin, from when they would have.
@@ -158,16 +158,13 @@ class Attempt:
     def ship(self, from_s: float, until_s: float, ships: Ships, is_heard: Callable[[int, float], bool]) -> None:
         """What the agents send in this window. is_heard: whether the agent of a node (of the job) works then."""
         regular = from_s + self._flush_offset_s
-        urgent = np.maximum(self._telling.first_s(regular.size) + _TOLD_AFTER_S, from_s)
-        urgent[urgent >= until_s] = np.inf
         created = float(self.processes.started_s.min())
-        first, second = np.minimum(regular, urgent), np.maximum(regular, urgent)
         self._flushes += 1
-        for moments in (first, second):
+        for moments, at_once in self._telling.flushes(regular, from_s, until_s):
             active = np.isfinite(moments) & (moments > created)
             active &= np.array([is_heard(node, float(moments[node])) for node in range(moments.size)])
             if active.any():
-                progress = active & ((moments == urgent) | (self._flushes % 2 == 0)) & (not self.spec.steps_only)
+                progress = active & (at_once | (self._flushes % 2 == 0)) & (not self.spec.steps_only)
                 self._flush(moments, active, progress, ships)
         self.steps.prune(ns(from_s - 1.0), self.processes)
 
@@ -489,6 +486,8 @@ class Attempt:
                 step, phase = self.steps.phase_at(rank, at)
                 where = {"step": step, "phase": phase.name.lower(), "pid": int(self.processes.pid[rank])}
                 self._telling.behind(name, rank, at, where)
+                if name is EventName.RANK_STOPPED:
+                    self._telling.witness(int(self.node_of_rank[rank]), at + _WITNESS_AFTER_S)
 
         self.at(at_s, tell)
 

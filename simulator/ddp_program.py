@@ -6,7 +6,7 @@ Batch, forward, backward with the gradients' exchange behind its kernels, optimi
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..telemetry.vocabulary import Op, Phase
 from .mesh import Mesh
@@ -17,7 +17,8 @@ from .program import Does, Operation, Recipe
 class DdpRecipe(Recipe):
     """forward_s, backward_s, optimizer_s: kernels. between_s: what the script does after its optimizer.
 
-    bucket_bytes: of each exchange of gradients, the last one at the end of backward.
+    bucket_bytes: of each exchange of gradients, the last one at the end of backward. metrics_groups: dimensions in
+    whose groups a number is summed up afterwards, one after the other.
     Raises ValueError for a mesh that is more than data-parallel.
     """
 
@@ -26,6 +27,7 @@ class DdpRecipe(Recipe):
     optimizer_s: float = 0.05
     between_s: float = 0.005
     bucket_bytes: tuple[int, ...] = (25 << 20,)
+    metrics_groups: tuple[str, ...] = ("world",)
     prefetches: bool = False
 
     def _stage(self, mesh: Mesh, stage: int, *, saves: bool, evaluates: bool) -> Iterator[Operation]:
@@ -33,7 +35,9 @@ class DdpRecipe(Recipe):
             raise ValueError("this program is data-parallel only")
         # A step ends with its optimizer: the mean loss of the last one is called for in this one.
         yield Operation(does=Does.HOST, phase=Phase.OTHER, work_s=self.between_s)
-        yield _all_reduce(4, Phase.OTHER, may_differ=True)
+        last = len(self.metrics_groups) - 1
+        for place, group in enumerate(self.metrics_groups):
+            yield replace(_all_reduce(4, Phase.OTHER), group=group, may_differ=True, may_swap=place < last)
         yield Operation(does=Does.SYNC, phase=Phase.OTHER)
         yield from self._between_steps(saves=saves, evaluates=evaluates)
         yield Operation(does=Does.INPUT, phase=Phase.DATA, work_s=self.input_s)
@@ -44,12 +48,5 @@ class DdpRecipe(Recipe):
         yield Operation(does=Does.COMPUTE, phase=Phase.OPTIMIZER, work_s=self.optimizer_s)
 
 
-def _all_reduce(nbytes: int, phase: Phase, *, may_differ: bool = False) -> Operation:
-    return Operation(
-        does=Does.COLLECTIVE,
-        phase=phase,
-        group="world",
-        op=Op.ALL_REDUCE,
-        nbytes=nbytes,
-        may_differ=may_differ,
-    )
+def _all_reduce(nbytes: int, phase: Phase) -> Operation:
+    return Operation(does=Does.COLLECTIVE, phase=phase, group="world", op=Op.ALL_REDUCE, nbytes=nbytes)

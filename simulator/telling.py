@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,8 @@ from ..telemetry.vocabulary import EventName
 from .clock import ns
 from .node_agents import NodeClocks
 
+#: From a rank's end or exception until its agent has flushed everything and says so.
+_TOLD_AFTER_S = 0.01
 _Waiting = dict[int, list[tuple[float, Event]]]
 
 
@@ -24,6 +26,7 @@ class Telling:
         self._identities, self._clocks, self._node_of_rank = identities, clocks, node_of_rank
         self._before: _Waiting = {}
         self._behind: _Waiting = {}
+        self._witness_s = np.full(len(identities), np.inf)
 
     def before(self, name: EventName, rank: int, at_s: float, attributes: dict[str, Any]) -> None:
         """Of a rank; sent before the blocks of its node."""
@@ -40,6 +43,24 @@ class Telling:
         """What would have happened from then on does not."""
         kept = {node: [each for each in told if each[0] < at_s] for node, told in self._behind.items()}
         self._behind = {node: told for node, told in kept.items() if told}
+
+    def witness(self, node: int, at_s: float) -> None:
+        """Its agent tells then how all of its ranks stand."""
+        self._witness_s[node] = at_s
+
+    def flushes(
+        self, regular_s: NDArray[np.float64], from_s: float, until_s: float
+    ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.bool_]]]:
+        """When each node's agent sends in this window (inf: not), and whether how its ranks stand goes with it at once.
+
+        By node. regular_s: of the flush that comes in any case.
+        """
+        urgent = np.maximum(self.first_s(regular_s.size) + _TOLD_AFTER_S, from_s)
+        urgent[urgent >= until_s] = np.inf
+        witness = np.where(self._witness_s < until_s, np.maximum(self._witness_s, from_s), np.inf)
+        self._witness_s[np.isfinite(witness)] = np.inf
+        for moments in np.sort([regular_s, urgent, witness], axis=0):
+            yield moments, (moments == urgent) | (moments == witness)
 
     def first_s(self, nodes: int) -> NDArray[np.float64]:
         """By node: when the first of what stands behind its blocks happened; inf: there is nothing."""

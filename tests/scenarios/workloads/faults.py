@@ -86,6 +86,13 @@ def pause(course: Course, tensor: torch.Tensor | None) -> None:
 
 
 @fault
+def linger(course: Course, tensor: torch.Tensor | None) -> None:
+    """What it does here takes much longer than before."""
+    time.sleep(course.options["linger_s"])
+    course.stamp_end()
+
+
+@fault
 def kill(course: Course, tensor: torch.Tensor | None) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 

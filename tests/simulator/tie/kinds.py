@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from tests.scenarios.plan import Ending, Plan, Scenario, Truth
 from whichrank.simulator.faults.process import PAUSE_S
@@ -21,15 +22,18 @@ DATA_SHARE, FORWARD_SHARE = 0.15, 0.85
 JITTER, UNEVEN = 0.01, 0.2
 #: Steps before a fault, and after it where the job goes on.
 STEPS_BEFORE, STEPS_AFTER = 80, 60
+#: Rank 0 evaluates after so many steps, for so long.
+EVALUATE_EVERY, EVALUATION_S = 20, 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
     """One fault. simulated: its name in the catalogue of the simulator; "": nothing goes wrong, and nothing is told.
 
-    fault, point, options, signal_to, everyone: of the real one, as in ``tests/scenarios/plan.py``. ending: what the
-    real job comes to. adds: to each later step of those who are hit, in usual steps. steps_before,
-    steps_after: of both runs.
+    fault, point, guilty, options, signal_to, everyone: of the real one, as in ``tests/scenarios/plan.py``. ending: what
+    the real job comes to. adds: to each later step of those who are hit, in usual steps. with_a_step: it comes when a
+    step begins, not within one. stands_s: for which the job stands still because of it, and goes on. program: fields of
+    the simulated program that are not the plain one's. steps_before, steps_after: of both runs.
     """
 
     name: str
@@ -41,7 +45,11 @@ class Kind:
     options: Mapping[str, float] = field(default_factory=dict)
     signal_to: str = ""
     everyone: bool = False
+    guilty: int = GUILTY
     adds: float = 0.0
+    with_a_step: bool = False
+    stands_s: float = 0.0
+    program: Mapping[str, Any] = field(default_factory=dict)
     steps_before: int = STEPS_BEFORE
     steps_after: int = STEPS_AFTER
 
@@ -68,7 +76,7 @@ class Kind:
         )
 
     def plan(self, repeat: int, seed: int) -> Plan:
-        guilty = tuple(range(RANKS)) if self.everyone else (GUILTY,) if self.fault else ()
+        guilty = tuple(range(RANKS)) if self.everyone else (self.guilty,) if self.fault else ()
         return Plan(
             scenario=self.name,
             repeat=repeat,
@@ -99,6 +107,7 @@ KINDS: tuple[Kind, ...] = (
         ending=Ending.RUNS,
         fault="pause",
         options={"pause_s": PAUSE_S},
+        stands_s=PAUSE_S,
     ),
     Kind(name="never enters", simulated="never_enters", ending=Ending.HANGS, fault="blocked_read", point="data"),
     Kind(name="endless computation", simulated="endless_kernel", ending=Ending.HANGS, fault="busy_loop"),
@@ -138,6 +147,38 @@ KINDS: tuple[Kind, ...] = (
         everyone=True,
         steps_before=80,
         steps_after=60,
+    ),
+    Kind(
+        name="groups in opposite order",
+        simulated="opposite_order",
+        ending=Ending.HANGS,
+        workload="two_groups",
+        fault="other_order",
+        point="order",
+        program={"metrics_groups": ("world", "dp")},
+    ),
+    Kind(
+        name="not a number",
+        simulated="nan_abort",
+        ending=Ending.RUNS,
+        fault="not_a_number",
+        point="batch",
+        with_a_step=True,
+    ),
+    Kind(
+        name="long evaluation",
+        simulated="long_evaluation",
+        ending=Ending.RUNS,
+        fault="linger",
+        point="evaluate",
+        guilty=0,
+        options={"evaluate_every": EVALUATE_EVERY, "evaluate_s": EVALUATION_S, "linger_s": 20.0 * EVALUATION_S},
+        with_a_step=True,
+        stands_s=20.0 * EVALUATION_S,
+        program={"evaluates_every": EVALUATE_EVERY, "evaluation_s": EVALUATION_S, "first_evaluates": True},
+        # Its step ends with an evaluation, and none comes after it.
+        steps_before=5 * EVALUATE_EVERY - 1,
+        steps_after=EVALUATE_EVERY - 3,
     ),
     Kind(name="told to end", simulated="preemption", ending=Ending.TOLD, signal_to="launcher"),
 )

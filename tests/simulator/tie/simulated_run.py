@@ -29,9 +29,9 @@ from .kinds import GUILTY, RANKS, Kind
 from .observed import observe
 
 JOB = "tied"
-#: From the last step that counts, or the onset of what ends a job, until the simulation does.
-TAIL_S = 30.0
-START_S = 15.0
+#: After the last step that counts; and so long is one watched that stands still or has ended.
+TAIL_S, STANDS_S = 2.0, 30.0
+START_S = 30.0
 
 
 def run_simulated(kind: Kind, healthy: Healthy, *, into_step_s: float, seed: int, folder: Path) -> float:
@@ -39,24 +39,26 @@ def run_simulated(kind: Kind, healthy: Healthy, *, into_step_s: float, seed: int
     shutil.rmtree(folder, ignore_errors=True)
     without = folder.with_name(f"{folder.name}-healthy")
     shutil.rmtree(without, ignore_errors=True)
-    _simulate(healthy, None, seed=seed, until_s=START_S + kind.steps_before * healthy.step_s + 5.0, folder=without)
+    _simulate(
+        kind, healthy, None, seed=seed, until_s=START_S + kind.steps_before * healthy.step_s + 5.0, folder=without
+    )
     seen = observe(without).steps
     # The same draws: up to the fault the run with it is this one.
     last = int(np.flatnonzero(seen.steps == kind.steps_before - 1)[0])
     began_s = (int(seen.begin_ns[last]) + int(seen.duration_ns[last]) - START_UNIX_NS) / 1e9
     # What changes a rate acts on the steps that begin after it.
-    is_rate = kind.adds > 0.0
-    at_s = began_s - 0.5 * healthy.step_s if is_rate else began_s + into_step_s
+    with_a_step = kind.with_a_step or kind.adds > 0.0
+    at_s = began_s - 0.5 * healthy.step_s if with_a_step else began_s + into_step_s
     planned = None if kind.is_clean else plan_fault(kind, healthy, at_s, seed)
-    after_s = kind.steps_after * healthy.step_s * (1.0 + kind.adds) if kind.goes_on else 0.0
-    _simulate(healthy, planned, seed=seed, until_s=at_s + after_s + TAIL_S, folder=folder)
+    after_s = kind.steps_after * healthy.step_s * (1.0 + kind.adds) + kind.stands_s if kind.goes_on else STANDS_S
+    _simulate(kind, healthy, planned, seed=seed, until_s=at_s + after_s + TAIL_S, folder=folder)
     shutil.rmtree(without)
-    return START_UNIX_NS / 1e9 + (began_s if is_rate else at_s)
+    return START_UNIX_NS / 1e9 + (began_s if with_a_step else at_s)
 
 
 def plan_fault(kind: Kind, healthy: Healthy, at_s: float, seed: int) -> Planned:
     """As the catalogue has it, at the rank and of the size of the real one."""
-    topology, job = _cluster(), job_of(healthy)
+    topology, job = _cluster(), job_of(kind, healthy)
     site = SiteOfTie(topology=topology, jobs=(job,), random=generator(seed, kind.name), at_s=at_s)
     planned = CATALOGUE[kind.simulated].plan(site)
     return replace(planned, changes=tuple(_sized(change, kind, healthy) for change in planned.changes))
@@ -87,12 +89,12 @@ def _cluster() -> Topology:
     return Topology(shape=ClusterShape(nodes=1, gpus_per_node=RANKS))
 
 
-def job_of(healthy: Healthy) -> JobSpec:
+def job_of(kind: Kind, healthy: Healthy) -> JobSpec:
     return JobSpec(
         name=JOB,
         mesh=Mesh(data=RANKS),
         nodes=(0,),
-        recipe=healthy.recipe(),
+        recipe=replace(healthy.recipe(), **kind.program),
         noise=healthy.noise_of_life(),
         ranks_per_node=RANKS,
     )
@@ -107,11 +109,13 @@ def _as_it_is(healthy: Healthy) -> Sequence[Change]:
     return [*slower, Change(at_s=0.0, family="program", name="metadata_ops", value=0.0, job=JOB)]
 
 
-def _simulate(healthy: Healthy, planned: Planned | None, *, seed: int, until_s: float, folder: Path) -> None:
+def _simulate(
+    kind: Kind, healthy: Healthy, planned: Planned | None, *, seed: int, until_s: float, folder: Path
+) -> None:
     faults = [] if planned is None else [planned]
     world = World(
         _cluster(),
-        (job_of(healthy),),
+        (job_of(kind, healthy),),
         seed=seed,
         scenario="tie",
         changes=[*_as_it_is(healthy), *(change for fault in faults for change in fault.changes)],

@@ -12,14 +12,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
+from whichrank.commands.bench.report import EXIT_USAGE, exit_code, in_short, print_lines
 from whichrank.simulator.scoring.summary import Line
 
 from .comparison import Tied
 from .kinds import KINDS
-from .lines import RESULTS, lines_of
+from .lines import RESULTS, lines_of, tie_lines
 from .one_kind import ONSET_FILE, simulate_again, tie
 
 
@@ -30,7 +28,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", action="append", help="kinds whose name contains this; may be repeated")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--simulate-only", action="store_true", help="real runs are those that lie there")
+    parser.add_argument(
+        "--stored", action="store_true", help="run nothing: only what lies there, as faultbench shows it"
+    )
     options = parser.parse_args(arguments)
+    if options.stored:
+        return show(tie_lines(options.results))
     kinds = [kind for kind in KINDS if not options.only or any(word in kind.name for word in options.only)]
     tied: list[Tied] = []
     for repeat in range(options.repeats):
@@ -43,20 +46,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 tied.append(tie(kind, repeat, options.seed, folder))
     if not tied:
         print("nothing to run", file=sys.stderr)
-        return 2
+        return EXIT_USAGE
     return show(lines_of(tied))
 
 
 def show(lines: Sequence[Line]) -> int:
-    table = Table("", "asked", "measured", "k of n", "", box=None, pad_edge=False)
-    for line in lines:
-        table.add_row(line.name, line.asked or "-", line.measured, line.share, _verdict(line))
-    Console(width=None if sys.stdout.isatty() else 170).print(table)
-    return 0 if all(line.ok for line in lines) else 1
-
-
-def _verdict(line: Line) -> str:
-    return "" if not line.asked and line.ok else "ok" if line.ok else "SHORT"
+    print_lines(lines)
+    print(f"faults in real jobs and in simulated ones: {in_short(lines)}")
+    return exit_code(lines)
 
 
 if __name__ == "__main__":

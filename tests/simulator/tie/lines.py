@@ -6,11 +6,13 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from whichrank.simulator.scoring.summary import Line
+from whichrank.simulator.scoring.summary import Line, not_run
 
 from .comparison import ASKED_WITHIN, FLOOR_S, Tied
 
 RESULT_FILE = "tie.json"
+_KINDS = "real and simulated: kinds of faults with the same finding"
+_MEDIANS = "real and simulated: medians of wait and self time"
 ASKED_KINDS = 10
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "build" / "tie"
@@ -22,26 +24,30 @@ def stored(results: Path = RESULTS) -> list[Tied]:
 
 
 def tie_lines(results: Path = RESULTS) -> list[Line]:
-    """Of what stands in a results folder; a demand that was not measured is SHORT."""
+    """Of what stands in a results folder."""
     return lines_of(stored(results))
 
 
 def lines_of(tied: Sequence[Tied]) -> list[Line]:
+    if not tied:
+        why = "make tie"
+        return [not_run(_KINDS, f">= {ASKED_KINDS}", why), not_run(_MEDIANS, f"within {ASKED_WITHIN:.0%}", why)]
     kinds = sorted({each.kind for each in tied})
     lines = [line for kind in kinds for line in _of_kind(kind, [each for each in tied if each.kind == kind])]
     faults = sorted({each.kind for each in tied if not each.is_clean})
     same = sum(all(each.same_finding for each in tied if each.kind == kind) for kind in faults)
     lines.append(
         Line(
-            name="real and simulated: kinds of faults with the same finding",
+            name=_KINDS,
             asked=f">= {ASKED_KINDS}",
             measured=str(same),
             share=f"{same} of {len(faults)}",
             ok=same >= ASKED_KINDS and same == len(faults),
+            is_run=len(faults) >= ASKED_KINDS,
         )
     )
     pairs = [pair for each in tied for pair in each.pairs]
-    lines.append(_medians("real and simulated: medians of wait and self time", tied))
+    lines.append(_medians(_MEDIANS, tied))
     small = [pair for pair in pairs if not pair.is_measurable]
     lines.append(
         Line(
@@ -87,7 +93,7 @@ def _medians(name: str, tied: Sequence[Tied]) -> Line:
         else f"worst {worst.error:.0%} ({worst.what} of rank {worst.rank} "
         f"{worst.when}: {1e3 * worst.real_s:.0f} ms / {1e3 * worst.simulated_s:.0f} ms)",
         share=f"{len(agree)} of {len(counted)}",
-        ok=bool(counted) and len(agree) == len(counted),
+        ok=all(each.pairs for each in tied) and len(agree) == len(counted),
     )
 
 

@@ -13,7 +13,7 @@ from whichrank.telemetry.vocabulary import Phase
 
 from .tie.comparison import FLOOR_S, Finding, Pair, Tied, compare, findings
 from .tie.healthy import Healthy
-from .tie.kinds import GUILTY, KINDS, RANKS, Kind
+from .tie.kinds import GUILTY, KINDS, RANKS, UNEVEN, Kind
 from .tie.lines import ASKED_KINDS, lines_of
 from .tie.observed import Observed, StepsSeen, observe
 from .tie.simulated_run import run_simulated
@@ -43,7 +43,7 @@ def simulated(kind: Kind, folder: Path) -> Observed:
 def test_ranks_wait_for_the_slowest_one_before_and_after_another_becomes_it(tmp_path: Path) -> None:
     kind = kind_of("slow rank", steps_before=20, steps_after=20, adds=0.2)
     steps = simulated(kind, tmp_path).steps
-    added_s = 0.2 * healthy().step_s
+    added_s = 0.2 * healthy().step_s * (1.0 - UNEVEN * GUILTY / (RANKS - 1))
     for first, last, added in ((3, 19, 0.0), (21, 39, added_s)):
         work_s = np.array(FORWARD_S) + BACKWARD_S
         work_s[GUILTY] += added

@@ -140,8 +140,6 @@ class Course:
             step_s *= common.uniform(1.0, spread)
         step_s *= self._growth(step)
         seconds = step_s * self._shares[name] * max(0.5, own.gauss(1.0, self.plan["jitter"]))
-        if name == "forward":  # no two nodes are equally fast: the last rank needs less by this share
-            seconds *= 1.0 - self.options.get("uneven", 0.0) * self.rank / max(1, self.world_size - 1)
         if step == 0 and name == "forward" and (first := self.options.get("first_step_s")):
             seconds = first * own.uniform(0.9, 1.1)
         if name == "data" and own.random() < self.options.get("hiccups", 0.0):
@@ -149,7 +147,10 @@ class Course:
         if self.options.get("wander") and name == "forward":
             seconds += self._wandering_pause_s(step)
         # Thirty percent of the step as it really is: on a crowded machine that is more than what was drawn.
-        return seconds + self._slow_down(name, step) * max(step_s, self._usual_step_s)
+        seconds += self._slow_down(name, step) * max(step_s, self._usual_step_s)
+        if name == "forward":  # no two nodes are equally fast: the last rank needs less by this share
+            seconds *= 1.0 - self.options.get("uneven", 0.0) * self.rank / max(1, self.world_size - 1)
+        return seconds
 
     def _growth(self, step: int) -> float:
         """Steps that grow over the run to ``grow_to`` times their first length: longer sequences, or larger batches

@@ -25,7 +25,7 @@ from whichrank.simulator.topology import ClusterShape, Topology
 from whichrank.simulator.world import World
 
 from .healthy import Healthy
-from .kinds import GUILTY, RANKS, Kind
+from .kinds import GUILTY, RANKS, UNEVEN, Kind
 from .observed import observe
 
 JOB = "tied"
@@ -70,15 +70,17 @@ class SiteOfTie(Site):
 
 
 def _sized(change: Change, kind: Kind, healthy: Healthy) -> Change:
-    """Of the real fault's seconds a step; what is up or down has no size."""
+    """Of the real fault's seconds a step; what is up or down has no size. A rank that works faster adds less work."""
     added_s = kind.adds * healthy.step_s
+    added_work_s = added_s * (1.0 - UNEVEN * np.arange(RANKS) / (RANKS - 1))
     match change.family, change.name:
         case "gpu", "speed":
             rank = change.places[0]
             kernels_s = float(healthy.kernels_s[rank])
-            return replace(change, value=float(healthy.speed[rank]) * kernels_s / (kernels_s + added_s))
+            slower = kernels_s / (kernels_s + float(added_work_s[rank]))
+            return replace(change, value=float(healthy.speed[rank]) * slower)
         case "program", "work":
-            return replace(change, value=1.0 + added_s / float(np.median(healthy.kernels_s)))
+            return replace(change, value=1.0 + float(np.median(added_work_s / healthy.kernels_s)))
         case ("host", "input") | ("process", "loader"):
             return replace(change, value=healthy.fetch_s / (healthy.fetch_s + added_s))
         case _:

@@ -175,7 +175,7 @@ KINDS: tuple[Kind, ...] = (
         options={"evaluate_every": EVALUATE_EVERY, "evaluate_s": EVALUATION_S, "linger_s": 20.0 * EVALUATION_S},
         with_a_step=True,
         stands_s=20.0 * EVALUATION_S,
-        program={"evaluates_every": EVALUATE_EVERY, "evaluation_s": EVALUATION_S, "first_evaluates": True},
+        program={"evaluates_every": EVALUATE_EVERY, "first_evaluates": True},
         # Its step ends with an evaluation, and none comes after it.
         steps_before=5 * EVALUATE_EVERY - 1,
         steps_after=EVALUATE_EVERY - 3,

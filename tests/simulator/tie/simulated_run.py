@@ -25,7 +25,7 @@ from whichrank.simulator.topology import ClusterShape, Topology
 from whichrank.simulator.world import World
 
 from .healthy import Healthy
-from .kinds import GUILTY, RANKS, UNEVEN, Kind
+from .kinds import EVALUATION_S, GUILTY, RANKS, UNEVEN, Kind
 from .observed import observe
 
 JOB = "tied"
@@ -96,7 +96,8 @@ def job_of(kind: Kind, healthy: Healthy) -> JobSpec:
         name=JOB,
         mesh=Mesh(data=RANKS),
         nodes=(0,),
-        recipe=replace(healthy.recipe(), **kind.program),
+        # Of the fastest rank, in seconds; it is the first one that evaluates.
+        recipe=replace(healthy.recipe(), evaluation_s=EVALUATION_S * float(healthy.speed[0]), **kind.program),
         noise=healthy.noise_of_life(),
         ranks_per_node=RANKS,
     )

@@ -127,7 +127,8 @@ def run(asked: Run) -> Measured:
         simple=simple.revisions,
         cpu_s=cpu_s,
         wall_s=time.monotonic() - began_s,
-        rank_hours=sum(job.spec.mesh.world_size for job in world.jobs) * seconds / 3600.0,
+        # Of jobs one after the other on the same nodes, as many run at a time as there are GPUs.
+        rank_hours=min(sum(job.spec.mesh.world_size for job in world.jobs), world.topology.gpus) * seconds / 3600.0,
         memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         problem=f"the operators failed {judge.runner.broken} times" if judge.runner.broken else "",
     )

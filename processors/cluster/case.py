@@ -172,9 +172,15 @@ class Case:
         """Unix seconds at which it ended for its own job, None while it is open."""
         if self.ended is not None:
             return self.ended
-        if any(not c.cleared for c in self.causes):
-            return None
-        return max(_resolved(c) for c in self.causes)
+        latest: float | None = None
+        for contribution in self.contributions:  # asked for every incident of a job at each of its findings
+            if contribution.consequence:
+                continue
+            if not contribution.cleared:
+                return None
+            resolved = _resolved(contribution)
+            latest = resolved if latest is None else max(latest, resolved)
+        return latest
 
     @property
     def costs(self) -> dict[str, int]:

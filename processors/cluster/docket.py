@@ -23,6 +23,7 @@ from .failures import FAILURES, FailureRegister
 from .folding import accounts_of, begin_folding
 from .joining import cost_key, overlay
 from .shared.desk import Decisions, Desk
+from .shared.doubts import doubt_findings, unreadable
 from .shared.memory import Memory
 from .shared.observers import clock_findings
 from .shared.troubles import trouble_of
@@ -186,11 +187,17 @@ class Docket:
         """Where jobs run, how nodes stand, what was changed or planned. What cannot be read is counted."""
         try:
             self._desk.take(finding, self._now_s)
-        except (KeyError, ValueError, TypeError, AttributeError):
-            self._memory.note_problem("finding that cannot be read")
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            self._desk.doubt(unreadable(finding, error))
         for told in clock_findings(finding):
             self.take(told)
+        self._tell_doubts()
         self._set_shared_timer()
+
+    def _tell_doubts(self) -> None:
+        doubts, self._desk.doubts = self._desk.doubts, []
+        for told in doubt_findings(doubts, self._ctx.key, self._stamp_ns):
+            self.take(told)
 
     def _take_label(self, finding: Finding) -> None:
         """A person's word: it stands in the incident, and in the history of whom it blames."""
@@ -223,6 +230,7 @@ class Docket:
         led = {id_ for joint in decisions.joint.values() if joint is not None for id_ in joint["members"]}
         for incident in sorted(set(let_go) - led - set(decisions.charged)):
             self._charge_to_nobody_else(incident)
+        self._tell_doubts()
         self._set_shared_timer()
 
     def _charge_to_nobody_else(self, incident: str) -> None:

@@ -24,8 +24,12 @@ def findings_of(event: Event, kind: str, now_ns: int) -> Iterator[Finding]:
     """kind: of the entity, as "node". Of events that say nothing of this kind, none."""
     entity, found = event.identity.node, event.attributes
     if event.name is EventName.NODE_TOPOLOGY:
-        labels = {str(k): str(v)[:_MAX_TEXT] for k, v in list(found.items())[:_MAX_LABELS] if v not in (None, "")}
-        body: dict[str, Any] = {"entity": entity, "entity_kind": kind, "labels": labels}
+        told = {str(k): v for k, v in list(found.items())[:_MAX_LABELS] if v not in (None, "")}
+        refused = sorted(
+            name for name, value in told.items() if isinstance(value, bool) or not isinstance(value, str | int)
+        )
+        labels = {name: str(value)[:_MAX_TEXT] for name, value in told.items() if name not in refused}
+        body: dict[str, Any] = {"entity": entity, "entity_kind": kind, "labels": labels, "refused": refused}
         yield _finding(event.identity, f"topology/{kind}:{entity}", now_ns, {"topology": body})
     elif event.name is EventName.CHANGE and found.get("what"):
         yield from _change(event, kind, now_ns)

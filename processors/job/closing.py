@@ -311,7 +311,8 @@ def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarra
             waited_ns=blocked.sum(axis=2)[plain],
         )
         job.inner = with_inner_waits(job.inner, job.inner_groups(ranks), by_device, sums, ranks, times.steps)
-        job.starts = with_starts(job.starts, by_device, begun_on_device(by_device), ranks, times.steps)
+        whole = pick(by_device, ~np.isin(by_device["step"], sums["step"]))  # of others, the first call may not be there
+        job.starts = with_starts(job.starts, whole, begun_on_device(whole), ranks, times.steps[~is_summed[plain]])
     elif ready.rows.size and not has_device_groups(job):
         calls = first_calls(ready)
         job.starts = with_starts(job.starts, calls, calls["enqueued_ns"], ranks, times.steps)

@@ -23,10 +23,15 @@ def no_inner_waits(ranks: int) -> np.ndarray:
 
 
 def inner_groups(members: Sequence[np.ndarray], on_device: Sequence[bool], ranks: np.ndarray) -> np.ndarray:
-    """By rank of ``ranks``: the index of the smallest group on devices that it is in, -1 none smaller than all are."""
+    """By rank of ``ranks``: the index of the smallest group on devices that it is in, -1 none smaller than all are.
+
+    Of two that are as small, the one whose ranks lie closer together: on one node, that is.
+    """
     inner = np.full(ranks.size, -1, np.int64)
     size = np.full(ranks.size, ranks.size, np.int64)
-    for index, group in enumerate(members):
+    order = sorted(range(len(members)), key=lambda index: int(np.ptp(members[index])) if members[index].size else 0)
+    for index in order:
+        group = members[index]
         if not on_device[index] or not FEWEST_MEMBERS <= group.size < ranks.size:
             continue
         place = np.searchsorted(ranks, group)
@@ -55,4 +60,5 @@ def with_inner_waits(
 def _of_inner(rows: np.ndarray, inner: np.ndarray, ranks: np.ndarray) -> np.ndarray:
     """Those that are of their rank's smallest group."""
     column = np.minimum(np.searchsorted(ranks, rows["rank"]), ranks.size - 1)
-    return rows[(ranks[column] == rows["rank"]) & (inner[column] == rows["group"])]
+    of_inner: np.ndarray = rows[(ranks[column] == rows["rank"]) & (inner[column] == rows["group"])]
+    return of_inner

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ...telemetry.ring_layout import format_ranks
@@ -13,22 +14,31 @@ from .story import Body, body, evidence, ruled_out
 from .waiting import Wait
 from .words import duration_words, op_word, ranks_words
 
+#: Of nodes that went together, so many have their own line of evidence.
+MOST_NAMED = 4
 
-def node_lost_body(
-    job: JobState, name: str, node: NodeFacts, ranks: Sequence[int], wait: Wait | None, now: int
-) -> Body:
-    """wait: the oldest for one of its ranks; None: ranks elsewhere failed because their peers were gone."""
-    onset_ns = node.lost_ns - node.silent_ns
-    others = [rank for rank in job.alive() if rank not in ranks]
-    proof = [_silence(name, node)]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostNode:
+    name: str
+    facts: NodeFacts
+    ranks: Sequence[int]
+
+
+def node_lost_body(job: JobState, lost: Sequence[LostNode], wait: Wait | None, now: int) -> Body:
+    """lost: one node, or several that went together. wait: the oldest for one of their ranks; None: ranks elsewhere
+    failed because their peers were gone."""
+    onset_ns = min(node.facts.lost_ns - node.facts.silent_ns for node in lost)
+    ranks = sorted(rank for node in lost for rank in node.ranks)
+    where = f"{ranks_words(ranks)} on {', '.join(node.name for node in lost[:MOST_NAMED])}"
+    others = [rank for rank in job.alive() if rank not in set(ranks)]
+    proof = [_silence(node.name, node.facts) for node in lost[:MOST_NAMED]]
     if wait is not None:
         place = f"{op_word(wait.op)} {wait.seq} of group {job.group_name(wait.group)}"
-        shows = (
-            f"rank {wait.rank} waits in {place} for {ranks_words(ranks)} on {name}, since {duration_words(wait.age_ns)}"
-        )
+        shows = f"rank {wait.rank} waits in {place} for {where}, since {duration_words(wait.age_ns)}"
         proof.append(evidence("progress", f"job {job.job}", now, shows))
     else:
-        shows = f"errors elsewhere only say that a peer went away; {ranks_words(ranks)} on {name} were not seen since"
+        shows = f"errors elsewhere only say that a peer went away; {where} were not seen since"
         proof.append(evidence("rank.exception", f"job {job.job}", now, shows))
     row = job.progress_row(wait.rank if wait is not None else ranks[0])
     return body(
@@ -37,12 +47,12 @@ def node_lost_body(
         bucket=Bucket.IMMEDIATE_CRASH,
         scope=Scope.NODE,
         severity=Severity.PAGE,
-        suspects=[node_suspect(name, ranks)],
-        victims=[rank for rank in job.ranks if rank not in ranks],
+        suspects=[node_suspect(node.name, node.ranks) for node in lost],
+        victims=[rank for rank in job.ranks if rank not in set(ranks)],
         onset_ns=onset_ns,
         now=now,
         proof=proof,
-        cleared=[ruled_out(others, "stands still", f"waits for {ranks_words(ranks)} on {name}")] if others else (),
+        cleared=[ruled_out(others, "stands still", f"waits for {where}")] if others else (),
         confidence=0.95,
         step=int(row["step"]) if row is not None else None,
         group=wait.group if wait is not None else None,

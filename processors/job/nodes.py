@@ -10,8 +10,9 @@ from ...telemetry.vocabulary import Kind
 from ..operator import Context
 from . import node_story
 from .crash_order import role_hint
-from .facts import NodeFacts
+from .facts import NodeFacts, OpenFinding
 from .findings import clear_finding, open_finding, replace_finding
+from .node_story import LostNode
 from .progress import find_waits
 from .state import JobState
 from .story import Body
@@ -24,6 +25,8 @@ CLOSED_HOLD_NS = 3_000_000_000
 SILENT_HOLD_NS = 8_000_000_000
 #: Errors of peers so near to a closed connection have its cause.
 SAME_MOMENT_NS = 5_000_000_000
+#: Nodes that lose their power together fall silent one look after the other: who is late waits so long for the next.
+LATE_NS, MORE_NS, LOOK_AGAIN_NS = 1_500_000_000, 1_000_000_000, 250_000_000
 _LOST = ("closed", "silent")
 
 
@@ -49,8 +52,28 @@ def explain_by_node(job: JobState, now: int) -> tuple[Kind, Body] | None:
     for name, node in sorted(job.nodes.items()):
         ranks = ranks_on(job, name) if node.state in _LOST else []
         if ranks and (node.state == "silent" or abs(began - node.lost_ns) <= SAME_MOMENT_NS):
-            return Kind.NODE_LOST, node_story.node_lost_body(job, name, node, ranks, None, now)
+            return Kind.NODE_LOST, node_story.node_lost_body(job, _lost_with(job, name), None, now)
     return None
+
+
+def _lost_with(job: JobState, name: str) -> list[LostNode]:
+    """This node, and those that went in the same way at the same moment."""
+    first = job.nodes[name]
+    others = [
+        other
+        for other, node in sorted(job.nodes.items())
+        if other != name and node.state == first.state and abs(node.lost_ns - first.lost_ns) <= SAME_MOMENT_NS
+    ]
+    found = [LostNode(name=each, facts=job.nodes[each], ranks=ranks_on(job, each)) for each in (name, *others)]
+    return [node for node in found if node.ranks]
+
+
+def _may_be_more(job: JobState, node: NodeFacts, now: int) -> bool:
+    """Whether another node is late, too, and will be known to be silent, or not, in a moment."""
+    if now >= node.lost_ns + MORE_NS:
+        return False
+    late = (name for name, hearing in job.heard.items() if now - hearing.last_ns > LATE_NS)
+    return any(name not in job.nodes or job.nodes[name].state == "here" for name in late if ranks_on(job, name))
 
 
 def _judge_node(job: JobState, name: str, ranks: list[int], now: int, ctx: Context) -> None:
@@ -63,8 +86,10 @@ def _judge_node(job: JobState, name: str, ranks: list[int], now: int, ctx: Conte
             wait = _wait_for(job, ranks)
             if wait is None or not finding.suspects:
                 return
-            body = node_story.node_lost_body(job, name, node, ranks, wait, now)
+            body = node_story.node_lost_body(job, _lost_with(job, name), wait, now)
             replace_finding(job, ctx, now, finding, kind=Kind.NODE_LOST, body=body)
+        elif finding.kind == Kind.NODE_LOST.value:
+            _add_to_lost(job, finding, name, now, ctx)
         elif unnamed:
             better = explain_by_node(job, now)
             if better is not None:
@@ -73,11 +98,26 @@ def _judge_node(job: JobState, name: str, ranks: list[int], now: int, ctx: Conte
     if node.state == "silent":
         wait = _wait_for(job, ranks)
         if wait is not None:
+            if _may_be_more(job, node, now):
+                job.schedule(now + LOOK_AGAIN_NS)
+                return
             _forget_silence(job, name, now, ctx)
-            body = node_story.node_lost_body(job, name, node, ranks, wait, now)
+            body = node_story.node_lost_body(job, _lost_with(job, name), wait, now)
             open_finding(job, ctx, now, kind=Kind.NODE_LOST, place=f"node {name}", body=body)
             return
     _judge_agent(job, name, node, ranks, now, ctx)
+
+
+def _add_to_lost(job: JobState, finding: OpenFinding, name: str, now: int, ctx: Context) -> None:
+    """Another node that turns out to have gone with those that are told."""
+    told = [str(item["node"]) for item in finding.body["suspects"]]
+    if name in told or not told or told[0] not in job.nodes:
+        return
+    together = _lost_with(job, told[0])
+    if name in {node.name for node in together}:
+        wait = _wait_for(job, [rank for node in together for rank in node.ranks])
+        body = node_story.node_lost_body(job, together, wait, now)
+        replace_finding(job, ctx, now, finding, kind=Kind.NODE_LOST, body=body)
 
 
 def _judge_agent(job: JobState, name: str, node: NodeFacts, ranks: list[int], now: int, ctx: Context) -> None:

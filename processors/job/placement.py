@@ -77,6 +77,8 @@ def _tell(job: JobState, stamp_ns: int, ctx: Context) -> None:
         "nodes": {node: format_ranks(by_node[node]) for node in sorted(by_node)[:MOST_NODES]},
         "told": before["told"] + 1 if is_same else 0,
     }
+    if moved := job.moved or (before.get("moved") if is_same else None):
+        placement["moved"] = moved
     if not is_same or {**before, "told": 0} != {**placement, "told": 0}:
         _emit(job, placement, stamp_ns, ctx)
 

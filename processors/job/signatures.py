@@ -101,12 +101,11 @@ def _still_open(calls: np.ndarray, rows: np.ndarray, arrived: Arrived) -> np.nda
     rows = rows.compress(rows["done_ns"] > 0)
     if not rows.size:
         return calls
-    groups = arrived.group_of(rows)
-    width = int(max(groups.max(), calls[:, 1].max())) + 1
-    ended, place = np.unique(rows["rank"].astype(np.int64) * width + groups, return_inverse=True)
-    last = np.full(ended.size, -1, np.int64)
-    np.maximum.at(last, place, rows["seq"])
-    asked = calls[:, 0] * width + calls[:, 1]
-    found = np.minimum(ended.searchsorted(asked), ended.size - 1)
-    stays = (ended[found] != asked) | (calls[:, 2] > last[found])
-    return calls if stays.all() else calls[stays]
+    ranks, groups = rows["rank"].astype(np.int64), arrived.group_of(rows)
+    first, width = int(ranks.min()), int(groups.max()) + 1
+    last = np.full((int(ranks.max()) - first + 1, width), -1, np.int64)  # of a node's ranks: few
+    np.maximum.at(last, (ranks - first, groups), rows["seq"])
+    place, group = calls[:, 0] - first, calls[:, 1]
+    theirs = ((place >= 0) & (place < last.shape[0]) & (group < width)).nonzero()[0]
+    ended = theirs[calls[theirs, 2] <= last[place[theirs], group[theirs]]]
+    return calls if not ended.size else np.delete(calls, ended, axis=0)

@@ -99,6 +99,7 @@ class JobState:
         self._lookups: dict[int, tuple[tuple[Group, ...], np.ndarray]] = {}
         self.ranks: dict[int, RankFacts] = {}
         self.heard_ns = self.listen_due_ns = 0  # when any node last told of progress, when that is asked. Not saved
+        self.moved: dict[str, Any] | None = None  # a rank that another node tells of, too. Not saved: it is told again
         self.endings: list[Ending] = []
         self.blind_ranks: set[int] = set()
         self.may_be_stopped = True  # False: no rank has ``stopped_ns``. Not saved
@@ -263,6 +264,8 @@ class JobState:
     def set_node(self, rank: int, node: str) -> None:
         facts = self.facts(rank)
         if node and facts.node != node:
+            if facts.node and not facts.exited_ns and self.moved is None:
+                self.moved = {"rank": rank, "from": facts.node, "to": node}
             facts.node = node
             self.placement_changed = True
             self._shape = None

@@ -18,6 +18,7 @@ class Judged:
     world: World
     ledger: Ledger
     incidents: list[Mapping[str, Any]]
+    revisions: list[Mapping[str, Any]]
 
     @property
     def truth(self) -> Truth:
@@ -44,7 +45,9 @@ def judge(
         judge.take(end_s, sent)
     judge.close()
     assert judge.runner.broken == 0
-    return Judged(world=world, ledger=world.settle(), incidents=list(judge.incidents.values()))
+    return Judged(
+        world=world, ledger=world.settle(), incidents=list(judge.incidents.values()), revisions=judge.revisions
+    )
 
 
 def suspects(incident: Mapping[str, Any]) -> set[int]:

@@ -143,9 +143,9 @@ def test_a_call_that_is_only_launched_makes_no_deadlock() -> None:
 )
 def test_what_jobs_share_and_what_only_observers_miss(name: str, at_s: float, until_s: float) -> None:
     judged = judge(name, ranks=64, at_s=at_s, until_s=until_s)
-    score = score_run(judged.ledger.as_json(), judged.incidents)
+    score = score_run(judged.ledger.as_json(), judged.revisions)
     assert [(fault.said, fault.top_1) for fault in score.faults] == [(fault.said, True) for fault in score.faults]
-    assert score.wrong_nodes == ()
+    assert (score.wrong_nodes, score.pages_too_many) == ((), 0)
 
 
 @pytest.mark.parametrize("backend", ["nccl", "gloo"])
@@ -156,7 +156,8 @@ def test_messages_that_are_lost_blame_nobody(backend: str) -> None:
 
 def test_a_leaf_that_is_lost_early_is_the_switch() -> None:
     judged = judge("leaf_lost", ranks=64, at_s=40.0, until_s=70.0)
-    assert score_run(judged.ledger.as_json(), judged.incidents).faults[0].top_1
+    score = score_run(judged.ledger.as_json(), judged.revisions)
+    assert (score.faults[0].top_1, score.wrong_nodes, score.pages) == (True, (), 1)
 
 
 def test_a_metadata_storm_is_the_doing_of_its_job() -> None:

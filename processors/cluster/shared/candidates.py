@@ -9,7 +9,7 @@ for being one of many.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 
 from .memory import Memory
@@ -73,9 +73,9 @@ class Scene:
         return self._fitting.get(rule.name, ())
 
     def is_shared(self) -> bool:
-        """Whether any rule has enough jobs at all."""
+        """Whether any rule has enough jobs, or nodes of one, at all."""
         rules = load_shared_rules()
-        return any(len({t.job for t in found}) >= rules[name].min_jobs for name, found in self._fitting.items())
+        return any(are_enough(rules[name], found) for name, found in self._fitting.items())
 
     def counts(self, trouble: Trouble) -> Mapping[Value, int]:
         attempt = self.attempts[trouble.id]
@@ -94,6 +94,15 @@ class Scene:
         return max(-2 * MOST_OF_PLACE, min(MOST_OF_PLACE, score))
 
 
+def are_enough(rule: Rule, troubles: Collection[Trouble]) -> bool:
+    """Jobs that were hit, or nodes that one of them has lost together."""
+    return len({t.job for t in troubles}) >= rule.min_jobs or any(_is_lone(rule, t) for t in troubles)
+
+
+def _is_lone(rule: Rule, trouble: Trouble) -> bool:
+    return 0 < rule.min_nodes <= trouble.lost_nodes
+
+
 def all_candidates(scene: Scene) -> list[Candidate]:
     """Of all rules that look at several jobs at one time."""
     if not scene.is_shared():
@@ -106,6 +115,12 @@ def rules_that_fit(trouble: Trouble) -> frozenset[str]:
     return frozenset(rule.name for rule in load_shared_rules().values() if rule.explains and fits(rule, trouble))
 
 
+def sharing(memory: Memory) -> Callable[[Trouble], bool]:
+    """Whether a trouble may be the work of what several jobs share at all, as things stand now."""
+    idle = frozenset() if memory.is_anything_throttled() else frozenset(rule.name for rule in rules_of("throttle"))
+    return lambda trouble: not memory.fitting(trouble, rules_that_fit) <= idle
+
+
 def fits(rule: Rule, trouble: Trouble) -> bool:
     """Whether it may be the work of such a cause at all."""
     if trouble.kind not in rule.explains:
@@ -114,6 +129,10 @@ def fits(rule: Rule, trouble: Trouble) -> bool:
     if own and not {own["condition"], own["device_kind"]} & rule.symptoms:
         return False
     if rule.phases and trouble.phase and trouble.phase not in rule.phases:
+        return False
+    if rule.family == "init" and trouble.phase not in ("", "init"):
+        return False
+    if rule.family == "full" and not _speaks_of(rule, trouble):
         return False
     if rule.attribute == "storage" and rule.family != "full" and any(_speaks_of(r, trouble) for r in rules_of("full")):
         return False  # who finds no room has had an answer: it is not slow
@@ -191,13 +210,25 @@ def _values(scene: Scene, rule: Rule, troubles: Iterable[Trouble]) -> list[Value
 def _places(scene: Scene) -> Iterable[Candidate]:
     for rule in rules_of("place"):
         fitting = scene.fitting(rule)
-        if len({t.job for t in fitting}) < rule.min_jobs:
+        if not are_enough(rule, fitting):
             continue
         for value in _values(scene, rule, fitting):
             under = [t for t in fitting if scene.place(t, value) is not None]
             hit = together(rule, under)
-            if len({t.job for t in hit}) >= rule.min_jobs:
+            if len({t.job for t in hit}) >= rule.min_jobs or any(_are_apart(scene, rule, value, t) for t in hit):
                 yield _at_place(scene, rule, value, hit)
+
+
+def _are_apart(scene: Scene, rule: Rule, value: Value, trouble: Trouble) -> bool:
+    """Several nodes of one job were lost, all of them there, while others of it elsewhere live."""
+    if not _is_lone(rule, trouble) or scene.counts(trouble).get(value, 0) == len(_nodes_of(scene, trouble)):
+        return False
+    return all(value in set(scene.memory.landscape.values_of(node)) for node in trouble.nodes)
+
+
+def _nodes_of(scene: Scene, trouble: Trouble) -> Collection[str]:
+    attempt = scene.attempts[trouble.id]
+    return attempt.nodes if attempt is not None else ()
 
 
 def _at_place(scene: Scene, rule: Rule, value: Value, hit: Sequence[Trouble], more: float = 0.0) -> Candidate:
@@ -207,6 +238,9 @@ def _at_place(scene: Scene, rule: Rule, value: Value, hit: Sequence[Trouble], mo
     signs = scene.memory.signs_of(value[1], rule.signs, onset, rule.window_s)
     covers = {t.id: 0.0 for t in again(scene, rule, hit)}  # once more says no more
     covers |= {t.id: hit_by(rule, t) + (scene.place(t, value) or 0.0) for t in hit}
+    apart = [t.id for t in hit if _are_apart(scene, rule, value, t)]
+    for id_ in apart:
+        covers[id_] += math.log(rule.p1 / CHANCE)  # that two nodes go at one time by chance is rarer than one
     return Candidate(
         rule=rule,
         value=value[1],
@@ -219,6 +253,7 @@ def _at_place(scene: Scene, rule: Rule, value: Value, hit: Sequence[Trouble], mo
         onset=onset,
         exposed=exposed,
         jobs=frozenset(jobs),
+        is_lone=bool(apart),
         words={"value": value[1], "attribute": value[0], "jobs": len(jobs)},
         evidence=[
             {

@@ -7,14 +7,15 @@ it changes or waits.
 
 from __future__ import annotations
 
-import bisect
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ....telemetry.records import Finding
 from ....telemetry.vocabulary import Kind, Severity
-from .candidates import Scene, all_candidates, rules_that_fit
+from .candidates import Scene, all_candidates, sharing
+from .doubts import Doubt, refused_labels, unknown_nodes
 from .history import Verdict, blame_of, corruption, lemons, preemptions, rollouts, same_place_again
 from .joint import joint_fields, verdict_of
 from .memory import Memory
@@ -41,6 +42,8 @@ SETTLES_S = 120.0
 HORIZON_S = 3600.0
 #: No rule looks at onsets that are further apart than this, but for those that look at days.
 NEAR_S = 900.0
+#: A node's place is told so long after its first job at the latest.
+PLACED_S = 60.0
 _PUSHED_OUT = frozenset({Kind.PLANNED_STOP.value})
 
 
@@ -74,6 +77,8 @@ class Decisions:
 class Desk:
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
+        #: What is to be told of what cannot be so.
+        self.doubts: list[Doubt] = []
         #: Of the last look: whether any rule had several jobs that fit it.
         self._may_be_shared = False
 
@@ -82,12 +87,14 @@ class Desk:
         """Placement, topology, change, load or plan. Raises KeyError, ValueError, TypeError for a body that is none."""
         memory, body = self.memory, finding.body
         if "placement" in body:
-            known = dict(memory.placements.problems)
             before = memory.placements.take(body["placement"])
             attempt = memory.placements.attempts[f"{body['placement']['job']}\t{body['placement']['attempt']}"]
-            for what, count in memory.placements.problems.items():
-                if count != known.get(what):
-                    memory.note_problem(what)
+            for doubt in memory.placements.doubts:
+                self.doubt(doubt)
+            memory.placements.doubts.clear()
+            if memory.landscape.labels and any(node not in memory.landscape.labels for node in attempt.nodes):
+                memory.expect_places(attempt.key, now + PLACED_S)
+                self._look_soon(now, PLACED_S)
             if before is not None and before.end is not None:
                 memory.sums.add_hours(before, before.end, sign=-1.0)
             if attempt.end is not None:
@@ -96,6 +103,8 @@ class Desk:
                 self._look_soon(now)  # somebody was stopped just before: perhaps for this one
         elif "topology" in body:
             memory.landscape.take_topology(body["topology"])
+            for doubt in refused_labels(body["topology"]):
+                self.doubt(doubt)
         elif "change" in body:
             memory.landscape.take_change(body["change"])
         elif "load" in body:
@@ -105,6 +114,11 @@ class Desk:
         memory.changed()
         if "topology" not in body and "placement" not in body and memory.open:
             self._look_soon(now)
+
+    def doubt(self, doubt: Doubt) -> None:
+        """What cannot be so is counted each time, and told the first time."""
+        if self.memory.note_doubt(doubt):
+            self.doubts.append(doubt)
 
     def take_condition(self, condition: dict[str, Any], now: float) -> None:
         if self.memory.take_sign(condition, now) and self.memory.open:
@@ -142,11 +156,9 @@ class Desk:
         self._count_blame(trouble)
         if is_new and trouble.severity == Severity.PAGE.value:
             memory.note_opening(now, trouble.job)
-        has_past = any(node in memory.landscape.versions for node in trouble.nodes)
-        if len(memory.troubles) > 1 or memory.plans or has_past or begun_before(memory, trouble):
+        has_past = len(memory.troubles) > 1 or any(node in memory.landscape.versions for node in trouble.nodes)
+        if has_past or memory.plans or trouble.held_until or begun_before(memory, trouble):
             self._look_soon(now)
-        elif trouble.held_until:
-            self._look_soon(now, trouble.held_until - now)
         return wait
 
     def _count_blame(self, trouble: Trouble) -> None:
@@ -182,6 +194,7 @@ class Desk:
         self._lower(planned, pool, decisions)
         self._note_clocks(pool, decisions)
         self._release(decisions, now)
+        self._doubt_unplaced(now)
         for trouble in pool:
             if trouble.is_fresh:
                 trouble.is_fresh = False
@@ -190,21 +203,30 @@ class Desk:
         return decisions
 
     def _pool(self, now: float) -> list[Trouble]:
-        """What has changed, what has begun lately, what is joined; and all that began near any of them in time."""
+        """What has changed, what has begun lately, what is joined; and what may be of one cause with any of them, by
+        the time at which it began."""
         memory = self.memory
-        oldest, young = now - LOOKED_AT_S, now - SETTLES_S
-        near = [t for t in memory.recent(now - HORIZON_S) if t.resolved is None or t.resolved > oldest]
-        found = {t.id: t for t in near if t.is_fresh or t.opened > young or t.leader or t.held_until}
+        oldest, horizon = now - LOOKED_AT_S, now - HORIZON_S
+
+        def is_near(trouble: Trouble) -> bool:
+            return trouble.resolved is None or (trouble.resolved > oldest and trouble.onset >= horizon)
+
+        news = [memory.troubles[id_] for id_ in (*memory.fresh, *memory.held)]
+        found = {t.id: t for t in (*news, *memory.opened_since(now - SETTLES_S)) if is_near(t)}
         for leader, members in list(memory.joined.items()):
-            if leader in memory.troubles and any(id_ in memory.open for id_ in members):
-                found |= {id_: memory.troubles[id_] for id_ in members if id_ in memory.troubles}
-        if not any(t.is_telemetry or memory.fitting(t, rules_that_fit) for t in found.values()):
-            return sorted(found.values(), key=lambda t: (t.onset, t.id))  # what is near can share nothing with them
-        onsets = sorted(t.onset for t in found.values())
-        for trouble in near:
-            place = bisect.bisect_left(onsets, trouble.onset - NEAR_S)
-            if place < len(onsets) and onsets[place] <= trouble.onset + NEAR_S:
-                found.setdefault(trouble.id, trouble)
+            joined = [memory.troubles[id_] for id_ in members if id_ in memory.troubles]
+            is_alive = leader in memory.troubles and any(t.is_open for t in joined)
+            found |= {t.id: t for t in joined if is_alive or is_near(t)}
+        may_share = sharing(memory)
+        sharers = sorted(t.onset for t in found.values() if t.is_telemetry or may_share(t))
+        if memory.plans:
+            sharers = sorted(t.onset for t in found.values())
+        until = -math.inf
+        for onset in sharers:
+            for trouble in memory.began_within(max(onset - NEAR_S, until), onset + NEAR_S):
+                if is_near(trouble) and (memory.plans or trouble.is_telemetry or may_share(trouble)):
+                    found.setdefault(trouble.id, trouble)
+            until = onset + NEAR_S
         return sorted(found.values(), key=lambda t: (t.onset, t.id))
 
     def _verdicts(self, pool: Sequence[Trouble], now: float) -> tuple[list[Verdict], dict[str, Plan]]:
@@ -221,7 +243,7 @@ class Desk:
         verdicts += self._maintenance(planned, pool)
         verdicts += same_place_again(memory, [t for t in left if t.is_open and (t.is_fresh or t.leader)])
         left = _without(left, verdicts)
-        if len({t.job for t in left}) > 1:
+        if len({t.job for t in left}) > 1 or any(t.lost_nodes > 1 for t in left):
             scene = Scene(memory, left, now)
             self._may_be_shared = scene.is_shared()
             chosen = choose(all_candidates(scene), {t.id: t.job for t in left})
@@ -380,17 +402,27 @@ class Desk:
     def _release(self, decisions: Decisions, now: float) -> None:
         """What has waited for nothing goes out now."""
         last = max((at for at, _ in self.memory.openings), default=0.0)
-        for trouble in list(self.memory.open.values()):
-            if not trouble.held_until:
-                continue
+        for trouble in [self.memory.troubles[id_] for id_ in self.memory.held]:
             is_quiet = trouble.severity == Severity.PAGE.value and now >= last + QUIET_S
             if trouble.leader or now >= trouble.held_until - SOONEST_S or is_quiet:
                 trouble.held_until = 0.0
                 self.memory.put(trouble)
                 decisions.released.append(trouble.id)
 
+    def _doubt_unplaced(self, now: float) -> None:
+        """Jobs on nodes whose places should have been told by now."""
+        memory = self.memory
+        for key, due in list(memory.unplaced.items()):
+            if now >= due - SOONEST_S:
+                memory.expect_places(key, None)
+                attempt = memory.placements.attempts.get(key)
+                for doubt in unknown_nodes(attempt.job, attempt.nodes, memory.landscape.labels) if attempt else ():
+                    self.doubt(doubt)
+
     def _look_again(self, pool: Sequence[Trouble], now: float) -> None:
-        held = [t for t in self.memory.open.values() if t.held_until]
+        if self.memory.unplaced:
+            self._look_soon(now, max(SOONEST_S, min(self.memory.unplaced.values()) - now))
+        held = [self.memory.troubles[id_] for id_ in self.memory.held]
         if any(t.severity == Severity.PAGE.value for t in held):
             self._look_soon(now)
             return

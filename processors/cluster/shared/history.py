@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ....telemetry.vocabulary import Kind
-from .memory import Memory
+from .memory import Memory, step_key
 from .placements import DAY_S, KEPT_S, Attempt
 from .rules import Rule, the_rule
 from .scoring import LEAST_GAIN, MOST_SURE, TEMPER, hit_or_not, lemon_probability
@@ -110,7 +110,7 @@ def _at_the_step(memory: Memory, trouble: Trouble) -> Iterator[Trouble]:
     if trouble.step < 0:
         yield from (o for o in memory.of_run(trouble) if o.step < 0 and o.ranks == trouble.ranks and o.place)
         return
-    for id_ in memory.by_step.get((",".join(map(str, trouble.ranks)), trouble.step), ()):
+    for id_ in memory.by_step.get(step_key(trouble), ()):
         yield memory.troubles[id_]
 
 
@@ -142,15 +142,17 @@ def blame_of(trouble: Trouble, *, is_shared: bool) -> dict[str, float]:
 def lemons(memory: Memory, troubles: Sequence[Trouble], nodes: Collection[str], now: float) -> Iterator[Verdict]:
     """nodes: those of which there is news."""
     rule = the_rule("lemon")
-    fleet_failures, fleet_hours = memory.sums.of_fleet(now)
-    fleet_hours += sum((now - a.begin) / 3600.0 * len(a.nodes) for a in memory.placements.running.values())
+    fleet: tuple[float, float] | None = None
     for node in sorted(nodes):
         failures, hours, blame = memory.sums.of(node, now)
+        if len(blame) < LEMON_INCIDENTS:
+            continue
         hours += sum((now - a.begin) / 3600.0 for a in memory.placements.at(node, now) if a.end is None)
         jobs = {entry[0] for entry in blame.values()}
-        if len(blame) < LEMON_INCIDENTS or len(jobs) < LEMON_JOBS:
+        if len(jobs) < LEMON_JOBS:
             continue
-        sure = lemon_probability(failures, hours, max(0.0, fleet_failures - failures), max(1.0, fleet_hours - hours))
+        fleet = fleet or _fleet(memory, now)
+        sure = lemon_probability(failures, hours, max(0.0, fleet[0] - failures), max(1.0, fleet[1] - hours))
         if sure <= LEMON_SURE:
             continue
         members = [t.id for t in troubles if t.nodes == [node]]
@@ -178,6 +180,12 @@ def lemons(memory: Memory, troubles: Sequence[Trouble], nodes: Collection[str], 
                 for id_, entry in sorted(blame.items(), key=lambda each: float(each[1][3]))[-6:]
             ],
         )
+
+
+def _fleet(memory: Memory, now: float) -> tuple[float, float]:
+    """Failures and node-hours of all nodes, up to now."""
+    failures, hours = memory.sums.of_fleet(now)
+    return failures, hours + sum((now - a.begin) / 3600.0 * len(a.nodes) for a in memory.placements.running.values())
 
 
 # --- silent corruption ----------------------------------------------------------------------------------------------

@@ -45,7 +45,9 @@ def joint_fields(verdict: Verdict, members: Sequence[Trouble], memory: Memory) -
     rule = verdict.rule
     kind = rule.kind if verdict.decides else Kind.SHARED_CAUSE
     scope = rule.scope if verdict.decides else Scope.CLUSTER
-    words = {**verdict.words, "jobs": len({t.job for t in members})} if "jobs" in verdict.words else verdict.words
+    jobs = sorted({t.job for t in members})
+    words = {**verdict.words, "jobs": len(jobs)} if "jobs" in verdict.words else verdict.words
+    words = {**words, "whose": f"{len(jobs)} jobs" if len(jobs) != 1 else f"job {jobs[0]}"}
     is_over = all(not t.is_open for t in members)
     says = rule.says.format(**{"value": verdict.value, **words})
     return {

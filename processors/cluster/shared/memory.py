@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import bisect
 import json
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from ...operator import Context, Table
+from .doubts import Doubt
 from .landscape import Landscape
 from .placements import KEPT_S, Placements
 from .plans import Plan
@@ -20,11 +23,13 @@ from .troubles import Trouble
 MAX_TROUBLES = 16_384
 MAX_SIGNS = 16_384
 MAX_PLANS = 1_024
+MAX_DOUBTED = 256
 #: Conditions that several jobs' nodes may have for one reason, besides those of entities that are no nodes.
 THROTTLES = frozenset({"gpu_throttled", "gpu_power_brake", "thermal"})
 #: A condition that ended so long ago says nothing any more.
 SIGN_KEPT_S = 3600.0
 _MISC = "shared"
+StepKey = tuple[str, int, str, str]
 _K = TypeVar("_K")
 
 
@@ -41,10 +46,14 @@ class Memory:
         self.open: dict[str, Trouble] = {}
         #: By run (else job): ids, in order of opening.
         self.by_run: dict[str, list[str]] = {}
-        #: By ranks and step: ids.
-        self.by_step: dict[tuple[str, int], dict[str, None]] = {}
+        #: By ``step_key``: ids.
+        self.by_step: dict[StepKey, dict[str, None]] = {}
         #: By leader: those that have joined it, itself among them.
         self.joined: dict[str, dict[str, None]] = {}
+        #: Onsets and ids, in order; ids of those that have changed since the last look; of those that are held back.
+        self.by_onset: list[tuple[float, str]] = []
+        self.fresh: dict[str, None] = {}
+        self.held: dict[str, None] = {}
         for _, row in sorted(self._troubles.rows(), key=lambda each: Trouble.unpack(each[1]).opened):
             self._index(Trouble.unpack(row))
         #: By entity: by condition, {since, until, severity, text, kind}.
@@ -57,6 +66,10 @@ class Memory:
             ((float(at), str(job)) for at, job in json.loads(self._misc.get("openings") or b"[]")), maxlen=1024
         )
         self.problems: dict[str, int] = json.loads(self._misc.get("problems") or b"{}")
+        #: What was doubted before, so that it is told once.
+        self._doubted: dict[str, None] = dict.fromkeys(json.loads(self._misc.get("doubted") or b"[]"))
+        #: By attempt: by when the places of its nodes must have been told.
+        self.unplaced: dict[str, float] = json.loads(self._misc.get("unplaced") or b"{}")
         self._fitting: dict[str, tuple[Trouble, frozenset[str]]] = {}
         #: When a job was last stopped as planned (Unix seconds of the bus).
         self.stopped_at = max((t.opened for t in self.troubles.values() if t.is_planned), default=0.0)
@@ -84,6 +97,26 @@ class Memory:
         """Of what was told and cannot be: counted, and kept."""
         self.problems[what] = self.problems.get(what, 0) + 1
         self._misc.put("problems", json.dumps(self.problems).encode())
+        self.changed()
+
+    def note_doubt(self, doubt: Doubt) -> bool:
+        """Counts it. Whether it is the first of its kind and entity."""
+        self.note_problem(doubt.what)
+        if doubt.key in self._doubted:
+            return False
+        self._doubted[doubt.key] = None
+        while len(self._doubted) > MAX_DOUBTED:
+            del self._doubted[next(iter(self._doubted))]
+        self._misc.put("doubted", json.dumps(list(self._doubted)).encode())
+        return True
+
+    def expect_places(self, attempt: str, by: float | None) -> None:
+        """The places of its nodes; None: no longer."""
+        if by is not None and len(self.unplaced) < MAX_DOUBTED:
+            self.unplaced.setdefault(attempt, by)
+        elif by is None:
+            self.unplaced.pop(attempt, None)
+        self._misc.put("unplaced", json.dumps(self.unplaced).encode())
         self.changed()
 
     # --- troubles ---------------------------------------------------------------------------------------------------
@@ -117,25 +150,36 @@ class Memory:
         return [self.troubles[id_] for id_ in self.by_run.get(trouble.run or trouble.job, ())]
 
     def recent(self, since: float) -> Iterator[Trouble]:
-        """Open ones, and those with an onset since then."""
-        for trouble in reversed(self.troubles.values()):
-            if trouble.is_open or trouble.onset >= since:
-                yield trouble
-            elif trouble.opened < since - 3600.0:
-                break
-        # Those that are open and were opened long before.
+        """Those with an onset since then, and open ones."""
+        yield from self.began_within(since, math.inf)
         for trouble in self.open.values():
-            if trouble.opened < since - 3600.0:
+            if trouble.onset < since:
                 yield trouble
+
+    def began_within(self, first: float, last: float) -> Iterator[Trouble]:
+        """In order of their onset, both ends included."""
+        begin, end = (
+            bisect.bisect_left(self.by_onset, bound) for bound in ((first, ""), (math.nextafter(last, math.inf), ""))
+        )
+        for place in range(begin, end):
+            yield self.troubles[self.by_onset[place][1]]
+
+    def opened_since(self, since: float) -> Iterator[Trouble]:
+        for trouble in reversed(self.troubles.values()):
+            if trouble.opened <= since:
+                return
+            yield trouble
 
     def _index(self, trouble: Trouble) -> None:
         before = self.troubles.get(trouble.id)
         if before is None:
             self.by_run.setdefault(trouble.run or trouble.job, []).append(trouble.id)
+            bisect.insort(self.by_onset, (trouble.onset, trouble.id))
         elif before is not trouble:
             self._unlink(before)
+            bisect.insort(self.by_onset, (trouble.onset, trouble.id))
         if trouble.ranks and trouble.step >= 0:
-            self.by_step.setdefault(_step_key(trouble), {})[trouble.id] = None
+            self.by_step.setdefault(step_key(trouble), {})[trouble.id] = None
         if trouble.leader:
             self.joined.setdefault(trouble.leader, {})[trouble.id] = None
         self.troubles[trouble.id] = trouble
@@ -143,6 +187,8 @@ class Memory:
             self.open[trouble.id] = trouble
         else:
             self.open.pop(trouble.id, None)
+        _keep(self.fresh, trouble.id, is_in=trouble.is_fresh)
+        _keep(self.held, trouble.id, is_in=trouble.is_open and bool(trouble.held_until))
 
     def join(self, trouble: Trouble, leader: str, cause: list[str]) -> bool:
         """Whether that is news."""
@@ -155,16 +201,19 @@ class Memory:
         return True
 
     def _unlink(self, trouble: Trouble) -> None:
+        place = bisect.bisect_left(self.by_onset, (trouble.onset, trouble.id))
+        if self.by_onset[place : place + 1] == [(trouble.onset, trouble.id)]:
+            del self.by_onset[place]
         if trouble.ranks and trouble.step >= 0:
-            _discard(self.by_step, _step_key(trouble), trouble.id)
+            _discard(self.by_step, step_key(trouble), trouble.id)
         if trouble.leader:
             _discard(self.joined, trouble.leader, trouble.id)
 
     def _drop(self, trouble: Trouble) -> None:
         self._unlink(trouble)
         self.troubles.pop(trouble.id, None)
-        self.open.pop(trouble.id, None)
-        self._fitting.pop(trouble.id, None)
+        for index in (self.open, self.fresh, self.held, self._fitting):
+            index.pop(trouble.id, None)
         self._troubles.delete(trouble.id)
         ids = self.by_run.get(trouble.run or trouble.job, [])
         if trouble.id in ids:
@@ -217,6 +266,9 @@ class Memory:
             )
         }
 
+    def is_anything_throttled(self) -> bool:
+        return any(sign["name"] in THROTTLES for found in self.signs.values() for sign in found.values())
+
     def put_plan(self, plan: Plan) -> None:
         self.plans[plan.key] = plan
         self._plans.put(plan.key, plan.pack())
@@ -242,8 +294,10 @@ def lasted_at(sign: Mapping[str, Any], onset: float, window_s: float) -> bool:
     return bool(sign["since"] <= onset + window_s and (until is None or until >= onset - window_s))
 
 
-def _step_key(trouble: Trouble) -> tuple[str, int]:
-    return ",".join(map(str, trouble.ranks)), trouble.step
+def step_key(trouble: Trouble) -> StepKey:
+    """Of what may be the same place again: another run's failure only where the words say that it is."""
+    ranks = ",".join(map(str, trouble.ranks))
+    return ranks, trouble.step, trouble.kind, trouble.error or trouble.run or trouble.job
 
 
 def _discard(index: dict[_K, dict[str, None]], key: _K, id_: str) -> None:
@@ -251,6 +305,13 @@ def _discard(index: dict[_K, dict[str, None]], key: _K, id_: str) -> None:
     known.pop(id_, None)
     if not known:
         index.pop(key, None)
+
+
+def _keep(index: dict[str, None], id_: str, *, is_in: bool) -> None:
+    if is_in:
+        index[id_] = None
+    else:
+        index.pop(id_, None)
 
 
 def _put(table: Table, row: str, content: Mapping[str, Any]) -> None:

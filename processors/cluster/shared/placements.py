@@ -13,6 +13,7 @@ from typing import Any
 
 from ....telemetry.ring_layout import parse_ranks
 from ...operator import Table
+from .doubts import MOVED, NO_END, TWO_NODES, Doubt
 
 DAY_S = 86_400.0
 KEPT_S = 28 * DAY_S
@@ -63,11 +64,13 @@ class Placements:
         self.by_node: dict[str, dict[str, None]] = {}
         self.by_job: dict[str, list[str]] = {}
         self.running: dict[str, Attempt] = {}
-        self.problems: dict[str, int] = {}
+        #: What contradicted itself, since somebody last asked.
+        self.doubts: list[Doubt] = []
         self._ended: dict[str, None] = {}
         self._places = 0
         for _, row in table.rows():
             self._add(Attempt(**json.loads(row)))
+        self.doubts.clear()  # it was told when it came
 
     def take(self, body: Mapping[str, Any]) -> Attempt | None:
         """Keep it. Gives the attempt back as it was before, if it was known and has run; None otherwise.
@@ -75,7 +78,10 @@ class Placements:
         Raises ValueError or KeyError for a body that is no placement.
         """
         nodes = {str(node): str(ranks) for node, ranks in body["nodes"].items()}
-        self._check(nodes)
+        self._check(str(body["job"]), nodes)
+        if moved := body.get("moved"):
+            words = f"rank {moved['rank']} of job {body['job']} is told of by {moved['from']} and by {moved['to']}"
+            self.doubts.append(Doubt(what=MOVED, entity=str(body["job"]), words=words))
         fresh = Attempt(
             job=str(body["job"]),
             attempt=str(body["attempt"]),
@@ -116,14 +122,16 @@ class Placements:
             if attempt.ran_at(time) and time - attempt.begin < LONGEST_S:
                 yield attempt
 
-    def _check(self, nodes: Mapping[str, str]) -> None:
+    def _check(self, job: str, nodes: Mapping[str, str]) -> None:
         """A rank on two nodes is a contradiction: it is said, and what was told last holds."""
-        seen: set[int] = set()
-        for ranks in nodes.values():
-            these = set(parse_ranks(ranks))
-            if these & seen:
-                self.problems["rank on two nodes"] = self.problems.get("rank on two nodes", 0) + 1
-            seen |= these
+        seen: dict[int, str] = {}
+        for node, ranks in nodes.items():
+            these = parse_ranks(ranks)
+            twice = next((rank for rank in these if rank in seen), None)
+            if twice is not None:
+                words = f"rank {twice} of job {job} is told to run on {seen[twice]} and on {node}"
+                self.doubts.append(Doubt(what=TWO_NODES, entity=job, words=words))
+            seen |= dict.fromkeys(these, node)
 
     def _add(self, attempt: Attempt) -> None:
         self.attempts[attempt.key] = attempt
@@ -136,7 +144,10 @@ class Placements:
                 # Another attempt of the job runs: an end of the one before was lost. Worlds run side by side.
                 other = self.attempts[key]
                 if other.end is None and not set(other.nodes).isdisjoint(attempt.nodes) and other.begin < attempt.begin:
-                    self.problems["attempt without end"] = self.problems.get("attempt without end", 0) + 1
+                    words = (
+                        f"of attempt {other.attempt} of job {other.job} no end was told, and the next one runs there"
+                    )
+                    self.doubts.append(Doubt(what=NO_END, entity=other.job, words=words))
                     other.end = attempt.begin
                     self.running.pop(key, None)
                     self._note_end(key)

@@ -41,6 +41,7 @@ class Rule:
     inside: float
     prior: float
     min_jobs: int
+    min_nodes: int
     action: Action
     by: str
     says: str
@@ -85,6 +86,7 @@ def _rule(entry: Mapping[str, Any]) -> Rule:
         inside=float(entry.get("inside", 1.0)),
         prior=float(entry.get("prior", 0.0)),
         min_jobs=int(entry.get("min_jobs", 2)),
+        min_nodes=int(entry.get("min_nodes", 0)),
         action=Action(entry["action"]),
         by=entry["by"],
         says=entry["says"],

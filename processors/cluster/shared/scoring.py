@@ -46,6 +46,7 @@ class Candidate:
     evidence: Sequence[Mapping[str, Any]] = ()
     jobs: frozenset[str] = frozenset()
     culprit: str = ""  # job that did it, where one did
+    is_lone: bool = False  # one job is enough: several of its nodes were hit together
 
     def gain(self, explained: Iterable[str] = ()) -> float:
         taken = set(explained)
@@ -78,7 +79,7 @@ def choose(candidates: Sequence[Candidate], jobs_of: Mapping[str, str]) -> list[
         if gain <= LEAST_GAIN:
             break
         news = set(best.covers) - explained
-        if len({jobs_of[trouble] for trouble in news}) < best.rule.min_jobs:
+        if not news or (len({jobs_of[trouble] for trouble in news}) < best.rule.min_jobs and not best.is_lone):
             continue
         rivals = [c for c in left if _explains_the_same(c, news) and c.gain(explained) > 0]
         chosen.append(_choice(best, gain, [(rival, rival.gain(explained)) for rival in rivals]))

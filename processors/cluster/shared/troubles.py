@@ -70,6 +70,11 @@ class Trouble:
         return self.resolved is None
 
     @property
+    def lost_nodes(self) -> int:
+        """How many nodes are gone, as one job tells it."""
+        return len(self.nodes) if self.kind == Kind.NODE_LOST.value else 0
+
+    @property
     def is_telemetry(self) -> bool:
         return self.bucket == Bucket.TELEMETRY.value
 

@@ -58,8 +58,12 @@ def _may_be_larger(memory: Memory, trouble: Trouble) -> bool:
     others = (other for other in memory.placements.running.values() if other.job != trouble.job)
     if any(not values.isdisjoint(memory.landscape.counts(other)) for other in others):
         return True
-    hit = [set(memory.landscape.values_of(node)) for node in trouble.nodes]
-    return len(hit) > 1 and bool(values & hit[0].intersection(*hit[1:]))
+    if trouble.lost_nodes < 2 or not trouble.nodes:
+        return False
+    alone = {rule.attribute for rule in rules if 0 < rule.min_nodes <= trouble.lost_nodes}
+    first, *others_hit = (set(memory.landscape.values_of(node)) for node in trouble.nodes)
+    common = first.intersection(*others_hit)
+    return any(attribute in alone for attribute, _ in common)
 
 
 def _of_nodes(memory: Memory, nodes: Iterable[str]) -> set[Value]:

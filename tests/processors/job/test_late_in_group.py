@@ -121,6 +121,10 @@ def test_the_smallest_group_of_a_rank_is_asked() -> None:
     members = [ranks, ranks[:8], ranks[8:], ranks[::8], ranks[4:8], ranks[:4]]
     on_device = [True, True, True, True, True, False]
     assert inner_groups(members, on_device, ranks).tolist() == [1] * 4 + [4] * 4 + [2] * 8
+    as_small = [np.arange(place, 16, 4) for place in range(4)] + [np.arange(at, at + 4) for at in range(0, 16, 4)]
+    assert (
+        inner_groups(as_small, [True] * 8, ranks).tolist() == [4] * 4 + [5] * 4 + [6] * 4 + [7] * 4
+    )  # closer together
     assert inner_groups(members[:1], on_device[:1], ranks).tolist() == [-1] * 16
     assert inner_groups(members, on_device, ranks[:6]).tolist() == [-1] * 4 + [4] * 2
 

@@ -133,3 +133,14 @@ def test_of_a_job_that_has_ended_nothing_is_missed() -> None:
 
 def until_all(seconds: float) -> Comes:
     return lambda node, at_s: at_s <= seconds
+
+
+@pytest.mark.parametrize("second_s", [4.0, 4.3, 4.9])
+def test_nodes_that_are_gone_together_are_told_together(second_s: float) -> None:
+    """Nobody is told of the first alone, although it falls silent first."""
+    ends = {2: 4.0, 3: second_s}
+    job = SyntheticJob(node_of=lambda r: f"node-{max(0, r - 1)}", steps=60, ends=ends, after_s=10)
+    last_s = {"node-0": 1e9, "node-1": 4.0, "node-2": second_s}
+    driven = drive(records(job, lambda node, at_s: at_s <= last_s[node]), idle_s=1.0, listens=True)
+    told = [[s["node"] for s in finding.body["suspects"]] for finding in driven.findings()]
+    assert set(map(tuple, told)) == {("node-1", "node-2")}

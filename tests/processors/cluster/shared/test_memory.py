@@ -44,9 +44,9 @@ def test_of_which_jobs_ran_where_the_oldest_are_forgotten(monkeypatch: pytest.Mo
 def test_contradictions_are_counted_and_what_was_told_last_holds() -> None:
     placements = Placements(MemoryTable())
     placements.take(placement("j", {"n1": "0-7", "n2": "4-11"}, 0.0))
-    assert placements.problems == {"rank on two nodes": 1}
+    assert [doubt.what for doubt in placements.doubts] == ["rank on two nodes"]
     placements.take(placement("j", {"n1": "0-7", "n3": "8-15"}, 100.0, attempt="a2"))
-    assert placements.problems["attempt without end"] == 1
+    assert placements.doubts[-1].what == "attempt without end"
     assert [a.attempt for a in placements.at("n1", 150.0)] == ["a2"]
     assert [a.attempt for a in placements.at("n2", 50.0)] == ["a1"]
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
+
+import pytest
 
 from tests.processors.cluster.conftest import START_S
 from tests.processors.cluster.shared.fleet import FastCourt, Fleet, joint_of
@@ -121,3 +123,40 @@ def test_the_same_end_on_the_same_node_is_told_after_a_moment() -> None:
     again.tell(Kind.RANK_RAISED, 100.0, node="n1-0", error="ValueError: a bad record", step=33)
     court = fleet.run(200.0)
     assert len({d["id"] for d in said_aloud(court)}) == 2
+
+
+def lost(fleet: Fleet, job: Any, at: float, *nodes: str) -> None:
+    """The job operator's finding names all nodes that went together."""
+    job.tell(Kind.NODE_LOST, at, onset=at - 3.0, node=nodes[0])
+    (_, _, finding) = fleet.findings[-1]
+    body = cast(dict[str, Any], finding.body)
+    (first,) = body["suspects"]
+    body["suspects"] = [{**first, "id": node, "node": node} for node in nodes]
+    body["scope"] = "node"
+
+
+@pytest.mark.parametrize("company", [False, True])
+def test_nodes_of_one_job_that_are_lost_together_are_the_power_unit_s(*, company: bool) -> None:
+    """A rack of four nodes, three of which the job has, and two of which are gone at once, with its power unit."""
+    fleet = Fleet(labels=False)
+    for node in fleet.nodes:
+        fleet.topology(node, {**fleet.labels[node], "rack": fleet.labels[node]["leaf"]})
+    if company:
+        for leaf in (0, 1, 3, 7):
+            fleet.job(f"well{leaf}", fleet.under(leaf, 5, 6))
+    job = fleet.job("a", ["n2-0", "n2-1", "n2-6", *fleet.under(5, 0, 1, 2), *fleet.under(6, 0, 1)])
+    lost(fleet, job, 5.0, "n2-0", "n2-1")
+    court = fleet.run(60.0)
+    assert blamed(court) == set()
+    (incident,) = [d for d in court.incidents.values() if d["state"] == "open"]
+    assert incident["advice"]["action"] != "restart_without_node"
+    assert incident["suspects"][0]["id"] == "pdu2a"
+
+
+def test_nodes_that_share_nothing_stay_two_nodes() -> None:
+    fleet = Fleet()
+    job = fleet.job("a", ["n2-0", "n3-0", *fleet.under(5, 0, 1, 2)])
+    lost(fleet, job, 5.0, "n2-0", "n3-0")
+    court = fleet.run(60.0)
+    assert blamed(court) == {"n2-0", "n3-0"}
+    assert [d.get("hold") for d in court.revisions] == [None]

@@ -1,0 +1,87 @@
+"""What was told of nodes and jobs and cannot be so: said once, as a telemetry incident that is over, and passed over.
+
+A name that two systems write differently, a place that is no name, an attempt whose end was lost, a rank on two nodes:
+nothing of it is a fault of a job, but whoever looks for shared causes sees less for it, and somebody should know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ....telemetry.records import Finding, Identity
+from ....telemetry.vocabulary import Bucket, Kind, Scope, Severity
+
+UNREADABLE = "finding that cannot be read"
+TWO_NODES, MOVED = "rank on two nodes", "rank that two nodes tell of"
+NO_END = "attempt without end"
+NO_NAME = "place that is no name"
+UNKNOWN_NODE = "node of which no place is known"
+MOST_NAMED = 8
+MAX_WORDS = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doubt:
+    """what: one of the words above. entity: the job or node that it is about. words: a sentence."""
+
+    what: str
+    entity: str
+    words: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.what}\t{self.entity}"
+
+
+def unreadable(finding: Finding, error: Exception) -> Doubt:
+    said = f"{type(error).__name__}: {error}"[:MAX_WORDS]
+    return Doubt(
+        what=UNREADABLE, entity=finding.key[:MAX_WORDS], words=f"{finding.key[:MAX_WORDS]} is passed over: {said}"
+    )
+
+
+def refused_labels(topology: Mapping[str, Any]) -> Iterator[Doubt]:
+    """What the entity operator could not take as the name of a place."""
+    node, refused = str(topology["entity"]), [str(name) for name in topology.get("refused") or ()]
+    if refused:
+        words = f"of node {node} the places {', '.join(refused[:MOST_NAMED])} are no names; they are passed over"
+        yield Doubt(what=NO_NAME, entity=node, words=words)
+
+
+def unknown_nodes(job: str, nodes: Iterable[str], labels: Mapping[str, Any]) -> Iterator[Doubt]:
+    """Nodes of a job that stand nowhere, while others are known to: as one, for the job."""
+    unknown = sorted(node for node in nodes if node not in labels)
+    if unknown and labels:
+        named = ", ".join(unknown[:MOST_NAMED]) + (" and others" if len(unknown) > MOST_NAMED else "")
+        words = f"job {job} runs on {named}, of which no place is known; what they share with others cannot be seen"
+        yield Doubt(what=UNKNOWN_NODE, entity=job, words=words)
+
+
+def doubt_findings(doubts: Iterable[Doubt], cluster: str, now_ns: int) -> Iterator[Finding]:
+    """Each opened, and over at once: it is a word, and nothing that lasts."""
+    for doubt in doubts:
+        body = {
+            "bucket": Bucket.TELEMETRY.value,
+            "kind": Kind.TELEMETRY_FAULT.value,
+            "scope": Scope.CLUSTER.value,
+            "severity": Severity.INFO.value,
+            "suspects": [],
+            "victims": {"count": 0, "ranks": ""},
+            "times": {"onset": now_ns / 1e9, "detected": now_ns / 1e9, "attributed": now_ns / 1e9},
+            "evidence": [
+                {
+                    "signal": f"input.{doubt.what.replace(' ', '_')}",
+                    "source": doubt.entity,
+                    "time": now_ns / 1e9,
+                    "value": doubt.what,
+                    "shows": doubt.words,
+                }
+            ],
+            "ruled_out": [],
+            "confidence": 0.9,
+        }
+        for cleared in (False, True):
+            key = f"doubt/{doubt.what}/{doubt.entity}"
+            yield Finding(identity=Identity(cluster=cluster), key=key, cleared=cleared, time_ns=now_ns, body=body)

@@ -27,7 +27,7 @@ def healthy() -> Healthy:
     own_s[:, int(Phase.FORWARD)] = FORWARD_S
     own_s[:, int(Phase.DATA)], own_s[:, int(Phase.BACKWARD)] = DATA_S, BACKWARD_S
     own_s[:, int(Phase.OTHER)] = OTHER_S
-    return Healthy(own_s=own_s, step_s=0.424, noise=0.01)
+    return Healthy(self_s=own_s.sum(axis=1), own_s=own_s, step_s=0.424, noise=0.01)
 
 
 def kind_of(name: str, **more: object) -> Kind:
@@ -83,8 +83,10 @@ def test_what_is_known_of_a_real_run_comes_from_its_healthy_steps_alone() -> Non
     later = np.flatnonzero(steps.steps >= 20)
     steps.phase_self_ns[later] *= 7
     steps.duration_ns[later] *= 7
+    steps.self_ns[later] *= 7
     again = Healthy.of(steps.between(0, 19))
     assert np.array_equal(known.own_s, again.own_s)
+    assert np.array_equal(known.self_s, again.self_s)
     assert (known.step_s, known.noise) == (again.step_s, again.noise)
     with pytest.raises(ValueError, match="only 9 steps"):
         Healthy.of(steps.between(0, 8))

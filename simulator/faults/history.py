@@ -53,7 +53,7 @@ def bad_rollout(site: Site, kind: FaultKind) -> Planned:
 def corrupts_jobs(site: Site, kind: FaultKind) -> Planned:
     """A GPU computes wrongly now and then: what goes bad are the numbers of whichever job has it."""
     gpu = int(site.random.integers(0, site.topology.gpus))
-    change = Change(at_s=site.at_s, family="gpu", name="wrong_results", value=0.08, places=(gpu,))
+    change = Change(at_s=site.at_s, family="gpu", name="wrong_results", value=0.5, places=(gpu,))
     node = site.topology.node_of_gpu(gpu)
     truth = site.truth(
         kind,

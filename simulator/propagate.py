@@ -255,6 +255,9 @@ class _Run:
         last = mesh.reduce(operation.group, self.times[stage][_BEGAN, place], np.maximum)
         seconds = transfer_s(operation, mesh, given, ranks)
         ended = self._carried(last, seconds, ranks, by_network=operation.group != "tp")
+        if operation.group == "dp" and mesh.tensor == 1 and Stop.NVLINK in given.stops:
+            # Its neighbours in the ring are on the same node, but for the first and the last.
+            ended = np.maximum(ended, through(last, seconds, given.stops[Stop.NVLINK], ranks))
         if operation.may_differ and given.differs is not None and given.differs[ranks].any():
             ended = np.where(given.differs[ranks], np.inf, ended)
         if given.stops or given.differs is not None:

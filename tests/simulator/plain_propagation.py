@@ -67,8 +67,9 @@ def propagate_plainly(program: StepProgram, given: StepGiven) -> list[PlainRank]
             rank.host = ended
 
     def carried(begun: float, seconds: float, rank: int, group: str) -> float:
-        way = Stop.NVLINK if group == "tp" else Stop.LINK
-        kinds = [Stop.DEVICE, way] + ([] if given.runs_ahead else [Stop.HOST])
+        by_nvlink = group == "tp" or (group == "dp" and mesh.tensor == 1)
+        kinds = [Stop.DEVICE] + [Stop.LINK] * (group != "tp") + [Stop.NVLINK] * by_nvlink
+        kinds += [] if given.runs_ahead else [Stop.HOST]
         return max(through(begun, seconds, given, (kind,), rank) for kind in kinds)
 
     def step(rank: PlainRank) -> bool:

@@ -16,8 +16,10 @@ from whichrank.simulator.scenarios import SCENARIOS
 MESH = Mesh(tensor=2, data=4)
 
 
-def step(*, swaps: list[int] | None = None, nvlink_of: int | None = None, runs_ahead: bool = True) -> StepTimes:
-    size = MESH.world_size
+def step(
+    *, swaps: list[int] | None = None, nvlink_of: int | None = None, runs_ahead: bool = True, mesh: Mesh = MESH
+) -> StepTimes:
+    size = mesh.world_size
     swapping = None
     if swaps is not None:
         swapping = np.isin(np.arange(size), swaps)
@@ -34,13 +36,13 @@ def step(*, swaps: list[int] | None = None, nvlink_of: int | None = None, runs_a
         launch_pace=ones,
         input_s=0.1 * ones,
         save_s=ones,
-        rate={name: 1e10 * ones for name in MESH.dimensions},
-        latency_s=dict.fromkeys(MESH.dimensions, 1e-5),
+        rate={name: 1e10 * ones for name in mesh.dimensions},
+        latency_s=dict.fromkeys(mesh.dimensions, 1e-5),
         swaps=swapping,
         stops=stops,
         runs_ahead=runs_ahead,
     )
-    return propagate(Recipe().program(MESH), given)
+    return propagate(Recipe().program(mesh), given)
 
 
 def places(group: str) -> list[int]:
@@ -67,6 +69,11 @@ def test_an_nvlink_holds_up_its_own_group_first() -> None:
     ended = np.isfinite(times.ended[0][first])
     assert ended.tolist() == [rank // 2 != 1 for rank in range(8)]
     assert np.isinf(times.host_s).all(), "and then everybody"
+
+
+def test_without_tensor_groups_an_nvlink_holds_up_the_data_groups() -> None:
+    """Neighbours of a ring over all ranks are on one node as well."""
+    assert np.isinf(step(nvlink_of=2, mesh=Mesh(data=8)).host_s).all()
 
 
 def draws(loss: float = 2.0, norm: float = 0.5) -> Draws:

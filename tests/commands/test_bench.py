@@ -53,6 +53,7 @@ def test_ours_and_a_foreign_detector_are_scored_alike(tmp_path: Path, capsys: py
     assert measured(ours, "crash: top-1")["share"].startswith("1 of 1 ")
     assert measured(ours, "pages without a fault") == {
         "name": "pages without a fault", "asked": "0", "measured": "0", "share": "1 of 1", "ok": True,
+        "is_run": True,
     }  # fmt: skip
     assert [each["faults"][0]["said"] for each in ours["simple"][:1]] != [""]
     _, theirs = run(capsys, "exception", "healthy", detector=program(tmp_path, REPLAYS))

@@ -102,6 +102,10 @@ else
 	@echo "NOT RUN: the tests on torch 2.6, which has no build for this Python"
 endif
 
+.PHONY: test-long
+test-long: setup ## simulated runs of minutes through all operators, which `make test` leaves out
+	@LONG_TESTS=1 $(BIN)/python -m pytest tests/simulator --durations=15
+
 .PHONY: stack
 stack: setup ## real Kafka, Collector, Prometheus and Loki (Java, Maven and Go; the first time some 10 minutes)
 	@$(BIN)/python -m pytest tests/stack --durations=15

@@ -10,7 +10,11 @@ from whichrank.commands.bench.accounting_run import JOB, LongRun, compare, lines
 from whichrank.simulator.ledger import Bucket
 from whichrank.telemetry.vocabulary import TimeBucket
 
+from .long_runs import LONG
+
 HOURS = 3.0
+
+pytestmark = LONG
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from whichrank.simulator.program import Recipe
 from whichrank.simulator.scoring.run_score import score_run
 
 from .judged import judge, suspects
+from .long_runs import LONG
 
 #: A rank is named, and it is the right one.
 AT_ONE_RANK = [
@@ -97,6 +98,7 @@ def test_starving_loaders_are_found_on_their_node() -> None:
     assert {suspect["node"] for suspect in judged.only["suspects"]} == set(judged.truth.nodes)
 
 
+@LONG
 @pytest.mark.parametrize("name", ["uniform_regression", "port_half_rate"])
 def test_what_slows_all_is_slow_together(name: str) -> None:
     judged = judge(name, ranks=64, at_s=125.0, until_s=245.0)
@@ -160,6 +162,7 @@ def test_a_leaf_that_is_lost_early_is_the_switch() -> None:
     assert (score.faults[0].top_1, score.wrong_nodes, score.pages) == (True, (), 1)
 
 
+@LONG
 def test_a_metadata_storm_is_the_doing_of_its_job() -> None:
     judged = judge("metadata_storm", ranks=64, at_s=100.0, until_s=250.0)
     assert score_run(judged.ledger.as_json(), judged.incidents).faults[0].top_1

@@ -10,6 +10,9 @@ import pytest
 from whichrank.simulator.scoring.run_score import RunScore, score_run
 
 from .judged import Judged, judge
+from .long_runs import LONG
+
+pytestmark = LONG
 
 
 def scored(judged: Judged) -> RunScore:

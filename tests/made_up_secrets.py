@@ -117,7 +117,7 @@ SECRETS: list[tuple[str, str]] = [
     ("amqp://guest:{}@mq:5672//", "hunter2"),
     ("Endpoint=sb://x.example/;SharedAccessKeyName=Root;SharedAccessKey={}", "FAKE/fake+FAKE="),
     ("//backup:{}@fileserver/share on /data type cifs", "hunter2"),
-    ("pip install --index-url https://__token__:{}@packages.example/simple x", "hunter2"),
+    ("fetch --from https://__token__:{}@packages.example/simple x", "hunter2"),
     ("wandb login --relogin {}", HEX[:40]),
     ("mysql -uroot -p{} base", "hunter2"),
     ("redis-cli -h x -a {} ping", "hunter2"),

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..one_line import one_line
 from ..run_directory import Unusable
-from ..settings import SettingsError, TopicsOptions, load_settings
+from ..settings import TopicsOptions, load_settings
 
 if TYPE_CHECKING:
     from .chosen import Source
-
-EXIT_USAGE = 2
 
 ID = typer.Argument(metavar="ID", help="as incidents list names it; its beginning is enough")
 FROM = typer.Option("--from", metavar="DIR", help="folder of a run; default: the newest whichrank-out/*")
@@ -41,7 +40,7 @@ def list_command(
     """All incidents, the oldest first; those that went into others are marked."""
     from .show import list_incidents
 
-    with _one_line():
+    with one_line():
         list_incidents(_source(run, kafka, pairs, config), as_json=as_json)
 
 
@@ -57,7 +56,7 @@ def show_command(
     """One incident: who, since when, why, and who only looks guilty."""
     from .show import show_incident
 
-    with _one_line():
+    with one_line():
         show_incident(_source(run, kafka, pairs, config), incident, as_json=as_json)
 
 
@@ -84,7 +83,7 @@ def export_command(
     """
     from .export import export_incident
 
-    with _one_line():
+    with one_line():
         export_incident(_source(run, kafka, pairs, config), incident, out=out, force=force, as_json=as_json)
 
 
@@ -106,22 +105,8 @@ def label_command(
     """
     from .label import label_incident
 
-    with _one_line():
+    with one_line():
         label_incident(_source(run, kafka, pairs, config), incident, cause=cause, wrong=wrong, as_json=as_json)
-
-
-class _one_line:  # reads as a statement
-    """What is wrong is told in one line, and the program ends."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        from ...transport.kafka_client import KafkaTrouble
-
-        if isinstance(error, Unusable | KafkaTrouble | SettingsError):
-            for line in str(error).splitlines():
-                typer.echo(f"whichrank: {line}", err=True)
-            raise typer.Exit(EXIT_USAGE) from None
 
 
 def _source(run: Path | None, kafka: str | None, pairs: list[str] | None, config: Path | None) -> Source:

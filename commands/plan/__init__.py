@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...telemetry.identity import DEFAULT_CLUSTER
+from ..one_line import one_line
 from ..run_directory import Unusable
-from ..settings import SettingsError, TopicsOptions, load_settings
+from ..settings import TopicsOptions, load_settings
 
 if TYPE_CHECKING:
     from .announce import Board
-
-EXIT_USAGE = 2
 
 FROM = typer.Option("--from", metavar="DIR", help="folder of a run that goes on; default: the newest whichrank-out/*")
 KAFKA = typer.Option(metavar="HOST:PORT", help="for everybody who reads the topics of these brokers")
@@ -51,7 +50,7 @@ def announce_command(
     """
     from .announce import announce
 
-    with _one_line():
+    with one_line():
         board = _board(run, kafka, cluster, pairs, config)
         announce(board, what, where=where or [], jobs=job or [], begin=begin, end=end, as_json=as_json)
 
@@ -69,7 +68,7 @@ def cancel_command(
     """Call a plan off: it explains nothing from now on."""
     from .announce import cancel
 
-    with _one_line():
+    with one_line():
         cancel(_board(run, kafka, cluster, pairs, config), plan, as_json=as_json)
 
 
@@ -85,22 +84,8 @@ def list_command(
     """What people have announced, and what of it was called off or is over."""
     from .announce import list_plans
 
-    with _one_line():
+    with one_line():
         list_plans(_board(run, kafka, cluster, pairs, config), as_json=as_json)
-
-
-class _one_line:  # reads as a statement
-    """What is wrong is told in one line, and the program ends."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        from ...transport.kafka_client import KafkaTrouble
-
-        if isinstance(error, Unusable | KafkaTrouble | SettingsError):
-            for line in str(error).splitlines():
-                typer.echo(f"whichrank: {line}", err=True)
-            raise typer.Exit(EXIT_USAGE) from None
 
 
 def _board(run: Path | None, kafka: str | None, cluster: str, pairs: list[str] | None, config: Path | None) -> Board:

@@ -95,6 +95,17 @@ def test_the_mount_is_the_cause_and_that_the_rank_waits_for_it_is_a_symptom(cour
     }
 
 
+@pytest.mark.parametrize(
+    ("kind", "grew"), [(Kind.COLLECTIVE_STALLED, ""), (Kind.SLOW_TOGETHER, "exchange"), (Kind.SLOW_TOGETHER, "")]
+)
+def test_a_mount_that_stalls_does_not_hold_what_devices_exchange(court: Court, kind: Kind, grew: str) -> None:
+    node = node_of_four(court)
+    node.tell(EventName.PROBE_LATE, at=-1.0, mount="/data", operation="stat", age_s=0.5)
+    court.hear(make_finding(kind, at=4.0, onset=0.0, grew=grew))
+    assert court.revisions
+    assert not any("cause" in document for document in court.revisions)
+
+
 def test_a_collective_that_nobody_can_tell_whose_is_of_the_rank_whose_gpu_is_gone(court: Court) -> None:
     node = node_of_four(court)
     node.xid(79, 3, at=-0.5)

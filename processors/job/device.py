@@ -185,7 +185,7 @@ def still_open(rows: np.ndarray) -> np.ndarray:
     if keys.size:
         same = keys[found] == _rank_and_group(ended)
         np.maximum.at(newest, found[same], ended["seq"][same])
-    return still[still["seq"] > newest[place]]
+    return pick(still, still["seq"] > newest[place])
 
 
 def _rank_and_group(rows: np.ndarray) -> np.ndarray:

@@ -24,7 +24,7 @@ from whichrank.simulator.grounds import HELD_OUT_SEED
 from whichrank.simulator.scoring.statistics import Told, brier, brier_of_constant, calibration_error
 
 #: Standard deviations of the priors: of a kind's offset about the common one, of the common one, of the slope about 1.
-OF_KIND, OF_OFFSET, OF_SLOPE = 0.7, 3.0, 0.5
+OF_KIND, OF_OFFSET, OF_SLOPE = 1.2, 3.0, 0.5
 _ROUNDS = 60
 
 
@@ -74,7 +74,7 @@ def read_words(folder: Path) -> list[Word]:
 
 
 def fit(words: Sequence[Word]) -> Reliability:
-    """Newton's method on the penalised log-likelihood of a logistic regression."""
+    """Newton's method on the penalised log-likelihood of a logistic regression, with steps halved until they gain."""
     kinds = sorted({word.kind for word in words})
     place = {kind: 2 + index for index, kind in enumerate(kinds)}
     design = np.zeros((len(words), 2 + len(kinds)))
@@ -85,12 +85,21 @@ def fit(words: Sequence[Word]) -> Reliability:
     right = np.array([word.right for word in words], float)
     prior = np.array([1.0, 0.0, *np.zeros(len(kinds))])
     weight = np.array([OF_SLOPE**-2, OF_OFFSET**-2, *np.full(len(kinds), OF_KIND**-2)])
+
+    def loss_of(point: np.ndarray) -> float:
+        logits = design @ point
+        likelihood = np.sum(right * logits - np.logaddexp(0.0, logits))
+        return float(0.5 * np.sum(weight * (point - prior) ** 2) - likelihood)
+
     at = prior.copy()
     for _ in range(_ROUNDS):
         p = 1.0 / (1.0 + np.exp(-(design @ at)))
         gradient = design.T @ (right - p) - weight * (at - prior)
         curvature = (design * (p * (1.0 - p))[:, None]).T @ design + np.diag(weight)
-        at = at + np.linalg.solve(curvature, gradient)
+        step = np.linalg.solve(curvature, gradient)
+        while loss_of(at + step) > loss_of(at) and float(np.abs(step).max()) > 1e-9:
+            step = step / 2.0
+        at = at + step
     return Reliability(
         slope=round(float(max(at[0], 0.05)), 3),
         offset=round(float(at[1]), 3),

@@ -91,7 +91,9 @@ def _mesh(job: JobSpec, ground: Ground) -> Mesh:
         return mesh
     tensor = min(ground.tensor, mesh.tensor)
     pipeline = ground.pipeline if ranks % (tensor * ground.pipeline) == 0 else 1
-    if ranks // pipeline <= job.ranks_per_node:  # gradients would stay within nodes, and no fault of a fabric would show
+    if (
+        ranks // pipeline <= job.ranks_per_node
+    ):  # gradients would stay within nodes, and no fault of a fabric would show
         pipeline = 1
     return Mesh(tensor=tensor, data=ranks // (tensor * pipeline), pipeline=pipeline)
 

@@ -111,8 +111,8 @@ def toml_of(fitted: Reliability, words: Sequence[Word]) -> str:
     seen: Mapping[str, int] = Counter(word.kind for word in words)
     right: Mapping[str, int] = Counter(word.kind for word in words if word.right)
     lines = [
-        "# What the strength of evidence is worth. Written by benchmarks/fit_confidence.py; read by confidence.py, which",
-        f"# says how. From {len(words)} incidents of simulated faults, {sum(right.values())} of them told rightly.",
+        "# What the strength of evidence is worth. Written by benchmarks/fit_confidence.py, read by confidence.py.",
+        f"# From {len(words)} incidents of simulated faults, {sum(right.values())} of them told rightly.",
         f"slope = {fitted.slope}",
         f"offset = {fitted.offset}",
         "",

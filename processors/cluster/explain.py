@@ -49,7 +49,7 @@ def explain(primary: Body, job: str, conditions: Iterable[ConditionBody]) -> Exp
     for condition in sorted(conditions, key=lambda c: (float(c["since"]), str(c["name"]), str(c["device"]))):
         why_not = _why_not(condition, kind, onset, suspects, job)
         if why_not is None:
-            why_not = _unlike(condition, words)
+            why_not = _unlike(condition, words) or _beside_what_grew(condition, primary)
         if why_not is None:
             candidates.append(condition)
         elif why_not:
@@ -141,6 +141,13 @@ def _unlike(condition: ConditionBody, words: str) -> str | None:
     if looks_like is None or not words or looks_like.search(words):
         return None
     return "such a thing does not end a rank in this way"
+
+
+def _beside_what_grew(condition: ConditionBody, primary: Body) -> str | None:
+    """Ranks that exchange more slowly with one another do not wait for a file system."""
+    if primary.get("grew") == "exchange" and condition["domain"] == "storage":
+        return "what takes longer is what the ranks exchange with one another"
+    return None
 
 
 def _near(condition: ConditionBody, onset: float) -> bool:

@@ -24,6 +24,7 @@ from ..agents.collectors.processes.blocked_ranks import CONFIRM_LOOKS, REPEAT_NS
 from ..agents.collectors.schedule import Seen, own_points
 from ..agents.node_reports import NodeReports
 from ..agents.priority import Priority
+from ..telemetry.otlp_redaction import RequestRedactor
 from ..telemetry.records import Identity, Point
 from ..telemetry.vocabulary import EventName
 from .clock import generator, ns
@@ -98,9 +99,11 @@ class NodeSensors:
         offset_s: float,
         operations: Mapping[str, Callable[[], float]],
         room_bytes: Callable[[], float],
+        requests: RequestRedactor,
         least_period_s: float = 0.0,
     ) -> None:
         """operations: by kind, that the node has asked of the shared file system so far. room_bytes: left on it.
+        requests: of the gates of all nodes.
 
         least_period_s: no collector looks more often."""
         self.node, self.name = node, topology.node_name(node)
@@ -141,7 +144,7 @@ class NodeSensors:
             rank_processes=lambda: {pid: rank.identity for pid, rank in self._ranks.items()},
             request_bytes=_REQUEST_BYTES,
             encode=encode,
-            gate=RepeatedGate(encode),
+            gate=RepeatedGate(encode, requests),
         )
         self._least_period_s = least_period_s
         self._due = {name: offset_s % period for name, period in PERIODS_S.items()}

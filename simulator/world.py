@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..telemetry.otlp_redaction import RequestRedactor
 from ..telemetry.records import Block, Event
 from ..telemetry.topics import TOPIC_BLOCKS
 from .allocation import Allocation
@@ -39,6 +40,8 @@ from .topology import Topology
 
 #: Of the shared file system, that a node's client counts.
 OPERATIONS = ("metadata", "read", "write")
+#: Texts that the messages of all nodes have in common, and those of each, at most.
+_TEXTS, _TEXTS_OF_NODE = 8192, 64
 #: Share of the time that a job's rings send.
 _TRAFFIC = 0.3
 
@@ -93,6 +96,7 @@ class World:
         self._operations = {kind: np.zeros(nodes) for kind in OPERATIONS}
         self.room = Room(self.resources)
         offsets = random.uniform(0.0, 60.0, nodes)
+        requests = RequestRedactor(_TEXTS + _TEXTS_OF_NODE * nodes)
         self._sensors = [
             NodeSensors(
                 node,
@@ -105,6 +109,7 @@ class World:
                 offset_s=float(offsets[node]),
                 operations={kind: partial(asked.item, node) for kind, asked in self._operations.items()},
                 room_bytes=partial(self.room.left, "room_bytes"),
+                requests=requests,
                 least_period_s=window_s if window_s > FLUSH_S else 0.0,
             )
             for node in (range(nodes if senses else 0) if isinstance(senses, bool) else sorted(senses))

@@ -232,4 +232,5 @@ def _write_ends(rows: NDArray[np.void], index: NDArray[np.intp], ends: NDArray[n
 
 
 def _group_rows(keys: NDArray[np.uint64]) -> NDArray[np.intp]:
-    return ((keys >> _GROUP_SHIFT) & _GROUP_MASK).astype(np.intp)
+    rows: NDArray[np.intp] = ((keys >> _GROUP_SHIFT) & _GROUP_MASK).astype(np.intp)
+    return rows

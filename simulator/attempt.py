@@ -33,6 +33,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 #: Of a node's agent: between two flushes, and between two progress rows.
 FLUSH_S = 0.5
+#: Where they flush seldom, they do it when the minute begins, not all at once.
+_FLUSHES_WITHIN_S = 2.0
 _ARRIVES_AFTER_S = 0.004
 #: A stopped process is looked at once its heartbeat is late, and again to be sure.
 _STOP_SEEN_AFTER_S = 0.45
@@ -105,7 +107,7 @@ class Attempt:
             conditions=conditions,
             steps_only=spec.steps_only,
         )
-        self._flush_offset_s = random.uniform(0.0, flush_s, len(node_names))
+        self._flush_offset_s = random.uniform(0.0, min(flush_s, _FLUSHES_WITHIN_S), len(node_names))
         self._flushes = random.integers(0, 2, len(node_names))
         self._identities = [
             Identity(
@@ -155,14 +157,13 @@ class Attempt:
             due = heapq.heappop(self._dues)
             due.act(due.at_s)
 
-    def ship(self, from_s: float, until_s: float, ships: Ships, is_heard: Callable[[int, float], bool]) -> None:
-        """What the agents send in this window. is_heard: whether the agent of a node (of the job) works then."""
+    def ship(self, from_s: float, until_s: float, ships: Ships, heard: NDArray[np.bool_]) -> None:
+        """What the agents send in this window. heard: by node of the job, whether its agent works."""
         regular = from_s + self._flush_offset_s
         created = float(self.processes.started_s.min())
         self._flushes += 1
         for moments, at_once in self._telling.flushes(regular, from_s, until_s):
-            active = np.isfinite(moments) & (moments > created)
-            active &= np.array([is_heard(node, float(moments[node])) for node in range(moments.size)])
+            active = np.isfinite(moments) & (moments > created) & heard
             if active.any():
                 progress = active & (at_once | (self._flushes % 2 == 0)) & (not self.spec.steps_only)
                 self._flush(moments, active, progress, ships)
@@ -200,10 +201,10 @@ class Attempt:
                 agents.forget(rank - agents.first)
         self._exits_told[node] = [(at_s, rank) for at_s, rank in ended if at_s > until_s]
 
-    def ranks_here(self, at_s: float, gpus: Ints) -> Iterator[tuple[int, RankHere]]:
-        """(place of its node, process) of the ranks that run then. gpus: by rank."""
+    def ranks_here(self, at_s: float, gpus: Ints, nodes: NDArray[np.bool_]) -> Iterator[tuple[int, RankHere]]:
+        """(place of its node, process) of the ranks that run then on these nodes of the job. gpus: by rank."""
         processes, per_node = self.processes, self.spec.ranks_per_node
-        there = (processes.started_s <= at_s) & (processes.ended_s > at_s)
+        there = (processes.started_s <= at_s) & (processes.ended_s > at_s) & nodes[self.node_of_rank]
         since = processes.stops[Stop.INPUT].since_s
         held = processes.in_kernel & (since <= at_s)
         if held.any():

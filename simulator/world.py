@@ -21,6 +21,7 @@ from .attempt import FLUSH_S
 from .clock import START_UNIX_NS, generator
 from .conditions import conditions_of
 from .fabric import group_rates
+from .gateway import Gateway
 from .hardware import Hardware
 from .hazards import Hazards
 from .heat import Heat
@@ -71,10 +72,12 @@ class World:
         start_unix_ns: int = START_UNIX_NS,
         senses: bool | Collection[int] = True,
         window_s: float = FLUSH_S,
+        gateway_s: float = 0.0,
     ) -> None:
         """senses: whether nodes have collectors, or which of them; ranks are told of in any case.
 
         window_s: so long is a window, and so often do agents flush, and their collectors look at most.
+        gateway_s: so long are messages held, to go on as one; 0: they come to the bus by themselves.
         start_unix_ns: the time by which its clocks go, where its messages go to somebody who lives now."""
         self.topology, self.seed, self._window_s = topology, seed, window_s
         self.resources = Resources(topology)
@@ -114,7 +117,9 @@ class World:
             )
             for node in (range(nodes if senses else 0) if isinstance(senses, bool) else sorted(senses))
         ]
-        self.pipe = Pipe(self.resources, seed)
+        self._is_sensed = np.zeros(nodes, bool)
+        self._is_sensed[[sensors.node for sensors in self._sensors]] = True
+        self.pipe, self._gateway = Pipe(self.resources, seed), Gateway(gateway_s)
         for spec in jobs:
             self.resources.add_job(spec.name, spec.mesh.world_size)
         self.jobs = [
@@ -163,10 +168,10 @@ class World:
             self._ask_storage(self._window_s)
             sent: list[Sent] = []
             for job in self.jobs:
-                job.ship(begin_s, end_s, partial(_add, sent, job.spec.name), partial(self._is_heard, job))
+                job.ship(begin_s, end_s, partial(_add, sent, job.spec.name), self._heard(job))
             self._sense(end_s, sent)
             self.now_s = end_s
-            yield end_s, self.pipe.through(sent, end_s)
+            yield end_s, self._gateway.through(self.pipe.through(sent, end_s), end_s)
 
     def settle(self) -> Ledger:
         """The truth, complete up to now."""
@@ -245,13 +250,17 @@ class World:
         found: dict[int, dict[int, RankHere]] = {}
         for job in self.jobs:
             if job.attempt is not None:
-                for node, here in job.attempt.ranks_here(at_s, job.gpus):
+                seen = self._is_sensed[list(job.spec.nodes)]
+                for node, here in job.attempt.ranks_here(at_s, job.gpus, seen):
                     found.setdefault(job.spec.nodes[node], {})[here.pid] = here
         return found
 
-    def _is_heard(self, job: RunningJob, node: int, at_s: float) -> bool:
-        place = job.spec.nodes[node]
-        return bool(self.resources.of("host", "up")[place] and self.resources.of("agent", "up")[place])
+    def _heard(self, job: RunningJob) -> NDArray[np.bool_]:
+        """By node of the job, whether its agent works."""
+        nodes = list(job.spec.nodes)
+        heard = (self.resources.of("host", "up") != 0) & (self.resources.of("agent", "up") != 0)
+        found: NDArray[np.bool_] = heard[nodes]
+        return found
 
     def _busy(self) -> NDArray[np.bool_]:
         busy = np.zeros(self.topology.gpus, bool)

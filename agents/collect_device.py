@@ -49,13 +49,22 @@ class DeviceSums:
             np.bincount(place, weights=each, minlength=where.size).astype(np.int64).tolist()
             for each in (first, ended, stood_ns)
         ]
-        for slot, number, group, *more in zip(*columns, strict=True):
-            steps = self._open.setdefault(slot, {})
-            if number not in steps and len(steps) >= _MAX_OPEN_STEPS:
-                del steps[next(iter(steps))]
-            sums = steps.setdefault(number, {}).setdefault(group, [0, 0, 0])
-            for column, value in enumerate(more):
-                sums[column] += value
+        for slot, number, group, launched, over, ns in zip(*columns, strict=True):
+            steps = self._open.get(slot)
+            if steps is None:
+                steps = self._open[slot] = {}
+            groups = steps.get(number)
+            if groups is None:
+                if len(steps) >= _MAX_OPEN_STEPS:
+                    del steps[next(iter(steps))]
+                groups = steps[number] = {}
+            sums = groups.get(group)
+            if sums is None:
+                groups[group] = [launched, over, ns]
+            else:
+                sums[0] += launched
+                sums[1] += over
+                sums[2] += ns
 
     def take(
         self, steps: NDArray[np.void], ring: NDArray[np.uint16], rank_of: NDArray[np.uint32]

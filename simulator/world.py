@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -41,6 +41,7 @@ from .topology import Topology
 
 #: Of the shared file system, that a node's client counts.
 OPERATIONS = ("metadata", "read", "write")
+_NO_RANKS: Mapping[int, RankHere] = {}
 #: Texts that the messages of all nodes have in common, and those of each, at most.
 _TEXTS, _TEXTS_OF_NODE = 8192, 64
 #: Share of the time that a job's rings send.
@@ -238,7 +239,7 @@ class World:
             node = sensors.node
             if not (self.resources.of("host", "up")[node] and self.resources.of("agent", "up")[node]):
                 continue
-            sensors.ranks_are(ranks.get(node, {}))
+            sensors.ranks_are(ranks.get(node, _NO_RANKS))
             sensors.tick(
                 until_s,
                 [line for line in lines if line.node == node] if lines else [],
@@ -246,13 +247,15 @@ class World:
                 partial(_add_bytes, sent, sensors.name),
             )
 
-    def _ranks_by_node(self, at_s: float) -> dict[int, dict[int, RankHere]]:
-        found: dict[int, dict[int, RankHere]] = {}
+    def _ranks_by_node(self, at_s: float) -> dict[int, Mapping[int, RankHere]]:
+        found: dict[int, Mapping[int, RankHere]] = {}
         for job in self.jobs:
             if job.attempt is not None:
                 seen = self._is_sensed[list(job.spec.nodes)]
-                for node, here in job.attempt.ranks_here(at_s, job.gpus, seen):
-                    found.setdefault(job.spec.nodes[node], {})[here.pid] = here
+                for place, here in job.attempt.ranks_here(at_s, job.gpus, seen).items():
+                    node = job.spec.nodes[place]
+                    if here:  # one job's ranks end while another's are there already
+                        found[node] = {**found[node], **here} if node in found else here
         return found
 
     def _heard(self, job: RunningJob) -> NDArray[np.bool_]:

@@ -107,7 +107,8 @@ def others_ns(recent: np.ndarray) -> np.ndarray:
     count, size = recent.shape[0], writers.size
     if not size:
         return np.zeros(recent.shape)
-    others = np.broadcast_to(np.asarray(median(recent[:, writers], axis=1), np.float64)[:, None], recent.shape).copy()
+    others: np.ndarray = np.empty(recent.shape)
+    others[:] = np.asarray(median(recent[:, writers], axis=1))[:, None]
     if size == 1:
         others[:, writers] = 0.0
         return others

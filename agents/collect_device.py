@@ -17,6 +17,7 @@ from .collect_collectives import CollectedRows
 _MAX_OPEN_STEPS = 64
 _STEP_BITS = 36
 _P2P = np.uint8(EventFlag.P2P)
+_NO_SUMS, _NO_RING = np.zeros(0, DEVICE_STEPS), np.zeros(0, np.uint16)
 
 
 class DeviceSums:
@@ -24,11 +25,12 @@ class DeviceSums:
 
     def __init__(self) -> None:
         self._open: dict[int, dict[int, dict[int, list[int]]]] = {}  # slot -> step -> group -> launched, ended, ns
-        self._ended: dict[int, int] = {}  # slot -> highest step that its host ended
+        self._ended = np.full(16, -1, np.int64)  # by slot: highest step that its host ended
 
     def forget(self, slot: int) -> None:
         self._open.pop(slot, None)
-        self._ended.pop(slot, None)
+        if slot < len(self._ended):
+            self._ended[slot] = -1
 
     def add(self, collected: CollectedRows, on_device: NDArray[np.bool_]) -> None:
         """Count rows of one flush. on_device: by row, whether a device does it and its step is not shipped whole."""
@@ -47,24 +49,39 @@ class DeviceSums:
             np.bincount(place, weights=each, minlength=where.size).astype(np.int64).tolist()
             for each in (first, ended, stood_ns)
         ]
-        for slot, number, group, *more in zip(*columns, strict=True):
-            steps = self._open.setdefault(slot, {})
-            if number not in steps and len(steps) >= _MAX_OPEN_STEPS:
-                del steps[next(iter(steps))]
-            sums = steps.setdefault(number, {}).setdefault(group, [0, 0, 0])
-            for column, value in enumerate(more):
-                sums[column] += value
+        for slot, number, group, launched, over, ns in zip(*columns, strict=True):
+            steps = self._open.get(slot)
+            if steps is None:
+                steps = self._open[slot] = {}
+            groups = steps.get(number)
+            if groups is None:
+                if len(steps) >= _MAX_OPEN_STEPS:
+                    del steps[next(iter(steps))]
+                groups = steps[number] = {}
+            sums = groups.get(group)
+            if sums is None:
+                groups[group] = [launched, over, ns]
+            else:
+                sums[0] += launched
+                sums[1] += over
+                sums[2] += ns
 
     def take(
         self, steps: NDArray[np.void], ring: NDArray[np.uint16], rank_of: NDArray[np.uint32]
     ) -> tuple[NDArray[np.void], NDArray[np.uint16]]:
         """DEVICE_STEPS rows of steps that are complete now, and the slot of each. steps: STEPS rows of this flush."""
-        for slot, step in zip(ring.tolist(), steps["step"].tolist(), strict=True):
-            self._ended[slot] = max(step, self._ended.get(slot, -1))
+        if len(ring):
+            missing = int(ring.max()) + 1 - len(self._ended)
+            if missing > 0:
+                self._ended = np.concatenate((self._ended, np.full(missing, -1, np.int64)))
+            np.maximum.at(self._ended, ring, steps["step"])
+        if not self._open:
+            return _NO_SUMS, _NO_RING
+        ended = self._ended.tolist()
         out: list[tuple[int, ...]] = []
         slots: list[int] = []
         for slot in sorted(self._open):
-            over, known = self._ended.get(slot, -1), self._open[slot]
+            over, known = ended[slot] if slot < len(ended) else -1, self._open[slot]
             complete = [
                 step
                 for step, groups in known.items()

@@ -75,13 +75,12 @@ class StepCollector:
         self._last_ns = np.zeros(16, np.int64)
         self._partial = np.zeros((16, _PHASES), np.int64)
         self._sums: dict[int, dict[int, dict[int, _GroupSums]]] = {}  # slot -> step -> group
-        self._ended: dict[int, int] = {}  # slot -> highest step that ended
+        self._ended = np.full(16, -1, np.int64)  # by slot: highest step that ended
 
     def forget(self, slot: int) -> None:
         self._sums.pop(slot, None)
-        self._ended.pop(slot, None)
         if slot < len(self._last_ns):
-            self._last_ns[slot] = 0
+            self._last_ns[slot], self._ended[slot] = 0, -1
             self._partial[slot] = 0
 
     def add_collectives(self, collected: CollectedRows) -> None:
@@ -103,19 +102,22 @@ class StepCollector:
         # Rows of a ring come in the order of their enqueue, so the last one written wins.
         last[inverse] = np.arange(len(rows))
         newest = rows.take(last)
+        slots = (unique >> np.uint64(52)).astype(np.intp)
+        self._grow(int(slots.max()) + 1)
+        # The step row of a late completion has gone out.
+        open_ = newest["step"] > self._ended[slots]
+        newest = newest.compress(open_)
         columns = (
-            (unique >> np.uint64(52)).tolist(),
+            slots[open_].tolist(),
             newest["step"].tolist(),
             newest["group"].tolist(),
             newest["seq"].tolist(),
             newest["op"].tolist(),
             newest["bytes"].tolist(),
-            counts.astype(np.int64).tolist(),
-            sums_ns.astype(np.int64).tolist(),
+            counts[open_].astype(np.int64).tolist(),
+            sums_ns[open_].astype(np.int64).tolist(),
         )
         for slot, step, group, seq, op, nbytes, count, ns in zip(*columns, strict=True):
-            if step <= self._ended.get(slot, -1):
-                continue  # a late completion; its step row has gone out
             steps = self._sums.get(slot)
             if steps is None:
                 steps = self._sums[slot] = {}
@@ -211,6 +213,16 @@ class StepCollector:
             rows[column][np.isfinite(rows[column])] = WITHHELD_VALUE
         delay_us = (ends["group"].astype(np.int64) | ends["dtype"].astype(np.int64) << 16) - 1
         rows["run_delay_ns"] = np.where(delay_us < 0, -1, delay_us * 1000)
+        np.maximum.at(self._ended, ring, rows["step"])
+        if not self._sums:  # no calls are recorded
+            return CollectedSteps(
+                steps=rows,
+                steps_ring=ring,
+                groups=_NOTHING.groups,
+                groups_ring=_NO_RING,
+                phases=_NO_PHASES,
+                phases_ring=_NO_RING,
+            )
         groups: list[tuple[int, ...]] = []
         groups_ring: list[int] = []
         counts: list[int] = []
@@ -242,7 +254,6 @@ class StepCollector:
                 groups_ring.append(slot)
             counts.append(count)
             lengths_ns.append(length_ns)
-            self._ended[slot] = max(step, self._ended.get(slot, -1))
         rows["collectives"] = counts
         rows["collective_ns"] = lengths_ns
         return CollectedSteps(
@@ -257,7 +268,9 @@ class StepCollector:
     def _grow(self, slots: int) -> None:
         if slots > len(self._last_ns):
             grown = max(slots, 2 * len(self._last_ns))
-            self._last_ns = np.concatenate((self._last_ns, np.zeros(grown - len(self._last_ns), np.int64)))
+            more = grown - len(self._last_ns)
+            self._last_ns = np.concatenate((self._last_ns, np.zeros(more, np.int64)))
+            self._ended = np.concatenate((self._ended, np.full(more, -1, np.int64)))
             self._partial = np.concatenate((self._partial, np.zeros((grown - len(self._partial), _PHASES), np.int64)))
 
 

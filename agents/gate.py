@@ -27,9 +27,11 @@ MAX_FILE_BYTES = 256 << 20
 
 
 class Gate:
-    def __init__(self, drop: Callable[[str], None] = lambda reason: None) -> None:
-        """drop: hears of each message that was not let through, by reason."""
-        self._requests = RequestRedactor()
+    def __init__(
+        self, drop: Callable[[str], None] = lambda reason: None, *, requests: RequestRedactor | None = None
+    ) -> None:
+        """drop: hears of each message that was not let through, by reason. requests: None: one of its own."""
+        self._requests = requests or RequestRedactor()
         self._drop = drop
 
     def publish(self, way_out: Publish) -> Publish:

@@ -59,12 +59,18 @@ def group_from_definition(payload: Mapping[str, Any]) -> Group:
     )
 
 
+#: Columns that are remembered: so many bytes, and so many of them.
+_SHORT_COLUMN_BYTES, _MOST_COLUMNS = 512, 4096
+
+
 class GroupRegistry:
     """Numbers groups agent-wide, so that rows of many rings can be handled in one array."""
 
     def __init__(self) -> None:
         self.groups: list[Group] = []
         self._number_of: dict[Group, int] = {}
+        #: By the numbers of a column: a node's rows are of the same groups, flush after flush.
+        self._of_column: dict[bytes, tuple[tuple[Group, ...], np.ndarray]] = {}
 
     def number(self, group: Group) -> int:
         """NO_GROUP once 65534 groups exist: later ones are blind. A restarted job's groups are equal to those before
@@ -82,11 +88,23 @@ class GroupRegistry:
         """(groups of a block, the column as indexes into them) for a column of agent-wide numbers."""
         if not len(numbers):
             return (), numbers
+        column = numbers.tobytes() if numbers.nbytes <= _SHORT_COLUMN_BYTES else b""
+        known = self._of_column.get(column)
+        if known is not None:
+            return known
+        found = self._indexed(numbers)
+        if column:
+            if len(self._of_column) >= _MOST_COLUMNS:
+                self._of_column.clear()
+            self._of_column[column] = found
+        return found
+
+    def _indexed(self, numbers: np.ndarray) -> tuple[tuple[Group, ...], np.ndarray]:
         used = np.zeros(len(self.groups), dtype=bool)
         used[numbers] = True
         where = used.nonzero()[0].tolist()
         if len(where) == len(used):  # the usual case: every group of the node is in the block
-            return tuple(self.groups), numbers
+            return tuple(self.groups), numbers.copy()
         index_of = np.zeros(len(used), dtype=np.uint16)
         index_of[where] = range(len(where))
         return tuple(self.groups[number] for number in where), index_of[numbers]

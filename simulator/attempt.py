@@ -33,6 +33,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 #: Of a node's agent: between two flushes, and between two progress rows.
 FLUSH_S = 0.5
+#: Where they flush seldom, they do it when the minute begins, not all at once.
+_FLUSHES_WITHIN_S = 2.0
 _ARRIVES_AFTER_S = 0.004
 #: A stopped process is looked at once its heartbeat is late, and again to be sure.
 _STOP_SEEN_AFTER_S = 0.45
@@ -107,7 +109,7 @@ class Attempt:
             conditions=conditions,
             steps_only=spec.steps_only,
         )
-        self._flush_offset_s = random.uniform(0.0, flush_s, len(node_names))
+        self._flush_offset_s = random.uniform(0.0, min(flush_s, _FLUSHES_WITHIN_S), len(node_names))
         self._flushes = random.integers(0, 2, len(node_names))
         self._identities = [
             Identity(
@@ -128,6 +130,9 @@ class Attempt:
         self._telling = Telling(self._identities, self._clocks, self.node_of_rank)
         self._exits_told: dict[int, list[tuple[float, int]]] = {}
         self._here: dict[int, RankHere] = {}
+        self._here_by_node: dict[int, dict[int, RankHere]] = {}
+        #: By rank, at the last look: whether it was there, and whether it was held.
+        self._seen = np.zeros(world, bool), np.zeros(world, bool)
         #: By rank: it has been told to end, or has met an error.
         self._doomed = np.zeros(world, bool)
         self._takedown_s = np.inf
@@ -157,14 +162,13 @@ class Attempt:
             due = heapq.heappop(self._dues)
             due.act(due.at_s)
 
-    def ship(self, from_s: float, until_s: float, ships: Ships, is_heard: Callable[[int, float], bool]) -> None:
-        """What the agents send in this window. is_heard: whether the agent of a node (of the job) works then."""
+    def ship(self, from_s: float, until_s: float, ships: Ships, heard: NDArray[np.bool_]) -> None:
+        """What the agents send in this window. heard: by node of the job, whether its agent works."""
         regular = from_s + self._flush_offset_s
         created = float(self.processes.started_s.min())
         self._flushes += 1
         for moments, at_once in self._telling.flushes(regular, from_s, until_s):
-            active = np.isfinite(moments) & (moments > created)
-            active &= np.array([is_heard(node, float(moments[node])) for node in range(moments.size)])
+            active = np.isfinite(moments) & (moments > created) & heard
             if active.any():
                 progress = active & (at_once | (self._flushes % 2 == 0)) & (not self.spec.steps_only)
                 self._flush(moments, active, progress, ships)
@@ -203,17 +207,31 @@ class Attempt:
                 agents.forget(rank - agents.first)
         self._exits_told[node] = [(at_s, rank) for at_s, rank in ended if at_s > until_s]
 
-    def ranks_here(self, at_s: float, gpus: Ints) -> Iterator[tuple[int, RankHere]]:
-        """(place of its node, process) of the ranks that run then. gpus: by rank."""
-        processes, per_node = self.processes, self.spec.ranks_per_node
-        there = (processes.started_s <= at_s) & (processes.ended_s > at_s)
+    def ranks_here(self, at_s: float, gpus: Ints, nodes: NDArray[np.bool_]) -> dict[int, dict[int, RankHere]]:
+        """By place of their node, and pid: the ranks that run then on these nodes of the job. gpus: by rank.
+
+        A node's ranks are the same object as at the last call, as long as they are the same."""
+        processes = self.processes
+        there = (processes.started_s <= at_s) & (processes.ended_s > at_s) & nodes[self.node_of_rank]
         since = processes.stops[Stop.INPUT].since_s
         held = processes.in_kernel & (since <= at_s)
         if held.any():
             held &= self.steps.waits_for_input(np.full(held.size, ns(at_s)))
         in_driver = processes.in_driver_since_s <= at_s
         held, since = held | in_driver, np.where(in_driver, processes.in_driver_since_s, since)
-        for rank in np.flatnonzero(there).tolist():
+        seen = there, there & held
+        changed = self.node_of_rank[(seen[0] != self._seen[0]) | (seen[1] != self._seen[1])]
+        self._seen = seen
+        for node in np.unique(changed).tolist():
+            ranks = np.flatnonzero(there & (self.node_of_rank == node)).tolist()
+            self._here_by_node[node] = {here.pid: here for here in self._looked_at(ranks, held, since, in_driver, gpus)}
+        return self._here_by_node
+
+    def _looked_at(
+        self, ranks: list[int], held: NDArray[np.bool_], since: Floats, in_driver: NDArray[np.bool_], gpus: Ints
+    ) -> Iterator[RankHere]:
+        processes, per_node = self.processes, self.spec.ranks_per_node
+        for rank in ranks:
             here = self._here.get(rank)
             if here is None or held[rank] != np.isfinite(here.held_since_s):
                 node = int(self.node_of_rank[rank])
@@ -225,7 +243,7 @@ class Attempt:
                     held_since_s=float(since[rank]) if held[rank] else np.inf,
                     in_driver=bool(in_driver[rank]),
                 )
-            yield int(self.node_of_rank[rank]), here
+            yield here
 
     def never_meet(self) -> None:
         """Some rank cannot come: no group is made, and no step begins."""

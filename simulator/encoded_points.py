@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ..agents.gate import Gate
 from ..telemetry.otlp_metrics import encode_points
+from ..telemetry.otlp_redaction import RequestRedactor
 from ..telemetry.records import Identity, Point
 
 #: Of a point: name, attributes, whether it is an integer, whether it has a start.
@@ -118,8 +119,9 @@ def _look(series: _Series, points: list[Point], time_ns: int, request: bytes) ->
 class RepeatedGate(Gate):
     """The agents' gate, which does not read what differs only in numbers from what it has let through unchanged."""
 
-    def __init__(self, encoded: RepeatedPoints) -> None:
-        super().__init__()
+    def __init__(self, encoded: RepeatedPoints, requests: RequestRedactor) -> None:
+        """requests: of all nodes, since most texts are the same on each of them."""
+        super().__init__(requests=requests)
         self._encoded = encoded
 
     def message(self, topic: str, key: str, value: bytes) -> tuple[str, bytes] | None:

@@ -254,6 +254,7 @@ class Resources:
             "agent": topology.nodes,
         }
         self._values: dict[tuple[str, str, str], NDArray[np.float64]] = {}
+        self._views: dict[tuple[str, str, str], NDArray[np.float64]] = {}  # of the same, read-only
         #: Grows with every change, for what is worth remembering until then.
         self.version = 0
         for parameter in PARAMETERS:
@@ -267,9 +268,7 @@ class Resources:
 
     def of(self, family: str, name: str, job: str = "") -> NDArray[np.float64]:
         """Read-only, by place."""
-        view: NDArray[np.float64] = self._values[family, name, job].view()
-        view.flags.writeable = False
-        return view
+        return self._views[family, name, job]
 
     def snapshot(self) -> dict[tuple[str, str, str], NDArray[np.float64]]:
         """A copy of all of them, by (family, name, job)."""
@@ -290,7 +289,10 @@ class Resources:
         values[places] = change.value
 
     def _add(self, parameter: Parameter, job: str, size: int) -> None:
-        self._values[parameter.family, parameter.name, job] = np.full(size, parameter.healthy)
+        key = parameter.family, parameter.name, job
+        self._values[key] = np.full(size, parameter.healthy)
+        self._views[key] = self._values[key].view()
+        self._views[key].flags.writeable = False
 
 
 class Schedule:

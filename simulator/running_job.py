@@ -133,10 +133,10 @@ class RunningJob:
                 loss[bad.rank] = bad.factor
         return loss
 
-    def ship(self, from_s: float, until_s: float, ships: Ships, is_heard: Callable[[int, float], bool]) -> None:
+    def ship(self, from_s: float, until_s: float, ships: Ships, heard: NDArray[np.bool_]) -> None:
         if self.attempt is None:
             return
-        self.attempt.ship(from_s, until_s, ships, is_heard)
+        self.attempt.ship(from_s, until_s, ships, heard)
         self._book()
         if self.attempt.ended_s + 1.5 < from_s:  # its agents have told everything
             self._end_attempt()

@@ -24,6 +24,7 @@ from ..agents.collectors.processes.blocked_ranks import CONFIRM_LOOKS, REPEAT_NS
 from ..agents.collectors.schedule import Seen, own_points
 from ..agents.node_reports import NodeReports
 from ..agents.priority import Priority
+from ..telemetry.otlp_redaction import RequestRedactor
 from ..telemetry.records import Identity, Point
 from ..telemetry.vocabulary import EventName
 from .clock import generator, ns
@@ -98,9 +99,11 @@ class NodeSensors:
         offset_s: float,
         operations: Mapping[str, Callable[[], float]],
         room_bytes: Callable[[], float],
+        requests: RequestRedactor,
         least_period_s: float = 0.0,
     ) -> None:
         """operations: by kind, that the node has asked of the shared file system so far. room_bytes: left on it.
+        requests: of the gates of all nodes.
 
         least_period_s: no collector looks more often."""
         self.node, self.name = node, topology.node_name(node)
@@ -128,7 +131,7 @@ class NodeSensors:
         self._offset_ns = wall_ns - mono_ns  # of its wall clock, when it was last looked at
         self._is_placed = False
         self._release = ""
-        self._ranks: dict[int, RankHere] = {}
+        self._ranks: Mapping[int, RankHere] = {}
         self._placed: set[tuple[int, str]] = set()
         self._held: dict[int, int] = {}  # looks in a row that found this pid held
         self._held_told_ns: dict[int, int] = {}
@@ -141,17 +144,25 @@ class NodeSensors:
             rank_processes=lambda: {pid: rank.identity for pid, rank in self._ranks.items()},
             request_bytes=_REQUEST_BYTES,
             encode=encode,
-            gate=RepeatedGate(encode),
+            gate=RepeatedGate(encode, requests),
         )
         self._least_period_s = least_period_s
         self._due = {name: offset_s % period for name, period in PERIODS_S.items()}
         self._own_due_s = offset_s % _OWN_S
         self._slow_due_s = self._looked_s = self._waited_for_cores_s = 0.0
+        #: Until then nothing is due, as long as nothing changes: of the resources, and whose ranks are here.
+        self._idle_until_s, self._version = 0.0, -1
         self._probes = {name: MountProbe(mount=mount) for name, mount in MOUNTS.items()}
 
     def ranks_are(self, ranks: Mapping[int, RankHere]) -> None:
-        """The ranks of this node now, by pid."""
-        self._ranks = dict(ranks)
+        """The ranks of this node now, by pid; another object where they are others."""
+        if ranks is not self._ranks:
+            self._ranks = ranks
+            self.look_again()
+
+    def look_again(self) -> None:
+        """At the next turn, whether or not something is due."""
+        self._idle_until_s = 0.0
 
     def set_clock(self, wall_ns: int) -> None:
         """Somebody sets the node's wall clock; wall_ns: what it shows at the run's begin, as it goes from now on."""
@@ -159,6 +170,9 @@ class NodeSensors:
 
     def tick(self, until_s: float, lines: list[KernelLine], words: list[DriverWord], publish: Publish) -> None:
         """All looks that are due by then. lines, words: what kernel and driver of this node have said since."""
+        is_quiet = not lines and not words and self._version == self._resources.version
+        if is_quiet and until_s <= self._idle_until_s:
+            return
         for word in words:
             self._hear(word)
         while True:
@@ -193,6 +207,9 @@ class NodeSensors:
         for topic, key, value in self._sent:
             publish(until_s - 0.01, topic, key, value)
         self._sent = []
+        # The kernel log is read again when there is a line in it.
+        due_s = min(due_s for name, due_s in self._due.items() if name != "kernel_log")
+        self._version, self._idle_until_s = self._resources.version, min(due_s, self._own_due_s)
 
     # --- looks --------------------------------------------------------------------------------------------------------
     def _look_gpu(self, at_s: float) -> Collected:

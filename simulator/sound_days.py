@@ -39,7 +39,7 @@ _FLAP_S = (0.3, 1.5)
 class Mode:
     """step_s: length of a step. steps_only: agents send one row per rank and step. flush_s: and so often.
 
-    around_s: each kind of happening comes about once in such a time.
+    around_s: each kind of happening comes about once in such a time. gateway_s: see ``World``.
     """
 
     name: str
@@ -47,11 +47,19 @@ class Mode:
     steps_only: bool
     flush_s: float
     around_s: float
+    gateway_s: float = 0.0
 
 
 #: The design's reference load: steps of 2 s, and all records.
 REFERENCE = Mode(name="reference", step_s=2.0, steps_only=False, flush_s=FLUSH_S, around_s=1800.0)
-REDUCED = Mode(name="reduced", step_s=20.0, steps_only=True, flush_s=REDUCED_FLUSH_S, around_s=12 * 3600.0)
+REDUCED = Mode(
+    name="reduced",
+    step_s=20.0,
+    steps_only=True,
+    flush_s=REDUCED_FLUSH_S,
+    around_s=12 * 3600.0,
+    gateway_s=1.0,
+)
 MODES = (REFERENCE, REDUCED)
 
 
@@ -98,6 +106,7 @@ def sound_world(mode: Mode, ranks: int, seed: int, seconds: float) -> World:
         truths=_nothing_to_tell(truths),
         senses={*map(int, seen), *job.spares} if mode.steps_only else True,
         window_s=mode.flush_s,
+        gateway_s=mode.gateway_s,
     )
 
 

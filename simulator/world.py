@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..telemetry.otlp_redaction import RequestRedactor
 from ..telemetry.records import Block, Event
 from ..telemetry.topics import TOPIC_BLOCKS
 from .allocation import Allocation
@@ -20,6 +21,7 @@ from .attempt import FLUSH_S
 from .clock import START_UNIX_NS, generator
 from .conditions import conditions_of
 from .fabric import group_rates
+from .gateway import Gateway
 from .hardware import Hardware
 from .hazards import Hazards
 from .heat import Heat
@@ -39,6 +41,9 @@ from .topology import Topology
 
 #: Of the shared file system, that a node's client counts.
 OPERATIONS = ("metadata", "read", "write")
+_NO_RANKS: Mapping[int, RankHere] = {}
+#: Texts that the messages of all nodes have in common, and those of each, at most.
+_TEXTS, _TEXTS_OF_NODE = 8192, 64
 #: Share of the time that a job's rings send.
 _TRAFFIC = 0.3
 
@@ -68,10 +73,12 @@ class World:
         start_unix_ns: int = START_UNIX_NS,
         senses: bool | Collection[int] = True,
         window_s: float = FLUSH_S,
+        gateway_s: float = 0.0,
     ) -> None:
         """senses: whether nodes have collectors, or which of them; ranks are told of in any case.
 
         window_s: so long is a window, and so often do agents flush, and their collectors look at most.
+        gateway_s: so long are messages held, to go on as one; 0: they come to the bus by themselves.
         start_unix_ns: the time by which its clocks go, where its messages go to somebody who lives now."""
         self.topology, self.seed, self._window_s = topology, seed, window_s
         self.resources = Resources(topology)
@@ -93,6 +100,7 @@ class World:
         self._operations = {kind: np.zeros(nodes) for kind in OPERATIONS}
         self.room = Room(self.resources)
         offsets = random.uniform(0.0, 60.0, nodes)
+        requests = RequestRedactor(_TEXTS + _TEXTS_OF_NODE * nodes)
         self._sensors = [
             NodeSensors(
                 node,
@@ -105,11 +113,14 @@ class World:
                 offset_s=float(offsets[node]),
                 operations={kind: partial(asked.item, node) for kind, asked in self._operations.items()},
                 room_bytes=partial(self.room.left, "room_bytes"),
+                requests=requests,
                 least_period_s=window_s if window_s > FLUSH_S else 0.0,
             )
             for node in (range(nodes if senses else 0) if isinstance(senses, bool) else sorted(senses))
         ]
-        self.pipe = Pipe(self.resources, seed)
+        self._is_sensed = np.zeros(nodes, bool)
+        self._is_sensed[[sensors.node for sensors in self._sensors]] = True
+        self.pipe, self._gateway = Pipe(self.resources, seed), Gateway(gateway_s)
         for spec in jobs:
             self.resources.add_job(spec.name, spec.mesh.world_size)
         self.jobs = [
@@ -158,10 +169,10 @@ class World:
             self._ask_storage(self._window_s)
             sent: list[Sent] = []
             for job in self.jobs:
-                job.ship(begin_s, end_s, partial(_add, sent, job.spec.name), partial(self._is_heard, job))
+                job.ship(begin_s, end_s, partial(_add, sent, job.spec.name), self._heard(job))
             self._sense(end_s, sent)
             self.now_s = end_s
-            yield end_s, self.pipe.through(sent, end_s)
+            yield end_s, self._gateway.through(self.pipe.through(sent, end_s), end_s)
 
     def settle(self) -> Ledger:
         """The truth, complete up to now."""
@@ -228,7 +239,7 @@ class World:
             node = sensors.node
             if not (self.resources.of("host", "up")[node] and self.resources.of("agent", "up")[node]):
                 continue
-            sensors.ranks_are(ranks.get(node, {}))
+            sensors.ranks_are(ranks.get(node, _NO_RANKS))
             sensors.tick(
                 until_s,
                 [line for line in lines if line.node == node] if lines else [],
@@ -236,17 +247,23 @@ class World:
                 partial(_add_bytes, sent, sensors.name),
             )
 
-    def _ranks_by_node(self, at_s: float) -> dict[int, dict[int, RankHere]]:
-        found: dict[int, dict[int, RankHere]] = {}
+    def _ranks_by_node(self, at_s: float) -> dict[int, Mapping[int, RankHere]]:
+        found: dict[int, Mapping[int, RankHere]] = {}
         for job in self.jobs:
             if job.attempt is not None:
-                for node, here in job.attempt.ranks_here(at_s, job.gpus):
-                    found.setdefault(job.spec.nodes[node], {})[here.pid] = here
+                seen = self._is_sensed[list(job.spec.nodes)]
+                for place, here in job.attempt.ranks_here(at_s, job.gpus, seen).items():
+                    node = job.spec.nodes[place]
+                    if here:  # one job's ranks end while another's are there already
+                        found[node] = {**found[node], **here} if node in found else here
         return found
 
-    def _is_heard(self, job: RunningJob, node: int, at_s: float) -> bool:
-        place = job.spec.nodes[node]
-        return bool(self.resources.of("host", "up")[place] and self.resources.of("agent", "up")[place])
+    def _heard(self, job: RunningJob) -> NDArray[np.bool_]:
+        """By node of the job, whether its agent works."""
+        nodes = list(job.spec.nodes)
+        heard = (self.resources.of("host", "up") != 0) & (self.resources.of("agent", "up") != 0)
+        found: NDArray[np.bool_] = heard[nodes]
+        return found
 
     def _busy(self) -> NDArray[np.bool_]:
         busy = np.zeros(self.topology.gpus, bool)

@@ -34,10 +34,14 @@ class UnreadableRequest(ValueError):
 
 
 class RequestRedactor:
-    def __init__(self) -> None:
+    def __init__(self, remembered: int = _REMEMBERED) -> None:
+        """remembered: texts, at most."""
+        self._remembered = remembered
         #: By name ("" of a text by itself) and text: what is left of it; None: all of it.
         self._left: dict[tuple[str, str], str | None] = {}
         self._is_changed = False
+        #: Texts that were not known yet.
+        self.texts_read = 0
 
     def redact(self, topic: str, value: bytes) -> bytes:
         """A serialized request of this topic without secrets. Raises UnreadableRequest."""
@@ -148,9 +152,10 @@ class RequestRedactor:
             return self._left[key]
         except KeyError:
             left = _redact_value(name, text)
+            self.texts_read += 1
         found = None if left == text else left
         if len(text) <= _LONGEST:
-            if len(self._left) >= _REMEMBERED:  # jobs and ranks come and go: start over rather than grow
+            if len(self._left) >= self._remembered:  # jobs and ranks come and go: start over rather than grow
                 self._left.clear()
             self._left[key] = found
         return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 #: Wire types.
 _VARINT, _FIXED64, _BYTES = 0, 1, 2
@@ -24,6 +25,8 @@ _pack_fixed = struct.Struct("<Q").pack
 _ONE_BYTE = tuple(bytes((value,)) for value in range(1 << 7))
 _TWO_BYTES = tuple(bytes((value & 0x7F | 0x80, value >> 7)) for value in range(1 << 14))
 
+#: Texts under a name that are remembered as bytes, and how long they may be: most are the same in every request.
+_REMEMBERED, _LONGEST = 16_384, 256
 #: More than the tags and lengths of a resource part take.
 _PART_BYTES = 32
 
@@ -84,15 +87,22 @@ def double_field(number: int, value: float) -> bytes:
 
 def attribute(number: int, key: str, value: AttributeValue) -> bytes:
     """One KeyValue as an entry of the repeated field ``number``."""
+    if isinstance(value, str):
+        return (known_text if len(value) <= _LONGEST else _text_attribute)(number, key, value)
     if isinstance(value, bool):
         content = varint_field(_BOOL, int(value))
     elif isinstance(value, int):
         content = varint_field(_INT, value)
-    elif isinstance(value, float):
-        content = double_field(_DOUBLE, value)
     else:
-        content = text_field(_STRING, value)
+        content = double_field(_DOUBLE, value)
     return bytes_field(number, text_field(_KEY, key) + bytes_field(_VALUE, content))
+
+
+def _text_attribute(number: int, key: str, text: str) -> bytes:
+    return bytes_field(number, text_field(_KEY, key) + bytes_field(_VALUE, text_field(_STRING, text)))
+
+
+known_text = lru_cache(_REMEMBERED)(_text_attribute)
 
 
 def attributes(number: int, values: Mapping[str, AttributeValue | None]) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache, lru_cache
@@ -96,7 +96,7 @@ class Names:
     token_model: frozenset[str]
     weak: frozenset[str]
     #: One of these is in every text that holds such a name, in small letters.
-    hints: re.Pattern[str]
+    hints: tuple[str, ...]
 
 
 @cache
@@ -112,7 +112,6 @@ def names() -> Names:
     parts = {*raw["words"], *raw["endings"], *raw["token_words"], *raw["weak"]} | {
         row.rpartition(" ")[2] for row in raw["rows"]
     }
-    shortest = sorted(part for part in parts if not any(other != part and other in part for other in parts))
     return Names(
         words=frozenset(raw["words"]),
         endings=tuple(raw["endings"]),
@@ -122,8 +121,19 @@ def names() -> Names:
         token_before=frozenset(raw["token_before"]),
         token_model=frozenset(raw["token_model"]),
         weak=frozenset(raw["weak"]),
-        hints=re.compile("|".join(map(re.escape, shortest))),
+        hints=tuple(_shortest(parts)),
     )
+
+
+@cache
+def _hints() -> tuple[str, ...]:
+    """In small letters, one of these is in every text that holds a secret, but for the shapes that have no hints."""
+    return tuple(_shortest({*names().hints, *(hint for shape in shapes() for hint in shape.hints)}))
+
+
+@cache
+def shapes_without_hints() -> tuple[Shape, ...]:
+    return tuple(shape for shape in shapes() if not shape.hints)
 
 
 def redact(text: str) -> str:
@@ -211,6 +221,11 @@ def _rules() -> dict[str, Any]:
     return rules
 
 
+def _shortest(texts: Set[str]) -> list[str]:
+    """Those that hold no other one: where a longer one stands, so does its part."""
+    return sorted(text for text in texts if not any(other != text and other in text for other in texts))
+
+
 def _mask_of(size: int) -> str:
     return REMOVED + "*" * (size - len(REMOVED)) if size >= len(REMOVED) else "*" * size
 
@@ -219,10 +234,11 @@ def _hide(text: str) -> str:
     """The text with each character of a secret hidden; the same object if there is none."""
     lowered = text.lower()
     left = text.replace(_HIDDEN, "\ufffd") if _HIDDEN in text else text
-    for shape in shapes():
+    hinted = any(map(lowered.__contains__, _hints()))  # of most texts all that is done, and without a loop of Python
+    for shape in shapes() if hinted else shapes_without_hints():
         if not shape.hints or any(hint in lowered for hint in shape.hints):
             left = shape.pattern.sub(_hide_shape, left)
-    if names().hints.search(lowered):
+    if hinted and any(map(lowered.__contains__, names().hints)):
         left = _hide_named(left)
         left = _TOLD.sub(lambda match: _hide_shape(match) if _is_random(match["secret"]) else match[0], left)
     return left if _HIDDEN in left else text

@@ -69,7 +69,7 @@ def find_slow_writer(saves: Saves) -> SlowWriter | None:
         return None
     recent, past = saves.own_ns[-SLOW_SAVES:], saves.own_ns[:-SLOW_SAVES]
     usual = past.max(axis=0)
-    others = np.stack([_others_ns(recent, rank) for rank in range(saves.ranks.size)], axis=1)
+    others = others_ns(recent)
     reference = np.maximum(others, usual)
     slow = (recent > SMALLEST_RATIO * reference) & (recent - reference > SMALLEST_NS)
     candidates = np.flatnonzero(slow.all(axis=0) & (usual > 0))
@@ -98,10 +98,25 @@ def is_still_slow_writer(saves: Saves, rank: int, before_ns: int, now_ns: int) -
     return bool(saves.own_ns[-2:, where[0]].max() > (float(before_ns) * now_ns) ** 0.5)
 
 
-def _others_ns(recent: np.ndarray, rank: int) -> np.ndarray:
-    """(n,) what the other ranks that save at all take in the same steps; 0 where it saves alone."""
-    others = np.delete(recent, rank, axis=1)
-    writers = others[:, others.max(axis=0) > 0]
-    if not writers.shape[1]:
-        return np.zeros(recent.shape[0], recent.dtype)
-    return np.asarray(median(writers, axis=1))
+def others_ns(recent: np.ndarray) -> np.ndarray:
+    """(n, ranks) what the other ranks that save at all take at the median in the same steps; 0 where one saves alone.
+
+    A median without one of the values is read off their order: it lies one further up where that one lies before it.
+    """
+    writers = np.flatnonzero(recent.max(axis=0) > 0)
+    count, size = recent.shape[0], writers.size
+    if not size:
+        return np.zeros(recent.shape)
+    others: np.ndarray = np.empty(recent.shape)
+    others[:] = np.asarray(median(recent[:, writers], axis=1))[:, None]
+    if size == 1:
+        others[:, writers] = 0.0
+        return others
+    order = np.argsort(recent[:, writers], axis=1, kind="stable")
+    ordered = np.take_along_axis(recent[:, writers], order, axis=1).astype(np.float64)
+    place = np.empty_like(order)
+    np.put_along_axis(place, order, np.broadcast_to(np.arange(size), (count, size)), axis=1)
+    low, high = ((size - 1 - 1) // 2, (size - 1) // 2)
+    without = [np.take_along_axis(ordered, at + (place <= at), axis=1) for at in (low, high)]
+    others[:, writers] = (without[0] + without[1]) / 2.0
+    return others

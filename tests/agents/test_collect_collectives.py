@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from whichrank.agents.collect_collectives import CollectedRows, CollectiveJoiner
 from whichrank.agents.health import AgentHealth
+from whichrank.agents.old_calls import OldCalls
 from whichrank.agents.ring_events import EVENT
 from whichrank.telemetry.tables import NO_GROUP
 from whichrank.telemetry.vocabulary import EventFlag, EventKind, Op
@@ -144,6 +145,42 @@ def test_ends_that_will_never_come_are_given_up() -> None:
     joiner, _ = _joiner(limit=100_000)
     _collect(joiner, [(0, EventKind.ENQUEUE, 0, seq, 0, seq) for seq in range(1, 3001)])
     assert joiner.open_rows == 1025
+
+
+def test_ends_of_calls_that_were_open_for_long_are_joined_in_the_order_of_the_calls() -> None:
+    joiner, health = _joiner(10_000)
+    many = 900  # of each ring: more than are looked through at each flush
+    begins = [(slot, EventKind.ENQUEUE, 0, seq, 0, 1000 + seq) for slot in (0, 1) for seq in range(many)]
+    assert len(_collect(joiner, begins).rows) == 2 * many
+    ends = [(slot, EventKind.COMPLETE, 0, seq, 0, 5000 + seq) for slot in (1, 0) for seq in (7, 3)]
+    new = [(1, EventKind.ENQUEUE, 0, many, 0, 4000), (1, EventKind.COMPLETE, 0, many, 0, 4100)]
+    out = _collect(joiner, ends + new)
+    assert list(zip(out.rows["rank"].tolist(), out.rows["seq"].tolist(), out.first.tolist(), strict=True)) == [
+        (10, 3, False), (10, 7, False), (11, 3, False), (11, 7, False), (11, many, True)
+    ]  # fmt: skip
+    assert out.rows["done_ns"].tolist() == [5003, 5007, 5003, 5007, 4100]
+    assert joiner.open_rows == 2 * many - 4
+    assert not health.drops
+    assert not len(_collect(joiner, ends).rows)  # they have gone
+    assert health.drops["ends_without_begin"] == 4
+    joiner.forget(0)
+    assert joiner.open_rows == many - 2
+
+
+def test_what_is_open_for_long_is_moved_only_when_much_has_come_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    joiner, _ = _joiner(100_000)
+    moves: list[int] = []
+    add = OldCalls.add
+
+    def counted(self: OldCalls, rows: np.ndarray, keys: np.ndarray, ring: np.ndarray) -> None:
+        moves.append(len(rows))
+        add(self, rows, keys, ring)
+
+    monkeypatch.setattr(OldCalls, "add", counted)
+    for flush in range(100):
+        _collect(joiner, [(0, EventKind.ENQUEUE, 0, 100 * flush + seq, 0, flush + 1) for seq in range(100)])
+    assert 0 < len(moves) < 10
+    assert 1025 <= joiner.open_rows <= 1025 + 1024 + 1025 // 2 + 100
 
 
 def test_forgetting_a_ring_leaves_the_others() -> None:

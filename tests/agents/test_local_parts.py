@@ -186,6 +186,10 @@ def test_a_block_names_only_its_own_groups() -> None:
     assert [group.name for group in used] == ["g1", "g4"]
     assert column.tolist() == [1, 0, 1, 0, 0]
     assert registry.for_block(np.zeros(0, np.uint16))[0] == ()
+    again = np.array([4, 1, 4, 1, 1], np.uint16)
+    assert registry.for_block(again) == (used, column)  # the same objects: a column is taken apart once
+    again[:] = 0
+    assert registry.for_block(np.array([4, 1, 4, 1, 1], np.uint16))[1].tolist() == column.tolist()
 
 
 def test_the_evidence_folder_never_exceeds_its_bound(tmp_path: Path) -> None:

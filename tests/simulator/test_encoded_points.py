@@ -7,6 +7,7 @@ from dataclasses import replace
 from whichrank.agents.gate import Gate
 from whichrank.simulator.encoded_points import RepeatedGate, RepeatedPoints
 from whichrank.telemetry.otlp_metrics import encode_points
+from whichrank.telemetry.otlp_redaction import RequestRedactor
 from whichrank.telemetry.records import Identity, Point
 from whichrank.telemetry.topics import TOPIC_METRICS
 
@@ -68,7 +69,7 @@ def test_several_metrics_of_a_look_keep_their_values() -> None:
 
 def test_what_has_no_secret_once_has_none_with_other_numbers() -> None:
     encode = RepeatedPoints()
-    gate, reads = RepeatedGate(encode), Gate()
+    gate, reads = RepeatedGate(encode, RequestRedactor()), Gate()
     for number in range(3):
         for text in ("GPU-0", "password=hunter22"):
             points = [
@@ -79,3 +80,17 @@ def test_what_has_no_secret_once_has_none_with_other_numbers() -> None:
             assert let_through == reads.message(TOPIC_METRICS, WHO.node, value)
             assert let_through is not None
             assert b"hunter22" not in let_through[1]
+
+
+def test_nodes_read_a_text_that_they_have_in_common_once() -> None:
+    requests, nodes = RequestRedactor(), 4
+    for node in range(nodes):
+        encode = RepeatedPoints()
+        who = Identity(cluster="simulated", node=f"node-{node:05d}")
+        gate = RepeatedGate(encode, requests)
+        for value in encode(who, look(1_790_000_000_123_456_789, 60.0), limit_bytes=600_000):
+            assert gate.message(TOPIC_METRICS, who.node, value) == (who.node, value)
+        if not node:
+            first = requests.texts_read
+    names_of_a_node = 4  # the key of the message, and three attributes
+    assert requests.texts_read == first + names_of_a_node * (nodes - 1)

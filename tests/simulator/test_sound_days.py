@@ -42,6 +42,14 @@ def test_a_step_row_alone_says_what_it_says_among_all_records() -> None:
             np.testing.assert_array_equal(alone[key][column], among[key][column])
 
 
+def test_in_reduced_mode_a_minute_of_a_job_is_a_few_messages() -> None:
+    world = sound_world(replace(REDUCED, around_s=1e12), 64, 1, 7200.0)
+    blocks = [[message for message in sent if message.payloads] for _, sent in world.run(600.0)]
+    assert all(1 <= len(messages) <= 4 for messages in blocks[2:])
+    rows = [sum(len(p.rows) for m in messages for p in m.payloads if isinstance(p, Block)) for messages in blocks[2:]]
+    assert all(2 * 64 <= count <= 4 * 64 for count in rows)
+
+
 def test_in_reduced_mode_nothing_but_step_rows_are_sent() -> None:
     assert names_of(sound_world(REDUCED, 16, 1, 7200.0), 600.0) == {EventName.BLOCK_STEPS}
 

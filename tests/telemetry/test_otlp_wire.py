@@ -51,6 +51,16 @@ def test_absent_values_are_left_out() -> None:
     assert [pair.key for pair in found] == ["c", "d"]
 
 
+def test_texts_are_encoded_once_and_only_short_ones_are_kept() -> None:
+    known = wire.known_text.cache_info
+    first = wire.attribute(7, "hw.id", "mlx5_0/1 of a node that no other test has")
+    misses = known().misses
+    assert wire.attribute(7, "hw.id", "mlx5_0/1 of a node that no other test has") == first
+    wire.attribute(7, "hw.id", "x" * 257)
+    assert known().misses == misses
+    assert wire.attribute(1, "hw.id", "mlx5_0/1 of a node that no other test has") != first
+
+
 def test_text_that_utf8_cannot_hold_is_replaced() -> None:
     (pair,) = Resource.FromString(wire.attribute(1, "file", "a\udcffb")).attributes
     assert pair.value.string_value == "a?b"

@@ -6,6 +6,7 @@ import random
 import re
 import string
 import time
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -57,7 +58,34 @@ def test_rules_are_well_formed() -> None:
     assert names.token_before.isdisjoint(names.token_model)
     assert names.words.isdisjoint(names.about)
     every = names.words | names.token_words | names.weak | {row.split()[-1] for row in names.rows}
-    assert [word for word in every if not names.hints.search(word)] == []
+    assert [word for word in every if not any(hint in word for hint in names.hints)] == []
+
+
+def test_a_text_without_any_hint_is_read_forshapes_without_hints_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert redaction.shapes_without_hints()
+    tried: list[str] = []
+    watched = tuple(
+        redaction.Shape(shape.name, shape.hints, _Watched(shape, tried))  # type: ignore[arg-type]
+        for shape in redaction.shapes()
+    )
+    monkeypatch.setattr(redaction, "shapes", lambda: watched)
+    monkeypatch.setattr(redaction, "shapes_without_hints", lambda: tuple(s for s in watched if not s.hints))
+    assert redaction.redact("hw.id mlx5_3/1 on node-0007") == "hw.id mlx5_3/1 on node-0007"
+    assert tried == [shape.name for shape in watched if not shape.hints]
+    tried.clear()
+    redaction.redact("https://node-0007")
+    assert "password in a URL" in tried
+
+
+class _Watched:
+    """A shape's pattern, and a list of the shapes that were looked for."""
+
+    def __init__(self, shape: redaction.Shape, tried: list[str]) -> None:
+        self._shape, self._tried = shape, tried
+
+    def sub(self, replace: Callable[[re.Match[str]], str], text: str) -> str:
+        self._tried.append(self._shape.name)
+        return self._shape.pattern.sub(replace, text)
 
 
 def test_several_in_one_line() -> None:

@@ -28,6 +28,7 @@ _RESOURCE_METRICS, _RESOURCE, _SCOPE_METRICS, _METRICS = 1, 1, 2, 2
 _NAME, _GAUGE, _SUM, _DATA_POINTS = 1, 5, 7, 1
 _DATA = frozenset({_GAUGE, _SUM, 9, 10, 11})  # histograms and summaries as well
 _START, _TIME, _DOUBLE, _INT = 2, 3, 4, 6
+_ATTRIBUTES_TAG = 7 << 3 | _BYTES
 
 
 class _Strange(Exception):
@@ -191,18 +192,22 @@ def _find_numbers(value: bytes, is_wanted: Callable[[str], bool], kept: np.ndarr
                     kept[begin:end] = 0
 
 
-def _number(value: bytes, begin: int, end: int) -> _Number:
+def _number(value: bytes, at: int, until: int) -> _Number:
     found = _Number()
-    for number, wire, at, _ in _fields(value, begin, end):
+    while at < until:
+        if value[at] == _ATTRIBUTES_TAG and at + 1 < until and value[at + 1] < 0x80:  # most of a point
+            at += 2 + value[at + 1]
+            continue
+        number, wire, begin, at = next(_fields(value, at, until))
         if wire != _FIXED64:
             continue
         if number == _TIME:
-            found.time = at
+            found.time = begin
         elif number == _START:
-            found.start = at
+            found.start = begin
         elif number in (_DOUBLE, _INT):
-            found.value, found.is_double = at, number == _DOUBLE
-    if found.time < 0 or found.value < 0:
+            found.value, found.is_double = begin, number == _DOUBLE
+    if at > until or found.time < 0 or found.value < 0:
         raise _Strange
     return found
 

@@ -101,10 +101,12 @@ def note_gaps(job: JobState, places: np.ndarray, rows: np.ndarray, groups: np.nd
     longer = job.open_ages_ns[places] > job.device_gaps_ns()[groups]
     if not longer.any():
         return
+    longer &= rows["completed"] > job.group_rows["completed"][places]
+    if not longer.any():
+        return
     places, rows, groups = places[longer], pick(rows, longer), groups[longer]
     before = pick(job.group_rows, places)
-    ended = (rows["completed"] > before["completed"]) & (before["completed"] > 0) & (before["open"] > 0)
-    ended &= job.group_stamps[places] > 0
+    ended = (before["completed"] > 0) & (before["open"] > 0) & (job.group_stamps[places] > 0)
     for place in np.flatnonzero(ended).tolist():
         row = job.progress_row(int(rows["rank"][place]))
         if row is not None and int(row["step"]) >= SETTLED_STEPS:

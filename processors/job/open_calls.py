@@ -17,7 +17,7 @@ _RANK, _GROUP, _SEQ, _STAMP = range(4)
 
 
 class OpenCalls:
-    """(n, 4) by node: rank, group, sequence, stamp at which it was seen open."""
+    """(n, 4) by node: rank, group, sequence, stamp at which it was seen open, in the order of stamps."""
 
     __slots__ = ("_by_node", "_size")
 
@@ -53,11 +53,11 @@ class OpenCalls:
     def take_seen_until(self, stamp_ns: int) -> np.ndarray:
         """Takes out those that were seen open at that stamp or before."""
         taken = [np.zeros((0, 4), np.int64)]
-        for node, calls in list(self._by_node.items()):
+        for node in [node for node, calls in self._by_node.items() if calls[0, _STAMP] <= stamp_ns]:
+            calls = self._by_node[node]
             old = calls[:, _STAMP] <= stamp_ns
-            if old.any():
-                taken.append(calls[old])
-                self._put(node, calls[~old])
+            taken.append(calls[old])
+            self._put(node, calls[~old])
         return np.concatenate(taken)
 
     def put_back(self, calls: np.ndarray, node_of: Callable[[int], str]) -> None:
@@ -67,7 +67,7 @@ class OpenCalls:
 
     def first_stamp_ns(self) -> int:
         """When the oldest was seen; there must be one."""
-        return min(int(calls[:, _STAMP].min()) for calls in self._by_node.values())
+        return min(int(calls[0, _STAMP]) for calls in self._by_node.values())
 
     def as_array(self) -> np.ndarray:
         return np.concatenate([np.zeros((0, 4), np.int64), *self._by_node.values()])

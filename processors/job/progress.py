@@ -40,6 +40,7 @@ def take_progress(job: JobState, arrived: Arrived, node: str, stamp_ns: int) -> 
     note_saves(job, rows, before, known)
     put(job.progress, ranks, rows)
     job.progress_stamps[ranks] = stamp_ns
+    job.progress_stamp_ns = stamp_ns
     job.note_blind(ranks, rows["level"], rows["hook_state"])
     job.progress_changed = True
 
@@ -256,8 +257,7 @@ def _has_fresh_progress(job: JobState, members: np.ndarray) -> np.ndarray:
     stamps = np.zeros(members.size, np.int64)
     known = members < job.progress_stamps.size
     stamps[known] = job.progress_stamps[members[known]]
-    newest = int(job.progress_stamps.max()) if job.progress_stamps.size else 0
-    fresh: np.ndarray = stamps >= max(1, newest - FRESH_NS)
+    fresh: np.ndarray = stamps >= max(1, job.progress_stamp_ns - FRESH_NS)
     return fresh
 
 

@@ -127,6 +127,7 @@ class JobState:
         self.may_be_stopped = True  # False: no rank has ``stopped_ns``. Not saved
         self.progress = np.zeros(0, PROGRESS)
         self.progress_stamps = np.zeros(0, np.int64)
+        self.progress_stamp_ns = 0  # the newest of them
         self.rare_until_ns = np.zeros(0, np.int64)  # when a rank was last in a phase without a usual length, 0 never
         # Newest progress row of every member of every group, in the order of ``members``; stamps: arrival, 0 = never.
         self._of_groups = (Growing(GROUP_PROGRESS), Growing(np.int64), Growing(np.int64))

@@ -218,6 +218,7 @@ def _read_progress(job: JobState, arrays: dict[str, np.ndarray]) -> None:
     if not arrays:
         return
     job.progress, job.progress_stamps = arrays["progress"], arrays["stamps"]
+    job.progress_stamp_ns = int(job.progress_stamps.max(initial=0))
     job.rare_until_ns = arrays["rare"]
     known = arrays["group_rows"].size  # groups are only ever added, at the end
     job.group_rows[:known], job.group_stamps[:known] = arrays["group_rows"], arrays["group_stamps"]

@@ -40,6 +40,8 @@ _STOP_SEEN_AFTER_S = 0.45
 _WITNESS_AFTER_S = 0.3
 #: From an exception until the interpreter has gone.
 _UNWINDS_S = 0.6
+#: What a rank's ring holds of its past: who reads it again after so long finds all that was written meanwhile.
+_RING_HOLDS_S = 60.0
 #: Of steps that will never begin, from when they would have.
 _NEVER_BEGUN_S = 1e8
 Ships = Callable[[float, str, list[Block | Event]], None]
@@ -166,7 +168,8 @@ class Attempt:
             if active.any():
                 progress = active & (at_once | (self._flushes % 2 == 0)) & (not self.spec.steps_only)
                 self._flush(moments, active, progress, ships)
-        self.steps.prune(ns(from_s - 1.0), self.processes)
+        read_ns = min((agents.read_until_ns() for agents in self._agents), default=0)
+        self.steps.prune(min(ns(from_s - 1.0), max(read_ns, ns(from_s - _RING_HOLDS_S))), self.processes)
 
     def _flush(self, moments: Floats, active: NDArray[np.bool_], progress: NDArray[np.bool_], ships: Ships) -> None:
         if not self.steps.live:  # they are at their start: so far the first step says where they stand

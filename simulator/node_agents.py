@@ -134,6 +134,10 @@ class NodeAgents:
         self._drained = at
         return self._blocks(tables, at)
 
+    def read_until_ns(self) -> int:
+        """Up to where all rings that are watched have been read (ns of the simulation)."""
+        return int(self._drained[self.watched].min(initial=np.iinfo(np.int64).max))
+
     def forget(self, slot: int) -> None:
         """Its exit has been told."""
         self.watched[slot] = False

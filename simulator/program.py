@@ -149,7 +149,9 @@ class Recipe:
         else:
             yield from self._pipelined(mesh, stage, work_s)
         yield Operation(does=Does.COMPUTE, phase=Phase.OPTIMIZER, work_s=0.04 * work_s)
-        yield replace(_collective("world", Op.ALL_REDUCE, 8, Phase.OPTIMIZER), may_swap=mesh.data > 1)
+        # Where no layer is shared, another branch of the code can only show in what all ranks do.
+        summed = _collective("world", Op.ALL_REDUCE, 8, Phase.OPTIMIZER, may_differ=mesh.tensor == 1)
+        yield replace(summed, may_swap=mesh.data > 1)
         if mesh.data > 1:
             yield _collective("dp", Op.ALL_GATHER, self.data_bytes, Phase.OPTIMIZER)
         yield Operation(does=Does.SYNC, phase=Phase.OPTIMIZER)

@@ -43,6 +43,7 @@ class Explanation:
 def explain(primary: Body, job: str, conditions: Iterable[ConditionBody]) -> Explanation:
     """``conditions``: those of the suspects' nodes, and those that concern the job."""
     kind, onset, words = kind_of(primary), onset_of(primary), _last_words(primary)
+    grew = str(primary.get("grew") or "")
     suspects = [s for s in primary.get("suspects") or () if s.get("node") or s.get("rank") is not None]
     candidates: list[ConditionBody] = []
     ruled_out: list[Mapping[str, Any]] = []
@@ -50,6 +51,8 @@ def explain(primary: Body, job: str, conditions: Iterable[ConditionBody]) -> Exp
         why_not = _why_not(condition, kind, onset, suspects, job)
         if why_not is None:
             why_not = _unlike(condition, words)
+        if why_not is None and kind is Kind.SLOW_TOGETHER:
+            why_not = _not_what_grew(condition, grew)
         if why_not is None:
             candidates.append(condition)
         elif why_not:
@@ -141,6 +144,13 @@ def _unlike(condition: ConditionBody, words: str) -> str | None:
     if looks_like is None or not words or looks_like.search(words):
         return None
     return "such a thing does not end a rank in this way"
+
+
+def _not_what_grew(condition: ConditionBody, grew: str) -> str | None:
+    """grew: of the steps of a job that is slow as a whole; "": not one part of them."""
+    if condition["domain"] != "storage" or grew == "data":
+        return None
+    return "no rank waits longer for its data than before"
 
 
 def _near(condition: ConditionBody, onset: float) -> bool:

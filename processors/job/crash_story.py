@@ -9,6 +9,7 @@ from typing import Any
 
 from ...telemetry.vocabulary import Bucket, Kind, Scope, Severity
 from .crash_order import SIGABRT, SIGKILL, TOGETHER_NS, CrashVerdict, Ending, role_hint
+from .no_room import no_room_body, without_room
 from .state import JobState
 from .story import Body, body, evidence, ruled_out, share, source_of, suspect
 from .words import cut_short, duration_words, phase_word, ranks_words, signal_word
@@ -43,6 +44,8 @@ def crash_body(job: JobState, verdict: CrashVerdict, now: int) -> tuple[Kind, Bo
             confidence=min(verdict.confidence, 0.6),
             step=max((ending.step for ending in endings), default=-1),
         )
+    if refused := without_room(job, verdict):
+        return Kind.RANK_RAISED, no_room_body(job, refused, _cause_words(job, verdict, cause), now)
     kind = Kind.RANK_RAISED if verdict.sort == "raised" else Kind.RANK_DIED
     bucket, scope = Bucket.IMMEDIATE_CRASH, Scope.RANK
     if verdict.sort == "left":

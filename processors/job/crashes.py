@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ...telemetry.vocabulary import ExitState, Kind, Phase
+from ...telemetry.vocabulary import Bucket, ExitState, Kind, Phase
 from ..operator import Context
 from . import crash_story
 from .crash_order import CrashVerdict, Ending, Hold, judge_endings, role_hint
@@ -54,7 +54,8 @@ def judge_crash(job: JobState, now: int, ctx: Context, *, finished: bool = False
     elif verdict is not None and finding is not None:
         kind, body = crash_story.crash_body(job, verdict, now)
         suspects = [item["rank"] for item in body["suspects"]]
-        if suspects != finding.suspects and now - finding.found_ns < CRASH_REVISION_NS and suspects:
+        is_answer = bool(suspects) or body["bucket"] == Bucket.CAPACITY.value
+        if suspects != finding.suspects and now - finding.found_ns < CRASH_REVISION_NS and is_answer:
             replace_finding(job, ctx, now, finding, kind=kind, body=body)
         revise(job, ctx, now, finding)
     elif verdict is not None:

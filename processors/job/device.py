@@ -148,8 +148,9 @@ def _is_over(held: HeldUp, rows: np.ndarray) -> bool:
     new = rows[held.rows :]
     if not new.size:
         return False
-    same = (new["rank"] == held.rank) & (new["seq"] == held.seq) & (new["group"] == held.group)
-    return bool(same.any() or (new["step"] < held.step).any())
+    same = (new["rank"] == held.rank) & (new["group"] == held.group)
+    told = same & ((new["seq"] == held.seq) | ((new["seq"] > held.seq) & (new["done_ns"] > 0)))
+    return bool(told.any() or (new["step"] < held.step).any())
 
 
 def _find_open(rows: np.ndarray, told: np.ndarray, replaced: int) -> HeldUp | None:
@@ -158,7 +159,7 @@ def _find_open(rows: np.ndarray, told: np.ndarray, replaced: int) -> HeldUp | No
     if not (chosen & (rows["done_ns"] == 0)).any():
         return None
     joined = join_instances(rows).rows
-    still = joined[(joined["done_ns"] == 0) & told[np.minimum(joined["group"], told.size - 1)]]
+    still = still_open(joined[told[np.minimum(joined["group"], told.size - 1)]])
     if not still.size:
         return None
     lowest = still[still["step"] == still["step"].min()]
@@ -172,6 +173,25 @@ def _find_open(rows: np.ndarray, told: np.ndarray, replaced: int) -> HeldUp | No
         replaced=replaced,
         told=int(told.sum()),
     )
+
+
+def still_open(rows: np.ndarray) -> np.ndarray:
+    """Of COLLECTIVES rows, one for each call: those whose end was not told, nor that of a later call of the same rank
+    and group. A device does them one after the other: an end that an agent has missed is missed for ever."""
+    is_open = rows["done_ns"] == 0
+    still, ended = rows[is_open], rows[~is_open]
+    keys, place = np.unique(_rank_and_group(still), return_inverse=True)
+    found = np.searchsorted(keys, _rank_and_group(ended))
+    found[found == keys.size] = 0
+    newest = np.full(keys.size, -1, np.int64)
+    if keys.size:
+        same = keys[found] == _rank_and_group(ended)
+        np.maximum.at(newest, found[same], ended["seq"][same])
+    return pick(still, still["seq"] > newest[place])
+
+
+def _rank_and_group(rows: np.ndarray) -> np.ndarray:
+    return np.asarray((rows["group"].astype(np.int64) << 32) | rows["rank"].astype(np.int64))
 
 
 def launched_at(job: JobState, rank: int, group: int, seq: int) -> tuple[int, int] | None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...telemetry.vocabulary import Bucket, Kind, Phase, Scope, Severity
+from .culprit import whose_slowness
 from .device import launched_at
+from .node_story import node_suspect
 from .progress import last_device_move_ns, last_move_ns
 from .state import JobState
 from .story import Body, body, evidence, ruled_out, share, source_of, stands, suspect
@@ -61,13 +63,19 @@ def blockage_body(
     if launched is not None:
         step, phase = launched[0], phase_word(launched[1])
     by_design = kind is Kind.RANK_NOT_ENTERED and row is not None and row["phase"] in BY_DESIGN and not by_device
+    scope = Scope.APPLICATION if by_design or kind is Kind.DESYNC else Scope.RANK
+    blamed = [suspect(job, rank, probability, phase) for rank in suspects]
+    if by_design and (node := node_that_writes_late(job, suspects)):
+        scope, blamed = Scope.NODE, [node_suspect(node, suspects)]
+        shows = f"all ranks of {node}, and no others, still write their part of a checkpoint that all nodes write"
+        proof.append(evidence("progress.saves", node, now, shows))
     return body(
         job,
         kind,
         bucket=Bucket.IMMEDIATE_CRASH if kind is Kind.RANK_DIED else Bucket.COMMUNICATION_HANG,
-        scope=Scope.APPLICATION if by_design or kind is Kind.DESYNC else Scope.RANK,
+        scope=scope,
         severity=Severity.PAGE,
-        suspects=[suspect(job, rank, probability, phase) for rank in suspects],
+        suspects=blamed,
         victims=waiting,
         onset_ns=onset,
         now=now,
@@ -79,6 +87,18 @@ def blockage_body(
         seq=wait.seq,
         op=wait.op,
     )
+
+
+def node_that_writes_late(job: JobState, suspects: Sequence[int]) -> str:
+    """The node whose ranks, all of them, are the last that save, where ranks of other nodes have saved before; "" none.
+    Who alone saves, or more than others, does what the script says."""
+    saves, culprit = job.saves, whose_slowness(job, suspects, always=False)
+    rows = [job.progress_row(rank) for rank in suspects]
+    if culprit.scope is not Scope.NODE or any(row is None or row["phase"] != Phase.CHECKPOINT for row in rows):
+        return ""
+    have_saved = saves.ranks[(saves.own_ns > 0).any(axis=0)].tolist()
+    writers = {job.node_of(rank) for rank in have_saved}
+    return culprit.node if len(writers) > 1 and culprit.node in writers else ""
 
 
 def _device_words(job: JobState, rank: int, wait: Wait, waiting: Sequence[int]) -> str:

@@ -11,6 +11,7 @@ from . import hang_story
 from .device import BLURRED_NS, BLURRED_STEPS, all_begun, any_ended, device_threshold_ns, patience_ns
 from .facts import OpenFinding
 from .findings import clear_finding, open_finding
+from .partners import without_held_up
 from .progress import find_waits, oldest_open_ns
 from .standstill import judge_standstill
 from .state import JobState
@@ -115,6 +116,7 @@ def judge_waits(job: JobState, now: int, ctx: Context) -> None:
     blockage = find_blockage(waits, FLOOR_NS)
     if blockage is None:
         return
+    blockage = without_held_up(job, blockage, waits)
     if blockage.sort == "deadlock":
         age_ns = min(waited_ns(job, blockage.wait.age_ns, rank) for rank in blockage.cycle)
         if age_ns >= max(FLOOR_NS, 2 * job.median_step_ns()):
@@ -195,6 +197,7 @@ def judge_timed_out(job: JobState, now: int, ctx: Context) -> bool:
     blockage = find_blockage(waits, max(LAST_ROW_NS, least_ns))
     if blockage is None:
         return False
+    blockage = without_held_up(job, blockage, waits)
     if blockage.sort == "missing":
         body = hang_story.blockage_body(
             job, Kind.RANK_NOT_ENTERED, blockage, blockage.suspects, blockage.wait.age_ns, now
@@ -224,6 +227,7 @@ def judge_taken_down(job: JobState, since_ns: int, now: int, ctx: Context) -> bo
     blockage = find_blockage(waits, FLOOR_NS)
     if blockage is None or blockage.sort != "missing":
         return False
+    blockage = without_held_up(job, blockage, waits)
     late, threshold = [], 0
     ended_ns = {ending.rank: ending.time_ns for ending in reversed(job.endings)}
     for rank in blockage.suspects:

@@ -16,6 +16,9 @@ from .median import median
 #: Robust z of the logarithm of the gradient norm, and its jump, that count as an explosion; held for some steps.
 EXPLOSION_Z = 6.0
 EXPLOSION_RATIO = 5.0
+#: The same where one rank's loss explodes in the first of these steps: among many ranks one bad batch is a small part
+#: of the sum.
+FED_RATIO = 2.0
 EXPLOSION_STEPS = 3
 EXPLOSION_BASELINE = 30
 #: Steps that are looked at together.
@@ -95,15 +98,20 @@ def find_explosion(numbers: Numbers) -> BadNumber | None:
     if norms.shape[0] < EXPLOSION_BASELINE + EXPLOSION_STEPS:
         return None
     lowest = float(np.minimum.reduce(norms, axis=None))
-    if not float(np.maximum.reduce(norms[-EXPLOSION_STEPS:], axis=None)) > 0.99 * EXPLOSION_RATIO * lowest:
+    if not float(np.maximum.reduce(norms[-EXPLOSION_STEPS:], axis=None)) > 0.99 * FED_RATIO * lowest:
         return None  # nearly always, and no median is below the lowest (NaN is no explosion, and compares with nothing)
     if not (np.isfinite(norms).all() and (norms > 0).all()):
         return None
     logs = np.log(norms)
     middle = median(logs, axis=0)
-    if not (logs[-EXPLOSION_STEPS:] - middle > np.log(EXPLOSION_RATIO)).all(axis=0).any():
+    if not (logs[-EXPLOSION_STEPS:] - middle > np.log(FED_RATIO)).all(axis=0).any():
         return None
-    high = _far_above(logs)
+    return _explosion(numbers, logs, middle, EXPLOSION_RATIO) or _explosion(numbers, logs, middle, FED_RATIO)
+
+
+def _explosion(numbers: Numbers, logs: np.ndarray, middle: np.ndarray, ratio: float) -> BadNumber | None:
+    """logs: of the norms. ratio: asked of them; of less than EXPLOSION_RATIO only where the losses tell who fed it."""
+    high = _far_above(logs, ratio)
     exploded = high[-EXPLOSION_STEPS:].all(axis=0)
     if not exploded.any():
         return None
@@ -115,9 +123,12 @@ def find_explosion(numbers: Numbers) -> BadNumber | None:
         with np.errstate(divide="ignore"):
             losses = np.log(np.abs(numbers.losses))
         fed = np.isfinite(losses).all(axis=0)
-        fed[fed] = _far_above(losses[:, fed])[first]  # the weights bear it on, a bad batch is read once
+        # The weights bear it on, a bad batch is read once.
+        fed[fed] = _far_above(losses[:, fed], EXPLOSION_RATIO)[first]
         if fed.any() and not fed.all():
             what, source, began = "loss", losses, fed
+    if ratio < EXPLOSION_RATIO and (what != "loss" or 2 * int(began.sum()) > began.size):
+        return None
     rise = (source - median(source, axis=0))[first:, began]
     return BadNumber(
         step=int(numbers.steps[first]),
@@ -130,11 +141,11 @@ def find_explosion(numbers: Numbers) -> BadNumber | None:
     )
 
 
-def _far_above(logs: np.ndarray) -> np.ndarray:
+def _far_above(logs: np.ndarray, ratio: float) -> np.ndarray:
     """(n, ranks): whether a value lies above its rank's usual by z and by ratio."""
     above = logs - median(logs, axis=0)
     spread = np.maximum(1.4826 * median(np.abs(above), axis=0), 0.05)
-    return np.asarray((above / spread > EXPLOSION_Z) & (above > np.log(EXPLOSION_RATIO)))
+    return np.asarray((above / spread > EXPLOSION_Z) & (above > np.log(ratio)))
 
 
 def _since(high: np.ndarray) -> np.ndarray:

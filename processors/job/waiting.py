@@ -56,7 +56,7 @@ def find_blockage(waits: Sequence[Wait], old_ns: int) -> Blockage | None:
     old = [wait for wait in waits if wait.age_ns >= old_ns]
     if not old:
         return None
-    edges = _edges(waits)
+    edges = edges_of(waits)
     reached = _reachable(edges, {wait.rank for wait in old if wait.missing})
     everyone = tuple(sorted({wait.rank for wait in waits}))
     # Who stands in a call for ranks that nobody sees is held up by them, and is no root.
@@ -78,7 +78,7 @@ def find_blockage(waits: Sequence[Wait], old_ns: int) -> Blockage | None:
     return Blockage(sort="inside", suspects=(), wait=max(within, key=_age), waiting=everyone)
 
 
-def _edges(waits: Sequence[Wait]) -> dict[int, frozenset[int]]:
+def edges_of(waits: Sequence[Wait]) -> dict[int, frozenset[int]]:
     """By rank, for whom it waits. Thousands wait for the same thousands: those share one set."""
     shared: dict[int, frozenset[int]] = {}  # by identity of ``missing``, which ``find_waits`` makes once a call
     edges: dict[int, frozenset[int]] = {}

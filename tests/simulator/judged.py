@@ -9,7 +9,7 @@ from typing import Any
 from whichrank.commands.simulate.judge import Judge
 from whichrank.simulator.ledger import Ledger, Truth
 from whichrank.simulator.program import Recipe
-from whichrank.simulator.scenarios import SCENARIOS
+from whichrank.simulator.scenarios import SCENARIOS, Scenario
 from whichrank.simulator.world import World
 
 
@@ -39,7 +39,19 @@ def judge(
     until_s: float = 60.0,
     recipe: Recipe | None = None,
 ) -> Judged:
-    world = SCENARIOS[name].build(ranks, seed, at_s=at_s, recipe=recipe)
+    return judge_scenario(SCENARIOS[name], ranks=ranks, seed=seed, at_s=at_s, until_s=until_s, recipe=recipe)
+
+
+def judge_scenario(
+    scenario: Scenario,
+    *,
+    ranks: int = 16,
+    seed: int = 1,
+    at_s: float = 40.0,
+    until_s: float = 60.0,
+    recipe: Recipe | None = None,
+) -> Judged:
+    world = scenario.build(ranks, seed, at_s=at_s, recipe=recipe)
     judge = Judge()
     for end_s, sent in world.run(until_s):
         judge.take(end_s, sent)

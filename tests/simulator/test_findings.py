@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from whichrank.simulator.mesh import Mesh
 from whichrank.simulator.program import Recipe
+from whichrank.simulator.scenarios import SCENARIOS, one_job
 from whichrank.simulator.scoring.run_score import score_run
 
-from .judged import judge, suspects
+from .judged import judge, judge_scenario, suspects
 from .long_runs import LONG
 
 #: A rank is named, and it is the right one.
@@ -51,6 +55,15 @@ def test_memory_that_grows_ends_in_the_kernels_word() -> None:
     assert suspects(judged.only) == set(judged.truth.ranks)
     assert judged.only["cause"]["condition"] == "oom_kill"
     assert judged.only["scope"] == "node"
+
+
+def test_another_branch_shows_where_no_layer_is_shared_as_well() -> None:
+    layout = one_job(16, Recipe())
+    job = replace(layout.jobs[0], mesh=Mesh(tensor=1, data=16))
+    scenario = replace(SCENARIOS["other_branch"], layout=lambda ranks, recipe: replace(layout, jobs=(job,)))
+    judged = judge_scenario(scenario)
+    assert judged.only["kind"] == "desync"
+    assert suspects(judged.only) == set(judged.truth.ranks)
 
 
 def test_a_lost_node_is_the_node() -> None:

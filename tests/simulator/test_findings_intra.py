@@ -55,6 +55,18 @@ def test_what_the_node_knows_is_the_cause(name: str, scope: str, condition: str)
     assert (judged.only["scope"], judged.only["cause"]["condition"]) == (scope, condition)
 
 
+def test_a_node_that_writes_its_part_of_each_checkpoint_slowly_is_named_with_it() -> None:
+    judged = judged_scenario("checkpoint_straggler", at_s=50.0, until_s=110.0)
+    assert score_of(judged).scope
+    assert judged.only["advice"]["action"] == "drain_after_job"
+    assert "file system" in judged.only["advice"]["text"]
+
+
+def test_who_evaluates_while_the_others_wait_does_what_its_script_says() -> None:
+    judged = judged_scenario("long_evaluation", at_s=40.0, until_s=90.0)
+    assert (judged.only["scope"], judged.only["advice"]["action"]) == ("application", "fix_code")
+
+
 def test_nobody_is_told_to_leave_for_what_a_program_did() -> None:
     assert judged_scenario("illegal_access").only["advice"]["action"] == "fix_code"
 
@@ -102,12 +114,10 @@ def test_nobody_is_paged_for_what_names_nobody(name: str) -> None:
     assert score_run(judged.ledger.as_json(), judged.incidents).pages == 0
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the same error on all ranks names the first of them as its witness; here the quota is to blame, and nobody",
-)
 def test_a_quota_that_is_full_is_no_ranks_doing() -> None:
-    assert score_of(judged_scenario("checkpoint_no_space")).top_1
+    judged = judged_scenario("checkpoint_no_space")
+    assert score_of(judged).top_1
+    assert judged.only["advice"]["action"] == "raise_quota"
 
 
 @pytest.mark.xfail(

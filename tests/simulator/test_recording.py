@@ -75,3 +75,15 @@ def test_a_nodes_blocks_hold_its_own_ranks_and_the_steps_that_an_agent_ships() -
 
 def calls_of(rows: np.ndarray) -> set[tuple[int, ...]]:
     return set(zip(*(rows[name].tolist() for name in ("rank", "seq", "enqueued_ns")), strict=True))
+
+
+def test_an_agent_that_was_away_finds_in_the_rings_what_was_written_meanwhile() -> None:
+    world = SCENARIOS["agent_restarts"].build(16, 1, at_s=20.0)
+    told: dict[int, set[int]] = {rank: set() for rank in range(16)}
+    for _, sent in world.run(40.0):
+        for message in sent:
+            for block in message.payloads:
+                if isinstance(block, Block) and block.name is EventName.BLOCK_STEPS:
+                    for rank, step in zip(block.rows["rank"].tolist(), block.rows["step"].tolist(), strict=True):
+                        told[rank].add(step)
+    assert all(steps == set(range(max(steps) + 1)) and len(steps) > 10 for steps in told.values())

@@ -111,6 +111,27 @@ def test_the_same_error_on_all_ranks_is_one_cause_of_the_application() -> None:
     assert only(context).body["scope"] == "application"
 
 
+def out_of_room(at: float, rank: int) -> Happening:
+    return raised(at, rank, "OSError", "[Errno 122] Disk quota exceeded: '/data/checkpoints/step-20'")
+
+
+def two_nodes(rank: int) -> str:
+    return f"node-{rank // 2}"
+
+
+def test_a_quota_that_is_full_is_no_ranks_doing_though_one_was_refused_first() -> None:
+    errors = [out_of_room(4.4, 2), *[out_of_room(4.6 + 0.02 * rank, rank) for rank in (3, 0, 1)]]
+    context = run(*errors, finished(6.0, 1), node_of=two_nodes)
+    assert verdict(context) == ("capacity", "rank_raised", [])
+    assert only(context).body["scope"] == "storage"
+    assert "ranks 0,2 found no room" in only(context).body["evidence"][1]["shows"]
+
+
+def test_a_disk_that_is_full_on_one_of_two_nodes_leaves_the_witness_there() -> None:
+    context = run(out_of_room(4.4, 2), out_of_room(4.42, 3), finished(6.0, 1), node_of=two_nodes)
+    assert verdict(context) == ("immediate_crash", "rank_raised", [2])
+
+
 def test_only_aborts_and_victims_end_on_the_first_abort_after_a_hold() -> None:
     context = run(victim(4.4, 0), killed(4.45, 3, 6), victim(4.5, 1))
     assert verdict(context) == ("immediate_crash", "rank_died", [3])

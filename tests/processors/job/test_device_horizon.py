@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whichrank.processors.job.device import device_horizon
+from whichrank.processors.job.device import device_horizon, still_open
 from whichrank.processors.job.matching import join_instances
 from whichrank.processors.job.open_rows import Arrived
 from whichrank.processors.job.state import JobState
@@ -34,7 +34,16 @@ def by_everything(job: JobState, horizon: int) -> int:
         index for index in np.flatnonzero(job.on_device) if (job.rows_of_group(int(index))[0]["completed"] > 0).any()
     ]
     rows = join_instances(job.pending.all()).rows
-    still = rows["step"][(rows["done_ns"] == 0) & np.isin(rows["group"], told)]
+    still = np.array(
+        [
+            row["step"]
+            for row in rows[(rows["done_ns"] == 0) & np.isin(rows["group"], told)]
+            if not any(
+                later["done_ns"] > 0 and later["seq"] > row["seq"]
+                for later in rows[(rows["rank"] == row["rank"]) & (rows["group"] == row["group"])]
+            )
+        ]
+    )
     return min(horizon, int(still.min()) - 1) if still.size else horizon
 
 
@@ -68,3 +77,8 @@ def test_devices_have_come_as_far_as_a_look_at_everything_says(
             rows = job.pending.all()
             job.pending.keep(rows[rows["step"] > 1].copy())
             assert device_horizon(job, STEPS) == by_everything(job, STEPS)
+
+
+def test_an_end_that_nobody_told_holds_up_no_step_once_a_later_call_has_ended() -> None:
+    rows = rows_of([(0, 0, 0, False), (0, 1, 0, True), (0, 0, 1, True), (0, 0, 2, False), (1, 0, 0, False)], 0)
+    assert [(int(row["group"]), int(row["step"])) for row in still_open(rows)] == [(0, 2), (1, 0)]

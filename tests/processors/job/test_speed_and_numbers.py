@@ -318,6 +318,32 @@ def test_an_explosion_in_steps_that_are_closed_by_the_hundred() -> None:
     assert finding.body["first_bad"]["step"] == 60
 
 
+def one_bad_batch(rank_loss: float, norm: float, steps: int):  # type: ignore[no-untyped-def]
+    """Rank 2 reads it in step 60; all norms, which lie close together, are so many times larger for some steps."""
+
+    def give(rank: int, step: int) -> tuple[float, float]:
+        own = random.Random(step).uniform(0.95, 1.05)
+        loss = rank_loss if rank == 2 and step == 60 else 1.0
+        return own * loss, 2.0 * own * (norm if 60 <= step < 60 + steps else 1.0)
+
+    return give
+
+
+@pytest.mark.parametrize(
+    ("rank_loss", "norm", "steps", "named"),
+    [
+        (150.0, 2.7, 20, [[2]]),  # a small part of the sum of many ranks
+        (150.0, 2.7, 1, []),  # it is back a step later
+        (1.0, 2.7, 8, []),  # nobody's batch
+    ],
+)
+def test_a_bad_batch_among_many_is_known_by_its_loss_and_what_its_step_left_behind(
+    rank_loss: float, norm: float, steps: int, named: list[list[int]]
+) -> None:
+    context = drive(SyntheticJob(steps=80, numbers=one_bad_batch(rank_loss, norm, steps)).records())
+    assert [[item["rank"] for item in each.body["suspects"]] for each in context.final().values()] == named
+
+
 def test_a_spike_of_one_step_is_silent() -> None:
     job = SyntheticJob(steps=90, numbers=exploding([0, 1, 2, 3], [0, 1, 2, 3], until=61))
     assert not drive(job.records()).final()

@@ -1,8 +1,9 @@
 """What jobs of 8,192 and 16,384 ranks cost at the reference load: Kafka, series, spans, logs, and the judge's CPU.
 
 Sizes are those of one node's real agent (``node_cost``; ``failing_ranks`` where it fails), in batches as the producer
-makes them, times the number of nodes. The judge gets all nodes (``whole_job``); with ``--ranks`` a job of fewer,
-and its time is multiplied: no verdict then, since a message costs more where there are more ranks.
+makes them, times the number of nodes. Their groups are hosts', and no collectors look: what a job of devices with all
+of them costs the judge is ``whichrank bench --cost``. The judge gets all nodes (``whole_job``); with ``--ranks`` a
+job of fewer, and its time is multiplied: no verdict then, since a message costs more where there are more ranks.
 Run: ``python -m benchmarks.cost_sheet [--ranks N] [--quick] [--only sizes|judge]``. Exit status 1 on SHORT.
 """
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from whichrank.agents.group_identity import group_uid
+from whichrank.commands.cycle_search import search_seldom
 from whichrank.commands.process import INPUTS
 from whichrank.processors.cluster.operator import ClusterOperator
 from whichrank.processors.commit_pace import LEAST_S, CommitPace
@@ -101,6 +102,7 @@ class WholeJob:
         self._people = ProcessorPeople(
             cluster="cluster-1", instance="process-1", node="service-1", started_ns=self._feed.ns
         )
+        search_seldom()  # as the service does
         self._runner = EmbeddedRunner(
             self._feed,
             self._state,

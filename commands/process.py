@@ -28,6 +28,7 @@ from ..transport.kafka_client import Client, KafkaTrouble
 from ..transport.kafka_log import KafkaLog
 from ..transport.kafka_read import read_whole
 from ..transport.kafka_topics import check_topics, identity_of
+from .cycle_search import search_seldom
 from .ending import Ending
 from .health_server import HealthServer
 from .incident_log import IncidentLog
@@ -150,6 +151,7 @@ def _make_runner(
                 say(f"{known.path}: {error.strerror}; incidents are kept until there is room")
         say(_one_line(document))
 
+    search_seldom()
     runner = EmbeddedRunner(
         log,
         options.state / STATE_FILE,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from ..diagnosis.crosswalk.hosts import scraped_host_labels, with_scraped_host
 from ..diagnosis.crosswalk.rules import rule_for
 from ..diagnosis.crosswalk.translate import crosswalk
+from ..telemetry.metric_layouts import Layouts
 from ..telemetry.otlp import decode_logs
 from ..telemetry.otlp_metrics import decode_metrics
 from ..telemetry.records import Block, Broken, Event, Identity, Payload, Point, Samples
@@ -27,6 +28,7 @@ class MessageDecoder:
 
     def __init__(self, metrics: Collection[str], report: Callable[[str], None] | None = None) -> None:
         self._metrics = frozenset(metrics)
+        self._layouts = Layouts(self._is_wanted)
         self._report = report
         #: Points of other people's exporters that were left out, because nothing says of whom they are.
         self.nameless = 0
@@ -45,7 +47,7 @@ class MessageDecoder:
         if not self._metrics:
             return []
         found: list[Payload] = []
-        for samples in decode_metrics(topic, value, self._is_wanted):
+        for samples in decode_metrics(topic, value, self._is_wanted, self._layouts):
             found += [samples] if isinstance(samples, Broken) else self._in_our_words(samples)
         return found
 
@@ -77,6 +79,8 @@ class MessageDecoder:
     def _in_our_words(self, samples: Samples) -> list[Samples]:
         """What agents of ours sent goes through as it is."""
         own = tuple(point for point in samples.points if point.name in self._metrics)
+        if len(own) == len(samples.points):
+            return [samples]
         by_entity: dict[tuple[str, str], list[Point]] = {}
         resource = with_scraped_host(samples.resource, samples.points)
         for point in samples.points:

@@ -114,11 +114,16 @@ def _complete_object(name: str, value: Mapping[str, Any] | None) -> Document:
     return ordered
 
 
+_AS_THEY_ARE = frozenset({str, int, bool, type(None)})
+
+
 def _plain(value: Any) -> Any:
     """Value as JSON data: enums by value, tuples as lists, floats rounded, what is no number null."""
+    if type(value) in _AS_THEY_ARE:  # nearly all
+        return value
     if isinstance(value, Enum):
         return value.value
-    if value is None or isinstance(value, str | bool | int):
+    if isinstance(value, str | int):
         return value
     if isinstance(value, float):
         return round(value, _DIGITS) if math.isfinite(value) else None

@@ -30,7 +30,7 @@ Encodable = Block | Event | Finding | Incident
 
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _UINT64_MAX = (1 << 64) - 1
-_CACHE_ENTRIES = 4096
+_CACHE_ENTRIES = 65_536
 #: Of an event's line for people: what is too long, said already, or looks like a secret and is none.
 _NOT_READ = frozenset({"stack", "rank", "token"})
 #: Characters of a list of members; what is longer is told by its runs.

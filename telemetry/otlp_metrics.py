@@ -18,6 +18,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import DataPointFlags, Metric, N
 from . import attributes as names
 from .metric_encode import Instrument as WireInstrument
 from .metric_encode import number_attributes, number_entry, number_point
+from .metric_layouts import Layouts
 from .node_metrics import Instrument, node_metrics
 from .otlp import read_identity, value_of
 from .otlp_wire import RequestBuilder, resource
@@ -33,13 +34,20 @@ _WIRE = {
 }
 
 
-def decode_metrics(topic: str, value: bytes, is_wanted: Callable[[str], bool]) -> list[Samples | Broken]:
-    """One ``Samples`` for each resource that has points of a wanted metric (told by its name)."""
+def decode_metrics(
+    topic: str, value: bytes, is_wanted: Callable[[str], bool], layouts: Layouts | None = None
+) -> Sequence[Samples | Broken]:
+    """One ``Samples`` for each resource that has points of a wanted metric (told by its name).
+
+    layouts: of what came before, made for the same wanted metrics; a message like one of those is read far faster.
+    """
+    if layouts is not None and (known := layouts.read(value)) is not None:
+        return known
     try:
         request = ExportMetricsServiceRequest.FromString(value)
     except DecodeError:
         return [Broken(topic=topic, reason=f"{len(value)} bytes are not an OTLP metrics request", value=bytes(value))]
-    found: list[Samples | Broken] = []
+    found: list[Samples] = []
     room = MAX_POINTS
     for part in request.resource_metrics:
         points: list[Point] = []
@@ -51,7 +59,7 @@ def decode_metrics(topic: str, value: bytes, is_wanted: Callable[[str], bool]) -
             room -= len(points)
             identity = read_identity(part.resource.attributes)
             found.append(Samples(identity=identity, points=tuple(points), resource=_plain(part.resource.attributes)))
-    return found
+    return layouts.learn(value, found) if layouts is not None else found
 
 
 def _points(metric: Metric, most: int) -> list[Point]:

@@ -141,13 +141,15 @@ class Point:
 class Samples:
     """Points of one entity, ours or somebody else's exporter's.
 
-    identity: ``node`` names the entity, whatever it is. resource: what else was said of who speaks, as it came.
+    identity: ``node`` names the entity, whatever it is. resource: what else was said of who speaks, as it came. order:
+    the same object in all samples with the same series in the same order, where that is known.
     """
 
     identity: Identity
     points: tuple[Point, ...]
     entity: str = "node"  # node, switch, storage, service
     resource: Mapping[str, Any] = field(default_factory=dict)
+    order: object | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from ...simulator.mesh import mesh_for
 from ...simulator.scoring.summary import Line, not_run
 from ...simulator.topology import ClusterShape, Topology
 from ...simulator.world import Sent, World
+from ..cycle_search import search_seldom
 from ..simulate.judge import Judge, encoded
 from .kept_runs import KeptRuns
 
@@ -169,6 +170,7 @@ def _cluster(ranks: int) -> World:
 
 def _judge(told: Connection, ranks: int) -> None:
     """In a process of its own: windows come, and at the end the cost goes back."""
+    search_seldom()  # as a service does
     cpu_s, messages = 0.0, 0
     with tempfile.TemporaryDirectory(prefix="whichrank-cost-") as folder:
         judge = Judge(state=Path(folder) / "state.sqlite")

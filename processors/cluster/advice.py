@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from ...diagnosis.data_file import read_toml
@@ -113,6 +113,16 @@ class Rules:
     storm_s: float
 
 
+@lru_cache(maxsize=1024)
+def rows_for(bucket: str, kind: str) -> tuple[Rule, ...]:
+    """Those that may fit what has this bucket and this kind, in their order."""
+    return tuple(
+        rule
+        for rule in load_rules().rows
+        if (not rule.buckets or bucket in rule.buckets) and (not rule.kinds or kind in rule.kinds)
+    )
+
+
 def advise(fields: Mapping[str, Any], asked: str | None, earlier: Iterable[Row] = ()) -> dict[str, Any]:
     """``advice`` of an incident.
 
@@ -132,7 +142,8 @@ def choose(situation: Situation, words: Mapping[str, Any]) -> dict[str, Any]:
     history = {"elsewhere"} if situation.before.elsewhere else set()
     if situation.before.recent >= rules.storm_failures:
         history.add("storm")
-    rule = next(rule for rule in rules.rows if rule.fits(situation, history))  # the last one always does
+    rows = rows_for(situation.bucket, situation.kind)
+    rule = next(rule for rule in rows if rule.fits(situation, history))  # the last one always does
     if rule.retries is None:
         return {"action": rule.action.value, "by": rule.by, "text": rule.text.format(**words)}
     retry = {"number": situation.before.alike + 1, "of": rule.retries}

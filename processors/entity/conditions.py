@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from array import array
 from dataclasses import dataclass, field, fields
+from itertools import chain
 from typing import Any
 
 #: Of one entity; the oldest that are over go first, then the oldest.
@@ -80,6 +82,10 @@ class Condition:
         return len(recent) <= max(self.tolerated_times, 1)
 
 
+#: What does not stand among the rest of the row.
+_APART = frozenset({"series", "packed_names"})
+
+
 @dataclass(slots=True, kw_only=True)
 class EntityState:
     """ranks: by pid, {job, attempt, rank, world}. began: by pid, Unix seconds. aliases: a device's bus -> its id."""
@@ -101,15 +107,26 @@ class EntityState:
     #: Of services that others use too (``loads``): what was counted last, and what is usual, by service and operation.
     load_series: dict[str, list[float]] = field(default_factory=dict)
     loads: dict[str, dict[str, float]] = field(default_factory=dict)
+    #: How many names of series there were, and they as they are written.
+    packed_names: tuple[int, bytes] = field(default=(0, b"[]"), compare=False)
 
     def pack(self) -> bytes:
-        content = {f.name: getattr(self, f.name) for f in fields(self)}
+        """A line of JSON, one with the names of the series, and their numbers, which as text cost more than that."""
+        content = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _APART}
         content["conditions"] = [{f.name: getattr(c, f.name) for f in fields(c)} for c in self.conditions.values()]
-        return json.dumps(content, separators=(",", ":")).encode()
+        if self.packed_names[0] != len(self.series):  # they are only ever added
+            self.packed_names = len(self.series), _encode(list(self.series))
+        numbers = array("d", chain.from_iterable(self.series.values()))
+        return b"\n".join([_encode(content), self.packed_names[1], numbers.tobytes()])
 
     @classmethod
     def unpack(cls, row: bytes) -> EntityState:
-        content = json.loads(row)
+        head, *apart = row.split(b"\n", 2)
+        content = json.loads(head)
+        if apart:  # before schema 8 the series stood with the rest
+            names, numbers = json.loads(apart[0]), array("d", apart[1]).tolist()
+            width = len(numbers) // max(len(names), 1)
+            content["series"] = {name: numbers[width * i : width * (i + 1)] for i, name in enumerate(names)}
         known = {f.name for f in fields(Condition)}
         conditions = [Condition(**{k: v for k, v in c.items() if k in known}) for c in content.pop("conditions")]
         state = cls(**{f.name: content[f.name] for f in fields(cls) if f.name in content})
@@ -151,6 +168,10 @@ class EntityState:
                 begun[attempt] = min(begun.get(attempt, math.inf), self.began.get(pid, 0.0))
         earlier = [attempt for attempt, began in begun.items() if began <= time]
         return max(earlier, key=begun.__getitem__) if earlier else min(begun, key=begun.__getitem__)
+
+
+def _encode(content: Any) -> bytes:
+    return json.dumps(content, separators=(",", ":")).encode()
 
 
 def canonical_pci(text: str) -> str:

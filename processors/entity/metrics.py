@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Mapping
 
 from ...telemetry.records import Point, Samples
 from .conditions import MAX_OPENINGS, MAX_SERIES, Condition, EntityState
-from .rules import MetricRule, Rules, Test
+from .rules import MetricRule, Test
+from .series import Asked, Series
 
 #: Fewer devices than this have no majority.
 MIN_PEERS = 4
@@ -16,48 +16,49 @@ _VALUE, _TIME, _START, _HOLDS_SINCE, _CLEAR_SINCE, _CLEAR_AT = range(6)
 _LATE_S = 1.0
 
 
-def take_samples(state: EntityState, samples: Samples, rules: Rules) -> list[Condition]:
-    """Conditions that the points have opened, repeated or ended."""
+def take_samples(state: EntityState, samples: Samples, asked: Asked) -> list[Condition]:
+    """Conditions that the points have opened, repeated or ended. asked: of these samples."""
     changed: list[Condition] = []
-    by_rule: dict[int, tuple[MetricRule, list[tuple[str, Point]]]] = {}
-    for point in samples.points:
-        for rule in rules.limits.get(point.name, ()):
-            state.limits[f"{rule.of}/{device_of(point, rule)}"] = point.value
-        for rule in rules.metrics.get(point.name, ()):
-            if state.watching.get(rule.unless_watched):
-                continue
-            if all(str(point.attributes.get(name)) == value for name, value in rule.where.items()):
-                by_rule.setdefault(id(rule), (rule, []))[1].append((device_of(point, rule), point))
-    for rule, points in by_rule.values():
-        peers = _median_of_others(dict(points)) if rule.test in (Test.BELOW_PEERS, Test.ABOVE_PEERS) else {}
+    points = samples.points
+    for whole, place in asked.wholes:
+        state.limits[whole] = points[place].value
+    for rule, all_series in asked.rules:
+        if state.watching.get(rule.unless_watched):
+            continue
+        told = [(series, points[series.place]) for series in all_series]
+        peers: dict[str, float] = {}
+        if rule.test in (Test.BELOW_PEERS, Test.ABOVE_PEERS):
+            peers = medians_of_others({series.device: point.value for series, point in told})
         # Of a counter that stood still two points may come: its old value at its own time, then the new one.
-        for device, point in sorted(points, key=lambda each: each[1].time_ns):
-            held = _holds(state, rule, device, point, peers.get(device))
+        told.sort(key=_time_of)
+        for series, point in told:
+            held = _holds(state, rule, series, point, peers.get(series.device))
             if held is not None:
-                changed += _follow(state, rule, device, point, held=held)
+                changed += _follow(state, rule, series, point, held=held)
     return changed
 
 
-def _series(rule: MetricRule, device: str) -> str:
-    where = ",".join(rule.where.values())
-    return f"{rule.condition}/{rule.metric}/{where}/{device}"
+def _time_of(told: tuple[Series, Point]) -> int:
+    return told[1].time_ns
 
 
-def device_of(point: Point, rule: MetricRule) -> str:
-    return "/".join(str(point.attributes.get(name, "")) for name in rule.device)
-
-
-def _median_of_others(points: Mapping[str, Point]) -> dict[str, float]:
-    if len(points) < MIN_PEERS:
+def medians_of_others(values: Mapping[str, float]) -> dict[str, float]:
+    """By device. Sorted once: of the others it is known who stands in the middle, whichever is left out."""
+    if len(values) < MIN_PEERS:
         return {}
-    return {
-        device: statistics.median(other.value for name, other in points.items() if name != device) for device in points
-    }
+    order = sorted(values, key=values.__getitem__)
+    ascending = [values[device] for device in order]
+    medians = {}
+    for place, device in enumerate(order):
+        others = ascending[:place] + ascending[place + 1 :]
+        middle = len(others) // 2
+        medians[device] = others[middle] if len(others) % 2 else (others[middle - 1] + others[middle]) / 2
+    return medians
 
 
-def _holds(state: EntityState, rule: MetricRule, device: str, point: Point, peers: float | None) -> bool | None:
+def _holds(state: EntityState, rule: MetricRule, series: Series, point: Point, peers: float | None) -> bool | None:
     """Whether the test holds now; None where a single point does not tell."""
-    key = _series(rule, device)
+    key = series.key
     before = state.series.get(key)
     time = point.time_ns / 1e9
     row = [
@@ -71,7 +72,7 @@ def _holds(state: EntityState, rule: MetricRule, device: str, point: Point, peer
     if before is None and len(state.series) >= MAX_SERIES:
         return None
     state.series[key] = row
-    asked = share_of(state, rule, device, point) if rule.of else point.value
+    asked = share_of(state, series, point) if rule.of else point.value
     if asked is None:
         return None
     if rule.test in (Test.ABOVE, Test.RISES_ABOVE, Test.BELOW, Test.DROPS_BELOW):
@@ -97,16 +98,16 @@ def _holds(state: EntityState, rule: MetricRule, device: str, point: Point, peer
     return grown > rule.threshold
 
 
-def share_of(state: EntityState, rule: MetricRule, device: str, point: Point) -> float | None:
+def share_of(state: EntityState, series: Series, point: Point) -> float | None:
     """None where the whole is not known, or is nothing."""
-    whole = state.limits.get(f"{rule.of}/{device}", 0.0)
+    whole = state.limits.get(series.whole, 0.0)
     return point.value / whole if whole > 0 else None
 
 
-def _follow(state: EntityState, rule: MetricRule, device: str, point: Point, *, held: bool) -> Iterable[Condition]:
-    row = state.series[_series(rule, device)]
+def _follow(state: EntityState, rule: MetricRule, series: Series, point: Point, *, held: bool) -> Iterable[Condition]:
+    row = state.series[series.key]
     time = point.time_ns / 1e9
-    condition = state.conditions.get(f"{rule.condition}/{device}")
+    condition = state.conditions.get(series.condition)
     is_open = condition is not None and condition.until is None
     if held:
         row[_CLEAR_SINCE] = 0.0
@@ -119,13 +120,13 @@ def _follow(state: EntityState, rule: MetricRule, device: str, point: Point, *, 
         if time - row[_HOLDS_SINCE] >= rule.hold_s:
             # It began between the last look that found nothing and the first that found it.
             lag_s = row[_HOLDS_SINCE] - row[_CLEAR_AT] + _LATE_S if row[_CLEAR_AT] else rule.effect.lag_s
-            return [_open(state, rule, device, point, row[_HOLDS_SINCE], lag_s, condition)]
+            return [_open(state, rule, series, point, row[_HOLDS_SINCE], lag_s, condition)]
         return []
     row[_HOLDS_SINCE], row[_CLEAR_AT] = 0.0, time
     if not is_open:
         return []
     assert condition is not None
-    if condition.opened_by != _series(rule, device):  # another signal of it says whether it lasts
+    if condition.opened_by != series.key:  # another signal of it says whether it lasts
         return []
     row[_CLEAR_SINCE] = row[_CLEAR_SINCE] or time
     if time - row[_CLEAR_SINCE] < rule.clear_s:
@@ -138,19 +139,19 @@ def _follow(state: EntityState, rule: MetricRule, device: str, point: Point, *, 
 def _open(
     state: EntityState,
     rule: MetricRule,
-    device: str,
+    series: Series,
     point: Point,
     since: float,
     lag_s: float,
     earlier: Condition | None,
 ) -> Condition:
     effect = rule.effect
-    share = (share_of(state, rule, device, point) or 0.0) if rule.of else 0.0
+    share = (share_of(state, series, point) or 0.0) if rule.of else 0.0
     openings = [*(earlier.openings if earlier is not None else ()), since][-MAX_OPENINGS:]
     condition = Condition(
         name=rule.condition,
         device_kind=rule.device_kind,
-        device=device,
+        device=series.device,
         severity=rule.severity,
         domain=rule.domain,
         scope=effect.scope.value,
@@ -158,9 +159,9 @@ def _open(
         explains=sorted(kind.value for kind in effect.explains),
         since=since,
         last=point.time_ns / 1e9,
-        text=rule.shows.format(value=f"{point.value:g}", device=device, share=f"{100 * share:.2g} %"),
+        text=rule.shows.format(value=f"{point.value:g}", device=series.device, share=f"{100 * share:.2g} %"),
         source=rule.metric,
-        opened_by=_series(rule, device),
+        opened_by=series.key,
         value=f"{point.value:g}",
         before_s=effect.before_s,
         lag_s=min(lag_s, effect.lag_s),

@@ -18,6 +18,7 @@ from .events import take_event
 from .loads import take_loads
 from .metrics import take_samples
 from .rules import Rules, load_rules
+from .series import AskedOf
 from .surroundings import EVENTS, findings_of, load_finding
 from .watch import body_of, news_of_watching, next_look_s, take_watching
 
@@ -51,6 +52,7 @@ class EntityOperator:
 
     def __init__(self, rules: Rules | None = None) -> None:
         self._rules = rules or load_rules()
+        self._asked_of = AskedOf(self._rules)
         self._states: dict[str, tuple[bytes, EntityState]] = {}
 
     def key_of(self, record: Record) -> str | None:
@@ -66,7 +68,7 @@ class EntityOperator:
         for record in records:
             payload = record.payload
             if isinstance(payload, Samples):
-                changed = take_samples(state, payload, self._rules)
+                changed = take_samples(state, payload, self._asked_of(payload))
                 take_watching(state, payload, ctx.now / 1e9)
             elif isinstance(payload, Event):
                 changed = take_event(state, payload, self._rules)

@@ -39,8 +39,6 @@ FURTHEST_BEHIND = 64
 STEPS_HELD = 4
 #: Jobs without steps: keep at most this many rows waiting for a step to close.
 MOST_PENDING_ROWS = 65_536
-#: Of ranks that may hold up a step: those that have left or cannot be seen do not.
-_LOOKED_AT = 8
 #: Steps of which the pattern of signatures is kept.
 PATTERN_STEPS = 3
 #: Steps whose losses and gradient norms are kept.
@@ -65,12 +63,13 @@ def is_early(job: JobState) -> bool:
     furthest = int(job.newest_step.max()) - FURTHEST_BEHIND
     if furthest > job.closed_step:
         return False
-    behind = (job.newest_step <= job.closed_step) & (job.newest_step > furthest)
-    for rank in behind.nonzero()[0][:_LOOKED_AT].tolist():
-        facts = job.ranks.get(rank)
-        if facts is not None and not facts.exited_ns and rank not in job.blind_ranks and rank not in job.hidden_ranks():
-            return True
-    return False
+    expected = job.expected_ranks()
+    held_by = job.held_by
+    if held_by < expected.size and expected[held_by] and furthest < job.newest_step[held_by] <= job.closed_step:
+        return True  # as at the last look, which is asked of every message
+    behind = (job.newest_step <= job.closed_step) & (job.newest_step > furthest) & expected[: job.newest_step.size]
+    job.held_by = int(behind.argmax())
+    return bool(behind[job.held_by])
 
 
 def horizon_of(job: JobState) -> int:
@@ -80,15 +79,14 @@ def horizon_of(job: JobState) -> int:
     newest = int(job.newest_step.max())
     if job.world_size > len(job.ranks) and not job.is_partial():
         return max(-1, newest - FURTHEST_BEHIND)  # somebody is still to come
-    expected = np.zeros(max(job.newest_step.size, *job.ranks, 0) + 1, bool)
-    unseen = job.blind_ranks | job.hidden_ranks()
-    expected[[rank for rank, facts in job.ranks.items() if not facts.exited_ns and rank not in unseen]] = True
+    expected = job.expected_ranks()
     steps = np.full(expected.size, -1, np.int64)
     steps[: job.newest_step.size] = job.newest_step
-    horizon = int(steps[expected].min()) if expected.any() else newest
+    of_expected = steps[expected]
+    horizon = int(of_expected.min()) if of_expected.size else newest
     if horizon > newest - FURTHEST_BEHIND:
         return horizon
-    within = steps[expected & (steps > newest - FURTHEST_BEHIND)]
+    within = of_expected[of_expected > newest - FURTHEST_BEHIND]
     return int(within.min()) if within.size else newest - FURTHEST_BEHIND
 
 

@@ -93,21 +93,26 @@ def any_ended(job: JobState, group: int, seq: int) -> bool:
     return bool(((stamps > 0) & (rows["completed"] >= seq)).any())
 
 
-def note_gaps(job: JobState, before: np.ndarray, rows: np.ndarray, groups: np.ndarray, known: np.ndarray) -> None:
+def note_gaps(job: JobState, places: np.ndarray, rows: np.ndarray, groups: np.ndarray) -> None:
     """Remembers how long an operation has been the oldest open one of its device and did end.
 
-    before, rows: GROUP_PROGRESS of the same members and groups, the last look and this; known: there was a last look.
+    rows: GROUP_PROGRESS, before they are put at these places; groups: of each.
     """
-    if not has_device_groups(job):
+    longer = job.open_ages_ns[places] > job.device_gaps_ns()[groups]
+    if not longer.any():
         return
-    ended = known & (rows["completed"] > before["completed"]) & (before["completed"] > 0) & (before["open"] > 0)
-    for place in np.flatnonzero(ended & np.array(job.on_device, bool)[groups]).tolist():
+    longer &= rows["completed"] > job.group_rows["completed"][places]
+    if not longer.any():
+        return
+    places, rows, groups = places[longer], pick(rows, longer), groups[longer]
+    before = pick(job.group_rows, places)
+    ended = (before["completed"] > 0) & (before["open"] > 0) & (job.group_stamps[places] > 0)
+    for place in np.flatnonzero(ended).tolist():
         row = job.progress_row(int(rows["rank"][place]))
         if row is not None and int(row["step"]) >= SETTLED_STEPS:
             group, age_ns = int(groups[place]), int(before["open_age_ns"][place])
             if age_ns > job.device_gaps.get(group, 0):
-                job.device_gaps[group] = age_ns
-                job.steps_changed = True
+                job.note_device_gap(group, age_ns)
 
 
 def patience_ns(job: JobState, group: int) -> int:
@@ -128,10 +133,7 @@ def device_horizon(job: JobState, horizon: int) -> int:
     Asked of every message while hosts are ahead: as long as the call that held it up is open, only what came since is
     looked at.
     """
-    told = np.zeros(len(job.on_device) + 1, bool)
-    told[job.group_rows["group"][job.group_rows["completed"] > 0]] = True
-    told[:-1] &= np.array(job.on_device, bool)
-    told[-1] = False  # of no known group
+    told = np.append(job.tells_ends & job.device_groups(), False)  # at the end, of no known group
     if not told.any():
         return horizon
     held = job.held_up
@@ -202,7 +204,7 @@ def launched_at(job: JobState, rank: int, group: int, seq: int) -> tuple[int, in
 
 def device_rows(job: JobState, rows: np.ndarray) -> np.ndarray:
     """Those of COLLECTIVES rows (of known groups) that a device does."""
-    return pick(rows, np.array(job.on_device, bool)[rows["group"]])
+    return pick(rows, job.device_groups()[rows["group"]])
 
 
 def measure_device_waits(rows: np.ndarray) -> Waits:

@@ -20,5 +20,4 @@ def is_look_due(job: JobState, stamp_ns: int) -> bool:
     if ranks <= FEW_RANKS:
         return True
     period_ns = ranks * NS_PER_RANK
-    last_ns = int(job.progress_stamps.max()) if job.progress_stamps.size else 0
-    return stamp_ns // period_ns != last_ns // period_ns
+    return stamp_ns // period_ns != job.progress_stamp_ns // period_ns

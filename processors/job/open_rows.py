@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .rows import copy_into
+from .packing import pack
+from .rows import copy_into, copy_of
 
 _FIRST_CAPACITY = 1024
 
@@ -28,6 +29,26 @@ class Arrived:
         """The job's group numbers of some of the rows."""
         groups = rows["group"]
         return groups if self.groups is None else self.groups[np.minimum(groups, self.groups.size - 1)]
+
+
+class OpenChunk:
+    """Rows of some messages (each with the name of its table) until they are written as one row of the state."""
+
+    __slots__ = ("is_written", "parts")
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[str, Arrived]] = []
+        self.is_written = False
+
+    def write(self) -> bytes:
+        arrays: dict[str, np.ndarray] = {}
+        for number, (name, part) in enumerate(self.parts):
+            arrays[f"{name}/{number}"] = part.rows
+            if part.groups is not None:
+                arrays[f"lookup/{number}"] = part.groups
+        offsets = np.array([part.offset_ns for _, part in self.parts], np.int64)
+        self.parts, self.is_written = [], True
+        return pack({}, {**arrays, "offsets": offsets})
 
 
 class OpenRows:
@@ -78,7 +99,7 @@ class OpenRows:
         """The same for someone who has forgotten what was taken before."""
         self._unsaved = []
         rows = self.all()
-        return [Arrived(rows=rows)] if rows.size else []
+        return [Arrived(rows=copy_of(rows))] if rows.size else []
 
     def _settle(self) -> None:
         if self.size > self._buffer.size:

@@ -13,7 +13,7 @@ import numpy as np
 from ...telemetry.vocabulary import EventFlag, Op, ProcessState
 from .device import KnownStarts, has_device_groups, may_not_have_begun, not_begun, note_gaps
 from .open_rows import Arrived
-from .rows import pick
+from .rows import pick, put
 from .soft_accounting import note_saves
 from .state import FRESH_NS, MOST_RANKS, JobState
 from .thresholds import FLOOR_NS, rare_rows
@@ -31,22 +31,28 @@ def take_progress(job: JobState, arrived: Arrived, node: str, stamp_ns: int) -> 
     rows = _newest_of_each_rank(arrived.rows)
     if not rows.size:
         return
-    ranks = rows["rank"]
+    ranks = rows["rank"].astype(np.intp)
     job.grow_progress(int(ranks.max()))
     rows["read_ns"] += arrived.offset_ns
-    for rank, pid in zip(ranks.tolist(), rows["pid"].tolist(), strict=True):
-        job.set_node(rank, node)
-        facts = job.facts(rank)
+    job.set_nodes(ranks, node)
+    before, known = pick(job.progress, ranks), job.progress_stamps[ranks] > 0
+    _note_processes(job, rows, before, known)
+    _compare_looks(job, rows, before, known, stamp_ns)
+    note_saves(job, rows, before, known)
+    put(job.progress, ranks, rows)
+    job.progress_stamps[ranks] = stamp_ns
+    job.progress_stamp_ns = stamp_ns
+    job.note_blind(ranks, rows["level"], rows["hook_state"])
+    job.progress_changed = True
+
+
+def _note_processes(job: JobState, rows: np.ndarray, before: np.ndarray, known: np.ndarray) -> None:
+    """Of ranks of which no event has told the process."""
+    for place in (~known | (before["pid"] != rows["pid"])).nonzero()[0].tolist():
+        facts, pid = job.facts(int(rows["rank"][place])), int(rows["pid"][place])
         if pid and not facts.pid:
             facts.pid = pid
             job.facts_changed = True
-    before, known = job.progress.take(ranks), job.progress_stamps[ranks] > 0
-    _compare_looks(job, rows, before, known, stamp_ns)
-    note_saves(job, rows, before, known)
-    job.progress[ranks] = rows
-    job.progress_stamps[ranks] = stamp_ns
-    job.note_blind(ranks, rows["level"], rows["hook_state"])
-    job.progress_changed = True
 
 
 def _compare_looks(job: JobState, rows: np.ndarray, before: np.ndarray, known: np.ndarray, stamp_ns: int) -> None:
@@ -91,17 +97,16 @@ def _newest_of_each_rank(rows: np.ndarray) -> np.ndarray:
 
 def take_group_progress(job: JobState, arrived: Arrived, stamp_ns: int) -> None:
     """arrived: GROUP_PROGRESS. Only the newest row of a rank and group is kept."""
-    rows, groups = arrived.rows, arrived.group_of(arrived.rows)
-    place = job.places().find(groups, rows["rank"])
-    member = place >= 0
-    if not member.all():
-        rows, groups, place = pick(rows, member), groups[member], place[member]
-    place = place + np.array(job.group_first, np.int64)[groups]
-    note_gaps(job, job.group_rows.take(place), rows, groups, job.group_stamps[place] > 0)
-    job.group_rows[place] = rows
-    job.group_rows["group"][place] = groups
-    job.group_stamps[place] = stamp_ns
-    job.note_ages(place, rows)
+    found = job.places_of(arrived)
+    rows, groups, places = arrived.rows, found.groups, found.places
+    if not found.all_members:
+        rows = pick(rows, found.member)
+    note_gaps(job, places, rows, groups)
+    put(job.group_rows, places, rows)
+    job.group_rows["group"][places] = groups
+    job.group_stamps[places] = stamp_ns
+    job.note_ages(places, rows)
+    job.note_ends(groups, rows)
     job.progress_changed = True
 
 
@@ -254,8 +259,7 @@ def _has_fresh_progress(job: JobState, members: np.ndarray) -> np.ndarray:
     stamps = np.zeros(members.size, np.int64)
     known = members < job.progress_stamps.size
     stamps[known] = job.progress_stamps[members[known]]
-    newest = int(job.progress_stamps.max()) if job.progress_stamps.size else 0
-    fresh: np.ndarray = stamps >= max(1, newest - FRESH_NS)
+    fresh: np.ndarray = stamps >= max(1, job.progress_stamp_ns - FRESH_NS)
     return fresh
 
 

@@ -7,9 +7,29 @@ from collections.abc import Iterable
 import numpy as np
 
 
+class _Items(dict[int, "np.dtype[np.void]"]):
+    def __missing__(self, size: int) -> np.dtype[np.void]:
+        found = self[size] = np.dtype((np.void, size))
+        return found
+
+
+_items = _Items()
+
+
 def pick(rows: np.ndarray, chosen: np.ndarray) -> np.ndarray:
     """``rows[chosen]`` for indices or a mask; always a copy."""
-    return rows.compress(chosen) if chosen.dtype == bool else rows.take(chosen)
+    items = _as_items(rows)
+    return (items.compress(chosen) if chosen.dtype == bool else items.take(chosen)).view(rows.dtype)
+
+
+def put(target: np.ndarray, places: np.ndarray, rows: np.ndarray) -> None:
+    """``target[places] = rows`` for rows of the same dtype."""
+    _as_items(target)[places] = _as_items(rows)
+
+
+def _as_items(rows: np.ndarray) -> np.ndarray:
+    """The same memory, without what numpy would do for each field."""
+    return rows.view(_items[rows.dtype.itemsize]) if rows.dtype.names else rows
 
 
 def in_dtype(rows: np.ndarray, dtype: np.dtype) -> np.ndarray:

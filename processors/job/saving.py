@@ -20,10 +20,14 @@ if TYPE_CHECKING:
 What = Literal["saving", "evaluating"]
 _PHASES: tuple[tuple[What, Phase], ...] = (("saving", Phase.CHECKPOINT), ("evaluating", Phase.EVAL))
 _DEAD = int(ProcessState.DEAD)
+_IS_ONE = np.zeros(256, bool)
+_IS_ONE[[int(phase) for _, phase in _PHASES]] = True
 
 
 def note_saves(job: JobState, rows: np.ndarray, before: np.ndarray, known: np.ndarray) -> None:
     """rows: PROGRESS in Unix time, newest of each rank. before, known: the ranks' rows before; known False: none."""
+    if not _IS_ONE[rows["phase"]].any() and not any(_is_on(_known(job, what)) for what, _ in _PHASES):
+        return  # asked of every message
     for what, phase in _PHASES:
         _note(job, what, phase, rows, before, known)
 
@@ -41,8 +45,9 @@ def _note(job: JobState, what: What, phase: Phase, rows: np.ndarray, before: np.
     if is_in_it.any():
         _begin(job, what, rows[is_in_it])
     saving = _known(job, what)
-    if saving is None or not saving.ranks:
+    if not _is_on(saving):
         return
+    assert saving is not None
     was_in_it = (before["phase"] == int(phase)) & known & (before["pid"] == rows["pid"])
     left = was_in_it & ~is_in_it & (rows["process_state"] != _DEAD)
     mine = left & np.isin(rows["rank"], saving.ranks)
@@ -54,6 +59,10 @@ def _note(job: JobState, what: What, phase: Phase, rows: np.ndarray, before: np.
 
 def _known(job: JobState, what: What) -> Saving | None:
     return job.ledger.saving if what == "saving" else job.ledger.evaluating
+
+
+def _is_on(saving: Saving | None) -> bool:
+    return saving is not None and bool(saving.ranks)
 
 
 def _remember(job: JobState, what: What, saving: Saving) -> None:

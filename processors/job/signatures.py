@@ -5,14 +5,13 @@ A mismatch explains whatever else stops an attempt, also what was said before it
 
 from __future__ import annotations
 
-import numpy as np
-
 from ...telemetry.vocabulary import Kind
 from ..operator import Context
 from . import desync_story
 from .findings import open_finding, replace_finding
 from .matching import Mismatch, judge_mismatch
 from .open_rows import Arrived
+from .rows import pick
 from .state import JobState
 
 #: A call that was still open at a flush is looked at so much later: by then most have ended. A mismatch is to be told
@@ -21,7 +20,6 @@ OPEN_LOOK_NS = 210_000_000
 #: Jobs of short steps are flushed every 250 ms: the next flush says which calls have ended, and few looks are needed.
 SHORT_STEP_NS = 200_000_000
 SHORT_STEP_LOOK_NS = 300_000_000
-MOST_OPEN_CALLS = 4096
 #: A signal for a whole process group reaches ranks as soon as us, who may be slow to note it.
 SIGNAL_DOUBT_NS = 100_000_000
 
@@ -73,13 +71,12 @@ def note_open_calls(job: JobState, arrived: Arrived, node: str, closed_ns: int, 
     closed_ns: when the node closed the block, on its own clock.
     """
     rows = arrived.rows
-    if len(job.open_calls):
-        old = (rows["enqueued_ns"] <= job.flushed_ns.get(node, 0)).nonzero()[0]
-        if old.size:
-            job.open_calls = _still_open(job.open_calls, rows.take(old), arrived)
-    still = (rows["done_ns"] == 0).nonzero()[0]
-    if still.size and len(job.open_calls) < MOST_OPEN_CALLS:
-        job.open_calls = np.concatenate([job.open_calls, _calls(rows.take(still), arrived, stamp_ns)])
+    if job.open_calls.of(node):
+        old = rows["enqueued_ns"] <= job.flushed_ns.get(node, 0)
+        if old.any():
+            job.open_calls.end(node, pick(rows, old), arrived)
+    still = rows["done_ns"] == 0
+    if still.any() and job.open_calls.add(node, pick(rows, still), arrived, stamp_ns):
         job.schedule(stamp_ns + open_look_ns(job))
     job.flushed_ns[node] = closed_ns
 
@@ -87,25 +84,3 @@ def note_open_calls(job: JobState, arrived: Arrived, node: str, closed_ns: int, 
 def open_look_ns(job: JobState) -> int:
     """How long after the flush that had them open calls are looked at."""
     return SHORT_STEP_LOOK_NS if 0 < job.slow_step_ns < SHORT_STEP_NS else OPEN_LOOK_NS
-
-
-def _calls(rows: np.ndarray, arrived: Arrived, stamp_ns: int) -> np.ndarray:
-    """(n, 4): rank, group, sequence, stamp."""
-    out = np.empty((rows.size, 4), np.int64)
-    out[:, 0], out[:, 1], out[:, 2], out[:, 3] = rows["rank"], arrived.group_of(rows), rows["seq"], stamp_ns
-    return out
-
-
-def _still_open(calls: np.ndarray, rows: np.ndarray, arrived: Arrived) -> np.ndarray:
-    """Calls beyond the last of their rank and group that ended (calls of a group end in order, or nearly)."""
-    rows = rows.compress(rows["done_ns"] > 0)
-    if not rows.size:
-        return calls
-    ranks, groups = rows["rank"].astype(np.int64), arrived.group_of(rows)
-    first, width = int(ranks.min()), int(groups.max()) + 1
-    last = np.full((int(ranks.max()) - first + 1, width), -1, np.int64)  # of a node's ranks: few
-    np.maximum.at(last, (ranks - first, groups), rows["seq"])
-    place, group = calls[:, 0] - first, calls[:, 1]
-    theirs = ((place >= 0) & (place < last.shape[0]) & (group < width)).nonzero()[0]
-    ended = theirs[calls[theirs, 2] <= last[place[theirs], group[theirs]]]
-    return calls if not ended.size else np.delete(calls, ended, axis=0)

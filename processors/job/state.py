@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,8 @@ from .inner_waits import inner_groups, no_inner_waits
 from .late_device import LAST, no_looks
 from .ledger import Ledger
 from .median import median
-from .open_rows import OpenRows
+from .open_calls import OpenCalls
+from .open_rows import Arrived, OpenChunk, OpenRows
 from .pace import LONGEST_HISTORY
 from .rows import Growing
 from .saves import no_saves
@@ -50,6 +52,23 @@ _KEPT_STEPS = LONGEST_BASELINE + max(WINDOWS)
 _FEWEST_STEPS = 40
 #: The same where closing is dear and no more than one step in ten takes longer than the median by so much.
 _FEWEST_EVEN_STEPS, _EVEN, _MANY_ROWS = 16, 1.1, 1024
+
+
+#: Different lists of groups that are remembered as they came: some of each node of the largest jobs.
+MOST_LOOKUPS = 65_536
+_NEVER_NS = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupPlaces:
+    """Of rows of ranks in groups. member: which rows are of members; groups, places: of these, the job's group and
+    where the row of that member is kept; lookup: of whose rows this was found."""
+
+    lookup: np.ndarray | None
+    member: np.ndarray
+    all_members: bool
+    groups: np.ndarray
+    places: np.ndarray
 
 
 class JobState:
@@ -97,6 +116,9 @@ class JobState:
         self.on_device: list[bool] = []  # by group: whether a device does its operations
         self._group_index: dict[str, int] = {}
         self._lookups: dict[int, tuple[tuple[Group, ...], np.ndarray]] = {}
+        self._group_places: dict[tuple[int, bytes, bytes], GroupPlaces] = {}
+        self._homes: dict[str, bytes] = {}  # by node, the ranks that were last found to be on it, all at once
+        self._device_gaps_ns: np.ndarray | None = None
         self.ranks: dict[int, RankFacts] = {}
         self.heard_ns = self.listen_due_ns = 0  # when any node last told of progress, when that is asked. Not saved
         self.moved: dict[str, Any] | None = None  # a rank that another node tells of, too. Not saved: it is told again
@@ -105,6 +127,7 @@ class JobState:
         self.may_be_stopped = True  # False: no rank has ``stopped_ns``. Not saved
         self.progress = np.zeros(0, PROGRESS)
         self.progress_stamps = np.zeros(0, np.int64)
+        self.progress_stamp_ns = 0  # the newest of them
         self.rare_until_ns = np.zeros(0, np.int64)  # when a rank was last in a phase without a usual length, 0 never
         # Newest progress row of every member of every group, in the order of ``members``; stamps: arrival, 0 = never.
         self._of_groups = (Growing(GROUP_PROGRESS), Growing(np.int64), Growing(np.int64))
@@ -112,6 +135,8 @@ class JobState:
         self.group_stamps = self._of_groups[1].filled
         self.open_ages_ns = self._of_groups[2].filled  # of these rows (``note_ages``): asked of every message
         self.group_first: list[int] = []
+        self._tells_ends = Growing(bool)
+        self.tells_ends = self._tells_ends.filled  # by group: whether any member's end of a call was ever told
         # Rows of steps that are not closed yet.
         self.pending = OpenRows(COLLECTIVES, ("enqueued_ns", "started_ns", "done_ns"))
         self.step_rows = OpenRows(STEPS, ("begin_ns", "end_ns"))
@@ -120,8 +145,9 @@ class JobState:
         self.held_up: HeldUp | None = None  # of devices, the open call that the closing of steps waits for
         self.rewrite_open = True
         self.chunks = getattr(self, "chunks", [])  # names of the rows that hold open steps
+        self.open_chunk: OpenChunk | None = None  # the newest of them
         self.closed_stamp_ns = 0
-        self.open_calls = np.zeros((0, 4), np.int64)  # rank, group, sequence, stamp at which it was seen open
+        self.open_calls = OpenCalls()
         self.flushed_ns: dict[str, int] = {}  # by node, on its own clock
         self.slow_step_ns = 0
         self.newest_step = np.zeros(0, np.int64)  # by rank, -1 none
@@ -147,6 +173,9 @@ class JobState:
         self.looks = no_looks(0)  # on devices only
         self.inner = no_inner_waits(0)  # the same
         self.starts = no_starts(0)
+        self._expected: np.ndarray | None = None
+        self._device_groups = np.zeros(0, bool)
+        self.held_by = 0  # the rank for which the closing of steps has waited at the last look. Not saved
         self._shape: GroupShape | None = None
         self._inner_groups: tuple[tuple[int, int], np.ndarray] | None = None
         self._places = Places.of(())
@@ -178,10 +207,29 @@ class JobState:
         if found is not None and found[0] is groups:
             return found[1]
         lookup = np.array([*(self.add_group(group) for group in groups), NO_GROUP], np.uint16)
-        if len(self._lookups) >= 1024:
+        if len(self._lookups) >= MOST_LOOKUPS:
             self._lookups.clear()
+            self._group_places.clear()
         self._lookups[id(groups)] = (groups, lookup)
         return lookup
+
+    def places_of(self, arrived: Arrived) -> GroupPlaces:
+        """arrived: GROUP_PROGRESS. A node sends rows of the same ranks and groups each second: found once."""
+        rows = arrived.rows
+        key = id(arrived.groups), rows["rank"].tobytes(), rows["group"].tobytes()
+        known = self._group_places.get(key)
+        if known is not None and known.lookup is arrived.groups:
+            return known
+        groups = arrived.group_of(rows)
+        places = self.places().find(groups, rows["rank"])
+        member = places >= 0
+        groups, places = groups[member].astype(np.intp), places[member]
+        places = places + np.array(self.group_first, np.int64)[groups]
+        found = GroupPlaces(arrived.groups, member, bool(member.all()), groups, places)
+        if len(self._group_places) >= MOST_LOOKUPS:
+            self._group_places.clear()
+        self._group_places[key] = found
+        return found
 
     def add_group(self, group: Group) -> int:
         index = self._group_index.get(group.uid)
@@ -199,10 +247,30 @@ class JobState:
         self.on_device.append(is_device_backend(group.backend))
         self.group_first.append(self.group_rows.size)
         self.group_rows, self.group_stamps, self.open_ages_ns = (each.grow(len(members)) for each in self._of_groups)
+        self.tells_ends = self._tells_ends.grow(1)
         self._group_index[group.uid] = index
         self._shape = None
         self.facts_changed = True
         return index
+
+    def device_groups(self) -> np.ndarray:
+        """``on_device`` as an array."""
+        if self._device_groups.size != len(self.on_device):
+            self._device_groups = np.array(self.on_device, bool)
+        return self._device_groups
+
+    def device_gaps_ns(self) -> np.ndarray:
+        """``device_gaps`` by group; of groups that no device serves, and for such ranks, no gap is too long."""
+        if self._device_gaps_ns is None or self._device_gaps_ns.size != len(self.groups):
+            gaps_ns = np.where(self.device_groups(), 0, _NEVER_NS)
+            gaps_ns[list(self.device_gaps)] = list(self.device_gaps.values())
+            self._device_gaps_ns = gaps_ns
+        return self._device_gaps_ns
+
+    def note_device_gap(self, group: int, gap_ns: int) -> None:
+        self.device_gaps[group] = gap_ns
+        self._device_gaps_ns = None
+        self.steps_changed = True
 
     def group_name(self, index: int) -> str:
         if not 0 <= index < len(self.groups):
@@ -216,6 +284,10 @@ class JobState:
         """These rows are the newest of their members: how long each has had an operation open."""
         still = rows["open"]
         self.open_ages_ns[place] = np.where(still < 0, rows["moved_age_ns"], rows["open_age_ns"] * (still > 0))
+
+    def note_ends(self, groups: np.ndarray, rows: np.ndarray) -> None:
+        """GROUP_PROGRESS rows of these groups have come."""
+        self.tells_ends[groups[rows["completed"] > 0]] = True
 
     def rows_of_group(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Newest progress rows of a group's members and when they came, as views."""
@@ -267,9 +339,18 @@ class JobState:
             if facts.node and not facts.exited_ns and self.moved is None:
                 self.moved = {"rank": rank, "from": facts.node, "to": node}
             facts.node = node
+            self._homes.clear()
             self.placement_changed = True
             self._shape = None
             self.facts_changed = True
+
+    def set_nodes(self, ranks: np.ndarray, node: str) -> None:
+        """The same for all ranks of a message, which are nearly always those of the one before."""
+        told = ranks.tobytes()
+        if self._homes.get(node) != told:
+            for rank in ranks.tolist():
+                self.set_node(rank, node)
+            self._homes[node] = told
 
     def node_of(self, rank: int) -> str:
         facts = self.ranks.get(rank)
@@ -295,6 +376,20 @@ class JobState:
         if not lost:
             return set()
         return {rank for rank, facts in self.ranks.items() if facts.node in lost and not facts.exited_ns}
+
+    def expected_ranks(self) -> np.ndarray:
+        """By rank, as far as any is known: whether it is there and seen, so that it will end its steps."""
+        if self._expected is None or self.facts_changed:
+            expected = np.zeros(max(self.newest_step.size - 1, *self.ranks, 0) + 1, bool)
+            unseen = self.blind_ranks | self.hidden_ranks()
+            expected[[rank for rank, facts in self.ranks.items() if not facts.exited_ns and rank not in unseen]] = True
+            self._expected = expected
+        return self._expected
+
+    def settle_facts(self) -> None:
+        """What changed is saved: from here on ``facts_changed`` tells what came since."""
+        self.facts_changed = False
+        self._expected = None
 
     def is_partial(self) -> bool:
         """Whether nodes are expected from which nothing comes: absent ranks may be there, and well."""

@@ -22,7 +22,7 @@ from .facts import NodeFacts, OpenFinding, RankFacts
 from .holding import no_starts
 from .inner_waits import no_inner_waits
 from .ledger import Ledger
-from .open_rows import Arrived, OpenRows
+from .open_rows import Arrived, OpenChunk, OpenRows
 from .packing import pack, unpack
 from .saves import Saves
 from .state import JobState
@@ -60,6 +60,7 @@ def save_job(job: JobState, table: Table) -> None:
     """
     if job.facts_changed:
         table.put_later("facts", lambda: pack(_facts_values(job)))
+        job.settle_facts()
     if job.progress_changed:
         table.put_later("progress", lambda: pack({}, _progress_arrays(job)))
     if job.steps_changed:
@@ -68,7 +69,7 @@ def save_job(job: JobState, table: Table) -> None:
         table.put_later("ledger", job.ledger.pack)
         job.ledger.changed = False
     _save_open(job, table)
-    job.facts_changed = job.progress_changed = job.steps_changed = False
+    job.progress_changed = job.steps_changed = False
     job.revision += 1
     table.put("revision", b"%d" % job.revision)
     table.put_later("clock", lambda: _clock(job))
@@ -77,7 +78,7 @@ def save_job(job: JobState, table: Table) -> None:
 def _clock(job: JobState) -> bytes:
     numbers = [getattr(job, name) for name in _CLOCK_NUMBERS]
     numbers += [job.flushed_ns.get(node, 0) for node in job.offsets]
-    arrays = {"numbers": np.array(numbers), "open_calls": job.open_calls, "newest_step": job.newest_step}
+    arrays = {"numbers": np.array(numbers), "open_calls": job.open_calls.as_array(), "newest_step": job.newest_step}
     return b"%d\n%s" % (job.revision, pack({}, arrays))
 
 
@@ -99,26 +100,24 @@ def _open_tables(job: JobState) -> tuple[tuple[str, OpenRows], ...]:
 
 
 def _save_open(job: JobState, table: Table) -> None:
-    """Appends a row with what came since the last call, or begins anew after a step has closed."""
+    """Adds what came since the last call to the newest row, or to a new one where that is written already; begins anew
+    after a step has closed. Most rows are never written: their steps close before the next commit."""
     if job.rewrite_open:
         for name in job.chunks:
             table.delete(name)
-        job.chunks = []
+        job.chunks, job.open_chunk = [], None
         fresh = {name: rows.take_everything() for name, rows in _open_tables(job)}
         job.rewrite_open = False
     else:
         fresh = {name: rows.take_unsaved() for name, rows in _open_tables(job)}
-    offsets: list[int] = []
-    arrays: dict[str, np.ndarray] = {}
-    for name, parts in fresh.items():
-        for part in parts:
-            arrays[f"{name}/{len(offsets)}"] = part.rows
-            if part.groups is not None:
-                arrays[f"lookup/{len(offsets)}"] = part.groups
-            offsets.append(part.offset_ns)
-    if offsets:
+    if not any(fresh.values()):
+        return
+    if job.open_chunk is None or job.open_chunk.is_written:
+        job.open_chunk = OpenChunk()
         job.chunks.append(f"open/{job.revision:012d}")
-        table.put(job.chunks[-1], pack({}, {**arrays, "offsets": np.array(offsets, np.int64)}))
+    for name, parts in fresh.items():
+        job.open_chunk.parts += [(name, part) for part in parts]
+    table.put_later(job.chunks[-1], job.open_chunk.write)
 
 
 def _facts_values(job: JobState) -> dict[str, Any]:
@@ -184,7 +183,8 @@ def load_job(table: Table) -> JobState | None:
     job.flushed_ns = dict(zip(job.offsets, numbers[len(_CLOCK_NUMBERS) :], strict=True))
     for name, number in zip(_CLOCK_NUMBERS, numbers, strict=False):
         setattr(job, name, number)
-    job.open_calls, job.newest_step = arrays["open_calls"], arrays["newest_step"]
+    job.open_calls.put_back(arrays["open_calls"], job.node_of)
+    job.newest_step = arrays["newest_step"]
     _read_progress(job, unpack(table.get("progress") or pack({}))[1])
     _read_steps(job, *unpack(table.get("steps") or pack({})))
     for name, row in table.rows():
@@ -194,7 +194,8 @@ def load_job(table: Table) -> JobState | None:
     if (ledger := table.get("ledger")) is not None:  # not there before 0.8
         job.ledger = Ledger.unpack(ledger, run=job.run, job=job.job)
     job.rewrite_open = False
-    job.facts_changed = job.progress_changed = job.steps_changed = False
+    job.settle_facts()
+    job.progress_changed = job.steps_changed = False
     return job
 
 
@@ -217,10 +218,12 @@ def _read_progress(job: JobState, arrays: dict[str, np.ndarray]) -> None:
     if not arrays:
         return
     job.progress, job.progress_stamps = arrays["progress"], arrays["stamps"]
+    job.progress_stamp_ns = int(job.progress_stamps.max(initial=0))
     job.rare_until_ns = arrays["rare"]
     known = arrays["group_rows"].size  # groups are only ever added, at the end
     job.group_rows[:known], job.group_stamps[:known] = arrays["group_rows"], arrays["group_stamps"]
     job.note_ages(slice(0, known), job.group_rows[:known])
+    job.note_ends(job.group_rows["group"][:known], job.group_rows[:known])
 
 
 def _read_steps(job: JobState, values: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:

@@ -122,16 +122,15 @@ def judge_signatures(job: JobState, now: int, ctx: Context) -> bool:
 def judge_open_calls(job: JobState, now: int, ctx: Context) -> None:
     """No flush came since, or it did not complete them: whoever is in them waits."""
     patience_ns = open_look_ns(job)
-    old = now - job.open_calls[:, 3] >= patience_ns - OPEN_SLACK_NS
-    stays, job.open_calls = job.open_calls[old], job.open_calls[~old]
+    stays = job.open_calls.take_seen_until(now - patience_ns + OPEN_SLACK_NS)
     if len(job.open_calls):
-        job.schedule(int(job.open_calls[:, 3].min()) + patience_ns)
+        job.schedule(job.open_calls.first_stamp_ns() + patience_ns)
     stays = stays[stays[:, 1] < len(job.groups)]
     if len(stays):  # each is worth one look; a hang is the progress rows' to tell
         near = _rows_near(job.pending.all()[-NEAR_ROWS:], stays[:, 1], stays[:, 2], len(job.groups))
         if find_mismatch(join_instances(near), job.blind()) is not None and not judge_signatures(job, now, ctx):
             stays[:, 3] = now
-            job.open_calls = np.concatenate([job.open_calls, stays])
+            job.open_calls.put_back(stays, job.node_of)
             job.schedule(now + patience_ns)
 
 

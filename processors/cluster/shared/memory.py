@@ -121,7 +121,7 @@ class Memory:
 
     # --- troubles ---------------------------------------------------------------------------------------------------
     def put(self, trouble: Trouble) -> None:
-        self._troubles.put(trouble.id, trouble.pack())
+        self._troubles.put_later(trouble.id, trouble.pack)  # it is put again before the next commit, nearly always
         if trouble.is_planned:
             self.stopped_at = max(self.stopped_at, trouble.opened)
         self._index(trouble)

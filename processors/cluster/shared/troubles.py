@@ -21,6 +21,9 @@ _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
 _WORDS_OF_RANK = re.compile(r"^(a thread of )?rank \d+ (on \S+ )?")
 
 
+_TELEMETRY, _PLANNED = Bucket.TELEMETRY.value, Bucket.PLANNED.value
+
+
 @dataclass(slots=True, kw_only=True)
 class Trouble:
     """Times are Unix seconds; ``opened`` is the bus's. step: of the training, as far as checkpoints tell, -1 unknown.
@@ -76,11 +79,11 @@ class Trouble:
 
     @property
     def is_telemetry(self) -> bool:
-        return self.bucket == Bucket.TELEMETRY.value
+        return self.bucket == _TELEMETRY
 
     @property
     def is_planned(self) -> bool:
-        return self.bucket == Bucket.PLANNED.value
+        return self.bucket == _PLANNED
 
     @property
     def words(self) -> tuple[str, str]:

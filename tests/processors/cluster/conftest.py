@@ -28,23 +28,32 @@ BUCKETS = {
 
 
 class MemoryTable:
+    """As the runner's: what is put later is made when somebody reads it."""
+
     def __init__(self) -> None:
         self._rows: dict[str, bytes] = {}
+        self._later: dict[str, Callable[[], bytes]] = {}
 
     def get(self, row: str) -> bytes | None:
+        if row in self._later:
+            self._rows[row] = self._later.pop(row)()
         return self._rows.get(row)
 
     def put(self, row: str, value: bytes) -> None:
         assert isinstance(value, bytes)
+        self._later.pop(row, None)
         self._rows[row] = value
 
     def put_later(self, row: str, make: Callable[[], bytes]) -> None:
-        self.put(row, make())
+        self._later[row] = make
 
     def delete(self, row: str) -> None:
+        self._later.pop(row, None)
         self._rows.pop(row, None)
 
     def rows(self) -> Iterator[tuple[str, bytes]]:
+        for row in list(self._later):
+            self.get(row)
         yield from sorted(self._rows.items())
 
 

@@ -6,7 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whichrank.processors.job.open_rows import Arrived, OpenRows
+from whichrank.processors.job.open_rows import Arrived, OpenChunk, OpenRows
+from whichrank.processors.job.packing import unpack
+from whichrank.processors.job.rows import pick, put
 from whichrank.telemetry.tables import COLLECTIVES, NO_GROUP
 
 TIMES = ("enqueued_ns", "done_ns")
@@ -75,3 +77,29 @@ def test_each_message_is_handed_out_for_saving_once() -> None:
     open_rows.all()
     assert open_rows.take_unsaved() == [second]
     assert open_rows.take_unsaved() == []
+
+
+def test_a_row_of_the_state_is_written_once_and_reads_as_its_messages() -> None:
+    chunk, parts = OpenChunk(), [arrived(1, 5, 0), arrived(6, 3, 1)]
+    chunk.parts += [("rows", part) for part in parts]
+    assert not chunk.is_written
+    _, arrays = unpack(chunk.write())
+    assert chunk.is_written, "what comes after it goes into the next row"
+    assert not chunk.parts
+    assert arrays["offsets"].tolist() == [1000, 2000]
+    for number, part in enumerate(parts):
+        assert np.array_equal(arrays[f"rows/{number}"], part.rows)
+        assert part.groups is not None
+        assert np.array_equal(arrays[f"lookup/{number}"], part.groups)
+
+
+@given(st.lists(st.integers(0, 9), max_size=12), st.booleans())
+def test_rows_are_moved_as_numpy_would(chosen: list[int], is_mask: bool) -> None:
+    rows = arrived(1, 10, 0).rows
+    places = np.array(sorted(set(chosen)), np.intp)
+    which = np.isin(np.arange(10), places) if is_mask else places
+    assert np.array_equal(pick(rows, which), rows[which])
+    target = np.zeros(12, COLLECTIVES)
+    put(target, places, pick(rows, places))
+    assert np.array_equal(target[places], rows[places])
+    assert not target[[place for place in range(12) if place not in places]]["seq"].any()

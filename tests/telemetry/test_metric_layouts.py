@@ -1,0 +1,114 @@
+"""Messages of a known layout: read by place, they say what decoding them in full says."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+
+from whichrank.telemetry.metric_layouts import Layouts
+from whichrank.telemetry.otlp_metrics import decode_metrics
+from whichrank.telemetry.records import Broken, Samples
+
+WANTED = frozenset({"gauge", "sum"})
+
+
+def is_wanted(name: str) -> bool:
+    return name in WANTED
+
+
+def message(numbers: Sequence[float], *, node: str = "n1", state: str = "ok", buckets: int = 1) -> bytes:
+    """Points of two nodes: gauges as doubles, a sum as whole numbers with a start, and what nobody wants."""
+    request = ExportMetricsServiceRequest()
+    for name in (node, "n2"):
+        part = request.resource_metrics.add()
+        part.resource.attributes.add(key="host.name").value.string_value = name
+        metrics = part.scope_metrics.add().metrics
+        gauges, sums = metrics.add(name="gauge").gauge.data_points, metrics.add(name="sum").sum.data_points
+        for place, number in enumerate(numbers):
+            point = gauges.add(time_unix_nano=1000 + int(abs(number)), as_double=number)
+            point.attributes.add(key="state").value.string_value = f"{state} {place}"
+            sums.add(time_unix_nano=(1 << 64) - 1 - place, start_time_unix_nano=7 + place, as_int=int(number))
+        metrics.add(name="histogram").histogram.data_points.add(count=buckets, bucket_counts=[buckets])
+        metrics.add(name="else").gauge.data_points.add(as_double=number)
+    return request.SerializeToString()
+
+
+def counted(layouts: Layouts, value: bytes) -> tuple[Sequence[Samples | Broken], bool]:
+    """What is decoded, and whether it was of a known layout."""
+    is_known = layouts.read(value) is not None
+    return decode_metrics("t", value, is_wanted, layouts), is_known
+
+
+numbers = st.lists(st.floats(-(2.0**62), 2.0**62), min_size=1, max_size=4)
+
+
+@given(first=numbers, second=numbers)
+def test_by_place_and_in_full_say_the_same(first: list[float], second: list[float]) -> None:
+    layouts = Layouts(is_wanted)
+    for values in (first, second, first):
+        value = message(values)
+        assert decode_metrics("t", value, is_wanted, layouts) == decode_metrics("t", value, is_wanted)
+
+
+def test_other_numbers_are_of_a_known_layout_and_other_words_are_not() -> None:
+    layouts = Layouts(is_wanted)
+    (one, _), is_known = counted(layouts, message([1.0, 2.0]))
+    assert not is_known
+    (again, other), is_known = counted(layouts, message([3.0, -4.0], buckets=2))
+    assert is_known, "what nobody wants may differ in anything but its length"
+    assert isinstance(one, Samples)
+    assert isinstance(again, Samples)
+    assert isinstance(other, Samples)
+    assert [point.value for point in again.points] == [3.0, -4.0, 3.0, -4.0]
+    assert one.order is again.order
+    assert other.order is not again.order
+    (failed, _), is_known = counted(layouts, message([3.0, -4.0], state="no"))
+    assert not is_known
+    assert isinstance(failed, Samples)
+    assert failed.points[0].attributes == {"state": "no 0"}
+    assert not counted(layouts, message([3.0, -4.0], node="n3"))[1]
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_points_without_a_number_are_left_out_all_the_same(number: float) -> None:
+    layouts = Layouts(is_wanted)
+    decode_metrics("t", message([1.0, 2.0]), is_wanted, layouts)
+    request = ExportMetricsServiceRequest.FromString(message([1.0, 2.0]))
+    request.resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points[1].as_double = number
+    found, is_known = counted(layouts, request.SerializeToString())
+    assert not is_known
+    assert isinstance(found[0], Samples)
+    assert [point.value for point in found[0].points] == [1.0, 1.0, 2.0]
+
+
+def test_no_more_layouts_are_kept_than_asked() -> None:
+    layouts = Layouts(is_wanted, most=2)
+    for node in ("a", "b", "a", "c"):
+        decode_metrics("t", message([1.0], node=node), is_wanted, layouts)
+    assert [layouts.read(message([2.0], node=node)) is not None for node in "abc"] == [True, False, True]
+
+
+def test_damage_is_read_as_without_layouts() -> None:
+    """But for damage to what nobody wants, at which nobody looks."""
+    draw = random.Random(5)
+    layouts = Layouts(is_wanted)
+    whole = message([1.0, 2.0, 3.0])
+    for _ in range(400):
+        damaged = bytearray(whole)
+        for _ in range(draw.randrange(4)):
+            damaged[draw.randrange(len(damaged))] = draw.randrange(256)
+        found = decode_metrics("t", bytes(damaged), is_wanted, layouts)
+        in_full = decode_metrics("t", bytes(damaged), is_wanted)
+        if not any(isinstance(each, Broken) for each in in_full):
+            assert _comparable(found) == _comparable(in_full)
+
+
+def _comparable(found: Sequence[Samples | Broken]) -> list[str]:
+    """As text, since no number equals one that is none."""
+    return [repr(each) if isinstance(each, Broken) else repr((each.identity, each.points)) for each in found]

@@ -26,6 +26,8 @@ NEAR_S = 900.0
 MAX_RULED_OUT = 6
 _SEVERITY = {"fatal": 0, "error": 1, "warning": 2, "info": 3}
 _NOT_A_CAUSE = frozenset({"info"})
+#: What a job that is slow as a whole may spend its time on (``grew`` of the finding) that is not waiting for data.
+_NO_DATA = frozenset({"exchange", "own"})
 #: Conditions of a device that belongs to single ranks.
 _OF_RANKS = frozenset({"gpu"})
 
@@ -144,9 +146,9 @@ def _unlike(condition: ConditionBody, words: str) -> str | None:
 
 
 def _beside_what_grew(condition: ConditionBody, primary: Body) -> str | None:
-    """Ranks that exchange more slowly with one another do not wait for a file system."""
-    if primary.get("grew") == "exchange" and condition["domain"] == "storage":
-        return "what takes longer is what the ranks exchange with one another"
+    """Ranks whose own work or exchange takes longer, and not their data, do not wait for a file system."""
+    if primary.get("grew") in _NO_DATA and condition["domain"] == "storage":
+        return "what takes longer is the ranks' own work or exchange, and not their data"
     return None
 
 

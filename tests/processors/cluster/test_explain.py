@@ -78,7 +78,7 @@ def test_a_mount_that_stalls_explains_a_rank_that_does_not_come(court: Court) ->
     assert (document["scope"], document["cause"]["device"]) == ("storage", "/data")
 
 
-@pytest.mark.parametrize(("grew", "explains"), [("data", True), ("exchange", False)])
+@pytest.mark.parametrize(("grew", "explains"), [("data", True), ("", True), ("exchange", False), ("own", False)])
 def test_a_mount_that_stalls_makes_no_exchange_between_ranks_slower(court: Court, grew: str, *, explains: bool) -> None:
     node = node_of_four(court)
     node.tell(EventName.PROBE_LATE, at=-1.0, mount="/data", operation="stat", age_s=6.0)

@@ -68,7 +68,7 @@ def moved(
     if not shape.has_static_routes:  # there, who sends how much over which spine is what the layout is about
         if ground.spines:
             shape = replace(shape, spines=ground.spines)
-        jobs = tuple(replace(job, mesh=_mesh(job.mesh, ground)) for job in jobs)
+        jobs = tuple(replace(job, mesh=_mesh(job, ground)) for job in jobs)
     if ground.is_scattered:
         jobs = tuple(replace(job, nodes=_scattered(job, seed)) for job in jobs)
     parts = shape.gpus_per_node // ground.gpus_per_node
@@ -84,14 +84,16 @@ def moved(
     return replace(topology, shape=shape), tuple(jobs)
 
 
-def _mesh(mesh: Mesh, ground: Ground) -> Mesh:
+def _mesh(job: JobSpec, ground: Ground) -> Mesh:
     """Of as many ranks. Where stages do not fit, without; a mesh with experts keeps what it is."""
-    ranks = mesh.world_size
+    mesh, ranks = job.mesh, job.mesh.world_size
     if mesh.experts > 1 or mesh.pipeline > 1:
         return mesh
     tensor = min(ground.tensor, mesh.tensor)
     pipeline = ground.pipeline if ranks % (tensor * ground.pipeline) == 0 else 1
-    if ranks // (tensor * pipeline) < 2:  # nothing would be data parallel
+    if (
+        ranks // pipeline <= job.ranks_per_node
+    ):  # gradients would stay within nodes, and no fault of a fabric would show
         pipeline = 1
     return Mesh(tensor=tensor, data=ranks // (tensor * pipeline), pipeline=pipeline)
 

@@ -90,6 +90,7 @@ def score_of_json(kept: Mapping[str, Any]) -> RunScore:
     given["faults"] = tuple(_fault(fault) for fault in given["faults"])
     given["wrong_nodes"] = tuple(given["wrong_nodes"])
     given["told"] = tuple((float(probability), bool(right)) for probability, right in given["told"])
+    given["told_kinds"] = tuple(given.get("told_kinds") or ())
     return RunScore(**given)
 
 

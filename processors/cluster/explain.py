@@ -26,8 +26,6 @@ NEAR_S = 900.0
 MAX_RULED_OUT = 6
 _SEVERITY = {"fatal": 0, "error": 1, "warning": 2, "info": 3}
 _NOT_A_CAUSE = frozenset({"info"})
-#: What a job that is slow as a whole may spend its time on (``grew`` of the finding) that is not waiting for data.
-_NO_DATA = frozenset({"exchange", "own"})
 #: Conditions of a device that belongs to single ranks.
 _OF_RANKS = frozenset({"gpu"})
 
@@ -45,13 +43,16 @@ class Explanation:
 def explain(primary: Body, job: str, conditions: Iterable[ConditionBody]) -> Explanation:
     """``conditions``: those of the suspects' nodes, and those that concern the job."""
     kind, onset, words = kind_of(primary), onset_of(primary), _last_words(primary)
+    grew = str(primary.get("grew") or "")
     suspects = [s for s in primary.get("suspects") or () if s.get("node") or s.get("rank") is not None]
     candidates: list[ConditionBody] = []
     ruled_out: list[Mapping[str, Any]] = []
     for condition in sorted(conditions, key=lambda c: (float(c["since"]), str(c["name"]), str(c["device"]))):
         why_not = _why_not(condition, kind, onset, suspects, job)
         if why_not is None:
-            why_not = _unlike(condition, words) or _beside_what_grew(condition, primary)
+            why_not = _unlike(condition, words)
+        if why_not is None and kind is Kind.SLOW_TOGETHER:
+            why_not = _not_what_grew(condition, grew)
         if why_not is None:
             candidates.append(condition)
         elif why_not:
@@ -145,11 +146,11 @@ def _unlike(condition: ConditionBody, words: str) -> str | None:
     return "such a thing does not end a rank in this way"
 
 
-def _beside_what_grew(condition: ConditionBody, primary: Body) -> str | None:
-    """Ranks whose own work or exchange takes longer, and not their data, do not wait for a file system."""
-    if primary.get("grew") in _NO_DATA and condition["domain"] == "storage":
-        return "what takes longer is the ranks' own work or exchange, and not their data"
-    return None
+def _not_what_grew(condition: ConditionBody, grew: str) -> str | None:
+    """grew: of the steps of a job that is slow as a whole; "": not one part of them."""
+    if condition["domain"] != "storage" or grew == "data":
+        return None
+    return "no rank waits longer for its data than before"
 
 
 def _near(condition: ConditionBody, onset: float) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...telemetry.vocabulary import Action, Bucket, IncidentState, Severity
+from .confidence import load_reliability
 from .merging import MAX_EVIDENCE, MAX_RULED_OUT
 from .shared.joint import SHARED_KINDS
 from .shared.observers import CLOCK_CONFIDENCE
@@ -40,6 +41,9 @@ def overlay(case: Case, fields: dict[str, Any]) -> dict[str, Any]:
         fields["label"] = case.label
     if case.charged_to is not None and fields.get("cost") is not None:
         fields["cost"] = {**fields["cost"], "charged_to": case.charged_to}
+    if fields.get("confidence") is not None:
+        probability = load_reliability().probability(float(fields["confidence"]), str(fields["kind"]))
+        fields["confidence"] = round(probability, 3)
     return fields
 
 
@@ -82,8 +86,10 @@ def _bounded(rows: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
 
 def joint_of_document(document: Mapping[str, Any]) -> dict[str, Any]:
     """What a published joint incident said for all its jobs, until that is looked at anew."""
+    told, kind = document.get("confidence"), str(document.get("kind"))
     return {
         **{name: document.get(name) for name in _SAID_AS_IS},
+        "confidence": None if told is None else load_reliability().strength(float(told), kind),
         "rule": (document.get("cause") or {}).get("condition"),
         "value": (document.get("cause") or {}).get("entity"),
         "victims": (document.get("victims") or {}).get("count"),

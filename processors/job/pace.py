@@ -106,11 +106,12 @@ def with_parts(change: PaceChange, steps: np.ndarray, parts: np.ndarray) -> Pace
     return replace(change, own_ns=own, data_ns=data, exchange_ns=exchange)
 
 
-def is_in_steps(change: PaceChange, steps: np.ndarray, length_ns: np.ndarray) -> bool:
-    """Whether the steps themselves, the slowest rank's excess included, became longer by half of it at least."""
+def is_of_all(change: PaceChange, steps: np.ndarray, pace_ns: np.ndarray) -> bool:
+    """change: of whole steps. Whether they are so much longer without the slowest rank's excess, too; or have been for
+    so long that a rank of its own would have been told: half of a job's nodes is neither one rank nor all."""
     late = steps >= change.step
-    longer_ns = float(median(length_ns[late]) - median(length_ns[~late]))
-    return 2.0 * longer_ns > change.after_ns - change.before_ns
+    longer_ns = float(median(pace_ns[late]) - median(pace_ns[~late]))
+    return 2.0 * longer_ns > change.after_ns - change.before_ns or int(late.sum()) >= STEPS_AFTER
 
 
 def _most_likely_change(pace: np.ndarray) -> int:

@@ -5,6 +5,7 @@ Only ages that the agent measured are used, never the arrival of records: a slow
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,7 @@ from .open_rows import Arrived
 from .rows import pick
 from .soft_accounting import note_saves
 from .state import FRESH_NS, MOST_RANKS, JobState
-from .thresholds import rare_rows
+from .thresholds import FLOOR_NS, rare_rows
 from .waiting import Wait
 
 _STOPPED, _DEAD = int(ProcessState.STOPPED), int(ProcessState.DEAD)
@@ -135,6 +136,7 @@ def find_waits(job: JobState, *, before_ends: bool = False) -> list[Wait]:
             if wait is not None:
                 waits.append(wait)
     waits.extend(_p2p_waits(job, fresh_since))
+    waits.extend(_device_p2p_waits(job, waits))
     return waits
 
 
@@ -304,7 +306,38 @@ def _p2p_waits(job: JobState, fresh_since: int) -> list[Wait]:
     return waits
 
 
+def _device_p2p_waits(job: JobState, waits: Sequence[Wait]) -> list[Wait]:
+    """Of devices that have not come to what was launched: the sends and receives in which they may stand, as nobody
+    tells their ends, where the other end is seen to be held up by what moves the data. A kernel that does not end looks
+    the same; but two things at once are less likely than one.
+    """
+    idle = {rank for wait in waits for rank in wait.launched}
+    held = {wait.rank for wait in waits if wait.within and wait.age_ns >= FLOOR_NS}
+    if not idle or not held:
+        return []
+    found = []
+    for index in np.flatnonzero(job.on_device).tolist():
+        rows, stamps = job.rows_of_group(index)
+        mine = (stamps > 0) & (rows["p2p_enqueued"] > 0) & (rows["p2p_completed"] < 0)
+        for row in rows[mine & np.isin(rows["rank"], list(idle))]:
+            rank, peer = int(row["rank"]), _peer(job, index, row)
+            if peer in held:
+                found.append(
+                    Wait(
+                        rank=rank,
+                        group=index,
+                        seq=int(row["p2p_enqueued"]),
+                        op=int(row["op"]),
+                        p2p=True,
+                        age_ns=int(row["moved_age_ns"]),
+                        since_ns=_read_ns(job, rank) - int(row["moved_age_ns"]),
+                        missing=(peer,),
+                    )
+                )
+    return found
+
+
 def _peer(job: JobState, group: int, row: np.void) -> int:
-    """Global rank of the peer, -1 unknown."""
+    """Global rank of the peer of a call, or of a member's last one; -1 unknown."""
     place, members = int(row["peer"]), job.members[group]
     return int(members[place]) if 0 <= place < members.size else -1

@@ -27,7 +27,7 @@ from .numeric import (
     find_explosion,
     find_non_finite,
 )
-from .pace import find_pace_change, is_back_to_pace, is_in_steps, with_parts
+from .pace import find_pace_change, is_back_to_pace, is_of_all, with_parts
 from .saves import find_slow_writer, is_still_slow_writer
 from .stalls import are_over, find_recurring_stalls
 from .state import JobState
@@ -191,28 +191,30 @@ def _judge_pace(job: JobState, now: int, ctx: Context) -> None:
     if job.closed_step < job.pace_checked_step + PACE_CHECK_STEPS or not len(job.pace):
         return
     job.pace_checked_step = job.closed_step
-    steps, begins, pace = job.pace[:, 0], job.pace[:, 1], job.pace[:, 2]
+    steps, begins, pace, length_ns = job.pace[:, 0], job.pace[:, 1], job.pace[:, 2], job.pace[:, 6]
+    # How long one device of many stood is only looked at: what is left of a step without it varies far more than steps.
+    judged = length_ns if has_device_groups(job) else pace
     reported = job.of_kind(Kind.SLOW_TOGETHER)
     for finding in reported:
         if "pause_steps" in finding.detail:
             if are_over(pace, job.pace[:, 4], finding.detail["pause_steps"]):
                 clear_finding(job, ctx, now, finding, "no step has waited for its data any more")
         elif is_back_to_pace(
-            job.pace[:, 6] if finding.detail.get("wanders") else pace,
+            length_ns if finding.detail.get("wanders") else judged,
             finding.detail["before_ns"],
             finding.detail["after_ns"],
         ):
             clear_finding(job, ctx, now, finding, "the step time is as before again")
     if reported or job.has_kind(Kind.RANK_SLOW) or job.stopping_finding() is not None:
         return
-    uneven = find_wandering(job.times, steps, begins, pace, job.pace[:, 6])
+    uneven = find_wandering(job.times, steps, begins, pace, length_ns)
     if uneven is not None:
         body = steps_story.wandering_body(job, uneven, now)
         detail = {"before_ns": uneven.before_ns, "after_ns": uneven.after_ns, "wanders": True}
         open_finding(job, ctx, now, kind=Kind.SLOW_TOGETHER, place=f"step {uneven.step}", body=body, detail=detail)
         return
-    change = find_pace_change(steps, begins, pace)
-    if change is not None and has_device_groups(job) and not is_in_steps(change, steps, job.pace[:, 6]):
+    change = find_pace_change(steps, begins, judged)
+    if change is not None and has_device_groups(job) and not is_of_all(change, steps, pace):
         change = None
     if change is not None:
         change = with_parts(change, steps, job.pace[:, 3:6])

@@ -14,6 +14,12 @@ def _of_any_node(site: Site) -> int:
     return site.node if site.node >= 0 else site.job.nodes[site.any_node()]
 
 
+def _device(site: Site, node: int, number: int) -> int:
+    """A GPU, or its port, of a node that may have fewer."""
+    per_node = site.topology.shape.gpus_per_node
+    return node * per_node + number % per_node
+
+
 def _nothing(site: Site, kind: FaultKind, *changes: Change) -> Planned:
     return Planned(changes=changes, truth=site.truth(kind, "node", (), job=""))
 
@@ -27,32 +33,32 @@ def _for_a_while(site: Site, family: str, name: str, place: int, seconds: float)
 # --- on nodes that nobody of the jobs uses ----------------------------------------------------------------------------
 def idle_port_flaps(site: Site, kind: FaultKind) -> Planned:
     """The link of a port that nobody uses goes down, and up again after 12 s."""
-    port = _of_idle_node(site) * site.topology.shape.gpus_per_node
+    port = _device(site, _of_idle_node(site), 0)
     return _nothing(site, kind, *_for_a_while(site, "port", "up", port, 12.0))
 
 
 def idle_clock_locked(site: Site, kind: FaultKind) -> Planned:
     """The clocks of a GPU that nobody uses were left locked low."""
-    gpu = _of_idle_node(site) * site.topology.shape.gpus_per_node + 1
+    gpu = _device(site, _of_idle_node(site), 1)
     return _nothing(site, kind, Change(at_s=site.at_s, family="gpu", name="clock_limit", value=0.75, places=(gpu,)))
 
 
 def tenant_fault(site: Site, kind: FaultKind) -> Planned:
     """The program of another tenant, on a node of its own, reads memory that is not its own."""
-    gpu = _of_idle_node(site) * site.topology.shape.gpus_per_node + 2
+    gpu = _device(site, _of_idle_node(site), 2)
     return _nothing(site, kind, Change(at_s=site.at_s, family="gpu", name="tenant", value=1.0, places=(gpu,)))
 
 
 # --- on any node ------------------------------------------------------------------------------------------------------
 def port_blinks(site: Site, kind: FaultKind) -> Planned:
     """The link of a port in use is trained anew: what is under way is sent again, 0.6 s later."""
-    port = _of_any_node(site) * site.topology.shape.gpus_per_node + 3
+    port = _device(site, _of_any_node(site), 3)
     return _nothing(site, kind, *_for_a_while(site, "port", "up", port, 0.6))
 
 
 def errors_corrected(site: Site, kind: FaultKind) -> Planned:
     """The memory of a GPU in use corrects an error, and means to replace the row when it is next reset."""
-    gpu = _of_any_node(site) * site.topology.shape.gpus_per_node + 4
+    gpu = _device(site, _of_any_node(site), 4)
     return _nothing(site, kind, Change(at_s=site.at_s, family="gpu", name="corrected", value=1.0, places=(gpu,)))
 
 

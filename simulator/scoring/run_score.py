@@ -50,7 +50,7 @@ class FaultScore:
 class RunScore:
     """pages_too_many: those beyond one for each fault. wrong_nodes: blamed, and innocent.
 
-    told: of each incident its confidence, and whether it was right.
+    told: of each incident its confidence, and whether it was right; told_kinds: its kind.
     """
 
     scenario: str
@@ -60,6 +60,7 @@ class RunScore:
     pages_too_many: int = 0
     wrong_nodes: tuple[str, ...] = ()
     told: tuple[Told, ...] = ()
+    told_kinds: tuple[str, ...] = ()
     gpu_days: float = 0.0
     out_of_time: bool = False
 
@@ -94,6 +95,7 @@ def score_run(truth: Mapping[str, Any], revisions: Iterable[Document], *, out_of
     paged_answers = {answer.id for answer in answers if answer is not None and _paged(answer, stories)}
     guilty = _guilty_nodes(truth["faults"])
     answered = {id(a): s.top_1 for a, s in zip(answers, scores, strict=True) if a is not None}
+    judged = [story for story in stands if not story.is_telemetry or id(story) in answered]
     return RunScore(
         scenario=str(truth["scenario"]),
         seed=int(truth["seed"]),
@@ -102,10 +104,9 @@ def score_run(truth: Mapping[str, Any], revisions: Iterable[Document], *, out_of
         pages_too_many=pages - len(paged_answers),
         wrong_nodes=tuple(sorted({node for story in stories for node in story.blamed - guilty})),
         told=tuple(
-            (story.confidence, answered.get(id(story), any(is_right(f, story) for f in asked)))
-            for story in stands
-            if not story.is_telemetry or id(story) in answered
+            (story.confidence, answered.get(id(story), any(is_right(f, story) for f in asked))) for story in judged
         ),
+        told_kinds=tuple(story.kind for story in judged),
         gpu_days=sum(
             float(job["gpus"]) * (job["end_ns"] - job["begin_ns"]) / 1e9 / _DAY_S for job in truth["jobs"].values()
         ),

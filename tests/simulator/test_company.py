@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from whichrank.simulator.faults import harmless
 from whichrank.simulator.faults.company import ANOMALIES
+from whichrank.simulator.faults.fault import FaultKind, Site
+from whichrank.simulator.jobs import JobSpec
+from whichrank.simulator.mesh import Mesh
 from whichrank.simulator.resources import Change
 from whichrank.simulator.scenarios import SCENARIOS, is_blind
 from whichrank.simulator.scoring.run_score import score_run
+from whichrank.simulator.topology import ClusterShape, Topology
 from whichrank.simulator.world import World
 
 from .judged import judge
@@ -81,3 +86,14 @@ def test_of_a_link_one_collector_stays_that_tells_where_it_is() -> None:
 def test_nothing_is_said_of_what_is_harmless(name: str) -> None:
     score = score_run((judged := judge(name, until_s=90.0)).ledger.as_json(), judged.incidents)
     assert (score.faults, score.pages) == ((), 0)
+
+
+@pytest.mark.parametrize("kind", [*harmless.OF_IDLE_NODES, *harmless.OF_ANY_NODE], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("per_node", [4, 8])
+def test_an_anomaly_stays_on_its_node_whatever_its_size(kind: FaultKind, per_node: int) -> None:
+    topology = Topology(shape=ClusterShape(nodes=3, gpus_per_node=per_node))
+    spec = JobSpec(name="a", mesh=Mesh(tensor=1, data=3 * per_node), nodes=(0, 1, 2), ranks_per_node=per_node)
+    site = Site(topology=topology, jobs=(spec,), at_s=9.0, random=np.random.default_rng(1), node=2)
+    for change in kind.plan(site).changes:
+        sized = 1 if change.family in ("host", "agent") else per_node
+        assert [place // sized for place in change.places] == [2]

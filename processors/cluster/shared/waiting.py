@@ -40,6 +40,8 @@ def wait_for(memory: Memory, trouble: Trouble, now: float, *, is_new: bool) -> W
         return now + HOLD_S, because
     if is_new and is_page and any(set(o.nodes).isdisjoint(trouble.nodes) for o in repeats_of(memory, trouble)):
         return now + HOLD_S, "the same happened in an attempt before: it waits for what they have in common"
+    if is_new and is_page and _is_of_a_known_place(memory, trouble):
+        return now + HOLD_S, "others on its node have a cause in common: it waits for whether that is its own, too"
     if trouble.blames and _may_be_larger(memory, trouble):
         seconds = FIRST_PAGE_S if is_page else TICKET_S
         return now + seconds, f"others may have the same: it waits up to {seconds:.0f} s for their word"
@@ -64,6 +66,18 @@ def _may_be_larger(memory: Memory, trouble: Trouble) -> bool:
     first, *others_hit = (set(memory.landscape.values_of(node)) for node in trouble.nodes)
     common = first.intersection(*others_hit)
     return any(attribute in alone for attribute, _ in common)
+
+
+def _is_of_a_known_place(memory: Memory, trouble: Trouble) -> bool:
+    """Whether troubles on one of its nodes have joined an incident that is still open: a lemon, a switch, a rollout."""
+    nodes = set(trouble.nodes)
+    return any(
+        not nodes.isdisjoint(memory.troubles[member].nodes)
+        for leader, members in memory.joined.items()
+        if leader in memory.open
+        for member in members
+        if member in memory.troubles
+    )
 
 
 def _of_nodes(memory: Memory, nodes: Iterable[str]) -> set[Value]:

@@ -14,7 +14,7 @@ from tests.processors.job.test_late_waits import called_early
 from whichrank.processors.job.drift import find_drift, makes_steps_longer, no_blocks
 from whichrank.processors.job.holding import begun_on_device, first_calls, is_waited_for, no_starts, with_starts
 from whichrank.processors.job.matching import join_instances
-from whichrank.processors.job.pace import find_pace_change, is_in_steps
+from whichrank.processors.job.pace import STEPS_AFTER, find_pace_change, is_of_all
 from whichrank.telemetry.tables import COLLECTIVES
 
 SECOND = 1_000_000_000
@@ -134,10 +134,11 @@ def test_a_drift_on_devices_makes_the_steps_longer() -> None:
     assert not makes_steps_longer(blocks, ranks, outrun)
 
 
-def test_a_pace_that_only_the_lag_makes_is_no_change() -> None:
-    steps = np.arange(200)
-    pace = np.where(steps < 100, 0.6, 1.0) * SECOND
-    change = find_pace_change(steps, steps * SECOND, pace.astype(np.int64))
-    assert change is not None
-    assert is_in_steps(change, steps, pace)
-    assert not is_in_steps(change, steps, np.full(200, SECOND))
+def test_steps_that_only_one_rank_makes_longer_are_not_those_of_all_unless_nobody_is_told_for_long() -> None:
+    steps = np.arange(100 + STEPS_AFTER)
+    length = (np.where(steps < 100, 0.6, 1.0) * SECOND).astype(np.int64)
+    for after, without_excess, of_all in ((32, length, True), (32, length * 0 + SECOND, False), (40, length * 0, True)):
+        seen = slice(0, 100 + after)
+        change = find_pace_change(steps[seen], steps[seen] * SECOND, length[seen])
+        assert change is not None
+        assert is_of_all(change, steps[seen], without_excess[seen]) is of_all

@@ -140,6 +140,17 @@ def test_j3_one_node_in_failed_jobs_of_different_people_is_a_lemon(fleet: Fleet)
     assert joint["advice"]["action"] == "restart_without_node"
 
 
+def test_j3_who_fails_next_on_a_known_lemon_pages_nobody_again(fleet: Fleet) -> None:
+    busy_fleet(fleet)
+    history(fleet, [(f"j{i}", -9.0 + 3 * i, "n0-5", error) for i, error in enumerate(ERRORS)])
+    history(fleet, [("next", 40.0 / DAY_S, "n0-5", "IndexError: y")])
+    court = fleet.run(90.0)
+    joint = joint_of(court, Kind.LEMON_NODE)
+    assert "next" in jobs_of(joint)
+    aloud = [d for d in court.revisions if not d.get("hold") and d["state"] != "merged" and d["id"] != joint["id"]]
+    assert "next" not in {job["id"] for document in aloud for job in document["jobs"]}
+
+
 def test_j3_twin_failures_on_a_node_that_runs_everything_are_not_its_fault(fleet: Fleet) -> None:
     """One job on all nodes for weeks: it fails now and then, somewhere; two of four failures were on one node."""
     fleet.job("large", fleet.nodes, at=-19 * DAY_S)

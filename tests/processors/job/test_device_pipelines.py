@@ -1,0 +1,61 @@
+"""Sends and receives between devices, whose ends nobody tells: who may stand in one, and who is held up by whom."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from whichrank.processors.job.progress import find_waits
+from whichrank.processors.job.state import JobState
+from whichrank.processors.job.waiting import find_blockage
+from whichrank.telemetry.records import Group
+
+SECOND = 1_000_000_000
+#: Two stages of two ranks: each stage has a group of its own, and rank 0 receives from rank 2.
+FIRST, LAST, PIPE = 0, 1, 2
+
+
+def job_at(stage: dict[int, dict[int, tuple[int, int, int]]], *, pipeline: bool) -> JobState:
+    """stage: by group and rank, the newest collective that its host has called, its device begun, and ended."""
+    job = JobState(job="j")
+    for index, ranks in enumerate(("0-1", "2-3", "0,2")):
+        job.add_group(Group(uid=str(index), name=str(index), ranks=ranks, size=2, backend="nccl"))
+    job.grow_progress(3)
+    for rank in range(4):
+        job.facts(rank)
+        job.progress["read_ns"][rank] = 100 * SECOND
+        job.progress_stamps[rank] = 100 * SECOND
+    for group, members in stage.items():
+        rows, stamps = job.rows_of_group(group)
+        for place, (rank, (enqueued, started, completed)) in enumerate(sorted(members.items())):
+            rows[place]["rank"], rows[place]["group"], rows[place]["open"] = rank, group, enqueued - completed
+            rows[place]["enqueued"], rows[place]["started"], rows[place]["completed"] = enqueued, started, completed
+            rows[place]["open_age_ns"] = 5 * SECOND * (enqueued > completed)
+        stamps[:] = 100 * SECOND
+    rows, stamps = job.rows_of_group(PIPE)
+    rows["rank"], rows["group"], rows["open"], rows["started"] = (0, 2), PIPE, -1, -1
+    rows["p2p_enqueued"], rows["p2p_completed"] = 9 * pipeline, -1
+    rows["peer"], rows["moved_age_ns"] = (1, 0), 5 * SECOND
+    stamps[:] = 100 * SECOND
+    return job
+
+
+@pytest.mark.parametrize("pipeline", [True, False])
+def test_a_device_that_receives_from_one_that_is_held_up_is_no_root(*, pipeline: bool) -> None:
+    """All of the last stage are in their collective, which does not end; rank 0 has not come to its own."""
+    held = {FIRST: {0: (5, 4, 4), 1: (5, 5, 4)}, LAST: {2: (5, 5, 4), 3: (5, 5, 4)}}
+    blockage = find_blockage(find_waits(job_at(held, pipeline=pipeline)), 3 * SECOND)
+    assert blockage is not None
+    if pipeline:
+        assert (blockage.sort, blockage.wait.group) == ("inside", LAST)
+    else:
+        assert (blockage.sort, blockage.suspects) == ("missing", (0,))
+
+
+def test_a_device_whose_peer_is_not_held_up_by_the_network_is_the_root() -> None:
+    """The last stage has done all that it had to do: what rank 0 stands in is its own."""
+    done = {FIRST: {0: (5, 4, 4), 1: (5, 5, 4)}, LAST: {2: (5, 5, 5), 3: (5, 5, 5)}}
+    blockage = find_blockage(find_waits(job_at(done, pipeline=True)), 3 * SECOND)
+    assert blockage is not None
+    assert (blockage.sort, blockage.suspects) == ("missing", (0,))
+    assert np.array_equal(blockage.wait.launched, (0,))

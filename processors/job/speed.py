@@ -31,7 +31,8 @@ from .pace import find_pace_change, is_back_to_pace, is_of_all, with_parts
 from .saves import find_slow_writer, is_still_slow_writer
 from .stalls import are_over, find_recurring_stalls
 from .state import JobState
-from .straggler import Found, Straggler, find_straggler, is_still_slow
+from .straggler import Found, StepTimes, Straggler, find_straggler, is_still_slow
+from .wandering import find_wandering
 
 PACE_CHECK_STEPS = 4
 GOOD_STEPS_TO_CLEAR = 3
@@ -121,7 +122,7 @@ def _end_if_fast(job: JobState, finding: OpenFinding, now: int, ctx: Context) ->
 
 
 def _look_for_slow_ranks(job: JobState, now: int, ctx: Context) -> None:
-    found = find_straggler(job.times)
+    found = find_straggler(_comparable_times(job))
     if found is not None and not _is_waited_for(job, found):
         found = None
     if found is not None:
@@ -146,6 +147,12 @@ def _look_for_slow_ranks(job: JobState, now: int, ctx: Context) -> None:
         place = f"rank {drift.rank} drift {drift.onset_step}"
         detail = {"rank": drift.rank, "rise": drift.rise, "usual": drift.usual}
         open_finding(job, ctx, now, kind=Kind.RANK_SLOW, place=place, body=body, detail=detail)
+
+
+def _comparable_times(job: JobState) -> StepTimes:
+    """Where work has become uneven, the steps since: what varied less before would make anybody stand out."""
+    uneven = [finding.step for finding in job.of_kind(Kind.SLOW_TOGETHER) if finding.detail.get("wanders")]
+    return job.times.since(max(uneven)) if uneven else job.times
 
 
 def _is_waited_for(job: JobState, found: Straggler) -> bool:
@@ -192,9 +199,19 @@ def _judge_pace(job: JobState, now: int, ctx: Context) -> None:
         if "pause_steps" in finding.detail:
             if are_over(pace, job.pace[:, 4], finding.detail["pause_steps"]):
                 clear_finding(job, ctx, now, finding, "no step has waited for its data any more")
-        elif is_back_to_pace(judged, finding.detail["before_ns"], finding.detail["after_ns"]):
+        elif is_back_to_pace(
+            length_ns if finding.detail.get("wanders") else judged,
+            finding.detail["before_ns"],
+            finding.detail["after_ns"],
+        ):
             clear_finding(job, ctx, now, finding, "the step time is as before again")
     if reported or job.has_kind(Kind.RANK_SLOW) or job.stopping_finding() is not None:
+        return
+    uneven = find_wandering(job.times, steps, begins, pace, length_ns)
+    if uneven is not None:
+        body = steps_story.wandering_body(job, uneven, now)
+        detail = {"before_ns": uneven.before_ns, "after_ns": uneven.after_ns, "wanders": True}
+        open_finding(job, ctx, now, kind=Kind.SLOW_TOGETHER, place=f"step {uneven.step}", body=body, detail=detail)
         return
     change = find_pace_change(steps, begins, judged)
     if change is not None and has_device_groups(job) and not is_of_all(change, steps, pace):

@@ -210,6 +210,28 @@ def slow_together_body(job: JobState, change: PaceChange, now: int) -> Body:
     return {**told, "grew": _what_grew(change)}
 
 
+def wandering_body(job: JobState, change: PaceChange, now: int) -> Body:
+    shows = (
+        f"since step {change.step} a step takes {duration_words(change.after_ns)} instead of "
+        f"{duration_words(change.before_ns)} ({change.ratio - 1:+.0%}); all wait for another rank in each step, none "
+        "of them is late more often than others: the work is uneven"
+    )
+    told = body(
+        job,
+        Kind.SLOW_TOGETHER,
+        bucket=Bucket.SPEED_REGRESSION,
+        scope=Scope.APPLICATION,
+        severity=Severity.TICKET,
+        suspects=[],
+        onset_ns=change.onset_ns,
+        now=now,
+        proof=[evidence("steps.pace", f"job {job.job}", now, shows, round(change.ratio, 3))],
+        confidence=0.7,
+        step=change.step,
+    )
+    return {**told, "grew": "own"}
+
+
 def stalls_body(job: JobState, stalls: Stalls, now: int) -> Body:
     """stalls: when each burst began and ended, in Unix seconds."""
     shows = (

@@ -81,6 +81,19 @@ class StepTimes:
     starved_ns: np.ndarray
     phase_self_ns: np.ndarray
 
+    def since(self, step: int) -> StepTimes:
+        """From this step on."""
+        late = self.steps >= step
+        return StepTimes(
+            ranks=self.ranks,
+            steps=self.steps[late],
+            begin_ns=self.begin_ns[late],
+            duration_ns=self.duration_ns[late],
+            self_ns=self.self_ns[late],
+            starved_ns=self.starved_ns[late],
+            phase_self_ns=self.phase_self_ns[late[late.size - self.phase_self_ns.shape[0] :]],
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Straggler:

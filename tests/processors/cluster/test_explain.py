@@ -78,15 +78,6 @@ def test_a_mount_that_stalls_explains_a_rank_that_does_not_come(court: Court) ->
     assert (document["scope"], document["cause"]["device"]) == ("storage", "/data")
 
 
-@pytest.mark.parametrize(("grew", "explains"), [("data", True), ("exchange", False)])
-def test_a_mount_that_stalls_makes_no_exchange_between_ranks_slower(court: Court, grew: str, *, explains: bool) -> None:
-    node = node_of_four(court)
-    node.tell(EventName.PROBE_LATE, at=-1.0, mount="/data", operation="stat", age_s=6.0)
-    court.hear(make_finding(Kind.SLOW_TOGETHER, at=40.0, onset=0.0, grew=grew))
-    (document,) = court.incidents.values()
-    assert ("cause" in document) == explains
-
-
 @pytest.mark.parametrize("mount_at", [3.0, 9.0])
 def test_the_mount_is_the_cause_and_that_the_rank_waits_for_it_is_a_symptom(court: Court, mount_at: float) -> None:
     """Whichever look comes first: the state of the process is read more often than a mount is probed."""

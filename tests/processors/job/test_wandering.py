@@ -1,0 +1,61 @@
+"""Steps that are longer because another rank is late in each of them: told, and told from all that looks alike."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from whichrank.processors.job.straggler import StepTimes
+from whichrank.processors.job.wandering import find_wandering
+
+STEPS, RANKS, CHANGE = 110, 16, 60
+SECOND = 1_000_000_000
+
+
+def given(spread: float = 0.0, *, slow: dict[int, float] | None = None, all_slower: float = 0.0) -> StepTimes:
+    """Work of 1.5 s with 1 % jitter; from CHANGE on spread over ranks, more on ``slow`` ones, or more on all."""
+    random = np.random.default_rng(3)
+    work = 1.5 * (1.0 + 0.01 * random.standard_normal((STEPS, RANKS)))
+    work[CHANGE:] *= 1.0 + all_slower + spread * random.standard_normal((STEPS - CHANGE, RANKS))
+    for rank, more in (slow or {}).items():
+        work[CHANGE:, rank] *= 1.0 + more
+    self_ns = (work * SECOND).astype(np.int64)
+    duration_ns = self_ns.max(axis=1) + SECOND // 4
+    return StepTimes(
+        ranks=np.arange(RANKS),
+        steps=np.arange(STEPS),
+        begin_ns=np.concatenate([[0], np.cumsum(duration_ns)[:-1]]),
+        duration_ns=duration_ns,
+        self_ns=self_ns,
+        starved_ns=np.zeros_like(self_ns),
+        phase_self_ns=np.zeros((0, RANKS, 1), np.int64),
+    )
+
+
+def change_of(times: StepTimes) -> int | None:
+    without_slowest = times.duration_ns - times.self_ns.max(axis=1) + np.median(times.self_ns, axis=1).astype(np.int64)
+    found = find_wandering(times, times.steps, times.begin_ns, without_slowest, times.duration_ns)
+    return found.step if found is not None else None
+
+
+def test_work_that_has_become_uneven_is_told_from_the_step_on() -> None:
+    assert change_of(given(0.15)) == CHANGE
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        given(),
+        given(slow={3: 0.3}),  # a rank
+        given(slow=dict.fromkeys(range(4), 0.3)),  # a node, or a stage
+        given(all_slower=0.3),
+    ],
+)
+def test_what_is_one_ranks_or_all_ranks_is_not_uneven(times: StepTimes) -> None:
+    assert change_of(times) is None
+
+
+def test_since_keeps_the_newest_phases_beside_their_steps() -> None:
+    times = given()
+    assert times.since(100).steps.tolist() == list(range(100, 110))
+    assert times.since(100).phase_self_ns.shape == (0, RANKS, 1)

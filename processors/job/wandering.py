@@ -28,6 +28,9 @@ def find_wandering(
     rise_ns, late = change.after_ns - change.before_ns, steps >= change.step
     if median(pace_ns[late]) - median(pace_ns[~late]) > LARGEST_IN_PACE * rise_ns:
         return None
+    known = late & np.isin(steps, times.steps)
+    if not known.any() or median(length_ns[known]) - change.before_ns < LARGEST_OF_ONE * rise_ns:
+        return None  # who was slow in them is known, and over: these steps are not compared any more
     since = times.steps >= change.step
     if min(int(since.sum()), int((~since).sum())) < FEWEST_BASELINE_STEPS:
         return None

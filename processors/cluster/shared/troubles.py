@@ -17,6 +17,8 @@ _BY_ELIMINATION = "no_node_fault"
 _HARDWARE = frozenset({Scope.NODE.value, Scope.GPU.value, Scope.LINK.value})
 _RAISED = "rank.exception"
 _ENDS = frozenset({_RAISED, "rank.exit"})
+#: In the row of those that raised what another one had (processors/job/crash_story.py).
+_REPEATED = " as well: one cause, "
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
 _WORDS_OF_RANK = re.compile(r"^(a thread of )?rank \d+ (on \S+ )?")
 
@@ -148,6 +150,8 @@ def _error(single: Mapping[str, Any], primary: Mapping[str, Any]) -> str:
     """What was raised; the exit that follows adds nothing to it, and is told later."""
     ends = [row for row in single["evidence"] if row.get("signal") in _ENDS]
     rows = [row for row in ends if row["signal"] == _RAISED] or ends
+    # The row that counts who raised the same has the same time as the first of them, and says less.
+    rows = sorted(rows, key=lambda row: _REPEATED in str(row.get("shows") or ""))
     texts = [str(row.get("shows") or "").rpartition(" at ")[0] or str(row.get("shows") or "") for row in rows[:2]]
     if not texts and single["kind"] in (Kind.NUMERIC_FIRST_RANK.value, Kind.NUMERIC_ALL.value):
         texts = [str(row.get("signal") or "") for row in (primary.get("evidence") or ())[:1]]

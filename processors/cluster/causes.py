@@ -50,6 +50,8 @@ class Relation(Enum):
     CONSEQUENCE = 2
     #: It explains the incident: the cause moves to it.
     ORIGIN = 3
+    #: It is what the incident was mistaken for, which has ended: the incident is this one, and goes on.
+    CORRECTION = 4
 
 
 def relate(primary: Body, new: Body, resolved_at: float | None) -> Relation:
@@ -65,6 +67,9 @@ def relate(primary: Body, new: Body, resolved_at: float | None) -> Relation:
     onset = onset_of(new)
     if resolved_at is not None and onset > resolved_at:
         return Relation.UNRELATED
+    is_refuted = resolved_at is not None and kinds[0] is Kind.NODE_LOST and detected_of(new) >= resolved_at
+    if is_refuted and kinds[1] in BLOCKING:
+        return Relation.CORRECTION  # the node is back, and its ranks stand all the same: only its agent was away
     if kinds[0] is Kind.PLANNED_STOP:
         follows = onset >= onset_of(primary) - PLANNED_SLACK_S
         return Relation.CONSEQUENCE if follows and kinds[1] in BLOCKING | SPEED else Relation.UNRELATED

@@ -334,9 +334,10 @@ class Docket:
             relation = relate(case.primary, finding.body, case.resolved_at)
             if relation is Relation.UNRELATED:
                 continue
-            # What turns up about the past of an incident that has ended does not open it again.
-            contribution.consequence = relation is Relation.CONSEQUENCE or case.resolved_at is not None
-            if relation is Relation.ORIGIN and not contribution.consequence:
+            # What turns up about the past of an incident that has ended does not open it again, unless it was mistaken.
+            is_past = case.resolved_at is not None and relation is not Relation.CORRECTION
+            contribution.consequence = relation is Relation.CONSEQUENCE or is_past
+            if relation in (Relation.ORIGIN, Relation.CORRECTION) and not contribution.consequence:
                 for former in case.contributions:
                     former.consequence = True
             case.add(contribution)

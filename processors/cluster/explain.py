@@ -26,6 +26,8 @@ NEAR_S = 900.0
 MAX_RULED_OUT = 6
 _SEVERITY = {"fatal": 0, "error": 1, "warning": 2, "info": 3}
 _NOT_A_CAUSE = frozenset({"info"})
+#: Of a file system that does not answer.
+_NO_ANSWER = frozenset({"mount_stalls", "nfs_not_responding"})
 #: Conditions of a device that belongs to single ranks.
 _OF_RANKS = frozenset({"gpu"})
 
@@ -51,6 +53,8 @@ def explain(primary: Body, job: str, conditions: Iterable[ConditionBody]) -> Exp
         why_not = _why_not(condition, kind, onset, suspects, job)
         if why_not is None:
             why_not = _unlike(condition, words)
+        if why_not is None and primary.get("bucket") == Bucket.CAPACITY.value and condition["name"] in _NO_ANSWER:
+            why_not = "whoever is told that there is no room has had an answer"
         if why_not is None and kind is Kind.SLOW_TOGETHER:
             why_not = _not_what_grew(condition, grew)
         if why_not is None:

@@ -10,6 +10,7 @@ import numpy as np
 from ...telemetry.vocabulary import Kind
 from ..operator import Context
 from . import steps_story
+from .culprit import have_something_in_common
 from .device import has_become_slow, has_device_groups, shows_in_steps
 from .drift import find_drift, has_come_back, makes_steps_longer
 from .facts import OpenFinding
@@ -36,6 +37,8 @@ from .wandering import find_wandering
 
 PACE_CHECK_STEPS = 4
 GOOD_STEPS_TO_CLEAR = 3
+#: So many others of a device's company may have nothing in common with it.
+MOST_BY_CHANCE = 3
 
 
 def judge_numbers(job: JobState, rows: np.ndarray, now: int, ctx: Context) -> None:
@@ -160,6 +163,8 @@ def _is_waited_for(job: JobState, found: Straggler) -> bool:
     if not has_device_groups(job):
         return found.based or do_hosts_wait_for(job.starts, ranks, found)
     if not shows_in_steps(job.times, found):
+        return False
+    if len(found.company) > MOST_BY_CHANCE and not have_something_in_common(job, (found.rank, *found.company)):
         return False
     if has_become_slow(job.times, found):
         return is_waited_for(job.starts, ranks, found.rank, found.onset_step, found.step_ns)

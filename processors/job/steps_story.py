@@ -76,6 +76,11 @@ def _in_common(culprit: Culprit) -> str:
             f"{ranks_words(culprit.ranks)} are slower in the same steps: all members of group {culprit.group} and no "
             "others; the part of the work that they do is longer"
         )
+    if culprit.like:
+        return (
+            f"{ranks_words(culprit.ranks)} are slower in the same steps: those that have the same place in group "
+            f"{culprit.like} and in each one like it, and no others; the part of the work that they do is longer"
+        )
     if culprit.scope is Scope.APPLICATION:
         return (
             f"{ranks_words(culprit.ranks)} was the longest stage from the first step on: most likely the work is cut "
@@ -156,7 +161,7 @@ def late_device_body(job: JobState, found: LateDevice, now: int) -> Body:
 def _suspects_of(job: JobState, culprit: Culprit, phase: str | None = None) -> list[dict[str, Any]]:
     if culprit.scope is Scope.NODE:
         return [node_suspect(culprit.node, culprit.ranks)]
-    if culprit.scope is not Scope.RANK:
+    if culprit.scope is not Scope.RANK and not culprit.like:
         return []
     return [suspect(job, rank, share(culprit.ranks), phase) for rank in culprit.ranks]
 

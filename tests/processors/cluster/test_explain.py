@@ -9,7 +9,7 @@ import pytest
 
 from tests.processors.cluster.conftest import START_S, Court, make_finding
 from tests.processors.entity.node import Node
-from whichrank.telemetry.vocabulary import EventName, Kind
+from whichrank.telemetry.vocabulary import Bucket, EventName, Kind
 
 
 def the_incident(court: Court) -> Mapping[str, Any]:
@@ -104,6 +104,19 @@ def test_a_mount_that_stalls_does_not_hold_what_devices_exchange(court: Court, k
     court.hear(make_finding(kind, at=4.0, onset=0.0, grew=grew))
     assert court.revisions
     assert not any("cause" in document for document in court.revisions)
+
+
+@pytest.mark.parametrize(("bucket", "explained"), [(Bucket.CAPACITY, False), (Bucket.IMMEDIATE_CRASH, True)])
+def test_a_mount_that_stalls_leaves_nobody_without_room(court: Court, bucket: Bucket, *, explained: bool) -> None:
+    """Who is told that there is no room has had an answer; an error of reading may come of it."""
+    node = node_of_four(court)
+    node.tell(EventName.PROBE_LATE, at=-1.0, mount="/data", operation="stat", age_s=0.5)
+    says = "I/O error" if explained else "[Errno 122] Disk quota exceeded"
+    shows = f"rank 2 raised OSError: {says}"
+    shown = {"signal": "rank.exception", "source": "rank 2", "time": START_S, "value": "", "shows": shows}
+    finding = make_finding(Kind.RANK_RAISED, 2, at=1.0, onset=0.0, evidence=[shown], bucket=bucket.value)
+    court.hear(finding)
+    assert ("cause" in the_incident(court)) is explained
 
 
 def test_a_collective_that_nobody_can_tell_whose_is_of_the_rank_whose_gpu_is_gone(court: Court) -> None:

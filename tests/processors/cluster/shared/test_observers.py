@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.processors.cluster.shared.fleet import Fleet, jobs_of, joint_of, nodes_blamed, standing
+from whichrank.processors.cluster.confidence import load_reliability
 from whichrank.telemetry.vocabulary import Kind
+
+#: What such words of a job are worth, as far as it is known how often they are right.
+WORTH = load_reliability().probability
 
 
 @pytest.fixture(params=[False, True], ids=["working copy", "rows alone"])
@@ -57,7 +61,7 @@ def test_o3_a_clock_that_was_stepped_lowers_what_rests_on_its_order(fleet: Fleet
     (telemetry,) = [d for d in court.pages if d["kind"] == "telemetry_fault"]
     assert (telemetry["severity"], telemetry["state"], telemetry["suspects"]) == ("info", "resolved", [])
     (died,) = [d for d in court.pages if d["kind"] == "rank_died"]
-    assert died["confidence"] == pytest.approx(0.9 * 0.8)
+    assert died["confidence"] == pytest.approx(WORTH(0.9 * 0.8, "rank_died"), abs=0.001)
     assert any(row["signal"] == "change.clock" for row in died["evidence"])
 
 
@@ -65,7 +69,7 @@ def test_o3_twin_a_step_on_another_node_doubts_nothing(fleet: Fleet) -> None:
     fleet.change("n6-0", "clock", "", "stepped by -3.200 s", 8.0)
     fleet.job("a", ["n1-0", "n1-1"]).tell(Kind.RANK_DIED, 10.0, onset=9.0, node="n1-0")
     (died,) = [d for d in fleet.run(60.0).pages if d["kind"] == "rank_died"]
-    assert died["confidence"] == 0.9
+    assert died["confidence"] == pytest.approx(WORTH(0.9, "rank_died"), abs=0.001)
 
 
 def test_o4_what_comes_twice_or_late_updates_and_opens_nothing(fleet: Fleet) -> None:

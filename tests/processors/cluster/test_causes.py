@@ -1,0 +1,37 @@
+"""What a finding is to an incident that is there: here what comes after the incident has ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from whichrank.processors.cluster.causes import Relation, relate
+from whichrank.telemetry.vocabulary import Bucket, Kind
+
+
+def body(kind: Kind, *, onset: float, detected: float, ranks: str = "") -> dict[str, Any]:
+    suspects = [{"scope": "node", "id": "n0", "node": "n0", "rank": None, "ranks": ranks}] if ranks else []
+    times = {"onset": onset, "detected": detected}
+    return {"kind": kind.value, "bucket": Bucket.COMMUNICATION_HANG.value, "suspects": suspects, "times": times}
+
+
+LOST = body(Kind.NODE_LOST, onset=3.0, detected=6.0, ranks="0-7")
+
+
+@pytest.mark.parametrize("kind", [Kind.DEADLOCK, Kind.RANK_NOT_ENTERED, Kind.COLLECTIVE_STALLED])
+def test_what_stands_after_a_node_is_back_is_what_its_loss_was_mistaken_for(kind: Kind) -> None:
+    assert relate(LOST, body(kind, onset=4.0, detected=10.0), 8.0) is Relation.CORRECTION
+
+
+def test_what_was_told_before_the_node_was_back_follows_from_its_loss() -> None:
+    assert relate(LOST, body(Kind.DEADLOCK, onset=4.0, detected=7.0), 8.0) is Relation.CONSEQUENCE
+
+
+def test_what_began_after_the_node_was_back_is_an_incident_of_its_own() -> None:
+    assert relate(LOST, body(Kind.DEADLOCK, onset=9.0, detected=14.0), 8.0) is Relation.UNRELATED
+
+
+def test_the_end_of_another_kind_of_incident_corrects_nothing() -> None:
+    hang = body(Kind.RANK_NOT_ENTERED, onset=3.0, detected=6.0, ranks="3")
+    assert relate(hang, body(Kind.DEADLOCK, onset=4.0, detected=10.0), 8.0) is Relation.CONSEQUENCE

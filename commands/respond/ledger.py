@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import math
 import os
 import sqlite3
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from typing import Any
 
 from ...telemetry.incident import Document
 from ...telemetry.vocabulary import IncidentState, Outcome
+from ..incident_times import held_until, told_at
 from .acts import Act, Operation
 from .breaker import HOUR_S, OUT_S
 
@@ -271,21 +271,6 @@ class Ledger:
         cursor = self._db.execute(query, values)
         columns = [column[0] for column in cursor.description]
         return [dict(zip(columns, row, strict=True)) for row in cursor]
-
-
-def told_at(document: Mapping[str, Any]) -> float:
-    """The newest time that a revision knows of itself, Unix seconds."""
-    times = document.get("times") or {}
-    return max(float(times[name] or 0.0) for name in ("onset", "detected", "attributed", "resolved") if name in times)
-
-
-def held_until(document: Mapping[str, Any]) -> float:
-    """Until when it waits for a cause that several jobs may share, Unix seconds; 0.0 it does not, inf nobody knows."""
-    hold = document.get("hold")
-    if hold is None:
-        return 0.0
-    until = hold.get("until") if isinstance(hold, Mapping) else None
-    return float(until) if isinstance(until, int | float) else math.inf
 
 
 def asked_of(document: Mapping[str, Any]) -> list[Any]:

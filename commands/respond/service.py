@@ -18,6 +18,7 @@ from ...telemetry.vocabulary import Outcome
 from ...transport.kafka import make_client
 from ...transport.kafka_client import KafkaTrouble
 from ..ending import Ending
+from ..incident_feeds import Feed, FolderFeed, KafkaFeed
 from ..launcher import split_address
 from ..run import SayHandler, say
 from ..run_directory import Unusable
@@ -25,7 +26,6 @@ from ..settings import RespondOptions
 from .audit import AuditFile
 from .breaker import Limits
 from .desk import Desk
-from .feeds import Feed, FolderFeed, KafkaFeed
 from .health import RespondHealth, RespondServer
 from .hooks import Hook
 from .hooks.kubernetes import Kubernetes

@@ -1,14 +1,11 @@
 """A signed request to somebody's own automation, after the Standard Webhooks scheme.
 
-``webhook-signature: v1,BASE64`` is HMAC-SHA256 over ``ID.TIMESTAMP.BODY``; the id is the same in every try and after a
-restart, so that the receiver can tell a repetition. Tries and pauses are urllib3's; redirects are not followed.
+The id is the same in every try and after a restart, so that the receiver can tell a repetition. Tries and pauses are urllib3's; redirects are not followed.
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import hmac
 import json
 import time
 from collections.abc import Callable
@@ -18,10 +15,9 @@ import urllib3
 from urllib3.util import Retry
 
 from ....telemetry.vocabulary import Outcome
+from ...webhook_signature import key_of, signed_headers
 from ..acts import Act, Operation, Result
 
-#: A secret as Standard Webhooks writes it: this and base64.
-_PREFIX = "whsec_"
 _PAUSE_S, _LONGEST_PAUSE_S = 0.5, 10.0
 #: Answers that another try may change. Everything else that is no success is final.
 _TRY_AGAIN = (408, 425, 429, 500, 502, 503, 504)
@@ -37,7 +33,7 @@ class Webhook:
     ) -> None:
         """Raises ValueError for a secret that says it is base64 and is not."""
         self._url = url
-        self._key = key_of(secret)
+        self._key = key_of(secret, "respond_webhook_secret")
         self._clock = clock
         parts = urlsplit(url)
         #: User, password and query stay out of all that is said.
@@ -63,14 +59,7 @@ class Webhook:
     def do(self, act: Act) -> Result:
         identity = hashlib.sha256(act.key.encode()).hexdigest()[:32]
         body = payload(act)
-        stamp = int(self._clock())
-        headers = {
-            "Content-Type": "application/json",
-            "User-Agent": "whichrank",
-            "webhook-id": identity,
-            "webhook-timestamp": str(stamp),
-            "webhook-signature": sign(self._key, identity, stamp, body),
-        }
+        headers = signed_headers(self._key, identity, int(self._clock()), body)
         try:
             answer = self._pool.request("POST", self._url, body=body, headers=headers)
         except urllib3.exceptions.HTTPError as error:
@@ -98,18 +87,3 @@ def payload(act: Act) -> bytes:
         "document": act.document,
     }
     return json.dumps(told, separators=(",", ":"), allow_nan=False).encode()
-
-
-def sign(key: bytes, identity: str, stamp: int, body: bytes) -> str:
-    content = f"{identity}.{stamp}.".encode() + body
-    return "v1," + base64.b64encode(hmac.new(key, content, hashlib.sha256).digest()).decode()
-
-
-def key_of(secret: str) -> bytes:
-    """Raises ValueError."""
-    if not secret.startswith(_PREFIX):
-        return secret.encode()
-    try:
-        return base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
-    except ValueError:
-        raise ValueError(f"respond_webhook_secret: what follows {_PREFIX} is not base64") from None

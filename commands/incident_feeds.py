@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from ...telemetry.incident import Document, check_document, read_line
-from ...telemetry.otlp import decode_logs
-from ...telemetry.records import Incident
-from ...telemetry.topics import TOPIC_INCIDENTS
-from ...transport.kafka_client import Client, Consumer, KafkaTrouble
-from ...transport.kafka_topics import check_topics
-from ..run_directory import RunDirectory, Unusable
-from .ledger import told_at
+from ..telemetry.incident import Document, check_document, read_line
+from ..telemetry.otlp import decode_logs
+from ..telemetry.records import Incident
+from ..telemetry.topics import TOPIC_INCIDENTS
+from ..transport.kafka_client import Client, Consumer, KafkaTrouble
+from ..transport.kafka_topics import check_topics
+from .run_directory import RunDirectory, Unusable
+from .incident_times import told_at
 
 _MAX_LINE_BYTES = 16 << 20
 Revisions = list[tuple[Document, float]]

@@ -13,8 +13,8 @@ from ..telemetry.records import Incident
 from ..telemetry.topics import TOPIC_INCIDENTS
 from ..transport.kafka_client import Client, Consumer, KafkaTrouble
 from ..transport.kafka_topics import check_topics
-from .run_directory import RunDirectory, Unusable
 from .incident_times import told_at
+from .run_directory import RunDirectory, Unusable
 
 _MAX_LINE_BYTES = 16 << 20
 Revisions = list[tuple[Document, float]]

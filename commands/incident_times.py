@@ -1,4 +1,4 @@
-"""When a revision was news, and until when it waits. Pure functions of the document, shared by services that read it."""
+"""When a revision was news, and until when it waits: for services that read documents. Pure functions."""
 
 from __future__ import annotations
 

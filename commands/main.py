@@ -12,6 +12,7 @@ from .check import command as check_command
 from .diagnose import diagnose_app
 from .goodput import command as goodput_command
 from .incidents import incidents_app
+from .notify import register as register_notify
 from .plan import plan_app
 from .respond import respond_app
 from .settings import (
@@ -46,6 +47,7 @@ app = typer.Typer(
 
 check_command.register(app)
 goodput_command.register(app)
+register_notify(app)
 app.add_typer(diagnose_app())
 app.add_typer(incidents_app, name="incidents")
 app.add_typer(plan_app, name="plan")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import socket
@@ -21,15 +20,17 @@ from ..agents.withheld import NAMES as WITHHELD
 from ..agents.withheld import names_of as withheld_names_of
 from ..telemetry.identity import DEFAULT_CLUSTER
 from ..telemetry.vocabulary import Action, Kind, Scope
-from ..transport.kafka_settings import KafkaSettings
 from ..transport.kafka_topics import DEFAULT_PARTITIONS
+from .kafka_options import KafkaOptions, default_data, words_of
 from .launcher import split_address
+from .notify_options import NotifyOptions
 from .settings_sources import Settings, SettingsError, print_settings, read_settings
 
 __all__ = [
     "AgentOptions",
     "KafkaOptions",
     "Level",
+    "NotifyOptions",
     "ProcessOptions",
     "RespondOptions",
     "RunSettings",
@@ -70,56 +71,6 @@ class Evidence(str, Enum):
     kernel_log = "kernel-log"
 
 
-class KafkaOptions(Settings):
-    """How to reach Kafka: the same keys for every command that speaks to it."""
-
-    kafka: str = Field("", description="brokers, HOST:PORT,HOST:PORT; empty: no Kafka")
-    kafka_client: str = Field("kafka-python", description="kafka-python or confluent-kafka (the extra [confluent])")
-    kafka_tls: bool = Field(False, description="speak TLS")
-    kafka_tls_ca: Path | None = Field(None, description="certificates of authorities, PEM; default: the system's")
-    kafka_tls_certificate: Path | None = Field(None, description="our certificate, PEM, where brokers ask for one")
-    kafka_tls_key: Path | None = Field(None, description="its key, PEM")
-    kafka_tls_check_host: bool = Field(True, description="the brokers' certificates must name their hosts")
-    kafka_sasl: str = Field("", description="PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; empty: no password is asked for")
-    kafka_user: str = Field("", description="who we are for SASL")
-    kafka_password: SecretStr = Field(SecretStr(""), description="its password; better by variable or file")
-    kafka_password_file: Path | None = Field(None, description="file that holds the password")
-    kafka_api_version: str = Field("", description="as 2.3, for brokers that do not tell theirs")
-    kafka_topic_prefix: str = Field("", description="before the name of each topic, where a cluster is shared")
-    kafka_max_message: ByteSize = Field(ByteSize(1_000_000), description="what the brokers take as one message")
-
-    @model_validator(mode="after")
-    def _check_kafka(self) -> KafkaOptions:
-        if self.kafka:
-            self.kafka_settings()
-        return self
-
-    def kafka_settings(self, **more: Any) -> KafkaSettings:
-        """more: what no user sets. Raises ValueError with what is wrong and what to do."""
-        password = self.kafka_password.get_secret_value()
-        if self.kafka_password_file is not None:
-            try:
-                password = self.kafka_password_file.read_text().strip()
-            except OSError as error:
-                raise ValueError(f"kafka_password_file {error.filename}: {error.strerror}") from error
-        values: dict[str, Any] = {
-            "brokers": self.kafka,
-            "client": self.kafka_client,
-            "tls": self.kafka_tls,
-            "tls_ca": self.kafka_tls_ca,
-            "tls_certificate": self.kafka_tls_certificate,
-            "tls_key": self.kafka_tls_key,
-            "tls_check_host": self.kafka_tls_check_host,
-            "sasl": self.kafka_sasl,
-            "user": self.kafka_user,
-            "password": password,
-            "api_version": self.kafka_api_version,
-            "topic_prefix": self.kafka_topic_prefix,
-            "max_message_bytes": int(self.kafka_max_message),
-        }
-        return KafkaSettings(**{**values, **more})
-
-
 class NodeSettings(KafkaOptions):
     """What is collected of the node itself: the same keys for ``run`` and ``agent``."""
 
@@ -153,7 +104,7 @@ class NodeSettings(KafkaOptions):
     @field_validator("probe_folders", "job_logs")
     @classmethod
     def _check_folders(cls, value: str) -> str:
-        if relative := [word for word in _words(value) if not word.startswith("/")]:
+        if relative := [word for word in words_of(value) if not word.startswith("/")]:
             raise ValueError(f"{', '.join(relative)}: give the whole path, from / on")
         return value
 
@@ -163,16 +114,12 @@ class NodeSettings(KafkaOptions):
             collect=names_of(self.collect) - ({"job_logs"} if LOG_LINES in withheld else set()),
             withheld=withheld,
             kernel_log=self.kernel_log,
-            write_folders=tuple(_words(self.probe_folders)),
+            write_folders=tuple(words_of(self.probe_folders)),
             versions_file=versions_file,
             topology_file=self.topology,
             kubernetes_node_file=self.kubernetes_node,
-            job_logs=tuple(_words(self.job_logs)),
+            job_logs=tuple(words_of(self.job_logs)),
         )
-
-
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 class RunSettings(NodeSettings):
@@ -208,13 +155,6 @@ class RunSettings(NodeSettings):
         if value:
             split_address(value, 0)
         return value
-
-
-def default_data(service: str) -> Path:
-    """Where a service of this user keeps what outlives it."""
-    if os.getuid() == 0:
-        return Path("/var/lib/whichrank") / service
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "whichrank" / service
 
 
 class AgentOptions(NodeSettings):
@@ -354,7 +294,7 @@ class RespondOptions(KafkaOptions):
             "respond_actions": tuple(action.value for action in RESPOND_ACTIONS),
             "respond_scopes": tuple(scope.value for scope in Scope),
         }[str(info.field_name)]
-        if unknown := [word for word in _words(value) if word not in known]:
+        if unknown := [word for word in words_of(value) if word not in known]:
             raise ValueError(f"{', '.join(unknown)}: there are {', '.join(known)}")
         return value
 
@@ -410,15 +350,15 @@ class RespondOptions(KafkaOptions):
 
     @property
     def hooks(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(_words(self.respond_hooks)))
+        return tuple(dict.fromkeys(words_of(self.respond_hooks)))
 
     @property
     def actions(self) -> frozenset[str]:
-        return frozenset(_words(self.respond_actions))
+        return frozenset(words_of(self.respond_actions))
 
     @property
     def scopes(self) -> frozenset[str]:
-        return frozenset(_words(self.respond_scopes))
+        return frozenset(words_of(self.respond_scopes))
 
     def webhook_secret(self) -> str:
         """Raises ValueError for a file that cannot be read."""
@@ -443,7 +383,14 @@ class TopicsOptions(KafkaOptions):
 
 
 #: One file may hold the keys of all commands.
-ALL_SETTINGS: tuple[type[Settings], ...] = (RunSettings, AgentOptions, ProcessOptions, RespondOptions, TopicsOptions)
+ALL_SETTINGS: tuple[type[Settings], ...] = (
+    RunSettings,
+    AgentOptions,
+    ProcessOptions,
+    RespondOptions,
+    NotifyOptions,
+    TopicsOptions,
+)
 
 S = TypeVar("S", bound=Settings)
 

@@ -93,8 +93,11 @@ def read_settings(
     except ValidationError as error:
         lines = []
         for problem in error.errors():
+            path_in = ".".join(map(str, problem["loc"]))
             key = str(problem["loc"][0]) if problem["loc"] else ""
-            place = f"{origins.get(key, '?')}: {key} = {problem['input']!r}: " if key else ""
+            # Of a table only the place is told: its other values are nobody's business in a log.
+            shown = f" = {problem['input']!r}" if path_in == key and not isinstance(problem["input"], dict) else ""
+            place = f"{origins.get(key, '?')}: {path_in}{shown}: " if key else ""
             lines.append(f"{place}{problem['msg'].removeprefix('Value error, ')}")
         raise SettingsError("\n".join(lines)) from None
 
@@ -103,9 +106,19 @@ def print_settings(settings: Settings, origins: Mapping[str, str]) -> str:
     """The settings as a TOML file that gives the same again, with the origin of each value."""
     lines = []
     for key, value in settings.model_dump(mode="json").items():
-        line = f"# {key} is not set" if value is None else f"{key} = {json.dumps(value)}"
+        line = f"# {key} is not set" if value is None else f"{key} = {_toml_value(value)}"
         lines.append(f"{line:<40}  # {origins[key]}; {type(settings).model_fields[key].description}")
     return "\n".join(lines)
+
+
+def _toml_value(value: Any) -> str:
+    """On one line. What is null inside of a table is left out: TOML has no null."""
+    if isinstance(value, dict):
+        fields = (f"{json.dumps(name)} = {_toml_value(each)}" for name, each in value.items() if each is not None)
+        return "{" + ", ".join(fields) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml_value, value)) + "]"
+    return json.dumps(value)
 
 
 def _split_pairs(pairs: Sequence[str], known: Collection[str]) -> dict[str, str]:
@@ -139,6 +152,6 @@ def _unknown(place: str, key: str, known: Collection[str]) -> str:
 
 def _line_of(text: str, key: str) -> int:
     for number, line in enumerate(text.splitlines(), start=1):
-        if re.match(rf"""\s*\[?["']?{re.escape(key)}\b""", line):
+        if re.match(rf"""\s*\[{{0,2}}["']?{re.escape(key)}\b""", line):
             return number
     return 0

@@ -1,6 +1,7 @@
 """A signed request to somebody's own automation, after the Standard Webhooks scheme.
 
-The id is the same in every try and after a restart, so that the receiver can tell a repetition. Tries and pauses are urllib3's; redirects are not followed.
+The id is the same in every try and after a restart, so that the receiver can tell a repetition. Tries and pauses are
+urllib3's; redirects are not followed.
 """
 
 from __future__ import annotations

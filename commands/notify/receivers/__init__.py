@@ -1,0 +1,48 @@
+"""What receivers have in common. Each is a module: it writes a notice in one API's form, and reads its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Protocol
+
+from ..notices import Notice, Standing
+
+
+class Outcome(Enum):
+    TOLD = "told"
+    #: Another try may go better.
+    AGAIN = "again"
+    #: Not as it is, however often.
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telling:
+    """What is known of this notice's key at the receiver. is_unsure: an earlier try may have arrived."""
+
+    reference: Mapping[str, Any] = field(default_factory=dict)
+    is_unsure: bool = False
+    told: Standing | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """detail: one line without secrets. reference: what the receiver needs to know next time.
+
+    again_s: it must be said again by then, even if nothing changes. is_unsure: it may have arrived all the same.
+    """
+
+    outcome: Outcome
+    detail: str = ""
+    reference: Mapping[str, Any] = field(default_factory=dict)
+    retry_after_s: float | None = None
+    again_s: float | None = None
+    is_unsure: bool = False
+
+
+class Receiver(Protocol):
+    """Blocking, bounded in time, called by one thread; raises nothing that its world may answer with."""
+
+    def send(self, notice: Notice, telling: Telling) -> Answer: ...

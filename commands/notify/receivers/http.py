@@ -1,0 +1,112 @@
+"""One request to a receiver by urllib3, and what its answer means for another try. Bodies and secrets are not told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import urllib3
+from urllib3.util import Retry
+
+from . import Answer, Outcome
+
+#: A connection that is refused is tried again at once, twice; it cannot have arrived.
+_CONNECT_TRIES, _PAUSE_S = 2, 0.2
+_TRY_AGAIN = frozenset({408, 425, 429})
+#: A token or an address that a person has to mend: tried again, seldom.
+_MENDED_BY_PEOPLE = frozenset({401, 403, 404})
+_MENDED_PAUSE_S = 60.0
+_MAX_ANSWER_BYTES = 1 << 20
+_MAX_SHOWN_CHARS = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """body: JSON of a successful answer, else empty. trouble None: it succeeded."""
+
+    body: Mapping[str, Any]
+    trouble: Answer | None = None
+
+
+class Http:
+    def __init__(self, url: str, *, timeout_s: float, ca: Path | None = None) -> None:
+        parts = urlsplit(url)
+        self._url = url
+        #: The query may hold what others must not see.
+        self.shown = f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}{parts.path}"
+        self._pool = urllib3.PoolManager(
+            timeout=urllib3.Timeout(total=timeout_s),
+            ca_certs=None if ca is None else str(ca),
+            retries=Retry(
+                total=_CONNECT_TRIES,
+                connect=_CONNECT_TRIES,
+                read=0,
+                other=0,
+                redirect=0,
+                status=0,
+                backoff_factor=_PAUSE_S,
+                raise_on_redirect=False,
+                respect_retry_after_header=False,  # it may ask for hours, and others wait behind it
+            ),
+        )
+
+    def post(self, body: bytes, headers: Mapping[str, str], path: str = "") -> Reply:
+        return self._ask("POST", path, headers, body=body)
+
+    def get(self, path: str, fields: Mapping[str, str], headers: Mapping[str, str]) -> Reply:
+        return self._ask("GET", path, headers, fields=dict(fields))
+
+    def _ask(self, method: str, path: str, headers: Mapping[str, str], **more: Any) -> Reply:
+        try:
+            answer = self._pool.request(
+                method, self._url + path, headers={"User-Agent": "whichrank", **headers}, preload_content=False, **more
+            )
+            content = answer.read(_MAX_ANSWER_BYTES)
+            answer.drain_conn()
+            answer.release_conn()
+        except urllib3.exceptions.HTTPError as error:
+            reason = getattr(error, "reason", None) or error
+            # Whether a request that was not answered has arrived, nobody can say.
+            is_unsure = not isinstance(
+                reason, urllib3.exceptions.NewConnectionError | urllib3.exceptions.ConnectTimeoutError
+            )
+            detail = f"{self.shown}{path}: {type(reason).__name__}"
+            return Reply(body={}, trouble=Answer(outcome=Outcome.AGAIN, detail=detail, is_unsure=is_unsure))
+        if 200 <= answer.status < 300:
+            return Reply(body=_json(content))
+        detail = f"{self.shown}{path} answered {answer.status}"
+        if answer.status in _TRY_AGAIN or answer.status >= 500:
+            waits_s = _retry_after_s(answer.headers.get("Retry-After"))
+            is_unsure = answer.status >= 500
+            trouble = Answer(outcome=Outcome.AGAIN, detail=detail, retry_after_s=waits_s, is_unsure=is_unsure)
+        elif answer.status in _MENDED_BY_PEOPLE or answer.status < 400:
+            trouble = Answer(outcome=Outcome.AGAIN, detail=detail, retry_after_s=_MENDED_PAUSE_S)
+        else:
+            trouble = Answer(outcome=Outcome.REFUSED, detail=detail)
+        return Reply(body={}, trouble=trouble)
+
+
+def json_body(value: Mapping[str, Any] | list[Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _json(content: bytes) -> Mapping[str, Any]:
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _retry_after_s(value: str | None) -> float | None:
+    """Seconds or a date, as HTTP has them; None for neither."""
+    if not value:
+        return None
+    try:
+        return float(Retry().parse_retry_after(value))
+    except (urllib3.exceptions.InvalidHeader, ValueError, OverflowError):
+        return None

@@ -1,0 +1,62 @@
+"""PagerDuty, Events API v2. The dedup key is the incident's id: a repeated trigger is the same alert there."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+from ..notices import Notice, Standing
+from ..routes import Urgency
+from . import Answer, Outcome, Telling
+from .http import Http, json_body
+
+#: Limits of the API.
+MAX_SUMMARY_CHARS, MAX_KEY_CHARS, MAX_EVENT_BYTES = 1024, 255, 512 << 10
+_ACTIONS = {Standing.OPEN: "trigger", Standing.ACKNOWLEDGED: "acknowledge", Standing.CLOSED: "resolve"}
+_SEVERITIES = {Urgency.PAGE: "critical", Urgency.TICKET: "warning"}
+
+
+class PagerDuty:
+    def __init__(self, http: Http, routing_key: str) -> None:
+        self._http = http
+        self._routing_key = routing_key
+
+    def send(self, notice: Notice, telling: Telling) -> Answer:
+        actions = [_ACTIONS[notice.standing]]
+        if notice.standing is Standing.ACKNOWLEDGED and telling.told is not Standing.ACKNOWLEDGED and notice.is_new:
+            actions.insert(0, "trigger")  # what was never triggered cannot be acknowledged
+        for action in actions:
+            reply = self._http.post(event(notice, action, self._routing_key), {"Content-Type": "application/json"})
+            if reply.trouble is not None:
+                return reply.trouble
+        return Answer(outcome=Outcome.TOLD)
+
+
+def event(notice: Notice, action: str, routing_key: str) -> bytes:
+    mark = f"[{notice.mark}] " if notice.mark else ""
+    told: dict[str, Any] = {
+        "routing_key": routing_key,
+        "event_action": action,
+        "dedup_key": notice.key[:MAX_KEY_CHARS],
+        "client": "whichrank",
+    }
+    links = [{"href": notice.link, "text": "the incident"}] if notice.link else []
+    details = {**dict(notice.rows), "incident": notice.incident, "kind": notice.kind}
+    if action == "trigger" or notice.merged_into:
+        told["payload"] = {
+            "summary": (mark + notice.title)[:MAX_SUMMARY_CHARS],
+            "source": notice.cluster or "whichrank",
+            "severity": "info" if notice.mark else _SEVERITIES[notice.urgency],
+            "component": notice.suspect[:MAX_SUMMARY_CHARS],
+            "group": notice.job,
+            "class": notice.kind,
+            "custom_details": details,
+        }
+        if notice.since:
+            told["payload"]["timestamp"] = datetime.fromtimestamp(notice.since, tz=timezone.utc).isoformat()
+        told["links"] = links
+    body = json_body(told)
+    if len(body) > MAX_EVENT_BYTES:  # only by rows: all else is bounded
+        told["payload"]["custom_details"] = {"incident": notice.incident, "kind": notice.kind}
+        body = json_body(told)
+    return body

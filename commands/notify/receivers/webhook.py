@@ -1,0 +1,59 @@
+"""A signed webhook: the whole incident as JSON, to somebody's own automation."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+
+from ....telemetry.redaction import redact_data
+from ...webhook_signature import key_of, signed_headers
+from ..notices import Notice
+from . import Answer, Outcome, Telling
+from .http import Http, json_body
+
+
+class Webhook:
+    def __init__(self, http: Http, secret: str, *, clock: Callable[[], float]) -> None:
+        """Raises ValueError for a secret that says it is base64 and is not."""
+        self._http = http
+        self._key = key_of(secret, "the webhook's secret")
+        self._clock = clock
+
+    def send(self, notice: Notice, telling: Telling) -> Answer:
+        openings = int(telling.reference.get("openings", 0)) + notice.is_new
+        reference = {"openings": openings}
+        if notice.is_new:
+            # The same id however often it is tried and whatever is known by then: the receiver can tell a repetition.
+            trouble = self._post(notice, f"{notice.key}/opened/{openings}")
+            if trouble is not None or not telling.is_unsure:
+                return trouble or Answer(outcome=Outcome.TOLD, reference=reference)
+            notice = replace(notice, is_new=False)  # it may have taken an earlier try, which said something else
+        trouble = self._post(notice, f"{notice.key}/{notice.incident}/{notice.revision}/{notice.topic}")
+        return trouble or Answer(outcome=Outcome.TOLD, reference=reference)
+
+    def _post(self, notice: Notice, identity: str) -> Answer | None:
+        """None: it was taken."""
+        body = payload(notice)
+        named = hashlib.sha256(identity.encode()).hexdigest()[:32]
+        return self._http.post(body, signed_headers(self._key, named, int(self._clock()), body)).trouble
+
+
+def payload(notice: Notice) -> bytes:
+    return json_body(
+        {
+            "schema": 1,
+            "type": "whichrank.incident",
+            "key": notice.key,
+            "incident": notice.incident,
+            "revision": notice.revision,
+            "standing": notice.standing.value,
+            "urgency": notice.urgency.value,
+            "is_new": notice.is_new,
+            "mark": notice.mark or None,
+            "title": notice.title,
+            "merged_into": notice.merged_into or None,
+            "link": notice.link or None,
+            "document": redact_data(dict(notice.document)) or None,
+        }
+    )

@@ -1,0 +1,284 @@
+"""``whichrank notify``: reads incidents and tells people, each receiver by a thread of its own.
+
+The main thread reads and decides; it ends with SIGTERM after the tries at hand. What is told, and to whom, is in the
+modules beside this one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ...transport.kafka import make_client
+from ...transport.kafka_client import KafkaTrouble
+from ..ending import Ending
+from ..incident_feeds import Feed, FolderFeed, KafkaFeed
+from ..launcher import split_address
+from ..notify_options import NotifyOptions, ReceiverOptions
+from ..run import SayHandler, say
+from ..run_directory import Unusable
+from .desk import Desk
+from .health import NotifyHealth, NotifyServer, ReceiverHealth
+from .ledger import Ledger
+from .notices import Standing, test_notice
+from .receivers import Outcome, Receiver, Telling
+from .receivers.alertmanager import Alertmanager
+from .receivers.http import Http
+from .receivers.pagerduty import PagerDuty
+from .receivers.slack import Slack
+from .receivers.webhook import Webhook
+from .routes import DEFAULT_ROUTES, Routing
+from .sender import Manner, Sender
+
+EXIT_FAILED, EXIT_USAGE = 1, 2
+DEFAULT_PORT = 8463
+#: One look at what has come.
+LOOK_S = 0.2
+LONGEST_PAUSE_S = 5.0
+#: --once reads and tells for so long.
+ONCE_S = 120.0
+#: A try at the end is waited for.
+_LAST_TRY_S = 10.0
+FORGET_S = 3600.0
+
+
+def notify(options: NotifyOptions, *, once: bool) -> int:
+    """The exit status: 0; 1 not everything could be told (--once), or its state was lost; 2 it cannot start."""
+    _listen()
+    ending = Ending()
+    with contextlib.ExitStack() as parts:
+        try:
+            service = _Service(options, parts)
+        except (Unusable, ValueError, KafkaTrouble) as error:
+            say(str(error))
+            return EXIT_USAGE
+        except BlockingIOError:
+            say(f"{options.notify_state}: another whichrank notify uses it")
+            return EXIT_USAGE
+        except OSError as error:
+            say(f"{error.filename or options.notify_state}: {error.strerror or error}")
+            return EXIT_USAGE
+        except sqlite3.Error as error:
+            say(f"{options.notify_state}: {error}")
+            return EXIT_USAGE
+        if options.notify_health and not once:
+            try:
+                server = NotifyServer(*split_address(options.notify_health, DEFAULT_PORT), service.health)
+            except OSError as error:
+                say(f"health at {options.notify_health}: {error.strerror or error}; choose another: notify_health")
+                return EXIT_USAGE
+            parts.callback(server.close)
+        return service.run_once(ending) if once else service.run(ending)
+
+
+def send_test(options: NotifyOptions, name: str) -> int:
+    """One receiver is told a word that is marked, and then that it is over. 0; 1 it was not taken; 2 no such one."""
+    _listen()
+    given = options.notify_receivers.get(name)
+    if given is None:
+        say(f"{name}: no receiver; there are {', '.join(options.notify_receivers) or 'none'} (notify_receivers)")
+        return EXIT_USAGE
+    try:
+        receiver = make_receiver(name, given)
+    except ValueError as error:
+        say(str(error))
+        return EXIT_USAGE
+    now = time.time()
+    reference: dict[str, Any] = {}
+    for standing, told in ((Standing.OPEN, None), (Standing.CLOSED, Standing.OPEN)):
+        notice = test_notice(name, now, options.notify_cluster, standing)
+        answer = receiver.send(notice, Telling(reference=reference, told=told))
+        if answer.outcome is not Outcome.TOLD:
+            say(f"{name}: {answer.detail}")
+            return EXIT_FAILED
+        reference = dict(answer.reference)
+    say(f"{name} has taken a test, {notice.key}, and that it is over")
+    return 0
+
+
+class _Service:
+    def __init__(self, options: NotifyOptions, parts: contextlib.ExitStack) -> None:
+        """Raises OSError, sqlite3.Error, Unusable, ValueError, KafkaTrouble."""
+        receivers = {name: make_receiver(name, given) for name, given in options.notify_receivers.items()}
+        if not receivers:
+            raise ValueError("a receiver is needed: [notify_receivers.NAME] in the settings file (docs/notify.md)")
+        self._ledger = Ledger(options.notify_state)
+        parts.callback(self._ledger.close)
+        self._feed = _source(options, self._ledger)
+        parts.callback(self._feed.close)
+        self._desk = Desk(self._ledger, routing_of(options), max_age_s=options.notify_max_age_s)
+        self._senders = [
+            Sender(
+                Manner(
+                    name=name,
+                    new_per_hour=options.notify_receivers[name].new_per_hour,
+                    mark="shadow" if options.notify_receivers[name].shadow else "",
+                    link=options.notify_link,
+                    cluster=options.notify_cluster,
+                ),
+                receiver,
+                self._ledger,
+            )
+            for name, receiver in receivers.items()
+        ]
+        self._is_sending = False
+        self._taken: Mapping[str, Any] = {}
+        self._trouble: str | None = None
+        self._said = ""
+        self._forgotten_s = 0.0
+        self._health = self._look()
+        trial = " (a trial: shadow receivers only)" if options.notify_shadow else ""
+        say(f"reads {self._feed.where}, tells {', '.join(receivers)}{trial}")
+
+    def run(self, ending: Ending) -> int:
+        pause_s = LOOK_S
+        while not ending.asked:
+            read = self._read()
+            pause_s = LOOK_S if read else min(LONGEST_PAUSE_S, pause_s * 2.0)
+            self._turn()
+            if self._is_broken():
+                return EXIT_FAILED
+            ending.wait(pause_s if not read or isinstance(self._feed, FolderFeed) else 0.0)
+        self._end()
+        say("ends")
+        return 0
+
+    def run_once(self, ending: Ending) -> int:
+        """To the end of what is there now, until it is told."""
+        until = time.monotonic() + ONCE_S
+        while not ending.asked and time.monotonic() < until:
+            if not self._read():
+                say(f"{self._feed.where} was not read to its end; nothing is told")
+                return EXIT_USAGE
+            self._turn()
+            if self._is_broken():
+                return EXIT_FAILED
+            if self._feed.is_caught_up and not any(self._ledger.waiting_at(each.name) for each in self._senders):
+                break
+            ending.wait(LOOK_S)
+        self._end()
+        left = {each.name: self._ledger.waiting_at(each.name) for each in self._senders}
+        refused = sum(each.figures.counts["refused"] for each in self._senders)
+        for name, count in left.items():
+            if count:
+                say(f"{name}: {count} could not be told")
+        for why, count in self._desk.passed_over.items():
+            say(f"{count} told to nobody: {why}")
+        return EXIT_FAILED if refused or any(left.values()) else 0
+
+    def health(self) -> NotifyHealth:
+        """From the thread of the server: what the last turn left."""
+        return self._health
+
+    def _read(self) -> bool:
+        """False: what is read does not answer; said once."""
+        try:
+            revisions = self._feed.read(LOOK_S)
+        except (KafkaTrouble, Unusable) as error:
+            self._trouble = str(error).splitlines()[0]
+            if self._trouble != self._said:
+                self._said = self._trouble
+                say(f"{self._trouble}; trying again")
+            return False
+        self._trouble, self._said = None, ""
+        if revisions or self._feed.position != self._taken:
+            self._taken = self._feed.position
+            self._ledger.take(revisions, self._taken, time.time())
+        return True
+
+    def _turn(self) -> None:
+        # What an old life has not read yet may say that an incident is over: nothing is told before all is read.
+        if self._feed.is_caught_up:
+            now = time.time()
+            news = self._desk.turn(now, is_first=not self._is_sending and self._ledger.is_fresh())
+            if not self._is_sending:
+                self._is_sending = True
+                self._ledger.begin_telling(now)
+                for sender in self._senders:
+                    sender.start()
+            elif news:
+                for sender in self._senders:
+                    sender.wake()
+        if time.monotonic() - self._forgotten_s > FORGET_S:
+            self._ledger.forget(time.time())
+            self._forgotten_s = time.monotonic()
+        self._health = self._look()
+
+    def _is_broken(self) -> bool:
+        broken = next((sender for sender in self._senders if sender.broken is not None), None)
+        if broken is not None:
+            say(f"{broken.name}: {type(broken.broken).__name__}: {broken.broken}; ends, to be started again")
+            self._end()
+        return broken is not None
+
+    def _end(self) -> None:
+        until = time.monotonic() + _LAST_TRY_S
+        for sender in self._senders:
+            sender.end(max(0.0, until - time.monotonic()))
+
+    def _look(self) -> NotifyHealth:
+        now = time.monotonic()
+        return NotifyHealth(
+            turned_s=now,
+            caught_up=self._feed.is_caught_up,
+            trouble=self._trouble,
+            unreadable=self._feed.unreadable,
+            passed_over=dict(self._desk.passed_over),
+            receivers={
+                sender.name: ReceiverHealth(
+                    counts=dict(sender.figures.counts),
+                    waiting=self._ledger.waiting_at(sender.name),
+                    trouble=sender.figures.trouble,
+                    failing_s=now - sender.figures.trouble_since_s,
+                    last_delay_s=sender.figures.last_delay_s,
+                )
+                for sender in self._senders
+            },
+        )
+
+
+def routing_of(options: NotifyOptions) -> Routing:
+    receivers = options.notify_receivers
+    return Routing(
+        severities={name: each.told_severities for name, each in receivers.items() if not each.shadow},
+        shadows=tuple(name for name, each in receivers.items() if each.shadow),
+        routes=options.notify_routes or DEFAULT_ROUTES,
+        owners=options.notify_owners,
+        operations=options.operations,
+        is_trial=options.notify_shadow,
+    )
+
+
+def make_receiver(name: str, given: ReceiverOptions, clock: Callable[[], float] = time.time) -> Receiver:
+    """Raises ValueError for a secret that is not there or is none."""
+    http = Http(given.address, timeout_s=given.timeout_s, ca=given.ca)
+    try:
+        secret = given.secret()
+        if given.kind == "pagerduty":
+            return PagerDuty(http, secret)
+        if given.kind == "slack":
+            return Slack(http, secret, given.channel)
+        if given.kind == "webhook":
+            return Webhook(http, secret, clock=clock)
+        return Alertmanager(http, secret, lasts_s=given.lasts_s, clock=clock)
+    except ValueError as error:
+        raise ValueError(f"notify_receivers.{name}: {error}") from None
+
+
+def _source(options: NotifyOptions, ledger: Ledger) -> Feed:
+    """Raises Unusable, KafkaTrouble."""
+    if options.notify_from is not None:
+        return FolderFeed(options.notify_from, ledger.position())
+    client = make_client(options.kafka_settings(client_id="whichrank-notify"))
+    return KafkaFeed(client, ledger.position(), options.kafka)
+
+
+def _listen() -> None:
+    """What parts of whichrank log is for people, each line once."""
+    logger = logging.getLogger("whichrank")
+    logger.addHandler(SayHandler())
+    logger.propagate = False

@@ -54,7 +54,7 @@ class Road(Bench):
             "WHICHRANK_RESPOND_SETTLE_S": "1",
         }
         self.rings = folder / "rings"
-        (self.rings / JOB).mkdir(parents=True, mode=0o700)
+        self.rings.mkdir(mode=0o700)
 
     def start(self, name: str, *words: str | Path, **environment: str) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.log").open("ab") as log:
@@ -67,18 +67,26 @@ class Road(Bench):
     def respond(self, *words: str, hooks: str = "webhook,slurm") -> subprocess.Popen[bytes]:
         return self.start("respond", WHICHRANK, "respond", "--act", "--hooks", hooks, "--health", "", *words)
 
-    def job(self) -> None:
+    def job(self, job: str = JOB) -> None:
+        """Rank 1 dies once ``now-JOB`` is there, and says when in ``killed-at-JOB``."""
         (self.folder / "train.py").write_text(SCRIPT)
+        (self.rings / job).mkdir(parents=True, mode=0o700, exist_ok=True)
         torchrun = Path(sys.executable).with_name("torchrun")
         self.start(
-            "job",
+            f"job-{job}",
             *(torchrun, "--standalone", "--nproc-per-node=2", self.folder / "train.py"),
-            *(self.folder / "now", self.folder / "killed-at"),
+            *(self.folder / f"now-{job}", self.folder / f"killed-at-{job}"),
             WHICHRANK_AUTO="1",
             PYTHONPATH=str(BOOTSTRAP),
-            WHICHRANK_DIR=str(self.rings / JOB),
-            WHICHRANK_JOB_ID=JOB,
+            WHICHRANK_DIR=str(self.rings / job),
+            WHICHRANK_JOB_ID=job,
         )
+
+    def kill_rank(self, job: str = JOB) -> None:
+        (self.folder / f"now-{job}").touch()
+
+    def killed_at(self, job: str = JOB) -> float:
+        return float((self.folder / f"killed-at-{job}").read_text())
 
     def events(self) -> list[str]:
         """Names of response events that people's collectors get."""
@@ -123,11 +131,11 @@ def test_a_killed_rank_starts_its_job_again_once(road: Road, receiver: Receiver)
     eventually(lambda: "acts, by" in road.said("respond"), what=road.said("respond"), timeout_s=WAIT_S)
     road.job()
     eventually(lambda: "jobs here:" in road.said("agent"), what="the agent finds the job", timeout_s=WAIT_S)
-    (road.folder / "now").touch()
+    road.kill_rank()
     eventually(lambda: bool(receiver.good), what=f"the webhook: {road.said()}", timeout_s=WAIT_S)
 
     (_, body, received) = receiver.good[0]
-    killed = float((road.folder / "killed-at").read_text())
+    killed = road.killed_at()
     document = body["document"]
     times = document["times"]
     print(

@@ -110,6 +110,7 @@ def test_a_receiver_that_is_away_is_told_when_it_is_back(room_of: Callable[..., 
     room.tell(page())
     assert other.pages == [ONE], "nobody else waits for it"
     back = type(api)(api.port)
+    back.clock = api.clock
     for _ in range(10):
         room.tell(after_s=60.0)
     assert back.pages == [ONE]
@@ -226,7 +227,7 @@ def test_a_label_of_a_person_acknowledges(room_of: Callable[..., Room]) -> None:
     "fields",
     [{"severity": "info"}, {"severity": "info", "bucket": "telemetry"}, {"bucket": "planned", "severity": "info"}],
 )
-def test_info_is_told_to_nobody(room: Room, api: Api, fields: dict[str, str]) -> None:
+def test_info_is_told_to_nobody(room: Room, api: Api, fields: dict[str, Any]) -> None:
     room.tell(page(**fields))
     assert api.requests == []
 

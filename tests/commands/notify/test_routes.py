@@ -12,7 +12,7 @@ from whichrank.commands.notify_options import RouteOptions
 
 BOTH = frozenset({"page", "ticket"})
 RECEIVERS = {"oncall": frozenset({"page"}), "ops": BOTH, "alice": BOTH, "nlp": BOTH}
-PROGRAM = {"scope": "application", "job": {"id": "7", "name": "gpt", "owner": "alice"}}
+PROGRAM: dict[str, Any] = {"scope": "application", "job": {"id": "7", "name": "gpt", "owner": "alice"}}
 CAUSE = {"condition": "x", "entity": "node-1", "device_kind": "gpu", "device": "G", "since": 1.7e9}
 
 

@@ -38,6 +38,8 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         },
         {"numpy"},
     ),
+    # Dashboards and rules are made of names alone.
+    "grafana": ({"telemetry"}, {"yaml"}),
     "commands": (
         {"telemetry", "instrumentation", "diagnosis", "agents", "transport", "processors", "simulator"},
         {

@@ -168,6 +168,7 @@ def _for_prometheus(rule: Rule) -> dict[str, Any]:
     made["annotations"] = {"summary": rule.summary, "description": rule.description, "runbook": _runbook(rule)}
     if rule.of_incident:
         made["annotations"] |= {
+            "runbook": f"docs/runbooks/{_looked_up(KIND_LABEL)}.md",
             "kind": _looked_up(KIND_LABEL),
             "job": _looked_up(JOB_LABEL),
             "suspect_rank": _looked_up(SUSPECT_RANK_LABEL),

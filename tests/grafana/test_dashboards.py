@@ -36,6 +36,27 @@ def test_the_files_are_what_the_code_makes() -> None:
     assert generate.main(["--check"]) == 0
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_nothing_in_them_is_unknown_to_grafana_s_own_types(board: dict[str, Any]) -> None:
+    """What its SDK reads and writes again is all that there was: a key that is spelled wrongly would be lost."""
+    from grafana_foundation_sdk.cog.encoder import JSONEncoder
+    from grafana_foundation_sdk.models.dashboard import Dashboard
+
+    def lost(before: Any, after: Any, place: str) -> Iterator[str]:
+        if isinstance(before, dict):
+            for name, value in before.items():
+                if not isinstance(after, dict) or name not in after:
+                    yield f"{place}.{name}"
+                else:
+                    yield from lost(value, after[name], f"{place}.{name}")
+        elif isinstance(before, list):
+            for number, (one, other) in enumerate(zip(before, after, strict=True)):
+                yield from lost(one, other, f"{place}[{number}]")
+
+    again = json.loads(JSONEncoder(sort_keys=True).encode(Dashboard.from_json(board)))
+    assert list(lost(board, again, board["uid"])) == []
+
+
 def test_there_are_the_seven() -> None:
     names = ("overview", "job", "incident", "node", "fleet", "goodput", "pipeline")
     assert [uid.removeprefix("whichrank-") for uid in UIDS] == list(names)

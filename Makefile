@@ -12,7 +12,7 @@ VENV := .venv
 OLDEST := .venv-oldest
 FRAMEWORKS := .venv-frameworks
 BIN := $(VENV)/bin
-PACKAGES := telemetry instrumentation diagnosis agents transport processors simulator commands
+PACKAGES := telemetry instrumentation diagnosis agents transport processors simulator grafana commands
 # What the training process runs, and what reads it: this is what depends on the version of torch.
 OLDEST_TESTS := $(addprefix tests/instrumentation/,test_ring_writer.py test_run_delay.py test_collectives_coverage.py test_collectives_failures.py test_jobs.py test_loss.py test_optimizer_edges.py test_phases.py test_steps.py)
 # Everything that ends up in the optional C module, and what names the entry points.
@@ -128,6 +128,10 @@ lint: setup ## ruff and mypy --strict over source and tests
 	@$(BIN)/ruff format --check .
 	@MYPYPATH=$(VENV)/typing $(BIN)/mypy --explicit-package-bases \
 	  $(addprefix $(VENV)/typing/whichrank/,$(PACKAGES)) $(wildcard tests benchmarks)
+
+.PHONY: dashboards
+dashboards: setup ## grafana/dashboards and the rules of Prometheus and Grafana anew, from grafana/
+	@$(BIN)/python -m whichrank.grafana.generate
 
 .PHONY: format
 format: setup ## let ruff put format and imports right

@@ -11,6 +11,7 @@ import typer
 from .check import command as check_command
 from .diagnose import diagnose_app
 from .goodput import command as goodput_command
+from .grafana import app as grafana_app
 from .incidents import incidents_app
 from .notify import register as register_notify
 from .plan import plan_app
@@ -52,6 +53,7 @@ app.add_typer(diagnose_app())
 app.add_typer(incidents_app, name="incidents")
 app.add_typer(plan_app, name="plan")
 app.add_typer(respond_app, name="respond")
+app.add_typer(grafana_app, name="grafana")
 
 
 @app.callback()

@@ -38,8 +38,10 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         },
         {"numpy"},
     ),
+    # Dashboards and rules are made of names alone.
+    "grafana": ({"telemetry"}, {"grafana_client", "yaml"}),
     "commands": (
-        {"telemetry", "instrumentation", "diagnosis", "agents", "transport", "processors", "simulator"},
+        {"telemetry", "instrumentation", "diagnosis", "agents", "transport", "processors", "simulator", "grafana"},
         {
             "numpy",
             "psutil",

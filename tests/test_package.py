@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("telemetry", "instrumentation", "diagnosis", "agents", "transport", "processors", "simulator", "commands")
+FOLDERS = (
+    *("telemetry", "instrumentation", "diagnosis", "agents", "transport", "processors", "simulator", "grafana"),
+    "commands",
+)
 #: Code alone would not do: the type marker, the incident's schema.
 ALSO = ("py.typed", "telemetry/incident.schema.json")
 #: What people mount and start; no code.

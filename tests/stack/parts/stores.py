@@ -19,9 +19,10 @@ class Prometheus:
         (port,) = free_ports(1)
         self.address = f"127.0.0.1:{port}"
         definition = service("prometheus")
-        (config,) = definition.binds
+        (config,) = (path for path in definition.binds if path.endswith("prometheus.yml"))
         words = {"localhost:9090": self.address, **(scraped or {})}
-        self.placed: list[Placed] = place(folder / "config", {Path(config).name: definition.binds[config]}, words)
+        sources = {Path(path).name: source for path, source in definition.binds.items()}
+        self.placed: list[Placed] = place(folder / "config", sources, words)
         arguments = {
             config: str(folder / "config" / Path(config).name),
             "path=/prometheus": f"path={folder / 'data'}",

@@ -1,0 +1,83 @@
+"""What ``whichrank grafana`` does: the difference is shown, then made; files are copied from the package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import typer
+
+from ..run_directory import Unusable
+
+_PACKAGE = Path(__file__).parents[2]
+#: From the package -> in the exported folder.
+_EXPORTED = {
+    "grafana/dashboards": "dashboards",
+    "deploy/grafana/provisioning": "provisioning",
+    "deploy/prometheus/rules.yml": "prometheus/rules.yml",
+}
+
+
+def synchronise(
+    url: str, *, token: str, organization: int | None, use: Iterable[str], make: Iterable[str], dry_run: bool
+) -> None:
+    """Raises Unusable."""
+    try:
+        from ...grafana.desired import SOURCES, desired
+        from ...grafana.site import GrafanaTrouble, Site
+        from ...grafana.sync import changes, missing_sources
+    except ModuleNotFoundError as error:
+        raise Unusable(f"{error.name} is not installed: pip install 'whichrank[grafana]'") from error
+    wanted = desired(_pairs("--use", use, SOURCES), _pairs("--make", make, SOURCES))
+    try:
+        site = Site(url, token, organization=organization)
+        missing = missing_sources(site, wanted)
+        count = 0
+        for change in changes(site, wanted):
+            count += 1
+            typer.echo(f"{'+' if change.is_new else '~'} {change.what}")
+            if dry_run and not change.is_new:
+                typer.echo(change.difference)
+            if not dry_run:
+                change.make()
+    except GrafanaTrouble as trouble:
+        raise Unusable(str(trouble)) from trouble
+    for uid in missing:
+        typer.echo(
+            f"whichrank: {url} has no data source {uid}: panels that ask it stay empty; name yours with --use",
+            err=True,
+        )
+    verb = "would be" if dry_run else "were"
+    typer.echo(f"{count} {verb} changed" if count else "all is as it should be")
+
+
+def export(folder: Path, *, force: bool) -> None:
+    """Raises Unusable."""
+    files: dict[Path, bytes] = {}
+    for source, target in _EXPORTED.items():
+        path = _PACKAGE / source
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            if file.is_file():
+                files[folder / target / file.relative_to(path) if path.is_dir() else folder / target] = (
+                    file.read_bytes()
+                )
+    there = [path for path, content in files.items() if path.exists() and path.read_bytes() != content]
+    if there and not force:
+        raise Unusable(f"{there[0]}: is there already, and other than ours: give an empty folder, or --force")
+    try:
+        for path, content in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+    except OSError as error:
+        raise Unusable(f"{error.filename}: {error.strerror}: give a folder that can be written") from error
+    typer.echo(f"{len(files)} files in {folder}: mount dashboards at the path that provisioning/dashboards names")
+
+
+def _pairs(flag: str, pairs: Iterable[str], known: Iterable[str]) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        name, sign, value = pair.partition("=")
+        if not sign or not value or name not in known:
+            raise Unusable(f"{flag} {pair}: give TYPE=VALUE with one of {', '.join(known)}")
+        found[name] = value
+    return found

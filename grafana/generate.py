@@ -1,0 +1,52 @@
+"""``python -m whichrank.grafana.generate [--check]``: dashboards and rules as files, for those who mount them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .boards import all_dashboards
+from .rules import grafana_rules, prometheus_rules
+
+REPOSITORY = Path(__file__).parents[1]
+FOLDER = Path(__file__).with_name("dashboards")
+_MADE = "# Made by `make dashboards` from grafana/rules.py.\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 where a file is not current")
+    options = parser.parse_args(arguments)
+    files = {path: text for path, text in all_files().items() if not path.is_file() or path.read_text("utf-8") != text}
+    left_over = sorted(set(FOLDER.glob("*.json")) - set(all_files()))
+    if options.check:
+        for path in [*files, *left_over]:
+            print(f"{path.relative_to(REPOSITORY)} is not what the code makes: make dashboards", file=sys.stderr)
+        return 1 if files or left_over else 0
+    for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    for path in left_over:
+        path.unlink()
+    return 0
+
+
+def all_files() -> Mapping[Path, str]:
+    """Text of each file that is made."""
+    made = {FOLDER / f"{dashboard.uid}.json": dashboard.text() for dashboard in all_dashboards()}
+    made[REPOSITORY / "deploy" / "prometheus" / "rules.yml"] = _yaml(prometheus_rules())
+    made[REPOSITORY / "deploy" / "grafana" / "provisioning" / "alerting" / "whichrank.yaml"] = _yaml(grafana_rules())
+    return made
+
+
+def _yaml(content: Mapping[str, Any]) -> str:
+    return _MADE + yaml.safe_dump(content, sort_keys=False, width=1000, allow_unicode=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,221 @@
+"""Builders of panels: plain dicts of Grafana's classic schema, with unit, description and empty state. Pure.
+
+File provisioning loads nothing but the classic schema (shared facts, 3.2). Panels are laid out in rows of 24 columns by
+``layout``; ids follow from the order, so that generated files change only where a panel did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Panel = dict[str, Any]
+PROMETHEUS = {"type": "prometheus", "uid": "prometheus"}
+LOKI = {"type": "loki", "uid": "loki"}
+TEMPO = {"type": "tempo", "uid": "tempo"}
+GRAFANA = {"type": "grafana", "uid": "-- Grafana --"}
+COLUMNS = 24
+#: Green, yellow, red: what needs nobody, what somebody should look at, what somebody has to.
+GOOD, ODD, BAD = "green", "yellow", "red"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """expr: PromQL or LogQL. legend: of a series, ``{{label}}``. instant: one value for now, not for each moment."""
+
+    expr: str
+    legend: str = ""
+    instant: bool = False
+    as_table: bool = False
+    source: Mapping[str, str] = field(default_factory=lambda: PROMETHEUS)
+
+    def target(self, number: int) -> dict[str, Any]:
+        target: dict[str, Any] = {
+            "refId": chr(ord("A") + number),
+            "datasource": dict(self.source),
+            "expr": self.expr,
+        }
+        if self.source is LOKI:
+            return target | {"queryType": "range", "maxLines": 200}
+        target |= {"legendFormat": self.legend, "instant": self.instant, "range": not self.instant}
+        if self.as_table:
+            target["format"] = "table"
+        return target
+
+
+def link(title: str, url: str) -> dict[str, Any]:
+    """From a value to another page; ``${__data.fields.NAME}`` and ``${__field.labels.NAME}`` are filled in."""
+    return {"title": title, "url": url, "targetBlank": False}
+
+
+def board(uid: str, **variables: str) -> str:
+    """Where another dashboard is, at the same time range. variables: name -> expression."""
+    given = "".join(f"&var-{name}={value}" for name, value in variables.items())
+    return f"/d/{uid}?${{__url_time_range}}{given}"
+
+
+def thresholds(*steps: tuple[float | None, str]) -> dict[str, Any]:
+    return {"mode": "absolute", "steps": [{"value": value, "color": color} for value, color in steps]}
+
+
+def panel(
+    kind: str,
+    title: str,
+    description: str,
+    queries: Sequence[Query],
+    *,
+    unit: str,
+    width: int = 12,
+    height: int = 8,
+    empty: str = "",
+    links: Sequence[Mapping[str, Any]] = (),
+    limits: Mapping[str, Any] | None = None,
+    custom: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+    transformations: Sequence[Mapping[str, Any]] = (),
+    overrides: Sequence[Mapping[str, Any]] = (),
+    **defaults: Any,
+) -> Panel:
+    """empty: what is shown where there is nothing, so that nobody takes it for a fault of the page."""
+    shown: dict[str, Any] = {"unit": unit, **defaults}
+    if empty:
+        shown["noValue"] = empty
+    if links:
+        shown["links"] = [dict(each) for each in links]
+    if limits is not None:
+        shown["thresholds"] = dict(limits)
+    if custom is not None:
+        shown["custom"] = dict(custom)
+    made: Panel = {
+        "type": kind,
+        "title": title,
+        "description": description,
+        "datasource": dict(queries[0].source) if queries else dict(GRAFANA),
+        "gridPos": {"h": height, "w": width, "x": 0, "y": 0},
+        "fieldConfig": {"defaults": shown, "overrides": [dict(each) for each in overrides]},
+        "options": dict(options or {}),
+        "targets": [query.target(number) for number, query in enumerate(queries)],
+    }
+    if transformations:
+        made["transformations"] = [dict(each) for each in transformations]
+    return made
+
+
+def lines(title: str, description: str, *queries: Query, unit: str, stack: bool = False, **more: Any) -> Panel:
+    """A value over time. stack: parts of one whole."""
+    custom: dict[str, Any] = {"fillOpacity": 60 if stack else 8, "lineWidth": 1, "showPoints": "never"}
+    if stack:
+        custom["stacking"] = {"mode": "normal", "group": "A"}
+    options = {
+        "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
+        "tooltip": {"mode": "multi", "sort": "desc"},
+    }
+    return panel("timeseries", title, description, queries, unit=unit, custom=custom, options=options, **more)
+
+
+def number(title: str, description: str, query: Query, *, unit: str, **more: Any) -> Panel:
+    """One figure for now."""
+    options = {
+        "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+        "colorMode": "background" if more.get("limits") else "value",
+        "graphMode": "none",
+        "textMode": "auto",
+    }
+    more.setdefault("width", 4)
+    more.setdefault("height", 4)
+    return panel("stat", title, description, [query], unit=unit, options=options, **more)
+
+
+def bars(title: str, description: str, query: Query, *, unit: str, **more: Any) -> Panel:
+    """One bar for each series, the longest first: who has most of it."""
+    options = {
+        "displayMode": "basic",
+        "orientation": "horizontal",
+        "valueMode": "color",
+        "showUnfilled": False,
+        "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+    }
+    return panel("bargauge", title, description, [query], unit=unit, options=options, min=0, **more)
+
+
+def heat(title: str, description: str, query: Query, *, unit: str, **more: Any) -> Panel:
+    """A row for each series, time across: at a glance who differs. For at most some hundred series."""
+    options = {"showValue": "never", "rowHeight": 0.95, "legend": {"showLegend": False, "displayMode": "list"}}
+    return panel(
+        "status-history", title, description, [query], unit=unit, options=options, custom={"fillOpacity": 90}, **more
+    )
+
+
+def spread(title: str, description: str, query: Query, *, unit: str, **more: Any) -> Panel:
+    """How many have which value at each time: readable however many there are."""
+    options = {
+        "calculate": True,
+        "calculation": {"yBuckets": {"mode": "count", "value": "32"}},
+        "color": {"mode": "scheme", "scheme": "Viridis", "steps": 64, "exponent": 0.4},
+        "yAxis": {"unit": unit, "axisPlacement": "left"},
+        "tooltip": {"mode": "single", "yHistogram": True},
+        "legend": {"show": True},
+    }
+    return panel("heatmap", title, description, [query], unit=unit, options=options, **more)
+
+
+def table(title: str, description: str, *queries: Query, columns: Mapping[str, str], **more: Any) -> Panel:
+    """columns: which fields are shown, in their order, and what they are called; all others are hidden."""
+    order = {name: place for place, name in enumerate(columns)}
+    organize = {
+        "id": "organize",
+        "options": {"includeByName": dict.fromkeys(columns, True), "indexByName": order, "renameByName": dict(columns)},
+    }
+    changes = [
+        *more.pop("transformations", ()),
+        *([{"id": "merge", "options": {}}] if len(queries) > 1 else []),
+        organize,
+    ]
+    options = {"showHeader": True, "cellHeight": "sm", "sortBy": more.pop("sort", [])}
+    more.setdefault("width", COLUMNS)
+    unit = more.pop("unit", "short")
+    return panel("table", title, description, queries, unit=unit, options=options, transformations=changes, **more)
+
+
+def events(title: str, description: str, query: str, **more: Any) -> Panel:
+    """Lines of Loki, the newest first."""
+    options = {
+        "showTime": True,
+        "wrapLogMessage": True,
+        "enableLogDetails": True,
+        "sortOrder": "Descending",
+        "dedupStrategy": "none",
+    }
+    more.setdefault("width", COLUMNS)
+    return panel("logs", title, description, [Query(expr=query, source=LOKI)], unit="none", options=options, **more)
+
+
+def words(title: str, content: str, *, width: int = COLUMNS, height: int = 3) -> Panel:
+    """Markdown. What a page is for, and where to go from here."""
+    made = panel("text", title, content.split("\n", 1)[0], [], unit="none", width=width, height=height)
+    return made | {"options": {"mode": "markdown", "content": content}}
+
+
+def section(title: str) -> Panel:
+    """A heading over the panels that follow."""
+    return {
+        "type": "row",
+        "title": title,
+        "collapsed": False,
+        "panels": [],
+        "gridPos": {"h": 1, "w": COLUMNS, "x": 0, "y": 0},
+    }
+
+
+def layout(panels: Sequence[Panel]) -> list[Panel]:
+    """Puts panels side by side while they fit, else below; numbers them in order."""
+    x = y = tallest = 0
+    placed: list[Panel] = []
+    for number_of, each in enumerate(panels, start=1):
+        place = dict(each["gridPos"])
+        if x + place["w"] > COLUMNS:
+            x, y, tallest = 0, y + tallest, 0
+        placed.append({"id": number_of, **each, "gridPos": place | {"x": x, "y": y}})
+        x, tallest = x + place["w"], max(tallest, place["h"])
+    return placed

@@ -1,0 +1,114 @@
+"""One Grafana over its HTTP API: all that we ask of it, in one place. The API is the one under ``/api``, which both
+Grafana 12 and 13 serve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+from urllib.parse import quote, urlsplit
+
+from grafana_client import GrafanaApi, HeaderAuth, TokenAuth
+from grafana_client.client import GrafanaClientError, GrafanaException
+
+_T = TypeVar("_T")
+TIMEOUT_S = 10.0
+
+
+class GrafanaTrouble(Exception):
+    """In one line: what was asked, and what it answered."""
+
+
+class Site:
+    """url: as in a browser. token: of a service account that may edit."""
+
+    def __init__(self, url: str, token: str, *, organization: int | None = None) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise GrafanaTrouble(f"{url}: is no address of a Grafana, as https://grafana.example")
+        self.url = url.rstrip("/")
+        self._api = GrafanaApi(
+            TokenAuth(token) if token else HeaderAuth("X-WHICHRANK", "1"),
+            host=parts.hostname,
+            port=parts.port,
+            url_path_prefix=parts.path.strip("/"),
+            protocol=parts.scheme,
+            timeout=TIMEOUT_S,
+            user_agent="whichrank",
+            organization_id=organization,
+        )
+
+    def health(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self._asked("its health", lambda: self._api.client.GET("/health"))
+        return found
+
+    # --- what is there; None where it is not ------------------------------------------------------------------------
+    def folder(self, uid: str) -> Mapping[str, Any] | None:
+        return self._found(f"folder {uid}", lambda: self._api.folder.get_folder(uid))
+
+    def dashboard(self, uid: str) -> Mapping[str, Any] | None:
+        """With ``meta`` (its folder) beside ``dashboard``."""
+        return self._found(f"dashboard {uid}", lambda: self._api.dashboard.get_dashboard(uid))
+
+    def group(self, folder: str, name: str) -> Mapping[str, Any] | None:
+        return self._found(f"rules {name}", lambda: self._api.alertingprovisioning.get_rule_group(folder, name))
+
+    def source(self, uid: str) -> Mapping[str, Any] | None:
+        return self._found(f"data source {uid}", lambda: self._api.datasource.get_datasource_by_uid(uid))
+
+    # --- what is changed --------------------------------------------------------------------------------------------
+    def make_folder(self, uid: str, title: str) -> None:
+        self._asked(f"to make folder {uid}", lambda: self._api.folder.create_folder(title, uid))
+
+    def put_dashboard(self, dashboard: Mapping[str, Any], folder: str) -> None:
+        message = {
+            "dashboard": {**dashboard, "id": None},
+            "folderUid": folder,
+            "overwrite": True,
+            "message": "whichrank",
+        }
+        self._asked(f"to put dashboard {dashboard['uid']}", lambda: self._api.dashboard.update_dashboard(message))
+
+    def put_group(self, folder: str, name: str, group: Mapping[str, Any]) -> None:
+        put = self._api.alertingprovisioning.update_rule_group
+        self._asked(f"to put rules {name}", lambda: put(folder, name, dict(group), disable_provenance=True))
+
+    def make_source(self, source: Mapping[str, Any]) -> None:
+        self._asked(
+            f"to make data source {source['uid']}", lambda: self._api.datasource.create_datasource(dict(source))
+        )
+
+    # --- annotations ------------------------------------------------------------------------------------------------
+    def annotations(self, tags: list[str]) -> list[Mapping[str, Any]]:
+        find = self._api.annotations.get_annotation
+        encoded = [quote(tag, safe="") for tag in tags]  # the client puts them into the address as they are
+        found: list[Mapping[str, Any]] = self._asked("its annotations", lambda: find(tags=encoded, limit=100))
+        return found
+
+    def annotate(self, *, begin_ms: int, end_ms: int | None, tags: list[str], text: str) -> None:
+        add = self._api.annotations.add_annotation
+        self._asked("to annotate", lambda: add(time_from=begin_ms, time_to=end_ms, tags=tags, text=text))
+
+    def change_annotation(self, number: int, *, begin_ms: int, end_ms: int | None, tags: list[str], text: str) -> None:
+        """All of it is sent again: a part that is left out would be wiped."""
+        update = self._api.annotations.update_annotation
+        ask = lambda: update(number, time_from=begin_ms, time_to=end_ms, tags=tags, text=text)  # noqa: E731
+        self._asked(f"to change annotation {number}", ask)
+
+    def _found(self, what: str, ask: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any] | None:
+        try:
+            return self._asked(what, ask)
+        except GrafanaTrouble as trouble:
+            if isinstance(trouble.__cause__, GrafanaClientError) and trouble.__cause__.status_code == 404:
+                return None
+            raise
+
+    def _asked(self, what: str, ask: Callable[[], _T]) -> _T:
+        try:
+            return ask()
+        except GrafanaException as error:
+            raise GrafanaTrouble(
+                f"{self.url}: asked for {what}, it answers {error.status_code}: {error.message}"
+            ) from error
+        except Exception as error:  # whatever the HTTP library calls it: no connection, no answer, no JSON
+            why = " ".join(str(error).split())[:200]
+            raise GrafanaTrouble(f"{self.url}: asked for {what}: {type(error).__name__}: {why}") from error

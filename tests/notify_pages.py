@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.commands.notify.conftest import merged, page, suspect
 from tests.commands.notify.parts import APIS, DROP, Api, Status, receiver_table
@@ -86,7 +87,7 @@ class Room:
     def make_trouble(self) -> None:
         """The next requests of each receiver: refused for now, failed, or done and the answer lost."""
         for api in self.apis.values():
-            ways = [Status(code=429, headers={"Retry-After": "1"}), Status(code=503), DROP]
+            ways: list[Status | str] = [Status(code=429, headers={"Retry-After": "1"}), Status(code=503), DROP]
             api.answers = self.draws.choices(ways, k=3)
 
     def pages_of(self, api: Api, keys: Sequence[str]) -> int:
@@ -141,7 +142,7 @@ def pages_under_trouble(room: Room, rounds: int) -> list[list[str]]:
         room.make_trouble()
         alone = [room.number() for _ in range(ALONE)]
         pairs = [(room.number(), room.number()) for _ in range(HELD + HELD_LEADER)]
-        hold = {"hold": {"until": time.time() + 60.0, "because": "others fail, too"}}
+        hold: dict[str, Any] = {"hold": {"until": time.time() + 60.0, "because": "others fail, too"}}
         room.send(*(_new(number) for number in alone))
         for index, (leader, other) in enumerate(pairs):
             is_leader_held = index >= HELD
@@ -175,7 +176,7 @@ def pages_under_trouble(room: Room, rounds: int) -> list[list[str]]:
     return causes
 
 
-def _new(number: int, revision: int = 1, **fields: object) -> Document:
+def _new(number: int, revision: int = 1, **fields: Any) -> Document:
     now = time.time()
     return page(number, revision, times={"onset": now, "detected": now}, **fields)
 

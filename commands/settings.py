@@ -21,6 +21,7 @@ from ..agents.withheld import names_of as withheld_names_of
 from ..telemetry.identity import DEFAULT_CLUSTER
 from ..telemetry.vocabulary import Action, Kind, Scope
 from ..transport.kafka_topics import DEFAULT_PARTITIONS
+from .annotate_options import AnnotateOptions
 from .kafka_options import KafkaOptions, default_data, words_of
 from .launcher import split_address
 from .notify_options import NotifyOptions
@@ -28,6 +29,7 @@ from .settings_sources import Settings, SettingsError, print_settings, read_sett
 
 __all__ = [
     "AgentOptions",
+    "AnnotateOptions",
     "KafkaOptions",
     "Level",
     "NotifyOptions",
@@ -389,6 +391,7 @@ ALL_SETTINGS: tuple[type[Settings], ...] = (
     ProcessOptions,
     RespondOptions,
     NotifyOptions,
+    AnnotateOptions,
     TopicsOptions,
 )
 

@@ -12,10 +12,16 @@ from grafana_client.client import GrafanaClientError, GrafanaException
 
 _T = TypeVar("_T")
 TIMEOUT_S = 10.0
+#: Of what is wrong with one request, not with the token or the Grafana.
+_REFUSALS = frozenset({400, 409, 412, 413, 422})
 
 
 class GrafanaTrouble(Exception):
     """In one line: what was asked, and what it answered."""
+
+
+class GrafanaRefusal(GrafanaTrouble):
+    """It will not take this, however often it is asked."""
 
 
 class Site:
@@ -106,9 +112,8 @@ class Site:
         try:
             return ask()
         except GrafanaException as error:
-            raise GrafanaTrouble(
-                f"{self.url}: asked for {what}, it answers {error.status_code}: {error.message}"
-            ) from error
+            kind = GrafanaRefusal if error.status_code in _REFUSALS else GrafanaTrouble
+            raise kind(f"{self.url}: asked for {what}, it answers {error.status_code}: {error.message}") from error
         except Exception as error:  # whatever the HTTP library calls it: no connection, no answer, no JSON
             why = " ".join(str(error).split())[:200]
             raise GrafanaTrouble(f"{self.url}: asked for {what}: {type(error).__name__}: {why}") from error

@@ -1,27 +1,37 @@
-"""``whichrank grafana sync|export``: dashboards and rules into a Grafana, or into files for one. Flags only."""
+"""``whichrank grafana sync|annotate|export``: dashboards, rules and incidents into a Grafana. Flags only."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from ..annotate_options import AnnotateOptions
 from ..one_line import one_line
 from ..run_directory import Unusable
+from ..settings import SettingsError, load_settings, print_settings
 
-app = typer.Typer(help="Put the dashboards and rules into a Grafana, or into files for one.", no_args_is_help=True)
+EXIT_USAGE = 2
+KAFKA = typer.Option(metavar="HOST:PORT", help="read the topic of these brokers")
+FROM = typer.Option("--from", metavar="DIR", help="read the folder of a run instead")
+URL = typer.Option(metavar="URL", help="of the Grafana, as in a browser", envvar="GRAFANA_URL")
+TOKEN_FILE = typer.Option(help="file with a service account's token; default: the variable GRAFANA_TOKEN")
+ORGANIZATION = typer.Option(metavar="ID", help="organisation; default: the token's")
+STATE = typer.Option(metavar="DIR", help="folder for how far the topic was read")
+PAIRS = typer.Option("--set", metavar="KEY=VALUE", help="any other key, as annotate_max_age_s=86400")
+CONFIG = typer.Option(help="settings file (TOML); default ./whichrank.toml")
+
+app = typer.Typer(help="Put dashboards, rules and incidents into a Grafana.", no_args_is_help=True)
 TOKEN = "GRAFANA_TOKEN"  # the name of the variable
 
 
 @app.command("sync")
 def sync_command(
-    url: Annotated[str, typer.Option(metavar="URL", help="of the Grafana, as in a browser", envvar="GRAFANA_URL")],
-    token_file: Annotated[
-        Path | None, typer.Option(help=f"file with a service account's token; default: the variable {TOKEN}")
-    ] = None,
-    organization: Annotated[int | None, typer.Option(metavar="ID", help="organisation; default: the token's")] = None,
+    url: Annotated[str, URL],
+    token_file: Annotated[Path | None, TOKEN_FILE] = None,
+    organization: Annotated[int | None, ORGANIZATION] = None,
     use: Annotated[
         list[str] | None,
         typer.Option(metavar="TYPE=UID", help="a data source that is there: prometheus, loki or tempo; again for more"),
@@ -43,6 +53,51 @@ def sync_command(
         synchronise(
             url, token=_token(token_file), organization=organization, use=use or [], make=make or [], dry_run=dry_run
         )
+
+
+@app.command("annotate")
+def annotate_command(
+    url: Annotated[str | None, URL] = None,
+    token_file: Annotated[Path | None, TOKEN_FILE] = None,
+    organization: Annotated[int | None, ORGANIZATION] = None,
+    kafka: Annotated[str | None, KAFKA] = None,
+    run: Annotated[Path | None, FROM] = None,
+    state: Annotated[Path | None, STATE] = None,
+    once: Annotated[bool, typer.Option("--once", help="annotate what is there, and end")] = False,
+    pairs: Annotated[list[str] | None, PAIRS] = None,
+    config: Annotated[Path | None, CONFIG] = None,
+    print_config: Annotated[bool, typer.Option("--print-config", help="print the settings and stop")] = False,
+) -> None:
+    """Each incident becomes an annotation from its onset to its end, and changes with it.
+
+    Tags that people added to one stay. One per cluster; it ends with
+    SIGTERM, and goes on where it was.
+
+    Exit status: 0; 1 something was not annotated (--once); 2 it cannot start.
+    """
+    given: dict[str, Any] = {
+        "kafka": kafka,
+        "annotate_from": run,
+        "annotate_state": state,
+        "grafana_url": url,
+        "grafana_token": os.environ.get(TOKEN) if token_file is None else None,
+        "grafana_token_file": token_file,
+        "grafana_organization": organization,
+    }
+    flags = {name: value for name, value in given.items() if value is not None}
+    try:
+        settings, origins = load_settings(AnnotateOptions, flags, config, pairs or ())
+    except SettingsError as error:
+        for line in str(error).splitlines():
+            typer.echo(f"whichrank: {line}", err=True)
+        raise typer.Exit(EXIT_USAGE) from None
+    if print_config:
+        typer.echo(print_settings(settings, origins))
+        return
+    with one_line():
+        from .follow import follow
+
+        raise typer.Exit(follow(settings, once=once))
 
 
 @app.command("export")

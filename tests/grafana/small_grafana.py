@@ -29,11 +29,18 @@ class SmallGrafana:
         self.written: list[tuple[str, str]] = []
         self._numbers = itertools.count(1)
         self.url = ""
+        #: A status that is answered to everything; a tag whose annotations are not taken.
+        self.fails_with: int | None = None
+        self.refuses = ""
 
     def answer(self, method: str, path: str, query: dict[str, list[str]], body: Any) -> tuple[int, Any]:
         parts = path.removeprefix("/api/").split("/")
         if method != "GET":
             self.written.append((method, path))
+        if self.fails_with is not None:
+            return self.fails_with, {"message": "is being repaired"}
+        if method == "POST" and self.refuses in (body or {}).get("tags", ()):
+            return 400, {"message": "bad request data"}
         match method, parts:
             case "GET", ["health"]:
                 return 200, {"database": "ok", "version": "13.2.0"}

@@ -99,15 +99,19 @@ def onset_to_receiver(room: Room, jobs: int) -> dict[str, list[float]]:
     road = room.road
     road.process()
     road.wait_until_ready()
-    road.start(
-        "agent", WHICHRANK, "agent", "--rings", road.rings, "--data", road.folder / "data", "--set", "collect=none"
-    )
     taken: dict[str, list[float]] = {name: [] for name in room.apis}
     for number in range(jobs):
         job = str(4711 + number)
         before = {name: len(api.pages) for name, api in room.apis.items()}
+        agent = f"agent-{job}"
+        # A node of its own: the third rank that dies on one node is that node's history, and no new page.
+        road.environment["WHICHRANK_NODE_ID"] = f"node-{job}"
+        road.rings = road.folder / f"rings-{job}"
+        road.rings.mkdir()
+        words = ("--rings", road.rings, "--data", road.folder / f"data-{job}", "--set", "collect=none")
+        running = road.start(agent, WHICHRANK, "agent", *words)
         road.job(job)
-        eventually(lambda: job in road.said("agent"), what=road.said("agent"), timeout_s=WAIT_S)  # noqa: B023
+        eventually(lambda: job in road.said(agent), what=road.said(agent), timeout_s=WAIT_S)  # noqa: B023
         last = max((api.paged_at[-1] for api in room.apis.values() if api.paged_at), default=0.0)
         time.sleep(max(2.0, last + APART_S - time.time()))  # it trains
         road.kill_rank(job)
@@ -118,6 +122,7 @@ def onset_to_receiver(room: Room, jobs: int) -> dict[str, list[float]]:
         )
         for name, api in room.apis.items():
             taken[name].append(api.paged_at[before[name]] - road.killed_at(job))
+        running.terminate()
     return taken
 
 

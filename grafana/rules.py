@@ -83,12 +83,13 @@ RULES: Sequence[Rule] = (
     Rule(
         uid="whichrank-silent",
         title="WhichrankSilent",
-        expr=f"absent({_LAG})",
+        # What is pushed has no end that Prometheus is told of: absent() alone would answer five minutes late.
+        expr=f"absent_over_time({_LAG}[1m])",
         summary="whichrank's processors tell nothing: no incident would be seen",
         description="Nothing has come from them for a minute: they, Kafka, the Collector or the receiver is down.",
         severity="page",
         runbook="pipeline-silent",
-        lasts_s=60,
+        lasts_s=30,
         absence=True,
     ),
     Rule(

@@ -11,11 +11,12 @@ from typing import Any
 import yaml
 
 from .boards import all_dashboards
+from .recordings import recorded
 from .rules import grafana_rules, prometheus_rules
 
 REPOSITORY = Path(__file__).parents[1]
 FOLDER = Path(__file__).with_name("dashboards")
-_MADE = "# Made by `make dashboards` from grafana/rules.py.\n"
+_MADE = "# Made by `make dashboards` from grafana/rules.py and grafana/recordings.py.\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,7 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def all_files() -> Mapping[Path, str]:
     """Text of each file that is made."""
     made = {FOLDER / f"{dashboard.uid}.json": dashboard.text() for dashboard in all_dashboards()}
-    made[REPOSITORY / "deploy" / "prometheus" / "rules.yml"] = _yaml(prometheus_rules())
+    made[REPOSITORY / "deploy" / "prometheus" / "rules.yml"] = _yaml(
+        {"groups": [recorded(), *prometheus_rules()["groups"]]}
+    )
     made[REPOSITORY / "deploy" / "grafana" / "provisioning" / "alerting" / "whichrank.yaml"] = _yaml(grafana_rules())
     return made
 

@@ -147,19 +147,6 @@ def heat(title: str, description: str, query: Query, *, unit: str, **more: Any) 
     )
 
 
-def spread(title: str, description: str, query: Query, *, unit: str, **more: Any) -> Panel:
-    """How many have which value at each time: readable however many there are."""
-    options = {
-        "calculate": True,
-        "calculation": {"yBuckets": {"mode": "count", "value": "32"}},
-        "color": {"mode": "scheme", "scheme": "Viridis", "steps": 64, "exponent": 0.4},
-        "yAxis": {"unit": unit, "axisPlacement": "left"},
-        "tooltip": {"mode": "single", "yHistogram": True},
-        "legend": {"show": True},
-    }
-    return panel("heatmap", title, description, [query], unit=unit, options=options, **more)
-
-
 def table(title: str, description: str, *queries: Query, columns: Mapping[str, str], **more: Any) -> Panel:
     """columns: which fields are shown, in their order, and what they are called; all others are hidden."""
     order = {name: place for place, name in enumerate(columns)}

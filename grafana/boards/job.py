@@ -18,9 +18,9 @@ from ..panels import (
     link,
     number,
     section,
-    spread,
     thresholds,
 )
+from ..recordings import CALL_SECONDS, CALLS, KEPT_RANKS, PHASE_SECONDS, STEP_SECONDS, WAIT_SHARES, WAITS_LEAST
 from .words import (
     INCIDENT_LABEL,
     JOB,
@@ -34,21 +34,15 @@ from .words import (
     incidents_table,
 )  # fmt: skip
 
-_STEP = prometheus_name(names.METRIC_STEP_DURATION)
-_PHASE_TIME = prometheus_name(names.METRIC_PHASE_DURATION)
-_CALL = prometheus_name(names.METRIC_COLLECTIVE_DURATION)
 _OPEN = prometheus_name(names.METRIC_COLLECTIVE_OPEN_AGE)
 _PACE = prometheus_name(names.METRIC_RANK_PACE)
-_WAIT = prometheus_name(names.METRIC_RANK_WAIT)
 _HEARTBEAT = prometheus_name(names.METRIC_HEARTBEAT_AGE)
 _PHASE, _GROUP, _OP = label_name(names.PHASE), label_name(names.GROUP_NAME), label_name(names.COLLECTIVE_OP)
 _WHO = f"rank {{{{{RANK_LABEL}}}}} on {{{{{NODE_LABEL}}}}}"
 _TO_NODE = link("Its node", board(NODE, node=f"${{__field.labels.{NODE_LABEL}}}"))
-_WINDOW = "[$__rate_interval]"
 
 
 def dashboard() -> Dashboard:
-    rate_of_wait = f"rate({_WAIT}{OF_JOB}{_WINDOW})"
     return Dashboard(
         uid=JOB,
         title="job",
@@ -79,8 +73,8 @@ def dashboard() -> Dashboard:
             ),
             number(
                 "Step time",
-                "Median over all ranks, of the last minutes.",
-                Query(expr=f"histogram_quantile(0.5, sum(rate({_STEP}{OF_JOB}{_WINDOW})))", instant=True),
+                "Median over all ranks, of the last minute.",
+                Query(expr=f'{STEP_SECONDS}{{{JOB_LABEL}=~"$job", quantile="0.5"}}', instant=True),
                 unit="s",
                 empty="no step ends",
             ),
@@ -105,8 +99,7 @@ def dashboard() -> Dashboard:
             lines(
                 "Step time",
                 "Median and 95th percentile over ranks, waiting included. Both higher: all are slower together.",
-                Query(expr=f"histogram_quantile(0.5, sum(rate({_STEP}{OF_JOB}{_WINDOW})))", legend="median"),
-                Query(expr=f"histogram_quantile(0.95, sum(rate({_STEP}{OF_JOB}{_WINDOW})))", legend="95 %"),
+                Query(expr=f"{STEP_SECONDS}{OF_JOB}", legend="{{quantile}} of ranks are faster"),
                 unit="s",
                 empty="no step has ended in this time",
                 min=0,
@@ -114,11 +107,7 @@ def dashboard() -> Dashboard:
             lines(
                 "Where a step goes",
                 "Mean seconds of a step in each phase, over all ranks.",
-                Query(
-                    expr=f"sum by ({_PHASE}) (histogram_sum(rate({_PHASE_TIME}{OF_JOB}{_WINDOW})))"
-                    f" / scalar(sum(histogram_count(rate({_STEP}{OF_JOB}{_WINDOW}))))",
-                    legend=f"{{{{{_PHASE}}}}}",
-                ),
+                Query(expr=f"{PHASE_SECONDS}{OF_JOB}", legend=f"{{{{{_PHASE}}}}}"),
                 unit="s",
                 stack=True,
                 empty="no phase was told of in this time",
@@ -127,10 +116,12 @@ def dashboard() -> Dashboard:
             section("Who waits, and who is waited for"),
             heat(
                 "Share of time in waiting: the ranks that wait least",
-                "A row for each of the 40 ranks that wait least now, time across. In a synchronous job all wait for the"
-                " slowest, so the rank that never waits is the one that the others wait for.",
+                "A row for each of the ranks that most often are among the 40 that wait least, time across; white:"
+                " others waited less. In a synchronous job all wait for the slowest, so the rank that never waits is"
+                " the one that the others wait for.",
                 Query(
-                    expr=f"{rate_of_wait} and on ({RANK_LABEL}) bottomk(40, rate({_WAIT}{OF_JOB}{_WINDOW} @ end()))",
+                    expr=f"{WAITS_LEAST}{OF_JOB} and on ({RANK_LABEL})"
+                    f" topk({KEPT_RANKS}, count_over_time({WAITS_LEAST}{OF_JOB}[$__range] @ end()))",
                     legend=_WHO,
                 ),
                 unit="percentunit",
@@ -139,18 +130,20 @@ def dashboard() -> Dashboard:
                 links=[_TO_NODE],
                 empty="nobody waits, or no rank tells",
             ),
-            spread(
+            lines(
                 "Share of time in waiting: all ranks",
-                "How many ranks wait how much, at each time. A single one far below the others is the one to look at.",
-                Query(expr=rate_of_wait, legend=_WHO),
+                "The rank that waits least, the one that waits most, and how all others lie between. One far below the"
+                " others is the one to look at.",
+                Query(expr=f"{WAIT_SHARES}{OF_JOB}", legend="{{quantile}} of ranks wait less"),
                 unit="percentunit",
                 height=12,
                 empty="nobody waits, or no rank tells",
+                min=0,
             ),
             bars(
                 "Waits least",
                 "Ranks that wait least now: for them the others wait.",
-                Query(expr=f"bottomk(10, {rate_of_wait})", legend=_WHO, instant=True),
+                Query(expr=f"bottomk(10, {WAITS_LEAST}{OF_JOB})", legend=_WHO, instant=True),
                 unit="percentunit",
                 width=8,
                 links=[_TO_NODE],
@@ -177,10 +170,9 @@ def dashboard() -> Dashboard:
             section("Collectives"),
             lines(
                 "Time of a collective, by group",
-                "Mean seconds from call to end, waiting included, by process group and operation.",
+                "Mean seconds from call to end, waiting included, of the 20 slowest pairs of group and operation.",
                 Query(
-                    expr=f"sum by ({_GROUP}, {_OP}) (histogram_sum(rate({_CALL}{OF_JOB}{_WINDOW})))"
-                    f" / sum by ({_GROUP}, {_OP}) (histogram_count(rate({_CALL}{OF_JOB}{_WINDOW})))",
+                    expr=f"{CALL_SECONDS}{OF_JOB} and on ({_GROUP}, {_OP}) topk(20, {CALL_SECONDS}{OF_JOB} @ end())",
                     legend=f"{{{{{_GROUP}}}}} {{{{{_OP}}}}}",
                 ),
                 unit="s",
@@ -189,10 +181,11 @@ def dashboard() -> Dashboard:
             ),
             lines(
                 "Collectives a second, by group",
-                "How often each group exchanges, per rank. It drops to nothing while the job hangs.",
+                "How often each group exchanges, per rank of the job, of the 20 that do most often. It drops to nothing"
+                " while the job hangs.",
                 Query(
-                    expr=f"sum by ({_GROUP}, {_OP}) (histogram_count(rate({_CALL}{OF_JOB}{_WINDOW})))"
-                    f" / scalar(count({RANK_STEP}{OF_JOB}))",
+                    expr=f"{CALLS}{OF_JOB} and on ({_GROUP}, {_OP})"
+                    f" topk(20, max_over_time({CALLS}{OF_JOB}[$__range] @ end()))",
                     legend=f"{{{{{_GROUP}}}}} {{{{{_OP}}}}}",
                 ),
                 unit="cps",

@@ -6,6 +6,7 @@ from ...telemetry import attributes as names
 from ..dashboard import Dashboard
 from ..metric_names import label_name, prometheus_name
 from ..panels import BAD, GOOD, ODD, Query, bars, board, events, lines, link, number, section, table, thresholds
+from ..recordings import STEP_SECONDS
 from .words import (
     ACTIVE,
     BUCKET_LABEL,
@@ -27,7 +28,6 @@ from .words import (
 _BUCKET = label_name(names.GOODPUT_BUCKET)
 _GPU_TIME = prometheus_name(names.METRIC_GOODPUT_GPU_TIME)
 _PACE = prometheus_name(names.METRIC_RANK_PACE)
-_STEP = prometheus_name(names.METRIC_STEP_DURATION)
 _LAG = prometheus_name(names.METRIC_PIPELINE_LAG)
 _LETTERS = prometheus_name(names.METRIC_PIPELINE_DEAD_LETTERS)
 _HEARTBEAT = prometheus_name(names.METRIC_HEARTBEAT_AGE)
@@ -135,7 +135,7 @@ def dashboard() -> Dashboard:
                 "Step time, by job",
                 "Median over all ranks of a job. A step that takes longer shows here whatever the reason.",
                 Query(
-                    expr=f"histogram_quantile(0.5, sum by ({JOB_LABEL}) (rate({_STEP}{OF_JOB}[$__rate_interval])))",
+                    expr=f'{STEP_SECONDS}{{{JOB_LABEL}=~"$job", quantile="0.5"}}',
                     legend=f"{{{{{JOB_LABEL}}}}}",
                 ),
                 unit="s",

@@ -13,6 +13,7 @@ import pytest
 from whichrank.grafana import generate
 from whichrank.grafana.boards import all_dashboards
 from whichrank.grafana.metric_names import label_name, prometheus_name
+from whichrank.grafana.recordings import RECORDINGS
 from whichrank.telemetry.metric_encode import METRICS
 from whichrank.telemetry.node_metrics import node_metrics
 
@@ -106,13 +107,21 @@ def test_every_metric_and_label_that_is_asked_for_is_one_that_is_sent(board: dic
     labels |= {"whichrank_node_id", "whichrank_incident_document"}
     for panel in shown(board):
         for target in panel["targets"]:
-            words = set(re.findall(r"\b(?:whichrank|hw|system)_\w+", target["expr"]))
+            recorded = set(re.findall(r"\w+:\w+:\w+", target["expr"]))
+            assert recorded <= {each.record for each in RECORDINGS}, panel["title"]
+            sent = re.sub(r"\w+:\w+:\w+", "", target["expr"])
+            words = set(re.findall(r"\b(?:whichrank|hw|system)_\w+", sent))
             assert words <= metrics | labels, panel["title"]
 
 
+def test_everything_that_is_worked_out_is_shown() -> None:
+    asked = json.dumps(BOARDS)
+    assert [each.record for each in RECORDINGS if each.record not in asked] == []
+
+
 def test_no_panel_of_ranks_asks_for_a_line_for_each(board: dict[str, Any]) -> None:
-    """At 16,384 ranks a series per rank is no picture: the k worst, a spread, or one figure."""
+    """At 16,384 ranks a series per rank is no picture: the k worst, shares of all, or one figure."""
     for panel in shown(board):
         for target in panel["targets"]:
-            if "whichrank_rank}}" in target.get("legendFormat", "") and panel["type"] != "heatmap":
+            if "whichrank_rank}}" in target.get("legendFormat", ""):
                 assert re.search(r"(top|bottom)k\(", target["expr"]), panel["title"]

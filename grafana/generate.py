@@ -11,12 +11,13 @@ from typing import Any
 import yaml
 
 from .boards import all_dashboards
+from .paging import contact_points, policies, templates
 from .recordings import recorded
 from .rules import grafana_rules, prometheus_rules
 
 REPOSITORY = Path(__file__).parents[1]
 FOLDER = Path(__file__).with_name("dashboards")
-_MADE = "# Made by `make dashboards` from grafana/rules.py and grafana/recordings.py.\n"
+_MADE = "# Made by `make dashboards` from what stands in grafana/.\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,11 +45,30 @@ def all_files() -> Mapping[Path, str]:
         {"groups": [recorded(), *prometheus_rules()["groups"]]}
     )
     made[REPOSITORY / "deploy" / "grafana" / "provisioning" / "alerting" / "whichrank.yaml"] = _yaml(grafana_rules())
-    return made
+    paging = {"contact-points": contact_points(), "policies": policies(), "templates": templates()}
+    return made | {
+        REPOSITORY / "deploy" / "grafana" / "paging" / f"{name}.yaml": _yaml(content)
+        for name, content in paging.items()
+    }
+
+
+class _Dumper(yaml.SafeDumper):
+    """As people write it: nothing by reference, text of several lines as it stands."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)
 
 
 def _yaml(content: Mapping[str, Any]) -> str:
-    return _MADE + yaml.safe_dump(content, sort_keys=False, width=1000, allow_unicode=True)
+    return _MADE + yaml.dump(content, Dumper=_Dumper, sort_keys=False, width=1000, allow_unicode=True)
 
 
 if __name__ == "__main__":

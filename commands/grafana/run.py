@@ -14,6 +14,7 @@ _PACKAGE = Path(__file__).parents[2]
 _EXPORTED = {
     "grafana/dashboards": "dashboards",
     "deploy/grafana/provisioning": "provisioning",
+    "deploy/grafana/paging": "paging",
     "deploy/prometheus/rules.yml": "prometheus/rules.yml",
 }
 

@@ -77,7 +77,7 @@ class Nodes:
         self._draws = np.random.default_rng(first)
         self._begin_ns = begin_ns
         ranks = [(node, rank) for node in range(first, first + count) for rank in range(node * GPUS, (node + 1) * GPUS)]
-        who = [
+        who: list[dict[str, str | int]] = [
             {names.JOB_ID: JOB, names.WORLD: "1", names.NODE_ID: _node(node), names.RANK: rank} for node, rank in ranks
         ]
         self._numbers = [number_attributes(each) for each in who]

@@ -77,7 +77,7 @@ def report(found: Found, *, as_json: bool) -> None:
     if len(runs) > 1:
         console.print(_of_all(together(list(accounts.values()))))
     if found.published is not None and found.published.goodput is not None:
-        console.print(f"by the source's own formula: goodput {_percent(found.published.goodput)}")
+        console.print(f"by the source's own formula: goodput {percent(found.published.goodput)}")
 
 
 def _problems(intervals: Iterable[Interval]) -> list[str]:
@@ -239,10 +239,10 @@ def _share(part: int, whole: int) -> float | None:
 # --- people -----------------------------------------------------------------------------------------------------------
 def _panel(account: RunAccount, intervals: Sequence[Interval], causes: Mapping[str, Cause]) -> Group:
     jobs = "" if account.jobs == (account.run,) else f", jobs {', '.join(account.jobs)}"
-    usual = f", a step usually {_duration(account.reference_ns)}" if account.reference_ns else ""
+    usual = f", a step usually {duration(account.reference_ns)}" if account.reference_ns else ""
     head = Text(
         printable(
-            f"run {account.run or '(no name)'}{jobs}: {_duration(account.wall_ns)} from {when(account.begin_ns / _NS)}"
+            f"run {account.run or '(no name)'}{jobs}: {duration(account.wall_ns)} from {when(account.begin_ns / _NS)}"
             f", {account.gpus} GPU{'s' * (account.gpus != 1)}, {account.steps} steps{usual}"
         ),
         style="bold",
@@ -288,21 +288,21 @@ def _buckets(account: RunAccount) -> Table:
         ns = account.ns[bucket]
         if ns or account.gpu_ns[bucket]:
             hours = f"{account.gpu_ns[bucket] / _NS / 3600:.3f}"
-            table.add_row(_words(bucket), _duration(ns), _percent(ns / account.wall_ns), hours)
+            table.add_row(_words(bucket), duration(ns), percent(ns / account.wall_ns), hours)
     total = f"{sum(account.gpu_ns.values()) / _NS / 3600:.3f}"
-    table.add_row(Text("together", style="bold"), _duration(account.wall_ns), _percent(1.0), total)
+    table.add_row(Text("together", style="bold"), duration(account.wall_ns), percent(1.0), total)
     return table
 
 
 def _figures(account: RunAccount) -> Text:
     hardware = account.hardware_downtime.total_ns
     lines = [
-        f"goodput {_percent(account.goodput)}, ETTR {_percent(account.ettr)}"
-        f" (without planned time {_percent(account.ettr_without_planned)}"
-        + (f", last hour {_percent(account.ettr_hour[-1][1])})" if account.ettr_hour else ")"),
+        f"goodput {percent(account.goodput)}, ETTR {percent(account.ettr)}"
+        f" (without planned time {percent(account.ettr_without_planned)}"
+        + (f", last hour {percent(account.ettr_hour[-1][1])})" if account.ettr_hour else ")"),
         _of_downtime(account.downtime),
-        f"hardware downtime {_duration(hardware)}: {_percent(_share(hardware, account.wall_ns))} of"
-        f" wall time, {_percent(_share(hardware, account.downtime.total_ns))} of downtime",
+        f"hardware downtime {duration(hardware)}: {percent(_share(hardware, account.wall_ns))} of"
+        f" wall time, {percent(_share(hardware, account.downtime.total_ns))} of downtime",
         f"MTTF {_mttf(account.mttf)}; of hardware {_mttf(account.mttf_hardware)}",
     ]
     return Text("\n".join(lines))
@@ -310,19 +310,19 @@ def _figures(account: RunAccount) -> Text:
 
 def _of_downtime(down: Downtime) -> str:
     return (
-        f"downtime {_duration(down.total_ns)} = checkpoint overhead {_duration(down.checkpoint_overhead_ns)}"
-        f" + detection {_duration(down.detection_ns)} + lost work {_duration(down.lost_work_ns)}"
-        f" + shutdown {_duration(down.shutdown_ns)} + restart {_duration(down.restart_ns)}"
+        f"downtime {duration(down.total_ns)} = checkpoint overhead {duration(down.checkpoint_overhead_ns)}"
+        f" + detection {duration(down.detection_ns)} + lost work {duration(down.lost_work_ns)}"
+        f" + shutdown {duration(down.shutdown_ns)} + restart {duration(down.restart_ns)}"
     )
 
 
 def _of_all(all_runs: Together) -> Group:
     lines = [
-        f"{all_runs.runs} runs together, {_duration(all_runs.wall_ns)}",
+        f"{all_runs.runs} runs together, {duration(all_runs.wall_ns)}",
         _of_downtime(all_runs.downtime),
-        f"hardware downtime {_duration(all_runs.hardware_downtime.total_ns)}: in the mean over runs"
-        f" {_percent(all_runs.hardware_share_of_wall)} of wall time,"
-        f" {_percent(all_runs.hardware_share_of_downtime)} of downtime",
+        f"hardware downtime {duration(all_runs.hardware_downtime.total_ns)}: in the mean over runs"
+        f" {percent(all_runs.hardware_share_of_wall)} of wall time,"
+        f" {percent(all_runs.hardware_share_of_downtime)} of downtime",
         f"MTTF {_mttf(all_runs.mttf)}; of hardware {_mttf(all_runs.mttf_hardware)}",
     ]
     return Group(Text("\n".join(lines)), *([_causes(all_runs)] if all_runs.by_kind else []), Text(""))
@@ -354,7 +354,7 @@ def _interruptions(account: RunAccount, causes: Mapping[str, Cause]) -> Table:
         table.add_row(
             when(each.begin_ns / _NS),
             *(Text(printable(word)) for word in (kind, cause.node, cause.incident)),
-            *(_duration(ns) for ns in (down.detection_ns, down.lost_work_ns, down.shutdown_ns, down.restart_ns)),
+            *(duration(ns) for ns in (down.detection_ns, down.lost_work_ns, down.shutdown_ns, down.restart_ns)),
             f"{each.gpu_ns / _NS / 3600:.3f}",
         )
     return table
@@ -364,11 +364,11 @@ def _words(bucket: TimeBucket) -> str:
     return bucket.value.replace("_", " ")
 
 
-def _percent(share: float | None) -> str:
+def percent(share: float | None) -> str:
     return "unknown" if share is None else f"{100 * share:.2f} %"
 
 
-def _duration(ns: int) -> str:
+def duration(ns: int) -> str:
     seconds = ns / _NS
     if 0 < ns < _NS:
         return f"{1000 * seconds:.3g} ms"
@@ -378,8 +378,8 @@ def _duration(ns: int) -> str:
 
 
 def _mttf(figure: TimeToFailure) -> str:
-    low = _duration(round(figure.low_s * _NS))
+    low = duration(round(figure.low_s * _NS))
     if figure.mean_s is None or figure.high_s is None:
         return f"above {low} ({figure.confidence:.0%} confidence, no failure)"
-    mean, high = _duration(round(figure.mean_s * _NS)), _duration(round(figure.high_s * _NS))
+    mean, high = duration(round(figure.mean_s * _NS)), duration(round(figure.high_s * _NS))
     return f"{mean} ({figure.failures} failures, {low} to {high} at {figure.confidence:.0%})"

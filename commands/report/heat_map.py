@@ -1,0 +1,135 @@
+"""The grid as a picture's data: ranks put into rows, three tables, their scales, packed for a page. Pure.
+
+A row may stand for many ranks. It shows the one that is least like the others in that step, and says which it is.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .grid import Grid, apart, most_apart
+
+#: Rows of a picture that fits a screen; more ranks share rows.
+MOST_ROWS = 512
+#: Ranks above and below a suspect in the picture beside it, where ranks share rows.
+NEIGHBOURS = 8
+MOST_DETAILS = 3
+#: Of a number's 23 bits so many are kept: three digits, and zeros pack well.
+_KEPT_BITS = 11
+#: This share of all cells may lie outside of a scale, drawn as its end.
+_OUTSIDE = 0.002
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeatMap:
+    """What the page's script draws: ``head`` as JSON; ``body``: float32 tables own, waited, apart, and for each the
+    place of the rank that is shown within its row (uint16), packed by zlib, base64."""
+
+    head: dict[str, Any]
+    body: str
+
+
+def heat_maps(grid: Grid, suspects: Iterable[int]) -> list[HeatMap]:
+    """All ranks; and where they share rows, each suspect among its neighbours. Empty without a step."""
+    if not grid.columns:
+        return []
+    marked = sorted({rank for rank in suspects if 0 <= rank < grid.ranks})
+    size = -(-grid.ranks // MOST_ROWS)
+    scales = _scales(grid)
+    maps = [_map_of(grid, range(0, grid.ranks, size), size, marked, scales, f"All {grid.ranks} ranks")]
+    for rank in marked[:MOST_DETAILS] if size > 1 else ():
+        rows = range(max(0, rank - NEIGHBOURS), min(grid.ranks, rank + NEIGHBOURS + 1))
+        maps.append(_map_of(grid, rows, 1, marked, scales, f"Rank {rank} and its neighbours"))
+    return maps
+
+
+def _map_of(
+    grid: Grid, firsts: range, size: int, marked: Sequence[int], scales: dict[str, Any], title: str
+) -> HeatMap:
+    """firsts: the first rank of each row; size: ranks in a row."""
+    tables, whos = [], []
+    chosen_by_own = _least_like_others(grid.apart_s, firsts, size)
+    waited_apart = np.stack([apart(column) for column in grid.waited_s.T], axis=1)
+    chosen_by_wait = _least_like_others(waited_apart, firsts, size)
+    for table, chosen in (
+        (grid.own_s, chosen_by_own),
+        (grid.waited_s, chosen_by_wait),
+        (grid.apart_s, chosen_by_own),
+    ):
+        rows = np.asarray(firsts)[:, None] + chosen
+        tables.append(_short(np.take_along_axis(table, rows, axis=0)))
+        whos.append(chosen.astype("<u2"))
+    body = b"".join(part.tobytes() for part in (*tables, *whos))
+    head = {
+        "title": title,
+        "size": size,
+        "firsts": list(firsts),
+        "last": min(firsts[-1] + size, grid.ranks) - 1,
+        "marked": [rank for rank in marked if firsts[0] <= rank < firsts[-1] + size],
+        "scales": scales,
+        "columns": [
+            [each.attempt, each.first_step, each.last_step, round(each.begin_s, 3), int(each.unfinished)]
+            for each in grid.columns
+        ],
+    }
+    return HeatMap(head=head, body=base64.b64encode(zlib.compress(_planes(body, tables), 9)).decode())
+
+
+def _least_like_others(values: np.ndarray, firsts: range, size: int) -> np.ndarray:
+    """(rows, columns): the place within its row of the rank that is most apart."""
+    if size == 1:
+        return np.zeros((len(firsts), values.shape[1]), np.int64)
+    padded = np.full((len(firsts) * size, values.shape[1]), np.nan, np.float32)
+    padded[: len(values)] = values
+    return most_apart(padded.reshape(len(firsts), size, -1).transpose(0, 2, 1))
+
+
+def _short(table: np.ndarray) -> np.ndarray:
+    """Numbers of three digits: what is cut off was noise, and would not pack."""
+    bits = np.ascontiguousarray(table, "<f4").view("<u4")
+    kept = np.uint32((0xFFFFFFFF << (23 - _KEPT_BITS)) & 0xFFFFFFFF)
+    return np.where(np.isnan(table), bits, bits & kept).view("<f4")
+
+
+def _planes(body: bytes, tables: Sequence[np.ndarray]) -> bytes:
+    """All first bytes of the numbers, then all second ones, and so on: alike ones side by side pack to half the size."""
+    floats = sum(table.nbytes for table in tables)
+    numbers = np.frombuffer(body[:floats], np.uint8).reshape(-1, 4)
+    return numbers.T.tobytes() + body[floats:]
+
+
+def _scales(grid: Grid) -> dict[str, Any]:
+    """[lowest, highest] in seconds, by table: what most cells lie within, and all that a rank does steadily."""
+    return {
+        "own": _span(grid, grid.own_s),
+        "waited": _span(grid, grid.waited_s),
+        "apart": [0.0, _span(grid, np.abs(grid.apart_s))[1]],
+    }
+
+
+def _span(grid: Grid, table: np.ndarray) -> list[float]:
+    known = table[np.isfinite(table)]
+    if not known.size:
+        return [0.0, 1.0]
+    low, high = (float(each) for each in np.quantile(known, [_OUTSIDE, 1 - _OUTSIDE]))
+    whole = np.array([not column.unfinished for column in grid.columns])
+    finite = np.where(np.isfinite(table), table, np.nan)
+    for steady in (*finite[:, ~whole].T, *(_row_medians(finite[:, whole]))):
+        highest = steady[~np.isnan(steady)].max(initial=high)
+        high = max(high, float(highest))
+    return [low, max(high, low + 1e-6)]
+
+
+def _row_medians(table: np.ndarray) -> list[np.ndarray]:
+    """What each rank does in half of its steps; in one array."""
+    if not table.size:
+        return []
+    known = ~np.isnan(table)
+    rows = known.any(axis=1)
+    return [np.nanmedian(table[rows], axis=1)] if rows.any() else []

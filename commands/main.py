@@ -15,6 +15,7 @@ from .grafana import app as grafana_app
 from .incidents import incidents_app
 from .notify import register as register_notify
 from .plan import plan_app
+from .report import command as report_command
 from .respond import respond_app
 from .settings import (
     AgentOptions,
@@ -49,6 +50,7 @@ app = typer.Typer(
 check_command.register(app)
 goodput_command.register(app)
 register_notify(app)
+report_command.register(app)
 app.add_typer(diagnose_app())
 app.add_typer(incidents_app, name="incidents")
 app.add_typer(plan_app, name="plan")

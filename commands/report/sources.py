@@ -1,0 +1,84 @@
+"""Where a report's records come from: a run's folder, or Kafka's topics. Reads only."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ...telemetry.incident import Document
+from ...telemetry.topics import TOPIC_FINDINGS
+from ...transport.bus import TOPIC_BLOCKS
+from ...transport.kafka import make_client
+from ...transport.kafka_client import Client
+from ...transport.kafka_read import read_whole
+from ..incidents.chosen import Source
+from ..incidents.kafka_source import KafkaSource
+from ..incidents.run_source import RunSource, newest_run
+from ..losses import Losses, describe_losses
+from ..run_directory import RunDirectory, Unusable
+from ..settings import TopicsOptions, load_settings
+from .reading import Reading, messages_of, read_messages
+from .verdict import last_revisions, worst_job
+
+
+def of_run(path: Path | None, job: str) -> tuple[Reading, list[Document]]:
+    """None: the newest run. Raises Unusable."""
+    directory = RunDirectory(path or newest_run())
+    source = RunSource(directory.path)
+    documents = _revisions(source, directory)
+    reading = Reading(job=job or worst_job(documents), where=str(directory.path))
+    run = source.run()
+    read_messages(reading, messages_of(directory, reading))
+    for problem in source.problems:
+        reading.report(problem)
+    if run is not None and isinstance(run.get("losses"), dict):
+        reading.losses.clear()  # the run has counted all of them, at its end
+        for line in _losses(run["losses"]):
+            reading.report(line)
+    if not reading.messages:
+        raise Unusable(f"{directory.capture}: holds no message that can be read; nothing to report")
+    return reading, last_revisions(documents, reading.job)
+
+
+def of_kafka(
+    brokers: str, job: str, minutes: float, pairs: Sequence[str], config: Path | None
+) -> tuple[Reading, list[Document]]:
+    """The last minutes of one job. Raises KafkaTrouble, SettingsError, Unusable."""
+    settings, _ = load_settings(TopicsOptions, {"kafka": brokers}, config, pairs)
+    client = make_client(settings.kafka_settings())
+    source = KafkaSource(client, brokers)
+    documents = source.revisions()
+    reading = Reading(job=job or worst_job(documents), where=f"Kafka at {brokers}, the last {minutes:g} minutes")
+    since_ns = int((time.time() - 60.0 * minutes) * 1e9)
+    read_messages(reading, _newer(client, since_ns))
+    for problem in source.problems:
+        reading.report(problem)
+    if not reading.job or not reading.steps.attempts:
+        wanted = f" of job {reading.job}" if reading.job else ""
+        raise Unusable(f"{brokers}: nothing{wanted} in the last {minutes:g} minutes; more: --minutes")
+    return reading, last_revisions(documents, reading.job)
+
+
+def _newer(client: Client, since_ns: int) -> Iterator[tuple[str, bytes, int]]:
+    """A partition's messages are in order, those of several are not: ranks of one job share one."""
+    for topic in (TOPIC_BLOCKS, TOPIC_FINDINGS):
+        for message in read_whole(client, topic):
+            if message.stamp_ns >= since_ns:
+                yield message.topic, message.value, message.stamp_ns
+
+
+def _revisions(source: RunSource, directory: RunDirectory) -> list[Document]:
+    """A run that was cut off early has no incidents.jsonl, and a capture all the same."""
+    if not directory.incidents.exists() and directory.capture.is_dir():
+        source.problems.append(f"{directory.incidents}: not there; whichrank replay judges the capture again")
+        return []
+    return source.revisions()
+
+
+def _losses(counted: dict[str, object]) -> list[str]:
+    known = {name: value for name, value in counted.items() if name in Losses.__slots__}
+    try:
+        return describe_losses(Losses(**known))  # type: ignore[arg-type]
+    except (TypeError, ValueError, AttributeError):  # of another release
+        return [f"{name}: {value}" for name, value in counted.items()]

@@ -1,6 +1,7 @@
 "use strict";
 // Draws the heat maps from the data in the page. No library, no request.
 const VIEWS = {
+  steady: { table: 3, diverging: true },
   apart: { table: 2, diverging: true },
   own: { table: 0, diverging: false },
   waited: { table: 1, diverging: false },
@@ -13,9 +14,9 @@ const DIVERGING = {
 const SEQUENTIAL = [[0, 32, 77], [31, 57, 110], [87, 92, 109], [124, 123, 120], [165, 155, 115], [209, 190, 98], [255, 234, 70]];
 const UNSEEN = { light: [205, 205, 210], dark: [70, 74, 82] };
 const ENDED = { light: [0, 0, 0], dark: [255, 255, 255] };
-const UNFINISHED_PX = 22, LABEL_PX = 74, MARK_PX = 96, AXIS_PX = 34;
+const TABLES = 4, UNFINISHED_PX = 22, LABEL_PX = 74, MARK_PX = 96, AXIS_PX = 34;
 const dark = matchMedia("(prefers-color-scheme: dark)");
-let view = "apart", printing = false;
+let view = "steady", printing = false;
 const maps = [];
 
 function scheme() { return dark.matches && !printing ? "dark" : "light"; }
@@ -49,13 +50,13 @@ async function unpack(text, cells) {
   const packed = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
   const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
-  const numbers = 3 * cells, turned = new Uint8Array(4 * numbers);
+  const numbers = TABLES * cells, turned = new Uint8Array(4 * numbers);
   for (let plane = 0; plane < 4; plane++) {
     for (let i = 0; i < numbers; i++) turned[4 * i + plane] = bytes[plane * numbers + i];
   }
   const floats = new Float32Array(turned.buffer);
   const who = new Uint16Array(bytes.slice(4 * numbers).buffer);
-  return [0, 1, 2].map((t) => ({
+  return [...Array(TABLES).keys()].map((t) => ({
     values: floats.subarray(t * cells, (t + 1) * cells),
     who: who.subarray(t * cells, (t + 1) * cells),
   }));
@@ -105,9 +106,9 @@ class HeatMap {
     const cell = row * this.head.columns.length + column;
     const shown = this.tables[VIEWS[view].table];
     const rank = this.head.firsts[row] + shown.who[cell];
-    const [own, waited, apart] = this.tables.map((table) => words(table.values[cell]));
+    const [own, waited, apart, steady] = this.tables.map((table) => words(table.values[cell]));
     const within = this.head.size > 1 ? `${this.ranksOf(row)}, most apart: rank ${rank}` : `rank ${rank}`;
-    return `${within} | ${this.stepOf(column)} | self ${own}, waited ${waited}, self against the others ${apart}`;
+    return `${within} | ${this.stepOf(column)} | self ${own}, waited ${waited}, self against the others ${apart} (over 9 steps ${steady})`;
   }
 
   draw() {

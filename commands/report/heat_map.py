@@ -20,6 +20,9 @@ MOST_ROWS = 512
 #: Ranks above and below a suspect in the picture beside it, where ranks share rows.
 NEIGHBOURS = 8
 MOST_DETAILS = 3
+#: Over so many columns a rank is told to be steadily apart; of the sorted ones these are averaged.
+STEADY_COLUMNS, _MIDDLE = 9, slice(2, 7)
+_RANKS_AT_ONCE = 1024
 #: Of a number's 23 bits so many are kept: three digits, and zeros pack well.
 _KEPT_BITS = 11
 #: This share of all cells may lie outside of a scale, drawn as its end.
@@ -28,8 +31,8 @@ _OUTSIDE = 0.002
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeatMap:
-    """What the page's script draws: ``head`` as JSON; ``body``: float32 tables own, waited, apart, and for each the
-    place of the rank that is shown within its row (uint16), packed by zlib, base64."""
+    """What the page's script draws: ``head`` as JSON; ``body``: float32 tables own, waited, apart, steady, and for each
+    the place of the rank that is shown within its row (uint16), packed by zlib, base64."""
 
     head: dict[str, Any]
     body: str
@@ -41,16 +44,45 @@ def heat_maps(grid: Grid, suspects: Iterable[int]) -> list[HeatMap]:
         return []
     marked = sorted({rank for rank in suspects if 0 <= rank < grid.ranks})
     size = -(-grid.ranks // MOST_ROWS)
-    scales = _scales(grid)
-    maps = [_map_of(grid, range(0, grid.ranks, size), size, marked, scales, f"All {grid.ranks} ranks")]
+    steady = steadily_apart(grid)
+    scales = _scales(grid, steady)
+    maps = [_map_of(grid, steady, range(0, grid.ranks, size), size, marked, scales, f"All {grid.ranks} ranks")]
     for rank in marked[:MOST_DETAILS] if size > 1 else ():
         rows = range(max(0, rank - NEIGHBOURS), min(grid.ranks, rank + NEIGHBOURS + 1))
-        maps.append(_map_of(grid, rows, 1, marked, scales, f"Rank {rank} and its neighbours"))
+        maps.append(_map_of(grid, steady, rows, 1, marked, scales, f"Rank {rank} and its neighbours"))
     return maps
 
 
+def steadily_apart(grid: Grid) -> np.ndarray:
+    """A rank's own time against the others', over the columns around each: what varies from step to step goes, and so
+    does what looks a tenth of a second apart make of short waits. A step that was not finished stands for itself."""
+    out = grid.apart_s.copy()
+    numbers = [(column.attempt, column.unfinished) for column in grid.columns]
+    begin = 0
+    for end in range(1, len(numbers) + 1):
+        if end == len(numbers) or numbers[end] != numbers[begin]:
+            if not numbers[begin][1]:
+                for first in range(0, grid.ranks, _RANKS_AT_ONCE):
+                    part = slice(first, first + _RANKS_AT_ONCE)
+                    out[part, begin:end] = _middle_mean(grid.apart_s[part, begin:end])
+            begin = end
+    return out
+
+
+def _middle_mean(values: np.ndarray) -> np.ndarray:
+    """(ranks, columns): the mean of the middle ones around each column, of all where some are not known."""
+    half = STEADY_COLUMNS // 2
+    wide = np.pad(values, ((0, 0), (half, half)), constant_values=np.nan)
+    around = np.sort(np.lib.stride_tricks.sliding_window_view(wide, STEADY_COLUMNS, axis=1), axis=-1)
+    known = ~np.isnan(around)
+    count = known.sum(axis=-1)
+    whole = around[:, :, _MIDDLE].mean(axis=-1)
+    some = np.where(known, around, 0.0).sum(axis=-1) / np.maximum(count, 1)
+    return np.where(np.isnan(values), np.nan, np.where(count == STEADY_COLUMNS, whole, some)).astype(np.float32)
+
+
 def _map_of(
-    grid: Grid, firsts: range, size: int, marked: Sequence[int], scales: dict[str, Any], title: str
+    grid: Grid, steady: np.ndarray, firsts: range, size: int, marked: Sequence[int], scales: dict[str, Any], title: str
 ) -> HeatMap:
     """firsts: the first rank of each row; size: ranks in a row."""
     tables, whos = [], []
@@ -61,6 +93,7 @@ def _map_of(
         (grid.own_s, chosen_by_own),
         (grid.waited_s, chosen_by_wait),
         (grid.apart_s, chosen_by_own),
+        (steady, _least_like_others(steady, firsts, size)),
     ):
         rows = np.asarray(firsts)[:, None] + chosen
         tables.append(_short(np.take_along_axis(table, rows, axis=0)))
@@ -104,12 +137,13 @@ def _planes(body: bytes, tables: Sequence[np.ndarray]) -> bytes:
     return numbers.T.tobytes() + body[floats:]
 
 
-def _scales(grid: Grid) -> dict[str, Any]:
+def _scales(grid: Grid, steady: np.ndarray) -> dict[str, Any]:
     """[lowest, highest] in seconds, by table: what most cells lie within, and all that a rank does steadily."""
     return {
         "own": _span(grid, grid.own_s),
         "waited": _span(grid, grid.waited_s),
         "apart": [0.0, _span(grid, np.abs(grid.apart_s))[1]],
+        "steady": [0.0, _span(grid, np.abs(steady))[1]],
     }
 
 

@@ -24,7 +24,8 @@ from .timeline import WIDTH, timeline_of
 from .verdict import suspected_ranks, verdicts
 
 VIEWS = (
-    ("apart", "self time against the others"),
+    ("steady", "self time against the others, over 9 steps"),
+    ("apart", "the same in each step"),
     ("own", "self time"),
     ("waited", "wait"),
 )

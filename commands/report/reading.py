@@ -13,6 +13,7 @@ from ...telemetry.records import Block, Broken, Event, Finding
 from ...telemetry.vocabulary import EventName
 from ...transport.bus import TOPIC_BLOCKS, TOPIC_FINDINGS
 from ...transport.embedded import EmbeddedBus
+from ..losses import AGENT_LOSSES
 from ..run_directory import RunDirectory, Unusable
 from .job_steps import JobSteps
 
@@ -111,8 +112,10 @@ def _take_event(reading: Reading, event: Event) -> None:
         reading.world_size = max(reading.world_size, int(values.get("world_size") or 0))
     if event.name is EventName.AGENT_HEALTH:
         for name, count in values.items():
-            if isinstance(count, int) and not isinstance(count, bool):
+            if name in AGENT_LOSSES and isinstance(count, int):
                 reading.losses[name] = max(reading.losses.get(name, 0), count)
+    if event.name is EventName.RANK_EXIT:
+        reading.steps.end_rank(event.identity.attempt, event.identity.rank, event.time_ns / 1e9)
     if event.name in _TOLD and len(reading.happenings) < _KEPT_HAPPENINGS:
         reading.happenings.append((event.time_ns / 1e9, _words(event)))
 

@@ -27,14 +27,14 @@ function mix(anchors, share) {
   return anchors[left].map((value, i) => Math.round(value + (anchors[left + 1][i] - value) * part));
 }
 
-// Roots of the values: a rank that is a tenth late and one that stands for a minute are both to be seen.
+// Where one stands for a minute, roots (span[2]): the rank that is a tenth late is to be seen as well.
 function colour(value, span) {
   if (Number.isNaN(value)) return UNSEEN[scheme()];
   if (!Number.isFinite(value)) return ENDED[scheme()];
   if (VIEWS[view].diverging) {
-    return mix(DIVERGING[scheme()], 0.5 + 0.5 * Math.sign(value) * Math.sqrt(Math.min(1, Math.abs(value) / span[1])));
+    return mix(DIVERGING[scheme()], 0.5 + 0.5 * Math.sign(value) * Math.min(1, Math.abs(value) / span[1]) ** span[2]);
   }
-  return mix(SEQUENTIAL, Math.sqrt(Math.max(0, value - span[0]) / (span[1] - span[0])));
+  return mix(SEQUENTIAL, (Math.max(0, value - span[0]) / (span[1] - span[0])) ** span[2]);
 }
 
 function words(seconds) {
@@ -190,12 +190,14 @@ function legend() {
   const span = maps[0].head.scales[view], diverging = VIEWS[view].diverging;
   for (let x = 0; x < canvas.width; x++) {
     const share = x / (canvas.width - 1), away = 2 * share - 1;
-    const value = diverging ? Math.sign(away) * away * away * span[1] : span[0] + share * share * (span[1] - span[0]);
+    const value = diverging
+      ? Math.sign(away) * Math.abs(away) ** (1 / span[2]) * span[1]
+      : span[0] + share ** (1 / span[2]) * (span[1] - span[0]);
     context.fillStyle = `rgb(${colour(value, span)})`;
     context.fillRect(x, 0, 1, canvas.height);
   }
   const ends = document.querySelectorAll("#ends span");
-  const middle = diverging ? 0 : span[0] + 0.25 * (span[1] - span[0]);
+  const middle = diverging ? 0 : span[0] + 0.5 ** (1 / span[2]) * (span[1] - span[0]);
   [diverging ? -span[1] : span[0], middle, span[1]].forEach((value, i) => {
     ends[i].textContent = diverging && i === 2 ? `+${words(value)}` : words(value);
   });

@@ -27,6 +27,8 @@ _RANKS_AT_ONCE = 1024
 _KEPT_BITS = 11
 #: This share of all cells may lie outside of a scale, drawn as its end.
 _OUTSIDE = 0.002
+#: Where nine cells in ten lie in this share of a scale, their differences would not be seen: it shows roots, then.
+_CROWDED = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,26 +140,28 @@ def _planes(body: bytes, tables: Sequence[np.ndarray]) -> bytes:
 
 
 def _scales(grid: Grid, steady: np.ndarray) -> dict[str, Any]:
-    """[lowest, highest] in seconds, by table: what most cells lie within, and all that a rank does steadily."""
+    """[lowest, highest, power] by table, in seconds: what most cells lie within, and all that a rank does steadily."""
     return {
         "own": _span(grid, grid.own_s),
         "waited": _span(grid, grid.waited_s),
-        "apart": [0.0, _span(grid, np.abs(grid.apart_s))[1]],
-        "steady": [0.0, _span(grid, np.abs(steady))[1]],
+        "apart": _span(grid, np.abs(grid.apart_s), lowest=0.0),
+        "steady": _span(grid, np.abs(steady), lowest=0.0),
     }
 
 
-def _span(grid: Grid, table: np.ndarray) -> list[float]:
+def _span(grid: Grid, table: np.ndarray, *, lowest: float | None = None) -> list[float]:
     known = table[np.isfinite(table)]
     if not known.size:
-        return [0.0, 1.0]
-    low, high = (float(each) for each in np.quantile(known, [_OUTSIDE, 1 - _OUTSIDE]))
+        return [0.0, 1.0, 1.0]
+    low, common, high = (float(each) for each in np.quantile(known, [_OUTSIDE, 0.9, 1 - _OUTSIDE]))
+    low = low if lowest is None else lowest
     whole = np.array([not column.unfinished for column in grid.columns])
     finite = np.where(np.isfinite(table), table, np.nan)
     for steady in (*finite[:, ~whole].T, *(_row_medians(finite[:, whole]))):
         highest = steady[~np.isnan(steady)].max(initial=high)
         high = max(high, float(highest))
-    return [low, max(high, low + 1e-6)]
+    high = max(high, low + 1e-6)
+    return [low, high, 0.5 if common - low < _CROWDED * (high - low) else 1.0]
 
 
 def _row_medians(table: np.ndarray) -> list[np.ndarray]:

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from ..telemetry.ring_layout import format_ranks, parse_ranks
 from ..telemetry.vocabulary import Kind, Phase
+from .labels import label_words
 
 #: What each kind says of its suspect, in a sentence; the suspect comes first.
 SENTENCES: dict[str, str] = {
@@ -175,6 +176,8 @@ def incident_panel(document: Mapping[str, Any]) -> RenderableType:
         table.add_row("seen", f"{coverage.get('ranks_seen')} of {coverage.get('ranks_expected')} ranks")
     if document.get("confidence") is not None:
         table.add_row("confidence", f"{float(document['confidence']):.2f}")
+    if said := label_words(document.get("label")):
+        table.add_row("people say", Text(printable(said)))
     severity = str(document.get("severity"))
     style = SEVERITY_STYLE.get(severity, "")
     title = f"[{style}]{severity}[/] · {kind} · {document.get('state')}" if style else severity

@@ -1,4 +1,4 @@
-"""``whichrank incidents list|show|export|label``: what was found, all that is known of one incident, what people say.
+"""``whichrank incidents list|show|watch|export|label|ack|close``: what was found, and what people say of it.
 
 Flags only; each command is a module beside this one and is imported when it is called.
 """
@@ -60,6 +60,24 @@ def show_command(
         show_incident(_source(run, kafka, pairs, config), incident, as_json=as_json)
 
 
+@incidents_app.command("watch")
+def watch_command(
+    run: Annotated[Path | None, FROM] = None,
+    kafka: Annotated[str | None, KAFKA] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON document per line on stdout")] = False,
+    pairs: Annotated[list[str] | None, PAIRS] = None,
+    config: Annotated[Path | None, CONFIG] = None,
+) -> None:
+    """A line for each change, as it happens; what is open already comes first.
+
+    It ends when the run does, with Kafka never (Ctrl-C).
+    """
+    from .watch import watch
+
+    with one_line():
+        watch(_source(run, kafka, pairs, config), as_json=as_json)
+
+
 @incidents_app.command("export")
 def export_command(
     incident: Annotated[str, ID],
@@ -107,6 +125,42 @@ def label_command(
 
     with one_line():
         label_incident(_source(run, kafka, pairs, config), incident, cause=cause, wrong=wrong, as_json=as_json)
+
+
+@incidents_app.command("ack")
+def ack_command(
+    incident: Annotated[str, ID],
+    run: Annotated[Path | None, FROM] = None,
+    kafka: Annotated[str | None, KAFKA] = None,
+    as_json: Annotated[bool, JSON] = False,
+    pairs: Annotated[list[str] | None, PAIRS] = None,
+    config: Annotated[Path | None, CONFIG] = None,
+) -> None:
+    """Say that you are at it: it stands in the incident."""
+    from .label import acknowledge
+
+    with one_line():
+        acknowledge(_source(run, kafka, pairs, config), incident, as_json=as_json)
+
+
+@incidents_app.command("close")
+def close_command(
+    incident: Annotated[str, ID],
+    because: Annotated[str, typer.Option(metavar="WHY", help="what was done about it")] = "",
+    run: Annotated[Path | None, FROM] = None,
+    kafka: Annotated[str | None, KAFKA] = None,
+    as_json: Annotated[bool, JSON] = False,
+    pairs: Annotated[list[str] | None, PAIRS] = None,
+    config: Annotated[Path | None, CONFIG] = None,
+) -> None:
+    """Say that nobody needs to look any more: it stands in the incident.
+
+    Its state stays what was seen: resolved when what it tells of is over.
+    """
+    from .label import close
+
+    with one_line():
+        close(_source(run, kafka, pairs, config), incident, because=because, as_json=as_json)
 
 
 def _source(run: Path | None, kafka: str | None, pairs: list[str] | None, config: Path | None) -> Source:

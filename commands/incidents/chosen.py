@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -53,6 +53,12 @@ class Source(Protocol):
 
     def revisions(self) -> list[Document]:
         """All there are, in the order in which they were concluded. Raises Unusable, KafkaTrouble."""
+        ...
+
+    def follow(self) -> Iterator[list[Document]]:
+        """Revisions as they come, maybe some that ``revisions`` gave before; an empty list now and then. It ends where
+        nothing more can come. Raises Unusable, KafkaTrouble.
+        """
         ...
 
     def evidence(self, chosen: Chosen) -> list[KeptFile]:

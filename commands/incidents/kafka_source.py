@@ -13,13 +13,14 @@ from ...telemetry.otlp import decode_logs
 from ...telemetry.records import Event, Incident
 from ...telemetry.topics import TOPIC_INCIDENTS, TOPIC_LOGS
 from ...telemetry.vocabulary import EventName
-from ...transport.kafka_client import Client
+from ...transport.kafka_client import Client, Fetched
 from ...transport.kafka_read import read_whole
 from .chosen import MAX_BYTES, Chosen, KeptFile, belongs
 from .label import send_label
 
 #: What was seen so long before an incident's onset may belong to it.
 _BEFORE_S = 60.0
+_POLL_S = 0.5
 _S = 1_000_000_000
 
 
@@ -34,17 +35,31 @@ class KafkaSource:
     def revisions(self) -> list[Document]:
         found: dict[tuple[str, int], Document] = {}
         for message in read_whole(self._client, TOPIC_INCIDENTS):
-            for payload in decode_logs(TOPIC_INCIDENTS, message.value):
-                if not isinstance(payload, Incident):
-                    continue
-                document = dict(payload.document)
-                if check_document(document):
-                    self.problems.append(
-                        f"{TOPIC_INCIDENTS} {message.partition}/{message.offset}: no incident document"
-                    )
-                else:
-                    found.setdefault((str(document["id"]), int(document["revision"])), document)
+            for document in self._documents(message):
+                found.setdefault((str(document["id"]), int(document["revision"])), document)
         return sorted(found.values(), key=lambda document: (document["times"]["onset"], int(document["revision"])))
+
+    def follow(self) -> Iterator[list[Document]]:
+        """The topic from its beginning, as something may have come since ``revisions``; without end."""
+        reader = self._client.consumer(committed_only=True)
+        try:
+            partitions = [(TOPIC_INCIDENTS, number) for number in reader.partitions(TOPIC_INCIDENTS)]
+            reader.assign({partition: first for partition, (first, _) in reader.bounds(partitions).items()})
+            while True:
+                messages = reader.poll(_POLL_S)
+                yield [document for message in messages for document in self._documents(message)]
+        finally:
+            reader.close()
+
+    def _documents(self, message: Fetched) -> Iterator[Document]:
+        for payload in decode_logs(TOPIC_INCIDENTS, message.value):
+            if not isinstance(payload, Incident):
+                continue
+            document = dict(payload.document)
+            if check_document(document):
+                self.problems.append(f"{TOPIC_INCIDENTS} {message.partition}/{message.offset}: no incident document")
+            else:
+                yield document
 
     def evidence(self, chosen: Chosen) -> list[KeptFile]:
         job = str((chosen.last.get("job") or {}).get("id") or "")

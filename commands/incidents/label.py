@@ -1,4 +1,5 @@
-"""``whichrank incidents label``: what a person knows of an incident. It stands in it, and counts in the history.
+"""``whichrank incidents label``, ``ack`` and ``close``: what a person says of an incident. It stands in it; what it was
+counts in the history.
 
 Over Kafka it is a finding that the processors read; in a run's folder a line of labels.jsonl, which a run that goes on
 reads as well. The newest word on an incident holds.
@@ -13,6 +14,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from ...telemetry.incident import Document
 from ...telemetry.otlp import encode_payloads
 from ...telemetry.records import Finding
 from ...telemetry.topics import KEY_OF_PEOPLE, TOPIC_FINDINGS
@@ -31,10 +33,37 @@ def label_incident(source: Source, wanted: str, *, cause: str, wrong: bool, as_j
     if not cause and not wrong:
         raise Unusable("nothing is said: --cause WHAT (as node=NAME, application), or --wrong")
     document = choose(source.revisions(), wanted).last
+    said = "it is wrong" if wrong else ""
+    words = ", ".join(part for part in (said, cause) if part)
+    _keep(source, document, {"cause": cause[:MAX_TEXT] or None, "wrong": wrong}, words, as_json=as_json)
+
+
+def acknowledge(source: Source, wanted: str, *, as_json: bool) -> None:
+    """Somebody is at it. Raises Unusable, KafkaTrouble."""
+    document = choose(source.revisions(), wanted).last
+    said = {"by": who(), "time": round(time.time(), 3)}
+    _keep(source, document, {"acknowledged": said, "closed": None}, "acknowledged", as_json=as_json)
+
+
+def close(source: Source, wanted: str, *, because: str, as_json: bool) -> None:
+    """Nobody needs to look any more. Whether what it tells of is over stays the operators' word (``state``).
+
+    Raises Unusable, KafkaTrouble.
+    """
+    document = choose(source.revisions(), wanted).last
+    said = {"by": who(), "time": round(time.time(), 3)} | ({"because": because[:MAX_TEXT]} if because else {})
+    over = "" if document.get("state") != "open" else "; what it tells of is not over"
+    _keep(source, document, {"closed": said}, f"closed{over}", as_json=as_json)
+
+
+def _keep(source: Source, document: Document, said: Mapping[str, Any], words: str, *, as_json: bool) -> None:
+    """The newest word on an incident holds, so it repeats what was said before and still holds."""
     label = {
+        "cause": None,
+        "wrong": False,
+        **(document.get("label") or {}),
+        **said,
         "incident": str(document["id"]),
-        "cause": cause[:MAX_TEXT] or None,
-        "wrong": wrong,
         "by": who(),
         "time": round(time.time(), 3),
     }
@@ -42,8 +71,7 @@ def label_incident(source: Source, wanted: str, *, cause: str, wrong: bool, as_j
     if as_json:
         print(json.dumps({"schema": 1, "from": source.where, "label": label}))
     else:
-        said = "it is wrong" if wrong else ""
-        say(f"{label['incident']}: {', '.join(part for part in (said, cause) if part)}; kept in {source.where}")
+        say(f"{label['incident']}: {words}; kept in {source.where}")
 
 
 def send_label(client: Client, label: Mapping[str, Any], cluster: str) -> None:

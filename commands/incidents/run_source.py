@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ...telemetry.incident import Document
+from ...telemetry.incident import Document, read_line
 from ..incident_log import read_lines
 from ..labels import LABELS_FILE, append_label, read_labels, with_labels
 from ..run_directory import EVIDENCE_FOLDER, INCIDENTS_FILE, RunDirectory, Unusable
@@ -16,6 +17,8 @@ from .chosen import MAX_BYTES, Chosen, KeptFile, belongs
 
 RUNS_FOLDER = Path("whichrank-out")
 MAX_FILES = 4096
+#: Between looks at what a run has written.
+FOLLOW_PERIOD_S = 0.5
 
 
 class RunSource:
@@ -45,6 +48,17 @@ class RunSource:
             self.problems.append(f"{self._directory.path / LABELS_FILE}: {error.strerror or error}")
             return documents
         return with_labels(documents, labels)
+
+    def follow(self) -> Iterator[list[Document]]:
+        """Until run.json says that the run has ended, and what it wrote by then is read."""
+        path, read = self._directory.incidents, 0
+        while True:
+            has_ended = self._has_ended()
+            documents, read = _documents_after(path, read)
+            yield documents
+            if has_ended:
+                return
+            time.sleep(FOLLOW_PERIOD_S)
 
     def evidence(self, chosen: Chosen) -> list[KeptFile]:
         files: list[KeptFile] = []
@@ -77,6 +91,12 @@ class RunSource:
     def label(self, document: Document, label: Mapping[str, Any]) -> None:
         append_label(self._directory.path, label, str(document.get("cluster") or ""))
 
+    def _has_ended(self) -> bool:
+        try:
+            return self._directory.read_run().get("ended") is not None
+        except Unusable:  # being written, or not there yet
+            return False
+
     def _listing(self, folder: Path) -> list[os.DirEntry[str]]:
         try:
             with os.scandir(folder) as entries:
@@ -87,6 +107,22 @@ class RunSource:
             self.problems.append(f"{folder}: {error.strerror or error}")
             return []
         return sorted((entry for entry in found if not entry.name.startswith(".")), key=lambda entry: entry.name)
+
+
+def _documents_after(path: Path, after: int) -> tuple[list[Document], int]:
+    """Of whole lines beyond byte ``after``, and how far that is. Raises Unusable."""
+    try:
+        with path.open("rb") as file:
+            file.seek(after)
+            content = file.read()
+    except OSError as error:
+        raise Unusable(f"{path}: cannot be read: {error.strerror or error}") from error
+    whole = content[: content.rfind(b"\n") + 1]
+    documents = []
+    for line in whole.splitlines():
+        with contextlib.suppress(ValueError):
+            documents.append(read_line(line))
+    return documents, after + len(whole)
 
 
 def newest_run() -> Path:

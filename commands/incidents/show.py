@@ -12,6 +12,7 @@ from rich.text import Text
 
 from ...telemetry.incident import Document
 from ..incident_panel import describe_suspects, incident_panel, printable
+from ..labels import handling_words
 from ..run import say
 from .chosen import Source, choose
 from .words import when
@@ -40,7 +41,7 @@ def list_incidents(source: Source, *, as_json: bool) -> None:
         into = f" into {document['merged_into']}" if document.get("merged_into") else ""
         cells = (
             str(document["id"]),
-            f"{document['state']}{into}",
+            ", ".join(filter(None, (f"{document['state']}{into}", handling_words(document.get("label"))))),
             str(document["severity"]),
             when(document["times"]["onset"]),
             str(document["kind"]),
@@ -82,4 +83,5 @@ def _row(document: Document) -> dict[str, Any]:
             for suspect in document.get("suspects") or ()
         ],
         "times": document.get("times"),
+        "label": document.get("label"),
     }

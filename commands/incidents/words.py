@@ -8,6 +8,7 @@ from typing import Any
 
 from ...telemetry.incident import Document
 from ..incident_panel import cleared_words, describe_kind, describe_suspects, describe_where, printable
+from ..labels import label_words
 from .chosen import Chosen
 
 _INDENT = 12
@@ -77,6 +78,8 @@ def _rows(document: Document, run: Mapping[str, Any] | None) -> Iterator[str]:
     job = document.get("job") or {}
     named = [f"{name} {job[name]}" for name in ("name", "id", "run", "attempt", "owner") if job.get(name)]
     yield _row("job", ", ".join(named) or "unknown")
+    if said := label_words(document.get("label")):
+        yield _row("people say", f"{said} ({when(document['label'].get('time'))} UTC)")
     if document.get("cluster"):
         yield _row("cluster", str(document["cluster"]))
     if run is not None:

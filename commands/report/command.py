@@ -53,7 +53,9 @@ def register(app: typer.Typer) -> None:
                 reading, documents = of_run(run, job)
             page = render(reading, documents)
             size_mb = _write(out, page) / 1e6
-            say(f"{out}: {size_mb:.1f} MB, {len(documents)} incident{'s' * (len(documents) != 1)}; open it in a browser")
+            say(
+                f"{out}: {size_mb:.1f} MB, {len(documents)} incident{'s' * (len(documents) != 1)}; open it in a browser"
+            )
 
 
 def _write(path: Path, page: str) -> int:

@@ -133,7 +133,7 @@ def _short(table: np.ndarray) -> np.ndarray:
 
 
 def _planes(body: bytes, tables: Sequence[np.ndarray]) -> bytes:
-    """All first bytes of the numbers, then all second ones, and so on: alike ones side by side pack to half the size."""
+    """All first bytes of the numbers, then all second ones, and so on: they pack to half the size."""
     floats = sum(table.nbytes for table in tables)
     numbers = np.frombuffer(body[:floats], np.uint8).reshape(-1, 4)
     return numbers.T.tobytes() + body[floats:]

@@ -1,7 +1,7 @@
 """Blocks of one job, in the order of the bus, into a grid of ranks and steps. Memory is bounded; nothing is read twice.
 
-A step is measured once every rank has passed it by some more: ends of calls are told later than steps. The step in which
-an attempt stopped is never told as a step: progress tells who waited in it and who did not.
+A step is measured once every rank has passed it by some more: ends of calls are told later than steps. The step in
+which an attempt stopped is never told as a step: progress tells who waited in it and who did not.
 """
 
 from __future__ import annotations

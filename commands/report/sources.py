@@ -12,7 +12,6 @@ from ...transport.bus import TOPIC_BLOCKS
 from ...transport.kafka import make_client
 from ...transport.kafka_client import Client
 from ...transport.kafka_read import read_whole
-from ..incidents.chosen import Source
 from ..incidents.kafka_source import KafkaSource
 from ..incidents.run_source import RunSource, newest_run
 from ..losses import Losses, describe_losses

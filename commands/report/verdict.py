@@ -10,9 +10,14 @@ from ...telemetry.incident import Document
 from ...telemetry.ring_layout import parse_ranks
 from ..incident_panel import cleared_words, describe_suspects, describe_where, headline, printable
 from ..incidents.words import when
+from ..labels import label_words
 
 _ORDER = {"page": 0, "ticket": 1, "info": 2}
-_SEVERITY_WORDS = {"page": "page: somebody is needed now", "ticket": "ticket: look at it by day", "info": "for information"}
+_SEVERITY_WORDS = {
+    "page": "page: somebody is needed now",
+    "ticket": "ticket: look at it by day",
+    "info": "for information",
+}
 _JOB_WORDS = {"running": "the job runs", "restarting": "the job is restarting", "stopped": "the job has stopped"}
 
 
@@ -149,11 +154,8 @@ def _rows(document: Document) -> Iterator[tuple[str, str]]:
     yield "cost", "not known yet" if cost is None else f"{cost / 3600:.3f} GPU-hours ({cost:.0f} GPU-seconds)"
     if document.get("confidence") is not None:
         yield "confidence", f"{float(document['confidence']):.2f}: of ten that say 0.9, nine are right"
-    label = document.get("label") or {}
-    if label:
-        wrong = "it is wrong" if label.get("wrong") else ""
-        said = ", ".join(filter(None, (wrong, str(label.get("cause") or ""))))
-        yield "people say", f"{said} ({label.get('by')}, {when(label.get('time'))} UTC)"
+    if said := label_words(document.get("label")):
+        yield "people say", f"{said} ({when(document['label'].get('time'))} UTC)"
 
 
 def _suspect(suspect: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -43,6 +43,8 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "commands": (
         {"telemetry", "instrumentation", "diagnosis", "agents", "transport", "processors", "simulator", "grafana"},
         {
+            "jinja2",
+            "markupsafe",
             "numpy",
             "psutil",
             "opentelemetry",

@@ -58,7 +58,7 @@ def heat_maps(grid: Grid, suspects: Iterable[int]) -> list[HeatMap]:
 def steadily_apart(grid: Grid) -> np.ndarray:
     """A rank's own time against the others', over the columns around each: what varies from step to step goes, and so
     does what looks a tenth of a second apart make of short waits. A step that was not finished stands for itself."""
-    out = grid.apart_s.copy()
+    out: np.ndarray = grid.apart_s.copy()
     numbers = [(column.attempt, column.unfinished) for column in grid.columns]
     begin = 0
     for end in range(1, len(numbers) + 1):
@@ -136,7 +136,8 @@ def _planes(body: bytes, tables: Sequence[np.ndarray]) -> bytes:
     """All first bytes of the numbers, then all second ones, and so on: they pack to half the size."""
     floats = sum(table.nbytes for table in tables)
     numbers = np.frombuffer(body[:floats], np.uint8).reshape(-1, 4)
-    return numbers.T.tobytes() + body[floats:]
+    planes: bytes = numbers.T.tobytes()
+    return planes + body[floats:]
 
 
 def _scales(grid: Grid, steady: np.ndarray) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def document(id_: str = ID, revision: int = 1, **fields: Any) -> Document:
             **fields,
         }
     )
-    assert check_document(made) == []
+    assert (wrong := check_document(made)) == [], wrong
     return made
 
 

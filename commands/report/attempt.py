@@ -140,12 +140,14 @@ class Attempt:
         if not here.size or 2 * here.size < int(told.sum()):
             return None
         rows = self.ranks[here]
-        heard_s = float(rows["look_s"].max())
-        since_s = heard_s - rows["look_s"]  # not all were looked at in the same moment
+        # Not all were looked at in the same moment; and who is hard to end is looked at when the others are gone.
+        heard_s = float(np.median(rows["look_s"]))
+        since_s = heard_s - rows["look_s"]
         waited_s = np.minimum(rows["waits_s"], rows["elapsed_s"])
         own_s = rows["elapsed_s"] - waited_s
         is_waiting = waited_s > 0
-        waited_s, own_s = np.where(is_waiting, waited_s + since_s, 0.0), np.where(is_waiting, own_s, own_s + since_s)
+        waited_s = np.where(is_waiting, np.maximum(0.0, waited_s + since_s), 0.0)
+        own_s = np.where(is_waiting, own_s, np.maximum(0.0, own_s + since_s))
         unknown = since_s > SILENT_S
         ended = (rows["ended_s"] > 0) & (rows["ended_s"] < heard_s - ENDED_BEFORE_S)
         for values in (own_s, waited_s):
@@ -153,7 +155,7 @@ class Attempt:
             values[ended] = np.inf
         return Standing(
             step=int(rows["step"].max()),
-            begin_s=heard_s - float(rows["elapsed_s"].max()),
+            begin_s=float((rows["look_s"] - rows["elapsed_s"]).min()),
             ranks=here,
             own_s=own_s,
             waited_s=waited_s,
@@ -176,12 +178,16 @@ class Attempt:
             self.begin_s[step] = min(begin_s, self.begin_s.get(step, begin_s))
 
     def _take_progress(self, block: Block) -> None:
+        """What is read of a ring after its rank's end may be older than what was seen of the process before."""
         rows = block.rows
+        self.ranks["is_over"][rows["rank"]] = rows["exit_state"] == int(ExitState.NORMAL)
+        look_s = (rows["read_ns"] + block.clock_offset_ns) / 1e9
+        newer = look_s >= self.ranks["look_s"][rows["rank"]]
+        rows, look_s = rows[newer], look_s[newer]
         ranks = rows["rank"]
         self.ranks["step"][ranks] = rows["step"]
-        self.ranks["look_s"][ranks] = (rows["read_ns"] + block.clock_offset_ns) / 1e9
+        self.ranks["look_s"][ranks] = look_s
         self.ranks["elapsed_s"][ranks] = np.maximum(rows["step_age_ns"], 0) / 1e9
-        self.ranks["is_over"][ranks] = rows["exit_state"] == int(ExitState.NORMAL)
 
     def _take_group_progress(self, block: Block) -> None:
         """A device waits only in what it has begun; where starts are not told, in what is open."""

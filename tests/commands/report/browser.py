@@ -18,7 +18,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 LEFT_PX, RIGHT_PX, BELOW_PX = 74, 96, 34
 #: Of the cells, the last ones: an unfinished step, or what a rank steadily does in the end.
 LAST_PX = 20
-_DRAWN = "document.documentElement.dataset.drawn === 'yes'"
+_DRAWN = "html[data-drawn=yes]"
 _WAIT_MS = 60_000
 
 
@@ -89,7 +89,7 @@ def opened(within: Browser, path: Path, *, scheme: str = "light", is_touch: bool
         page.on("pageerror", lambda error: told.errors.append(str(error)))
         page.on("request", lambda asked: told.requests.append(asked.url))
         page.goto(path.as_uri())
-        page.wait_for_function(_DRAWN, timeout=_WAIT_MS)
+        page.locator(_DRAWN).wait_for(state="attached", timeout=_WAIT_MS)
         told.requests.remove(path.as_uri())
         yield told
     finally:

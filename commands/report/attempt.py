@@ -22,7 +22,8 @@ SILENT_S = 3.0
 ENDED_BEFORE_S = 0.5
 
 #: Newest word of a rank. launch, node: numbers of ours, -1 never heard; look_s: Unix time of its progress, 0 none;
-#: waits_s: for how long its oldest call had been open, told at told_ns; ended_s: Unix time of its end, 0 none known.
+#: is_stale: its last look told of an earlier moment than one before; waits_s: for how long its oldest call had been
+#: open, told at told_ns; ended_s: Unix time of its end, 0 none known.
 _RANK = np.dtype(
     [
         ("launch", "<i4"),
@@ -32,6 +33,7 @@ _RANK = np.dtype(
         ("look_s", "<f8"),
         ("elapsed_s", "<f8"),
         ("is_over", "?"),
+        ("is_stale", "?"),
         ("told_ns", "<i8"),
         ("waits_s", "<f8"),
         ("ended_s", "<f8"),
@@ -183,6 +185,7 @@ class Attempt:
         self.ranks["is_over"][rows["rank"]] = rows["exit_state"] == int(ExitState.NORMAL)
         look_s = (rows["read_ns"] + block.clock_offset_ns) / 1e9
         newer = look_s >= self.ranks["look_s"][rows["rank"]]
+        self.ranks["is_stale"][rows["rank"]] = ~newer
         rows, look_s = rows[newer], look_s[newer]
         ranks = rows["rank"]
         self.ranks["step"][ranks] = rows["step"]
@@ -191,7 +194,8 @@ class Attempt:
 
     def _take_group_progress(self, block: Block) -> None:
         """A device waits only in what it has begun; where starts are not told, in what is open."""
-        rows, index = block.rows, self._index_of(block.groups)
+        index = self._index_of(block.groups)
+        rows = block.rows[~self.ranks["is_stale"][block.rows["rank"]]]
         device = self.device_groups()[np.minimum(index[np.minimum(rows["group"], index.size - 1)], len(self.on_device))]
         begun = ~device | (rows["started"] < 0) | (rows["started"] > rows["completed"])
         waits_s = np.where((rows["open"] > 0) & begun, np.maximum(rows["open_age_ns"], 0), 0) / 1e9

@@ -42,7 +42,7 @@ def test_who_is_stopped_is_the_one_who_works_although_it_outlives_the_others(att
         attempt.end_rank(rank, 12.1)
     for at_s in (13.0, 14.0, 15.0, 16.0):
         look(attempt, at_s, [1])
-    look(attempt, 9.2, [1])  # its ring, read after its end
+    look(attempt, 9.2, [1], waiting=[1])  # its ring, read after its end
     stood = attempt.standing()
     assert stood is not None
     assert stood.begin_s == pytest.approx(STEP_BEGAN_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -67,7 +68,11 @@ class Opened:
 
     def told_at(self, x: float, y: float, index: int = 0) -> str:
         """What it says of the cell at (x, y), counted from the first one's corner."""
-        self._canvas(index).hover(position={"x": LEFT_PX + x, "y": y})
+        canvas = self._canvas(index)
+        canvas.scroll_into_view_if_needed()
+        box = canvas.bounding_box()
+        assert box is not None
+        self.page.mouse.move(math.ceil(box["x"]) + LEFT_PX + x, math.ceil(box["y"]) + y)  # a pointer's place is whole
         return self.page.locator("figure.heat-map output").nth(index).inner_text()
 
     def _canvas(self, index: int) -> Locator:

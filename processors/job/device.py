@@ -127,6 +127,13 @@ def device_threshold_ns(job: JobState, group: int) -> int:
     return max(FLOOR_NS, STEPS_OF_PATIENCE * job.median_step_ns(), patience_ns(job, group))
 
 
+def launched_age_ns(job: JobState, rank: int, group: int, now: int) -> int:
+    """Since when this rank's host has launched what its device has not ended there: before that, its host was late,
+    and what its host did then, a save perhaps, may take its time. now: bus time."""
+    place = job.group_first[group] + int(np.flatnonzero(job.members[group] == rank)[0])
+    return int(job.open_ages_ns[place]) + max(0, now - int(job.group_stamps[place]))
+
+
 def device_horizon(job: JobState, horizon: int) -> int:
     """The newest step up to ``horizon`` that the devices have finished as well, as far as anybody tells its end.
 

@@ -8,7 +8,15 @@ from dataclasses import replace
 from ...telemetry.vocabulary import Kind, Phase, ProcessState
 from ..operator import Context
 from . import hang_story
-from .device import BLURRED_NS, BLURRED_STEPS, all_begun, any_ended, device_threshold_ns, patience_ns
+from .device import (
+    BLURRED_NS,
+    BLURRED_STEPS,
+    all_begun,
+    any_ended,
+    device_threshold_ns,
+    launched_age_ns,
+    patience_ns,
+)
 from .facts import OpenFinding
 from .findings import clear_finding, open_finding
 from .partners import without_held_up
@@ -141,7 +149,8 @@ def _judge_blockage(job: JobState, blockage: Blockage, waits: Sequence[Wait], no
         wait = longest_wait_for(waits, rank) or blockage.wait
         limit, waited = waiting_threshold_ns(job, rank, wait.group), waited_ns(job, wait.age_ns, rank)
         if rank in wait.launched:  # wherever its host is by now
-            limit, waited = device_threshold_ns(job, wait.group), wait.age_ns
+            limit = device_threshold_ns(job, wait.group)
+            waited = min(wait.age_ns, launched_age_ns(job, rank, wait.group, now))
         elif job.on_device[wait.group]:
             limit = max(limit, patience_ns(job, wait.group))
         if blockage.sort == "unknown":

@@ -16,10 +16,14 @@ from .node_story import LostNode
 from .progress import find_waits
 from .state import JobState
 from .story import Body
+from .thresholds import is_rare, waiting_threshold_ns
 from .waiting import Wait
 
-#: A wait for a rank of a silent node says that it is gone. Waits of a moment belong to every collective.
+#: A wait for a rank of a silent node says that it is gone. Waits of a moment belong to every collective, and those of a
+#: step to many.
 WAIT_NS = 900_000_000
+#: In a save, an evaluation or a start-up ranks wait long for each other, and the agents of all are back by then.
+RARE_WAIT_NS = 30_000_000_000
 #: How long what happened to the ranks may take to show, before it is only whichrank that is gone.
 CLOSED_HOLD_NS = 3_000_000_000
 SILENT_HOLD_NS = 8_000_000_000
@@ -139,8 +143,17 @@ def _forget_silence(job: JobState, name: str, now: int, ctx: Context) -> None:
 
 
 def _wait_for(job: JobState, ranks: list[int]) -> Wait | None:
-    """The oldest wait of a rank that can be seen for one of these, if it is more than a moment old."""
+    """The oldest wait of a rank that can be seen for one of these, if it is longer than such waits usually are."""
     wanted = set(ranks)
     waits = [wait for wait in find_waits(job) if wanted & {*wait.missing, *wait.unknown}]
     oldest = max(waits, key=lambda wait: (wait.age_ns, -wait.rank), default=None)
-    return oldest if oldest is not None and oldest.age_ns >= WAIT_NS else None
+    return oldest if oldest is not None and oldest.age_ns >= _patience_ns(job, oldest, ranks) else None
+
+
+def _patience_ns(job: JobState, wait: Wait, ranks: list[int]) -> int:
+    """ranks: of the silent node; what they did last was seen before it fell silent."""
+    rows = [job.progress_row(rank) for rank in (wait.rank, *ranks)]
+    rare = [rank for rank, row in zip((wait.rank, *ranks), rows, strict=True) if row is not None and is_rare(row)]
+    if not rare:
+        return max(WAIT_NS, job.median_step_ns())
+    return min(RARE_WAIT_NS, max(waiting_threshold_ns(job, rank, wait.group) for rank in rare))

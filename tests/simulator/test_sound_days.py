@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from whichrank.commands.simulate.judge import Judge
 from whichrank.simulator.grounds import HELD_OUT, HELD_OUT_SEED
 from whichrank.simulator.sound_days import MODES, REDUCED, REFERENCE, Mode, sound_world
 from whichrank.simulator.world import World
@@ -72,3 +73,13 @@ def test_they_follow_from_the_seed_alone_and_stand_on_held_out_grounds() -> None
     assert first == again
     meshes = {sound_world(REDUCED, 64, HELD_OUT_SEED + seed, 7200.0).jobs[0].spec.mesh for seed in range(len(HELD_OUT))}
     assert len(meshes) > 2
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_save_right_after_an_evaluation_calls_nobody(seed: int) -> None:
+    """The first is at step 300, after 11 minutes: ranks write for four seconds, and an agent restarts meanwhile (1)."""
+    judge = Judge()
+    for end_s, sent in sound_world(REFERENCE, 64, seed, 3600.0).run(666.0):
+        judge.take(end_s, sent)
+    judge.close()
+    assert [each["kind"] for each in judge.incidents.values() if each["severity"] == "page"] == []

@@ -6,7 +6,17 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.processors.job.synthetic_job import FOREVER, SECOND, WALL_NS, SyntheticJob, drive
+from tests.processors.job.synthetic_job import (
+    FOREVER,
+    SECOND,
+    WALL_NS,
+    Action,
+    Enter,
+    SyntheticJob,
+    Work,
+    ddp_step,
+    drive,
+)
 from whichrank.telemetry.records import Block, Event, Finding, Record
 from whichrank.telemetry.vocabulary import EventName, ExitState, Phase
 
@@ -144,3 +154,17 @@ def test_nodes_that_are_gone_together_are_told_together(second_s: float) -> None
     driven = drive(records(job, lambda node, at_s: at_s <= last_s[node]), idle_s=1.0, listens=True)
     told = [[s["node"] for s in finding.body["suspects"]] for finding in driven.findings()]
     assert set(map(tuple, told)) == {("node-1", "node-2")}
+
+
+def test_a_node_whose_agent_restarts_while_all_save_is_not_gone() -> None:
+    """Ranks of one node write longer than the others wait for anything else; saves have always been so."""
+
+    def program(job: SyntheticJob, rank: int, step: int) -> list[Action]:
+        saves: list[Action] = [Enter(Phase.CHECKPOINT), Work(4.0 if rank > 1 else 0.1)] if step % 10 == 9 else []
+        return [*ddp_step(job, rank, step), *saves]
+
+    job = SyntheticJob(node_of=node_of, steps=40, program=program, step_s=0.5).run()
+    begins = [at_ns / SECOND - job.start_s for at_ns, phase, _ in job.people[2].phases if phase == Phase.CHECKPOINT]
+    silent_s = (begins[2] + 1.1, begins[2] + 3.95)
+    found = said(job, lambda node, at_s: node == "node-0" or not silent_s[0] < at_s < silent_s[1])
+    assert [finding.body["kind"] for finding in found if finding.body["kind"] != "agent_silent"] == []

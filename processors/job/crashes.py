@@ -19,7 +19,19 @@ from .words import phase_word
 CRASH_REVISION_NS = 10_000_000_000
 #: By then the rows of the step whose numbers an error speaks of have come from all ranks.
 NUMBERS_TOLD_NS = 1_000_000_000
+#: A judgement goes through all endings, so of many it is made seldom: ten thousand ranks that end at once are judged
+#: twice a second, the four of a small job at each ending.
+_PAUSE_NS_PER_ENDING = 50_000
 _NUMBER_ERROR = re.compile(r"\b(nan|inf|infinite|finite|overflow)\b", re.IGNORECASE)
+
+
+def note_ending(job: JobState, now: int, ctx: Context) -> None:
+    """One more has come: judged now, or soon where many come at once."""
+    due_ns = job.endings_judged_ns + _PAUSE_NS_PER_ENDING * len(job.endings)
+    if now < due_ns:
+        job.schedule(due_ns)
+    else:
+        judge_crash(job, now, ctx)
 
 
 def judge_crash(job: JobState, now: int, ctx: Context, *, finished: bool = False) -> None:
@@ -33,6 +45,7 @@ def judge_crash(job: JobState, now: int, ctx: Context, *, finished: bool = False
         finished = True  # an exit that was seen after the command's own end
     if not any(role_hint(ending) != "none" for ending in job.endings):
         return
+    job.endings_judged_ns, job.facts_changed = now, True
     judge_signatures(job, now, ctx)
     finding = job.stopping_finding()
     if (finding is not None and not finding.detail.get("crash")) or job.has_kind(Kind.PLANNED_STOP):
@@ -86,24 +99,22 @@ def _first_ns(verdict: CrashVerdict) -> int:
 def _leaving(job: JobState, now: int) -> list[Ending]:
     """Ranks whose last row shows them past the end of their script. Their interpreter may take seconds to end, and a
     launcher that clears up after their peers' errors may be faster."""
-    found = []
-    for rank in sorted(job.ranks):
-        row = job.progress_row(rank)
-        if row is not None and row["phase"] == Phase.EXIT and int(row["phase_age_ns"]) > 0:
-            since_ns = int(row["read_ns"]) - int(row["phase_age_ns"])
-            found.append(
-                Ending(
-                    rank=rank,
-                    sort="exit",
-                    time_ns=since_ns,
-                    arrived_ns=now,
-                    step=int(row["step"]),
-                    phase=phase_word(row["phase"]),
-                    exit_code=0,
-                    exit_state=int(ExitState.NORMAL),
-                )
-            )
-    return found
+    rows = job.progress
+    left = (job.progress_stamps > 0) & (rows["phase"] == int(Phase.EXIT)) & (rows["phase_age_ns"] > 0)
+    return [
+        Ending(
+            rank=rank,
+            sort="exit",
+            time_ns=int(rows["read_ns"][rank]) - int(rows["phase_age_ns"][rank]),
+            arrived_ns=now,
+            step=int(rows["step"][rank]),
+            phase=phase_word(int(Phase.EXIT)),
+            exit_code=0,
+            exit_state=int(ExitState.NORMAL),
+        )
+        for rank in left.nonzero()[0].tolist()
+        if rank in job.ranks
+    ]
 
 
 def _speaks_of_numbers(cause: Ending) -> bool:

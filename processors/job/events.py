@@ -9,7 +9,7 @@ from ...telemetry.vocabulary import EventName, ExitState, Kind, Level
 from ..operator import Context
 from .crash_order import Ending, role_hint, weigh_thread_error
 from .crash_story import planned_body
-from .crashes import judge_crash
+from .crashes import judge_crash, note_ending
 from .findings import clear_finding, open_finding, revise_all
 from .hangs import SIGN_OF_LIFE_NS, STOP_HOLD_NS
 from .joining import end_joining
@@ -118,7 +118,7 @@ def _take_ending(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> No
         facts.stopped_ns = 0
         job.ledger.note_exit(ending.time_ns)
         note_exit(job, ending.rank, ending.step, ending.phase, ending.time_ns)
-    judge_crash(job, stamp_ns, ctx)
+    note_ending(job, stamp_ns, ctx)
 
 
 def _take_launch_ended(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:

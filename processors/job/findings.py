@@ -15,7 +15,7 @@ from ...telemetry.ring_layout import format_ranks, parse_ranks
 from ...telemetry.topics import TOPIC_FINDINGS, TOPIC_REQUESTS
 from ...telemetry.vocabulary import EventName, Kind
 from ..operator import Context
-from .crash_order import role_hint
+from .crash_order import Ending, role_hint
 from .crash_story import consequence, ending_words
 from .facts import OpenFinding
 from .ledger import SLOW_KINDS
@@ -114,15 +114,24 @@ def _host_stands(finding: OpenFinding) -> bool:
 
 def revise(job: JobState, ctx: Context, now: int, finding: OpenFinding) -> None:
     """Emits the finding again if what is known by now changes it."""
+    due_ns = finding.shown_ns + REVISION_GAP_NS
+    is_early = bool(finding.shown) and now < due_ns
+    if is_early and _has_many_endings(job):
+        job.schedule(due_ns)  # what each of a large job's ends adds is put together when it may be said
+        return
     shown = _complete(job, finding)
     if shown == finding.shown:
         return
-    if finding.shown and _places(shown) == _places(finding.shown) and now - finding.shown_ns < REVISION_GAP_NS:
-        job.schedule(finding.shown_ns + REVISION_GAP_NS)
+    if is_early and _places(shown) == _places(finding.shown):
+        job.schedule(due_ns)
         return
     finding.shown, finding.shown_ns = shown, now
     job.facts_changed = True
     _emit(job, ctx, now, finding, cleared=False)
+
+
+def _has_many_endings(job: JobState) -> bool:
+    return len(job.endings) > _MOST_CONSEQUENCES
 
 
 def revise_all(job: JobState, ctx: Context, now: int) -> None:
@@ -204,25 +213,28 @@ def _add_stack(job: JobState, finding: OpenFinding, body: dict[str, Any], item: 
 
 def _add_endings(job: JobState, finding: OpenFinding, body: dict[str, Any]) -> None:
     """Suspects' ends are evidence; everybody else's errors are ruled out, one entry per rank."""
-    cleared: dict[int, dict[str, Any]] = {}
+    cleared: dict[int, Ending] = {}
     said = {item["shows"] for item in body["evidence"]}
+    suspects = set(finding.suspects)
     for ending in sorted(job.endings, key=lambda e: (e.time_ns, e.rank, e.sort)):
-        # A thread that raised ended nothing by itself, but what its rank stands still for may be its work.
-        if role_hint(ending) == "none" and not (ending.sort == "exception" and ending.rank in finding.suspects):
+        is_suspect = ending.rank in suspects
+        if not is_suspect and ending.rank in cleared:
             continue
-        if ending.rank in finding.suspects:
+        # A thread that raised ended nothing by itself, but what its rank stands still for may be its work.
+        if role_hint(ending) == "none" and not (ending.sort == "exception" and is_suspect):
+            continue
+        if is_suspect:
             words = ending_words(ending)
             if not any(shows.startswith(words) for shows in said):
                 body["evidence"].append(
                     evidence(f"rank.{ending.sort}", source_of(job, ending.rank), ending.time_ns, words)
                 )
-        elif ending.rank not in cleared or (ending.sort == "exception" and role_hint(ending) != "stop"):
-            cleared.setdefault(ending.rank, consequence(ending, finding.kind, finding.suspects))
-    if len(cleared) <= _MOST_CONSEQUENCES:
-        entries = [cleared[rank] for rank in sorted(cleared)]
-    else:
-        first = cleared[min(cleared)]
-        entries = [{**first, **_who(sorted(cleared))}]
+        else:
+            cleared[ending.rank] = ending
+    told = sorted(cleared) if len(cleared) <= _MOST_CONSEQUENCES else [min(cleared)]
+    entries = [consequence(cleared[rank], finding.kind, finding.suspects) for rank in told]
+    if len(told) < len(cleared):
+        entries = [{**entries[0], **_who(sorted(cleared))}]
     known = set(cleared)
     body["ruled_out"] = [
         item for item in body["ruled_out"] if not set(parse_ranks(item.get("ranks", ""))) <= known

@@ -48,7 +48,15 @@ _PLAIN_FACTS = (
 _CLOCK_NUMBERS = ("due_ns", "number_due_ns", "counts_due_ns", "joining_looked_ns", "closed_stamp_ns")
 _RANK_FACTS = tuple(RankFacts.__slots__)
 #: Not there before these were told.
-_LATER_FACTS = ("placement", "placement_due_ns", "owner", "gpus_held", "checkpoints", "restored_steps")
+_LATER_FACTS = (
+    "placement",
+    "placement_due_ns",
+    "owner",
+    "gpus_held",
+    "checkpoints",
+    "restored_steps",
+    "endings_judged_ns",
+)
 _PLAIN_STEPS = ("saved_steps", "slow_step_ns", "closed_step", "pace_checked_step", "sighted")
 
 

@@ -108,10 +108,12 @@ def _take_joining(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> N
 
 def _take_ending(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
     ending = _read_ending(job, event, stamp_ns)
-    if ending.sort == "exit":
+    if ending.sort == "exit" and ending.rank in job.raised:
         job.endings = weigh_thread_error(job.endings, ending)
     else:
         job.endings.append(ending)
+    if ending.sort == "exception":
+        job.raised.add(ending.rank)
     if ending.sort == "exit":
         facts = job.facts(ending.rank)
         facts.exited_ns = ending.time_ns

@@ -124,6 +124,7 @@ class JobState:
         self.moved: dict[str, Any] | None = None  # a rank that another node tells of, too. Not saved: it is told again
         self.endings: list[Ending] = []
         self.endings_judged_ns = 0  # when they were last put into order
+        self.raised: set[int] = set()  # ranks of whose ends one or more are exceptions. Not saved: ``endings`` say it
         self.blind_ranks: set[int] = set()
         self.may_be_stopped = True  # False: no rank has ``stopped_ns``. Not saved
         self.progress = np.zeros(0, PROGRESS)

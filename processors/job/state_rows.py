@@ -217,6 +217,7 @@ def _read_facts(job: JobState, values: dict[str, Any]) -> None:
         job.add_group(Group(**group))
     job.ranks = {int(rank): RankFacts(**facts) for rank, facts in values["ranks"].items()}
     job.endings = [Ending(**ending) for ending in values["endings"]]
+    job.raised = {ending.rank for ending in job.endings if ending.sort == "exception"}
     job.blind_ranks = set(values["blind_ranks"])
     job.nodes = {name: NodeFacts(**node) for name, node in values["nodes"].items()}
     job.findings = {item["key"]: OpenFinding(**item) for item in values["findings"]}

@@ -24,6 +24,9 @@ NS_BEFORE = 20_000_000_000
 NS_AFTER = 30_000_000_000
 #: Ten percent are to be told; their estimate may come out a little lower.
 SMALLEST_RATIO = 1.08
+#: A rise that none of its steps leaves in doubt is told after as few as these, once so much time has passed: each of
+#: them is longer than nearly all of the steps before.
+SUDDEN_STEPS_AFTER, SUDDEN_NS_AFTER, SUDDEN_QUANTILE = 5, 8_000_000_000, 0.97
 #: In standard deviations of the difference, as they follow from single steps, and from means over some.
 SIGNIFICANCE = 8.0
 BLOCK_STEPS = 8
@@ -87,6 +90,34 @@ def find_pace_change(steps: np.ndarray, begin_ns: np.ndarray, pace_ns: np.ndarra
     )
 
 
+def find_sudden_change(steps: np.ndarray, begin_ns: np.ndarray, pace_ns: np.ndarray) -> PaceChange | None:
+    """As ``find_pace_change``, of a change that has just come: the last steps against those before them."""
+    late = max(SUDDEN_STEPS_AFTER, _steps_of(pace_ns, SUDDEN_NS_AFTER))
+    if late >= PLAIN_STEPS_AFTER or pace_ns.size < STEPS_BEFORE + late:
+        return None
+    pace = np.log(np.maximum(pace_ns, 1).astype(np.float64))
+    before, after = pace[:-late], pace[-late:]
+    rise = float(median(after) - median(before))
+    if rise < np.log(SMALLEST_RATIO) or after.min() < np.quantile(before, SUDDEN_QUANTILE):
+        return None
+    noise = _noise(before) * (1.57 / before.size + 1.57 / late) ** 0.5  # too few steps after it to ask for theirs
+    if int(pace_ns[:-late].sum()) < NS_BEFORE or rise < SIGNIFICANCE * noise:
+        return None
+    if abs(_slope(before)) > LARGEST_SLOPE * rise or after.min() < median(before) + rise / 2.0:
+        return None
+    return PaceChange(
+        step=int(steps[-late]),
+        onset_ns=int(begin_ns[-late]),
+        before_ns=int(np.exp(median(before))),
+        after_ns=int(np.exp(median(after))),
+    )
+
+
+def _steps_of(pace_ns: np.ndarray, length_ns: int) -> int:
+    """How many of the last steps take so long together."""
+    return int(np.searchsorted(np.cumsum(pace_ns[::-1]), length_ns)) + 1
+
+
 def _asked(before: int, after: int) -> tuple[float, float]:
     """Smallest ratio and significance that tell a change, by how many steps before and after it are known."""
     if before >= STEPS_BEFORE and after >= CLEAR_STEPS_AFTER:
@@ -125,14 +156,16 @@ def _most_likely_change(pace: np.ndarray) -> int:
 
 def _noise_of_difference(before: np.ndarray, after: np.ndarray) -> float:
     """Standard deviation of the difference between two medians; steps that lean on one another are noisier."""
-    variance = 0.0
-    for part in (before, after):
-        residuals = part - median(part)
-        step = 1.4826 * float(median(np.abs(residuals)))
-        blocks = residuals[: residuals.size // BLOCK_STEPS * BLOCK_STEPS].reshape(-1, BLOCK_STEPS)
-        wander = 1.4826 * float(median(np.abs(median(blocks, axis=1)))) * BLOCK_STEPS**0.5
-        variance += 1.57 * max(step, wander) ** 2 / part.size
-    return float(variance**0.5)
+    return float(sum(1.57 * _noise(part) ** 2 / part.size for part in (before, after)) ** 0.5)
+
+
+def _noise(part: np.ndarray) -> float:
+    """Standard deviation of a step, robust."""
+    residuals = part - median(part)
+    step = 1.4826 * float(median(np.abs(residuals)))
+    blocks = residuals[: residuals.size // BLOCK_STEPS * BLOCK_STEPS].reshape(-1, BLOCK_STEPS)
+    wander = 1.4826 * float(median(np.abs(median(blocks, axis=1)))) * BLOCK_STEPS**0.5
+    return float(max(step, wander))
 
 
 def _slope(part: np.ndarray) -> float:

@@ -28,7 +28,7 @@ from .numeric import (
     find_explosion,
     find_non_finite,
 )
-from .pace import find_pace_change, is_back_to_pace, is_of_all, with_parts
+from .pace import PaceChange, find_pace_change, find_sudden_change, is_back_to_pace, is_of_all, with_parts
 from .saves import find_slow_writer, is_still_slow_writer
 from .stalls import are_over, find_recurring_stalls
 from .state import JobState
@@ -193,9 +193,11 @@ def _is_late(job: JobState, late: LateDevice) -> bool:
 
 
 def _judge_pace(job: JobState, now: int, ctx: Context) -> None:
-    if job.closed_step < job.pace_checked_step + PACE_CHECK_STEPS or not len(job.pace):
+    if not len(job.pace):
         return
-    job.pace_checked_step = job.closed_step
+    is_due = job.closed_step >= job.pace_checked_step + PACE_CHECK_STEPS
+    if is_due:
+        job.pace_checked_step = job.closed_step
     steps, begins, pace, length_ns = job.pace[:, 0], job.pace[:, 1], job.pace[:, 2], job.pace[:, 6]
     # How long one device of many stood is only looked at: what is left of a step without it varies far more than steps.
     judged = length_ns if has_device_groups(job) else pace
@@ -212,22 +214,31 @@ def _judge_pace(job: JobState, now: int, ctx: Context) -> None:
             clear_finding(job, ctx, now, finding, "the step time is as before again")
     if reported or job.has_kind(Kind.RANK_SLOW) or job.stopping_finding() is not None:
         return
+    if not is_due:
+        _tell_change(job, find_sudden_change(steps, begins, judged), now, ctx)
+        return
     uneven = find_wandering(job.times, steps, begins, pace, length_ns)
     if uneven is not None:
         body = steps_story.wandering_body(job, uneven, now)
         detail = {"before_ns": uneven.before_ns, "after_ns": uneven.after_ns, "wanders": True}
         open_finding(job, ctx, now, kind=Kind.SLOW_TOGETHER, place=f"step {uneven.step}", body=body, detail=detail)
         return
-    change = find_pace_change(steps, begins, judged)
-    if change is not None and has_device_groups(job) and not is_of_all(change, steps, pace):
-        change = None
-    if change is not None:
-        change = with_parts(change, steps, job.pace[:, 3:6])
-        body = steps_story.slow_together_body(job, change, now)
-        detail = {"before_ns": change.before_ns, "after_ns": change.after_ns}
-        open_finding(job, ctx, now, kind=Kind.SLOW_TOGETHER, place=f"step {change.step}", body=body, detail=detail)
+    change = find_pace_change(steps, begins, judged) or find_sudden_change(steps, begins, judged)
+    if _tell_change(job, change, now, ctx):
         return
     stalls = find_recurring_stalls(steps, begins, pace, job.pace[:, 4])
     if stalls is not None:
         body, detail = steps_story.stalls_body(job, stalls, now), {"pause_steps": stalls.pause_steps}
         open_finding(job, ctx, now, kind=Kind.SLOW_TOGETHER, place=f"step {stalls.step}", body=body, detail=detail)
+
+
+def _tell_change(job: JobState, change: PaceChange | None, now: int, ctx: Context) -> bool:
+    """Whether it is of all ranks, and so was told."""
+    steps, pace = job.pace[:, 0], job.pace[:, 2]
+    if change is None or (has_device_groups(job) and not is_of_all(change, steps, pace)):
+        return False
+    change = with_parts(change, steps, job.pace[:, 3:6])
+    body = steps_story.slow_together_body(job, change, now)
+    detail = {"before_ns": change.before_ns, "after_ns": change.after_ns}
+    open_finding(job, ctx, now, kind=Kind.SLOW_TOGETHER, place=f"step {change.step}", body=body, detail=detail)
+    return True

@@ -94,6 +94,18 @@ def _of_group(group: str, faults: Sequence[FaultScore]) -> Iterator[Line]:
             share=f"{soon} of {len(faults)}",
             ok=steps <= ASKED_SLOW_STEPS,
         )
+        yield from _slow_steps_of(faults)
+
+
+def _slow_steps_of(faults: Sequence[FaultScore]) -> Iterator[Line]:
+    """The same, by who was told to be slow."""
+    for words, kinds in (("as one rank", ("rank_slow",)), ("as all together", ("slow_together",))):
+        told = [fault.steps for fault in faults if fault.said in kinds]
+        if told:
+            soon = sum(steps <= ASKED_SLOW_STEPS for steps in told)
+            measured = f"{quantile(told, 0.5):.1f}, {quantile(told, 0.95):.1f}"
+            share = f"{soon} of {len(told)}"
+            yield Line(name=f"slow, told {words}: steps p50, p95", asked="", measured=measured, share=share)
 
 
 def _top_1(name: str, faults: Sequence[FaultScore]) -> Line:

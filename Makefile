@@ -133,6 +133,10 @@ lint: setup ## ruff and mypy --strict over source and tests
 dashboards: setup ## grafana/dashboards and the rules of Prometheus and Grafana anew, from grafana/
 	@$(BIN)/python -m whichrank.grafana.generate
 
+.PHONY: reference
+reference: setup ## docs/reference.md anew: every metric, span, event, topic, setting and command, from the code
+	@$(BIN)/python -m whichrank.commands.reference.generate
+
 .PHONY: format
 format: setup ## let ruff put format and imports right
 	@$(BIN)/ruff check --fix --exit-zero --quiet .

@@ -166,6 +166,10 @@ faultbench: setup ## simulated faults of every kind: how often the cause is name
 	  $(if $(SEED),--seed $(SEED)) $(if $(JOBS),--jobs $(JOBS)) >/dev/null || [ $$? -eq 1 ]
 	@$(BIN)/python -m benchmarks.faultbench --results $(FAULTBENCH) $(if $(RANKS),--ranks $(RANKS))
 
+.PHONY: newcomer
+newcomer: setup ## clones into an empty folder with empty caches and follows the README: seconds until a rank is named
+	@$(BIN)/python -m tests.newcomer
+
 .PHONY: tie
 tie: setup ## faults in real jobs and in simulated ones: the same finding, the same waits, k of n (REPEATS=1, SEED=1)
 	@$(BIN)/python -m tests.simulator.tie $(if $(REPEATS),--repeats $(REPEATS)) $(if $(SEED),--seed $(SEED))

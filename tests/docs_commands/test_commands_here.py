@@ -30,6 +30,8 @@ def partly_executed() -> list[str]:
 
 
 EXECUTED = executed()
+#: Of kafka-python, when it is loaded.
+pytestmark = pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning")
 
 
 @pytest.fixture(scope="module")

@@ -97,7 +97,7 @@ _MAKE_NOT: Mapping[str, Why] = {
 RULES: Sequence[tuple[str, Cover]] = (
     # --- watching a job ----------------------------------------------------------------------------------------------
     (r"\.venv/bin/whichrank run -- \.venv/bin/torchrun .* train\.py", Here(status=(1,), says="who         rank 2")),
-    (r"whichrank( run)?", Here(runs="whichrank run --json -- true")),
+    (r"(\.venv/bin/)?whichrank( run)?", Here(runs="whichrank run --json -- true")),
     (r"whichrank run --help", Here(says="capture-limit")),
     (r"whichrank run --json -- COMMAND", Here(places={"COMMAND": "true"})),
     (r"whichrank run --kafka HOST:PORT( -- COMMAND)?", InStack()),

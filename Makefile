@@ -133,6 +133,10 @@ lint: setup ## ruff and mypy --strict over source and tests
 dashboards: setup ## grafana/dashboards and the rules of Prometheus and Grafana anew, from grafana/
 	@$(BIN)/python -m whichrank.grafana.generate
 
+.PHONY: reference
+reference: setup ## docs/reference.md anew: every metric, span, event, topic, setting and command, from the code
+	@$(BIN)/python -m whichrank.commands.reference.generate
+
 .PHONY: format
 format: setup ## let ruff put format and imports right
 	@$(BIN)/ruff check --fix --exit-zero --quiet .
@@ -161,6 +165,10 @@ faultbench: setup ## simulated faults of every kind: how often the cause is name
 	@$(BIN)/whichrank bench --held-out --results $(FAULTBENCH) $(if $(RANKS),--ranks $(RANKS)) $(if $(RUNS),--runs $(RUNS)) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(JOBS),--jobs $(JOBS)) >/dev/null || [ $$? -eq 1 ]
 	@$(BIN)/python -m benchmarks.faultbench --results $(FAULTBENCH) $(if $(RANKS),--ranks $(RANKS))
+
+.PHONY: newcomer
+newcomer: setup ## clones into an empty folder with empty caches and follows the README: seconds until a rank is named
+	@$(BIN)/python -m tests.newcomer
 
 .PHONY: tie
 tie: setup ## faults in real jobs and in simulated ones: the same finding, the same waits, k of n (REPEATS=1, SEED=1)

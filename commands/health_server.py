@@ -27,7 +27,7 @@ def is_ready(health: ServiceHealth) -> bool:
     return is_alive(health) and health.trouble is None and health.role is not Role.STARTING and health.caught_up
 
 
-class _Collector(Collector):
+class ServiceFigures(Collector):
     """The service's figures at the moment they are asked for."""
 
     def __init__(self, health: Callable[[], ServiceHealth]) -> None:
@@ -129,4 +129,4 @@ class HealthServer(PageServer):
             }
 
         pages: dict[str, Page] = {"/healthz": lambda: page(is_alive), "/readyz": lambda: page(is_ready)}
-        super().__init__(host, port, pages, _Collector(health))
+        super().__init__(host, port, pages, ServiceFigures(health))

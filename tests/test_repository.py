@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -84,23 +83,6 @@ def test_make_targets_in_documents_exist(document: str) -> None:
         if (match := re.match(r"make ([a-z][a-z-]*)", command))
     }
     assert used - targets == set()
-
-
-@pytest.mark.parametrize("document", DOCUMENTS)
-def test_whichrank_commands_in_documents_exist(document: str) -> None:
-    used = {
-        match[1]
-        for command in shell_commands((ROOT / document).read_text())
-        if (match := re.match(r"(?:[A-Z_]+=\S+ )*(?:\S*/)?whichrank ([a-z][a-z-]*)\b", command))
-    }
-    missing = {
-        name
-        for name in used
-        if subprocess.run(
-            [sys.executable, "-m", "whichrank.commands.main", name, "--help"], capture_output=True, check=False
-        ).returncode
-    }
-    assert missing == set()
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

@@ -68,10 +68,10 @@ class NotifyServer(PageServer):
             }
 
         pages: dict[str, Page] = {"/healthz": lambda: page(False), "/readyz": lambda: page(True)}
-        super().__init__(host, port, pages, _Figures(health))
+        super().__init__(host, port, pages, NotifyFigures(health))
 
 
-class _Figures(Collector):
+class NotifyFigures(Collector):
     def __init__(self, health: Callable[[], NotifyHealth]) -> None:
         self._health = health
 

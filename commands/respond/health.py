@@ -54,10 +54,10 @@ class RespondServer(PageServer):
             }
 
         pages: dict[str, Page] = {"/healthz": lambda: page(False), "/readyz": lambda: page(True)}
-        super().__init__(host, port, pages, _Figures(health))
+        super().__init__(host, port, pages, RespondFigures(health))
 
 
-class _Figures(Collector):
+class RespondFigures(Collector):
     def __init__(self, health: Callable[[], RespondHealth]) -> None:
         self._health = health
 

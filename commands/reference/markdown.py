@@ -1,0 +1,32 @@
+"""Tables and words as Markdown. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
+def codes(names: Iterable[str]) -> str:
+    return ", ".join(code(name) for name in names)
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Raises ValueError for a row that has not as many cells as there are heads."""
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    for row in rows:
+        if len(row) != len(heads):
+            raise ValueError(f"{row[0]}: {len(row)} cells below {len(heads)} heads")
+        lines.append("| " + " | ".join(_cell(cell) for cell in row) + " |")
+    return "\n".join(lines)
+
+
+def section(heading: str, *parts: str) -> str:
+    return "\n\n".join([f"## {heading}", *(part for part in parts if part)])
+
+
+def _cell(text: str) -> str:
+    """On one line, and no end of a cell within it."""
+    return " ".join(text.split()).replace("|", "\\|")

@@ -23,6 +23,7 @@ from .words import (
 
 _GPU, _MOUNT = "{{hw_id}}", "{{system_filesystem_mountpoint}}"
 _WINDOW = "[$__rate_interval]"
+_UP_OF_NODE = f'{OF_NODE[:-1]}, whichrank_gpu_nvlink_state="up"}}'
 _SILENT = "this collector tells nothing of the node"
 
 
@@ -155,7 +156,7 @@ def dashboard() -> Dashboard:
                 "NVLink",
                 "Links that are up, of each GPU. It is the same number on all of them.",
                 Query(
-                    expr=f"sum by (hw_id) ({name('whichrank.gpu.nvlink.up')}{OF_NODE})",
+                    expr=f"sum by (hw_id) ({name('whichrank.gpu.nvlink.links')}{_UP_OF_NODE})",
                     legend=_GPU,
                 ),
                 unit="short",

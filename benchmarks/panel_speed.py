@@ -140,6 +140,10 @@ def _time_bytes(time_ns: int) -> bytes:
     return b"\x19" + struct.pack("<Q", time_ns)
 
 
+#: Of attributes by which panels choose.
+_ASKED_FOR = {"whichrank.gpu.nvlink.state": "up", "system.filesystem.state": "used"}
+
+
 def _node_metrics(node: int, time_ns: int, asked: frozenset[str]) -> list[bytes]:
     """What dashboards ask of a node and its GPUs; a value each, with every attribute that it has."""
     points = []
@@ -148,7 +152,8 @@ def _node_metrics(node: int, time_ns: int, asked: frozenset[str]) -> list[bytes]
             continue
         ids = [f"GPU-{node:05d}-{gpu}" for gpu in range(GPUS)] if "hw.id" in metric.attributes else [""]
         for identifier in ids:
-            values = {**dict.fromkeys(metric.attributes, "one"), **({"hw.id": identifier} if identifier else {})}
+            values = {key: _ASKED_FOR.get(key, "one") for key in metric.attributes}
+            values |= {"hw.id": identifier} if identifier else {}
             points.append(Point(name=name, value=1.0, attributes=values, time_ns=time_ns, start_ns=time_ns - _NS))
     return list(encode_points(Identity(cluster="lab", node=_node(node)), points, limit_bytes=900_000))
 

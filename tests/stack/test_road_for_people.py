@@ -42,6 +42,8 @@ from whichrank.transport.kafka import make_client
 from whichrank.transport.kafka_client import KafkaTrouble
 
 DASHBOARDS = REPOSITORY / "grafana" / "dashboards"
+#: Of attributes by which panels choose; every other one is "used", which is what panels of storage ask for.
+ASKED_FOR = {"whichrank.gpu.nvlink.state": "up"}
 #: What counts began so long ago.
 BEGAN_NS = time.time_ns() - 600 * 10**9
 
@@ -103,7 +105,7 @@ def every_metric(job: str, node: str, now: int) -> list[bytes]:
         Point(
             name=name,
             value=age_s if metric.instrument is NodeInstrument.COUNTER else 2.0,
-            attributes=dict.fromkeys(metric.attributes, "used"),
+            attributes={key: ASKED_FOR.get(key, "used") for key in metric.attributes},
             time_ns=now,
             start_ns=BEGAN_NS,
         )

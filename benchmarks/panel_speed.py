@@ -189,11 +189,11 @@ def _messages(entries: list[bytes], service: str) -> list[bytes]:
 
 
 class Room:
-    """A Prometheus with the hour in it. end_s: of the hour, Unix seconds."""
+    """A Prometheus with the hour in it. end_s: of the hour, Unix seconds. scraped: as ``Prometheus`` has it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, scraped: dict[str, str] | None = None) -> None:
         self.folder = folder
-        self.prometheus = Prometheus(folder)
+        self.prometheus = Prometheus(folder, scraped)
         self.prometheus.service.start()
         self.end_s = 0.0
         self._http = urllib3.PoolManager(timeout=600.0, retries=False)
@@ -207,9 +207,9 @@ class Room:
         for now_ns in range(begin_ns, end_ns, period_s * _NS):
             for some in nodes:
                 for message in some.messages(now_ns, period_s):
-                    self._push(message)
+                    self.push(message)
             for message in of_job(begin_ns, now_ns):
-                self._push(message)
+                self.push(message)
             self.end_s = now_ns / _NS
             print(f"  {(now_ns - begin_ns) / _NS / 60:.1f} min are in", file=sys.stderr, flush=True)
 
@@ -229,7 +229,7 @@ class Room:
             # Under the names that they have in Prometheus: without a unit nothing is appended.
             entries = [number_entry(name, "", "", Instrument.GAUGE, some) for name, some in points.items() if some]
             for message in _messages(entries, ""):
-                self._push(message)
+                self.push(message)
             moment += INTERVAL_S
         return took_s
 
@@ -244,7 +244,7 @@ class Room:
         answer = self._http.request("GET", f"http://{self.prometheus.address}/api/v1/status/tsdb")
         return int(json.loads(answer.data)["data"]["headStats"]["numSeries"])
 
-    def _push(self, message: bytes) -> None:
+    def push(self, message: bytes) -> None:
         url = f"http://{self.prometheus.address}/api/v1/otlp/v1/metrics"
         answer = self._http.request("POST", url, body=message, headers={"Content-Type": "application/x-protobuf"})
         if answer.status >= 300:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .boards import all_dashboards
@@ -13,6 +13,9 @@ from .rules import FOLDER, grafana_rules
 FOLDER_UID = FOLDER
 #: Types of data sources that the dashboards ask; their uids in a Grafana that has no own ones for them.
 SOURCES = ("prometheus", "loki", "tempo")
+#: Keys of rules, by the Grafana that first knew them. An older one drops them without a word: there an alert ends with
+#: the first look that does not find its incident.
+_KNOWN_SINCE = {"keep_firing_for": 12, "missingSeriesEvalsToResolve": 12}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +37,19 @@ def desired(uids: Mapping[str, str] | None = None, urls: Mapping[str, str] | Non
         for kind, url in (urls or {}).items()
     }
     return Desired(dashboards=dashboards, groups=groups, sources=sources)
+
+
+def for_grafana(wanted: Desired, major: int) -> Desired:
+    """Without what a Grafana of this version does not know, or it would differ from what is wanted for ever."""
+    unknown = {name for name, since in _KNOWN_SINCE.items() if major < since}
+    groups = {
+        name: {
+            **group,
+            "rules": [{key: value for key, value in rule.items() if key not in unknown} for rule in group["rules"]],
+        }
+        for name, group in wanted.groups.items()
+    }
+    return replace(wanted, groups=groups)
 
 
 def _with_sources(content: Mapping[str, Any], uids: Mapping[str, str]) -> dict[str, Any]:

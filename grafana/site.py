@@ -1,9 +1,10 @@
-"""One Grafana over its HTTP API: all that we ask of it, in one place. The API is the one under ``/api``, which both
-Grafana 12 and 13 serve."""
+"""One Grafana over its HTTP API: all that we ask of it, in one place. The API is the one under ``/api``, which Grafana 9
+to 13 serve."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -12,6 +13,7 @@ from grafana_client.client import GrafanaClientError, GrafanaException
 
 _T = TypeVar("_T")
 TIMEOUT_S = 10.0
+_NEWEST = 1_000
 #: Of what is wrong with one request, not with the token or the Grafana.
 _REFUSALS = frozenset({400, 409, 412, 413, 422})
 
@@ -47,9 +49,15 @@ class Site:
         found: Mapping[str, Any] = self._asked("its health", lambda: self._api.client.GET("/health"))
         return found
 
+    def major(self) -> int:
+        """The first part of its version; of a Grafana that does not say, the newest there could be."""
+        word = str(self.health().get("version") or "").partition(".")[0]
+        return int(word) if word.isdigit() else _NEWEST
+
     # --- what is there; None where it is not ------------------------------------------------------------------------
     def folder(self, uid: str) -> Mapping[str, Any] | None:
-        return self._found(f"folder {uid}", lambda: self._api.folder.get_folder(uid))
+        """An Editor is told 403 of a folder that is not there: rights are kept with the folder. Making it says the rest."""
+        return self._found(f"folder {uid}", lambda: self._api.folder.get_folder(uid), absent=(403, 404))
 
     def dashboard(self, uid: str) -> Mapping[str, Any] | None:
         """With ``meta`` (its folder) beside ``dashboard``."""
@@ -75,8 +83,15 @@ class Site:
         self._asked(f"to put dashboard {dashboard['uid']}", lambda: self._api.dashboard.update_dashboard(message))
 
     def put_group(self, folder: str, name: str, group: Mapping[str, Any]) -> None:
-        put = self._api.alertingprovisioning.update_rule_group
-        self._asked(f"to put rules {name}", lambda: put(folder, name, dict(group), disable_provenance=True))
+        """Rules that are not there are made first: a group may only name known ones (tried on 9.4)."""
+        rules = self._api.alertingprovisioning
+        for rule in group["rules"]:
+            there = self._found(f"rule {rule['uid']}", partial(rules.get_alertrule, rule["uid"]))
+            if there is None:
+                make = partial(rules.create_alertrule, dict(rule), disable_provenance=True)
+                self._asked(f"to make rule {rule['uid']}", make)
+        put = partial(rules.update_rule_group, folder, name, dict(group), disable_provenance=True)
+        self._asked(f"to put rules {name}", put)
 
     def make_source(self, source: Mapping[str, Any]) -> None:
         self._asked(
@@ -100,11 +115,13 @@ class Site:
         ask = lambda: update(number, time_from=begin_ms, time_to=end_ms, tags=tags, text=text)  # noqa: E731
         self._asked(f"to change annotation {number}", ask)
 
-    def _found(self, what: str, ask: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    def _found(
+        self, what: str, ask: Callable[[], Mapping[str, Any]], *, absent: tuple[int, ...] = (404,)
+    ) -> Mapping[str, Any] | None:
         try:
             return self._asked(what, ask)
         except GrafanaTrouble as trouble:
-            if isinstance(trouble.__cause__, GrafanaClientError) and trouble.__cause__.status_code == 404:
+            if isinstance(trouble.__cause__, GrafanaClientError) and trouble.__cause__.status_code in absent:
                 return None
             raise
 

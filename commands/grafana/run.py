@@ -24,7 +24,7 @@ def synchronise(
 ) -> None:
     """Raises Unusable."""
     try:
-        from ...grafana.desired import SOURCES, desired
+        from ...grafana.desired import SOURCES, desired, for_grafana
         from ...grafana.site import GrafanaTrouble, Site
         from ...grafana.sync import changes, missing_sources
     except ModuleNotFoundError as error:
@@ -32,6 +32,7 @@ def synchronise(
     wanted = desired(_pairs("--use", use, SOURCES), _pairs("--make", make, SOURCES))
     try:
         site = Site(url, token, organization=organization)
+        wanted = for_grafana(wanted, site.major())
         missing = missing_sources(site, wanted)
         count = 0
         for change in changes(site, wanted):

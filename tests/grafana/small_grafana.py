@@ -23,12 +23,16 @@ class SmallGrafana:
         self.dashboards: dict[str, dict[str, Any]] = {}
         self.where: dict[str, str] = {}
         self.groups: dict[tuple[str, str], dict[str, Any]] = {}
+        #: By uid; those of ``groups`` that were made before it.
+        self.rules: dict[str, dict[str, Any]] = {}
         self.sources: dict[str, dict[str, Any]] = {}
         self.annotations: dict[int, dict[str, Any]] = {}
         #: Never to be asked for; every path that was written to.
         self.written: list[tuple[str, str]] = []
         self._numbers = itertools.count(1)
         self.url = ""
+        #: Before 12 it drops what it does not know of rules.
+        self.version = "13.2.0"
         #: A status that is answered to everything; a tag whose annotations are not taken.
         self.fails_with: int | None = None
         self.refuses = ""
@@ -43,9 +47,11 @@ class SmallGrafana:
             return 400, {"message": "bad request data"}
         match method, parts:
             case "GET", ["health"]:
-                return 200, {"database": "ok", "version": "13.2.0"}
+                return 200, {"database": "ok", "version": self.version}
             case "GET", ["folders", uid]:
-                return self._found(self.folders.get(uid))
+                # Rights are kept with a folder: of one that is not there an Editor has none.
+                there = self.folders.get(uid)
+                return (403, {"message": "Permissions needed: folders:read"}) if there is None else (200, there)
             case "POST", ["folders"]:
                 self.folders[body["uid"]] = {"id": next(self._numbers), **body}
                 return 200, self.folders[body["uid"]]
@@ -63,8 +69,20 @@ class SmallGrafana:
                 return 200, {"status": "success", "uid": dashboard["uid"]}
             case "GET", ["v1", "provisioning", "folder", folder, "rule-groups", name]:
                 return self._found(self.groups.get((folder, name)))
+            case "GET", ["v1", "provisioning", "alert-rules", uid]:
+                return self._found(self.rules.get(uid))
+            case "POST", ["v1", "provisioning", "alert-rules"]:
+                self.rules[body["uid"]] = {"id": next(self._numbers), **body}
+                return 201, self.rules[body["uid"]]
             case "PUT", ["v1", "provisioning", "folder", folder, "rule-groups", name]:
-                rules = [{"id": next(self._numbers), "isPaused": False, "provenance": "", **r} for r in body["rules"]]
+                if not {rule["uid"] for rule in body["rules"]} <= set(self.rules):
+                    return 500, {"message": "failed to update rule because could not find alert rule"}
+                unknown = set() if self.version.startswith("13") else {"keep_firing_for", "missingSeriesEvalsToResolve"}
+                rules = [
+                    {"id": next(self._numbers), "isPaused": False, "provenance": ""}
+                    | {key: value for key, value in rule.items() if key not in unknown}
+                    for rule in body["rules"]
+                ]
                 self.groups[folder, name] = {**body, "rules": rules}
                 return 200, self.groups[folder, name]
             case "GET", ["datasources", "uid", uid]:

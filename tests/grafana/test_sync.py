@@ -72,6 +72,15 @@ def test_a_second_time_changes_nothing(grafana: SmallGrafana) -> None:
     assert (done.exit_code, done.stdout.strip(), grafana.written) == (0, "all is as it should be", [])
 
 
+def test_a_second_time_changes_nothing_in_a_grafana_that_does_not_know_every_key_of_our_rules(
+    grafana: SmallGrafana,
+) -> None:
+    grafana.version = "9.4.0-pre"
+    sync(grafana, *USE)
+    assert "keep_firing_for" not in json.dumps(list(grafana.groups.values()))
+    assert sync(grafana, *USE).stdout.strip() == "all is as it should be"
+
+
 def test_a_dry_run_shows_the_difference_and_changes_nothing(grafana: SmallGrafana) -> None:
     sync(grafana, *USE)
     grafana.dashboards["whichrank-job"]["title"] = "changed by hand"

@@ -6,6 +6,7 @@ File provisioning loads nothing but the classic schema (shared facts, 3.2). Pane
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,8 @@ GRAFANA = {"type": "grafana", "uid": "-- Grafana --"}
 COLUMNS = 24
 #: Green, yellow, red: what needs nobody, what somebody should look at, what somebody has to.
 GOOD, ODD, BAD = "green", "yellow", "red"
+#: Of figures and bars that are neither good nor bad. Without it Grafana colours by limits of its own: red from 80 on.
+_PLAIN_FIGURE, _PLAIN_BAR = ({"mode": "fixed", "fixedColor": color} for color in ("text", "blue"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +107,7 @@ def panel(
 
 def lines(title: str, description: str, *queries: Query, unit: str, stack: bool = False, **more: Any) -> Panel:
     """A value over time. stack: parts of one whole."""
-    custom: dict[str, Any] = {"fillOpacity": 60 if stack else 8, "lineWidth": 1, "showPoints": "never"}
+    custom: dict[str, Any] = {"fillOpacity": 60 if stack else 0, "lineWidth": 1, "showPoints": "never"}
     if stack:
         custom["stacking"] = {"mode": "normal", "group": "A"}
     options = {
@@ -124,6 +127,8 @@ def number(title: str, description: str, query: Query, *, unit: str, **more: Any
     }
     more.setdefault("width", 4)
     more.setdefault("height", 4)
+    if not more.get("limits"):
+        more.setdefault("color", _PLAIN_FIGURE)
     return panel("stat", title, description, [query], unit=unit, options=options, **more)
 
 
@@ -134,8 +139,13 @@ def bars(title: str, description: str, query: Query, *, unit: str, **more: Any) 
         "orientation": "horizontal",
         "valueMode": "color",
         "showUnfilled": False,
+        "text": {"titleSize": 11, "valueSize": 16},
         "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
     }
+    if not more.get("limits"):
+        more.setdefault("color", _PLAIN_BAR)
+    # Of a single series Grafana shows no name unless it is asked for.
+    more.setdefault("displayName", re.sub(r"\{\{(\w+)\}\}", r"${__field.labels.\1}", query.legend))
     return panel("bargauge", title, description, [query], unit=unit, options=options, min=0, **more)
 
 
@@ -150,9 +160,16 @@ def heat(title: str, description: str, query: Query, *, unit: str, **more: Any) 
 def table(title: str, description: str, *queries: Query, columns: Mapping[str, str], **more: Any) -> Panel:
     """columns: which fields are shown, in their order, and what they are called; all others are hidden."""
     order = {name: place for place, name in enumerate(columns)}
+    # Before Grafana 10 only what is left out by name is hidden.
+    left_out = {name: True for name in ("Time", "Value") if name not in columns}
     organize = {
         "id": "organize",
-        "options": {"includeByName": dict.fromkeys(columns, True), "indexByName": order, "renameByName": dict(columns)},
+        "options": {
+            "includeByName": dict.fromkeys(columns, True),
+            "excludeByName": left_out,
+            "indexByName": order,
+            "renameByName": dict(columns),
+        },
     }
     changes = [
         *more.pop("transformations", ()),

@@ -1,5 +1,5 @@
-"""One Grafana over its HTTP API: all that we ask of it, in one place. The API is the one under ``/api``, which Grafana 9
-to 13 serve."""
+"""One Grafana over its HTTP API: all that we ask of it, in one place. The API is the one under ``/api``, which all
+versions from 9 to 13 serve."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Site:
 
     # --- what is there; None where it is not ------------------------------------------------------------------------
     def folder(self, uid: str) -> Mapping[str, Any] | None:
-        """An Editor is told 403 of a folder that is not there: rights are kept with the folder. Making it says the rest."""
+        """An Editor is told 403 of one that is not there, since rights are kept with it. Making it says the rest."""
         return self._found(f"folder {uid}", lambda: self._api.folder.get_folder(uid), absent=(403, 404))
 
     def dashboard(self, uid: str) -> Mapping[str, Any] | None:

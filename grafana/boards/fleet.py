@@ -46,6 +46,7 @@ def dashboard() -> Dashboard:
                 "Nodes on which some job runs now.",
                 Query(expr=f"count(count by ({NODE_LABEL}) ({RANK_STEP}))", instant=True),
                 unit="short",
+                width=5,
                 empty="none",
             ),
             number(
@@ -53,6 +54,7 @@ def dashboard() -> Dashboard:
                 "Causes, each counted once.",
                 Query(expr=f"count({_in_range()})", instant=True),
                 unit="short",
+                width=5,
                 empty="0",
             ),
             number(
@@ -60,6 +62,7 @@ def dashboard() -> Dashboard:
                 "Of them, those that asked for a person.",
                 Query(expr=f'count({_in_range(only=f"""{{{SEVERITY_LABEL}="page"}}""")})', instant=True),
                 unit="short",
+                width=5,
                 empty="0",
             ),
             number(
@@ -71,6 +74,7 @@ def dashboard() -> Dashboard:
                     instant=True,
                 ),
                 unit="short",
+                width=5,
                 empty="0",
                 limits=thresholds((None, GOOD), (1, BAD)),
             ),

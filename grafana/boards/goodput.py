@@ -85,7 +85,7 @@ def dashboard() -> Dashboard:
             bars(
                 "All GPU time, by bucket",
                 "Every second is in exactly one of them (docs/accounting.md says which is which).",
-                Query(expr=_sum(by=_BUCKET), legend=f"{{{{{_BUCKET}}}}}", instant=True),
+                Query(expr=f"sort_desc({_sum(by=_BUCKET)})", legend=f"{{{{{_BUCKET}}}}}", instant=True),
                 unit="s",
                 height=10,
                 empty="no account yet",
@@ -99,6 +99,12 @@ def dashboard() -> Dashboard:
                 stack=True,
                 empty="no account yet",
                 min=0,
+                overrides=[
+                    {
+                        "matcher": {"id": "byName", "options": TimeBucket.PRODUCTIVE.value},
+                        "properties": [{"id": "color", "value": {"mode": "fixed", "fixedColor": "dark-green"}}],
+                    }
+                ],
             ),
             section("What interruptions cost"),
             bars(
@@ -145,7 +151,7 @@ def dashboard() -> Dashboard:
             section("Per job"),
             table(
                 "Jobs",
-                "Goodput and GPU seconds of each job, the largest loss first.",
+                "Goodput and GPU time of each job, the largest loss first.",
                 Query(expr=_sum(by=JOB_LABEL), instant=True, as_table=True),
                 Query(
                     expr=f"{_sum(TimeBucket.PRODUCTIVE, by=JOB_LABEL)} / {_sum(by=JOB_LABEL)}",
@@ -161,19 +167,20 @@ def dashboard() -> Dashboard:
                 Query(expr=_sum(TimeBucket.STRAGGLER_LOSS, by=JOB_LABEL), instant=True, as_table=True),
                 columns={
                     JOB_LABEL: "Job",
-                    "Value #A": "GPU seconds held",
+                    "Value #A": "GPU time held",
                     "Value #B": "Goodput",
-                    "Value #C": "GPU seconds lost",
+                    "Value #C": "GPU time lost",
                     "Value #D": "Lost work",
                     "Value #E": "Lost to stragglers",
                 },
-                sort=[{"displayName": "GPU seconds lost", "desc": True}],
+                sort=[{"displayName": "GPU time lost", "desc": True}],
                 overrides=[
                     {
                         "matcher": {"id": "byName", "options": "Goodput"},
                         "properties": [{"id": "unit", "value": "percentunit"}],
                     }
                 ],
+                unit="s",
                 height=9,
                 empty="No account yet",
             ),

@@ -60,7 +60,7 @@ def dashboard() -> Dashboard:
                 "Step",
                 "The step that the last rank is in.",
                 Query(expr=f"min({RANK_STEP}{OF_JOB})", instant=True),
-                unit="short",
+                unit="none",
                 empty="not begun",
             ),
             number(

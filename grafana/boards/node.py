@@ -129,11 +129,12 @@ def dashboard() -> Dashboard:
                     expr=f"max by (hw_id, whichrank_gpu_reason) ({name('whichrank.gpu.throttled')}{OF_NODE}) > 0",
                     legend="{{hw_id}} {{whichrank_gpu_reason}}",
                 ),
-                unit="short",
+                unit="percentunit",
                 empty="no GPU is held back, or the collector tells nothing",
+                min=0,
             ),
             lines(
-                "Busy, and power",
+                "Busy",
                 "Share of time in which a kernel ran. A GPU that waits in a collective is busy, too.",
                 Query(expr=f"max by (hw_id) ({name('hw.gpu.utilization')}{OF_NODE})", legend=_GPU),
                 unit="percentunit",
@@ -151,6 +152,7 @@ def dashboard() -> Dashboard:
                 ),
                 unit="short",
                 empty="no error, or the collector tells nothing",
+                min=0,
             ),
             lines(
                 "NVLink",
@@ -189,6 +191,7 @@ def dashboard() -> Dashboard:
                 ),
                 unit="short",
                 empty="none, or the collector tells nothing",
+                min=0,
             ),
             section("Storage and host"),
             lines(

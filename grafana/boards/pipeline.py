@@ -74,6 +74,7 @@ def dashboard() -> Dashboard:
                     instant=True,
                 ),
                 unit="short",
+                decimals=2,
                 empty=_SILENT,
             ),
             section("Processors"),

@@ -60,12 +60,12 @@ def incidents_table(title: str, description: str, selection: str = "", *, height
     )
     shown = {
         SEVERITY_LABEL: "Severity",
+        INCIDENT_LABEL: "Incident",
         KIND_LABEL: "Kind",
         JOB_LABEL: "Job",
         SUSPECT_RANK_LABEL: "Rank",
         SUSPECT_NODE_LABEL: "Node",
         BUCKET_LABEL: "Bucket",
-        INCIDENT_LABEL: "Incident",
         CLUSTER_LABEL: "Cluster",
     }
     ways = {

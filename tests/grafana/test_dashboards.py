@@ -86,6 +86,22 @@ def test_every_panel_says_what_it_is_in_which_unit_and_what_emptiness_means(boar
         assert panel["type"] == "text" or panel["fieldConfig"]["defaults"]["noValue"], panel["title"]
 
 
+def test_no_figure_is_coloured_by_limits_that_nobody_set(board: dict[str, Any]) -> None:
+    """Grafana's own turn all that is above 80 red: a step, a count of ranks, a time."""
+    for panel in shown(board):
+        if panel["type"] in ("stat", "bargauge"):
+            defaults = panel["fieldConfig"]["defaults"]
+            assert defaults.get("color", {}).get("mode") == "fixed" or defaults["thresholds"]["steps"], panel["title"]
+
+
+def test_no_table_shows_what_has_no_column_of_its_own(board: dict[str, Any]) -> None:
+    """Of Grafana 9 as well, which knows only what is left out."""
+    for panel in shown(board):
+        if panel["type"] == "table":
+            options = panel["transformations"][-1]["options"]
+            assert set(options["excludeByName"]) == {"Time", "Value"} - set(options["includeByName"]), panel["title"]
+
+
 def test_every_variable_is_defined(board: dict[str, Any]) -> None:
     defined = {variable["name"] for variable in board["templating"]["list"]} | BUILT_IN
     for panel in shown(board):

@@ -12,8 +12,8 @@ from benchmarks.panel_speed import Room
 from tests.real_grafana.cluster import NS, Cluster, ended, gauge, incident
 from tests.stack.parts.stores import Loki
 from whichrank.telemetry.incident import Document
-from whichrank.telemetry.otlp_encode import encode_payloads
-from whichrank.telemetry.records import Incident
+from whichrank.telemetry.incident_events import incident_event, incident_resource
+from whichrank.telemetry.otlp_wire import RequestBuilder
 from whichrank.telemetry.vocabulary import Kind
 
 HOURS, PERIOD_S, LIVE_S = 1.0, 15, 5.0
@@ -50,12 +50,12 @@ class Stores:
             for document, until_s in ((past, over_s), (slow, end_ns / NS)):
                 if document["times"]["onset"] <= now_ns / NS < until_s + 300.0:
                     self._room.push(gauge(document, int(now_ns / NS < until_s), now_ns))
+        self._told[slow["id"]] = slow, 1
+        self._thread.start()
         self._room.end_s = end_ns / NS - PERIOD_S
         self._room.work_out(HOURS)
         for document in (past, ended(past, over_s), slow):
             self._tell(document)
-        self._told[slow["id"]] = slow, 1
-        self._thread.start()
 
     def open(self, document: Document) -> None:
         with self._lock:
@@ -86,7 +86,9 @@ class Stores:
 
     def _tell(self, document: Document) -> None:
         url = f"http://{self.loki.address}/otlp/v1/logs"
-        body = encode_payloads([Incident(document=document)])
+        builder = RequestBuilder("whichrank", 900_000)
+        builder.add(incident_resource(document), [incident_event(document)])
+        (body,) = builder.take()
         answer = self._http.request("POST", url, body=body, headers={"Content-Type": "application/x-protobuf"})
         if answer.status >= 300:
             raise RuntimeError(f"Loki answers {answer.status}: {answer.data[:300]!r}")

@@ -69,8 +69,8 @@ class SmallGrafana:
                 return 200, {"status": "success", "uid": dashboard["uid"]}
             case "GET", ["v1", "provisioning", "folder", folder, "rule-groups", name]:
                 return self._found(self.groups.get((folder, name)))
-            case "GET", ["v1", "provisioning", "alert-rules", uid]:
-                return self._found(self.rules.get(uid))
+            case "GET", ["v1", "provisioning", "alert-rules"]:
+                return 200, list(self.rules.values())
             case "POST", ["v1", "provisioning", "alert-rules"]:
                 self.rules[body["uid"]] = {"id": next(self._numbers), **body}
                 return 201, self.rules[body["uid"]]

@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from benchmarks.panel_speed import JOB
 from tests.commands.incidents.documents import make_run
@@ -149,6 +150,8 @@ class Show:
                 f"  {each.page}: {each.failed} failed, {len(each.empty)} empty {each.empty} {each.errors}",
                 file=sys.stderr,
             )
+        links = {link: "" if _is_filled_in(link) else "is not filled in" for each in found for link in each.links}
+        self._all("pictures: links from values lead somewhere", links)
         bad = [each for each in found if each.failed]
         share = f"{len(found) - len(bad)} of {len(found)} pages"
         measured = f"{sum(each.failed for each in found)} panels"
@@ -242,6 +245,14 @@ class Show:
         )
         print(f"  whichrank grafana {' '.join(words[:2])}: {done.returncode}\n{done.stdout[-1500:]}{done.stderr[-1500:]}", file=sys.stderr)  # fmt: skip  # noqa: E501
         return done
+
+
+def _is_filled_in(link: str) -> bool:
+    """Whether it names a dashboard of ours, and a value for each of its variables."""
+    parts = urlsplit(link)
+    given = dict(parse_qsl(parts.query, keep_blank_values=True))
+    is_ours = parts.path.rsplit("/d/")[-1].split("/")[0] in {board.uid for board in all_dashboards()}
+    return is_ours and "$" not in unquote(link) and all(given.values()) and {"from", "to"} <= set(given)
 
 
 def _use() -> Sequence[str]:

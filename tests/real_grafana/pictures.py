@@ -30,12 +30,16 @@ _FAILED = "[data-testid*='Panel status error'], .panel-info-corner--error, [aria
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """failed: panels with the red corner. empty: panels that say that there is nothing. errors: of the console."""
+    """failed: panels with the red corner. empty: panels that say that there is nothing. errors: of the console.
+
+    links: from values to our other pages.
+    """
 
     page: str
     failed: int
     empty: list[str]
     errors: list[str]
+    links: list[str]
 
 
 def looks(grafana: Grafana, folder: Path, given: dict[str, str]) -> Iterator[Look]:
@@ -58,9 +62,13 @@ def looks(grafana: Grafana, folder: Path, given: dict[str, str]) -> Iterator[Loo
             page.wait_for_timeout(_DRAWN_MS)
             failed = page.locator(_FAILED).count()
             empty = [text.strip() for text in page.locator("[data-testid='data-testid Panel data error message'], .panel-empty").all_inner_texts()]  # fmt: skip  # noqa: E501
+            found = [
+                each.get_attribute("href") for each in page.locator(".react-grid-item a[href*='/d/whichrank-']").all()
+            ]
+            links = sorted({link for link in found if link})
             page.screenshot(path=folder / f"{name}.png")
             page.remove_listener("console", listener)
-            yield Look(page=name, failed=failed, empty=empty, errors=errors)
+            yield Look(page=name, failed=failed, empty=empty, errors=errors, links=links)
 
 
 @contextmanager

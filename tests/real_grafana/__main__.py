@@ -152,6 +152,9 @@ class Show:
             )
         links = {link: "" if _is_filled_in(link) else "is not filled in" for each in found for link in each.links}
         self._all("pictures: links from values lead somewhere", links)
+        empty = [(each.page, title) for each in found for title in each.empty]
+        wrong = {f"{board} {title}": "says No data" for board, title in set(empty) - asked.EMPTY_WHERE_ALL_IS_WELL}
+        self._all("pictures: no panel is empty that has data", wrong or {each.page: "" for each in found})
         bad = [each for each in found if each.failed]
         share = f"{len(found) - len(bad)} of {len(found)} pages"
         measured = f"{sum(each.failed for each in found)} panels"

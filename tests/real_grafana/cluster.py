@@ -178,7 +178,7 @@ def incident(kind: Kind, bucket: str, severity: str, *, rank: int, onset: float,
             ],
             "history": {"suspect_incidents": 1, "last_change": None},
             "confidence": 0.97,
-            "advice": {"action": "restart_job", "by": "human", "text": f"Restart the job without {node}."},
+            "advice": {"action": "restart_without_node", "by": "human", "text": f"Restart the job without {node}."},
             "cost": {"gpu_seconds": 192.0},
         }
     )  # fmt: skip

@@ -30,7 +30,7 @@ _FAILED = "[data-testid*='Panel status error'], .panel-info-corner--error, [aria
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """failed: panels with the red corner. empty: panels that say that there is nothing. errors: of the console.
+    """failed: panels with the red corner. empty: titles of panels that say "No data". errors: of the console.
 
     links: from values to our other pages.
     """
@@ -61,7 +61,8 @@ def looks(grafana: Grafana, folder: Path, given: dict[str, str]) -> Iterator[Loo
                 toggle.click()
             page.wait_for_timeout(_DRAWN_MS)
             failed = page.locator(_FAILED).count()
-            empty = [text.strip() for text in page.locator("[data-testid='data-testid Panel data error message'], .panel-empty").all_inner_texts()]  # fmt: skip  # noqa: E501
+            said_empty = page.locator(".react-grid-item", has_text="No data").all_inner_texts()
+            empty = [text.strip().splitlines()[0] for text in said_empty]
             found = [
                 each.get_attribute("href") for each in page.locator(".react-grid-item a[href*='/d/whichrank-']").all()
             ]

@@ -228,9 +228,7 @@ def _node_series(node: str) -> dict[str, _Series]:
             ({**gpu, "error.type": "corrected", "whichrank.gpu.memory": "hbm"}, 0.01 if held else 0.0)
             for gpu, held in zip(gpus, hot, strict=True)
         ],
-        "whichrank.gpu.nvlink.up": [
-            ({**gpu, "whichrank.gpu.nvlink.link": str(lane)}, 1.0) for gpu in gpus for lane in range(18)
-        ],
+        "whichrank.gpu.nvlink.links": [({**gpu, "whichrank.gpu.nvlink.state": "up"}, 18.0) for gpu in gpus],
         "hw.errors": [({"hw.id": "mlx5_3", "hw.type": "network", "error.type": "symbol_error"}, 0.02 * is_hot)],
         "hw.network.io": [
             ({"hw.id": port, "network.io.direction": way}, 21e9 + 0.4e9 * number)

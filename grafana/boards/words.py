@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...telemetry import attributes as names
 from ..dashboard import TextVariable, Variable
 from ..metric_names import label_name, prometheus_name
@@ -76,8 +78,9 @@ def incidents_table(title: str, description: str, selection: str = "", *, height
     return table(
         title,
         description,
-        Query(expr=f"max by ({', '.join(labels)}) ({ACTIVE}{selection}) > 0", instant=True, as_table=True),
+        Query(expr=" or ".join(_open(labels, selection, each) for each in _URGENT), instant=True, as_table=True),
         columns=shown,
+        transformations=[{"id": "sortBy", "options": {"sort": [{"field": "Value", "desc": True}]}}],
         width=width,
         height=height,
         empty="No incident is open",
@@ -89,6 +92,16 @@ def incidents_table(title: str, description: str, selection: str = "", *, height
             ),
         ],
     )
+
+
+#: How urgent each severity is, the most urgent one first.
+_URGENT = {"page": 3, "ticket": 2, "info": 1}
+
+
+def _open(labels: Sequence[str], selection: str, severity: str) -> str:
+    """Those of one severity, with how urgent it is as their value: rows are sorted by it."""
+    matchers = [matcher for matcher in (selection[1:-1], f'{SEVERITY_LABEL}="{severity}"') if matcher]
+    return f"(max by ({', '.join(labels)}) ({ACTIVE}{{{', '.join(matchers)}}}) > 0) * {_URGENT[severity]}"
 
 
 #: None is good; one is somebody's affair.

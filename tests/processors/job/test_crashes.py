@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.processors.job.synthetic_job import FOREVER, Action, Enter, MemoryContext, SyntheticJob, drive
+from whichrank.processors.job import crashes
+from whichrank.processors.job.crash_order import CrashVerdict, Ending, Hold, judge_endings
 from whichrank.telemetry.records import Event, Finding
 from whichrank.telemetry.vocabulary import EventName, ExitState, Phase
 
@@ -381,3 +384,22 @@ def test_a_rank_that_was_on_its_way_out_when_the_others_failed_had_fewer_batches
     assert only(context).body["scope"] == "application"
     assert "rank 1 came to the end of its script" in only(context).body["evidence"][0]["shows"]
     assert {item["who"] for item in only(context).body["ruled_out"]} == {"rank 0", "rank 2", "rank 3"}
+
+
+def test_ends_by_the_hundred_are_judged_some_times_and_told_as_if_at_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The victims' words come first, all within 20 ms; the work of a judgement grows with the ends before it."""
+    judged: list[int] = []
+
+    def counted(endings: Sequence[Ending], **settings: Any) -> CrashVerdict | Hold | None:
+        judged.append(len(endings))
+        return judge_endings(endings, **settings)
+
+    monkeypatch.setattr(crashes, "judge_endings", counted)
+    others = [rank for rank in range(96) if rank != 77]
+    ends = [victim(6.0 + 0.0002 * place, rank) for place, rank in enumerate(others)]
+    context = run(*ends, killed(5.999, 77, 9), ranks=96)
+    assert verdict(context) == ("immediate_crash", "rank_died", [77])
+    (innocent,) = only(context).body["ruled_out"]
+    assert innocent["ranks"] == "0-76,78-95"
+    assert max(judged) == 96
+    assert len(judged) < 48

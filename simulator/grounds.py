@@ -1,4 +1,4 @@
-"""Other grounds for the same scenario: smaller nodes, scattered placement, other meshes. Held out from tuning.
+"""Other grounds for the same scenario: smaller nodes, scattered placement, other meshes.
 
 A scenario's layout says who shares what with whom (leaves, racks, nodes); a ground keeps that, and changes how large
 nodes are, in which order ranks lie on them, and how a job's ranks are split into groups.
@@ -37,25 +37,32 @@ class Ground:
         return f"{self.name}: {mesh}, {self.gpus_per_node} GPUs per node{placed}{spines}"
 
 
-#: What the operators were tuned on.
+#: What the operators were tuned on at first, and what they were measured on, so that its failures were learned from.
 TUNING = Ground(name="tuning", tensor=8)
-#: What they were not: two topologies, each with two meshes.
-HELD_OUT = (
+SEEN = (
     Ground(name="small-nodes", tensor=4, gpus_per_node=4, spines=4),
     Ground(name="small-nodes-dp", tensor=1, gpus_per_node=4, spines=4),
     Ground(name="scattered-dp", tensor=1, is_scattered=True, spines=16),
     Ground(name="scattered-pp", tensor=4, pipeline=2, is_scattered=True, spines=16),
 )
-#: Seeds of held-out runs begin here; smaller ones may have been used for tuning.
-HELD_OUT_SEED = 100_000
+#: What they were not: two topologies, each with two meshes.
+HELD_OUT = (
+    Ground(name="scattered-small-tp2", tensor=2, gpus_per_node=4, is_scattered=True, spines=6),
+    Ground(name="scattered-small-pp", tensor=4, pipeline=2, gpus_per_node=4, is_scattered=True, spines=6),
+    Ground(name="many-spines-tp2", tensor=2, spines=12),
+    Ground(name="many-spines-pp4", tensor=8, pipeline=4, spines=12),
+)
+#: Seeds of runs on these begin here; smaller ones are used for tuning.
+SEEN_SEED, HELD_OUT_SEED = 50_000, 100_000
 
 
 def ground_of(scenario: str, seed: int) -> Ground:
     """Which ground a run stands on: of seeds that follow each other, each ground is met by one of four."""
-    if seed < HELD_OUT_SEED:
+    if seed < SEEN_SEED:
         return TUNING
-    first = int(generator(0, "ground", scenario).integers(len(HELD_OUT)))
-    return HELD_OUT[(first + seed) % len(HELD_OUT)]
+    grounds = SEEN if seed < HELD_OUT_SEED else HELD_OUT
+    first = int(generator(0, "ground", scenario).integers(len(grounds)))
+    return grounds[(first + seed) % len(grounds)]
 
 
 def moved(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...simulator.grounds import HELD_OUT, HELD_OUT_SEED, TUNING, ground_of
+from ...simulator.grounds import HELD_OUT, HELD_OUT_SEED, SEEN, TUNING, ground_of
 from ...simulator.scoring.run_score import RunScore, score_run
 from ...simulator.scoring.story import BadIncident
 from .foreign_detector import DetectorFailed, DetectorLate, detect
@@ -50,7 +50,7 @@ class Matrix:
     def grounds(self) -> str:
         """Which are met, in words."""
         used = {ground_of(asked.scenario, asked.seed).name for asked in self}
-        return "; ".join(ground.in_words() for ground in (TUNING, *HELD_OUT) if ground.name in used)
+        return "; ".join(ground.in_words() for ground in (TUNING, *SEEN, *HELD_OUT) if ground.name in used)
 
     def about(self) -> str:
         kind = "held out from tuning" if self.seed >= HELD_OUT_SEED else "as used for tuning"

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ...simulator.faults.catalogue import CATALOGUE
-from ...simulator.grounds import HELD_OUT, HELD_OUT_SEED, TUNING, ground_of
+from ...simulator.grounds import HELD_OUT, HELD_OUT_SEED, SEEN, TUNING, ground_of
 from ...simulator.scenarios import SCENARIOS
 from ...simulator.scoring.summary import (
     ASKED_CALIBRATION_ERROR,
@@ -148,7 +148,8 @@ def _conditions(runs: Sequence[Scored]) -> Iterator[Line]:
     met = Counter(ground_of(run.asked.scenario, run.asked.seed).name for run in runs)
     for ground in HELD_OUT:
         yield Line(name=f"ground {ground.in_words()}", asked="", measured=f"{met[ground.name]} runs", share="held out")
-    yield Line(name=f"ground {TUNING.in_words()}", asked="", measured="0 runs", share=f"seeds < {HELD_OUT_SEED:,}")
+    for ground in (TUNING, *SEEN):
+        yield Line(name=f"ground {ground.in_words()}", asked="", measured="0 runs", share=f"seeds < {HELD_OUT_SEED:,}")
     pairs = [run for run in struck if sum(bool(fault["kinds"]) for fault in run.truth) > 1]
     yield Line(name="runs with two faults at once", asked="", measured=str(len(pairs)), share="")
 

@@ -264,8 +264,11 @@ def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarra
         job.longest_ns = np.maximum(job.longest_ns, own_phases[later].max(axis=(0, 1)))
     duration = median(length, axis=1).astype(np.int64)
     starved = np.minimum(spread_readings(chosen["run_delay_ns"]), own)
+    told_phases = own_phases
     if on_device:
-        # The host only launches: what its own clock shows is nobody's work, and no phase's.
+        # The host only launches: what its own clock shows is nobody's work, and no phase's but waiting for data.
+        told_phases = np.zeros_like(own_phases)
+        told_phases[:, :, Phase.DATA] = own_phases[:, :, Phase.DATA]
         blocked = np.zeros(phases.shape, np.int64)
         if by_device.size:
             stood = measure_device_waits(by_device)
@@ -289,7 +292,7 @@ def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarra
         duration_ns=duration[plain],
         self_ns=own[plain],
         starved_ns=starved[plain],
-        phase_self_ns=(np.zeros_like(own_phases) if on_device else own_phases)[plain],
+        phase_self_ns=told_phases[plain],
     )
     worst = np.maximum(excess_over_others(own[plain]), 0).max(axis=1) if ranks.size > 1 else 0
     others = median(times.starved_ns, axis=1)  # a crowded node slows the job, but did not change it

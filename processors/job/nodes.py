@@ -6,6 +6,8 @@ silent one may be either; what decides is whether ranks that can be seen wait fo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...telemetry.vocabulary import Kind
 from ..operator import Context
 from . import node_story
@@ -17,7 +19,7 @@ from .progress import find_waits
 from .state import JobState
 from .story import Body
 from .thresholds import is_rare, waiting_threshold_ns
-from .waiting import Wait
+from .waiting import Wait, find_blockage
 
 #: A wait for a rank of a silent node says that it is gone. Waits of a moment belong to every collective, and those of a
 #: step to many.
@@ -87,7 +89,7 @@ def _judge_node(job: JobState, name: str, ranks: list[int], now: int, ctx: Conte
         unnamed = finding.kind == Kind.RANK_DIED.value and not finding.suspects and finding.detail.get("crash")
         waits_only = finding.kind == Kind.RANK_NOT_ENTERED.value and set(finding.suspects) <= set(ranks)
         if waits_only and node.state == "silent":
-            wait = _wait_for(job, ranks)
+            wait = _wait_for(job, ranks, now)
             if wait is None or not finding.suspects:
                 return
             body = node_story.node_lost_body(job, _lost_with(job, name), wait, now)
@@ -100,7 +102,7 @@ def _judge_node(job: JobState, name: str, ranks: list[int], now: int, ctx: Conte
                 replace_finding(job, ctx, now, finding, kind=better[0], body=better[1])
         return
     if node.state == "silent":
-        wait = _wait_for(job, ranks)
+        wait = _wait_for(job, ranks, now)
         if wait is not None:
             if _may_be_more(job, node, now):
                 job.schedule(now + LOOK_AGAIN_NS)
@@ -119,7 +121,7 @@ def _add_to_lost(job: JobState, finding: OpenFinding, name: str, now: int, ctx: 
         return
     together = _lost_with(job, told[0])
     if name in {node.name for node in together}:
-        wait = _wait_for(job, [rank for node in together for rank in node.ranks])
+        wait = _wait_for(job, [rank for node in together for rank in node.ranks], now)
         body = node_story.node_lost_body(job, together, wait, now)
         replace_finding(job, ctx, now, finding, kind=Kind.NODE_LOST, body=body)
 
@@ -142,12 +144,25 @@ def _forget_silence(job: JobState, name: str, now: int, ctx: Context) -> None:
             clear_finding(job, ctx, now, finding, "the node is gone: its ranks are waited for in vain")
 
 
-def _wait_for(job: JobState, ranks: list[int]) -> Wait | None:
+def _wait_for(job: JobState, ranks: list[int], now: int) -> Wait | None:
     """The oldest wait of a rank that can be seen for one of these, if it is longer than such waits usually are."""
     wanted = set(ranks)
-    waits = [wait for wait in find_waits(job) if wanted & {*wait.missing, *wait.unknown}]
-    oldest = max(waits, key=lambda wait: (wait.age_ns, -wait.rank), default=None)
-    return oldest if oldest is not None and oldest.age_ns >= _patience_ns(job, oldest, ranks) else None
+    waits = find_waits(job)
+    for_them = [wait for wait in waits if wanted & {*wait.missing, *wait.unknown}]
+    oldest = max(for_them, key=lambda wait: (wait.age_ns, -wait.rank), default=None)
+    if oldest is None or oldest.age_ns < _patience_ns(job, oldest, ranks):
+        return None
+    return None if _may_be_another(job, waits, wanted, now) else oldest
+
+
+def _may_be_another(job: JobState, waits: Sequence[Wait], lost: set[int], now: int) -> bool:
+    """Whether somebody who can be seen and waits for nobody is waited for as well, so that those of the silent node may
+    stand behind him like all others. Whose whichrank restarts is heard again before that is no excuse any more."""
+    since_ns = min((job.nodes[name].lost_ns for name in {job.ranks[rank].node for rank in lost}), default=now)
+    if now >= since_ns + SILENT_HOLD_NS:
+        return False
+    blockage = find_blockage(waits, WAIT_NS)
+    return blockage is not None and blockage.sort == "missing" and lost.isdisjoint(blockage.suspects)
 
 
 def _patience_ns(job: JobState, wait: Wait, ranks: list[int]) -> int:

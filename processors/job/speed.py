@@ -16,6 +16,7 @@ from .drift import find_drift, has_come_back, makes_steps_longer
 from .facts import OpenFinding
 from .findings import clear_finding, open_finding
 from .holding import do_hosts_wait_for, is_waited_for, was_always_waited_for
+from .late_by_little import find_late_by_little
 from .late_device import LateDevice, find_late_device, is_still_late
 from .late_in_group import find_late_in_group
 from .late_in_steps import find_late_in_steps
@@ -125,7 +126,7 @@ def _end_if_fast(job: JobState, finding: OpenFinding, now: int, ctx: Context) ->
 
 
 def _look_for_slow_ranks(job: JobState, now: int, ctx: Context) -> None:
-    found = find_straggler(_comparable_times(job))
+    found = find_straggler(_comparable_times(job), on_device=has_device_groups(job))
     if found is not None and not _is_waited_for(job, found):
         found = None
     if found is not None:
@@ -176,11 +177,14 @@ def _look_for_a_late_device(job: JobState, now: int, ctx: Context) -> bool:
     if job.has_kind(Kind.SLOW_TOGETHER):
         return False
     times = job.times
-    late = find_late_in_group(times, job.inner, job.inner_groups(times.ranks)) or find_late_in_steps(times)
+    groups = job.inner_groups(times.ranks)
+    late = find_late_in_group(times, job.inner, groups) or find_late_in_steps(times)
     if late is None or not _is_late(job, late):
         late = find_late_device(job.looks, times.ranks, times.steps, times.begin_ns, times.duration_ns)
         if late is None or not _is_late(job, late):
-            return False
+            late = find_late_by_little(times, job.inner, groups)
+            if late is None or not _is_late(job, late):
+                return False
     body = steps_story.late_device_body(job, late, now)
     place = f"rank {late.rank} step {late.onset_step}"
     detail = {"rank": late.rank, "usual_step_ns": late.before_ns, "late_step_ns": late.now_ns}

@@ -21,6 +21,8 @@ WARM_UP_STEPS = 3
 #: The excess has to hold over this many plain steps; longer windows find smaller ones.
 WINDOWS = (6, 8, 10, 12, 16, 24, 32)
 SHORTEST_WINDOW_NS = 300_000_000
+#: Where steps are long, so few tell, if all of them stand out so far: who loses a tenth of each is named within five.
+SUDDEN_WINDOW, SUDDEN_WINDOW_NS, SUDDEN_Z, SUDDEN_FACTOR = 3, 3_000_000_000, 8.0, 1.2
 FEWEST_BASELINE_STEPS = 6
 LONGEST_BASELINE = 128
 #: Ranks with this share of the slowest one's excess are slow together with it.
@@ -63,6 +65,7 @@ CROWDED_SUPPORT = 2.0 / 3.0
 #: The others' own work in the window, compared with before, from which on the whole machine is to blame.
 COMMON_RISE = 1.5
 PERSISTENT_SHARE = 0.6
+_LOOKED_AT = (SUDDEN_WINDOW, *WINDOWS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -136,11 +139,14 @@ class Found:
     noise: float
 
 
-def find_straggler(times: StepTimes) -> Straggler | None:
-    """The rank that has become, or always was, slower than the others by more than the job's own noise."""
+def find_straggler(times: StepTimes, *, on_device: bool = False) -> Straggler | None:
+    """The rank that has become, or always was, slower than the others by more than the job's own noise.
+
+    on_device: devices do the work, hosts only launch it and fetch data.
+    """
     if times.steps.size < min(WINDOWS) or times.ranks.size < 2 or not _anyone_stands_out(times):
         return None
-    return _find_in_data(times) or _find_in_steps(times)
+    return _find_in_data(times, on_device) or _find_in_steps(times)
 
 
 def _find_in_steps(times: StepTimes) -> Straggler | None:
@@ -163,10 +169,11 @@ def _find_in_steps(times: StepTimes) -> Straggler | None:
     return None
 
 
-def _find_in_data(times: StepTimes) -> Straggler | None:
+def _find_in_data(times: StepTimes, on_device: bool) -> Straggler | None:
     """Who has become slower in fetching data, without the noise of the rest of its steps, which must not deny it.
 
-    Data is a small part of most steps, and the one in which a rank rarely waits for others.
+    Data is a small part of most steps, and the one in which a rank rarely waits for others. Of a device only some looks
+    tell how long it stood, and in a pipeline who works for a late one stands out with it: there its data alone counts.
     """
     kept = times.phase_self_ns.shape[0]
     if not kept:
@@ -184,7 +191,7 @@ def _find_in_data(times: StepTimes) -> Straggler | None:
     if found is None or not found.based:
         return None
     fed = replace(times, self_ns=times.self_ns - times.starved_ns)
-    if min(_gain_of(times, found), _gain_of(fed, found)) < DATA_SUPPORT * found.excess:
+    if not on_device and min(_gain_of(times, found), _gain_of(fed, found)) < DATA_SUPPORT * found.excess:
         return None
     return _of_whole_steps(times, found)
 
@@ -242,9 +249,11 @@ def _find_in(times: StepTimes, significance: float, *, crowded: bool = False) ->
     excess = excess_ns / duration_ns[:, None]
     for window in windows:
         window_ns = int(duration_ns[-window:].sum())
-        if window_ns < SHORTEST_WINDOW_NS:
+        if window_ns < (SUDDEN_WINDOW_NS if window == SUDDEN_WINDOW else SHORTEST_WINDOW_NS):
             continue
         asked = CROWDED_Z if crowded and window_ns < CROWDED_WINDOW_NS else significance
+        if window == SUDDEN_WINDOW:
+            asked = max(SUDDEN_Z, SUDDEN_FACTOR * asked)
         found = _look_through_window(times, excess, excess_ns, window, asked)
         if found is not None:
             return found
@@ -257,7 +266,7 @@ def _worth_a_look(times: StepTimes) -> list[int]:
     excess = excess_over_others(times.self_ns[recent]) / np.maximum(times.duration_ns[recent], 1)[:, None]
     highest = np.cumsum(excess[::-1], axis=0).max(axis=1)  # of the sums over the last 1, 2, ... steps
     enough = 0.99 * LEAST_GAIN  # rounding must not decide
-    return [window for window in WINDOWS if window <= highest.size and highest[window - 1] >= enough * window]
+    return [window for window in _LOOKED_AT if window <= highest.size and highest[window - 1] >= enough * window]
 
 
 def _anyone_stands_out(times: StepTimes) -> bool:
@@ -267,7 +276,7 @@ def _anyone_stands_out(times: StepTimes) -> bool:
     highest = np.cumsum(recent[::-1], axis=0).max(axis=1)  # of the sums over the last 1, 2, ... steps
     return any(
         highest[window - 1] > max(SMALLEST_EXCESS / 2.0 * window, SIGNIFICANCE / 2.0 * noise * window**0.5)
-        for window in WINDOWS
+        for window in _LOOKED_AT
         if window <= highest.size
     )
 
@@ -312,7 +321,7 @@ def _look_through_window(
     if not based and (window < UNBASED_STEPS or int(times.duration_ns[-window:].sum()) < UNBASED_NS):
         return None
     slow = others.recent[:, candidate] - usual > level / 2.0
-    if slow.mean() < PERSISTENT_SHARE:
+    if slow.mean() < (1.0 if window == SUDDEN_WINDOW else PERSISTENT_SHARE):
         return None
     if based and _may_be_pauses(times, excess, level / 2.0, int(slow.sum()), window):
         return None

@@ -108,6 +108,16 @@ def test_a_hang_on_a_node_that_is_heard_is_a_hang() -> None:
     assert finding.body["kind"] == "rank_not_entered"
 
 
+def test_ranks_of_a_restarting_agent_are_not_lost_while_another_one_is_waited_for() -> None:
+    """Rank 1 can be seen, and is in no call; the others' node is not heard for the four seconds that follow."""
+    delays = [lambda r, s, p: FOREVER if (r, s, p) == (1, 8, Phase.FORWARD) else 0]
+    job = SyntheticJob(node_of=node_of, steps=60, step_s=0.5, delays=delays, after_s=16)
+    driven = drive(records(job, lambda node, at_s: node == "node-0" or not 4.5 < at_s < 8.5), idle_s=1.0, listens=True)
+    assert {finding.body["kind"] for finding in driven.findings()} == {"rank_not_entered"}
+    (finding,) = driven.final().values()
+    assert [suspect["rank"] for suspect in finding.body["suspects"]] == [1]
+
+
 def test_who_judges_anew_listens_anew() -> None:
     """A working copy that is made for each record remembers no silence, and accuses nobody of it."""
     assert [f.body["kind"] for f in said(gone(), until(4.0), fresh=True) if f.body["kind"] == "agent_silent"] == []

@@ -1,0 +1,26 @@
+"""What went wrong once on other meshes and topologies than the first that operators were tuned on."""
+
+from __future__ import annotations
+
+import pytest
+
+from whichrank.commands.bench.one_run import Asked, run
+from whichrank.simulator.grounds import SEEN, SEEN_SEED, ground_of
+from whichrank.simulator.scoring.run_score import score_run
+
+
+@pytest.mark.parametrize(
+    ("name", "scope"),
+    [
+        ("loaders_starve", True),  # who works for the late stage stands out with it, and is no part of it
+        ("pcie_narrow", False),  # what is wrong says a collector, which may not watch
+        ("slow_gpu_tenth", True),  # in two stages, its steps are longer by three percent
+    ],
+)
+def test_a_rank_that_is_slow_within_a_pipeline_is_named(name: str, scope: bool) -> None:
+    seed = next(seed for seed in range(SEEN_SEED, SEEN_SEED + len(SEEN)) if ground_of(name, seed).pipeline > 1)
+    measured = run(Asked(scenario=name, ranks=64, seed=seed, is_plain=scope))
+    score = score_run(measured.truth, measured.revisions)
+    assert score.wrong_nodes == ()
+    assert [(fault.said, fault.top_1) for fault in score.faults] == [("rank_slow", True)]
+    assert not scope or score.faults[0].scope

@@ -156,13 +156,15 @@ def _wait_for(job: JobState, ranks: list[int], now: int) -> Wait | None:
 
 
 def _may_be_another(job: JobState, waits: Sequence[Wait], lost: set[int], now: int) -> bool:
-    """Whether somebody who can be seen and waits for nobody is waited for as well, so that those of the silent node may
-    stand behind him like all others. Whose whichrank restarts is heard again before that is no excuse any more."""
+    """Whether those of the silent node may stand like all others behind what is seen: one who waits for nobody, or some
+    who wait for each other. Whose whichrank restarts is heard again before that is no excuse any more."""
     since_ns = min((job.nodes[name].lost_ns for name in {job.ranks[rank].node for rank in lost}), default=now)
     if now >= since_ns + SILENT_HOLD_NS:
         return False
     blockage = find_blockage(waits, WAIT_NS)
-    return blockage is not None and blockage.sort == "missing" and lost.isdisjoint(blockage.suspects)
+    if blockage is None or blockage.sort not in ("missing", "deadlock"):
+        return False
+    return lost.isdisjoint(blockage.suspects)
 
 
 def _patience_ns(job: JobState, wait: Wait, ranks: list[int]) -> int:

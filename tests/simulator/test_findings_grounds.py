@@ -24,3 +24,9 @@ def test_a_rank_that_is_slow_within_a_pipeline_is_named(name: str, scope: bool) 
     assert score.wrong_nodes == ()
     assert [(fault.said, fault.top_1) for fault in score.faults] == [("rank_slow", True)]
     assert not scope or score.faults[0].scope
+
+
+def test_no_node_is_lost_whose_agent_restarts_during_a_deadlock() -> None:
+    measured = run(Asked(scenario="opposite_order", ranks=64, seed=21))
+    assert "agent_restarts" in {fault["fault"] for fault in measured.truth["faults"]}
+    assert {str(revision["kind"]) for revision in measured.revisions} == {"deadlock"}

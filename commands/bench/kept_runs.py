@@ -23,7 +23,7 @@ _PACKAGE = _HERE.parents[2]
 _DECIDES = ("telemetry", "diagnosis", "agents", "processors", "transport", "simulator", "commands/simulate")
 _DECIDES_HERE = ("one_run.py", "simple_detector.py")
 _SUFFIXES = (".py", ".toml", ".json", ".txt")
-_INFINITE = ("delay_s", "attributed_s", "steps")
+_INFINITE = ("delay_s", "attributed_s", "steps", "usual_steps")
 
 
 def code_version(detector: Path | None = None) -> str:

@@ -25,8 +25,9 @@ NS_AFTER = 30_000_000_000
 #: Ten percent are to be told; their estimate may come out a little lower.
 SMALLEST_RATIO = 1.08
 #: A rise that none of its steps leaves in doubt is told after as few as these, once so much time has passed: each of
-#: them is longer than nearly all of the steps before.
-SUDDEN_STEPS_AFTER, SUDDEN_NS_AFTER, SUDDEN_QUANTILE = 5, 8_000_000_000, 0.97
+#: them is longer than nearly all of the steps before; of the fewest, than all of them.
+SUDDEN_STEPS_AFTER = {4: 1.0, 5: 0.97}
+SUDDEN_NS_AFTER = 7_000_000_000
 #: In standard deviations of the difference, as they follow from single steps, and from means over some.
 SIGNIFICANCE = 8.0
 BLOCK_STEPS = 8
@@ -92,25 +93,32 @@ def find_pace_change(steps: np.ndarray, begin_ns: np.ndarray, pace_ns: np.ndarra
 
 def find_sudden_change(steps: np.ndarray, begin_ns: np.ndarray, pace_ns: np.ndarray) -> PaceChange | None:
     """As ``find_pace_change``, of a change that has just come: the last steps against those before them."""
-    late = max(SUDDEN_STEPS_AFTER, _steps_of(pace_ns, SUDDEN_NS_AFTER))
-    if late >= PLAIN_STEPS_AFTER or pace_ns.size < STEPS_BEFORE + late:
-        return None
+    least = _steps_of(pace_ns, SUDDEN_NS_AFTER)
+    for fewest, quantile in SUDDEN_STEPS_AFTER.items():
+        late = max(fewest, least)
+        if late >= PLAIN_STEPS_AFTER or pace_ns.size < STEPS_BEFORE + late:
+            return None
+        if _is_sudden(pace_ns, late, quantile):
+            return PaceChange(
+                step=int(steps[-late]),
+                onset_ns=int(begin_ns[-late]),
+                before_ns=int(median(pace_ns[:-late])),
+                after_ns=int(median(pace_ns[-late:])),
+            )
+    return None
+
+
+def _is_sudden(pace_ns: np.ndarray, late: int, quantile: float) -> bool:
+    """Whether each of the last ``late`` steps is longer than this share of those before, and by far."""
     pace = np.log(np.maximum(pace_ns, 1).astype(np.float64))
     before, after = pace[:-late], pace[-late:]
     rise = float(median(after) - median(before))
-    if rise < np.log(SMALLEST_RATIO) or after.min() < np.quantile(before, SUDDEN_QUANTILE):
-        return None
+    if rise < np.log(SMALLEST_RATIO) or after.min() < np.quantile(before, quantile):
+        return False
     noise = _noise(before) * (1.57 / before.size + 1.57 / late) ** 0.5  # too few steps after it to ask for theirs
     if int(pace_ns[:-late].sum()) < NS_BEFORE or rise < SIGNIFICANCE * noise:
-        return None
-    if abs(_slope(before)) > LARGEST_SLOPE * rise or after.min() < median(before) + rise / 2.0:
-        return None
-    return PaceChange(
-        step=int(steps[-late]),
-        onset_ns=int(begin_ns[-late]),
-        before_ns=int(np.exp(median(before))),
-        after_ns=int(np.exp(median(after))),
-    )
+        return False
+    return abs(_slope(before)) <= LARGEST_SLOPE * rise and after.min() >= median(before) + rise / 2.0
 
 
 def _steps_of(pace_ns: np.ndarray, length_ns: int) -> int:

@@ -6,9 +6,9 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
+from .made_steps import steps_made, usual_step_s
 from .onset import onset_s
 from .statistics import Told
 from .story import Document, Story, Suspect, leading, read_stories
@@ -25,8 +25,8 @@ _DAY_S = 86_400.0
 class FaultScore:
     """One fault. delay_s: from its onset (``onset_s``) to the first word of the incident that answers it; inf: none.
 
-    steps: the delay in steps of the job as they were before. condition: None where the truth asks for none, or where
-    nothing in that run could tell it (``blind``).
+    steps: the delay in steps that the job has made meanwhile; usual_steps: in such as it made before. condition: None
+    where the truth asks for none, or where nothing in that run could tell it (``blind``).
     """
 
     fault: str
@@ -36,6 +36,7 @@ class FaultScore:
     delay_s: float = math.inf
     attributed_s: float = math.inf
     steps: float = math.inf
+    usual_steps: float = math.inf
     top_1: bool = False
     top_3: bool = False
     scope: bool = False
@@ -195,23 +196,13 @@ def _scored(truth: Mapping[str, Any], fault: Mapping[str, Any], answer: Story | 
         said=answer.kind,
         delay_s=delay_s,
         attributed_s=max(0.0, answer.attributed_s - felt_s),
-        steps=delay_s / _step_s(truth, fault),
+        steps=steps_made(truth, fault, felt_s, felt_s + delay_s),
+        usual_steps=delay_s / usual_step_s(truth, fault),
         top_1=is_right(fault, answer),
         top_3=is_right(fault, answer, among=3),
         scope=answer.scope == fault["scope"],
         condition=answer.condition == condition if condition else None,
     )
-
-
-def _step_s(truth: Mapping[str, Any], fault: Mapping[str, Any]) -> float:
-    """Median length of a step of the struck jobs before the fault; nan where they made none."""
-    jobs, at_ns = {fault["job"], *fault["victims"]} - {""}, float(fault["at_s"]) * 1e9
-    lengths = [
-        (span["end_ns"] - span["begin_ns"]) / 1e9
-        for span in truth["spans"]
-        if span["bucket"] in ("productive", "rework") and span["end_ns"] <= at_ns and (not jobs or span["job"] in jobs)
-    ]
-    return median(lengths) if lengths else math.nan
 
 
 def _paged(answer: Story, stories: Sequence[Story]) -> bool:

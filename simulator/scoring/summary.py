@@ -94,6 +94,10 @@ def _of_group(group: str, faults: Sequence[FaultScore]) -> Iterator[Line]:
             share=f"{soon} of {len(faults)}",
             ok=steps <= ASKED_SLOW_STEPS,
         )
+        usual = [fault.usual_steps for fault in faults]
+        measured = f"{quantile(usual, 0.5):.1f}, {quantile(usual, 0.95):.1f}"
+        share = f"{sum(steps <= ASKED_SLOW_STEPS for steps in usual)} of {len(usual)}"
+        yield Line(name="slow: in steps as long as before, p50, p95", asked="", measured=measured, share=share)
         yield from _slow_steps_of(faults)
 
 

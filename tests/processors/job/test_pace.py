@@ -1,11 +1,11 @@
-"""A job that is slower of a sudden: told after five steps where nothing leaves it in doubt, and not otherwise."""
+"""A job that is slower of a sudden: told after four steps where nothing leaves it in doubt, and not otherwise."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from whichrank.processors.job.pace import PLAIN_STEPS_AFTER, SUDDEN_STEPS_AFTER, PaceChange, find_sudden_change
+from whichrank.processors.job.pace import PLAIN_STEPS_AFTER, SUDDEN_NS_AFTER, PaceChange, find_sudden_change
 
 STEP_NS = 2_000_000_000
 
@@ -23,10 +23,13 @@ def sound(random: np.random.Generator, steps: int, step_ns: int = STEP_NS) -> np
 
 @pytest.mark.parametrize("ratio", [1.12, 1.3, 2.0])
 @pytest.mark.parametrize("seed", range(5))
-def test_a_rise_is_told_after_five_steps_and_from_its_first_one(ratio: float, seed: int) -> None:
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_rise_is_told_after_four_steps_and_from_its_first_one(ratio: float, seed: int, paused: bool) -> None:
+    """After five where a single step before was as long."""
     random = np.random.default_rng(seed)
     before, after = 2e9 * (1 + 0.01 * random.standard_normal((2, 60)))
-    pace = np.concatenate([before, ratio * after[:SUDDEN_STEPS_AFTER]])
+    before[30] *= 3.0 if paused else 1.0
+    pace = np.concatenate([before, ratio * after[: 5 if paused else 4]])
     change = looked_at(pace)
     assert change is not None
     assert change.step == 60
@@ -54,7 +57,7 @@ def test_short_steps_have_to_last_some_seconds() -> None:
     """By the time that takes, the usual search knows as many steps as it needs."""
     for late in range(1, 200):
         assert looked_at(np.concatenate([np.full(300, 1e8), np.full(late, 1.3e8)])) is None
-    assert PLAIN_STEPS_AFTER * 1.3e8 < 8e9
+    assert PLAIN_STEPS_AFTER * 1.3e8 < SUDDEN_NS_AFTER
 
 
 def test_sound_jobs_are_never_slower_of_a_sudden() -> None:

@@ -31,8 +31,8 @@ from .kept_runs import KeptRuns
 #: The curve of cost by ranks.
 RANKS = (1024, 4096, 16_384, 65_536, 131_072)
 LIVE_RANKS, REPLAYED_RANKS = 16_384, 131_072
-#: The jobs have begun their second step by then; so long it is measured.
-WARM_S, MEASURED_S = 16.0, 20.0
+#: By then jobs make steps, and of each node's collectors a first look is known; so long it is measured.
+WARM_S, MEASURED_S = 24.0, 20.0
 #: An agent refuses member lists of more than 64 KiB: larger clusters hold several jobs.
 LARGEST_JOB = 65_536
 #: With more ranks than this the nodes' collectors are left out: to simulate their looks takes hours.

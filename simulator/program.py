@@ -200,9 +200,9 @@ class Recipe:
                 yield from self._shared(mesh, Phase.BACKWARD)
                 if stage:
                     yield _p2p(Does.SEND, stage - 1, self.stage_bytes, Phase.BACKWARD)
-        if mesh.data > 1:
+        if mesh.data > 1:  # as much as without stages: a rank holds as much of the larger model
             for _ in range(2):
-                yield _collective("dp", Op.REDUCE_SCATTER, self.data_bytes, Phase.BACKWARD)
+                yield _collective("dp", Op.REDUCE_SCATTER, 3 * self.data_bytes, Phase.BACKWARD)
 
     def _shared(self, mesh: Mesh, phase: Phase) -> Iterator[Operation]:
         if mesh.tensor > 1:

@@ -31,6 +31,7 @@ from .numeric import (
 )
 from .pace import PaceChange, find_pace_change, find_sudden_change, is_back_to_pace, is_of_all, with_parts
 from .saves import find_slow_writer, is_still_slow_writer
+from .stages import of_one_stage, stages_of
 from .stalls import are_over, find_recurring_stalls
 from .state import JobState
 from .straggler import Found, StepTimes, Straggler, find_straggler, is_still_slow
@@ -127,6 +128,8 @@ def _end_if_fast(job: JobState, finding: OpenFinding, now: int, ctx: Context) ->
 
 def _look_for_slow_ranks(job: JobState, now: int, ctx: Context) -> None:
     found = find_straggler(_comparable_times(job), on_device=has_device_groups(job))
+    if found is not None and has_device_groups(job):
+        found = of_one_stage(job.times, stages_of(job, job.times.ranks), found)
     if found is not None and not _is_waited_for(job, found):
         found = None
     if found is not None:

@@ -32,7 +32,7 @@ def writes_slowly(site: Site, kind: FaultKind) -> Planned:
 
 def cores_taken(site: Site, kind: FaultKind) -> Planned:
     """Somebody else's processes take most of the node's cores: hosts launch too late."""
-    return _of_host(site, kind, "cpu", 0.3, ("rank_slow",))
+    return _of_host(site, kind, "cpu", 0.2, ("rank_slow",))
 
 
 KINDS = (

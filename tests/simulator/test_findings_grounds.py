@@ -13,6 +13,7 @@ from whichrank.simulator.scoring.run_score import score_run
     ("name", "scope"),
     [
         ("loaders_starve", True),  # who works for the late stage stands out with it, and is no part of it
+        ("cores_taken", True),  # those of the other stage lose as much, or nearly
         ("pcie_narrow", False),  # what is wrong says a collector, which may not watch
         ("slow_gpu_tenth", True),  # in two stages, its steps are longer by three percent
     ],

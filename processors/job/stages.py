@@ -1,0 +1,68 @@
+"""Which pipeline stage slow ranks are slow in: those of the others that work for them stand out with them.
+
+On devices nobody sees who waits in point-to-point calls, so what a late stage costs its neighbours looks like their own
+work. They cannot lose more than the late one is late by, and lose less where they have time to spare.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from .excess import excess_over_others
+from .median import median
+from .state import JobState
+from .straggler import COMPANY_SHARE, LONGEST_BASELINE, StepTimes, Straggler
+
+#: In standard deviations, as ranks of one stage differ, by how much one stage stands out from the next; looks are
+#: coarse, so that so many steps are asked, and after so many nothing better is to be had.
+SIGMAS = 3.0
+FEWEST_STEPS, MOST_STEPS = 12, 32
+
+
+def stages_of(job: JobState, ranks: np.ndarray) -> np.ndarray:
+    """By rank, its place among those that send to one another; -1 where it sends to nobody."""
+    stages = np.full(ranks.size, -1, np.int64)
+    for index, members in enumerate(job.members):
+        rows, _ = job.rows_of_group(index)
+        if 1 < members.size < len(job.ranks) and (rows["p2p_enqueued"] > 0).any():
+            column = np.searchsorted(ranks, members)
+            known = (column < ranks.size) & (ranks[np.minimum(column, ranks.size - 1)] == members)
+            stages[column[known]] = np.flatnonzero(known)
+    return stages
+
+
+def of_one_stage(times: StepTimes, stages: np.ndarray, found: Straggler) -> Straggler | None:
+    """The slow ranks without those that only work for them. None: it does not show yet who does; where it does not in
+    many steps, all of them.
+
+    stages: by rank. Pure.
+    """
+    slow = np.isin(times.ranks, (found.rank, *found.company))
+    if not found.company or (stages[slow] < 0).any() or np.unique(stages[slow]).size < 2:
+        return found
+    since = times.steps >= found.onset_step
+    if int(since.sum()) < FEWEST_STEPS:
+        return None
+    before = np.flatnonzero(~since)[-LONGEST_BASELINE:]
+    rise_ns = times.self_ns[since].mean(axis=0) - times.self_ns[before].mean(axis=0)
+    means = {int(stage): rise_ns[slow & (stages == stage)] for stage in np.unique(stages[slow])}
+    first, second = sorted(means, key=lambda stage: -float(means[stage].mean()))[:2]
+    apart_ns = float(means[first].mean() - means[second].mean())
+    errors = [float(means[stage].std()) / means[stage].size ** 0.5 for stage in (first, second)]
+    if apart_ns <= SIGMAS * float(np.hypot(*errors)):
+        return found if int(since.sum()) >= MOST_STEPS else None
+    late = (stages == first) & (rise_ns > COMPANY_SHARE * float(means[first].mean()))
+    ranks = times.ranks[late].tolist()
+    if found.rank in ranks:
+        return replace(found, company=tuple(rank for rank in ranks if rank != found.rank))
+    latest = int(np.flatnonzero(late)[np.argmax(rise_ns[late])])
+    excess = excess_over_others(times.self_ns[before])[:, latest] / np.maximum(times.duration_ns[before], 1)
+    return replace(
+        found,
+        rank=int(times.ranks[latest]),
+        company=tuple(rank for rank in ranks if rank != int(times.ranks[latest])),
+        usual=max(0.0, float(median(excess))),
+        self_ns=int(median(times.self_ns[since][:, latest])),
+    )

@@ -1,0 +1,71 @@
+"""Who only works for a late pipeline stage is not named with it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from whichrank.processors.job.stages import FEWEST_STEPS, MOST_STEPS, of_one_stage
+from whichrank.processors.job.straggler import StepTimes, Straggler
+from whichrank.telemetry.vocabulary import Phase
+
+RANKS, CHANGE = 32, 60
+#: Two stages; nodes of eight.
+STAGES = np.arange(RANKS) // 16
+LATE, ITS_PEERS = range(24, 32), range(8, 16)
+
+
+def job(late_ns: float, peers_ns: float, steps: int, seed: int = 1) -> StepTimes:
+    """Self times as looks see them: to a tenth of a second."""
+    random = np.random.default_rng(seed)
+    own = np.full((CHANGE + steps, RANKS), 1.5e9)
+    own[:, 16:] -= 3e8
+    own[CHANGE:, LATE] += late_ns
+    own[CHANGE:, ITS_PEERS] += peers_ns
+    duration = np.where(np.arange(CHANGE + steps) < CHANGE, 1.8e9, 1.8e9 + late_ns)
+    looked = np.floor((own + 2e7 * random.standard_normal(own.shape)) / 1e8 + random.random(own.shape)) * 1e8
+    return StepTimes(
+        ranks=np.arange(RANKS),
+        steps=np.arange(CHANGE + steps),
+        begin_ns=(np.cumsum(duration) - duration).astype(np.int64),
+        duration_ns=duration.astype(np.int64),
+        self_ns=looked.astype(np.int64),
+        starved_ns=np.zeros(own.shape, np.int64),
+        phase_self_ns=np.zeros((0, RANKS, len(Phase)), np.int64),
+    )
+
+
+def found(rank: int, *company: int) -> Straggler:
+    return Straggler(
+        rank=rank, onset_step=CHANGE, onset_ns=0, excess=0.15, excess_ns=300_000_000, usual=0.0, phase=-1, z=9.0,
+        window=6, slow_steps=6, step_ns=2_100_000_000, others_self_ns=1_500_000_000, self_ns=1_800_000_000,
+        company=company,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("rank", [8, 24])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_stage_that_loses_more_is_the_late_one(rank: int, seed: int) -> None:
+    """Whichever of its ranks or of those that work for it stood out first, and though one was not seen to be slow."""
+    both = [each for each in (*ITS_PEERS, *LATE) if each not in (rank, 27)]
+    named = of_one_stage(job(4e8, 3.2e8, 24, seed), STAGES, found(rank, *both))
+    assert named is not None
+    assert sorted((named.rank, *named.company)) == list(LATE)
+
+
+def test_it_is_not_guessed() -> None:
+    both = [each for each in (*ITS_PEERS, *LATE) if each != 8]
+    asked = found(8, *both)
+    assert of_one_stage(job(4e8, 3.2e8, FEWEST_STEPS - 1), STAGES, asked) is None
+    assert of_one_stage(job(4e8, 4e8, FEWEST_STEPS + 4), STAGES, asked) is None
+    assert of_one_stage(job(4e8, 4e8, MOST_STEPS), STAGES, asked) == asked
+
+
+def test_those_of_one_stage_and_of_none_are_as_they_are() -> None:
+    times = job(4e8, 0.0, 4)
+    asked = found(24, *list(LATE)[1:])
+    assert of_one_stage(times, STAGES, asked) == asked
+    alone = found(24)
+    assert of_one_stage(times, STAGES, alone) == alone
+    both = found(24, 8)
+    assert of_one_stage(times, np.full(RANKS, -1), both) == both

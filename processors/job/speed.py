@@ -35,7 +35,7 @@ from .stages import of_one_stage, stages_of
 from .stalls import are_over, find_recurring_stalls
 from .state import JobState
 from .straggler import Found, StepTimes, Straggler, find_straggler, is_still_slow
-from .wandering import find_wandering
+from .wandering import find_sudden_wandering, find_wandering
 
 PACE_CHECK_STEPS = 4
 GOOD_STEPS_TO_CLEAR = 3
@@ -221,14 +221,16 @@ def _judge_pace(job: JobState, now: int, ctx: Context) -> None:
             clear_finding(job, ctx, now, finding, "the step time is as before again")
     if reported or job.has_kind(Kind.RANK_SLOW) or job.stopping_finding() is not None:
         return
-    if not is_due:
-        _tell_change(job, find_sudden_change(steps, begins, judged), now, ctx)
-        return
-    uneven = find_wandering(job.times, steps, begins, pace, length_ns)
+    uneven = find_sudden_wandering(job.times, steps, begins, length_ns)
+    if uneven is None and is_due:
+        uneven = find_wandering(job.times, steps, begins, pace, length_ns)
     if uneven is not None:
         body = steps_story.wandering_body(job, uneven, now)
         detail = {"before_ns": uneven.before_ns, "after_ns": uneven.after_ns, "wanders": True}
         open_finding(job, ctx, now, kind=Kind.SLOW_TOGETHER, place=f"step {uneven.step}", body=body, detail=detail)
+        return
+    if not is_due:
+        _tell_change(job, find_sudden_change(steps, begins, judged), now, ctx)
         return
     change = find_pace_change(steps, begins, judged) or find_sudden_change(steps, begins, judged)
     if _tell_change(job, change, now, ctx):

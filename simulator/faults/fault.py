@@ -34,6 +34,11 @@ class Site:
         """Of the job; not the first, which is special to many programs."""
         return int(self.random.integers(1, self.job.mesh.world_size))
 
+    def any_rank_of_the_first_stage(self) -> int:
+        """The same, of those whose exchange comes last, so that all wait for it: later stages have time to spare."""
+        stage = self.job.mesh.stage(0)
+        return int(self.random.integers(stage.start + 1, stage.stop))
+
     def any_node(self) -> int:
         """Place of a node in the job."""
         return int(self.random.integers(0, len(self.job.nodes)))

@@ -9,7 +9,7 @@ from .fault import FaultKind, Planned, Site
 
 def half_rate(site: Site, kind: FaultKind) -> Planned:
     """One port negotiates half of its lanes."""
-    rank = site.any_rank()
+    rank = site.any_rank_of_the_first_stage()
     change = Change(at_s=site.at_s, family="port", name="rate", value=0.5, places=(site.gpu(rank),))
     truth = site.of_rank(
         kind, "link", ("slow_together", "rank_slow"), rank, condition="port_slow", told_by=("network",)

@@ -42,7 +42,7 @@ def all_files() -> Mapping[Path, str]:
     """Text of each file that is made."""
     made = {FOLDER / f"{dashboard.uid}.json": dashboard.text() for dashboard in all_dashboards()}
     made[REPOSITORY / "deploy" / "prometheus" / "rules.yml"] = _yaml(
-        {"groups": [recorded(), *prometheus_rules()["groups"]]}
+        {"groups": [*recorded(), *prometheus_rules()["groups"]]}
     )
     made[REPOSITORY / "deploy" / "grafana" / "provisioning" / "alerting" / "whichrank.yaml"] = _yaml(grafana_rules())
     paging = {"contact-points": contact_points(), "policies": policies(), "templates": templates()}

@@ -1,4 +1,4 @@
-"""What Prometheus works out every 30 s: aggregates over all ranks of a job, so that a panel need not. Pure.
+"""What Prometheus works out every half minute: aggregates over all ranks of a job, so that a panel need not. Pure.
 
 A panel of a job of 16,384 ranks asks for an hour of at most some hundred series; from the ranks' own it would be tens
 of millions of samples each time that somebody looks. Names follow Prometheus' custom: level, metric, what was done.
@@ -14,8 +14,9 @@ from ..telemetry import attributes as names
 from .boards.words import JOB_LABEL, NODE_LABEL, RANK_LABEL, RANK_STEP
 from .metric_names import label_name, prometheus_name
 
-GROUP = "whichrank-recorded"
-INTERVAL_S = 30
+#: Sums over a hundred thousand histograms and more are dear (6 s of a core at 16,384 ranks), and come once a minute.
+GROUPS = {"whichrank-recorded": 30, "whichrank-recorded-seldom": 60}
+OFTEN, SELDOM = GROUPS
 #: Of a rate: six points of metrics that come every 10 s, so that one that is late is no hole.
 WINDOW = "[1m]"
 #: Of all ranks: who waits least, who waits most, and how the others lie between.
@@ -30,9 +31,12 @@ _PHASE, _GROUP, _OP = label_name(names.PHASE), label_name(names.GROUP_NAME), lab
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
+    """group: of ``GROUPS``; what is made of another one stands behind it in the same group."""
+
     record: str
     expr: str
     labels: tuple[tuple[str, str], ...] = ()
+    group: str = OFTEN
 
 
 def _rate_of(histogram: str, *labels: str) -> str:
@@ -41,6 +45,7 @@ def _rate_of(histogram: str, *labels: str) -> str:
 
 STEP_SECONDS = "job:whichrank_step_duration_seconds:quantile"
 PHASE_SECONDS = "job:whichrank_step_phase_duration_seconds:mean_of_step"
+CALL_RATES = "job:whichrank_collective_duration_seconds:rate"
 CALL_SECONDS = "job:whichrank_collective_duration_seconds:mean"
 CALLS = "job:whichrank_collective_duration_seconds:rate_of_rank"
 WAIT_SHARES = "job:whichrank_rank_wait_seconds:quantile"
@@ -55,17 +60,16 @@ RECORDINGS: Sequence[Recording] = (
     ),
     Recording(
         record=PHASE_SECONDS,
+        group=SELDOM,
         expr=f"histogram_sum({_rate_of(_PHASE_TIME, _PHASE)})"
         f" / on ({JOB_LABEL}) group_left () histogram_count({_rate_of(_STEP)})",
     ),
-    Recording(
-        record=CALL_SECONDS,
-        expr=f"histogram_sum({_rate_of(_CALL, _GROUP, _OP)}) / histogram_count({_rate_of(_CALL, _GROUP, _OP)})",
-    ),
+    Recording(record=CALL_RATES, group=SELDOM, expr=_rate_of(_CALL, _GROUP, _OP)),
+    Recording(record=CALL_SECONDS, group=SELDOM, expr=f"histogram_sum({CALL_RATES}) / histogram_count({CALL_RATES})"),
     Recording(
         record=CALLS,
-        expr=f"histogram_count({_rate_of(_CALL, _GROUP, _OP)})"
-        f" / on ({JOB_LABEL}) group_left () count by ({JOB_LABEL}) ({RANK_STEP})",
+        group=SELDOM,
+        expr=f"histogram_count({CALL_RATES}) / on ({JOB_LABEL}) group_left () count by ({JOB_LABEL}) ({RANK_STEP})",
     ),
     *(
         Recording(
@@ -83,13 +87,17 @@ RECORDINGS: Sequence[Recording] = (
 )
 
 
-def recorded() -> dict[str, Any]:
-    """A group of a rule file of Prometheus."""
-    return {
-        "name": GROUP,
-        "interval": f"{INTERVAL_S}s",
-        "rules": [
-            {"record": each.record, "expr": each.expr} | ({"labels": dict(each.labels)} if each.labels else {})
-            for each in RECORDINGS
-        ],
-    }
+def recorded() -> list[dict[str, Any]]:
+    """Groups of a rule file of Prometheus."""
+    return [
+        {
+            "name": group,
+            "interval": f"{interval_s}s",
+            "rules": [
+                {"record": each.record, "expr": each.expr} | ({"labels": dict(each.labels)} if each.labels else {})
+                for each in RECORDINGS
+                if each.group == group
+            ],
+        }
+        for group, interval_s in GROUPS.items()
+    ]

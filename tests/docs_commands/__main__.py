@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tests.docs_commands.collect import Command, all_commands, is_of_whichrank
-from tests.docs_commands.coverage import Cover, Elsewhere, Here, InStack, NotHere, Why, cover_of
+from tests.docs_commands.coverage import Cover, Elsewhere, Here, InClone, InStack, NotHere, Why, cover_of
 from tests.docs_commands.parse import wrong_with
 from whichrank.commands.bench.report import exit_code, in_short, print_lines
 from whichrank.simulator.scoring.summary import Line
@@ -44,7 +44,12 @@ def _lines(commands: Sequence[Command], covers: dict[str, Cover | None]) -> Sequ
     untried, whole = count[type(None)], len(covers)
     ours = [command for command in commands if is_of_whichrank(command)]
     taken = sum(not wrong_with(command.text, is_named=command.is_named) for command in ours)
-    tried = (("executed here", Here), ("executed with a real broker", InStack), ("executed by another test", Elsewhere))
+    tried = (
+        ("executed here", Here),
+        ("executed in a clone", InClone),
+        ("executed with a real broker", InStack),
+        ("executed by another test", Elsewhere),
+    )
     return [
         *(
             Line(name=name, asked="", measured=str(count[kind]), share=f"{count[kind]} of {whole}")

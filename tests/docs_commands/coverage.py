@@ -1,7 +1,7 @@
 """How each command of the documents is tried: one table, the first row that fits holds.
 
-``Here`` and ``InStack`` are executed by tests of their own, ``Elsewhere`` by a test that is there for more than this,
-``NotHere`` by nobody: with the reason, and with what of it is executed all the same.
+``Here``, ``InClone`` and ``InStack`` are executed by tests of their own, ``Elsewhere`` by a test that is there for more
+than this, ``NotHere`` by nobody: with the reason, and with what of it is executed all the same.
 """
 
 from __future__ import annotations
@@ -47,6 +47,11 @@ class InStack:
     """Executed by tests/stack/test_docs_commands.py against a real broker."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InClone:
+    """Executed by ``test_commands_in_clone`` in a clone of the repository, which they may change."""
+
+
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
     """test: FILE::NAME, or a file that is run as a whole. words: of the command, which stand there, or in ``by``."""
@@ -64,7 +69,7 @@ class NotHere:
     runs: str = ""
 
 
-Cover = Here | InStack | Elsewhere | NotHere
+Cover = Here | InClone | InStack | Elsewhere | NotHere
 
 #: Of a check: what is wrong with the machine of the tests is not the command's fault.
 _FIT = (0, 1, 3)
@@ -82,14 +87,12 @@ _MAKE_TESTS: Mapping[str, Elsewhere] = {
 }
 _MAKE_NOT: Mapping[str, Why] = {
     "bench": Why.HOURS,
-    "faultbench": Why.HOURS,
     "scenarios": Why.HOURS,
     "stack-nodes": Why.HOURS,
     "test-long": Why.HOURS,
     "frameworks": Why.DOWNLOADS,
     "newcomer": Why.DOWNLOADS,
     "pins": Why.DOWNLOADS,
-    "clean": Why.OWN_TREE,
     "format": Why.OWN_TREE,
 }
 
@@ -234,11 +237,16 @@ RULES: Sequence[tuple[str, Cover]] = (
     # --- the repository ----------------------------------------------------------------------------------------------
     *((rf"make {name}", cover) for name, cover in _MAKE_TESTS.items()),
     *((rf"make {name}", NotHere(why=why, runs=f"make -n {name}")) for name, why in _MAKE_NOT.items()),
-    (r"pre-commit install", NotHere(why=Why.OWN_TREE, runs=".venv/bin/pre-commit validate-config")),
+    *((rf"{text}", InClone()) for text in ("make clean", "pre-commit install")),
     (r"pip install '\.\[agent\]'", Elsewhere("tests/test_package.py", ("build_wheel",))),
     (
         r"pip install --require-hashes -r requirements/newest\.txt|pip install --no-deps --no-build-isolation -e \.",
-        NotHere(why=Why.OWN_TREE),
+        # By `make setup`, with uv or pip.
+        Elsewhere(
+            ".ci/run",
+            ("--require-hashes -r requirements/newest.txt", "--no-deps --no-build-isolation --editable ."),
+            by="Makefile",
+        ),
     ),
     (r"\.venv/bin/python -m pytest tests/gpu -rs", NotHere(why=Why.GPU)),
     (
@@ -249,6 +257,20 @@ RULES: Sequence[tuple[str, Cover]] = (
     (
         r"python -m tests\.docs_commands",
         Elsewhere("tests/docs_commands/test_coverage.py::test_the_program_prints_the_exceptions", ("main",)),
+    ),
+    # Small: of what a full one takes hours for.
+    *(
+        (rf"python -m benchmarks\.{name}", Here(runs=f"python -m benchmarks.{name} {small}", status=(0, 1), says=" ok"))
+        for name, small in (("detectors", "--jobs 1"), ("cost_sheet", "--quick"), ("people_telemetry", "--quick"))
+    ),
+    (
+        r"python -m benchmarks\.faultbench --results DIR|make faultbench",
+        Here(runs="python -m benchmarks.faultbench --results faultbench", says="catalogue"),
+    ),
+    (r"python -m tests\.simulator\.tie --stored", Here(says="not run")),
+    (
+        r"python -m tests\.simulator\.accounting",
+        Here(runs="python -m tests.simulator.accounting --seeds 1 --hours 1", status=(0, 1), says="ETTR"),
     ),
     # It takes no arguments: it would run.
     (

@@ -11,7 +11,7 @@ import pytest
 from tests.docs_commands.__main__ import main
 from tests.docs_commands.blocks import blocks, inline_code
 from tests.docs_commands.collect import DOCUMENTS, ROOT, all_commands, commands_of, is_of_whichrank
-from tests.docs_commands.coverage import RULES, Elsewhere, Here, InStack, NotHere, Why, cover_of
+from tests.docs_commands.coverage import RULES, Elsewhere, Here, InClone, InStack, NotHere, Why, cover_of
 from tests.docs_commands.parse import words_of, wrong_with
 
 COMMANDS = all_commands()
@@ -159,7 +159,7 @@ def test_a_block_that_does_not_end_is_told() -> None:
 
 def test_there_are_many() -> None:
     kinds = {type(cover_of(each.text)) for each in COMMANDS}
-    assert kinds == {Here, InStack, Elsewhere, NotHere}
+    assert kinds == {Here, InClone, InStack, Elsewhere, NotHere}
     assert len({each.text for each in COMMANDS}) > 100
 
 

@@ -40,7 +40,7 @@ def of_one_stage(times: StepTimes, stages: np.ndarray, found: Straggler) -> Stra
     stages: by rank. Pure.
     """
     slow = np.isin(times.ranks, (found.rank, *found.company))
-    if not found.company or (stages[slow] < 0).any() or np.unique(stages[slow]).size < 2:
+    if not found.based or not found.company or (stages[slow] < 0).any() or np.unique(stages[slow]).size < 2:
         return found
     since = times.steps >= found.onset_step
     if int(since.sum()) < FEWEST_STEPS:
@@ -51,6 +51,8 @@ def of_one_stage(times: StepTimes, stages: np.ndarray, found: Straggler) -> Stra
     first, second = sorted(means, key=lambda stage: -float(means[stage].mean()))[:2]
     apart_ns = float(means[first].mean() - means[second].mean())
     errors = [float(means[stage].std()) / means[stage].size ** 0.5 for stage in (first, second)]
+    if float(means[first].mean()) <= 0.0:
+        return found  # slow only against the others, which have become faster
     if apart_ns <= SIGMAS * float(np.hypot(*errors)):
         return found if int(since.sum()) >= MOST_STEPS else None
     late = (stages == first) & (rise_ns > COMPANY_SHARE * float(means[first].mean()))

@@ -179,16 +179,26 @@ class JobState:
         self._device_groups = np.zeros(0, bool)
         self.held_by = 0  # the rank for which the closing of steps has waited at the last look. Not saved
         self._shape: GroupShape | None = None
-        self._inner_groups: tuple[tuple[int, int], np.ndarray] | None = None
+        self._inner_groups: tuple[tuple[int, int, int], np.ndarray] | None = None
         self._places = Places.of(())
         self.facts_changed = self.progress_changed = self.steps_changed = True
 
     def inner_groups(self, ranks: np.ndarray) -> np.ndarray:
-        """By rank, the smallest group on devices that it is in (``inner_waits``)."""
-        key = len(self.groups), ranks.size
+        """By rank, the smallest group on devices that it is in (``inner_waits``) to do something together."""
+        joins = self._joins()
+        key = len(self.groups), ranks.size, int(joins.sum())
         if self._inner_groups is None or self._inner_groups[0] != key:
-            self._inner_groups = key, inner_groups(self.members, self.on_device, ranks)
+            self._inner_groups = key, inner_groups(self.members, joins, ranks)
         return self._inner_groups[1]
+
+    def _joins(self) -> np.ndarray:
+        """By group: whether it is on devices, and not one whose ranks only send to one another."""
+        group = np.repeat(np.arange(len(self.members)), [members.size for members in self.members])
+        called, sent = (
+            np.bincount(group, self.group_rows[column] > 0, len(self.members)) > 0
+            for column in ("enqueued", "p2p_enqueued")
+        )
+        return np.asarray(self.on_device, bool) & (called | ~sent)
 
     def note_saving(self, rows: np.ndarray) -> None:
         """STEPS rows in which a checkpoint was written: a later attempt will begin with the newest such step."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from whichrank.commands.bench.one_run import Asked, run
-from whichrank.simulator.grounds import SEEN, SEEN_SEED, ground_of
+from whichrank.commands.simulate.judge import Judge
+from whichrank.simulator.grounds import SEEN, SEEN_SEED, Ground, ground_of
+from whichrank.simulator.scenarios import SCENARIOS
 from whichrank.simulator.scoring.run_score import score_run
 
 
@@ -31,3 +33,15 @@ def test_no_node_is_lost_whose_agent_restarts_during_a_deadlock() -> None:
     measured = run(Asked(scenario="opposite_order", ranks=64, seed=21))
     assert "agent_restarts" in {fault["fault"] for fault in measured.truth["faults"]}
     assert {str(revision["kind"]) for revision in measured.revisions} == {"deadlock"}
+
+
+def test_peers_are_those_who_work_together_and_not_those_who_send_to_each_other() -> None:
+    """Four stages are the smaller groups; in them nobody waits in a collective for the late rank."""
+    ground = Ground(name="four stages", tensor=8, pipeline=4)
+    world = SCENARIOS["slow_gpu"].build(64, 3, ground=ground, company=False)
+    judge = Judge(start_unix_ns=world.start_unix_ns)
+    for until_s, sent in world.run(210.0):
+        judge.take(until_s, sent)
+    judge.close()
+    (fault,) = score_run(world.settle().as_json(), judge.revisions).faults
+    assert (fault.said, fault.top_1, fault.scope) == ("rank_slow", True, True)

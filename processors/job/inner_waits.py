@@ -22,7 +22,9 @@ def no_inner_waits(ranks: int) -> np.ndarray:
     return np.zeros((0, 1 + ranks), np.int64)
 
 
-def inner_groups(members: Sequence[np.ndarray], on_device: Sequence[bool], ranks: np.ndarray) -> np.ndarray:
+def inner_groups(
+    members: Sequence[np.ndarray], on_device: Sequence[bool] | np.ndarray, ranks: np.ndarray
+) -> np.ndarray:
     """By rank of ``ranks``: the index of the smallest group on devices that it is in, -1 none smaller than all are.
 
     Of two that are as small, the one whose ranks lie closer together: on one node, that is.

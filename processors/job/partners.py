@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from ...telemetry.vocabulary import Phase
 from .state import JobState
 from .waiting import Blockage, Wait, edges_of, longest_wait_for
 
@@ -34,7 +35,26 @@ def without_held_up(job: JobState, blockage: Blockage, waits: Sequence[Wait]) ->
     if blockage.sort != "missing" or len(blockage.suspects) < 2:
         return blockage
     partners = partners_of(job)
-    return narrowed(blockage, waits, partners) if partners else blockage
+    if not partners:
+        return blockage
+    blockage = narrowed(blockage, waits, partners)
+    fetching = frozenset(rank for rank in blockage.suspects if _fetches(job, rank))
+    return only_fetching(blockage, waits, fetching)
+
+
+def _fetches(job: JobState, rank: int) -> bool:
+    row = job.progress_row(rank)
+    return row is not None and int(row["phase"]) == Phase.DATA
+
+
+def only_fetching(blockage: Blockage, waits: Sequence[Wait], fetching: frozenset[int]) -> Blockage:
+    """With those suspects only whose hosts still fetch this step's data, where those of all others have called what
+    they are waited for in: these are held up behind them, whatever their devices stand in. As it is else."""
+    called = {rank for wait in waits for rank in wait.launched}
+    late = fetching - called
+    if not late or len(late) == len(blockage.suspects) or not called.issuperset(set(blockage.suspects) - late):
+        return blockage
+    return _with_suspects(blockage, waits, late)
 
 
 def narrowed(blockage: Blockage, waits: Sequence[Wait], partners: Partners) -> Blockage:
@@ -45,9 +65,13 @@ def narrowed(blockage: Blockage, waits: Sequence[Wait], partners: Partners) -> B
     kept = tuple(sorted(frozenset().union(*holding)))
     if not kept or len(kept) == len(suspects):
         return blockage
+    return _with_suspects(blockage, waits, frozenset(kept))
+
+
+def _with_suspects(blockage: Blockage, waits: Sequence[Wait], kept: frozenset[int]) -> Blockage:
     direct = max((wait for rank in kept if (wait := longest_wait_for(waits, rank))), key=lambda wait: wait.age_ns)
-    waiting = tuple(sorted({*blockage.waiting, *suspects} - set(kept)))
-    return replace(blockage, suspects=kept, wait=direct, waiting=waiting)
+    waiting = tuple(sorted({*blockage.waiting, *blockage.suspects} - kept))
+    return replace(blockage, suspects=tuple(sorted(kept)), wait=direct, waiting=waiting)
 
 
 def _holding_up(

@@ -5,10 +5,12 @@ Ranks 0, 1 are the first stage and 2, 3 the second; 4 to 7 are their replicas. 0
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from tests.processors.job.test_roots import root, wait
-from whichrank.processors.job.partners import narrowed, partners_of
+from whichrank.processors.job.partners import narrowed, only_fetching, partners_of
 from whichrank.processors.job.state import JobState
 from whichrank.telemetry.records import Group
 
@@ -35,6 +37,22 @@ def test_who_waits_for_a_rank_itself_does_not_keep_it_waiting() -> None:
 def test_without_a_wait_that_tells_them_apart_all_stay_suspects() -> None:
     waits = [wait(4, REPLICAS, missing=(0,)), wait(5, REPLICAS, missing=(1,))]
     assert narrowed(root(waits), waits, PARTNERS).suspects == (0, 1)
+
+
+def test_who_fetches_its_data_while_the_others_have_called_is_the_root() -> None:
+    """Rank 3's whole stage waits for its input; 0 and 1 have launched everything, and stand in receives."""
+    called = (
+        replace(wait(4, REPLICAS, missing=(0,)), launched=(0,)),
+        replace(wait(5, REPLICAS, missing=(1,)), launched=(1,)),
+    )
+    waits = [*called, wait(6, REPLICAS, missing=(2,)), wait(7, REPLICAS, missing=(3,))]
+    blockage = root(waits)
+    assert blockage.suspects == (0, 1, 2, 3)
+    found = only_fetching(blockage, waits, frozenset({2, 3}))
+    assert (found.suspects, set(found.waiting)) == ((2, 3), {0, 1, 4, 5, 6, 7})
+    for fetching in ({0, 2, 3}, {2}, set(), {0, 1, 2, 3}):  # has called; another one has not; nobody fetches; all do
+        expected = (2, 3) if fetching == {0, 2, 3} or fetching == {0, 1, 2, 3} else (0, 1, 2, 3)
+        assert only_fetching(blockage, waits, frozenset(fetching)).suspects == expected
 
 
 def test_only_devices_that_tell_no_end_of_what_they_exchange_have_such_partners() -> None:

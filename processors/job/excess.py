@@ -87,7 +87,7 @@ def view(
     return View(recent=recent, usual=usual, gain=gain, middle=middle, noise=noise)
 
 
-def may_be_pauses(before: np.ndarray, threshold: float, slow: int, window: int) -> bool:
+def may_be_pauses(before: np.ndarray, threshold: float, slow: int, window: int, chance: float = PAUSE_CHANCE) -> bool:
     """Whether ``slow`` of ``window`` steps above ``threshold`` may be one rank's bad luck.
 
     Garbage collection and loaders strike now this rank, now that one: what any rank's steps did before says how often.
@@ -98,7 +98,7 @@ def may_be_pauses(before: np.ndarray, threshold: float, slow: int, window: int) 
         return False
     rate = (int((above > threshold).sum()) + 0.5) / (above.size + 1.0)
     tail = sum(comb(window, k) * rate**k * (1.0 - rate) ** (window - k) for k in range(slow, window + 1))
-    return bool(tail > PAUSE_CHANCE)
+    return bool(tail > chance)
 
 
 def _scale(residuals: np.ndarray) -> float:

@@ -29,17 +29,19 @@ SIGMAS, PERSISTENT_SHARE = 6.0, 0.75
 
 def find_late_by_little(times: StepTimes, inner: np.ndarray, group_of: np.ndarray) -> LateDevice | None:
     """inner: (n, 1 + ranks) as ``inner_waits`` has it; group_of: by rank, its smallest group, -1 none."""
-    known = np.flatnonzero(group_of >= 0)
-    if inner.shape[1] != 1 + times.ranks.size or np.unique(group_of[known]).size < FEWEST_GROUPS:
+    if inner.shape[1] != 1 + times.ranks.size:
         return None
-    columns = known[np.argsort(group_of[known], kind="stable")]
     for window in WINDOWS:
         if min(times.steps.size, len(inner)) < (1 + BEFORE) * window:
             return None
         rise_ns = _rise_ns(times.duration_ns, window)
         keep = min(len(inner), times.steps.size, window + MOST_BEFORE)
         if rise_ns <= 0 or not np.array_equal(inner[-keep:, 0], times.steps[-keep:]):
-            continue
+            continue  # nearly always, and cheap
+        known = np.flatnonzero(group_of >= 0)
+        if np.unique(group_of[known]).size < FEWEST_GROUPS:
+            return None
+        columns = known[np.argsort(group_of[known], kind="stable")]
         found = _who_is_waited_for(times, inner[-keep:, 1:], columns, group_of[columns], window, rise_ns)
         if found is not None:
             return found

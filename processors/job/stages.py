@@ -13,7 +13,7 @@ import numpy as np
 from .excess import excess_over_others
 from .median import median
 from .state import JobState
-from .straggler import COMPANY_SHARE, LONGEST_BASELINE, StepTimes, Straggler
+from .straggler import COMPANY_SHARE, FEWEST_BASELINE_STEPS, LONGEST_BASELINE, StepTimes, Straggler
 
 #: In standard deviations, as ranks of one stage differ, by how much one stage stands out from the next; looks are
 #: coarse, so that so many steps are asked, and after so many nothing better is to be had.
@@ -46,6 +46,8 @@ def of_one_stage(times: StepTimes, stages: np.ndarray, found: Straggler) -> Stra
     if int(since.sum()) < FEWEST_STEPS:
         return None
     before = np.flatnonzero(~since)[-LONGEST_BASELINE:]
+    if before.size < FEWEST_BASELINE_STEPS:
+        return found  # nothing to compare with: it most likely began before what is remembered
     rise_ns = times.self_ns[since].mean(axis=0) - times.self_ns[before].mean(axis=0)
     means = {int(stage): rise_ns[slow & (stages == stage)] for stage in np.unique(stages[slow])}
     first, second = sorted(means, key=lambda stage: -float(means[stage].mean()))[:2]

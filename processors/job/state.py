@@ -193,11 +193,9 @@ class JobState:
 
     def _joins(self) -> np.ndarray:
         """By group: whether it is on devices, and not one whose ranks only send to one another."""
-        group = np.repeat(np.arange(len(self.members)), [members.size for members in self.members])
-        called, sent = (
-            np.bincount(group, self.group_rows[column] > 0, len(self.members)) > 0
-            for column in ("enqueued", "p2p_enqueued")
-        )
+        called, sent = np.zeros((2, len(self.members)), bool)
+        called[self.group_rows["group"][self.group_rows["enqueued"] > 0]] = True
+        sent[self.group_rows["group"][self.group_rows["p2p_enqueued"] > 0]] = True
         return np.asarray(self.on_device, bool) & (called | ~sent)
 
     def note_saving(self, rows: np.ndarray) -> None:

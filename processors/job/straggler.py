@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...telemetry.vocabulary import Phase
-from .excess import MANY_RANKS, SMALLEST_NOISE, View, excess_over_others, may_be_pauses, view
+from .excess import MANY_RANKS, PAUSE_CHANCE, SMALLEST_NOISE, View, excess_over_others, may_be_pauses, view
 from .median import median
 
 WARM_UP_STEPS = 3
@@ -381,10 +381,14 @@ def _in_company(others: View, candidate: int, level: float) -> np.ndarray:
 
 
 def _may_be_pauses(times: StepTimes, excess: np.ndarray, threshold: float, slow: int, window: int) -> bool:
-    """In either view: others' pauses hide one's own against them, steps of varying length against the past."""
+    """In either view: others' pauses hide one's own against them, steps of varying length against the past.
+
+    So few steps as the fewest three pauses in a row may fill, on one of many ranks.
+    """
     usual_ns = max(1.0, float(median(times.duration_ns[-excess.shape[0] : -window])))
     own = times.self_ns[-excess.shape[0] : -window] / usual_ns
-    return any(may_be_pauses(before, threshold, slow, window) for before in (excess[:-window], own))
+    chance = PAUSE_CHANCE / times.ranks.size if window == SUDDEN_WINDOW else PAUSE_CHANCE
+    return any(may_be_pauses(before, threshold, slow, window, chance) for before in (excess[:-window], own))
 
 
 def _all_rose(self_ns: np.ndarray, candidate: int, window: int, typical_ns: float) -> bool:

@@ -67,8 +67,8 @@ def test_who_was_always_so_or_only_seems_slower_is_as_it_was_found() -> None:
     both = [each for each in (*ITS_PEERS, *LATE) if each != 8]
     asked = found(8, *both)
     assert of_one_stage(job(-4e8, -3e8, FEWEST_STEPS + 4), STAGES, asked) == asked
-    always = replace(asked, onset_step=0, based=False)
-    assert of_one_stage(job(4e8, 3e8, FEWEST_STEPS + 4), STAGES, always) == always
+    for always in (replace(asked, onset_step=0, based=False), replace(asked, onset_step=0)):
+        assert of_one_stage(job(4e8, 3e8, FEWEST_STEPS + 4), STAGES, always) == always
 
 
 def test_those_of_one_stage_and_of_none_are_as_they_are() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from benchmarks.detector_paces import HABITS
@@ -16,6 +19,7 @@ from benchmarks.detectors import (
     late_devices,
     together,
 )
+from whichrank.processors.job.straggler import StepTimes, find_straggler
 from whichrank.telemetry.vocabulary import Phase
 
 JOBS = 25
@@ -56,3 +60,27 @@ def test_a_late_device_is_named_by_looks_at_any_step_length_and_no_other(
 @pytest.mark.parametrize("truth", DEVICE_TRUTHS)
 def test_where_no_device_is_late_none_is_named(truth: str) -> None:
     assert [devices_accused(habit, truth, 4, seed=3) for habit in DEVICE_HABITS] == [0] * len(DEVICE_HABITS)
+
+
+def test_three_pauses_in_a_row_on_one_of_thousands_of_ranks_name_nobody() -> None:
+    """Each step some ranks of 2,048 pause for a fifth of it; that one does three times on end is to be expected."""
+    random = np.random.default_rng(5)
+    work = 1.6 * (1.0 + 0.01 * random.standard_normal((100, 2048)))
+    work[:-3] += 0.4 * (random.random((97, 2048)) < 0.008)
+    work[-3:, 7] += 0.4
+    duration_ns = np.full(100, 2_100_000_000)
+    times = StepTimes(
+        ranks=np.arange(2048),
+        steps=np.arange(100) + 10,
+        begin_ns=np.cumsum(duration_ns) - duration_ns,
+        duration_ns=duration_ns,
+        self_ns=(work * 1e9).astype(np.int64),
+        starved_ns=np.zeros(work.shape, np.int64),
+        phase_self_ns=np.zeros((0, 2048, len(Phase)), np.int64),
+    )
+    assert find_straggler(times) is None
+    seldom = replace(times, self_ns=np.where(times.self_ns > 1_850_000_000, 1_600_000_000, times.self_ns))
+    seldom.self_ns[-3:, 7] = 2_000_000_000
+    found = find_straggler(seldom)
+    assert found is not None
+    assert (found.rank, found.slow_steps) == (7, 3)

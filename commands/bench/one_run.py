@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from ...simulator.grounds import ground_of
 from ...simulator.scenarios import SCENARIOS
 from ...simulator.world import World
+from ..cycle_search import search_seldom
 from ..run_directory import RunDirectory
 from ..simulate.judge import CaptureBus, Judge
 from .simple_detector import SimpleDetector
@@ -161,6 +162,7 @@ def run_apart(asked: Run, *, limit_s: float) -> Measured:
 
 def _work(asked: Run, result: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (asked.most_memory_bytes,) * 2)
+    search_seldom()  # as a service does
     try:
         result.send(run(asked))
     except MemoryError:

@@ -37,8 +37,9 @@ from .waits import StepEdges, measure_waits, place_late_waits, release_times, wa
 FURTHEST_BEHIND = 64
 #: Steps for which a collective is kept for those who have still to wait for it.
 STEPS_HELD = 4
-#: Jobs without steps: keep at most this many rows waiting for a step to close.
-MOST_PENDING_ROWS = 65_536
+#: Jobs without steps, or with very long ones: at most this many rows, and so many for each rank, wait for a step to
+#: close. At the reference load a rank makes 25 a second.
+MOST_PENDING_ROWS, MOST_PENDING_ROWS_PER_RANK = 65_536, 96
 #: Steps of which the pattern of signatures is kept.
 PATTERN_STEPS = 3
 #: Steps whose losses and gradient norms are kept.
@@ -118,6 +119,11 @@ def close_steps(job: JobState, horizon: int) -> Closed:
     return Closed(rows=closing, mismatch=mismatch, short=short)
 
 
+def most_pending_rows(job: JobState) -> int:
+    """More are pruned: what is dropped of a step before it closes is missing where its waits are measured."""
+    return max(MOST_PENDING_ROWS, MOST_PENDING_ROWS_PER_RANK * len(job.ranks))
+
+
 def prune_pending(job: JobState) -> Mismatch | None:
     """For jobs without steps: checks what has piled up and drops every instance that all members have finished."""
     instances = join_instances(job.pending.all())
@@ -128,7 +134,7 @@ def prune_pending(job: JobState) -> Mismatch | None:
         complete = instances.count == job.shape().sizes[rows["group"][instances.first]]
         keep = ~(complete & (open_rows == 0))[instances.instance]
         rows = pick(rows, keep)
-    job.pending.keep(rows[-MOST_PENDING_ROWS // 2 :])
+    job.pending.keep(rows[-most_pending_rows(job) // 2 :])
     job.rewrite_open = True
     return mismatch
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...telemetry.tables import NO_GROUP
 from ...telemetry.vocabulary import EventFlag
 from .facts import HeldUp
-from .matching import join_instances
 from .median import median
 from .rows import pick
 from .state import JobState
@@ -137,68 +137,91 @@ def launched_age_ns(job: JobState, rank: int, group: int, now: int) -> int:
 def device_horizon(job: JobState, horizon: int) -> int:
     """The newest step up to ``horizon`` that the devices have finished as well, as far as anybody tells its end.
 
-    Asked of every message while hosts are ahead: as long as the call that held it up is open, only what came since is
-    looked at.
+    Asked of every message while hosts are ahead: as long as calls of the earliest step are open, only what came since
+    is looked at.
     """
     told = np.append(job.tells_ends & job.device_groups(), False)  # at the end, of no known group
     if not told.any():
         return horizon
-    held = job.held_up
-    rows = job.pending.all()
-    if held is None or held.replaced != job.pending.replaced or held.told != int(told.sum()) or _is_over(held, rows):
+    held, rows = job.held_up, job.pending.all()
+    if held is None or (held.replaced, held.told) != (job.pending.replaced, int(told.sum())) or _goes_back(held, rows):
         held = job.held_up = _find_open(rows, told, job.pending.replaced)
-    return min(horizon, held.step - 1) if held is not None else horizon
+    else:
+        _note_ends(held, rows)
+        if not held.open_seqs and horizon > held.step:
+            held = job.held_up = _find_open(rows, told, job.pending.replaced)
+    if held is None or not held.open_seqs:
+        return horizon
+    return min(horizon, held.step - 1)
 
 
-def _is_over(held: HeldUp, rows: np.ndarray) -> bool:
-    """Whether the call may have ended, or one of an earlier step may be open, by what came since. rows: all pending."""
+def _goes_back(held: HeldUp, rows: np.ndarray) -> bool:
+    """Whether what came since tells of a step before, or of another call of this one. rows: all pending."""
     new = rows[held.rows :]
-    if not new.size:
-        return False
-    same = (new["rank"] == held.rank) & (new["group"] == held.group)
-    told = same & ((new["seq"] == held.seq) | ((new["seq"] > held.seq) & (new["done_ns"] > 0)))
-    return bool(told.any() or (new["step"] < held.step).any())
+    again = (new["step"] == held.step) & (new["done_ns"] == 0)
+    return bool((again | (new["step"] < held.step)).any())
+
+
+def _note_ends(held: HeldUp, rows: np.ndarray) -> None:
+    """Lets go of the calls whose ends came since, or the ends of later ones. rows: all pending."""
+    new = rows[held.rows :]
+    held.rows = rows.size
+    ended = new[(new["done_ns"] > 0) & ((new["flags"] & int(EventFlag.P2P)) == 0)]
+    for key, seq in zip(_rank_and_group(ended).tolist(), ended["seq"].tolist(), strict=True):
+        if seq >= held.open_seqs.get(key, seq + 1):
+            del held.open_seqs[key]
 
 
 def _find_open(rows: np.ndarray, told: np.ndarray, replaced: int) -> HeldUp | None:
-    """told: by group, and False for none."""
-    chosen = told[np.minimum(rows["group"], told.size - 1)]
-    if not (chosen & (rows["done_ns"] == 0)).any():
+    """told: by group, and False for none.
+
+    Nothing is joined, which would sort all rows: what is open of the earliest step is found among few of them.
+    """
+    without_end = np.flatnonzero(rows["done_ns"] == 0)
+    without_end = without_end[_may_hold(rows, without_end, told)]
+    if not without_end.size:
         return None
-    joined = join_instances(rows).rows
-    still = still_open(joined[told[np.minimum(joined["group"], told.size - 1)]])
-    if not still.size:
-        return None
-    lowest = still[still["step"] == still["step"].min()]
-    last = lowest[int(np.argmax(lowest["enqueued_ns"]))]  # likely the last one to end
-    return HeldUp(
-        group=int(last["group"]),
-        rank=int(last["rank"]),
-        seq=int(last["seq"]),
-        step=int(last["step"]),
-        rows=rows.size,
-        replaced=replaced,
-        told=int(told.sum()),
-    )
+    step = rows["step"][without_end]
+    for earliest in np.unique(step).tolist():
+        lowest = still_open(pick(rows, without_end[step == earliest]), rows, told)
+        if lowest.size:
+            keys, seqs = _rank_and_group(lowest).tolist(), lowest["seq"].tolist()
+            newest: dict[int, int] = {}
+            for key, seq in zip(keys, seqs, strict=True):
+                newest[key] = max(seq, newest.get(key, seq))
+            return HeldUp(step=earliest, open_seqs=newest, rows=rows.size, replaced=replaced, told=int(told.sum()))
+    return None
 
 
-def still_open(rows: np.ndarray) -> np.ndarray:
-    """Of COLLECTIVES rows, one for each call: those whose end was not told, nor that of a later call of the same rank
-    and group. A device does them one after the other: an end that an agent has missed is missed for ever."""
-    is_open = rows["done_ns"] == 0
-    still, ended = rows[is_open], rows[~is_open]
-    keys, place = np.unique(_rank_and_group(still), return_inverse=True)
-    found = np.searchsorted(keys, _rank_and_group(ended))
-    found[found == keys.size] = 0
-    newest = np.full(keys.size, -1, np.int64)
-    if keys.size:
-        same = keys[found] == _rank_and_group(ended)
-        np.maximum.at(newest, found[same], ended["seq"][same])
-    return pick(still, still["seq"] > newest[place])
+def _may_hold(rows: np.ndarray, places: np.ndarray, told: np.ndarray) -> np.ndarray:
+    """Of the rows at these places: which are collectives of groups whose ends are told."""
+    is_told = told[np.minimum(rows["group"][places], told.size - 1)]
+    return np.asarray(is_told & ((rows["flags"][places] & int(EventFlag.P2P)) == 0))
 
 
-def _rank_and_group(rows: np.ndarray) -> np.ndarray:
-    return np.asarray((rows["group"].astype(np.int64) << 32) | rows["rank"].astype(np.int64))
+def still_open(still: np.ndarray, rows: np.ndarray, told: np.ndarray) -> np.ndarray:
+    """Of COLLECTIVES rows without an end those that go on. rows: all, among which are the ends; told: by group.
+
+    Over is also a call of which a later one of the same rank and group has ended: a device does them one after the
+    other, and an end that an agent has missed is missed for ever.
+    """
+    groups = np.zeros(NO_GROUP + 1, bool)
+    groups[still["group"]] = True
+    theirs = np.flatnonzero(groups[rows["group"]] & (rows["done_ns"] > 0))
+    theirs = theirs[_may_hold(rows, theirs, told)]
+    keys = _rank_and_group(still)
+    known = np.sort(keys)
+    ended, seqs = _rank_and_group(rows, theirs), rows["seq"][theirs]
+    found = np.minimum(np.searchsorted(known, ended), known.size - 1)
+    same = known[found] == ended
+    newest = np.full(known.size, -1, np.int64)
+    np.maximum.at(newest, found[same], seqs[same])
+    first = np.searchsorted(known, keys)  # of equal keys the first one holds the number
+    return pick(still, still["seq"] > newest[first])
+
+
+def _rank_and_group(rows: np.ndarray, places: np.ndarray | slice = slice(None)) -> np.ndarray:
+    return np.asarray((rows["group"][places].astype(np.int64) << 32) | rows["rank"][places].astype(np.int64))
 
 
 def launched_at(job: JobState, rank: int, group: int, seq: int) -> tuple[int, int] | None:

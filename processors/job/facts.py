@@ -72,14 +72,15 @@ class OpenFinding:
     detail: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class HeldUp:
-    """An open call of the lowest step in which devices have any, as of the first ``rows`` pending rows."""
+    """The lowest step in which devices have open calls, as of the first ``rows`` pending rows.
 
-    group: int
-    rank: int
-    seq: int
+    open_seqs: by rank and group as one number, the highest sequence number that is open.
+    """
+
     step: int
+    open_seqs: dict[int, int]
     rows: int
     replaced: int
     told: int

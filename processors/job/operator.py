@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from ...telemetry.records import Block, Event, Record
 from ...telemetry.tables import TABLES
 from ...telemetry.vocabulary import EventName, Kind
 from ..operator import Context, Timer
 from .attempts import Place, place_of
-from .closing import MOST_PENDING_ROWS, is_early, prune_pending
+from .closing import is_early, most_pending_rows, prune_pending
 from .counts import differ_in_count
 from .crashes import judge_crash
 from .device import has_device_groups
@@ -34,7 +32,7 @@ from .rows import in_dtype
 from .signatures import note_open_calls, report_mismatch
 from .silence import hear, judge_silence, listen_on, note_progress, note_silence
 from .soft_accounting import begin_attempt, look
-from .state import JobState
+from .state import JobState, mean_length_ns
 from .steps import (
     SPEED_KINDS,
     close_ready_steps,
@@ -226,7 +224,7 @@ class JobOperator:
         if block.name is EventName.BLOCK_COLLECTIVES:
             job.pending.add(arrived)
             note_open_calls(job, arrived, node, block.time_ns - block.clock_offset_ns, stamp_ns)
-            if job.pending.size > MOST_PENDING_ROWS:
+            if job.pending.size > most_pending_rows(job):
                 self._prune_pending(job, stamp_ns, ctx)
             self._close_what_devices_ended(job, stamp_ns, ctx)
         elif block.name is EventName.BLOCK_STEPS:
@@ -277,7 +275,7 @@ class JobOperator:
             close_ready_steps(job, stamp_ns, ctx)
             return
         passed_ns = stamp_ns - job.closed_stamp_ns
-        if passed_ns >= CLOSE_SOON_NS and passed_ns >= _patience_ns(job, rows):
+        if passed_ns >= CLOSE_SOON_NS and passed_ns >= _patience_ns(job, mean_length_ns(rows)):
             close_ready_steps(job, stamp_ns, ctx)
 
     def _close_what_devices_ended(self, job: JobState, stamp_ns: int, ctx: Context) -> None:
@@ -286,9 +284,8 @@ class JobOperator:
         passed_ns = stamp_ns - job.closed_stamp_ns
         if passed_ns < CLOSE_SOON_NS or not has_device_groups(job) or not job.step_rows.size or is_early(job):
             return
-        rows = job.step_rows.all()
-        rows = rows[rows["step"] == job.closed_step + 1]
-        if rows.size and passed_ns >= _patience_ns(job, rows):
+        length_ns = job.next_length_ns()
+        if length_ns and passed_ns >= _patience_ns(job, length_ns):
             close_ready_steps(job, stamp_ns, ctx)
 
     # --- events -----------------------------------------------------------------------------------------------------
@@ -315,10 +312,9 @@ def _last_sign_ns(job: JobState, now: int) -> int:
     return max((facts.exited_ns for facts in job.ranks.values()), default=0) or now
 
 
-def _patience_ns(job: JobState, rows: np.ndarray) -> int:
-    """How long after the last closing the steps of these STEPS rows are closed: soon if they may be the first signs
-    of something, or the end of what was told."""
-    length_ns = int(np.add.reduce(rows["end_ns"] - rows["begin_ns"])) // rows.size
+def _patience_ns(job: JobState, length_ns: int) -> int:
+    """How long after the last closing steps of this length are closed: soon if they may be the first signs of
+    something, or the end of what was told."""
     if not job.slow_step_ns or length_ns > job.slow_step_ns:
         return CLOSE_SOON_NS
     findings = job.findings.values()

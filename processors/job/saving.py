@@ -26,7 +26,8 @@ _IS_ONE[[int(phase) for _, phase in _PHASES]] = True
 
 def note_saves(job: JobState, rows: np.ndarray, before: np.ndarray, known: np.ndarray) -> None:
     """rows: PROGRESS in Unix time, newest of each rank. before, known: the ranks' rows before; known False: none."""
-    if not _IS_ONE[rows["phase"]].any() and not any(_is_on(_known(job, what)) for what, _ in _PHASES):
+    is_on = _is_on(job.ledger.saving) or _is_on(job.ledger.evaluating)
+    if not is_on and not np.logical_or.reduce(_IS_ONE[rows["phase"]]):
         return  # asked of every message
     for what, phase in _PHASES:
         _note(job, what, phase, rows, before, known)

@@ -178,6 +178,7 @@ class JobState:
         self._expected: np.ndarray | None = None
         self._device_groups = np.zeros(0, bool)
         self.held_by = 0  # the rank for which the closing of steps has waited at the last look. Not saved
+        self._next_length = (-1, -1, -1), 0
         self._shape: GroupShape | None = None
         self._inner_groups: tuple[tuple[int, int, int], np.ndarray] | None = None
         self._places = Places.of(())
@@ -279,7 +280,8 @@ class JobState:
 
     def note_device_gap(self, group: int, gap_ns: int) -> None:
         self.device_gaps[group] = gap_ns
-        self._device_gaps_ns = None
+        if self._device_gaps_ns is not None and group < self._device_gaps_ns.size:
+            self._device_gaps_ns[group] = gap_ns
         self.steps_changed = True
 
     def group_name(self, index: int) -> str:
@@ -510,6 +512,15 @@ class JobState:
         # Where steps are paced, a tenth of a millisecond is beyond most of them and means nothing.
         self.slow_step_ns = max(int(recent[int(0.8 * recent.size)]), usual + int(SMALLEST_EXCESS / 2 * usual))
 
+    def next_length_ns(self) -> int:
+        """The mean length of the step after the last closed one, by those rows that are in; 0 where none is."""
+        rows = self.step_rows
+        known = self.closed_step, rows.replaced, rows.size
+        if self._next_length[0] != known:  # asked of every message while devices are behind their hosts
+            of_next = rows.all()["step"] == self.closed_step + 1
+            self._next_length = known, mean_length_ns(rows.all()[of_next]) if of_next.any() else 0
+        return self._next_length[1]
+
     def median_step_ns(self) -> int:
         recent = self.times.duration_ns[-32:]
         return int(median(recent)) if recent.size else 0
@@ -566,6 +577,11 @@ class JobState:
         """Asks for a look at this stamp, or earlier if one is already wanted earlier."""
         if due_ns and (not self.due_ns or due_ns < self.due_ns):
             self.due_ns = due_ns
+
+
+def mean_length_ns(rows: np.ndarray) -> int:
+    """Of STEPS rows, of which there are some."""
+    return int(np.add.reduce(rows["end_ns"] - rows["begin_ns"])) // rows.size
 
 
 def no_pace() -> np.ndarray:

@@ -10,8 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.processors.job.synthetic_job import FOREVER, MemoryContext, SyntheticJob
-from whichrank.processors.job.closing import FURTHEST_BEHIND, horizon_of, is_early
-from whichrank.processors.job.facts import NodeFacts
+from whichrank.processors.job.closing import (
+    FURTHEST_BEHIND,
+    MOST_PENDING_ROWS,
+    horizon_of,
+    is_early,
+    most_pending_rows,
+)
+from whichrank.processors.job.facts import NodeFacts, RankFacts
+from whichrank.processors.job.open_rows import Arrived
 from whichrank.processors.job.operator import JobOperator
 from whichrank.processors.job.progress import find_waits, oldest_open_ns
 from whichrank.processors.job.rows import Growing
@@ -20,6 +27,7 @@ from whichrank.processors.job.state_rows import load_job
 from whichrank.processors.job.waiting import Wait, find_blockage
 from whichrank.processors.job.waits import Places
 from whichrank.telemetry.records import Group
+from whichrank.telemetry.tables import STEPS
 from whichrank.telemetry.vocabulary import Phase
 
 RANKS = 6
@@ -152,3 +160,24 @@ def test_half_of_a_large_job_waiting_for_the_other_half_takes_no_edge_for_each_p
     assert found is not None
     assert (found.sort, found.suspects, len(found.waiting)) == ("missing", one, 4000)
     assert peak < 8 << 20
+
+
+def test_the_next_steps_length_is_that_of_its_rows_whatever_came_before() -> None:
+    job = JobState(job="j")
+    for rank, length_ns in ((0, 10), (1, 30), (0, 90)):
+        rows = np.zeros(1, STEPS)
+        rows["rank"], rows["step"], rows["end_ns"] = rank, 0 if length_ns < 90 else 1, length_ns
+        job.step_rows.add(Arrived(rows=rows))
+        assert job.next_length_ns() == (10, 20, 20)[job.step_rows.size - 1]
+    job.step_rows.keep(job.step_rows.all()[2:].copy())
+    assert job.next_length_ns() == 0  # none of that step is left
+    job.closed_step = 0
+    assert job.next_length_ns() == 90
+
+
+def test_what_waits_for_a_step_of_thousands_of_ranks_is_not_dropped_before_it_closes() -> None:
+    """At the reference load: 25 calls a second and rank, in steps of three seconds."""
+    job = JobState(job="j")
+    assert most_pending_rows(job) == MOST_PENDING_ROWS
+    job.ranks = {rank: RankFacts() for rank in range(16_384)}
+    assert most_pending_rows(job) > 3 * 25 * 16_384

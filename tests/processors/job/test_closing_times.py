@@ -7,7 +7,7 @@ import pytest
 
 from whichrank.processors.job.facts import OpenFinding
 from whichrank.processors.job.operator import CLOSE_NS, CLOSE_SLOW_NS, CLOSE_SOON_NS, _patience_ns
-from whichrank.processors.job.state import JobState
+from whichrank.processors.job.state import JobState, mean_length_ns
 from whichrank.processors.job.straggler import SMALLEST_EXCESS, StepTimes
 from whichrank.telemetry.tables import STEPS
 from whichrank.telemetry.vocabulary import Kind, Phase
@@ -40,11 +40,12 @@ def close(job: JobState, *step_ms: float, rows: int = FEW, ranks: int = 2) -> No
     job.note_pace(rows)
 
 
-def arriving(*step_ms: float) -> np.ndarray:
+def arriving_ns(*step_ms: float) -> int:
+    """The mean length that is told."""
     rows = np.zeros(len(step_ms), STEPS)
     rows["begin_ns"] = 5_000 * MS
     rows["end_ns"] = rows["begin_ns"] + (np.array(step_ms) * MS).astype(np.int64)
-    return rows
+    return mean_length_ns(rows)
 
 
 def open_finding(job: JobState, kind: Kind, attempt: str = "") -> None:
@@ -94,21 +95,21 @@ def test_the_last_64_steps_count_and_other_ranks_begin_anew() -> None:
 
 
 def test_steps_are_closed_soon_while_it_is_not_known_how_long_they_take() -> None:
-    assert _patience_ns(job_with(*[100.0] * 39), arriving(100.0)) == CLOSE_SOON_NS
+    assert _patience_ns(job_with(*[100.0] * 39), arriving_ns(100.0)) == CLOSE_SOON_NS
 
 
 def test_usual_steps_wait_and_steps_that_are_slow_on_average_do_not() -> None:
     job = job_with(*[100.0] * 40)
-    assert _patience_ns(job, arriving(100.0, 102.0)) == CLOSE_NS
-    assert _patience_ns(job, arriving(100.0, 104.0)) == CLOSE_NS  # one of them alone means nothing
-    assert _patience_ns(job, arriving(103.0, 104.0)) == CLOSE_SOON_NS
+    assert _patience_ns(job, arriving_ns(100.0, 102.0)) == CLOSE_NS
+    assert _patience_ns(job, arriving_ns(100.0, 104.0)) == CLOSE_NS  # one of them alone means nothing
+    assert _patience_ns(job, arriving_ns(103.0, 104.0)) == CLOSE_SOON_NS
 
 
 @pytest.mark.parametrize("kind", [Kind.RANK_SLOW, Kind.SLOW_TOGETHER])
 def test_while_a_slow_rank_is_told_usual_steps_are_closed_within_a_second(kind: Kind) -> None:
     job = job_with(*[100.0] * 40)
     open_finding(job, kind)
-    assert _patience_ns(job, arriving(100.0)) == CLOSE_SLOW_NS
+    assert _patience_ns(job, arriving_ns(100.0)) == CLOSE_SLOW_NS
     assert CLOSE_SOON_NS < CLOSE_SLOW_NS < CLOSE_NS
 
 
@@ -116,10 +117,10 @@ def test_while_a_slow_rank_is_told_usual_steps_are_closed_within_a_second(kind: 
 def test_what_ends_with_the_next_step_is_looked_at_soon(kind: Kind) -> None:
     job = job_with(*[100.0] * 40)
     open_finding(job, kind)
-    assert _patience_ns(job, arriving(100.0)) == CLOSE_SOON_NS
+    assert _patience_ns(job, arriving_ns(100.0)) == CLOSE_SOON_NS
 
 
 def test_a_finding_of_an_attempt_that_is_over_ends_with_the_next_steps_too() -> None:
     job = job_with(*[100.0] * 40)
     open_finding(job, Kind.RANK_SLOW, attempt="the one before")
-    assert _patience_ns(job, arriving(100.0)) == CLOSE_SOON_NS
+    assert _patience_ns(job, arriving_ns(100.0)) == CLOSE_SOON_NS

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whichrank.processors.job.device import device_horizon, still_open
-from whichrank.processors.job.matching import join_instances
 from whichrank.processors.job.open_rows import Arrived
 from whichrank.processors.job.state import JobState
 from whichrank.telemetry.records import Group
@@ -30,16 +29,18 @@ def rows_of(drawn: list[Call], flags: int) -> np.ndarray:
 
 
 def by_everything(job: JobState, horizon: int) -> int:
+    """An end that was told once is known, also where an older message comes again after it."""
     told = [
         index for index in np.flatnonzero(job.on_device) if (job.rows_of_group(int(index))[0]["completed"] > 0).any()
     ]
-    rows = join_instances(job.pending.all()).rows
+    rows = job.pending.all()
+    rows = rows[(rows["flags"] & int(EventFlag.P2P)) == 0]
     still = np.array(
         [
             row["step"]
             for row in rows[(rows["done_ns"] == 0) & np.isin(rows["group"], told)]
             if not any(
-                later["done_ns"] > 0 and later["seq"] > row["seq"]
+                later["done_ns"] > 0 and later["seq"] >= row["seq"]
                 for later in rows[(rows["rank"] == row["rank"]) & (rows["group"] == row["group"])]
             )
         ]
@@ -81,4 +82,5 @@ def test_devices_have_come_as_far_as_a_look_at_everything_says(
 
 def test_an_end_that_nobody_told_holds_up_no_step_once_a_later_call_has_ended() -> None:
     rows = rows_of([(0, 0, 0, False), (0, 1, 0, True), (0, 0, 1, True), (0, 0, 2, False), (1, 0, 0, False)], 0)
-    assert [(int(row["group"]), int(row["step"])) for row in still_open(rows)] == [(0, 2), (1, 0)]
+    found = still_open(rows[rows["done_ns"] == 0], rows, np.array([True, True, False]))
+    assert [(int(row["group"]), int(row["step"])) for row in found] == [(0, 2), (1, 0)]

@@ -15,6 +15,8 @@ BIN := $(VENV)/bin
 PACKAGES := telemetry instrumentation diagnosis agents transport processors simulator grafana commands
 # What the training process runs, and what reads it: this is what depends on the version of torch.
 OLDEST_TESTS := $(addprefix tests/instrumentation/,test_ring_writer.py test_run_delay.py test_collectives_coverage.py test_collectives_failures.py test_jobs.py test_loss.py test_optimizer_edges.py test_phases.py test_steps.py)
+# These neither watch the clock nor need a machine for themselves, so they share its cores.
+PURE_TESTS := $(addprefix tests/,diagnosis processors scoreboard simulator telemetry transport)
 # Everything that ends up in the optional C module, and what names the entry points.
 PACKAGE_SOURCES := pyproject.toml $(wildcard setup.py) $(wildcard instrumentation/*.c) $(wildcard instrumentation/*.h) __init__.py
 # Two cores are shared by up to six ranks: one thread each.
@@ -94,7 +96,8 @@ SETUP_OLDEST := $(if $(filter 1,$(HAS_OLDEST)),setup-oldest)
 
 .PHONY: test
 test: setup $(SETUP_OLDEST) ## the tests, and those of the instrumentation on the oldest torch
-	@$(BIN)/python -m pytest tests --ignore=tests/stack --ignore=tests/compose --durations=15
+	@$(BIN)/python -m pytest $(PURE_TESTS) -n auto --dist loadfile --durations=15
+	@$(BIN)/python -m pytest tests $(addprefix --ignore=,$(PURE_TESTS) tests/stack tests/compose) --durations=15
 ifeq ($(HAS_OLDEST),1)
 	@echo "the instrumentation on the oldest supported torch:"
 	@$(OLDEST)/bin/python -m pytest $(OLDEST_TESTS) --durations=5

@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.faultbench --results DIR [--corpora DIR]``. Runs nothing that takes minutes: it reads what
 ``whichrank bench --results DIR`` (matrices, ``--sound``, ``--cost``, ``--accounting``) and ``make tie`` have measured
-with the code as it is now. Exit status 1 where something is SHORT.
+with the code as it is now. Exit status 1 where something is SHORT, or was not run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from whichrank.commands.bench.kept_lines import kept_lines
 from whichrank.commands.bench.kept_runs import KeptRuns, code_version
 from whichrank.commands.bench.malformed_run import malformed_lines
 from whichrank.commands.bench.must_show import must_show
-from whichrank.commands.bench.report import exit_code, in_short, print_lines
+from whichrank.commands.bench.report import EXIT_SHORT, in_short, print_lines
 from whichrank.commands.bench.straggler_trace import straggler_trace_lines
 from whichrank.simulator.scoring.summary import Line, not_run
 
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print()
     everything = [line for _, lines in sections for line in lines]
     print(f"code {version}: {in_short(everything)}")
-    return exit_code(everything)
+    return EXIT_SHORT if any(line.verdict in ("SHORT", "not run") for line in everything) else 0
 
 
 def _trace(folder: Path) -> list[Line]:

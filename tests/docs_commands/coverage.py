@@ -265,7 +265,7 @@ RULES: Sequence[tuple[str, Cover]] = (
     ),
     (
         r"python -m benchmarks\.faultbench --results DIR|make faultbench",
-        Here(runs="python -m benchmarks.faultbench --results faultbench", says="catalogue"),
+        Here(runs="python -m benchmarks.faultbench --results faultbench", status=(1,), says="catalogue"),
     ),
     (r"python -m tests\.simulator\.tie --stored", Here(says="not run")),
     (

@@ -39,6 +39,22 @@ class Layout:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A cluster with its jobs, and what will happen there. Until the first change all is as in any other setting of
+    the same cluster and jobs with the same seed."""
+
+    topology: Topology
+    jobs: tuple[JobSpec, ...]
+    changes: tuple[Change, ...]
+    truths: tuple[Truth, ...]
+
+    @property
+    def undisturbed_s(self) -> float:
+        """When the first change comes."""
+        return min((change.at_s for change in self.changes), default=math.inf)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Scenario:
     """faults: each plans one fault; at_s: when. after_s: how long the run goes on after the last one.
 
@@ -70,6 +86,25 @@ class Scenario:
         blind_share: float = 0.0,
         ground: Ground = TUNING,
     ) -> World:
+        """As ``lay_out``, and a world of it. Raises ValueError for ranks that cannot be laid out."""
+        setting = self.lay_out(
+            ranks, seed, recipe=recipe, at_s=at_s, company=company, blind_share=blind_share, ground=ground
+        )
+        world = World(setting.topology, setting.jobs, seed=seed, start_unix_ns=start_unix_ns)
+        world.expect(setting.changes, setting.truths, scenario=self.name)
+        return world
+
+    def lay_out(
+        self,
+        ranks: int,
+        seed: int,
+        *,
+        recipe: Recipe | None = None,
+        at_s: float | None = None,
+        company: bool = False,
+        blind_share: float = 0.0,
+        ground: Ground = TUNING,
+    ) -> Setting:
         """at_s: when the fault begins, where not as usual. Raises ValueError for ranks that cannot be laid out.
 
         company: beside faults stand harmless anomalies of other nodes. blind_share: of the runs of a scenario, those in
@@ -100,15 +135,7 @@ class Scenario:
             for planned in anomalies(site, struck):
                 changes += planned.changes
                 truths.append(planned.truth)
-        return World(
-            layout.topology,
-            layout.jobs,
-            seed=seed,
-            scenario=self.name,
-            changes=changes,
-            truths=truths,
-            start_unix_ns=start_unix_ns,
-        )
+        return Setting(topology=layout.topology, jobs=tuple(layout.jobs), changes=tuple(changes), truths=tuple(truths))
 
 
 def is_blind(scenario: str, seed: int, share: float) -> bool:

@@ -146,6 +146,15 @@ class World:
         self._rates: tuple[object, dict[str, dict[str, NDArray[np.float64]]]] = (None, {})
         self.start_unix_ns, self.now_s = start_unix_ns, 0.0
 
+    def expect(self, changes: Sequence[Change], truths: Sequence[Truth], *, scenario: str) -> None:
+        """What will happen, besides what was known before. Raises ValueError for what should have happened by now."""
+        if late := [change for change in changes if change.at_s <= self.now_s > 0]:
+            raise ValueError(f"it is {self.now_s:g} s, too late for a change at {late[0].at_s:g} s")
+        self.planned = (*self.planned, *changes)
+        self._schedule.add(changes)
+        self.ledger.faults += truths
+        self.ledger.scenario = scenario
+
     # --- time ---------------------------------------------------------------------------------------------------------
     def run(self, until_s: float) -> Iterator[tuple[float, list[Sent]]]:
         """(end of a window, what arrives in it, in order), window by window."""

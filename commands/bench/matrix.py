@@ -17,6 +17,7 @@ from ...simulator.scoring.story import BadIncident
 from .foreign_detector import DetectorFailed, DetectorLate, detect
 from .kept_runs import KeptRuns, score_as_json, score_of_json
 from .one_run import Asked, Measured, run_apart
+from .shared_beginning import run_together, together
 
 SCHEMA = 1
 #: Of an incident, for who wants to know what was said.
@@ -105,30 +106,38 @@ def run_all(
     What a run of this code has been worth before is not run again.
     """
     asked = list(matrix)
-    lock, done = threading.Lock(), 0
+    lock = threading.Lock()
+    scored: dict[Asked, Scored] = {}
 
-    def one(each: Asked) -> Scored:
-        nonlocal done
-        before = _kept(kept, each)
-        content = score_one(each, detector, limit_s) if before is None else before
-        if before is None and not content["transient"]:
-            kept.write(each.name, content)
-        scored = Scored.of_json(each, content)
+    def note(each: Asked, content: Mapping[str, Any], again: str = "") -> None:
+        found = Scored.of_json(each, content)
         with lock:
-            done += 1
-            again = " (kept)" if before is not None else f" [{scored.wall_s:.0f} s]"
-            said = scored.problem or _in_words(scored.score)
+            scored[each] = found
+            said = found.problem or _in_words(found.score)
             title = f"{each.scenario}, {each.ranks} ranks, seed {each.seed}"
-            print(f"  {done}/{len(asked)} {title}: {said}{again}", file=sys.stderr, flush=True)
-        return scored
+            took = again or f"[{found.wall_s:.0f} s]"
+            print(f"  {len(scored)}/{len(asked)} {title}: {said} {took}", file=sys.stderr, flush=True)
 
+    def run_group(group: Sequence[Asked]) -> None:
+        for each, content in _score_group(group, detector, limit_s):
+            if not content["transient"]:
+                kept.write(each.name, content)
+            note(each, content)
+
+    for each in asked:
+        if (before := _kept(kept, each)) is not None:
+            note(each, before, "(kept)")
+    fresh = [each for each in asked if each not in scored]
+    groups = together(fresh) if detector is None else [[each] for each in fresh]
     with ThreadPoolExecutor(jobs) as pool:
-        futures = [pool.submit(one, each) for each in asked]
+        futures = [pool.submit(run_group, group) for group in groups]
         try:
-            return [future.result() for future in futures]
+            for future in futures:
+                future.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+    return [scored[each] for each in asked]
 
 
 def kept_runs(matrix: Matrix, kept: KeptRuns) -> list[Scored]:
@@ -145,6 +154,16 @@ def _kept(kept: KeptRuns, asked: Asked) -> Mapping[str, Any] | None:
         return None
 
 
+def _score_group(
+    group: Sequence[Asked], detector: Path | None, limit_s: float
+) -> Iterator[tuple[Asked, dict[str, Any]]]:
+    if len(group) == 1:
+        yield group[0], score_one(group[0], detector, limit_s)
+        return
+    for asked, measured in run_together(group, limit_s=limit_s):
+        yield asked, _scored(asked, measured)
+
+
 def score_one(asked: Asked, detector: Path | None, limit_s: float) -> dict[str, Any]:
     """What is kept of a run. What goes wrong is a problem of this run, and counts; the others go on.
 
@@ -159,18 +178,28 @@ def score_one(asked: Asked, detector: Path | None, limit_s: float) -> dict[str, 
             measured = run_apart(asked, limit_s=limit_s)
         except ValueError as error:
             return _content(asked, None, None, Measured(truth={}), problem=f"cannot be run: {error}")
-        told, late, problem = measured.revisions, measured.out_of_time, measured.problem
-        if detector is not None and not measured.problem:
-            try:
-                told = detect(detector, run_folder, Path(folder) / "incidents.jsonl", limit_s=limit_s)
-            except DetectorFailed as error:
-                told, late, problem = [], isinstance(error, DetectorLate), str(error)
+        if detector is None or measured.problem:
+            return _scored(asked, measured)
+        judged = measured
         try:
-            score = score_run(measured.truth, told, out_of_time=late)
-        except BadIncident as error:
-            problem, score = str(error), score_run(measured.truth, [])
-    simple = score_run(measured.truth, measured.simple, out_of_time=measured.out_of_time)
-    return _content(asked, score, simple, replace(measured, revisions=told, out_of_time=late), problem=problem)
+            told = detect(detector, run_folder, Path(folder) / "incidents.jsonl", limit_s=limit_s)
+            judged = replace(measured, revisions=told)
+        except DetectorFailed as error:
+            late = isinstance(error, DetectorLate)
+            judged = replace(measured, revisions=[], out_of_time=late, problem=str(error))
+        return _scored(asked, judged, simple_late=False)
+
+
+def _scored(asked: Asked, measured: Measured, *, simple_late: bool | None = None) -> dict[str, Any]:
+    """simple_late: whether the simple detector was not done, where that is not as of the other."""
+    problem = measured.problem
+    late = measured.out_of_time if simple_late is None else simple_late
+    try:
+        score = score_run(measured.truth, measured.revisions, out_of_time=measured.out_of_time)
+    except BadIncident as error:
+        problem, score = str(error), score_run(measured.truth, [])
+    simple = score_run(measured.truth, measured.simple, out_of_time=late)
+    return _content(asked, score, simple, measured, problem=problem)
 
 
 def _content(

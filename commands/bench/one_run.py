@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ...simulator.grounds import ground_of
-from ...simulator.scenarios import SCENARIOS
+from ...simulator.scenarios import SCENARIOS, Setting
 from ...simulator.world import World
 from ..cycle_search import search_seldom
 from ..run_directory import RunDirectory
@@ -68,10 +68,21 @@ class Asked:
     def most_memory_bytes(self) -> int:
         return most_memory_bytes(self.ranks)
 
+    def setting(self) -> Setting:
+        """Raises ValueError for what cannot be laid out."""
+        return SCENARIOS[self.scenario].lay_out(
+            self.ranks,
+            self.seed,
+            ground=ground_of(self.scenario, self.seed),
+            company=not self.is_plain,
+            blind_share=0.0 if self.is_plain else BLIND_SHARE,
+        )
+
     def build(self) -> World:
-        ground = ground_of(self.scenario, self.seed)
-        scenario, blind_share = SCENARIOS[self.scenario], 0.0 if self.is_plain else BLIND_SHARE
-        return scenario.build(self.ranks, self.seed, ground=ground, company=not self.is_plain, blind_share=blind_share)
+        setting = self.setting()
+        world = World(setting.topology, setting.jobs, seed=self.seed)
+        world.expect(setting.changes, setting.truths, scenario=self.scenario)
+        return world
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,36 +114,55 @@ def truth_before(asked: Run) -> Mapping[str, Any]:
 
 def run(asked: Run) -> Measured:
     """In this process. Raises OSError where nothing can be kept."""
-    began_s = time.monotonic()
-    world = asked.build()
-    bus = None
-    if asked.keep is not None:
-        bus = CaptureBus(RunDirectory(asked.keep).capture, start_unix_ns=world.start_unix_ns)
-    judge = Judge(bus, start_unix_ns=world.start_unix_ns)
-    simple = SimpleDetector(start_unix_ns=world.start_unix_ns)
-    seconds, cpu_s = asked.seconds, 0.0
-    for until_s, sent in world.run(seconds):
-        since_s = time.process_time()
-        judge.take(until_s, sent)
-        cpu_s += time.process_time() - since_s
-        simple.take(until_s, sent)
-    judge.close()
-    if asked.keep is not None:
-        # Neither the scenario nor the seed: whoever knows them knows the truth.
-        started_s = world.start_unix_ns / 1e9
-        description = {"command": ["whichrank", "bench"], "listens": True, "simulated": True}
-        RunDirectory(asked.keep).write_run({**description, "started": started_s, "ended": started_s + seconds})
-    return Measured(
-        truth=world.settle().as_json(),
-        revisions=judge.revisions,
-        simple=simple.revisions,
-        cpu_s=cpu_s,
-        wall_s=time.monotonic() - began_s,
-        # Of jobs one after the other on the same nodes, as many run at a time as there are GPUs.
-        rank_hours=min(sum(job.spec.mesh.world_size for job in world.jobs), world.topology.gpus) * seconds / 3600.0,
-        memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        problem=f"the operators failed {judge.runner.broken} times" if judge.runner.broken else "",
-    )
+    under_way = UnderWay(asked.build(), keep=asked.keep)
+    under_way.go_on(asked.seconds)
+    return under_way.end()
+
+
+class UnderWay:
+    """A world that is judged while it goes on. keep: where what the detectors may read is kept; None: nowhere.
+
+    Raises OSError where nothing can be kept.
+    """
+
+    def __init__(self, world: World, *, keep: Path | None = None) -> None:
+        self.world, self._keep = world, keep
+        bus = None
+        if keep is not None:
+            bus = CaptureBus(RunDirectory(keep).capture, start_unix_ns=world.start_unix_ns)
+        self._judge = Judge(bus, start_unix_ns=world.start_unix_ns)
+        self._simple = SimpleDetector(start_unix_ns=world.start_unix_ns)
+        self._wall_s = self._cpu_s = 0.0
+
+    def go_on(self, until_s: float) -> None:
+        """until_s: of the simulation."""
+        began_s = time.monotonic()
+        for end_s, sent in self.world.run(until_s):
+            since_s = time.process_time()
+            self._judge.take(end_s, sent)
+            self._cpu_s += time.process_time() - since_s
+            self._simple.take(end_s, sent)
+        self._wall_s += time.monotonic() - began_s
+
+    def end(self) -> Measured:
+        judge, world, seconds = self._judge, self.world, self.world.now_s
+        judge.close()
+        if self._keep is not None:
+            # Neither the scenario nor the seed: whoever knows them knows the truth.
+            started_s = world.start_unix_ns / 1e9
+            description = {"command": ["whichrank", "bench"], "listens": True, "simulated": True}
+            RunDirectory(self._keep).write_run({**description, "started": started_s, "ended": started_s + seconds})
+        return Measured(
+            truth=world.settle().as_json(),
+            revisions=judge.revisions,
+            simple=self._simple.revisions,
+            cpu_s=self._cpu_s,
+            wall_s=self._wall_s,
+            # Of jobs one after the other on the same nodes, as many run at a time as there are GPUs.
+            rank_hours=min(sum(job.spec.mesh.world_size for job in world.jobs), world.topology.gpus) * seconds / 3600.0,
+            memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            problem=f"the operators failed {judge.runner.broken} times" if judge.runner.broken else "",
+        )
 
 
 def run_apart(asked: Run, *, limit_s: float) -> Measured:

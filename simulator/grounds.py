@@ -88,7 +88,23 @@ def moved(
             nodes_per_rack=shape.nodes_per_rack * parts,
         )
         jobs = tuple(_split(job, parts, ground.gpus_per_node) for job in jobs)
+    if len(jobs) > 1:
+        jobs = tuple(_across_leaves(job, shape.nodes_per_leaf) for job in jobs)
     return replace(topology, shape=shape), tuple(jobs)
+
+
+def _across_leaves(job: JobSpec, nodes_per_leaf: int) -> JobSpec:
+    """Where a job lies under several leaves and each of its stages under one, no ring goes over what the layout is
+    about, and a leaf without uplinks would harm nobody (1,024 ranks, four stages): each stage gets nodes of all."""
+    stages = job.mesh.pipeline
+    per_stage = len(job.nodes) // stages
+    if stages == 1 or per_stage < 2:
+        return job
+    leaves = [node // nodes_per_leaf for node in job.nodes]
+    rings = [set(leaves[stage * per_stage : (stage + 1) * per_stage]) for stage in range(stages)]
+    if len(set(leaves)) == 1 or any(len(ring) > 1 for ring in rings):
+        return job
+    return replace(job, nodes=tuple(node for stage in range(stages) for node in job.nodes[stage::stages]))
 
 
 def _mesh(job: JobSpec, ground: Ground) -> Mesh:

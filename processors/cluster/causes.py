@@ -70,6 +70,9 @@ def relate(primary: Body, new: Body, resolved_at: float | None) -> Relation:
     is_refuted = resolved_at is not None and kinds[0] is Kind.NODE_LOST and detected_of(new) >= resolved_at
     if is_refuted and kinds[1] in BLOCKING:
         return Relation.CORRECTION  # the node is back, and its ranks stand all the same: only its agent was away
+    outlasts = resolved_at is not None and kinds[0] is Kind.COLLECTIVE_STALLED and detected_of(new) >= resolved_at
+    if outlasts and kinds[1] in SPEED:
+        return Relation.CORRECTION  # what stood for seconds went on, and is as slow in each step since
     if kinds[0] is Kind.PLANNED_STOP:
         follows = onset >= onset_of(primary) - PLANNED_SLACK_S
         return Relation.CONSEQUENCE if follows and kinds[1] in BLOCKING | SPEED else Relation.UNRELATED

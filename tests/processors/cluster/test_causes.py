@@ -35,3 +35,13 @@ def test_what_began_after_the_node_was_back_is_an_incident_of_its_own() -> None:
 def test_the_end_of_another_kind_of_incident_corrects_nothing() -> None:
     hang = body(Kind.RANK_NOT_ENTERED, onset=3.0, detected=6.0, ranks="3")
     assert relate(hang, body(Kind.DEADLOCK, onset=4.0, detected=10.0), 8.0) is Relation.CONSEQUENCE
+
+
+@pytest.mark.parametrize("kind", [Kind.SLOW_TOGETHER, Kind.RANK_SLOW])
+def test_steps_that_stay_slow_after_a_collective_went_on_are_what_it_was_mistaken_for(kind: Kind) -> None:
+    """A leaf without uplinks: each exchange takes eight seconds, of which the first looks like a hang."""
+    stalled = body(Kind.COLLECTIVE_STALLED, onset=3.0, detected=7.0)
+    assert relate(stalled, body(kind, onset=2.0, detected=40.0), 8.0) is Relation.CORRECTION
+    assert relate(stalled, body(kind, onset=2.0, detected=7.5), 8.0) is Relation.CONSEQUENCE
+    assert relate(stalled, body(kind, onset=2.0, detected=40.0), None) is Relation.CONSEQUENCE
+    assert relate(stalled, body(kind, onset=9.0, detected=40.0), 8.0) is Relation.UNRELATED

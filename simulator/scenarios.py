@@ -53,6 +53,12 @@ class Setting:
         """When the first change comes."""
         return min((change.at_s for change in self.changes), default=math.inf)
 
+    def world(self, seed: int, scenario: str, *, start_unix_ns: int = START_UNIX_NS) -> World:
+        """Before anything has happened."""
+        world = World(self.topology, self.jobs, seed=seed, start_unix_ns=start_unix_ns)
+        world.expect(self.changes, self.truths, scenario=scenario)
+        return world
+
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
@@ -90,9 +96,7 @@ class Scenario:
         setting = self.lay_out(
             ranks, seed, recipe=recipe, at_s=at_s, company=company, blind_share=blind_share, ground=ground
         )
-        world = World(setting.topology, setting.jobs, seed=seed, start_unix_ns=start_unix_ns)
-        world.expect(setting.changes, setting.truths, scenario=self.name)
-        return world
+        return setting.world(seed, self.name, start_unix_ns=start_unix_ns)
 
     def lay_out(
         self,

@@ -79,10 +79,7 @@ class Asked:
         )
 
     def build(self) -> World:
-        setting = self.setting()
-        world = World(setting.topology, setting.jobs, seed=self.seed)
-        world.expect(setting.changes, setting.truths, scenario=self.scenario)
-        return world
+        return self.setting().world(self.seed, self.scenario)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

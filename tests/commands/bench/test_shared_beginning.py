@@ -1,4 +1,4 @@
-"""Runs that are one until the first change give what each gives alone, and one of them that fails costs no other."""
+"""Runs that are one until the first change give what each gives alone."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_who_has_nothing_in_common_or_too_little_is_alone() -> None:
     assert together([impossible]) == [[impossible]]
 
 
-def test_a_run_without_time_or_memory_is_wrong_and_the_next_goes_on() -> None:
+def test_runs_without_time_are_wrong() -> None:
     asked = runs_of("exception", "never_enters")
     late = dict(run_together(asked, limit_s=0.01))
     assert [each.out_of_time for each in late.values()] == [True, True]

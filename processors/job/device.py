@@ -144,7 +144,8 @@ def device_horizon(job: JobState, horizon: int) -> int:
     if not told.any():
         return horizon
     held, rows = job.held_up, job.pending.all()
-    if held is None or (held.replaced, held.told) != (job.pending.replaced, int(told.sum())) or _goes_back(held, rows):
+    known = job.pending.replaced, int(told.sum())
+    if held is None or (held.replaced, held.told) != known or _goes_back(held, rows, told):
         held = job.held_up = _find_open(rows, told, job.pending.replaced)
     else:
         _note_ends(held, rows)
@@ -155,11 +156,11 @@ def device_horizon(job: JobState, horizon: int) -> int:
     return min(horizon, held.step - 1)
 
 
-def _goes_back(held: HeldUp, rows: np.ndarray) -> bool:
-    """Whether what came since tells of a step before, or of another call of this one. rows: all pending."""
+def _goes_back(held: HeldUp, rows: np.ndarray, told: np.ndarray) -> bool:
+    """Whether what came since tells of another open call of this step or one before. rows: all pending."""
     new = rows[held.rows :]
-    again = (new["step"] == held.step) & (new["done_ns"] == 0)
-    return bool((again | (new["step"] < held.step)).any())
+    places = np.flatnonzero((new["done_ns"] == 0) & (new["step"] <= held.step))
+    return bool(_may_hold(new, places, told).any())
 
 
 def _note_ends(held: HeldUp, rows: np.ndarray) -> None:

@@ -295,8 +295,7 @@ def compose_alone(case: Case, earlier: Iterable[Row] = ()) -> dict[str, Any]:
         cause = by_elimination(primary, fields["suspects"], case.conditions, case.watched)
         explanation = replace(explanation, cause=cause, evidence=[evidence_of(cause)] if cause else ())
     apply(fields, explanation, case.job)
-    asked = explanation.cause["action"] if explanation.cause is not None else None
-    fields["advice"] = advise(fields, asked, earlier)
+    fields["advice"] = advise(fields, explanation.action, earlier)
     return fields
 
 

@@ -30,6 +30,7 @@ _NOT_A_CAUSE = frozenset({"info"})
 _NO_ANSWER = frozenset({"mount_stalls", "nfs_not_responding"})
 #: Conditions of a device that belongs to single ranks.
 _OF_RANKS = frozenset({"gpu"})
+_OF_ONE_NODE = frozenset({Scope.NODE.value, Scope.GPU.value, Scope.LINK.value, Scope.RANK.value})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,13 @@ class Explanation:
     evidence: Sequence[Mapping[str, Any]] = ()
     ruled_out: Sequence[Mapping[str, Any]] = ()
     gpus: Mapping[int, str] = field(default_factory=dict)  # rank -> its GPU
+    #: Whether several nodes tell the cause of themselves: what they share has done it, and none of them.
+    is_of_many: bool = False
+
+    @property
+    def action(self) -> str | None:
+        """What the cause asks for; for what is not one node's nothing that would be done to one."""
+        return None if self.cause is None or self.is_of_many else self.cause["action"]
 
 
 def explain(primary: Body, job: str, conditions: Iterable[ConditionBody]) -> Explanation:
@@ -81,8 +89,10 @@ def explain(primary: Body, job: str, conditions: Iterable[ConditionBody]) -> Exp
         )
     )
     shown = {(_device_words(condition), condition["name"]) for condition in candidates}
+    cause = candidates[0] if candidates else None
     return Explanation(
-        cause=candidates[0] if candidates else None,
+        cause=cause,
+        is_of_many=cause is not None and not suspects and _is_of_many(cause, candidates),
         evidence=[_evidence(condition, onset) for condition in candidates],
         ruled_out=[row for row in ruled_out if (row["who"], row["condition"]) not in shown][:MAX_RULED_OUT],
         gpus=_gpus(candidates, job),
@@ -131,6 +141,12 @@ def _why_not(
     if condition["tolerated"] or condition["severity"] in _NOT_A_CAUSE:
         return _harmless_words(condition)
     return None
+
+
+def _is_of_many(cause: ConditionBody, candidates: Iterable[ConditionBody]) -> bool:
+    """Whether it stands on more nodes than one, of those that would be taken away for it."""
+    alike = {str(condition["entity"]) for condition in candidates if condition["name"] == cause["name"]}
+    return len(alike) > 1 and cause["scope"] in _OF_ONE_NODE and cause["domain"] != "application"
 
 
 def _last_words(primary: Body) -> str:
@@ -247,8 +263,8 @@ def apply(fields: dict[str, Any], explanation: Explanation, job: str) -> None:
         key=lambda row: (row.get("time") or 0.0, str(row.get("signal")), str(row.get("source"))),
     )
     is_application = cause["domain"] == "application"
-    scope = Scope.APPLICATION.value if is_application else str(cause["scope"])
-    fields["scope"] = scope
+    if not explanation.is_of_many:
+        fields["scope"] = Scope.APPLICATION.value if is_application else str(cause["scope"])
     fields["cause"] = {
         "condition": cause["name"],
         "entity": cause["entity"],
@@ -258,7 +274,7 @@ def apply(fields: dict[str, Any], explanation: Explanation, job: str) -> None:
         "domain": cause["domain"],
     }
     fields["suspects"] = [_with_gpu(suspect, explanation.gpus) for suspect in fields["suspects"]]
-    if not fields["suspects"]:
+    if not fields["suspects"] and not explanation.is_of_many:
         fields["suspects"] = _suspects_of(cause, job)
     confidence = fields["confidence"]
     if confidence is not None and not is_application:

@@ -6,6 +6,7 @@ Located by the largest cumulative deviation, then verified: large, lasting, abru
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,8 +27,8 @@ NS_AFTER = 30_000_000_000
 SMALLEST_RATIO = 1.08
 #: A rise that none of its steps leaves in doubt is told after as few as these, once so much time has passed: each of
 #: them is longer than nearly all of the steps before; of the fewest, than all of them.
-SUDDEN_STEPS_AFTER = {4: 1.0, 5: 0.97}
-SUDDEN_NS_AFTER = 7_000_000_000
+SUDDEN_STEPS_AFTER = {3: 1.0, 4: 0.97}
+SUDDEN_NS_AFTER = 6_000_000_000
 #: In standard deviations of the difference, as they follow from single steps, and from means over some.
 SIGNIFICANCE = 8.0
 BLOCK_STEPS = 8
@@ -91,10 +92,17 @@ def find_pace_change(steps: np.ndarray, begin_ns: np.ndarray, pace_ns: np.ndarra
     )
 
 
-def find_sudden_change(steps: np.ndarray, begin_ns: np.ndarray, pace_ns: np.ndarray) -> PaceChange | None:
-    """As ``find_pace_change``, of a change that has just come: the last steps against those before them."""
+def find_sudden_change(
+    steps: np.ndarray,
+    begin_ns: np.ndarray,
+    pace_ns: np.ndarray,
+    steps_after: Mapping[int, float] = SUDDEN_STEPS_AFTER,
+) -> PaceChange | None:
+    """As ``find_pace_change``, of a change that has just come: the last steps against those before them.
+
+    steps_after: by how many of them are enough, the share of those before than which each has to be longer."""
     least = _steps_of(pace_ns, SUDDEN_NS_AFTER)
-    for fewest, quantile in SUDDEN_STEPS_AFTER.items():
+    for fewest, quantile in steps_after.items():
         late = max(fewest, least)
         if late >= PLAIN_STEPS_AFTER or pace_ns.size < STEPS_BEFORE + late:
             return None

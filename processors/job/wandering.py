@@ -20,6 +20,8 @@ LARGEST_OF_ONE, LARGEST_OF_ONE_AT_ONCE = 0.5, 0.75  # of few steps one rank may 
 #: Told at once: in each of the steps that have just become longer another rank is the latest, but for one; it is
 #: later than usual by this share of the rise, in ranks enough that it is not the same one by chance.
 LATEST_SHARE, FEWEST_RANKS = 0.5, 16
+#: As ``pace.SUDDEN_STEPS_AFTER``: of three steps one slow rank may by chance be the latest in two only.
+UNEVEN_STEPS_AFTER = {4: 1.0, 5: 0.97}
 
 
 def find_wandering(
@@ -48,7 +50,7 @@ def find_sudden_wandering(
     is later than usual."""
     if times.ranks.size < FEWEST_RANKS:
         return None
-    change = find_sudden_change(steps, begin_ns, length_ns)
+    change = find_sudden_change(steps, begin_ns, length_ns, UNEVEN_STEPS_AFTER)
     if change is None:
         return None
     since = times.steps >= change.step

@@ -13,9 +13,20 @@ FELT = 0.1
 def onset_s(truth: Mapping[str, Any], fault: Mapping[str, Any]) -> float:
     """Begin of the first step that a rank slower than the others made a tenth longer than it would have been with the
     same draws; where there is none, and for faults that slow no single rank, when the fault's parameter changed."""
+    felt_s = _felt_s(truth, fault)
+    return float(fault["at_s"]) if felt_s is None else felt_s
+
+
+def is_felt(truth: Mapping[str, Any], fault: Mapping[str, Any]) -> bool:
+    """False of a fault that slows single ranks and made no step a tenth longer: of a thousand ranks one always has bad
+    luck, and waits for that one hide who is slower by little. For other faults the ledger cannot tell: True."""
+    return "rank_slow" not in fault["kinds"] or _felt_s(truth, fault) is not None
+
+
+def _felt_s(truth: Mapping[str, Any], fault: Mapping[str, Any]) -> float | None:
     at_s = float(fault["at_s"])
     if "rank_slow" not in fault["kinds"]:
-        return at_s
+        return None
     jobs = {fault["job"], *fault["victims"]} - {""}
     for job in sorted(jobs or truth["jobs"]):
         begin_ns = 0
@@ -26,4 +37,4 @@ def onset_s(truth: Mapping[str, Any], fault: Mapping[str, Any]) -> float:
             lost_ns = (span["end_ns"] - span["begin_ns"]) * (span["bucket"] == "straggler_loss")
             if lost_ns and lost_ns >= FELT * (following["end_ns"] - following["begin_ns"]):
                 return max(at_s, begin_ns / 1e9)
-    return at_s
+    return None

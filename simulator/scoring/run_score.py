@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .made_steps import steps_made, usual_step_s
-from .onset import onset_s
+from .onset import is_felt, onset_s
 from .statistics import Told
 from .story import Document, Story, Suspect, leading, read_stories
 
@@ -26,7 +26,7 @@ class FaultScore:
     """One fault. delay_s: from its onset (``onset_s``) to the first word of the incident that answers it; inf: none.
 
     steps: the delay in steps that the job has made meanwhile; usual_steps: in such as it made before. condition: None
-    where the truth asks for none, or where nothing in that run could tell it (``blind``).
+    where the truth asks for none, or where nothing in that run could tell it (``blind``). is_felt: of what is slow.
     """
 
     fault: str
@@ -41,6 +41,7 @@ class FaultScore:
     top_3: bool = False
     scope: bool = False
     condition: bool | None = None
+    is_felt: bool = True
 
     @property
     def detected(self) -> bool:
@@ -184,9 +185,10 @@ def _scored(truth: Mapping[str, Any], fault: Mapping[str, Any], answer: Story | 
     condition = "" if fault.get("blind") else fault.get("condition") or ""
     name, number = str(fault["fault"]), str(fault["number"])
     group = group_of(number)
+    felt = group != "slow" or is_felt(truth, fault)
     if answer is None:
         missed = False if condition else None
-        return FaultScore(fault=name, number=number, group=group, said="", condition=missed)
+        return FaultScore(fault=name, number=number, group=group, said="", condition=missed, is_felt=felt)
     felt_s = onset_s(truth, fault)
     delay_s = max(0.0, answer.detected_s - felt_s)
     return FaultScore(
@@ -202,6 +204,7 @@ def _scored(truth: Mapping[str, Any], fault: Mapping[str, Any], answer: Story | 
         top_3=is_right(fault, answer, among=3),
         scope=answer.scope == fault["scope"],
         condition=answer.condition == condition if condition else None,
+        is_felt=felt,
     )
 
 

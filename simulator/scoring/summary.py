@@ -85,20 +85,34 @@ def _of_group(group: str, faults: Sequence[FaultScore]) -> Iterator[Line]:
         share=f"{len(found)} of {len(faults)} detected",
     )
     if group == "slow":
-        steps = quantile([fault.steps for fault in faults], 0.95)
-        soon = sum(fault.steps <= ASKED_SLOW_STEPS for fault in faults)
+        yield from _steps_until_told(faults)
+        usual = [fault.usual_steps for fault in faults]
+        measured = f"{quantile(usual, 0.5):.1f}, {quantile(usual, 0.95):.1f}"
+        yield Line(name="slow: in steps as long as before, p50, p95", asked="", measured=measured, share=_soon(usual))
+        yield from _slow_steps_of(faults)
+
+
+def _steps_until_told(faults: Sequence[FaultScore]) -> Iterator[Line]:
+    """Those that made no step a tenth longer apart: how soon they are told is printed, and not asked."""
+    felt = [fault.steps for fault in faults if fault.is_felt]
+    hidden = [fault.steps for fault in faults if not fault.is_felt]
+    if felt:
+        late = quantile(felt, 0.95)
+        measured = "never" if math.isinf(late) else f"{late:.1f}"
         yield Line(
             name="slow: steps until told, p95",
             asked=f"<= {ASKED_SLOW_STEPS:g}",
-            measured="never" if math.isinf(steps) else f"{steps:.1f}",
-            share=f"{soon} of {len(faults)}",
-            ok=steps <= ASKED_SLOW_STEPS,
+            measured=measured,
+            share=_soon(felt),
+            ok=late <= ASKED_SLOW_STEPS,
         )
-        usual = [fault.usual_steps for fault in faults]
-        measured = f"{quantile(usual, 0.5):.1f}, {quantile(usual, 0.95):.1f}"
-        share = f"{sum(steps <= ASKED_SLOW_STEPS for steps in usual)} of {len(usual)}"
-        yield Line(name="slow: in steps as long as before, p50, p95", asked="", measured=measured, share=share)
-        yield from _slow_steps_of(faults)
+    if hidden:
+        measured = ", ".join("never" if math.isinf(steps) else f"{steps:.1f}" for steps in sorted(hidden))
+        yield Line(name="slow, no step a tenth longer: steps", asked="", measured=measured, share=_soon(hidden))
+
+
+def _soon(steps: Sequence[float]) -> str:
+    return f"{sum(each <= ASKED_SLOW_STEPS for each in steps)} of {len(steps)}"
 
 
 def _slow_steps_of(faults: Sequence[FaultScore]) -> Iterator[Line]:
@@ -106,10 +120,8 @@ def _slow_steps_of(faults: Sequence[FaultScore]) -> Iterator[Line]:
     for words, kinds in (("as one rank", ("rank_slow",)), ("as all together", ("slow_together",))):
         told = [fault.steps for fault in faults if fault.said in kinds]
         if told:
-            soon = sum(steps <= ASKED_SLOW_STEPS for steps in told)
             measured = f"{quantile(told, 0.5):.1f}, {quantile(told, 0.95):.1f}"
-            share = f"{soon} of {len(told)}"
-            yield Line(name=f"slow, told {words}: steps p50, p95", asked="", measured=measured, share=share)
+            yield Line(name=f"slow, told {words}: steps p50, p95", asked="", measured=measured, share=_soon(told))
 
 
 def _top_1(name: str, faults: Sequence[FaultScore]) -> Line:

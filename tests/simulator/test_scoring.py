@@ -30,10 +30,16 @@ def fault(**more: Any) -> dict[str, Any]:
     return {**base, **more}
 
 
-def truth(*faults: dict[str, Any]) -> dict[str, Any]:
+def truth(*faults: dict[str, Any], lost_s: float = 0.5) -> dict[str, Any]:
+    """lost_s: of the first step after the fault, because one rank is slower."""
     steps = [
         {"job": "a", "bucket": "productive", "begin_ns": n * 2_000_000_000, "end_ns": (n + 1) * 2_000_000_000}
         for n in range(50)
+    ]
+    felt_ns = int((100.0 + lost_s) * 1e9)
+    steps += [
+        {"job": "a", "bucket": "straggler_loss", "begin_ns": 100_000_000_000, "end_ns": felt_ns},
+        {"job": "a", "bucket": "productive", "begin_ns": felt_ns, "end_ns": 102_000_000_000},
     ]
     job = {"gpus": 8, "begin_ns": 0, "end_ns": 10_800_000_000_000}
     return {
@@ -54,8 +60,8 @@ def incident(detected_s: float = 106.0, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def one(told: list[dict[str, Any]], *faults: dict[str, Any]) -> RunScore:
-    return score_run(truth(*(faults or (fault(),))), told)
+def one(told: list[dict[str, Any]], *faults: dict[str, Any], lost_s: float = 0.5) -> RunScore:
+    return score_run(truth(*(faults or (fault(),)), lost_s=lost_s), told)
 
 
 def line_of(lines: list[Line], name: str) -> Line:
@@ -195,7 +201,7 @@ def test_the_condition_counts_only_where_the_truth_has_one() -> None:
 def test_a_slow_job_makes_fewer_steps_in_the_same_time() -> None:
     """From 100 s on they take 4 s instead of 2; after the last one at 120 s nobody knows better."""
     told = truth(fault())
-    told["spans"] += [
+    told["spans"][50:] = [
         {"job": "a", "bucket": "productive", "begin_ns": int(n * 1e9), "end_ns": int((n + 4) * 1e9)}
         for n in range(100, 120, 4)
     ]
@@ -224,6 +230,17 @@ def test_what_is_short_is_said() -> None:
     baseline = [one([incident()]), one([])]
     assert not line_of(summarize(runs, baseline), "simple detector: top-1").ok
     assert line_of(summarize(runs, [one([]), *baseline]), "simple detector: top-1").ok
+
+
+def test_what_made_no_step_a_tenth_longer_is_shown_and_not_asked() -> None:
+    felt = [one([incident()]) for _ in range(20)]
+    hidden = [one([], lost_s=0.1), one([incident(130.0)], lost_s=0.1)]
+    lines = summarize([*felt, *hidden])
+    steps = line_of(lines, "slow: steps until told, p95")
+    assert (steps.share, steps.ok) == ("20 of 20", True)
+    late = line_of(lines, "slow, no step a tenth longer: steps")
+    assert (late.asked, late.share) == ("", "0 of 2")
+    assert late.measured == "15.0, never"
 
 
 def test_calibration_is_judged_from_five_hundred_on() -> None:

@@ -275,6 +275,28 @@ def test_a_stall_without_a_suspect_is_not_of_another_jobs_gpu(court: Court) -> N
     assert (document.get("cause"), document["suspects"]) == (None, [])
 
 
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_job_that_is_slow_as_a_whole_is_no_single_nodes_doing_where_several_tell_the_same(
+    court: Court, nodes: int
+) -> None:
+    """A power supply that holds down all of its nodes is told by one of them first, and none of them is to go."""
+    for number in range(nodes):
+        node = Node(f"n{number}", court)
+        for rank in (2 * number, 2 * number + 1):
+            node.rank(rank, f"GPU-{rank}")
+        told = {"whichrank.gpu.reason": "hw_power_brake_slowdown"}
+        node.measure_where("whichrank.gpu.throttled", {f"GPU-{2 * number}": 1.0}, told, at=-1.0 + 0.1 * number)
+    court.hear(make_finding(Kind.SLOW_TOGETHER, None, at=9.0, onset=0.0, grew="own", scope="job"))
+    document = court.revisions[-1]
+    assert document["cause"]["condition"] == "gpu_power_brake"
+    assert len([row for row in document["evidence"] if row.get("condition")]) == nodes
+    if nodes == 1:
+        assert (document["scope"], [suspect["node"] for suspect in document["suspects"]]) == ("node", ["n0"])
+        return
+    assert (document["scope"], document["suspects"]) == ("job", [])
+    assert document["advice"]["action"] not in ("drain_after_job", "restart_without_node")
+
+
 def test_the_suspects_node_is_heard_among_many_with_troubles_of_their_own(court: Court) -> None:
     for number in range(40):
         other = Node(f"other-{number}", court)

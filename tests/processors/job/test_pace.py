@@ -1,4 +1,4 @@
-"""A job that is slower of a sudden: told after four steps where nothing leaves it in doubt, and not otherwise."""
+"""A job that is slower of a sudden: told after three steps where nothing leaves it in doubt, and not otherwise."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def sound(random: np.random.Generator, steps: int, step_ns: int = STEP_NS) -> np
 @pytest.mark.parametrize("ratio", [1.12, 1.3, 2.0])
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("paused", [False, True])
-def test_a_rise_is_told_after_four_steps_and_from_its_first_one(ratio: float, seed: int, paused: bool) -> None:
-    """After five where a single step before was as long."""
+def test_a_rise_is_told_after_three_steps_and_from_its_first_one(ratio: float, seed: int, paused: bool) -> None:
+    """After four where a single step before was as long."""
     random = np.random.default_rng(seed)
     before, after = 2e9 * (1 + 0.01 * random.standard_normal((2, 60)))
     before[30] *= 3.0 if paused else 1.0
-    pace = np.concatenate([before, ratio * after[: 5 if paused else 4]])
+    pace = np.concatenate([before, ratio * after[: 4 if paused else 3]])
     change = looked_at(pace)
     assert change is not None
     assert change.step == 60

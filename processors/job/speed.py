@@ -214,7 +214,7 @@ def _judge_pace(job: JobState, now: int, ctx: Context) -> None:
             if are_over(pace, job.pace[:, 4], finding.detail["pause_steps"]):
                 clear_finding(job, ctx, now, finding, "no step has waited for its data any more")
         elif is_back_to_pace(
-            length_ns if finding.detail.get("wanders") else judged,
+            (length_ns if finding.detail.get("wanders") else judged)[steps >= finding.step],
             finding.detail["before_ns"],
             finding.detail["after_ns"],
         ):

@@ -241,6 +241,18 @@ def test_all_slower_together_names_nobody(slow: float, delay_s: float, words: st
     assert words in finding.body["evidence"][1]["shows"]
 
 
+@pytest.mark.parametrize(("last", "ends"), [(200, False), (76, True)])
+def test_what_is_slower_of_a_sudden_stays_until_ten_steps_say_otherwise(last: int, ends: bool) -> None:
+    """It is told after three steps, when of the last ten most are still as before."""
+    job = SyntheticJob(
+        ranks=2, steps=90, step_s=2.0, slow=lambda rank, step: 1.4 if 70 <= step < last else 1.0, jitter=0.01
+    )
+    context = drive(job.records())
+    finding = only(context)
+    assert (finding.body["kind"], finding.body["first_bad"]["step"]) == ("slow_together", 70)
+    assert [finding.cleared for finding in context.findings()] == [False, True][: 1 + ends]
+
+
 def test_a_network_that_slows_down_is_told_from_slow_ranks() -> None:
     """Transfers of 1 ms take 80 ms from step 180 on; nobody's own work changes."""
     job = SyntheticJob(ranks=3, steps=330, step_s=0.4, transfer_s=lambda step: 0.08 if step >= 180 else 0.001)

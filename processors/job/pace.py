@@ -6,7 +6,7 @@ Located by the largest cumulative deviation, then verified: large, lasting, abru
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -92,28 +92,27 @@ def find_pace_change(steps: np.ndarray, begin_ns: np.ndarray, pace_ns: np.ndarra
     )
 
 
-def find_sudden_change(
-    steps: np.ndarray,
-    begin_ns: np.ndarray,
-    pace_ns: np.ndarray,
-    steps_after: Mapping[int, float] = SUDDEN_STEPS_AFTER,
-) -> PaceChange | None:
-    """As ``find_pace_change``, of a change that has just come: the last steps against those before them.
+def find_sudden_change(steps: np.ndarray, begin_ns: np.ndarray, pace_ns: np.ndarray) -> PaceChange | None:
+    """As ``find_pace_change``, of a change that has just come: the last steps against those before them."""
+    return next(sudden_changes(steps, begin_ns, pace_ns, SUDDEN_STEPS_AFTER), None)
 
-    steps_after: by how many of them are enough, the share of those before than which each has to be longer."""
+
+def sudden_changes(
+    steps: np.ndarray, begin_ns: np.ndarray, pace_ns: np.ndarray, steps_after: Mapping[int, float]
+) -> Iterator[PaceChange]:
+    """steps_after: by how many of the last steps are enough, the share of those before than which each is longer."""
     least = _steps_of(pace_ns, SUDDEN_NS_AFTER)
     for fewest, quantile in steps_after.items():
         late = max(fewest, least)
         if late >= PLAIN_STEPS_AFTER or pace_ns.size < STEPS_BEFORE + late:
-            return None
+            return
         if _is_sudden(pace_ns, late, quantile):
-            return PaceChange(
+            yield PaceChange(
                 step=int(steps[-late]),
                 onset_ns=int(begin_ns[-late]),
                 before_ns=int(median(pace_ns[:-late])),
                 after_ns=int(median(pace_ns[-late:])),
             )
-    return None
 
 
 def _is_sudden(pace_ns: np.ndarray, late: int, quantile: float) -> bool:

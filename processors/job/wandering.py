@@ -10,18 +10,22 @@ import numpy as np
 
 from .excess import excess_over_others
 from .median import median
-from .pace import PaceChange, find_pace_change, find_sudden_change
+from .pace import PaceChange, find_pace_change, sudden_changes
 from .straggler import FEWEST_BASELINE_STEPS, StepTimes
 
 #: Of what steps became longer by, how much is in the pace without the slowest rank at most: else all are slower alike.
 LARGEST_IN_PACE = 0.67
 #: And by how much of it any rank's own work grew beyond the others' at most: else it is that rank's, node's or stage's.
 LARGEST_OF_ONE, LARGEST_OF_ONE_AT_ONCE = 0.5, 0.75  # of few steps one rank may be the latest in two
-#: Told at once: in each of the steps that have just become longer another rank is the latest, but for one; it is
-#: later than usual by this share of the rise, in ranks enough that it is not the same one by chance.
-LATEST_SHARE, FEWEST_RANKS = 0.5, 16
-#: As ``pace.SUDDEN_STEPS_AFTER``: of three steps one slow rank may by chance be the latest in two only.
-UNEVEN_STEPS_AFTER = {4: 1.0, 5: 0.97}
+#: Told at once: in each of the steps that have just become longer another rank is the latest, but for one; they are
+#: later than usual by this share of the rise on average, and each by this (looks at devices blur single steps), in
+#: ranks enough that it is not the same one by chance.
+LATEST_SHARE, LEAST_SHARE, FEWEST_RANKS = 0.5, 0.2, 16
+#: Who was late must not tell who is late next: the variance of the ranks' means beside that of single steps, which is 1
+#: where all ranks are alike (the F statistic of one-way analysis of variance; 3.1 in one of a thousand).
+MOST_BETWEEN_RANKS = 3.0
+#: As ``pace.SUDDEN_STEPS_AFTER``; lengths that vary leave more room for doubt.
+UNEVEN_STEPS_AFTER = {3: 1.0, 4: 0.97, 5: 0.97, 6: 0.97, 8: 0.95}
 
 
 def find_wandering(
@@ -50,21 +54,32 @@ def find_sudden_wandering(
     is later than usual."""
     if times.ranks.size < FEWEST_RANKS:
         return None
-    change = find_sudden_change(steps, begin_ns, length_ns, UNEVEN_STEPS_AFTER)
-    if change is None:
-        return None
+    changes = sudden_changes(steps, begin_ns, length_ns, UNEVEN_STEPS_AFTER)
+    return next((change for change in changes if _wanders(times, change, int((steps >= change.step).sum()))), None)
+
+
+def _wanders(times: StepTimes, change: PaceChange, steps_since: int) -> bool:
     since = times.steps >= change.step
     late = int(since.sum())
-    if late < int((steps >= change.step).sum()) or int((~since).sum()) < FEWEST_BASELINE_STEPS:
-        return None
+    if late < steps_since or int((~since).sum()) < FEWEST_BASELINE_STEPS:
+        return False
     excess_ns = excess_over_others(times.self_ns)
     latest = excess_ns.max(axis=1)
     usual_ns = float(median(latest[~since]))
     rise_ns = change.after_ns - change.before_ns
-    if (latest[since] - usual_ns).min() < LATEST_SHARE * rise_ns:
-        return None
-    wanders = np.unique(excess_ns[since].argmax(axis=1)).size >= late - 1
-    return change if wanders and _is_of_nobody(times, since, LARGEST_OF_ONE_AT_ONCE * rise_ns) else None
+    later_ns = latest[since] - usual_ns
+    if later_ns.mean() < LATEST_SHARE * rise_ns or later_ns.min() < LEAST_SHARE * rise_ns:
+        return False
+    if np.unique(excess_ns[since].argmax(axis=1)).size < late - 1 or _is_of_some(times, since):
+        return False
+    return _is_of_nobody(times, since, LARGEST_OF_ONE_AT_ONCE * rise_ns)
+
+
+def _is_of_some(times: StepTimes, since: np.ndarray) -> bool:
+    """Whether the same ranks' work has grown in each of these steps: a stage's, or half of a job's."""
+    grown = times.self_ns[since] - times.self_ns[~since].mean(axis=0)
+    between, within = len(grown) * grown.mean(axis=0).var(ddof=1), grown.var(axis=0, ddof=1).mean()
+    return bool(between > MOST_BETWEEN_RANKS * within)
 
 
 def _is_of_nobody(times: StepTimes, since: np.ndarray, most_ns: float) -> bool:

@@ -290,7 +290,7 @@ def _throttled(scene: Scene) -> Iterable[Candidate]:
                 continue
             score = hit_or_not(len(hit_nodes), len(inside) - len(hit_nodes), rule.p1, base)
             hit = together(
-                rule, (t for t in fitting if set(t.nodes) & inside or (not t.nodes and scene.place(t, value)))
+                rule, (t for t in fitting if set(t.nodes) & inside or (not t.nodes and value in scene.counts(t)))
             )
             if len({t.job for t in hit}) < rule.min_jobs:
                 continue

@@ -71,7 +71,7 @@ def told_at_once(times: StepTimes) -> int | None:
 
 def test_work_that_has_become_uneven_is_told_within_some_steps() -> None:
     told = [told_at_once(given(0.15, seed=seed)) for seed in range(20)]
-    assert sum(steps is not None and 4 <= steps <= 10 for steps in told) >= 17
+    assert sum(steps is not None and 3 <= steps <= 10 for steps in told) >= 19
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -80,6 +80,7 @@ def test_what_is_one_ranks_or_all_ranks_is_not_told_as_uneven_at_once(seed: int)
         given(seed=seed),
         given(slow={3: 0.3}, seed=seed),
         given(slow=dict.fromkeys(range(4), 0.3), seed=seed),
+        given(slow=dict.fromkeys(range(8), 0.3), seed=seed),  # half of a job's ranks
         given(all_slower=0.3, seed=seed),
     ):
         assert told_at_once(times) is None

@@ -416,6 +416,16 @@ def test_j10_throttling_in_one_rack_is_its_power_or_cooling(fleet: Fleet) -> Non
     assert nodes_blamed(court) == set()
 
 
+def test_j10_two_jobs_that_are_slow_as_a_whole_suspect_nobody_and_stand_under_one_power_supply(fleet: Fleet) -> None:
+    fleet.harmless()
+    a, c, _ = throttled_rack(fleet, fleet.under(1, 0, 1, 2, 3), [])
+    a.tell(Kind.SLOW_TOGETHER, 40.0, onset=10.0, rank=None)
+    c.tell(Kind.SLOW_TOGETHER, 45.0, onset=14.0, rank=None)
+    court = fleet.run(240.0)
+    assert jobs_of(joint_of(court, Kind.POWER_COOLING)) == {"a", "c"}
+    assert not [d for d in court.revisions if d["job"]["id"] in ("a", "c") and d["scope"] in ("node", "gpu")]
+
+
 def test_j10_twin_throttling_everywhere_is_no_rack(fleet: Fleet) -> None:
     jobs = throttled_rack(fleet, fleet.under(1, 0, 3), ["n4-0", "n5-1", "n2-0", "n6-1"])
     for i, (job, node) in enumerate(zip(jobs, ("n1-0", "n1-3", "n2-0"), strict=True)):

@@ -190,6 +190,6 @@ def _slope(part: np.ndarray) -> float:
 
 
 def is_back_to_pace(pace_ns: np.ndarray, before_ns: int, after_ns: int) -> bool:
-    """pace_ns: of the steps since the change, which may be few yet. True once ten are known and the last ten of them lie
+    """pace_ns: of the steps since the change, which may be few yet. True once there are ten and the last ten lie
     nearer to the old pace than to the new one."""
     return pace_ns.size >= 10 and float(median(pace_ns[-10:])) < (before_ns * after_ns) ** 0.5

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...telemetry.ring_layout import parse_ranks
 from ...telemetry.vocabulary import Bucket, Kind, Scope, Severity
 from ..entity.rules import load_rules
 from .causes import SPEED, Body, kind_of, onset_of
@@ -55,6 +56,8 @@ def explain(primary: Body, job: str, conditions: Iterable[ConditionBody]) -> Exp
     kind, onset, words = kind_of(primary), onset_of(primary), _last_words(primary)
     grew = str(primary.get("grew") or "")
     suspects = [s for s in primary.get("suspects") or () if s.get("node") or s.get("rank") is not None]
+    if kind in SPEED:
+        suspects += _its_ranks(suspects)
     candidates: list[ConditionBody] = []
     ruled_out: list[Mapping[str, Any]] = []
     for condition in sorted(conditions, key=lambda c: (float(c["since"]), str(c["name"]), str(c["device"]))):
@@ -83,6 +86,7 @@ def explain(primary: Body, job: str, conditions: Iterable[ConditionBody]) -> Exp
             c["domain"] == "application",
             bool(c.get("symptom")),
             _SEVERITY.get(str(c["severity"]), 9),
+            kind in SPEED and c["domain"] == "storage",  # a device held back slows its rank, a mount only who reads it
             c["source"] == "job_log",  # the node's own signals know better what a process met
             not str(c["name"]).startswith("xid_"),  # it says more than that the device is gone
             float(c["since"]),
@@ -141,6 +145,16 @@ def _why_not(
     if condition["tolerated"] or condition["severity"] in _NOT_A_CAUSE:
         return _harmless_words(condition)
     return None
+
+
+def _its_ranks(suspects: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Of a node that is suspected as a whole: what slows its devices slows it."""
+    return [
+        {"rank": rank, "node": suspect["node"]}
+        for suspect in suspects
+        if suspect.get("rank") is None
+        for rank in parse_ranks(str(suspect.get("ranks") or ""))
+    ]
 
 
 def _is_of_many(cause: ConditionBody, candidates: Iterable[ConditionBody]) -> bool:

@@ -275,6 +275,16 @@ def test_a_stall_without_a_suspect_is_not_of_another_jobs_gpu(court: Court) -> N
     assert (document.get("cause"), document["suspects"]) == (None, [])
 
 
+def test_a_node_that_is_slow_is_its_devices_and_no_mounts_that_nobody_needs(court: Court) -> None:
+    node = node_of_four(court)
+    node.tell(EventName.PROBE_LATE, at=-1.2, mount="/home", operation="stat", age_s=0.5)
+    told = {"whichrank.gpu.reason": "hw_power_brake_slowdown"}
+    node.measure_where("whichrank.gpu.throttled", {f"GPU-{rank}": 1.0 for rank in range(4)}, told, at=-1.0)
+    suspect = {"scope": "node", "id": "n1", "rank": None, "ranks": "0-3", "node": "n1", "probability": 0.95}
+    court.hear(make_finding(Kind.RANK_SLOW, 0, at=9.0, onset=0.0, scope="node", suspects=[suspect]))
+    assert court.revisions[-1]["cause"]["condition"] == "gpu_power_brake"
+
+
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_a_job_that_is_slow_as_a_whole_is_no_single_nodes_doing_where_several_tell_the_same(
     court: Court, nodes: int

@@ -32,7 +32,8 @@ FEWEST_BLOCKS = 8
 class View:
     """By rank, in step times. level, middle: mean (long steps clipped) and median of the recent steps above ``usual``.
 
-    noise: standard deviation of such a level by chance alone, the past's own uncertainty included.
+    noise: standard deviation of such a level by chance alone, the past's own uncertainty included. lean: how far the
+    mean of the steps before lay above ``usual``, their median, clipped alike: so much of the gain is none.
     """
 
     recent: np.ndarray
@@ -40,6 +41,7 @@ class View:
     gain: np.ndarray
     middle: np.ndarray
     noise: np.ndarray
+    lean: np.ndarray
 
 
 def excess_over_others(self_ns: np.ndarray) -> np.ndarray:
@@ -69,7 +71,8 @@ def view(
     above = recent - usual
     middle = median(above, axis=0)
     # One long step must not carry a window: what stands out counts twice the middle at most.
-    gain = np.minimum(above, np.maximum(2.0 * middle, 0.0)).mean(axis=0)
+    most = np.maximum(2.0 * middle, 0.0)
+    gain = np.minimum(above, most).mean(axis=0)
     if not (gain > least_gain).any():
         return None
     pooled = _scale(recent - median(recent, axis=0))
@@ -78,13 +81,15 @@ def view(
     step_noise = np.maximum(np.maximum(pooled, OWN_WEIGHT * own), SMALLEST_NOISE)
     means_noise = 0.0
     past = 0.0
+    lean = np.zeros(gain.size)
     if based:
+        lean = np.maximum(np.minimum(before - usual, most).mean(axis=0), 0.0)
         residuals = before - center
         step_noise = np.maximum(step_noise, _scale(residuals))
         means_noise = _noise_of_means(residuals, window)
         past = 1.0 / before.shape[0]
     noise = np.maximum(step_noise * (1.0 / window + past) ** 0.5, means_noise)
-    return View(recent=recent, usual=usual, gain=gain, middle=middle, noise=noise)
+    return View(recent=recent, usual=usual, gain=gain, middle=middle, noise=noise, lean=lean)
 
 
 def may_be_pauses(before: np.ndarray, threshold: float, slow: int, window: int, chance: float = PAUSE_CHANCE) -> bool:

@@ -305,16 +305,20 @@ def _look_through_window(
     others = view(excess, window, based=based, signed=False, least_gain=LEAST_GAIN)
     if others is None or not ((others.gain > LEAST_GAIN) & (others.gain > OWN_SUPPORT_Z * others.noise)).any():
         return None  # neither view would name anyone
-    gain, z = others.gain, others.gain / others.noise
+    gain, z, lean = others.gain, others.gain / others.noise, others.lean
     if based:
         own, own_z = _against_own_past(times, others, window, past)
         better = own_z > z
         # Who looks slow because the others became faster is as fast as before.
         as_before = (own.gain < OWN_RISE * gain) & (own.noise < OWN_RISE * gain)
         gain, z = np.where(better, own.gain, gain), np.where(better, own_z, np.where(as_before, 0.0, z))
+        lean = np.where(better, own.lean, lean)
     candidate = int(np.argmax(z))
     level, usual = float(gain[candidate]), float(others.usual[candidate])
     if level < (SMALLEST_EXCESS if based else UNBASED_EXCESS) or z[candidate] < significance:
+        return None
+    # Looks at a device ten times a second make times come in few sizes: their median may jump where their mean stays.
+    if based and level - float(lean[candidate]) < SMALLEST_EXCESS:
         return None
     if others.middle[candidate] < level / 2.0:
         return None

@@ -165,6 +165,7 @@ FAULTBENCH = $(or $(RESULTS),build/faultbench)
 
 .PHONY: faultbench
 faultbench: setup ## simulated faults of every kind: how often the cause is named, k of n (RANKS=64, RUNS=3, SEED=1, RESULTS=DIR)
+	@$(BIN)/python -m benchmarks.faultbench_record unpack $(FAULTBENCH)
 	@$(BIN)/whichrank bench --held-out --results $(FAULTBENCH) $(if $(RANKS),--ranks $(RANKS)) $(if $(RUNS),--runs $(RUNS)) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(JOBS),--jobs $(JOBS)) >/dev/null || [ $$? -eq 1 ]
 	@$(BIN)/python -m benchmarks.faultbench --results $(FAULTBENCH) $(if $(RANKS),--ranks $(RANKS))

@@ -1,0 +1,50 @@
+"""What was measured outlives the machine, and can be measured again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.faultbench_record import main
+from whichrank.commands.bench.kept_runs import KeptRuns, code_version
+from whichrank.commands.bench.matrix import Matrix, run_all
+
+
+def test_what_is_recorded_fills_an_empty_folder_and_comes_out_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept, record = KeptRuns(tmp_path / "here", code_version()), ["--record", str(tmp_path / "record")]
+    run_all(Matrix(names=("exception", "gpu_off_the_bus"), ranks=16, runs=1, seed=3), kept)
+    assert main(["pack", str(tmp_path / "here"), *record]) == 0
+    before = (tmp_path / "record" / f"{code_version()}.jsonl.gz").read_bytes()
+
+    assert main(["unpack", str(tmp_path / "there"), *record]) == 0
+    there = KeptRuns(tmp_path / "there", code_version())
+    assert there.names() == kept.names() == ["exception-16-3", "gpu_off_the_bus-16-3"]
+    assert [there.read(name) for name in there.names()] == [kept.read(name) for name in kept.names()]
+    assert main(["pack", str(tmp_path / "there"), *record]) == 0
+    assert (tmp_path / "record" / f"{code_version()}.jsonl.gz").read_bytes() == before
+
+    assert main(["check", str(tmp_path / "there"), "--ranks", "16", "--runs", "1"]) == 0
+    assert "1 of 1 runs of 2 at 16 ranks come out the same" in capsys.readouterr().out
+
+
+def test_a_result_that_was_changed_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = KeptRuns(tmp_path, code_version())
+    run_all(Matrix(names=("exception",), ranks=16, runs=1, seed=3), kept)
+    path = next(tmp_path.rglob("exception-16-3.json"))
+    content = json.loads(path.read_text())
+    content["score"]["wrong_nodes"] = ["node-00001"]
+    path.write_text(json.dumps(content))
+    assert main(["check", str(tmp_path), "--ranks", "16"]) == 1
+    assert "comes out otherwise: score" in capsys.readouterr().out
+
+
+def test_a_record_of_other_code_fills_nothing_and_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "record").mkdir()
+    (tmp_path / "record" / "0123456789ab.jsonl.gz").write_bytes(b"")
+    assert main(["unpack", str(tmp_path / "there"), "--record", str(tmp_path / "record")]) == 0
+    assert "0123456789ab" in capsys.readouterr().err
+    assert main(["check", str(tmp_path / "there"), "--record", str(tmp_path / "record")]) == 1  # nothing to run again

@@ -27,6 +27,8 @@ NEAR_S = 900.0
 MAX_RULED_OUT = 6
 _SEVERITY = {"fatal": 0, "error": 1, "warning": 2, "info": 3}
 _NOT_A_CAUSE = frozenset({"info"})
+#: What a rank raised, and how its process ended.
+_LAST_WORDS = ("rank.exception", "rank.exit")
 #: Of a file system that does not answer.
 _NO_ANSWER = frozenset({"mount_stalls", "nfs_not_responding"})
 #: Conditions of a device that belongs to single ranks.
@@ -165,9 +167,13 @@ def _is_of_many(cause: ConditionBody, candidates: Iterable[ConditionBody]) -> bo
 
 def _last_words(primary: Body) -> str:
     """How the suspect ended, in words: what it raised, by which signal; "" where it has not, or that is not known."""
-    if kind_of(primary) not in (Kind.RANK_RAISED, Kind.RANK_DIED):
+    kind = kind_of(primary)
+    if kind not in (Kind.RANK_RAISED, Kind.RANK_DIED):
         return ""
-    rows = [row for row in primary.get("evidence") or () if row.get("signal") in ("rank.exception", "rank.exit")]
+    rows = [row for row in primary.get("evidence") or () if row.get("signal") in _LAST_WORDS]
+    # Whoever raised ends with an exit code as well, which may be of any cause.
+    telling = _LAST_WORDS[kind is Kind.RANK_DIED]
+    rows = [row for row in rows if row["signal"] == telling] or rows
     # The place comes last, and says nothing: a path may hold any word.
     return "\n".join(str(row.get("shows") or "").rsplit(" at ", 1)[0] for row in rows)
 

@@ -119,6 +119,27 @@ def test_a_mount_that_stalls_leaves_nobody_without_room(court: Court, bucket: Bu
     assert ("cause" in the_incident(court)) is explained
 
 
+@pytest.mark.parametrize(
+    ("says", "explained"),
+    [("IndexError: index 50304 is out of bounds for dimension 0 with size 50304", False), ("OSError: I/O error", True)],
+)
+def test_that_a_program_ends_with_an_exit_code_makes_no_mount_its_cause(
+    court: Court, says: str, *, explained: bool
+) -> None:
+    """What it raised says what it was; the code of its exit is known some seconds later, and the same for all."""
+    node = node_of_four(court)
+    node.tell(EventName.PROBE_LATE, at=-1.0, mount="/data", operation="stat", age_s=0.5)
+    rows = [
+        {"signal": signal, "source": "rank 2", "time": START_S, "value": "", "shows": shows}
+        for signal, shows in (
+            ("rank.exception", f"rank 2 raised {says}"),
+            ("rank.exit", "rank 2 ended with exit code 1"),
+        )
+    ]
+    court.hear(make_finding(Kind.RANK_RAISED, 2, at=1.0, onset=0.0, evidence=rows))
+    assert ("cause" in the_incident(court)) is explained
+
+
 def test_a_collective_that_nobody_can_tell_whose_is_of_the_rank_whose_gpu_is_gone(court: Court) -> None:
     node = node_of_four(court)
     node.xid(79, 3, at=-0.5)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ..jobs import JobSpec
 from ..ledger import Truth
 from ..resources import Change
 from .fault import Planned, Site
@@ -24,7 +25,7 @@ def anomalies(site: Site, struck: Sequence[str]) -> list[Planned]:
     Raises ValueError where all nodes but one are struck.
     """
     topology, random = site.topology, site.random
-    used = {node for job in site.jobs for node in job.nodes}
+    used = {node for job in site.jobs for node in (*job.nodes, *_later_nodes(job))}
     free = [node for node in range(topology.nodes) if topology.node_name(node) not in set(struck)]
     if len(free) < ANOMALIES:
         raise ValueError(f"{ANOMALIES} anomalies need as many nodes beside those that faults are on")
@@ -38,6 +39,11 @@ def anomalies(site: Site, struck: Sequence[str]) -> list[Planned]:
         at_s = max(site.at_s + float(random.uniform(-WITHIN_S, WITHIN_S)), 1.0)
         planned.append(kind.plan(replace(site, node=node, at_s=at_s)))
     return planned
+
+
+def _later_nodes(job: JobSpec) -> Sequence[int]:
+    """Of a job that gets other nodes at each start: what is harmless on an idle one is not when it runs there."""
+    return job.spares if job.launcher.moves else ()
 
 
 def blinded(truth: Truth, nodes: Sequence[str]) -> tuple[Truth, tuple[Change, ...]]:

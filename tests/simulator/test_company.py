@@ -45,6 +45,23 @@ def test_a_fault_has_company_on_other_nodes(name: str, seed: int) -> None:
     )
 
 
+def test_nothing_of_idle_nodes_stands_where_the_job_will_run() -> None:
+    """A GPU with locked clocks harms nobody while it is idle; a job that gets other nodes each time would meet it."""
+    of_idle = {kind.name for kind in harmless.OF_IDLE_NODES}
+    met = {
+        truth.fault
+        for seed in range(30)
+        for truth in SCENARIOS["bad_batch"].build(64, seed, company=True).ledger.faults
+    }
+    assert met.isdisjoint(of_idle)
+    others = {
+        truth.fault
+        for seed in range(30)
+        for truth in SCENARIOS["exception"].build(64, seed, company=True).ledger.faults
+    }
+    assert others & of_idle
+
+
 def test_what_is_sound_stays_alone() -> None:
     assert SCENARIOS["healthy"].build(64, 1, company=True, blind_share=1.0).planned == ()
     assert len(SCENARIOS["idle_port_flaps"].build(64, 1, company=True).ledger.faults) == 1

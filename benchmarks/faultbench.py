@@ -17,7 +17,7 @@ from whichrank.commands.bench.kept_lines import kept_lines
 from whichrank.commands.bench.kept_runs import KeptRuns, code_version
 from whichrank.commands.bench.malformed_run import malformed_lines
 from whichrank.commands.bench.must_show import must_show
-from whichrank.commands.bench.report import EXIT_SHORT, in_short, print_lines
+from whichrank.commands.bench.report import exit_code, in_short, print_lines
 from whichrank.commands.bench.straggler_trace import straggler_trace_lines
 from whichrank.simulator.scoring.summary import Line, not_run
 
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print()
     everything = [line for _, lines in sections for line in lines]
     print(f"code {version}: {in_short(everything)}")
-    return EXIT_SHORT if any(line.verdict in ("SHORT", "not run") for line in everything) else 0
+    return exit_code(everything, whole=True)
 
 
 def _trace(folder: Path) -> list[Line]:

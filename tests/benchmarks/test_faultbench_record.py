@@ -12,17 +12,25 @@ from whichrank.commands.bench.kept_runs import KeptRuns, code_version
 from whichrank.commands.bench.matrix import Matrix, run_all
 
 
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results of two runs."""
+    folder = tmp_path_factory.mktemp("here")
+    matrix = Matrix(names=("exception", "process_killed"), ranks=16, runs=1, seed=3)
+    run_all(matrix, KeptRuns(folder, code_version()))
+    return folder
+
+
 def test_what_is_recorded_fills_an_empty_folder_and_comes_out_the_same(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kept, record = KeptRuns(tmp_path / "here", code_version()), ["--record", str(tmp_path / "record")]
-    run_all(Matrix(names=("exception", "gpu_off_the_bus"), ranks=16, runs=1, seed=3), kept)
-    assert main(["pack", str(tmp_path / "here"), *record]) == 0
+    kept, record = KeptRuns(here, code_version()), ["--record", str(tmp_path / "record")]
+    assert main(["pack", str(here), *record]) == 0
     before = (tmp_path / "record" / f"{code_version()}.jsonl.gz").read_bytes()
 
     assert main(["unpack", str(tmp_path / "there"), *record]) == 0
     there = KeptRuns(tmp_path / "there", code_version())
-    assert there.names() == kept.names() == ["exception-16-3", "gpu_off_the_bus-16-3"]
+    assert there.names() == kept.names() == ["exception-16-3", "process_killed-16-3"]
     assert [there.read(name) for name in there.names()] == [kept.read(name) for name in kept.names()]
     assert main(["pack", str(tmp_path / "there"), *record]) == 0
     assert (tmp_path / "record" / f"{code_version()}.jsonl.gz").read_bytes() == before
@@ -31,9 +39,9 @@ def test_what_is_recorded_fills_an_empty_folder_and_comes_out_the_same(
     assert "1 of 1 runs of 2 at 16 ranks come out the same" in capsys.readouterr().out
 
 
-def test_a_result_that_was_changed_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_result_that_was_changed_is_told(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kept = KeptRuns(tmp_path, code_version())
-    run_all(Matrix(names=("exception",), ranks=16, runs=1, seed=3), kept)
+    kept.write("exception-16-3", KeptRuns(here, code_version()).read("exception-16-3") or {})
     path = next(tmp_path.rglob("exception-16-3.json"))
     content = json.loads(path.read_text())
     content["score"]["wrong_nodes"] = ["node-00001"]

@@ -60,11 +60,11 @@ class KnownStarts:
         return cls(timed, occupied)
 
 
-def not_begun(rows: np.ndarray, seq: int, timed: np.ndarray) -> np.ndarray:
+def not_begun(rows: np.ndarray, seq: int | np.ndarray, timed: np.ndarray) -> np.ndarray:
     """Of GROUP_PROGRESS rows of a group: launched by the host, and the device is known not to have come to it.
 
-    timed: by row, whether starts of this rank are told. Looks that miss all short calls have told none of a group yet;
-    but nobody stands in one, while its peers are seen to, without being seen.
+    seq: of all, or by row. timed: by row, whether starts of this rank are told. Looks that miss all short calls have
+    told none of a group yet; but nobody stands in one, while its peers are seen to, without being seen.
     """
     told = rows["started"] >= 0
     known = told | timed if told.any() else told
@@ -72,7 +72,7 @@ def not_begun(rows: np.ndarray, seq: int, timed: np.ndarray) -> np.ndarray:
     return np.asarray(known & (rows["enqueued"] >= seq) & (begun < seq))
 
 
-def may_not_have_begun(rows: np.ndarray, seq: int, timed: np.ndarray) -> np.ndarray:
+def may_not_have_begun(rows: np.ndarray, seq: int | np.ndarray, timed: np.ndarray) -> np.ndarray:
     """Of GROUP_PROGRESS rows of a group of which no look has told a start: launched, and neither begun nor not begun
     is known, although starts of this rank's other groups are told."""
     if (rows["started"] >= 0).any():

@@ -41,6 +41,11 @@ def judge_nodes(job: JobState, now: int, ctx: Context) -> None:
     lost = [name for name, node in sorted(job.nodes.items()) if node.state in _LOST]
     if not lost or job.judged_by or job.finished_ns or job.has_kind(Kind.PLANNED_STOP):
         return
+    told = {str(finding.detail.get("node")) for finding in job.of_kind(Kind.AGENT_SILENT)}
+    if told.issuperset(lost):
+        if now - job.nodes_looked_ns < LOOK_AGAIN_NS:
+            return  # nobody watches them, for as long as the job lasts: not at each message of all others
+        job.nodes_looked_ns = now
     for name in lost:
         ranks = ranks_on(job, name)
         if ranks:

@@ -5,7 +5,7 @@ Only ages that the agent measured are used, never the arrival of records: a slow
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -125,24 +125,37 @@ def find_waits(job: JobState, *, before_ends: bool = False) -> list[Wait]:
     blind, lost = job.blind(), job.hidden_ranks()
     starts = KnownStarts.of(job) if has_device_groups(job) else None
     waits: list[Wait] = []
+    has_left = _by_rank(job, () if before_ends else (rank for rank in job.ranks if job.has_left(rank)))
+    is_lost, groups_of_blind = _by_rank(job, lost), {group for group, _ in blind}
     for index, members in enumerate(job.members):
         rows, stamps = job.rows_of_group(index)
         if not (rows["open"] != 0).any():
             continue
-        gone = np.array([not before_ends and job.has_left(int(rank)) for rank in members], bool)
+        known = np.minimum(members, has_left.size - 1)
+        gone, hidden = has_left[known], is_lost[known]
+        if index in groups_of_blind:
+            hidden = hidden | np.array([(index, int(rank)) in blind for rank in members], bool)
         seen = stamps > 0
         fresh = seen & (stamps >= fresh_since)
-        hidden = np.array([(index, int(rank)) in blind or rank in lost for rank in members], bool)
         # A rank that left stays where its last row saw it; one that is merely unseen may have moved on.
-        visible = (fresh | gone | (~seen & _has_fresh_progress(job, members))) & ~hidden
-        group = _Standing(job, index, seen, visible, starts if job.on_device[index] else None)
-        for place in np.flatnonzero(fresh & ~gone & ~hidden & (rows["open"] != 0)):
+        visible = fresh | gone
+        if not seen.all():
+            visible |= ~seen & _has_fresh_progress(job, members)
+        group = _Standing(job, index, seen, visible & ~hidden, starts if job.on_device[index] else None)
+        for place in np.flatnonzero(fresh & ~gone & ~hidden & group.may_wait()):
             wait = group.read_wait(int(place))
             if wait is not None:
                 waits.append(wait)
     waits.extend(_p2p_waits(job, fresh_since))
     waits.extend(_device_p2p_waits(job, waits))
     return waits
+
+
+def _by_rank(job: JobState, ranks: Iterable[int]) -> np.ndarray:
+    """True for these; the last place, False, is for ranks of which nothing is known."""
+    marked = np.zeros(max(job.ranks, default=-1) + 2, bool)
+    marked[[rank for rank in ranks if rank < marked.size - 1]] = True
+    return marked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +186,26 @@ class _Standing:
         self._members = job.members[index]
         self._rows, _ = job.rows_of_group(index)
         self._lacking: dict[tuple[int, bool], _Lacking] = {}
+
+    def may_wait(self) -> np.ndarray:
+        """By place: a collective is open, and not only called by a host whose device is busy with something else, as
+        nearly all are that hosts have called ahead."""
+        rows = self._rows
+        blurred = (rows["completed"] < 0) | (rows["open"] < 0)
+        seq = np.where(blurred, rows["enqueued"], rows["completed"] + 1)
+        open_ = (rows["open"] != 0) & (seq >= 1) & (seq <= rows["enqueued"])
+        if self._starts is None or not open_.any():
+            return np.asarray(open_)
+        idle, elsewhere = self._not_in(seq)
+        return np.asarray(open_ & (blurred | ~(idle | elsewhere)))
+
+    def _not_in(self, seq: int | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """By place: whose device has not come to it, and who is held up by something else (``_Lacking``)."""
+        assert self._starts is not None
+        known = np.minimum(self._members, self._starts.timed.size - 1)
+        timed, occupied = self._starts.timed[known], self._starts.occupied[known]
+        idle = not_begun(self._rows, seq, timed) & self._seen
+        return idle, may_not_have_begun(self._rows, seq, timed) & occupied & self._seen
 
     def read_wait(self, place: int) -> Wait | None:
         row = self._rows[place]
@@ -211,10 +244,7 @@ class _Standing:
         lacks = np.where(self._seen, rows["enqueued"] < seq, True)
         idle = elsewhere = np.zeros(rows.size, bool)
         if self._starts is not None and not blurred:
-            known = np.minimum(members, self._starts.timed.size - 1)
-            timed, occupied = self._starts.timed[known], self._starts.occupied[known]
-            idle = not_begun(rows, seq, timed) & self._seen
-            elsewhere = may_not_have_begun(rows, seq, timed) & occupied & self._seen
+            idle, elsewhere = self._not_in(seq)
         lacks |= idle
         return _Lacking(
             missing=tuple(members[lacks & self._visible].tolist()),
@@ -231,17 +261,21 @@ def _read_ns(job: JobState, rank: int) -> int:
     return int(row["read_ns"]) if row is not None else 0
 
 
+def last_moves_ns(job: JobState) -> np.ndarray:
+    """(ranks,) When each rank was last seen to begin or end a call, a phase or a step; 0 unknown."""
+    progress, rows, never = job.progress, job.group_rows, np.iinfo(np.int64).max
+    ages = [np.where(progress[name] > 0, progress[name], never) for name in ("phase_age_ns", "step_age_ns")]
+    youngest = np.minimum(*ages)
+    called = (rows["enqueued"] > 0) | (rows["p2p_enqueued"] > 0)
+    told = called & (job.group_stamps > 0) & (rows["moved_age_ns"] > 0) & (rows["rank"] < progress.size)
+    np.minimum.at(youngest, rows["rank"][told], rows["moved_age_ns"][told])
+    known = (job.progress_stamps > 0) & (youngest < never)
+    return np.asarray(np.where(known, progress["read_ns"] - youngest, 0))
+
+
 def last_move_ns(job: JobState, rank: int) -> int:
-    """When this rank was last seen to begin or end a call, a phase or a step; 0 unknown."""
-    row = job.progress_row(rank)
-    if row is None:
-        return 0
-    ages = [int(row["phase_age_ns"]), int(row["step_age_ns"])]
-    for index, members in enumerate(job.members):
-        rows, stamps = job.rows_of_group(index)
-        mine = rows[(members == rank) & (stamps > 0)]
-        ages += mine["moved_age_ns"][(mine["enqueued"] > 0) | (mine["p2p_enqueued"] > 0)].tolist()
-    return int(row["read_ns"]) - min((age for age in ages if age > 0), default=int(row["read_ns"]))
+    """The same of one rank."""
+    return 0 if job.progress_row(rank) is None else int(last_moves_ns(job)[rank])
 
 
 def last_device_move_ns(job: JobState, rank: int) -> int:

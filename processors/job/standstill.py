@@ -14,7 +14,7 @@ from ...telemetry.vocabulary import Bucket, Kind, Phase, ProcessState, Scope, Se
 from ..operator import Context
 from .findings import open_finding
 from .hang_story import BY_DESIGN
-from .progress import last_move_ns
+from .progress import last_moves_ns
 from .state import FRESH_NS, JobState
 from .story import Body, body, evidence, ruled_out, source_of, stands, suspect
 from .thresholds import DEFAULT_TIMEOUT_S, RARE_PHASES, SHARE_OF_TIMEOUT, waited_ns
@@ -63,21 +63,19 @@ def find_standstill(job: JobState) -> Standstill | None:
         return None
     newest = int(job.progress_stamps.max())
     places: dict[int, tuple[int, int]] = {}
-    moved_ns: list[int] = []
-    ages_ns: list[int] = []
     for rank in ranks:
         row = job.progress_row(rank)
         if row is None or job.progress_stamps[rank] < newest - FRESH_NS or row["process_state"] not in _MOVES:
             return None
-        moved = last_move_ns(job, rank)
         places[rank] = (int(row["step"]), int(row["phase"]))
-        moved_ns.append(moved)
-        ages_ns.append(waited_ns(job, int(row["read_ns"]) - moved, rank))
     if min(step for step, _ in places.values()) < 1:
         return None
     behind = _one_behind(places)
     others = tuple(rank for rank in ranks if rank != behind)
-    return Standstill(behind=behind, others=others, age_ns=min(ages_ns), since_ns=max(moved_ns))
+    moved_ns = last_moves_ns(job)
+    stood_ns = job.progress["read_ns"] - moved_ns
+    age_ns = min(waited_ns(job, int(stood_ns[rank]), rank) for rank in ranks)
+    return Standstill(behind=behind, others=others, age_ns=age_ns, since_ns=int(moved_ns[ranks].max()))
 
 
 def _one_behind(places: Mapping[int, tuple[int, int]]) -> int:

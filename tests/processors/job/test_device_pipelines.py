@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from whichrank.processors.job.progress import find_waits
+from whichrank.processors.job.progress import _Standing, find_waits
 from whichrank.processors.job.state import JobState
 from whichrank.processors.job.waiting import find_blockage
 from whichrank.telemetry.records import Group
@@ -59,3 +61,19 @@ def test_a_device_whose_peer_is_not_held_up_by_the_network_is_the_root() -> None
     assert blockage is not None
     assert (blockage.sort, blockage.suspects) == ("missing", (0,))
     assert np.array_equal(blockage.wait.launched, (0,))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 6), st.integers(-1, 6), st.integers(-1, 6)), min_size=4, max_size=4),
+    st.booleans(),
+)
+def test_who_only_called_ahead_is_left_out_before_anybody_asks_whom_he_waits_for(
+    places: list[tuple[int, int, int]], pipeline: bool
+) -> None:
+    """What is cheap to see of all places at once changes nothing."""
+    first, second, third, fourth = places
+    job = job_at({FIRST: {0: first, 1: second}, LAST: {2: third, 3: fourth}}, pipeline=pipeline)
+    found = find_waits(job)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_Standing, "may_wait", lambda group: group._rows["open"] != 0)  # noqa: SLF001
+        assert find_waits(job) == found

@@ -16,6 +16,9 @@ from tests.processors.job.synthetic_job import (
     SyntheticJob,
     drive,
 )
+from whichrank.processors.job import nodes
+from whichrank.processors.job.progress import find_waits
+from whichrank.processors.job.state import JobState
 from whichrank.processors.job.waiting import Wait, find_blockage
 from whichrank.telemetry.records import Block, Event, Finding, Record
 from whichrank.telemetry.vocabulary import EventName, ExitState, Phase
@@ -184,6 +187,25 @@ def test_a_killed_agent_is_no_longer_news_when_the_job_ends() -> None:
     end = (12.5, EventName.JOB_FINISHED, 0, {"exit_code": 0})
     finding = one(_without_the_second_node_after(4.0, two_nodes(lost(4.0, "closed"), end, steps=60)))
     assert (finding.body["kind"], finding.cleared) == ("agent_silent", True)
+
+
+def test_ranks_without_an_agent_are_looked_for_four_times_a_second_and_not_at_each_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may be for days: each look goes through all that is open, in a large job for a tenth of a second."""
+    looked_s: list[float] = []
+
+    def counted(job: JobState, **more: bool) -> list[Wait]:
+        looked_s.append((job.progress_stamp_ns - WALL_NS) / SECOND - 100.0)
+        return find_waits(job, **more)
+
+    monkeypatch.setattr(nodes, "find_waits", counted)
+    finding = one(_without_the_second_node_after(4.0, two_nodes(lost(6.6, "silent", 2.6), steps=140)))
+    assert finding.body["kind"] == "agent_silent"
+    told_s = finding.body["times"]["detected"] - WALL_NS / SECOND - 100.0
+    since = [at_s for at_s in looked_s if at_s > told_s]
+    assert len(since) > 8
+    assert len(since) <= 4.0 * (max(since) - told_s) + 2
 
 
 def test_ranks_without_an_agent_do_not_stop_the_search_for_others() -> None:

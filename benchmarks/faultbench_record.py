@@ -40,12 +40,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the choice")
     parser.add_argument("--record", type=Path, default=RECORD)
     options = parser.parse_args(arguments)
+    if options.what != "unpack" and not options.results.is_dir():
+        parser.error(f"{options.results} is no folder of results: what whichrank bench --results has filled")
     version = code_version()
     kept = KeptRuns(options.results, version)
     if options.what == "check":
         return _check(kept, runs=options.runs, ranks=options.ranks, seed=options.seed)
     path = options.record / f"{version}.jsonl.gz"
-    recorded = read_record(path)
+    try:
+        recorded = read_record(path)
+    except (OSError, EOFError, ValueError, KeyError) as error:
+        parser.error(f"{path} is no record ({error}): take it from the repository again, or remove it")
     if options.what == "unpack":
         for name in recorded.keys() - set(kept.names()):
             kept.write(name, recorded[name])
@@ -60,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def read_record(path: Path) -> dict[str, Mapping[str, Any]]:
-    """By name; empty where there is no such file. Raises OSError or ValueError where it cannot be read."""
+    """By name; empty where there is no such file. Raises OSError, EOFError, ValueError or KeyError: no record."""
     if not path.exists():
         return {}
     with gzip.open(path, "rt", encoding="utf-8") as lines:

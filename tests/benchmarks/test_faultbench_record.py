@@ -56,3 +56,16 @@ def test_a_record_of_other_code_fills_nothing_and_is_named(tmp_path: Path, capsy
     assert main(["unpack", str(tmp_path / "there"), "--record", str(tmp_path / "record")]) == 0
     assert "0123456789ab" in capsys.readouterr().err
     assert main(["check", str(tmp_path / "there"), "--record", str(tmp_path / "record")]) == 1  # nothing to run again
+
+
+def test_what_is_no_record_or_no_folder_is_told_in_one_line(
+    here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / f"{code_version()}.jsonl.gz").write_bytes(b"no gzip")
+    with pytest.raises(SystemExit, match="2"):
+        main(["pack", str(here), "--record", str(tmp_path)])
+    assert "is no record (Not a gzipped file" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["pack", str(tmp_path / "nowhere")])
+    assert "is no folder of results" in capsys.readouterr().err
+    assert not (tmp_path / "nowhere").exists()

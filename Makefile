@@ -16,7 +16,9 @@ PACKAGES := telemetry instrumentation diagnosis agents transport processors simu
 # What the training process runs, and what reads it: this is what depends on the version of torch.
 OLDEST_TESTS := $(addprefix tests/instrumentation/,test_ring_writer.py test_run_delay.py test_collectives_coverage.py test_collectives_failures.py test_jobs.py test_loss.py test_optimizer_edges.py test_phases.py test_steps.py)
 # These neither watch the clock nor need a machine for themselves, so they share its cores.
-PURE_TESTS := $(addprefix tests/,diagnosis processors scoreboard simulator telemetry transport)
+PURE_TESTS := $(addprefix tests/,diagnosis golden processors scoreboard simulator telemetry transport) \
+  $(addprefix tests/benchmarks/,test_faultbench_record.py test_fit_confidence.py) \
+  $(addprefix tests/commands/,bench report test_bench.py test_bench_parts.py test_goodput_files.py test_simulate.py test_straggler_trace.py test_views.py)
 # Everything that ends up in the optional C module, and what names the entry points.
 PACKAGE_SOURCES := pyproject.toml $(wildcard setup.py) $(wildcard instrumentation/*.c) $(wildcard instrumentation/*.h) __init__.py
 # Two cores are shared by up to six ranks: one thread each.

@@ -1,0 +1,45 @@
+"""Makes every part of the stack that is not there yet, one after the other, so that `make stack` finds them.
+
+Where one cannot be made it says why and goes on. Exit status 1 then, unless only its tools are missing.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.stack.parts.go_programs import COMPOSE, LOKI, NODE_EXPORTER, PROMETHEUS, GoProgram, built, built_collector
+from tests.stack.parts.kafka import kafka_home
+from tests.stack.parts.promtool import PROMTOOL
+
+_PROGRAMS: tuple[GoProgram, ...] = (LOKI, PROMETHEUS, PROMTOOL, COMPOSE, NODE_EXPORTER)
+PARTS: Mapping[str, Callable[[], Path]] = {
+    "kafka": kafka_home,
+    "otelcol": built_collector,
+    **{program.name: partial(built, program) for program in _PROGRAMS},
+}
+
+
+def main() -> int:
+    failed = 0
+    for name, make in PARTS.items():
+        began_s = time.monotonic()
+        try:
+            make()
+            print(f"{name}: there after {time.monotonic() - began_s:.0f} s", flush=True)
+        except pytest.skip.Exception as why:
+            print(f"{name}: {why}", flush=True)
+        except (AssertionError, OSError, subprocess.SubprocessError) as why:
+            failed += 1
+            print(f"{name}: {why}", flush=True)
+    return min(failed, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

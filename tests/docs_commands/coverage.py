@@ -267,7 +267,7 @@ RULES: Sequence[tuple[str, Cover]] = (
         r"python -m benchmarks\.faultbench --results DIR|make faultbench",
         Here(runs="python -m benchmarks.faultbench --results faultbench", status=(1,), says="catalogue"),
     ),
-    (r"python -m tests\.simulator\.tie --stored", Here(says="not run")),
+    (r"python -m tests\.simulator\.tie --stored", Here(says="kinds of faults with the same finding")),
     (
         r"python -m tests\.simulator\.accounting",
         Here(runs="python -m tests.simulator.accounting --seeds 1 --hours 1", status=(0, 1), says="ETTR"),

@@ -1,6 +1,8 @@
 """A job without torch: real processes with real rings that wait for each other through files. Not a test module.
 
 usage: ring_job.py FOLDER FIRST-LAST WORLD STEPS [RANK@STEP]   starts those ranks; RANK stands still in STEP.
+
+A number in FOLDER/last-step ends the job before that step.
 """
 
 from __future__ import annotations
@@ -59,6 +61,8 @@ def train(folder: Path, rank: int, world: int, steps: int, fault: str) -> None:
     writer.set_level(Level.EVENTS, hooks)
     threading.Thread(target=beat, args=(writer,), daemon=True).start()
     for step in range(steps):
+        if over(folder, step):
+            break
         writer.set_phase(int(Phase.FORWARD))
         time.sleep(STEP_S)
         if fault == f"{rank}@{step}":
@@ -69,6 +73,13 @@ def train(folder: Path, rank: int, world: int, steps: int, fault: str) -> None:
         writer.set_phase(int(Phase.OTHER))
         writer.end_step(1.0, None, 0)
     writer.record_exit(1)
+
+
+def over(folder: Path, step: int) -> bool:
+    try:
+        return step >= int((folder / "last-step").read_text())
+    except FileNotFoundError:
+        return False
 
 
 def stand_still() -> None:

@@ -122,7 +122,7 @@ def test_a_hang_on_the_second_node_is_one_incident_of_the_first(start: Callable[
     follower.end()
     judge.end()
     (incident,) = judge.incidents().values()
-    assert incident["state"] == "resolved"
+    assert incident["state"] == "resolved", judge.said()
     for instance in (judge, follower):
         assert replayed(instance.folder, tmp_path / f"replay-{instance.place}")["compared"] == "equal"
         described = json.loads((instance.folder / "run.json").read_text())

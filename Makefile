@@ -17,7 +17,7 @@ PACKAGES := telemetry instrumentation diagnosis agents transport processors simu
 OLDEST_TESTS := $(addprefix tests/instrumentation/,test_ring_writer.py test_run_delay.py test_collectives_coverage.py test_collectives_failures.py test_jobs.py test_loss.py test_optimizer_edges.py test_phases.py test_steps.py)
 # These neither watch the clock nor need a machine for themselves, so they share its cores.
 PURE_TESTS := $(addprefix tests/,diagnosis golden processors scoreboard simulator telemetry transport) \
-  $(addprefix tests/benchmarks/,test_faultbench_record.py test_fit_confidence.py) \
+  $(addprefix tests/benchmarks/,test_faultbench_fill.py test_faultbench_record.py test_fit_confidence.py) \
   $(addprefix tests/commands/,bench report test_bench.py test_bench_parts.py test_goodput_files.py test_simulate.py test_straggler_trace.py test_views.py)
 # Everything that ends up in the optional C module, and what names the entry points.
 PACKAGE_SOURCES := pyproject.toml $(wildcard setup.py) $(wildcard instrumentation/*.c) $(wildcard instrumentation/*.h) __init__.py
@@ -171,6 +171,11 @@ faultbench: setup ## simulated faults of every kind: how often the cause is name
 	@$(BIN)/whichrank bench --held-out --results $(FAULTBENCH) $(if $(RANKS),--ranks $(RANKS)) $(if $(RUNS),--runs $(RUNS)) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(JOBS),--jobs $(JOBS)) >/dev/null || [ $$? -eq 1 ]
 	@$(BIN)/python -m benchmarks.faultbench --results $(FAULTBENCH) $(if $(RANKS),--ranks $(RANKS))
+
+.PHONY: faultbench-whole
+faultbench-whole: setup ## all runs that the lines of make faultbench ask for and nobody has made yet: tens of core-hours (JOBS=cores, RESULTS=DIR)
+	@$(BIN)/python -m benchmarks.faultbench_fill $(FAULTBENCH) $(if $(JOBS),--jobs $(JOBS))
+	@$(BIN)/python -m benchmarks.faultbench --results $(FAULTBENCH)
 
 .PHONY: newcomer
 newcomer: setup ## clones into an empty folder with empty caches and follows the README: seconds until a rank is named

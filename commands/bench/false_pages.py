@@ -125,10 +125,13 @@ def watch_sound_days(
 
 def kept_sound_days(load: Load, kept: KeptRuns) -> list[Sound]:
     """All chunks of this load that were run before."""
-    prefix = f"sound-{load.mode.name}-{load.ranks}-{load.hours:g}h-"
-    seeds = (int(name.removeprefix(prefix)) for name in kept.names(f"{prefix}*"))
-    found = (_kept(kept, Chunk(load=load, seed=seed)) for seed in seeds)
+    found = (_kept(kept, Chunk(load=load, seed=seed)) for seed in kept_sound_seeds(load, kept))
     return [sound for sound in found if sound is not None]
+
+
+def kept_sound_seeds(load: Load, kept: KeptRuns) -> list[int]:
+    prefix = f"sound-{load.mode.name}-{load.ranks}-{load.hours:g}h-"
+    return [int(name.removeprefix(prefix)) for name in kept.names(f"{prefix}*")]
 
 
 def sound_lines(load: Load, found: Sequence[Sound]) -> list[Line]:

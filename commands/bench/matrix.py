@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -99,9 +99,9 @@ class Scored:
 
 
 def run_all(
-    matrix: Matrix, kept: KeptRuns, *, jobs: int = 1, detector: Path | None = None, limit_s: float = 900.0
+    matrix: Iterable[Asked], kept: KeptRuns, *, jobs: int = 1, detector: Path | None = None, limit_s: float = 900.0
 ) -> list[Scored]:
-    """In the order of the matrix, so many at a time, each in a process of its own. Raises OSError: nothing can be kept.
+    """In the order of ``matrix``, so many at a time, each in a process of its own. Raises OSError: nothing can be kept.
 
     What a run of this code has been worth before is not run again.
     """

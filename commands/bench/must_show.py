@@ -26,10 +26,14 @@ from .matrix import Matrix, Scored, kept_runs
 
 #: Numbers of the catalogue of faults.
 _OF_JOBS = frozenset(str(number) for number in range(1, 39))
-_BETWEEN_JOBS = frozenset(f"J{number}" for number in range(1, 14))
+_KINDS_BETWEEN_JOBS = frozenset(f"J{number}" for number in range(1, 14))
 _OF_OBSERVERS = frozenset(f"O{number}" for number in range(1, 7))
 #: Ranks of a matrix, and how many runs of each scenario it needs.
 MATRICES = ((1024, 5), (16_384, 1))
+#: Scenarios of faults between jobs, and how many runs of each.
+BETWEEN_JOBS = tuple(
+    name for name, scenario in SCENARIOS.items() if any(kind.number[:1] == "J" for kind in scenario.faults)
+)
 RUNS_BETWEEN_JOBS = 10
 FEWEST_HARMLESS, FEWEST_BLIND = 2, 0.30
 #: Seeds are looked for up to so many.
@@ -72,7 +76,7 @@ def _catalogue() -> Iterator[Line]:
     known = {_number(kind.number) for kind in CATALOGUE.values()}
     for name, asked in (
         ("faults within a job", _OF_JOBS),
-        ("faults between jobs", _BETWEEN_JOBS),
+        ("faults between jobs", _KINDS_BETWEEN_JOBS),
         ("faults of observers", _OF_OBSERVERS),
     ):
         missing = sorted(asked - known, key=lambda number: (number[:1].isalpha(), int(re.sub(r"\D", "", number))))
@@ -106,16 +110,15 @@ def _runs_of(found: dict[int, list[Scored]]) -> Iterator[Line]:
 
 
 def _between_jobs(runs: Sequence[Scored]) -> Iterator[Line]:
-    names = [name for name, scenario in SCENARIOS.items() if any(k.number[:1] == "J" for k in scenario.faults)]
     counts = Counter(run.asked.scenario for run in runs if run.score is not None)
-    enough = sum(counts[name] >= RUNS_BETWEEN_JOBS for name in names)
+    enough = sum(counts[name] >= RUNS_BETWEEN_JOBS for name in BETWEEN_JOBS)
     yield Line(
         name="runs of each scenario between jobs",
         asked=f">= {RUNS_BETWEEN_JOBS}",
-        measured=f"at least {min(counts[name] for name in names)}",
-        share=f"{enough} of {len(names)} scenarios",
-        ok=enough == len(names),
-        is_run=any(counts[name] for name in names),
+        measured=f"at least {min(counts[name] for name in BETWEEN_JOBS)}",
+        share=f"{enough} of {len(BETWEEN_JOBS)} scenarios",
+        ok=enough == len(BETWEEN_JOBS),
+        is_run=any(counts[name] for name in BETWEEN_JOBS),
     )
 
 

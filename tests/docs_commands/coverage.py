@@ -267,6 +267,10 @@ RULES: Sequence[tuple[str, Cover]] = (
         r"python -m benchmarks\.faultbench --results DIR|make faultbench",
         Here(runs="python -m benchmarks.faultbench --results faultbench", status=(1,), says="catalogue"),
     ),
+    (
+        r"python -m benchmarks\.faultbench_fill DIR .*|make faultbench-whole",
+        Here(runs="python -m benchmarks.faultbench_fill faultbench --plan", status=(0, 1), says="1024-ranks"),
+    ),
     (r"python -m tests\.simulator\.tie --stored", Here(says="kinds of faults with the same finding")),
     (
         r"python -m tests\.simulator\.accounting",

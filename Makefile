@@ -20,7 +20,7 @@ PURE_TESTS := $(addprefix tests/,diagnosis golden processors scoreboard simulato
   $(addprefix tests/benchmarks/,test_faultbench_fill.py test_faultbench_record.py test_fit_confidence.py) \
   $(addprefix tests/commands/,bench report test_bench.py test_bench_parts.py test_goodput_files.py test_simulate.py test_straggler_trace.py test_views.py)
 # Everything that ends up in the optional C module, and what names the entry points.
-PACKAGE_SOURCES := pyproject.toml $(wildcard setup.py) $(wildcard instrumentation/*.c) $(wildcard instrumentation/*.h) __init__.py
+PACKAGE_SOURCES := pyproject.toml $(wildcard setup.py) $(wildcard instrumentation/*.c) $(wildcard telemetry/*.c) __init__.py
 # Two cores are shared by up to six ranks: one thread each.
 export OMP_NUM_THREADS := 1
 

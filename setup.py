@@ -1,4 +1,4 @@
-"""The C parts of the instrumentation. Optional: without a compiler the Python parts do the same, more slowly."""
+"""The C parts of the instrumentation, and of reading what agents send. Optional: without a compiler the Python parts do the same, more slowly."""
 
 from setuptools import Extension, setup
 
@@ -12,6 +12,7 @@ setup(
         Extension("whichrank.instrumentation._recorder", ["instrumentation/_recorder.c"], **STABLE_ABI),
         Extension("whichrank.instrumentation._phases", ["instrumentation/_phases.c"], **STABLE_ABI),
         Extension("whichrank.instrumentation._steps", ["instrumentation/_steps.c"], **STABLE_ABI),
+        Extension("whichrank.telemetry._otlp_scan", ["telemetry/_otlp_scan.c"], **STABLE_ABI),
     ],
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )

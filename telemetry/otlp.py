@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from . import attributes as names
 from .block import MAX_RANK, BlockError, read_rows
@@ -30,6 +31,11 @@ from .strided_ranks import lengthen
 from .tables import TABLES
 from .vocabulary import EventName
 
+try:
+    from ._otlp_scan import scan as _scan
+except ImportError:  # no compiler where this was installed: the protobuf library reads everything
+    _scan = None
+
 MAX_GROUPS = 0xFFFF
 #: More attributes than this on one record are damage or abuse.
 MAX_ATTRIBUTES = 256
@@ -37,6 +43,7 @@ MAX_RANKS_TEXT = 1 << 16
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 _EVENT_BY_WIRE = {name.value: name for name in EventName}
+_BLOCK_BY_WIRE = {name.value: name for name in TABLES}
 _REQUIRED: dict[EventName, tuple[str, ...]] = {
     EventName.JOB_SIGNALLED: ("signal",),
     EventName.JOB_FINISHED: ("exit_code",),
@@ -63,13 +70,56 @@ def decode_logs(topic: str, value: bytes, *, with_copies: bool = True) -> list[P
 
     with_copies: also what an agent has sent on another topic for the operators.
     """
+    found = _decode_scanned(value, with_copies) if _scan is not None else None
+    return decode_with_protobuf(topic, value, with_copies) if found is None else found
+
+
+def _decode_scanned(value: bytes, with_copies: bool) -> list[Payload] | None:
+    """None: ``decode_with_protobuf`` is to read it, and to say what is wrong with it."""
+    assert _scan is not None
+    payloads: list[Payload] = []
+    try:
+        parts = _scan(value, with_copies)
+        if parts is None:
+            return None
+        for resource, records in parts:
+            identity = _identity(resource)
+            for record in records:
+                if isinstance(record, tuple):
+                    payloads.append(_scanned_block(*record, identity))
+                elif (payload := _decode_record(LogRecord.FromString(record), identity)) is not None:
+                    payloads.append(payload)
+    except (DecodeError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return None
+    return payloads
+
+
+def _scanned_block(
+    wire: str,
+    time_ns: int,
+    count: int,
+    descriptor: str,
+    groups_text: str,
+    offset_ns: int,
+    body: bytes,
+    identity: Identity,
+) -> Block:
+    """Raises KeyError for what is no block, and what ``_decode_block`` raises."""
+    name = _BLOCK_BY_WIRE[wire]
+    groups = _groups(groups_text) if groups_text else ()
+    rows = read_rows(name, descriptor, count, body, len(groups))
+    return Block(name=name, identity=identity, rows=rows, groups=groups, clock_offset_ns=offset_ns, time_ns=time_ns)
+
+
+def decode_with_protobuf(topic: str, value: bytes, with_copies: bool) -> list[Payload]:
+    """As ``decode_logs``, by the protobuf library."""
     try:
         request = ExportLogsServiceRequest.FromString(value)
     except DecodeError:
         return [Broken(topic=topic, reason=f"{len(value)} bytes are not an OTLP logs request", value=bytes(value))]
     payloads: list[Payload] = []
     for resource_logs in request.resource_logs:
-        identity = _identity(resource_logs)
+        identity = _identity(resource_logs.resource.SerializeToString())
         for scope_logs in resource_logs.scope_logs:
             if not with_copies and any(pair.key == names.COPY for pair in scope_logs.scope.attributes):
                 continue
@@ -201,12 +251,12 @@ _identity_by_resource: dict[bytes, Identity] = {}
 _groups_by_text: dict[str, tuple[Group, ...]] = {}
 
 
-def _identity(resource_logs: ResourceLogs) -> Identity:
-    key = resource_logs.resource.SerializeToString()
-    cached = _identity_by_resource.get(key)
+def _identity(resource: bytes) -> Identity:
+    """resource: serialized. Raises DecodeError if it is none."""
+    cached = _identity_by_resource.get(resource)
     if cached is None:
-        cached = read_identity(resource_logs.resource.attributes)
-        remember(_identity_by_resource, key, cached)
+        cached = read_identity(Resource.FromString(resource).attributes)
+        remember(_identity_by_resource, resource, cached)
     return cached
 
 

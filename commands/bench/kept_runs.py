@@ -22,7 +22,7 @@ _PACKAGE = _HERE.parents[2]
 #: What a run follows from. Everything else may change without a run becoming another one.
 _DECIDES = ("telemetry", "diagnosis", "agents", "processors", "transport", "simulator", "commands/simulate")
 _DECIDES_HERE = ("one_run.py", "shared_beginning.py", "simple_detector.py")
-_SUFFIXES = (".py", ".toml", ".json", ".txt")
+_SUFFIXES = (".py", ".c", ".toml", ".json", ".txt")
 _INFINITE = ("delay_s", "attributed_s", "steps", "usual_steps")
 
 

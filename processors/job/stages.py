@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from ...telemetry.vocabulary import Phase
 from .excess import excess_over_others
 from .median import median
 from .state import JobState
@@ -19,6 +20,10 @@ from .straggler import COMPANY_SHARE, FEWEST_BASELINE_STEPS, LONGEST_BASELINE, S
 #: coarse, so that so many steps are asked, and after so many nothing better is to be had.
 SIGMAS = 3.0
 FEWEST_STEPS, MOST_STEPS = 12, 32
+#: Of fetching data: by what share it takes longer at least, and in how many steps that is known.
+LONGER_FETCH, FEWEST_FETCHES = 0.2, 4
+#: Of a stage's slow ranks, how many fetch longer.
+FETCHING_SHARE = 0.7
 
 
 def stages_of(job: JobState, ranks: np.ndarray) -> np.ndarray:
@@ -42,6 +47,9 @@ def of_one_stage(times: StepTimes, stages: np.ndarray, found: Straggler) -> Stra
     slow = np.isin(times.ranks, (found.rank, *found.company))
     if not found.based or not found.company or (stages[slow] < 0).any() or np.unique(stages[slow]).size < 2:
         return found
+    fetching = _stage_that_fetches_longer(times, stages, slow, found.onset_step)
+    if fetching is not None:
+        return _only(times, found, times.ranks[slow & (stages == fetching)])
     since = times.steps >= found.onset_step
     if int(since.sum()) < FEWEST_STEPS:
         return None
@@ -58,15 +66,40 @@ def of_one_stage(times: StepTimes, stages: np.ndarray, found: Straggler) -> Stra
     if apart_ns <= SIGMAS * float(np.hypot(*errors)):
         return found if int(since.sum()) >= MOST_STEPS else None
     late = (stages == first) & (rise_ns > COMPANY_SHARE * float(means[first].mean()))
-    ranks = times.ranks[late].tolist()
+    return _only(times, found, times.ranks[late])
+
+
+def _stage_that_fetches_longer(times: StepTimes, stages: np.ndarray, slow: np.ndarray, onset_step: int) -> int | None:
+    """The one stage whose slow ranks fetch their data for longer since then than they did, as nobody else does."""
+    fetch_ns = times.phase_self_ns[:, :, Phase.DATA].astype(np.float64)
+    since = times.steps[times.steps.size - len(fetch_ns) :] >= onset_step
+    if min(int(since.sum()), int((~since).sum())) < FEWEST_FETCHES:
+        return None
+    usual_ns = median(fetch_ns[~since], axis=0)
+    more_ns = median(fetch_ns[since], axis=0) - usual_ns
+    chance_ns = SIGMAS * float(more_ns[~slow].std()) if not slow.all() else 0.0
+    longer = slow & (more_ns > np.maximum(LONGER_FETCH * usual_ns, chance_ns)) & (usual_ns > 0)
+    shares = {int(stage): float(longer[slow & (stages == stage)].mean()) for stage in np.unique(stages[slow])}
+    most = max(shares, key=lambda stage: shares[stage])
+    others_do = any(share > 0.0 for stage, share in shares.items() if stage != most)
+    return most if shares[most] >= FETCHING_SHARE and not others_do else None
+
+
+def _only(times: StepTimes, found: Straggler, late: np.ndarray) -> Straggler:
+    """What was found, of these ranks alone; told of the one that has become slower by most, unless it was found."""
+    ranks = late.tolist()
     if found.rank in ranks:
         return replace(found, company=tuple(rank for rank in ranks if rank != found.rank))
-    latest = int(np.flatnonzero(late)[np.argmax(rise_ns[late])])
+    since = times.steps >= found.onset_step
+    before = np.flatnonzero(~since)[-LONGEST_BASELINE:]
+    columns = np.flatnonzero(np.isin(times.ranks, late))
+    was_ns = times.self_ns[before].mean(axis=0) if before.size else np.zeros(times.ranks.size)
+    latest = int(columns[np.argmax((times.self_ns[since].mean(axis=0) - was_ns)[columns])])
     excess = excess_over_others(times.self_ns[before])[:, latest] / np.maximum(times.duration_ns[before], 1)
     return replace(
         found,
         rank=int(times.ranks[latest]),
         company=tuple(rank for rank in ranks if rank != int(times.ranks[latest])),
-        usual=max(0.0, float(median(excess))),
+        usual=max(0.0, float(median(excess))) if before.size else 0.0,
         self_ns=int(median(times.self_ns[since][:, latest])),
     )

@@ -1,0 +1,6 @@
+def scan(
+    value: bytes, with_copies: bool, /
+) -> list[tuple[bytes, list[bytes | tuple[str, int, int, str, str, int, bytes]]]] | None: ...
+def is_plain(
+    body: bytes, row_bytes: int, rank: int, most_rank: int, group: int, group_count: int, enums: bytes, /
+) -> bool: ...

@@ -42,6 +42,8 @@ EXIT_HOLD_NS = 2_000_000_000
 LEAVING_HOLD_NS = 10_000_000_000
 #: Hosts may send more than ever before: a collective of theirs that all have entered is left so much time.
 STALL_ON_HOSTS_NS = 10_000_000_000
+#: A device in a collective that others have left gets its data late, as through a congested switch: so long it may.
+BEHIND_NS = 10_000_000_000
 #: A blind rank may be innocent: wait longer before it is even named as a candidate.
 UNSEEN_FACTOR = 2
 #: The last row of a rank may be so old when it ends.
@@ -143,13 +145,14 @@ def _judge_blockage(job: JobState, blockage: Blockage, waits: Sequence[Wait], no
         suspects = [rank for rank in members if _is_lifeless(job, rank)]
     if blockage.sort == "unknown" and _judge_unseen(job, blockage, waits, now, ctx):
         return
+    behind = {wait.rank for wait in waits if wait.behind}
     late = []
     threshold = 0
     for rank in suspects:
         wait = longest_wait_for(waits, rank) or blockage.wait
         limit, waited = waiting_threshold_ns(job, rank, wait.group), waited_ns(job, wait.age_ns, rank)
         if rank in wait.launched:  # wherever its host is by now
-            limit = device_threshold_ns(job, wait.group)
+            limit = max(device_threshold_ns(job, wait.group), BEHIND_NS if rank in behind else 0)
             waited = min(wait.age_ns, launched_age_ns(job, rank, wait.group, now))
         elif job.on_device[wait.group]:
             limit = max(limit, patience_ns(job, wait.group))

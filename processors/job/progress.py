@@ -224,6 +224,7 @@ class _Standing:
             return None
         age_ns = int(row["moved_age_ns"] if blurred else row["open_age_ns"])
         rank = int(self._members[place])
+        is_in = not (blurred or lacking.missing or lacking.unknown)
         return Wait(
             rank=rank,
             group=self._index,
@@ -235,7 +236,8 @@ class _Standing:
             missing=lacking.missing,
             unknown=lacking.unknown,
             launched=lacking.launched,
-            within=not (blurred or lacking.missing or lacking.unknown or lacking.left),
+            within=is_in and not lacking.left,
+            behind=is_in and lacking.left,
         )
 
     def _find_lacking(self, seq: int, blurred: bool) -> _Lacking:

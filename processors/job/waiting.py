@@ -19,6 +19,7 @@ class Wait:
     launched: those of ``missing`` whose host has called it and whose device has not come to it.
     passed: a send whose rank has begun another phase since: it did not stay in the call.
     within: all have entered it and nobody has left it, so that its rank is held up by what moves the data.
+    behind: all have entered it and others have left it: the row is old, or the data comes late to its rank.
     """
 
     rank: int
@@ -33,6 +34,7 @@ class Wait:
     launched: tuple[int, ...] = ()
     passed: bool = False
     within: bool = False
+    behind: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

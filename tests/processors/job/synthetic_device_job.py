@@ -57,6 +57,8 @@ class DeviceJob:
     host: Callable[[int, int], float] = lambda rank, step: 0.0
     edit: Callable[[int, int, list[tuple[Op, int]]], list[tuple[Op, int]]] = lambda rank, step, calls: calls
     stuck: tuple[int, int] | None = None
+    #: (rank, step) -> seconds for which the first collective's data comes later to it than to the others.
+    tail: Callable[[int, int], float] = lambda rank, step: 0.0
     #: Collectives are waited for by the collectives of the next step: a kernel waits for nobody.
     waits_later: bool = False
     #: (rank, step) whose looks come upon the ends only: its looks keep time with its steps.
@@ -97,6 +99,8 @@ class DeviceJob:
                 end = max(call.started for call in there) + TRANSFER_NS
                 for call in there:
                     call.done = end if agree and (step, place) != self.stuck else FOREVER
+                    if place == 0:
+                        call.done += self.tail(call.rank, step) * SECOND
                     ended[call.rank] = call.done if call.started != FOREVER else FOREVER
                     if not self.waits_later:
                         free[call.rank] = ended[call.rank]

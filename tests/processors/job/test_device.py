@@ -66,6 +66,17 @@ def test_all_inside_and_no_end_is_nobodys() -> None:
     assert finding.body["first_bad"]["sequence"] == 42
 
 
+def test_data_that_comes_late_to_some_is_no_hang() -> None:
+    """Their peers have left the collective, so what does not end is no kernel of theirs: a switch is congested."""
+    late = DeviceJob(tail=lambda rank, step: 7.0 if step == 20 and rank in (1, 2) else 0.0)
+    kinds = [finding.body["kind"] for finding in drive(late.records()).final().values()]
+    assert "rank_not_entered" not in kinds
+    finding = only(drive(DeviceJob(tail=from_step(20, 2, FOREVER, 0.0), after_s=20.0).records()))
+    assert (finding.body["kind"], suspects(finding)) == ("rank_not_entered", [2])  # it never came
+    told_s, onset_s = finding.body["times"]["detected"], finding.body["times"]["onset"]
+    assert 10.0 <= told_s - onset_s < 14.0
+
+
 @pytest.mark.parametrize("kind", ["kernel", "link"])
 def test_without_start_times_a_kernel_and_a_link_look_alike_and_nobody_is_named(kind: str) -> None:
     job = DeviceJob(timing=False, after_s=50.0)

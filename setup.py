@@ -1,4 +1,7 @@
-"""The C parts of the instrumentation, and of reading what agents send. Optional: without a compiler the Python parts do the same, more slowly."""
+"""The C parts of the instrumentation, and of reading what agents send.
+
+Optional: without a compiler the Python parts do the same, more slowly.
+"""
 
 from setuptools import Extension, setup
 

@@ -21,7 +21,7 @@ from .vocabulary import EventName, ExitState, Level, Op, Phase, ProcessState
 try:
     from ._otlp_scan import is_plain as _rows_are_plain
 except ImportError:  # no compiler where this was installed: numpy does the same, more slowly
-    _rows_are_plain = None
+    _rows_are_plain = None  # type: ignore[assignment]
 
 #: Version of the meaning of the columns; additive changes keep it.
 BLOCK_SCHEMA_VERSION = 1

@@ -34,7 +34,7 @@ from .vocabulary import EventName
 try:
     from ._otlp_scan import scan as _scan
 except ImportError:  # no compiler where this was installed: the protobuf library reads everything
-    _scan = None
+    _scan = None  # type: ignore[assignment]
 
 MAX_GROUPS = 0xFFFF
 #: More attributes than this on one record are damage or abuse.

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
-from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, SeverityNumber
 
 from tests.telemetry.payload_strategies import blocks, events, findings, incidents
 from tests.telemetry.test_otlp import edit, make_block, same
@@ -84,7 +84,8 @@ def test_what_a_collector_adds_is_no_reason_to_read_more_slowly() -> None:
     part.schema_url = part.scope_logs[0].schema_url = "https://opentelemetry.io/schemas/1.27.0"
     part.scope_logs[0].scope.version = "1.0"
     for record in part.scope_logs[0].log_records:
-        record.observed_time_unix_nano, record.flags, record.severity_number = 7, 1, 9
+        record.observed_time_unix_nano, record.flags = 7, 1
+        record.severity_number = SeverityNumber.SEVERITY_NUMBER_INFO
         record.trace_id, record.span_id = bytes(16), b"\xff" * 8
     part.scope_logs.add().CopyFrom(part.scope_logs[0])
     value = request.SerializeToString()
@@ -140,6 +141,15 @@ def test_fields_that_come_twice_are_merged_as_protobuf_does() -> None:
     )
     assert agree(raw)
     assert agree(field(1, field(2, record)))
+
+
+def test_without_a_compiler_all_is_read_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    value = encode_payloads([make_block(), EVENT])
+    with_c = decode_logs("t", value)
+    monkeypatch.setattr("whichrank.telemetry.otlp._scan", None)
+    monkeypatch.setattr("whichrank.telemetry.block._rows_are_plain", None)
+    assert len(with_c) == 2
+    assert all(same(*pair) for pair in zip(with_c, decode_logs("t", value), strict=True))
 
 
 def test_a_copy_is_left_out_in_c_too() -> None:

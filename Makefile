@@ -19,7 +19,7 @@ OLDEST_TESTS := $(addprefix tests/instrumentation/,test_ring_writer.py test_run_
 PURE_TESTS := $(addprefix tests/,diagnosis golden processors scoreboard simulator telemetry transport) \
   $(addprefix tests/benchmarks/,test_faultbench_fill.py test_faultbench_record.py test_fit_confidence.py) \
   $(addprefix tests/commands/,bench report test_bench.py test_bench_parts.py test_goodput_files.py test_simulate.py test_straggler_trace.py test_views.py)
-# Everything that ends up in the optional C module, and what names the entry points.
+# Everything that ends up in the optional C modules, and what names the entry points.
 PACKAGE_SOURCES := pyproject.toml $(wildcard setup.py) $(wildcard instrumentation/*.c) $(wildcard telemetry/*.c) __init__.py
 # Two cores are shared by up to six ranks: one thread each.
 export OMP_NUM_THREADS := 1
@@ -174,7 +174,7 @@ faultbench: setup ## simulated faults of every kind: how often the cause is name
 
 .PHONY: faultbench-whole
 faultbench-whole: setup ## all runs that the lines of make faultbench ask for and nobody has made yet: tens of core-hours (JOBS=cores, RESULTS=DIR)
-	@$(BIN)/python -m benchmarks.faultbench_fill $(FAULTBENCH) $(if $(JOBS),--jobs $(JOBS))
+	@$(BIN)/python -m benchmarks.faultbench_fill $(FAULTBENCH) $(if $(JOBS),--jobs $(JOBS)) || [ $$? -eq 1 ]
 	@$(BIN)/python -m benchmarks.faultbench --results $(FAULTBENCH)
 
 .PHONY: newcomer

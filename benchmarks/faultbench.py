@@ -14,12 +14,14 @@ from pathlib import Path
 
 from tests.simulator.tie.lines import tie_lines
 from whichrank.commands.bench.kept_lines import kept_lines
-from whichrank.commands.bench.kept_runs import KeptRuns, code_version
+from whichrank.commands.bench.kept_runs import code_version
 from whichrank.commands.bench.malformed_run import malformed_lines
 from whichrank.commands.bench.must_show import must_show
 from whichrank.commands.bench.report import exit_code, in_short, print_lines
 from whichrank.commands.bench.straggler_trace import straggler_trace_lines
 from whichrank.simulator.scoring.summary import Line, not_run
+
+from .faultbench_record import open_results
 
 CORPORA = Path(__file__).resolve().parents[1] / ".." / "shared" / "corpora"
 
@@ -33,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--corpora", type=Path, default=CORPORA, help="labelled cases of public projects")
     options = parser.parse_args(arguments)
     version = code_version()
-    kept = KeptRuns(options.results, version)
+    kept = open_results(parser, options.results, version)
     sections = [
         *must_show(kept, small_ranks=options.ranks),
         ("accounting", kept_lines(kept, "accounting") or [_not_accounted()]),

@@ -36,10 +36,10 @@ from whichrank.commands.bench.parts import ACCOUNTING_HOURS, ACCOUNTING_SEEDS
 from whichrank.simulator.grounds import HELD_OUT_SEED
 from whichrank.simulator.scenarios import SCENARIOS
 
-from .faultbench_record import RECORD, read_record
+from .faultbench_record import BadRecord, open_results, record_of, unpack
 
 SMALL_RANKS = 64
-#: Where nothing was measured yet: seeds that no note and no test has shown before.
+#: Where nothing was measured yet. What lower seeds gave has been read, and errors were mended by it.
 FIRST_SEED = HELD_OUT_SEED + 301
 #: Of a run, or of a day: one at 16,384 ranks took 43 minutes on half of a busy machine.
 _LIMIT_S = 7200.0
@@ -89,9 +89,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.jobs < 1:
         parser.error(f"--jobs {options.jobs}: at least one is needed")
     version = code_version()
+    kept = open_results(parser, options.results, version)
     try:
-        kept = KeptRuns(options.results, version)
-        take_up_record(kept, RECORD / f"{version}.jsonl.gz")
+        unpack(kept, record_of(version))
+    except BadRecord as error:
+        parser.error(str(error))
     except OSError as error:
         parser.error(f"{error.filename or options.results}: {error.strerror or error}")
     names = [part.name for part in parts_of(kept)]
@@ -106,13 +108,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     left = [part.name for part in parts_of(kept) if part.missing]
     print(f"code {version}: {'missing: ' + ', '.join(left) if left else 'everything is measured'}")
     return int(bool(left))
-
-
-def take_up_record(kept: KeptRuns, path: Path) -> None:
-    """Raises OSError where nothing can be written."""
-    recorded = read_record(path)
-    for name in recorded.keys() - set(kept.names()):
-        kept.write(name, recorded[name])
 
 
 def parts_of(kept: KeptRuns) -> list[Part]:

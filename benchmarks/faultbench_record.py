@@ -43,18 +43,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.what != "unpack" and not options.results.is_dir():
         parser.error(f"{options.results} is no folder of results: what whichrank bench --results has filled")
     version = code_version()
-    kept = KeptRuns(options.results, version)
+    kept = open_results(parser, options.results, version)
     if options.what == "check":
         return _check(kept, runs=options.runs, ranks=options.ranks, seed=options.seed)
-    path = options.record / f"{version}.jsonl.gz"
+    path = record_of(version, options.record)
     try:
-        recorded = read_record(path)
-    except (OSError, EOFError, ValueError, KeyError) as error:
-        parser.error(f"{path} is no record ({error}): take it from the repository again, or remove it")
-    if options.what == "unpack":
-        for name in recorded.keys() - set(kept.names()):
-            kept.write(name, recorded[name])
-    else:
+        recorded = unpack(kept, path) if options.what == "unpack" else read_record(path)
+    except BadRecord as error:
+        parser.error(str(error))
+    if options.what == "pack":
         found = {name: content for name in kept.names() if (content := kept.read(name)) is not None}
         write_record(path, {**recorded, **found})
     words = f"{len(recorded)} results recorded before, {len(kept.names())} in {options.results}"
@@ -64,13 +61,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def open_results(parser: argparse.ArgumentParser, folder: Path, version: str) -> KeptRuns:
+    """Ends the program with one line where nothing can be kept."""
+    try:
+        return KeptRuns(folder, version)
+    except OSError as error:
+        parser.error(f"{folder}: {error.strerror or error}; a folder is needed in which results can be kept")
+
+
+class BadRecord(Exception):
+    """One line: which file, and what to do."""
+
+
+def record_of(version: str, folder: Path = RECORD) -> Path:
+    """Where the results of this version of the code are recorded."""
+    return folder / f"{version}.jsonl.gz"
+
+
 def read_record(path: Path) -> dict[str, Mapping[str, Any]]:
-    """By name; empty where there is no such file. Raises OSError, EOFError, ValueError or KeyError: no record."""
+    """By name; empty where there is no such file. Raises BadRecord."""
     if not path.exists():
         return {}
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines]
-    return {str(row["name"]): row["content"] for row in rows}
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as lines:
+            rows = [json.loads(line) for line in lines]
+        return {str(row["name"]): row["content"] for row in rows}
+    except (OSError, EOFError, ValueError, KeyError) as error:
+        raise BadRecord(f"{path} is no record ({error}): take it from the repository again, or remove it") from error
+
+
+def unpack(kept: KeptRuns, path: Path) -> dict[str, Mapping[str, Any]]:
+    """What is recorded goes into the results, but for what is there. Raises BadRecord, or OSError: nothing can be
+    written."""
+    recorded = read_record(path)
+    for name in recorded.keys() - set(kept.names()):
+        kept.write(name, recorded[name])
+    return recorded
 
 
 def write_record(path: Path, results: Mapping[str, Mapping[str, Any]]) -> None:

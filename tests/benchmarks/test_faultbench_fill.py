@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
-from benchmarks.faultbench_fill import FIRST_SEED, Part, fill, main, matrix_part, missing_runs, parts_of, take_up_record
-from benchmarks.faultbench_record import RECORD, read_record
+from benchmarks import faultbench, faultbench_record
+from benchmarks.faultbench_fill import FIRST_SEED, Part, fill, main, matrix_part, missing_runs, parts_of
+from benchmarks.faultbench_record import write_record
 from whichrank.commands.bench.kept_runs import KeptRuns, code_version
 from whichrank.commands.bench.must_show import held_out_runs, must_show
 from whichrank.commands.bench.one_run import Asked
@@ -74,14 +76,6 @@ def test_the_plan_asks_for_all_that_the_issue_does(tmp_path: Path) -> None:
     assert lines["runs of each scenario at 16,384 ranks"].asked == ">= 1"
 
 
-def test_what_is_recorded_is_there(tmp_path: Path) -> None:
-    """Whatever version of the code it is of: a part of it is enough to see that it is taken up."""
-    recorded = min(RECORD.glob("*.jsonl.gz"), key=lambda path: path.stat().st_size)
-    kept = KeptRuns(tmp_path, recorded.name.partition(".")[0])
-    take_up_record(kept, recorded)
-    assert {*kept.names()} == {*read_record(recorded)}
-
-
 def test_the_plan_is_shown_and_nothing_is_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path), "--plan", "--jobs", "4"]) == 1
     shown = capsys.readouterr().out
@@ -105,12 +99,37 @@ def test_bad_arguments_are_one_line(
     assert says in capsys.readouterr().err
 
 
-def test_a_folder_that_is_a_file_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_recorded_is_there_and_a_damaged_record_is_one_line(
+    filled: KeptRuns, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = tmp_path / "record.jsonl.gz"
+    monkeypatch.setattr("benchmarks.faultbench_fill.record_of", lambda version: record)
+    write_record(record, {name: filled.read(name) or {} for name in filled.names()})
+    assert main([str(tmp_path / "there"), "--plan"]) == 1
+    assert KeptRuns(tmp_path / "there", code_version()).names() == filled.names()
+    record.write_bytes(record.read_bytes()[:-40])
+    with pytest.raises(SystemExit) as ended:
+        main([str(tmp_path / "there"), "--plan"])
+    assert ended.value.code == 2
+    assert f"{record} is no record" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        lambda file: main([file, "--plan"]),
+        lambda file: faultbench_record.main(["unpack", file]),
+        lambda file: faultbench.main(["--results", file]),
+    ],
+)
+def test_a_folder_that_is_a_file_is_one_line(
+    command: Callable[[str], int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SystemExit) as ended:
-        main([str(tmp_path / "file"), "--plan"])
+        command(str(tmp_path / "file"))
     assert ended.value.code == 2
-    assert str(tmp_path / "file") in capsys.readouterr().err
+    assert f"{tmp_path / 'file'}: Not a directory; a folder is needed" in capsys.readouterr().err
 
 
 def test_memory_bounds_how_many_run_at_a_time() -> None:

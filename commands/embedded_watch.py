@@ -103,6 +103,7 @@ class EmbeddedWatch:
         publisher: KafkaPublisher | None = None,
         job_name: str = "",
         collect: NodeOptions | None = None,
+        since_ns: int | None = None,
     ) -> None:
         """Raises OSError when capture or incidents.jsonl cannot be created.
 
@@ -111,6 +112,7 @@ class EmbeddedWatch:
         publisher: gets everything that is told of this node as well, started and closed by the caller.
         job_name: what people call the job, for what goes to Kafka.
         collect: which of this node's own signals are collected; None: none is.
+        since_ns: monotonic, when the command began: its ranks may be dead before we have loaded. None: now.
         """
         self._identity = replace(identity, attempt="")  # events of the job itself are of no attempt
         self._peers: Peers = peers or NoPeers()
@@ -149,6 +151,7 @@ class EmbeddedWatch:
             publish_ranked=publisher.publish if publisher is not None else None,
             more_health=(lambda: publisher.stats) if publisher is not None else dict,
             job_name=job_name if publisher is not None else "",
+            since_ns=since_ns,
         )
         self._reports = NodeReports(
             NodeTelemetry(

@@ -72,6 +72,8 @@ class ForegroundCommand:
         for number in self._handled:
             signal.signal(number, _leave_to_the_wakeup_pipe)
         try:
+            #: Monotonic: nothing of the command is older.
+            self.started_mono_ns = time.monotonic_ns()
             # The interpreter ignores these two; a command started by a shell finds them at their default.
             self.pid = os.posix_spawnp(argv[0], list(argv), environ, setsigdef=[signal.SIGPIPE, signal.SIGXFSZ])
         except OSError as error:

@@ -116,6 +116,7 @@ def watch(
         peers=peers,
         publisher=publisher,
         job_name=name,
+        since_ns=child.started_mono_ns,
     )
     nodes = {"nodes": setup.plan.nodes} if setup.several else {}
     watcher.tell(

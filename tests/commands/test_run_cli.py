@@ -246,6 +246,33 @@ def test_exit_status_and_output_are_the_commands_own(tmp_path: Path, code: int) 
     assert b"no incident; no rank was seen" in done.stderr
 
 
+EARLY_RANK = """
+import os
+from pathlib import Path
+from whichrank.instrumentation.ring_writer import RingWriter
+identity = {"launcher_pid": os.getppid(), "launcher_start_ticks": 7, "restart_count": 0, "host": "here"}
+folder = Path(os.environ["WHICHRANK_DIR"])
+RingWriter.create(folder, rank=0, local_rank=0, world_size=1, identity=identity, slots=None).beat()
+os.abort()
+"""
+
+
+def test_a_rank_that_died_before_we_had_loaded_is_told_and_one_of_an_earlier_run_is_not(tmp_path: Path) -> None:
+    """The watch loads numpy and the rest only after the command has begun."""
+    argv = [sys.executable, "-c", EARLY_RANK]
+    rings = tmp_path / "rings"
+    done = whichrank("run", "--ring-root", str(rings), "--keep-rings", "--out", str(tmp_path / "first"), "--", *argv)
+    assert done.returncode == -signal.SIGABRT
+    assert b"1 incident; 1 ranks seen" in done.stderr, done.stderr.decode()
+    documents = [document for _, _, document in read_lines(tmp_path / "first" / "incidents.jsonl")]
+    assert {document["kind"] for document in documents if document is not None} == {"rank_died"}
+
+    (old,) = rings.glob("*/*.ring")
+    script = f'cp "{old}" "$WHICHRANK_DIR"'
+    done = whichrank("run", "--ring-root", str(rings), "--out", str(tmp_path / "second"), "--", "sh", "-c", script)
+    assert b"no incident; no rank was seen" in done.stderr, done.stderr.decode()
+
+
 def test_a_terminated_run_ends_by_the_signal_and_tells_the_bus(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "whichrank.commands.main", "run", "--out", str(tmp_path / "out"), "--", "sleep", "60"]
     child = subprocess.Popen(argv, stderr=subprocess.DEVNULL)

@@ -8,15 +8,47 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from tests.stack.job_that_went_on import JobThatWentOn, Seen
 from tests.stack.parts.file_collector import FileCollector
 from tests.stack.parts.kafka import PLAIN, Kafka, Security
 from tests.stack.parts.whole_stack import Stack, assemble
 
 _numbers = itertools.count()
+_BESIDE = "beside"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        f"{_BESIDE}(fixture): that fixture of the session sleeps for minutes: it begins first, and the test comes last",
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.get_closest_marker(_BESIDE) is not None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def begins_first(request: pytest.FixtureRequest) -> None:
+    """What sleeps for minutes does so while the other tests run. Where it cannot begin, its own test says why."""
+    for item in request.session.items:
+        if (mark := item.get_closest_marker(_BESIDE)) is not None:
+            with suppress(pytest.skip.Exception, pytest.fail.Exception):
+                request.getfixturevalue(mark.args[0])
+
+
+@pytest.fixture(scope="session")
+def job_that_went_on(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Future[Seen]]:
+    job = JobThatWentOn(kafka, "job-that-went-on.", tmp_path_factory.mktemp("job-that-went-on"))
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(job.watch)
+        job.end()
 
 
 @pytest.fixture(scope="session")

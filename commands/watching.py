@@ -215,7 +215,8 @@ def print_summary(
         found = "no incident" if not count else f"{count} incident{'s' if count != 1 else ''}"
         if foreign:
             found += f" here, {len(foreign)} where the job is judged"
-        seen = f"{len(status.ranks)} ranks seen, step {status.step}" if status.ranks else "no rank was seen"
+        ranks = f"{len(status.ranks)} rank{'s' if len(status.ranks) != 1 else ''}"
+        seen = f"{ranks} seen, step {status.step}" if status.ranks else "no rank was seen"
         say(f"{found}; {seen}; kept in {directory.path}")
     except OSError:
         pass  # nobody listens any more

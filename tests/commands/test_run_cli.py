@@ -263,7 +263,7 @@ def test_a_rank_that_died_before_we_had_loaded_is_told_and_one_of_an_earlier_run
     rings = tmp_path / "rings"
     done = whichrank("run", "--ring-root", str(rings), "--keep-rings", "--out", str(tmp_path / "first"), "--", *argv)
     assert done.returncode == -signal.SIGKILL
-    assert b"1 incident; 1 ranks seen" in done.stderr, done.stderr.decode()
+    assert b"1 incident; 1 rank seen" in done.stderr, done.stderr.decode()
     documents = [document for _, _, document in read_lines(tmp_path / "first" / "incidents.jsonl")]
     assert {document["kind"] for document in documents if document is not None} == {"rank_died"}
 

@@ -39,7 +39,7 @@ def begins_first(request: pytest.FixtureRequest) -> None:
     """What sleeps for minutes does so while the other tests run. Where it cannot begin, its own test says why."""
     for item in request.session.items:
         if (mark := item.get_closest_marker(_BESIDE)) is not None:
-            with suppress(pytest.skip.Exception, pytest.fail.Exception):
+            with suppress(Exception, pytest.skip.Exception, pytest.fail.Exception):
                 request.getfixturevalue(mark.args[0])
 
 

@@ -243,6 +243,9 @@ class Agent:
         self._tell_stacks(now_ns)
         self._tell_files()
         self._news.behind_blocks(EventName.AGENT_HEALTH, self._identity, now_ns, self._health_now())
+        left = {replace(rank.identity, rank=-1) for rank in self._ranks if rank.alive} if self._may_touch else set()
+        for launch in sorted(left, key=lambda launch: launch.attempt):
+            self._news.behind_blocks(EventName.AGENT_STOPPED, launch, now_ns, {})
         self._flush(now_ns, with_progress=bool(self._ranks) and self._may_touch)
         if self._people is not None:
             self._tell_people(self._people, now_ns, everything=True)

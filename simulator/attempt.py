@@ -27,7 +27,7 @@ from .processes import CAUGHT, SIGABRT, SIGKILL, SIGTERM, Processes
 from .propagate import Stop
 from .sensors import RankHere
 from .steps import Conditions, Steps
-from .telling import Telling
+from .telling import TOLD_AFTER_S, Telling
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -162,13 +162,20 @@ class Attempt:
             due = heapq.heappop(self._dues)
             due.act(due.at_s)
 
-    def ship(self, from_s: float, until_s: float, ships: Ships, heard: NDArray[np.bool_]) -> None:
-        """What the agents send in this window. heard: by node of the job, whether its agent works."""
+    def end_agent(self, node: int, at_s: float) -> None:
+        """The agent of a node of the job is told to end; its ranks go on."""
+        here, processes = self.node_of_rank == node, self.processes
+        if ((processes.started_s <= at_s) & (processes.ended_s > at_s) & here).any():
+            self._telling.of_node(EventName.AGENT_STOPPED, node, at_s, {})
+            self._telling.witness(node, at_s + TOLD_AFTER_S)
+
+    def ship(self, from_s: float, until_s: float, ships: Ships, heard_until_s: Floats) -> None:
+        """What the agents send in this window. heard_until_s: by node of the job, when its agent ends."""
         regular = from_s + self._flush_offset_s
         created = float(self.processes.started_s.min())
         self._flushes += 1
         for moments, at_once in self._telling.flushes(regular, from_s, until_s):
-            active = np.isfinite(moments) & (moments > created) & heard
+            active = np.isfinite(moments) & (moments > created) & (moments <= heard_until_s)
             if active.any():
                 progress = active & (at_once | (self._flushes % 2 == 0)) & (not self.spec.steps_only)
                 self._flush(moments, active, progress, ships)

@@ -185,6 +185,7 @@ PARAMETERS: tuple[Parameter, ...] = (
     *_of(
         "agent",
         ("up", Sort.UP, 1.0, "", "the node's agent"),
+        ("wanted", Sort.UP, 1.0, "", "whoever runs the node lets its agent run; 0: it is told to end"),
         ("clock_s", Sort.OFFSET, 0.0, "s", "by which the node's wall clock is off"),
         ("loss", Sort.PROBABILITY, 0.0, "1", "of its messages that never arrive"),
         ("repeats", Sort.PROBABILITY, 0.0, "1", "of its messages that arrive twice"),

@@ -133,10 +133,15 @@ class RunningJob:
                 loss[bad.rank] = bad.factor
         return loss
 
-    def ship(self, from_s: float, until_s: float, ships: Ships, heard: NDArray[np.bool_]) -> None:
+    def tell_of_agent(self, node: int, at_s: float) -> None:
+        """The agent of one of all nodes is told to end then."""
+        if self.attempt is not None and node in self.spec.nodes:
+            self.attempt.end_agent(self.spec.nodes.index(node), at_s)
+
+    def ship(self, from_s: float, until_s: float, ships: Ships, heard_until_s: NDArray[np.float64]) -> None:
         if self.attempt is None:
             return
-        self.attempt.ship(from_s, until_s, ships, heard)
+        self.attempt.ship(from_s, until_s, ships, heard_until_s)
         self._book()
         if self.attempt.ended_s + 1.5 < from_s:  # its agents have told everything
             self._end_attempt()

@@ -133,7 +133,8 @@ def _agents_and_links(
     def any_node() -> int:
         return int(random.choice(nodes))
 
-    for_a_while("agent", "up", any_node(), float(random.uniform(3.0, 20.0)), 0.0, 1.0, 0.0)
+    ends = str(random.choice(["up", "wanted"]))  # it is killed, or told to end
+    for_a_while("agent", ends, any_node(), float(random.uniform(3.0, 20.0)), 0.0, 1.0, 0.0)
     collector = str(random.choice(["gpu", "network", "kernel_log", "storage", "host", "processes"]))
     for_a_while("agent", collector, any_node(), float(random.uniform(60.0, 600.0)), 0.0, 1.0, 40.0)
     for_a_while("agent", "loss", any_node(), float(random.uniform(5.0, 40.0)), 1.0, 0.0, 90.0)

@@ -14,8 +14,8 @@ from ..telemetry.vocabulary import EventName
 from .clock import ns
 from .node_agents import NodeClocks
 
-#: From a rank's end or exception until its agent has flushed everything and says so.
-_TOLD_AFTER_S = 0.01
+#: From a rank's end or exception, or the agent's own, until it has flushed everything and says so.
+TOLD_AFTER_S = 0.01
 _Waiting = dict[int, list[tuple[float, Event]]]
 
 
@@ -55,7 +55,7 @@ class Telling:
 
         By node. regular_s: of the flush that comes in any case.
         """
-        urgent = np.maximum(self.first_s(regular_s.size) + _TOLD_AFTER_S, from_s)
+        urgent = np.maximum(self.first_s(regular_s.size) + TOLD_AFTER_S, from_s)
         urgent[urgent >= until_s] = np.inf
         witness = np.where(self._witness_s < until_s, np.maximum(self._witness_s, from_s), np.inf)
         self._witness_s[np.isfinite(witness)] = np.inf

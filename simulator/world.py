@@ -37,6 +37,7 @@ from .sensors import NodeSensors, RankHere
 from .services import ask_services
 from .steps import Conditions, saves_of, saving_ranks
 from .storage import TRANSFER_BYTES, Demand, StorageState, read_s, storage_state
+from .telling import TOLD_AFTER_S
 from .topology import Topology
 
 #: Of the shared file system, that a node's client counts.
@@ -143,6 +144,8 @@ class World:
         self._allocation, self._hazards = Allocation(self.jobs), Hazards(self.resources, seed)
         self._by_name = {job.spec.name: job for job in self.jobs}
         self._true_wall_ns = self.clocks.wall_ns.copy()
+        #: By node, until when an agent that is told to end speaks.
+        self._last_words_s = np.full(nodes, -np.inf)
         self._rates: tuple[object, dict[str, dict[str, NDArray[np.float64]]]] = (None, {})
         self.start_unix_ns, self.now_s = start_unix_ns, 0.0
 
@@ -165,6 +168,7 @@ class World:
                     job.advance(change.at_s)
                 self.resources.apply(change)
                 self._set_clocks(change)
+                self._end_agents(change)
                 self.hardware.changed(change)
                 self.room.changed(change)
                 for job in self.jobs:
@@ -178,7 +182,7 @@ class World:
             self._ask_storage(self._window_s)
             sent: list[Sent] = []
             for job in self.jobs:
-                job.ship(begin_s, end_s, partial(_add, sent, job.spec.name), self._heard(job))
+                job.ship(begin_s, end_s, partial(_add, sent, job.spec.name), self._heard_until_s(job))
             self._sense(end_s, sent)
             self.now_s = end_s
             yield end_s, self._gateway.through(self.pipe.through(sent, end_s), end_s)
@@ -188,6 +192,17 @@ class World:
         for job in self.jobs:
             job.settle(self.now_s)
         return self.ledger
+
+    def _end_agents(self, change: Change) -> None:
+        """An agent that is told to end says so before it does, behind all that it has seen."""
+        if (change.family, change.name, change.value) != ("agent", "wanted", 0.0):
+            return
+        nodes = change.places or range(self.topology.nodes)
+        for node in nodes:
+            if self._works("host", "agent")[node]:
+                self._last_words_s[node] = change.at_s + TOLD_AFTER_S
+                for job in self.jobs:
+                    job.tell_of_agent(node, change.at_s)
 
     def _set_clocks(self, change: Change) -> None:
         """Nodes whose wall clock is set: whatever is told from then on has the new time."""
@@ -243,10 +258,10 @@ class World:
     def _sense(self, until_s: float, sent: list[Sent]) -> None:
         """The collectors of all nodes."""
         lines, words = self.hardware.take_lines(until_s), self.hardware.take_words(until_s)
-        ranks = self._ranks_by_node(until_s)
+        ranks, works = self._ranks_by_node(until_s), self._works("host", "agent")
         for sensors in self._sensors:
             node = sensors.node
-            if not (self.resources.of("host", "up")[node] and self.resources.of("agent", "up")[node]):
+            if not self.resources.of("agent", "wanted")[node] or not works[node]:
                 continue
             sensors.ranks_are(ranks.get(node, _NO_RANKS))
             sensors.tick(
@@ -267,11 +282,14 @@ class World:
                         found[node] = {**found[node], **here} if node in found else here
         return found
 
-    def _heard(self, job: RunningJob) -> NDArray[np.bool_]:
-        """By node of the job, whether its agent works."""
-        nodes = list(job.spec.nodes)
-        heard = (self.resources.of("host", "up") != 0) & (self.resources.of("agent", "up") != 0)
-        found: NDArray[np.bool_] = heard[nodes]
+    def _heard_until_s(self, job: RunningJob) -> NDArray[np.float64]:
+        """By node of the job, until when its agent speaks: inf, it works; -inf, it does not."""
+        until_s = np.where(self.resources.of("agent", "wanted") != 0, np.inf, self._last_words_s)
+        return np.where(self._works("host", "agent"), until_s, -np.inf)[list(job.spec.nodes)]
+
+    def _works(self, *families: str) -> NDArray[np.bool_]:
+        """By node, whether what is meant is up."""
+        found: NDArray[np.bool_] = np.all([self.resources.of(family, "up") != 0 for family in families], axis=0)
         return found
 
     def _busy(self) -> NDArray[np.bool_]:

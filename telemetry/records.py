@@ -92,6 +92,7 @@ class Event:
       RANK_LEVEL       level*, hook_state*, note (the rank's last note: why a hook is off)
       AGENT_HEALTH     counters by name; attempt_words ("LAUNCH WORD" for each launch here: how its attempt is known in
                        traces; only where spans are told)
+      AGENT_STOPPED    (none: the node's agent was told to end; ranks of this launch go on unseen)
       EVIDENCE_REQUEST id*, rank*, node, action ("stack"; answered by files: "ring", "history" (its last minutes),
                        "log_tail")
       EVIDENCE         a piece of such a file (``evidence``)

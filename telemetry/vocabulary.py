@@ -370,6 +370,7 @@ class EventName(str, Enum):
     RANK_LEVEL = "whichrank.rank.level"
     RANK_CHECKPOINT = "whichrank.rank.checkpoint"
     AGENT_HEALTH = "whichrank.agent.health"
+    AGENT_STOPPED = "whichrank.agent.stopped"
     FINDING = "whichrank.finding"
     EVIDENCE_REQUEST = "whichrank.evidence.request"
     TICK = "whichrank.tick"

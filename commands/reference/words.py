@@ -57,6 +57,7 @@ EVENTS: Mapping[EventName, str] = {
     EventName.RANK_LEVEL: "a rank records more or less than before, or a hook has gone",
     EventName.RANK_CHECKPOINT: "a checkpoint was written or read",
     EventName.AGENT_HEALTH: "what an agent counts of itself; also its sign of life",
+    EventName.AGENT_STOPPED: "an agent was told to end; the ranks of its node go on unseen",
     EventName.FINDING: "what an operator concludes; the body is JSON",
     EventName.EVIDENCE_REQUEST: "an agent is asked for a stack or a file",
     EventName.TICK: "time has passed and nothing else came",

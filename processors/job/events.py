@@ -214,6 +214,13 @@ def _take_peer_lost(job: JobState, event: Event, stamp_ns: int, ctx: Context) ->
         _end_if_over(job, event.time_ns, stamp_ns, ctx)
 
 
+def _take_agent_stopped(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
+    """Nothing more is seen of its node for a while. Where connections are watched, these tell."""
+    node = job.node_facts(event.identity.node)
+    if node.state == "here" and event.identity.node in job.heard:
+        node.state, node.lost_ns, node.stopped_ns = "stopped", stamp_ns, event.time_ns
+
+
 def _time_of(job: JobState, event: Event) -> int:
     """On the same clock as the rows of this node, so that what happened first comes first."""
     offset = job.offset_of(event.identity.node)
@@ -284,6 +291,7 @@ TAKE: Mapping[EventName, Callable[[JobState, Event, int, Context], None]] = {
     EventName.RANK_DEVICE: _take_device,
     EventName.SCHEDULER: _take_scheduler,
     EventName.RANK_CHECKPOINT: _take_checkpoint,
+    EventName.AGENT_STOPPED: _take_agent_stopped,
     EventName.PEER_CONNECTED: _take_peer_connected,
     EventName.PEER_CLOCK: _take_peer_clock,
     EventName.PEER_LOST: _take_peer_lost,

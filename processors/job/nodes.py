@@ -95,8 +95,10 @@ def _judge_node(job: JobState, name: str, ranks: list[int], now: int, ctx: Conte
         waits_only = finding.kind == Kind.RANK_NOT_ENTERED.value and set(finding.suspects) <= set(ranks)
         if waits_only and node.state == "silent":
             wait = _wait_for(job, ranks, now)
-            if wait is None or not finding.suspects:
+            if wait is None:
                 return
+            if not finding.suspects and not set(ranks).issuperset({*wait.missing, *wait.unknown}):
+                return  # it may be another one that nobody sees
             body = node_story.node_lost_body(job, _lost_with(job, name), wait, now)
             replace_finding(job, ctx, now, finding, kind=Kind.NODE_LOST, body=body)
         elif finding.kind == Kind.NODE_LOST.value:

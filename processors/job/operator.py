@@ -211,7 +211,7 @@ class JobOperator:
             return
         node = block.identity.node
         if self._listens:
-            hear(job, node, stamp_ns, ctx)
+            hear(job, node, block.time_ns, stamp_ns, ctx)
         if node not in job.offsets:
             known = job.offset_of(node)
             job.offsets[node] = block.clock_offset_ns if known is None else known
@@ -298,7 +298,7 @@ class JobOperator:
         if take is None or not self._enter(job, event, stamp_ns, ctx):
             return
         if self._listens and event.identity.rank >= 0:
-            hear(job, event.identity.node, stamp_ns, ctx)
+            hear(job, event.identity.node, event.time_ns, stamp_ns, ctx)
         if self._listens and event.name is EventName.RANK_STARTED:
             begin_again(job)
         job.facts_changed = True

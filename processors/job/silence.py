@@ -2,7 +2,7 @@
 
 A node is silent only beside another one of its job that is heard: when the brokers or the way to them are gone, all are
 silent, and when they are back some are heard sooner than others. That is a fault of those who look, told as such, and
-nobody's. Times are bus stamps, so a reader that lags sees the same. What was heard is not saved: after a restart every
+nobody's. An agent that is told to end says so: for a while its silence means nothing. Times are bus stamps, so a reader that lags sees the same. What was heard is not saved: after a restart every
 silence counts anew.
 """
 
@@ -20,6 +20,10 @@ from .state import JobState
 SILENT_NS = 2_500_000_000
 #: After such a pause nobody can be said to have been silent while this node was heard.
 PAUSE_NS = 1_500_000_000
+#: An agent that was told to end has been replaced by then (a new release, a restart), or its node is gone as well.
+STOPPED_NS = 30_000_000_000
+#: Its last blocks are closed by then: what is older may come late, or twice, and does not say that it is back.
+LAST_FLUSH_NS = 500_000_000
 #: After a common pause agents come back one after the other (their back-off ends at 2 s).
 COME_BACK_NS = 10_000_000_000
 #: When of no node of a job anything has come for so long, nothing is seen of it.
@@ -28,8 +32,8 @@ ALL_SILENT_NS = 10_000_000_000
 LOOK_NS = 250_000_000
 
 
-def hear(job: JobState, node: str, stamp_ns: int, ctx: Context) -> None:
-    """A record of the current attempt has come from this node. To be called for each."""
+def hear(job: JobState, node: str, told_ns: int, stamp_ns: int, ctx: Context) -> None:
+    """A record of the current attempt has come from this node. To be called for each. told_ns: by the node's clock."""
     if not node:
         return
     if not job.heard:  # after a restart: those that were there before are listened for, too
@@ -44,6 +48,8 @@ def hear(job: JobState, node: str, stamp_ns: int, ctx: Context) -> None:
             hearing.since_ns = stamp_ns
         hearing.last_ns = stamp_ns
     known = job.nodes.get(node)
+    if known is not None and known.state == "stopped" and told_ns > known.stopped_ns + LAST_FLUSH_NS:
+        known.state, job.facts_changed = "here", True
     if known is not None and known.state == "silent":
         known.state, job.facts_changed = "here", True
         for finding in [*job.of_kind(Kind.AGENT_SILENT), *job.of_kind(Kind.NODE_LOST)]:
@@ -65,7 +71,7 @@ def note_silence(job: JobState, node: str, stamp_ns: int) -> None:
             del job.heard[name]
             continue
         known = job.node_facts(name)
-        if known.state == "here":
+        if known.state == "here" or (known.state == "stopped" and stamp_ns - known.lost_ns >= STOPPED_NS):
             known.state, known.lost_ns, known.silent_ns = "silent", stamp_ns, stamp_ns - hearing.last_ns
             job.facts_changed = True
 

@@ -75,7 +75,7 @@ def home_mount_late(site: Site, kind: FaultKind) -> Planned:
 
 def agent_restarts(site: Site, kind: FaultKind) -> Planned:
     """One node's agent is updated: it is away for 4 s, and reads what the rings hold when it comes back."""
-    return _nothing(site, kind, *_for_a_while(site, "agent", "up", _of_any_node(site), 4.0))
+    return _nothing(site, kind, *_for_a_while(site, "agent", "wanted", _of_any_node(site), 4.0))
 
 
 def messages_repeat(site: Site, kind: FaultKind) -> Planned:

@@ -105,6 +105,31 @@ def test_which_checkpoint_was_written_and_read_is_told_by_the_first_rank_of_a_no
     ]
 
 
+def test_an_agent_that_is_told_to_end_says_so_last_and_of_ranks_that_live(start_rank: Start, watch: Watch) -> None:
+    ranks = [start_rank(0), start_rank(1)]
+    watched = watch()
+    watched.run_until(lambda: watched.blocks(EventName.BLOCK_PROGRESS))
+    ranks[0].say("collectives 3")
+    watched.agent.close()
+    last = watched.payloads[-1]
+    assert isinstance(last, Event)
+    (started, _) = watched.events(EventName.RANK_STARTED)
+    assert (last.name, last.identity) == (EventName.AGENT_STOPPED, replace(started.identity, rank=-1))
+    assert len(watched.events(EventName.AGENT_STOPPED)) == 1
+    told = [int(row["rank"]) for row in _rows(watched, EventName.BLOCK_COLLECTIVES)]
+    assert told.count(0) == 3, "what they did until then is told before"
+
+
+def test_an_agent_whose_ranks_have_ended_leaves_nobody(start_rank: Start, watch: Watch) -> None:
+    rank = start_rank(0)
+    watched = watch()
+    watched.run_until(lambda: watched.events(EventName.RANK_STARTED))
+    rank.say("exit 0 1", answers=False)
+    watched.run_until(lambda: watched.events(EventName.RANK_EXIT))
+    watched.agent.close()
+    assert watched.events(EventName.AGENT_STOPPED) == []
+
+
 def test_death_is_told_at_once_after_everybodys_last_events(start_rank: Start, watch: Watch) -> None:
     ranks = [start_rank(0), start_rank(1)]
     watched = watch()

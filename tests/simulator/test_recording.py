@@ -14,6 +14,7 @@ from whichrank.simulator.program import Recipe
 from whichrank.simulator.recording import _count, _told
 from whichrank.simulator.scenarios import SCENARIOS
 from whichrank.telemetry.records import Block
+from whichrank.telemetry.topics import TOPIC_BLOCKS
 from whichrank.telemetry.vocabulary import EventName
 
 
@@ -80,10 +81,22 @@ def calls_of(rows: np.ndarray) -> set[tuple[int, ...]]:
 def test_an_agent_that_was_away_finds_in_the_rings_what_was_written_meanwhile() -> None:
     world = SCENARIOS["agent_restarts"].build(16, 1, at_s=20.0)
     told: dict[int, set[int]] = {rank: set() for rank in range(16)}
+    ends: list[tuple[float, str]] = []
+    spoke: dict[str, list[float]] = {}
     for _, sent in world.run(40.0):
         for message in sent:
+            if message.topic == TOPIC_BLOCKS and any(payload.identity.job for payload in message.payloads):
+                spoke.setdefault(message.node, []).append(message.at_s)
             for block in message.payloads:
+                if block.name is EventName.AGENT_STOPPED:
+                    assert block is message.payloads[-1], "behind all that it has seen"
+                    ends.append((message.at_s, message.node))
                 if isinstance(block, Block) and block.name is EventName.BLOCK_STEPS:
                     for rank, step in zip(block.rows["rank"].tolist(), block.rows["step"].tolist(), strict=True):
                         told[rank].add(step)
     assert all(steps == set(range(max(steps) + 1)) and len(steps) > 10 for steps in told.values())
+    ((at_s, node),) = ends
+    (told_to_end_s,) = [fault.at_s for fault in world.ledger.faults if fault.fault == "agent_restarts"]
+    assert 0.0 < at_s - told_to_end_s < 0.1
+    after_s = min(each for each in spoke[node] if each > at_s)
+    assert 3.9 < after_s - at_s < 5.0

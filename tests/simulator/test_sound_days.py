@@ -63,7 +63,7 @@ def test_everything_harmless_comes_and_nothing_that_anybody_should_be_told(mode:
         changed |= {(change.family, change.name) for change in world.planned}
         told |= {fault.fault for fault in world.ledger.faults}
         assert not any(fault.kinds for fault in world.ledger.faults)
-    assert {("agent", "up"), ("agent", "loss"), ("port", "up"), ("program", "granted")} <= changed
+    assert {("agent", "up"), ("agent", "wanted"), ("agent", "loss"), ("port", "up"), ("program", "granted")} <= changed
     assert {name for family, name in changed if family == "agent"} >= {"gpu", "network", "kernel_log", "storage"}
     assert len(told) >= 5
 

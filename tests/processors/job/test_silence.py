@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -17,6 +18,7 @@ from tests.processors.job.synthetic_job import (
     ddp_step,
     drive,
 )
+from whichrank.processors.job.silence import STOPPED_NS
 from whichrank.telemetry.records import Block, Event, Finding, Record
 from whichrank.telemetry.vocabulary import EventName, ExitState, Phase
 
@@ -178,3 +180,42 @@ def test_a_node_whose_agent_restarts_while_all_save_is_not_gone() -> None:
     silent_s = (begins[2] + 1.1, begins[2] + 3.95)
     found = said(job, lambda node, at_s: node == "node-0" or not silent_s[0] < at_s < silent_s[1])
     assert [finding.body["kind"] for finding in found if finding.body["kind"] != "agent_silent"] == []
+
+
+def test_an_agent_that_is_told_to_end_is_not_missed_until_it_should_be_back() -> None:
+    """Rank 3 is waited for meanwhile. What the agent said before comes twice, the second time behind its goodbye."""
+    job = SyntheticJob(
+        node_of=node_of,
+        steps=100,
+        step_s=0.2,
+        delays=[lambda r, s, p: 8.0 if (r, s, p) == (3, 20, Phase.FORWARD) else 0],
+        events=[(3.9, EventName.AGENT_STOPPED, 2, {})],
+    )
+    came = records(job, lambda node, at_s: node == "node-0" or not 4.0 < at_s < 9.0)
+    last = max(place for place, each in enumerate(came) if each.payload.name is EventName.AGENT_STOPPED)
+    before = [each for each in came[:last] if each.payload.identity.node == "node-1"][-3:]
+    again = [replace(each, stamp_ns=came[last].stamp_ns) for each in before]
+    driven = drive([*came[: last + 1], *again, *came[last + 1 :]], idle_s=1.0, listens=True)
+    told = {finding.body["kind"] for finding in driven.findings()}
+    assert told.isdisjoint({"node_lost", "agent_silent"}), told
+
+
+def test_an_agent_that_was_told_to_end_and_does_not_come_back_is_silent_then() -> None:
+    stopped = [(3.9, EventName.AGENT_STOPPED, 2, {})]
+    (finding,) = said(SyntheticJob(node_of=node_of, steps=250, step_s=0.2, events=stopped), until(4.0))
+    assert finding.body["kind"] == "agent_silent"
+    since_s = finding.body["times"]["detected"] - (WALL_NS / 1e9 + 100 + 3.9)
+    assert STOPPED_NS / 1e9 < since_s < STOPPED_NS / 1e9 + 10
+
+
+def test_a_node_that_went_down_in_order_is_lost_all_the_same() -> None:
+    """Its agent was told to end, and then its ranks were."""
+    job = SyntheticJob(
+        node_of=node_of,
+        steps=60,
+        ends={2: 4.2, 3: 4.2},
+        after_s=45,
+        events=[(3.9, EventName.AGENT_STOPPED, 2, {})],
+    )
+    (finding,) = [finding for finding in said(job, until(4.0)) if not finding.cleared]
+    assert (finding.body["kind"], finding.body["suspects"][0]["node"]) == ("node_lost", "node-1")

@@ -29,11 +29,11 @@ class RankFacts:
 
 @dataclass(slots=True)
 class NodeFacts:
-    """A node whose whichrank sends its records here. state: "here", "left" (its command ended), "stopped" (its agent was
-    told to end), "closed" or "silent".
+    """A node whose whichrank sends its records here. state: "here", "left" (its command ended), "stopped" (its agent
+    was told to end), "closed" or "silent".
 
-    lost_ns: bus stamp; silent_ns: how long it had been silent by then. stopped_ns: when it said that it ends, by its own
-    clock. offset_ns: from its monotonic clock to the bus's wall clock, 0 unknown.
+    lost_ns: bus stamp; silent_ns: how long it had been silent by then. stopped_ns: when it said that it ends, by its
+    own clock. offset_ns: from its monotonic clock to the bus's wall clock, 0 unknown.
     """
 
     state: str = "here"

@@ -2,8 +2,8 @@
 
 A node is silent only beside another one of its job that is heard: when the brokers or the way to them are gone, all are
 silent, and when they are back some are heard sooner than others. That is a fault of those who look, told as such, and
-nobody's. An agent that is told to end says so: for a while its silence means nothing. Times are bus stamps, so a reader that lags sees the same. What was heard is not saved: after a restart every
-silence counts anew.
+nobody's. An agent that is told to end says so: for a while its silence means nothing. Times are bus stamps, so a reader
+that lags sees the same. What was heard is not saved: after a restart every silence counts anew.
 """
 
 from __future__ import annotations

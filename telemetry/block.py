@@ -79,8 +79,8 @@ _PLACES: dict[EventName, tuple[int, int, tuple[tuple[int, int], ...]]] = {
     )
     for name, dtype in TABLES.items()
 }
-#: The same as the C module takes it.
-CHECKED_PLACES: dict[EventName, tuple[int, int, int, bytes]] = {
+#: The same, and the size of a row, as ``_otlp_scan.c`` takes it.
+PLACES_IN_C: dict[EventName, tuple[int, int, int, bytes]] = {
     name: (TABLES[name].itemsize, rank, group, bytes(number for pair in enums for number in pair))
     for name, (rank, group, enums) in _PLACES.items()
 }
@@ -197,12 +197,13 @@ def _is_plain(body: bytes, name: EventName, count: int, group_count: int) -> boo
     """Whether all indices and members of enums are certainly known. One pass over the bytes: it is asked of every
     block, and a look at each column takes twice as long."""
     if _rows_are_plain is not None:
-        row_bytes, rank, group, pairs = CHECKED_PLACES[name]
+        row_bytes, rank, group, pairs = PLACES_IN_C[name]
         return _rows_are_plain(body, row_bytes, rank, MAX_RANK - 1, group, group_count, pairs)
     return is_plain_by_columns(body, name, count, group_count)
 
 
 def is_plain_by_columns(body: bytes, name: EventName, count: int, group_count: int) -> bool:
+    """As ``_is_plain``, without C; it may doubt rows that are plain, and never the other way round."""
     rank, group, enums = _PLACES[name]
     highest = np.maximum.reduce(np.frombuffer(body, np.uint8).reshape(count, -1), axis=0).tolist()
     if highest[rank + 2] >= MAX_RANK >> 16 or highest[rank + 3]:

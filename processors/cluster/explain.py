@@ -28,7 +28,7 @@ MAX_RULED_OUT = 6
 _SEVERITY = {"fatal": 0, "error": 1, "warning": 2, "info": 3}
 _NOT_A_CAUSE = frozenset({"info"})
 #: What a rank raised, and how its process ended.
-_LAST_WORDS = ("rank.exception", "rank.exit")
+_RAISED, _ENDED = "rank.exception", "rank.exit"
 #: Of a file system that does not answer.
 _NO_ANSWER = frozenset({"mount_stalls", "nfs_not_responding"})
 #: Conditions of a device that belongs to single ranks.
@@ -170,9 +170,9 @@ def _last_words(primary: Body) -> str:
     kind = kind_of(primary)
     if kind not in (Kind.RANK_RAISED, Kind.RANK_DIED):
         return ""
-    rows = [row for row in primary.get("evidence") or () if row.get("signal") in _LAST_WORDS]
+    rows = [row for row in primary.get("evidence") or () if row.get("signal") in (_RAISED, _ENDED)]
     # Whoever raised ends with an exit code as well, which may be of any cause.
-    telling = _LAST_WORDS[kind is Kind.RANK_DIED]
+    telling = _ENDED if kind is Kind.RANK_DIED else _RAISED
     rows = [row for row in rows if row["signal"] == telling] or rows
     # The place comes last, and says nothing: a path may hold any word.
     return "\n".join(str(row.get("shows") or "").rsplit(" at ", 1)[0] for row in rows)

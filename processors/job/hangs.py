@@ -19,8 +19,9 @@ from .device import (
 )
 from .facts import OpenFinding
 from .findings import clear_finding, open_finding
+from .open_waits import find_waits
 from .partners import without_held_up
-from .progress import find_waits, oldest_open_ns
+from .progress import oldest_open_ns
 from .standstill import judge_standstill
 from .state import JobState
 from .steps import judge_signatures

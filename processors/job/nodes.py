@@ -15,7 +15,7 @@ from .crash_order import role_hint
 from .facts import NodeFacts, OpenFinding
 from .findings import clear_finding, open_finding, replace_finding
 from .node_story import LostNode
-from .progress import find_waits
+from .open_waits import find_waits
 from .state import JobState
 from .story import Body
 from .thresholds import is_rare, waiting_threshold_ns

@@ -1,23 +1,16 @@
-"""Progress rows into the job's state, and out of them the list of open operations: who waits, for whom, since when.
-
-Only ages that the agent measured are used, never the arrival of records: a slow pipeline makes no rank late.
-"""
+"""Progress rows into the job's state: where each rank and each member of a group stands, and when it last moved."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-
 import numpy as np
 
-from ...telemetry.vocabulary import EventFlag, Op, ProcessState
-from .device import KnownStarts, has_device_groups, may_not_have_begun, not_begun, note_gaps
+from ...telemetry.vocabulary import ProcessState
+from .device import note_gaps
 from .open_rows import Arrived
 from .rows import pick, put
 from .soft_accounting import note_saves
-from .state import FRESH_NS, MOST_RANKS, JobState
-from .thresholds import FLOOR_NS, rare_rows
-from .waiting import Wait
+from .state import MOST_RANKS, JobState
+from .thresholds import rare_rows
 
 _STOPPED, _DEAD = int(ProcessState.STOPPED), int(ProcessState.DEAD)
 #: Two looks at a stopped process must be so far apart, as the agent's own: a moment's stop is no news.
@@ -115,150 +108,8 @@ def oldest_open_ns(job: JobState) -> int:
     return int(job.open_ages_ns.max()) if job.open_ages_ns.size else 0
 
 
-def find_waits(job: JobState, *, before_ends: bool = False) -> list[Wait]:
-    """Every open operation with the members that have not entered it, or cannot be seen.
-
-    before_ends: as things stood before ranks ended, by the last rows of each.
-    """
-    newest = int(job.group_stamps.max()) if job.group_stamps.size else 0
-    fresh_since = newest - FRESH_NS
-    blind, lost = job.blind(), job.hidden_ranks()
-    starts = KnownStarts.of(job) if has_device_groups(job) else None
-    waits: list[Wait] = []
-    has_left = _by_rank(job, () if before_ends else (rank for rank in job.ranks if job.has_left(rank)))
-    is_lost, groups_of_blind = _by_rank(job, lost), {group for group, _ in blind}
-    for index, members in enumerate(job.members):
-        rows, stamps = job.rows_of_group(index)
-        if not (rows["open"] != 0).any():
-            continue
-        known = np.minimum(members, has_left.size - 1)
-        gone, hidden = has_left[known], is_lost[known]
-        if index in groups_of_blind:
-            hidden = hidden | np.array([(index, int(rank)) in blind for rank in members], bool)
-        seen = stamps > 0
-        fresh = seen & (stamps >= fresh_since)
-        # A rank that left stays where its last row saw it; one that is merely unseen may have moved on.
-        visible = fresh | gone
-        if not seen.all():
-            visible |= ~seen & _has_fresh_progress(job, members)
-        group = _Standing(job, index, seen, visible & ~hidden, starts if job.on_device[index] else None)
-        for place in np.flatnonzero(fresh & ~gone & ~hidden & group.may_wait()):
-            wait = group.read_wait(int(place))
-            if wait is not None:
-                waits.append(wait)
-    waits.extend(_p2p_waits(job, fresh_since))
-    waits.extend(_device_p2p_waits(job, waits))
-    return waits
-
-
-def _by_rank(job: JobState, ranks: Iterable[int]) -> np.ndarray:
-    """True for these; the last place, False, is for ranks of which nothing is known."""
-    marked = np.zeros(max(job.ranks, default=-1) + 2, bool)
-    marked[[rank for rank in ranks if rank < marked.size - 1]] = True
-    return marked
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Lacking:
-    """Who has not entered an operation. idle: by place, whose host has called it and whose device has not yet come.
-
-    elsewhere: by place, whose host has called it, of whose device nobody tells whether it has come to it, and which
-    is held up by something else. left: a member has got out of it, so that it ends for all.
-    """
-
-    missing: tuple[int, ...]
-    unknown: tuple[int, ...]
-    launched: tuple[int, ...]
-    idle: np.ndarray
-    elsewhere: np.ndarray
-    left: bool
-
-
-class _Standing:
-    """Where the members of a group stand. Thousands wait in the same operation for the same few: found once."""
-
-    def __init__(
-        self, job: JobState, index: int, seen: np.ndarray, visible: np.ndarray, starts: KnownStarts | None
-    ) -> None:
-        """starts: None where hosts do the operations."""
-        self._starts = starts
-        self._job, self._index, self._seen, self._visible = job, index, seen, visible
-        self._members = job.members[index]
-        self._rows, _ = job.rows_of_group(index)
-        self._lacking: dict[tuple[int, bool], _Lacking] = {}
-
-    def may_wait(self) -> np.ndarray:
-        """By place: a collective is open, and not only called by a host whose device is busy with something else, as
-        nearly all are that hosts have called ahead."""
-        rows = self._rows
-        blurred = (rows["completed"] < 0) | (rows["open"] < 0)
-        seq = np.where(blurred, rows["enqueued"], rows["completed"] + 1)
-        open_ = (rows["open"] != 0) & (seq >= 1) & (seq <= rows["enqueued"])
-        if self._starts is None or not open_.any():
-            return np.asarray(open_)
-        idle, elsewhere = self._not_in(seq)
-        return np.asarray(open_ & (blurred | ~(idle | elsewhere)))
-
-    def _not_in(self, seq: int | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """By place: whose device has not come to it, and who is held up by something else (``_Lacking``)."""
-        assert self._starts is not None
-        known = np.minimum(self._members, self._starts.timed.size - 1)
-        timed, occupied = self._starts.timed[known], self._starts.occupied[known]
-        idle = not_begun(self._rows, seq, timed) & self._seen
-        return idle, may_not_have_begun(self._rows, seq, timed) & occupied & self._seen
-
-    def read_wait(self, place: int) -> Wait | None:
-        row = self._rows[place]
-        enqueued, completed = int(row["enqueued"]), int(row["completed"])
-        # Where no completion is seen, the newest call may be open: it is if somebody has not come and nothing moves.
-        blurred = completed < 0 or int(row["open"]) < 0
-        seq = enqueued if blurred else completed + 1
-        if seq > enqueued or seq < 1:
-            return None  # what is open is P2P
-        lacking = self._lacking.get((seq, blurred))
-        if lacking is None:
-            lacking = self._lacking[seq, blurred] = self._find_lacking(seq, blurred)
-        if lacking.idle[place] or lacking.elsewhere[place]:
-            return None  # only its host has called; its device is busy with something else
-        if blurred and not lacking.missing:
-            return None
-        age_ns = int(row["moved_age_ns"] if blurred else row["open_age_ns"])
-        rank = int(self._members[place])
-        is_in = not (blurred or lacking.missing or lacking.unknown)
-        return Wait(
-            rank=rank,
-            group=self._index,
-            seq=seq,
-            op=int(row["op"]),
-            p2p=False,
-            age_ns=age_ns,
-            since_ns=_read_ns(self._job, rank) - age_ns,
-            missing=lacking.missing,
-            unknown=lacking.unknown,
-            launched=lacking.launched,
-            within=is_in and not lacking.left,
-            behind=is_in and lacking.left,
-        )
-
-    def _find_lacking(self, seq: int, blurred: bool) -> _Lacking:
-        """Who waits in it is none of them: it has called, and its device, where it has one, has come to it."""
-        rows, members = self._rows, self._members
-        lacks = np.where(self._seen, rows["enqueued"] < seq, True)
-        idle = elsewhere = np.zeros(rows.size, bool)
-        if self._starts is not None and not blurred:
-            idle, elsewhere = self._not_in(seq)
-        lacks |= idle
-        return _Lacking(
-            missing=tuple(members[lacks & self._visible].tolist()),
-            unknown=tuple(members[lacks & ~self._visible].tolist()),
-            launched=tuple(members[lacks & self._visible & idle].tolist()),
-            idle=idle,
-            elsewhere=elsewhere,
-            left=bool((self._seen & (rows["completed"] >= seq)).any()),
-        )
-
-
-def _read_ns(job: JobState, rank: int) -> int:
+def read_ns(job: JobState, rank: int) -> int:
+    """When the agent looked at this rank for its newest row, by the bus's clock; 0 unknown."""
     row = job.progress_row(rank)
     return int(row["read_ns"]) if row is not None else 0
 
@@ -288,96 +139,4 @@ def last_device_move_ns(job: JobState, rank: int) -> int:
             rows, stamps = job.rows_of_group(index)
             mine = rows[(members == rank) & (stamps > 0) & (rows["open"] > 0)]
             ages += mine["open_age_ns"].tolist()
-    return _read_ns(job, rank) - min(ages) if ages else 0
-
-
-def _has_fresh_progress(job: JobState, members: np.ndarray) -> np.ndarray:
-    stamps = np.zeros(members.size, np.int64)
-    known = members < job.progress_stamps.size
-    stamps[known] = job.progress_stamps[members[known]]
-    fresh: np.ndarray = stamps >= max(1, job.progress_stamp_ns - FRESH_NS)
-    return fresh
-
-
-def _p2p_waits(job: JobState, fresh_since: int) -> list[Wait]:
-    """Open sends and receives whose other end has no matching call open: edges to the peer.
-
-    Not on devices, where nobody tells the end of a send or a receive.
-    """
-    rows = job.pending.all()
-    rows = pick(rows, (rows["flags"] & int(EventFlag.P2P)) != 0)
-    if rows.size and has_device_groups(job):
-        rows = pick(rows, ~np.array([*job.on_device, True], bool)[np.minimum(rows["group"], len(job.on_device))])
-    if not rows.size:
-        return []
-    lost = job.hidden_ranks()
-    newest: dict[tuple[int, int, int], np.void] = {}
-    for row in rows:
-        newest[(int(row["group"]), int(row["rank"]), int(row["seq"]))] = row
-    opened = {place: row for place, row in newest.items() if row["done_ns"] == 0 and place[0] < len(job.members)}
-    ends = {(group, rank, _peer(job, group, row), int(row["op"])) for (group, rank, _), row in opened.items()}
-    waits = []
-    for (group, rank, seq), row in sorted(opened.items(), key=lambda item: item[0]):
-        peer = _peer(job, group, row)
-        facts = job.ranks.get(rank)
-        progress = job.progress_row(rank)
-        if peer < 0 or facts is None or facts.exited_ns or progress is None or rank in lost:
-            continue
-        if job.progress_stamps[rank] < fresh_since:
-            continue
-        other = int(Op.SEND) if int(row["op"]) == int(Op.RECV) else int(Op.RECV)
-        met = (group, peer, rank, other) in ends
-        unseen = peer not in job.ranks or peer in lost
-        age_ns = max(0, int(progress["read_ns"]) - int(row["enqueued_ns"]))
-        waits.append(
-            Wait(
-                rank=rank,
-                group=group,
-                seq=seq,
-                op=int(row["op"]),
-                p2p=True,
-                age_ns=age_ns,
-                since_ns=int(row["enqueued_ns"]),
-                missing=() if met or unseen else (peer,),
-                unknown=(peer,) if unseen else (),
-                passed=int(row["op"]) == int(Op.SEND) and int(progress["phase_age_ns"]) < age_ns,
-            )
-        )
-    return waits
-
-
-def _device_p2p_waits(job: JobState, waits: Sequence[Wait]) -> list[Wait]:
-    """Of devices that have not come to what was launched: the sends and receives in which they may stand, as nobody
-    tells their ends, where the other end is seen to be held up by what moves the data. A kernel that does not end looks
-    the same; but two things at once are less likely than one.
-    """
-    idle = {rank for wait in waits for rank in wait.launched}
-    held = {wait.rank for wait in waits if wait.within and wait.age_ns >= FLOOR_NS}
-    if not idle or not held:
-        return []
-    found = []
-    for index in np.flatnonzero(job.on_device).tolist():
-        rows, stamps = job.rows_of_group(index)
-        mine = (stamps > 0) & (rows["p2p_enqueued"] > 0) & (rows["p2p_completed"] < 0)
-        for row in rows[mine & np.isin(rows["rank"], list(idle))]:
-            rank, peer = int(row["rank"]), _peer(job, index, row)
-            if peer in held:
-                found.append(
-                    Wait(
-                        rank=rank,
-                        group=index,
-                        seq=int(row["p2p_enqueued"]),
-                        op=int(row["op"]),
-                        p2p=True,
-                        age_ns=int(row["moved_age_ns"]),
-                        since_ns=_read_ns(job, rank) - int(row["moved_age_ns"]),
-                        missing=(peer,),
-                    )
-                )
-    return found
-
-
-def _peer(job: JobState, group: int, row: np.void) -> int:
-    """Global rank of the peer of a call, or of a member's last one; -1 unknown."""
-    place, members = int(row["peer"]), job.members[group]
-    return int(members[place]) if 0 <= place < members.size else -1
+    return read_ns(job, rank) - min(ages) if ages else 0

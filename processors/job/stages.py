@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from ...telemetry.vocabulary import Phase
+from .device import has_become_slow
 from .excess import excess_over_others
 from .median import median
 from .state import JobState
@@ -24,6 +25,8 @@ FEWEST_STEPS, MOST_STEPS = 12, 32
 LONGER_FETCH, FEWEST_FETCHES = 0.2, 4
 #: Of a stage's slow ranks, how many fetch longer.
 FETCHING_SHARE = 0.7
+#: Of a stage's ranks, how many are slow where the stage is.
+MOST_OF_STAGE = 0.7
 
 
 def stages_of(job: JobState, ranks: np.ndarray) -> np.ndarray:
@@ -36,6 +39,18 @@ def stages_of(job: JobState, ranks: np.ndarray) -> np.ndarray:
             known = (column < ranks.size) & (ranks[np.minimum(column, ranks.size - 1)] == members)
             stages[column[known]] = np.flatnonzero(known)
     return stages
+
+
+def ends_last_by_schedule(times: StepTimes, stages: np.ndarray, found: Straggler) -> bool:
+    """Whether the slow ranks are the first stage, or nearly, slow as long as anything is known: its backward pass is
+    the last of a step, and all others wait for it at the end. The fewer microbatches, the longer.
+
+    stages: by rank. Pure.
+    """
+    slow = np.isin(times.ranks, (found.rank, *found.company))
+    if has_become_slow(times, found) or slow[stages != 0].any():
+        return False
+    return float(slow[stages == 0].mean()) >= MOST_OF_STAGE
 
 
 def of_one_stage(times: StepTimes, stages: np.ndarray, found: Straggler) -> Straggler | None:

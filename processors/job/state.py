@@ -93,7 +93,7 @@ class JobState:
         self.nodes: dict[str, NodeFacts] = {}
         self.nodes_expected = 0
         self.heard: dict[str, Hearing] = {}  # by node; only where silence is told from the records alone
-        self.listened_ns = self.nodes_looked_ns = 0
+        self.listened_ns = self.nodes_looked_ns = 0  # when silence and lost nodes were last looked at; not saved
         self.judged_by = ""  # the node whose whichrank judges this job, empty: this one does
         # Where the current attempt's ranks run, as last told (``placement``), and when it is told again, 0 never.
         self.placement: dict[str, Any] = {}

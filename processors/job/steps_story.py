@@ -191,11 +191,13 @@ def slow_writer_body(job: JobState, found: SlowWriter, now: int) -> Body:
     )
 
 
-def slow_together_body(job: JobState, change: PaceChange, now: int) -> Body:
+def slow_together_body(job: JobState, change: PaceChange, now: int, *, has_unseen_waits: bool = False) -> Body:
+    """has_unseen_waits: the ranks are stages of a pipeline on devices, where nobody tells when a receive has ended."""
     shows = (
         f"since step {change.step} a step takes {duration_words(change.after_ns)} instead of "
         f"{duration_words(change.before_ns)} ({change.ratio - 1:+.0%}), on all ranks alike"
     )
+    went = _where_it_went(change, has_unseen_waits=has_unseen_waits)
     told = body(
         job,
         Kind.SLOW_TOGETHER,
@@ -207,7 +209,7 @@ def slow_together_body(job: JobState, change: PaceChange, now: int) -> Body:
         now=now,
         proof=[
             evidence("steps.pace", f"job {job.job}", now, shows, round(change.ratio, 3)),
-            evidence("steps.self_time", ranks_words(job.ranks), now, _where_it_went(change), change.own_ns / 1e9),
+            evidence("steps.self_time", ranks_words(job.ranks), now, went, change.own_ns / 1e9),
         ],
         confidence=0.7,
         step=change.step,
@@ -267,7 +269,7 @@ def _what_grew(change: PaceChange) -> str:
     return next((word for word, part_ns in parts.items() if part_ns > MOST_OF_IT * rise), "")
 
 
-def _where_it_went(change: PaceChange) -> str:
+def _where_it_went(change: PaceChange, *, has_unseen_waits: bool) -> str:
     rise = max(1, change.after_ns - change.before_ns)
     of_it = f"of the {duration_words(rise)} more a step"
     if change.data_ns > MOST_OF_IT * rise:
@@ -279,6 +281,11 @@ def _where_it_went(change: PaceChange) -> str:
         )
     if change.exchange_ns > MOST_OF_IT * rise:
         return f"{of_it}, {duration_words(change.exchange_ns)} are collectives in which nobody waits: a slower network"
+    if change.own_ns > MOST_OF_IT * rise and has_unseen_waits:
+        return (
+            f"{of_it}, {duration_words(change.own_ns)} are outside of collectives: every rank's own work, or that of "
+            "one pipeline stage, for which the others wait in receives, whose ends nobody tells"
+        )
     if change.own_ns > MOST_OF_IT * rise:
         return f"{of_it}, {duration_words(change.own_ns)} are every rank's own work: more to do, or slower hosts"
     return f"{of_it}, {duration_words(change.own_ns)} are the ranks' own work, the rest is not known"

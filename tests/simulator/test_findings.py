@@ -6,10 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from whichrank.commands.simulate.judge import Judge
+from whichrank.simulator.jobs import JobSpec
 from whichrank.simulator.mesh import Mesh
 from whichrank.simulator.program import Recipe
 from whichrank.simulator.scenarios import SCENARIOS, one_job
 from whichrank.simulator.scoring.run_score import score_run
+from whichrank.simulator.topology import ClusterShape, Topology
+from whichrank.simulator.world import World
 
 from .judged import judge, judge_scenario, suspects
 from .long_runs import LONG
@@ -193,17 +197,19 @@ def test_nothing_is_said_of_a_sound_job(backend: str) -> None:
     assert judge("healthy", until_s=150.0, recipe=recipe).incidents == []
 
 
-def test_nothing_is_said_of_a_sound_pipeline() -> None:
-    from whichrank.commands.simulate.judge import Judge
-    from whichrank.simulator.jobs import JobSpec
-    from whichrank.simulator.mesh import Mesh
-    from whichrank.simulator.topology import ClusterShape, Topology
-    from whichrank.simulator.world import World
-
-    spec = JobSpec(
-        name="pipeline", mesh=Mesh(tensor=4, data=2, pipeline=2), nodes=(0, 1), recipe=Recipe(backend="gloo")
-    )
-    world = World(Topology(shape=ClusterShape(nodes=2)), [spec], seed=5)
+@pytest.mark.parametrize(
+    ("backend", "mesh"),
+    [
+        ("gloo", Mesh(tensor=4, data=2, pipeline=2)),
+        ("nccl", Mesh(tensor=8, data=2, pipeline=4)),
+        # Nothing but the end of a step is common to its stages, and to that the first one comes last.
+        ("nccl", Mesh(tensor=8, data=1, pipeline=4)),
+    ],
+)
+def test_nothing_is_said_of_a_sound_pipeline(backend: str, mesh: Mesh) -> None:
+    nodes = mesh.world_size // 8
+    spec = JobSpec(name="pipeline", mesh=mesh, nodes=tuple(range(nodes)), recipe=Recipe(backend=backend))
+    world = World(Topology(shape=ClusterShape(nodes=nodes)), [spec], seed=5)
     judge = Judge()
     for end_s, sent in world.run(80.0):
         judge.take(end_s, sent)

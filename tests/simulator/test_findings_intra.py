@@ -139,6 +139,13 @@ def test_texts_of_uneven_lengths_make_all_slower(ranks: int) -> None:
     assert (fault.top_1, fault.scope) == (True, True)
 
 
+def test_where_nobody_tells_when_receives_end_more_work_may_be_that_of_one_stage() -> None:
+    judged = judged_scenario("heavy_stage", ranks=32, at_s=125.0, until_s=185.0)
+    (last,) = {document["id"]: document for document in judged.revisions}.values()
+    assert last["kind"] == "slow_together"
+    assert any("or that of one pipeline stage" in row["shows"] for row in last["evidence"])
+
+
 @pytest.mark.xfail(
     strict=True,
     reason="all of a pipeline stage are slower alike: it is told that all are slower together, without the stage",

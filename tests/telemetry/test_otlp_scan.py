@@ -14,7 +14,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, SeverityNumber
 from tests.telemetry.payload_strategies import blocks, events, findings, incidents
 from tests.telemetry.test_otlp import edit, make_block, same
 from whichrank.telemetry._otlp_scan import is_plain, scan  # built wherever tests run
-from whichrank.telemetry.block import CHECKED_PLACES, MAX_RANK, is_plain_by_columns
+from whichrank.telemetry.block import MAX_RANK, PLACES_IN_C, is_plain_by_columns
 from whichrank.telemetry.otlp import Encodable, decode_logs, decode_with_protobuf, encode_payloads
 from whichrank.telemetry.records import Block, Broken, Event, Identity, Payload
 from whichrank.telemetry.tables import TABLES
@@ -171,7 +171,7 @@ def test_what_is_broken_is_told_by_protobuf() -> None:
 @pytest.mark.parametrize("name", sorted(TABLES, key=str))
 def test_rows_are_plain_in_c_where_all_their_numbers_are_known(name: EventName) -> None:
     dice = random.Random(str(name))
-    row_bytes, rank, group, pairs = CHECKED_PLACES[name]
+    row_bytes, rank, group, pairs = PLACES_IN_C[name]
     places = [rank + 1, rank + 2, rank + 3, *([group, group + 1] if group >= 0 else []), *pairs[::2]]
     verdicts = set()
     for _ in range(500):

@@ -19,8 +19,9 @@ from whichrank.processors.job.closing import (
 )
 from whichrank.processors.job.facts import NodeFacts, RankFacts
 from whichrank.processors.job.open_rows import Arrived
+from whichrank.processors.job.open_waits import find_waits
 from whichrank.processors.job.operator import JobOperator
-from whichrank.processors.job.progress import find_waits, oldest_open_ns
+from whichrank.processors.job.progress import oldest_open_ns
 from whichrank.processors.job.rows import Growing
 from whichrank.processors.job.state import JobState
 from whichrank.processors.job.state_rows import load_job

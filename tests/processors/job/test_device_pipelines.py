@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whichrank.processors.job.progress import _Standing, find_waits
+from whichrank.processors.job.open_waits import _Standing, find_waits
 from whichrank.processors.job.state import JobState
 from whichrank.processors.job.waiting import find_blockage
 from whichrank.telemetry.records import Group

@@ -17,7 +17,7 @@ from tests.processors.job.synthetic_job import (
     drive,
 )
 from whichrank.processors.job import nodes
-from whichrank.processors.job.progress import find_waits
+from whichrank.processors.job.open_waits import find_waits
 from whichrank.processors.job.state import JobState
 from whichrank.processors.job.waiting import Wait, find_blockage
 from whichrank.telemetry.records import Block, Event, Finding, Record

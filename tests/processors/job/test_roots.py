@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from whichrank.processors.job.progress import find_waits
+from whichrank.processors.job.open_waits import find_waits
 from whichrank.processors.job.state import JobState
 from whichrank.processors.job.waiting import Blockage, Wait, find_blockage
 from whichrank.telemetry.records import Group

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -43,6 +44,15 @@ def records(job: SyntheticJob, comes: Comes) -> list[Record]:
 def said(job: SyntheticJob, comes: Comes, *, listens: bool = True, fresh: bool = False) -> list[Finding]:
     driven = drive(records(job, comes), idle_s=1.0, listens=listens, fresh_each_time=fresh)
     return list(driven.final().values())
+
+
+def _node_of(record: Record) -> str:
+    assert isinstance(record.payload, Block | Event)
+    return record.payload.identity.node
+
+
+def _is_goodbye(record: Record) -> bool:
+    return isinstance(record.payload, Event) and record.payload.name is EventName.AGENT_STOPPED
 
 
 def until(seconds: float) -> Comes:
@@ -192,16 +202,16 @@ def test_an_agent_that_is_told_to_end_is_not_missed_until_it_should_be_back() ->
         events=[(3.9, EventName.AGENT_STOPPED, 2, {})],
     )
     came = records(job, lambda node, at_s: node == "node-0" or not 4.0 < at_s < 9.0)
-    last = max(place for place, each in enumerate(came) if each.payload.name is EventName.AGENT_STOPPED)
-    before = [each for each in came[:last] if each.payload.identity.node == "node-1"][-3:]
-    again = [replace(each, stamp_ns=came[last].stamp_ns) for each in before]
+    of_node = [(place, each) for place, each in enumerate(came) if _node_of(each) == "node-1"]
+    (last,) = [place for place, each in of_node if _is_goodbye(each)]
+    again = [replace(each, stamp_ns=came[last].stamp_ns) for place, each in of_node if place < last][-3:]
     driven = drive([*came[: last + 1], *again, *came[last + 1 :]], idle_s=1.0, listens=True)
     told = {finding.body["kind"] for finding in driven.findings()}
     assert told.isdisjoint({"node_lost", "agent_silent"}), told
 
 
 def test_an_agent_that_was_told_to_end_and_does_not_come_back_is_silent_then() -> None:
-    stopped = [(3.9, EventName.AGENT_STOPPED, 2, {})]
+    stopped: list[tuple[float, EventName, int, dict[str, Any]]] = [(3.9, EventName.AGENT_STOPPED, 2, {})]
     (finding,) = said(SyntheticJob(node_of=node_of, steps=250, step_s=0.2, events=stopped), until(4.0))
     assert finding.body["kind"] == "agent_silent"
     since_s = finding.body["times"]["detected"] - (WALL_NS / 1e9 + 100 + 3.9)

@@ -31,7 +31,7 @@ from .numeric import (
 )
 from .pace import PaceChange, find_pace_change, find_sudden_change, is_back_to_pace, is_of_all, with_parts
 from .saves import find_slow_writer, is_still_slow_writer
-from .stages import ends_last_by_schedule, of_one_stage, stages_of
+from .stages import ends_last_by_schedule, of_one_stage, order_of_stages, stages_of
 from .stalls import are_over, find_recurring_stalls
 from .state import JobState
 from .straggler import Found, StepTimes, Straggler, find_straggler, is_still_slow
@@ -129,9 +129,8 @@ def _end_if_fast(job: JobState, finding: OpenFinding, now: int, ctx: Context) ->
 def _look_for_slow_ranks(job: JobState, now: int, ctx: Context) -> None:
     found = find_straggler(_comparable_times(job), on_device=has_device_groups(job))
     if found is not None and has_device_groups(job):
-        stages = stages_of(job, job.times.ranks)
-        found = of_one_stage(job.times, stages, found)
-        if found is not None and ends_last_by_schedule(job.times, stages, found):
+        found = of_one_stage(job.times, stages_of(job, job.times.ranks), found)
+        if found is not None and ends_last_by_schedule(job.times, order_of_stages(job, job.times.ranks), found):
             found = None
     if found is not None and not _is_waited_for(job, found):
         found = None
@@ -250,7 +249,7 @@ def _tell_change(job: JobState, change: PaceChange | None, now: int, ctx: Contex
     if change is None or (has_device_groups(job) and not is_of_all(change, steps, pace)):
         return False
     change = with_parts(change, steps, job.pace[:, 3:6])
-    is_pipeline = has_device_groups(job) and bool((stages_of(job, job.times.ranks) >= 0).any())
+    is_pipeline = has_device_groups(job) and bool((order_of_stages(job, job.times.ranks) >= 0).any())
     body = steps_story.slow_together_body(job, change, now, has_unseen_waits=is_pipeline)
     detail = {"before_ns": change.before_ns, "after_ns": change.after_ns}
     open_finding(job, ctx, now, kind=Kind.SLOW_TOGETHER, place=f"step {change.step}", body=body, detail=detail)

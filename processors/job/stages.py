@@ -41,16 +41,28 @@ def stages_of(job: JobState, ranks: np.ndarray) -> np.ndarray:
     return stages
 
 
-def ends_last_by_schedule(times: StepTimes, stages: np.ndarray, found: Straggler) -> bool:
-    """Whether the slow ranks are the first stage, or nearly, slow as long as anything is known: its backward pass is
-    the last of a step, and all others wait for it at the end. The fewer microbatches, the longer.
+def order_of_stages(job: JobState, ranks: np.ndarray) -> np.ndarray:
+    """The same; where all ranks send to one another in one group their order in it, which is that of the stages, each
+    of one rank or of several that follow each other."""
+    stages = stages_of(job, ranks)
+    if (stages < 0).all():
+        for index, members in enumerate(job.members):
+            if members.size == len(job.ranks) and (job.rows_of_group(index)[0]["p2p_enqueued"] > 0).any():
+                return np.arange(ranks.size)
+    return stages
 
-    stages: by rank. Pure.
+
+def ends_last_by_schedule(times: StepTimes, stages: np.ndarray, found: Straggler) -> bool:
+    """Whether the slow ranks are those of the first stages, or nearly, slow as long as anything is known: their
+    backward passes are the last of a step, and all others wait for them at the end. The fewer microbatches, the longer.
+
+    stages: by rank, in their order. Pure.
     """
     slow = np.isin(times.ranks, (found.rank, *found.company))
-    if has_become_slow(times, found) or slow[stages != 0].any():
+    if has_become_slow(times, found) or (stages[slow] < 0).any():
         return False
-    return float(slow[stages == 0].mean()) >= MOST_OF_STAGE
+    first = range(int(stages[slow].max()) + 1)
+    return all(float(slow[stages == stage].mean()) >= MOST_OF_STAGE for stage in first)
 
 
 def of_one_stage(times: StepTimes, stages: np.ndarray, found: Straggler) -> Straggler | None:

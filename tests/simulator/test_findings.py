@@ -204,6 +204,7 @@ def test_nothing_is_said_of_a_sound_job(backend: str) -> None:
         ("nccl", Mesh(tensor=8, data=2, pipeline=4)),
         # Nothing but the end of a step is common to its stages, and to that the first one comes last.
         ("nccl", Mesh(tensor=8, data=1, pipeline=4)),
+        ("nccl", Mesh(tensor=1, data=1, pipeline=8)),
     ],
 )
 def test_nothing_is_said_of_a_sound_pipeline(backend: str, mesh: Mesh) -> None:

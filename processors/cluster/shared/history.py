@@ -15,7 +15,15 @@ from ....telemetry.vocabulary import Kind
 from .memory import Memory, step_key
 from .placements import DAY_S, KEPT_S, Attempt
 from .rules import Rule, the_rule
-from .scoring import LEAST_GAIN, MOST_SURE, TEMPER, hit_or_not, lemon_probability
+from .scoring import (
+    LEAST_GAIN,
+    MOST_SURE,
+    TEMPER,
+    failures_of_node,
+    hit_or_not,
+    lemon_probability,
+    rate_per_hour,
+)
 from .troubles import Trouble
 
 #: A node is a lemon from so many incidents on, of so many jobs, and when it is so sure.
@@ -152,7 +160,12 @@ def lemons(memory: Memory, troubles: Sequence[Trouble], nodes: Collection[str], 
         if len(jobs) < LEMON_JOBS:
             continue
         fleet = fleet or _fleet(memory, now)
-        sure = lemon_probability(failures, hours, max(0.0, fleet[0] - failures), max(1.0, fleet[1] - hours))
+        others = max(0.0, fleet[0] - failures), max(1.0, fleet[1] - hours)
+        programs: dict[str, list[float]] = {}
+        for job, weight, *_ in blame.values():
+            programs.setdefault(memory.placements.program_of(job), []).append(weight)
+        own = failures_of_node(programs.values(), hours, rate_per_hour(*others))
+        sure = lemon_probability(own, hours, *others)
         if sure <= LEMON_SURE:
             continue
         members = [t.id for t in troubles if t.nodes == [node]]
@@ -168,7 +181,13 @@ def lemons(memory: Memory, troubles: Sequence[Trouble], nodes: Collection[str], 
                 (entry[0], memory.troubles[id_].attempt if id_ in memory.troubles else "", "victim")
                 for id_, entry in sorted(blame.items(), key=lambda each: float(each[1][3]))
             ],
-            words={"count": len(blame), "jobs": len(jobs), "value": node, "hours": hours},
+            words={
+                "count": len(blame),
+                "jobs": len(jobs),
+                "programs": len(programs),
+                "value": node,
+                "hours": hours,
+            },
             evidence=[
                 {
                     "signal": "history.incidents",

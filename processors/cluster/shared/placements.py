@@ -115,6 +115,11 @@ class Placements:
             known = max((self.attempts[key] for key in keys), key=lambda a: a.begin)
         return known
 
+    def program_of(self, job: str) -> str:
+        """The same for jobs that one owner started under one name; the job itself where neither is known."""
+        attempt = self.of(job, "")
+        return f"{attempt.owner}\t{attempt.name}" if attempt is not None and attempt.name else job
+
     def running_at(self, time: float) -> Iterator[Attempt]:
         """Those that ran then, as far as they still run or are among those that ended last."""
         ended = [self.attempts[key] for key in self._ended if key in self.attempts]

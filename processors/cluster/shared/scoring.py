@@ -24,6 +24,8 @@ DECIDES = 0.6
 TEMPER = 1.5
 #: Prior of a node's failure rate: as if so many failures had been seen at the fleet's rate.
 PRIOR_FAILURES = 0.05
+#: An incident that is a node's with such a probability by itself: no error of a program explains it.
+OF_THE_NODE = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,11 +110,37 @@ def hit_or_not(hit: int, well: int, p1: float, p0: float) -> float:
     return hit * math.log(p1 / p0) + well * math.log((1.0 - p1) / (1.0 - p0))
 
 
+def rate_per_hour(failures: float, hours: float) -> float:
+    """Of a fleet that may not have failed yet."""
+    return (failures + 0.5) / max(hours, 1.0)
+
+
 def lemon_probability(failures: float, hours: float, fleet_failures: float, fleet_hours: float) -> float:
     """P(rate of the node > 3 times that of the fleet without it). failures: sums of probabilities of blame."""
-    fleet_rate = (fleet_failures + 0.5) / max(fleet_hours, 1.0)
+    fleet_rate = rate_per_hour(fleet_failures, fleet_hours)
     shape, rate = PRIOR_FAILURES + failures, PRIOR_FAILURES / fleet_rate + hours
     return gamma_tail(shape, 3.0 * fleet_rate * rate)
+
+
+def failures_of_node(by_program: Iterable[Sequence[float]], hours: float, fleet_rate: float) -> float:
+    """How many of a node's incidents are its own, as they are seen together. hours: of the node; fleet_rate: per hour.
+
+    by_program: of each program that failed there, the probabilities by which each incident alone is the node's. One
+    error of a program explains all its incidents that show no fault of the node, so these count as one. What remains
+    is weighed by Bayes' rule: the more often the node failed under others, the likelier it failed here too. An
+    incident's odds are multiplied by the node's rate, without that incident, over the fleet's.
+    """
+    certain, doubtful = 0.0, list[float]()
+    for weights in by_program:
+        certain += sum(weight for weight in weights if weight >= OF_THE_NODE)
+        if unsure := [weight for weight in weights if weight < OF_THE_NODE]:
+            doubtful.append(max(unsure))
+    whole = certain + sum(doubtful)
+    failures = certain
+    for weight in doubtful:
+        times = (PRIOR_FAILURES + whole - weight) / (PRIOR_FAILURES + hours * fleet_rate)
+        failures += weight * times / (weight * times + 1.0 - weight)
+    return failures
 
 
 def gamma_tail(shape: float, x: float) -> float:

@@ -121,7 +121,13 @@ def test_a_mount_that_stalls_leaves_nobody_without_room(court: Court, bucket: Bu
 
 @pytest.mark.parametrize(
     ("says", "explained"),
-    [("IndexError: index 50304 is out of bounds for dimension 0 with size 50304", False), ("OSError: I/O error", True)],
+    [
+        ("IndexError: index 50304 is out of bounds for dimension 0 with size 50304", False),
+        ("socket.gaierror: [Errno -3] Temporary failure in name resolution", False),
+        ("ConnectionRefusedError: [Errno 111] Connection refused", False),
+        ("OSError: I/O error", True),
+        ("fsspec.exceptions.ReadFailed: [Errno 5] /data/shard-7", True),
+    ],
 )
 def test_that_a_program_ends_with_an_exit_code_makes_no_mount_its_cause(
     court: Court, says: str, *, explained: bool

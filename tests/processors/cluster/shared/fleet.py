@@ -69,10 +69,10 @@ class FastCourt(Court):
 class Job:
     """A job's running attempt in a story."""
 
-    def __init__(self, fleet: Fleet, name: str, nodes: Sequence[str], at: float, attempt: str, **about: Any) -> None:
-        self.fleet, self.name, self.attempt, self.begin = fleet, name, attempt, at
+    def __init__(self, fleet: Fleet, id_: str, nodes: Sequence[str], at: float, attempt: str, **about: Any) -> None:
+        self.fleet, self.name, self.attempt, self.begin = fleet, id_, attempt, at
         self.nodes = list(nodes)
-        self.about = {"run": f"run-{name}", "owner": f"owner-{name}", **about}
+        self.about = {"run": f"run-{id_}", "owner": f"owner-{id_}", **about}
         self._told: dict[str, Finding] = {}
         self._place(at, None)
 
@@ -225,8 +225,8 @@ class Fleet:
     def under(self, leaf: int, *places: int) -> list[str]:
         return [f"n{leaf}-{i}" for i in places]
 
-    def job(self, name: str, nodes: Iterable[str], at: float = -7200.0, **about: Any) -> Job:
-        return Job(self, name, list(nodes), at, "a1", **about)
+    def job(self, id_: str, nodes: Iterable[str], at: float = -7200.0, **about: Any) -> Job:
+        return Job(self, id_, list(nodes), at, "a1", **about)
 
     def topology(self, node: str, labels: Mapping[str, Any], at: float = -20 * DAY_S) -> None:
         body = {"topology": {"entity": node, "entity_kind": "node", "labels": dict(labels)}}

@@ -91,15 +91,16 @@ def test_a_wrong_label_takes_a_count_back() -> None:
     fleet = Fleet()
     busy_fleet(fleet)
     history(fleet, [(f"j{i}", -9.0 + 3 * i, "n0-5", error) for i, error in enumerate(ERRORS)])
-    early = [f for f in fleet.findings if f[0] < -3600.0]
-    late = [f for f in fleet.findings if f[0] >= -3600.0]
-    fleet.findings = early
-    court = fleet.run(-3600.0)
-    for document in list(court.pages)[1:3]:
-        label = {"incident": document["id"], "cause": "application", "wrong": True, "by": "p", "time": START_S - 3000.0}
+    second_s = -5.0 * DAY_S
+    late = [f for f in fleet.findings if f[0] >= second_s]
+    fleet.findings = [f for f in fleet.findings if f[0] < second_s]
+    court = fleet.run(second_s)
+    assert len(court.pages) == 2
+    for document in list(court.pages):
+        label = {"incident": document["id"], "cause": "application", "wrong": True, "by": "p", "time": START_S + second_s}
         fleet.findings = []
-        fleet.say(f"label/{document['id']}", -3000.0, {"label": label})
-        fleet.run(-2990.0)
+        fleet.say(f"label/{document['id']}", second_s + 10.0, {"label": label})
+        fleet.run(second_s + 20.0)
         assert court.incidents[document["id"]]["label"]["wrong"] is True
     fleet.findings = late
     court = fleet.run(60.0)

@@ -106,12 +106,12 @@ def test_j2_twin_a_checkpoint_that_nobody_waits_for_is_nobody_s_trouble(fleet: F
 
 
 # --- J3: a lemon ----------------------------------------------------------------------------------------------------
-def history(fleet: Fleet, failures: list[tuple[str, float, str, str]], *, nodes: int = 2) -> None:
+def history(fleet: Fleet, failures: list[tuple[str, float, str, str]], *, nodes: int = 2, **about: str) -> None:
     """Jobs (name, day, node, error) that ran half a day on ``nodes`` nodes, and failed on this one."""
     for name, day, node, error in failures:
         begin = (day - 0.5) * DAY_S
         others = [n for n in fleet.nodes if n != node][: nodes - 1]
-        job = fleet.job(name, [node, *others], at=begin)
+        job = fleet.job(name, [node, *others], at=begin, **about)
         job.tell(Kind.RANK_RAISED, day * DAY_S, node=node, error=error, step=1000 + round(100 * day))
         if day < 0:
             job.tell(Kind.RANK_RAISED, day * DAY_S + 60.0, onset=day * DAY_S, node=node, error=error, cleared=True,
@@ -138,6 +138,27 @@ def test_j3_one_node_in_failed_jobs_of_different_people_is_a_lemon(fleet: Fleet)
     assert jobs_of(joint) == {"j0", "j1", "j2", "j3"}
     assert joint["confidence"] > 0.95
     assert joint["advice"]["action"] == "restart_without_node"
+
+
+def test_j3_three_programs_failed_on_one_node_within_minutes_and_nobody_else(fleet: Fleet) -> None:
+    """The fleet has been watched for an hour only, and no error says of itself that it is the node's."""
+    for leaf in range(1, 4):
+        fleet.job(f"well-{leaf}", fleet.under(leaf, *range(8)), at=-3600.0)
+    for i, error in enumerate(ERRORS[:3]):
+        job = fleet.job(f"j{i}", ["n0-5", f"n0-{i}"], at=200.0 * i)
+        job.tell(Kind.RANK_RAISED, 200.0 * i + 150.0, node="n0-5", error=error, step=100 + i)
+        job.end(200.0 * i + 180.0)
+    joint = joint_of(fleet.run(700.0), Kind.LEMON_NODE)
+    assert [s["node"] for s in joint["suspects"]] == ["n0-5"]
+
+
+def test_j3_twin_one_program_that_fails_wherever_it_is_put_makes_no_lemon_of_its_node(fleet: Fleet) -> None:
+    """Its owner mends one error after the other, and the scheduler gives the same node each time."""
+    busy_fleet(fleet)
+    failures = [(f"j{i}", -9.0 + 3 * i, "n0-5", error) for i, error in enumerate(ERRORS)]
+    history(fleet, failures, owner="ann", name="tune")
+    court = fleet.run(60.0)
+    assert all(document["kind"] != "lemon_node" for document in court.revisions)
 
 
 def test_j3_who_fails_next_on_a_known_lemon_pages_nobody_again(fleet: Fleet) -> None:

@@ -381,10 +381,12 @@ def _actors(scene: Scene) -> Iterable[Candidate]:
             victims = together(rule, (t for t in fitting if t.job != actor.job and t.id in actor.correlation))
             if len({t.job for t in victims}) < rule.min_jobs:
                 continue
-            covers = {t.id: hit_by(rule, t) + actor.llr(t.id) for t in victims}
+            jobs = frozenset(t.job for t in victims)
+            # Whom its bursts hit more than once, they hit each time; that says no more.
+            covers = {t.id: 0.0 for t in fitting if t.job in jobs and t.id in actor.correlation}
+            covers |= {t.id: hit_by(rule, t) + actor.llr(t.id) for t in victims}
             own = [t for t in fitting if t.job == actor.job]
             covers |= {t.id: math.log(rule.p1 / CHANCE) for t in own}
-            jobs = frozenset(t.job for t in victims)
             onset = min(t.onset for t in victims)
             against, exposed = _well(scene, rule, value, set(jobs) | {actor.job}, onset)
             yield Candidate(

@@ -118,8 +118,9 @@ class Job:
         severity: Severity | None = None,
         cleared: bool = False,
         key: str = "",
+        stalls: Sequence[tuple[float, float]] = (),
     ) -> str:
-        """A finding of the job operator. Gives its key."""
+        """A finding of the job operator. Gives its key. stalls: begin and end of each, of what comes and goes."""
         onset = at if onset is None else onset
         if node is not None and rank is None:
             rank = self.rank_on(node)
@@ -168,6 +169,8 @@ class Job:
         }  # fmt: skip
         if kind is Kind.SLOW_TOGETHER:
             body["grew"] = phase or ""
+        if stalls:
+            body["stalls"] = [(START_S + begin, START_S + end) for begin, end in stalls]
         if kind in (Kind.AGENT_SILENT, Kind.INPUT_SILENT):
             body["bucket"] = Bucket.TELEMETRY.value
         self.fleet.say(key, at, body, job=self, cleared=cleared)

@@ -97,6 +97,32 @@ def test_j2_stalls_that_follow_each_burst_of_checkpoints_are_the_writer_s(fleet:
     assert nodes_blamed(court) == set()
 
 
+def test_j2_who_was_hit_by_two_bursts_has_one_cause_with_the_others(fleet: Fleet) -> None:
+    """A job tells the third burst as one more incident, and then the first one again, as what comes and goes."""
+    victims = [fleet.job(name, fleet.under(leaf, 0, 1, 2, 3)) for leaf, name in enumerate(("a", "c", "d"))]
+    writer = fleet.job("b", fleet.under(3, 0, 1, 2, 3))
+    bursts = (0.0, 42.0, 84.0)
+    for node in fleet.nodes:
+        fleet.load(node, -3000.0, rate=30.0, operation="write")
+    for burst in bursts:
+        for node in writer.nodes:
+            fleet.load(node, burst + 12.0, rate=9000.0, operation="write", since=burst)
+            fleet.load(node, burst + 25.0, rate=9000.0, operation="write", since=burst, until=burst + 15.0)
+    first, *others = victims
+    for i, job in enumerate(victims):
+        job.tell(Kind.SLOW_TOGETHER, 18.0 + i, onset=3.0 + i, phase="data", step=78)
+        job.well(33.0 + i)
+    stalls = [(burst + 3.0, burst + 17.0) for burst in bursts]
+    for i, job in enumerate(others):
+        job.tell(Kind.SLOW_TOGETHER, 100.0 + i, onset=4.0 + i, phase="data", step=78, stalls=stalls)
+    first.tell(Kind.SLOW_TOGETHER, 103.0, onset=88.0, phase="data", step=114, key="later")
+    first.tell(Kind.SLOW_TOGETHER, 118.0, onset=3.0, phase="data", step=78, stalls=stalls)
+    court = fleet.run(260.0)
+    (document,) = standing(court)
+    assert (document["kind"], document["state"]) == ("storage_overload", "open")
+    assert (jobs_of(document), jobs_of(document, "culprit")) == ({"a", "c", "d"}, {"b"})
+
+
 def test_j2_twin_a_checkpoint_that_nobody_waits_for_is_nobody_s_trouble(fleet: Fleet) -> None:
     fleet.job("a", fleet.under(0, 0, 1))
     writer = fleet.job("b", fleet.under(3, 0, 1))

@@ -74,16 +74,19 @@ def of_one_stage(times: StepTimes, stages: np.ndarray, found: Straggler) -> Stra
     slow = np.isin(times.ranks, (found.rank, *found.company))
     if not found.based or not found.company or (stages[slow] < 0).any() or np.unique(stages[slow]).size < 2:
         return found
-    fetching = _stage_that_fetches_longer(times, stages, slow, found.onset_step)
-    if fetching is not None:
-        return _only(times, found, times.ranks[slow & (stages == fetching)])
     since = times.steps >= found.onset_step
-    if int(since.sum()) < FEWEST_STEPS:
+    if not since.any():
         return None
     before = np.flatnonzero(~since)[-LONGEST_BASELINE:]
+    was_ns = times.self_ns[before].mean(axis=0) if before.size else np.zeros(times.ranks.size)
+    rise_ns = times.self_ns[since].mean(axis=0) - was_ns
+    fetching = _stage_that_fetches_longer(times, stages, slow, found.onset_step)
+    if fetching is not None:
+        return _only(times, found, slow & (stages == fetching), before, rise_ns)
+    if int(since.sum()) < FEWEST_STEPS:
+        return None
     if before.size < FEWEST_BASELINE_STEPS:
         return found  # nothing to compare with: it most likely began before what is remembered
-    rise_ns = times.self_ns[since].mean(axis=0) - times.self_ns[before].mean(axis=0)
     means = {int(stage): rise_ns[slow & (stages == stage)] for stage in np.unique(stages[slow])}
     first, second = sorted(means, key=lambda stage: -float(means[stage].mean()))[:2]
     apart_ns = float(means[first].mean() - means[second].mean())
@@ -93,7 +96,7 @@ def of_one_stage(times: StepTimes, stages: np.ndarray, found: Straggler) -> Stra
     if apart_ns <= SIGMAS * float(np.hypot(*errors)):
         return found if int(since.sum()) >= MOST_STEPS else None
     late = (stages == first) & (rise_ns > COMPANY_SHARE * float(means[first].mean()))
-    return _only(times, found, times.ranks[late])
+    return _only(times, found, late, before, rise_ns)
 
 
 def _stage_that_fetches_longer(times: StepTimes, stages: np.ndarray, slow: np.ndarray, onset_step: int) -> int | None:
@@ -112,21 +115,20 @@ def _stage_that_fetches_longer(times: StepTimes, stages: np.ndarray, slow: np.nd
     return most if shares[most] >= FETCHING_SHARE and not others_do else None
 
 
-def _only(times: StepTimes, found: Straggler, late: np.ndarray) -> Straggler:
-    """What was found, of these ranks alone; told of the one that has become slower by most, unless it was found."""
-    ranks = late.tolist()
+def _only(times: StepTimes, found: Straggler, late: np.ndarray, before: np.ndarray, rise_ns: np.ndarray) -> Straggler:
+    """What was found, of these ranks alone; told of the one that has become slower by most, unless it was found.
+
+    late: by rank. before: rows of ``times``. rise_ns: by rank, against those.
+    """
+    ranks = times.ranks[late].tolist()
     if found.rank in ranks:
         return replace(found, company=tuple(rank for rank in ranks if rank != found.rank))
-    since = times.steps >= found.onset_step
-    before = np.flatnonzero(~since)[-LONGEST_BASELINE:]
-    columns = np.flatnonzero(np.isin(times.ranks, late))
-    was_ns = times.self_ns[before].mean(axis=0) if before.size else np.zeros(times.ranks.size)
-    latest = int(columns[np.argmax((times.self_ns[since].mean(axis=0) - was_ns)[columns])])
+    latest = int(np.argmax(np.where(late, rise_ns, -np.inf)))
     excess = excess_over_others(times.self_ns[before])[:, latest] / np.maximum(times.duration_ns[before], 1)
     return replace(
         found,
         rank=int(times.ranks[latest]),
         company=tuple(rank for rank in ranks if rank != int(times.ranks[latest])),
         usual=max(0.0, float(median(excess))) if before.size else 0.0,
-        self_ns=int(median(times.self_ns[since][:, latest])),
+        self_ns=int(median(times.self_ns[times.steps >= found.onset_step][:, latest])),
     )

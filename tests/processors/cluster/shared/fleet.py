@@ -151,7 +151,7 @@ class Job:
         if kind is Kind.PLANNED_STOP:
             severity = Severity.INFO
         whole = GPUS * len(self.nodes)
-        body = {
+        body: dict[str, Any] = {
             "bucket": BUCKETS.get(kind, Bucket.COMMUNICATION_HANG).value,
             "kind": kind.value,
             "scope": "rank",

@@ -97,7 +97,13 @@ def test_a_wrong_label_takes_a_count_back() -> None:
     court = fleet.run(second_s)
     assert len(court.pages) == 2
     for document in list(court.pages):
-        label = {"incident": document["id"], "cause": "application", "wrong": True, "by": "p", "time": START_S + second_s}
+        label = {
+            "incident": document["id"],
+            "cause": "application",
+            "wrong": True,
+            "by": "p",
+            "time": START_S + second_s,
+        }
         fleet.findings = []
         fleet.say(f"label/{document['id']}", second_s + 10.0, {"label": label})
         fleet.run(second_s + 20.0)

@@ -161,9 +161,12 @@ def lemons(memory: Memory, troubles: Sequence[Trouble], nodes: Collection[str], 
             continue
         fleet = fleet or _fleet(memory, now)
         others = max(0.0, fleet[0] - failures), max(1.0, fleet[1] - hours)
-        programs: dict[str, list[float]] = {}
-        for job, weight, *_ in blame.values():
-            programs.setdefault(memory.placements.program_of(job), []).append(weight)
+        elsewhere = _words_elsewhere(memory, node, now)
+        programs: dict[str, list[tuple[float, bool]]] = {}
+        for id_, (job, weight, *_) in blame.items():
+            known = memory.troubles.get(id_)
+            incident = weight, known is not None and known.words not in elsewhere
+            programs.setdefault(memory.placements.program_of(job), []).append(incident)
         own = failures_of_node(programs.values(), hours, rate_per_hour(*others))
         sure = lemon_probability(own, hours, *others)
         if sure <= LEMON_SURE:
@@ -199,6 +202,12 @@ def lemons(memory: Memory, troubles: Sequence[Trouble], nodes: Collection[str], 
                 for id_, entry in sorted(blame.items(), key=lambda each: float(each[1][3]))[-6:]
             ],
         )
+
+
+def _words_elsewhere(memory: Memory, node: str, now: float) -> set[tuple[str, str]]:
+    """In which words jobs failed on other nodes: what comes there too is of something that those have in common."""
+    lately = (t for t in memory.troubles.values() if t.onset > now - KEPT_S)
+    return {t.words for t in lately if t.nodes and node not in t.nodes and not t.is_telemetry and not t.is_planned}
 
 
 def _fleet(memory: Memory, now: float) -> tuple[float, float]:

@@ -122,23 +122,24 @@ def lemon_probability(failures: float, hours: float, fleet_failures: float, flee
     return gamma_tail(shape, 3.0 * fleet_rate * rate)
 
 
-def failures_of_node(by_program: Iterable[Sequence[float]], hours: float, fleet_rate: float) -> float:
+def failures_of_node(by_program: Iterable[Sequence[tuple[float, bool]]], hours: float, fleet_rate: float) -> float:
     """How many of a node's incidents are its own, as they are seen together. hours: of the node; fleet_rate: per hour.
 
-    by_program: of each program that failed there, the probabilities by which each incident alone is the node's. One
-    error of a program explains all its incidents that show no fault of the node, so these count as one. What remains
-    is weighed by Bayes' rule: the more often the node failed under others, the likelier it failed here too. An
-    incident's odds are multiplied by the node's rate, without that incident, over the fleet's.
+    by_program: of each program that failed there, for each incident the probability by which it alone is the node's,
+    and whether no other node has failed in its words. One error of a program explains all its incidents that show no
+    fault of the node, so these count as one. What fails in words of its own is weighed by Bayes' rule: the more often
+    the node failed under others, the likelier it failed here too. An incident's odds are multiplied by the node's
+    rate, without that incident, over the fleet's.
     """
-    certain, doubtful = 0.0, list[float]()
-    for weights in by_program:
-        certain += sum(weight for weight in weights if weight >= OF_THE_NODE)
-        if unsure := [weight for weight in weights if weight < OF_THE_NODE]:
-            doubtful.append(max(unsure))
-    whole = certain + sum(doubtful)
+    certain, doubtful = 0.0, list[tuple[float, bool]]()
+    for incidents in by_program:
+        certain += sum(weight for weight, _ in incidents if weight >= OF_THE_NODE)
+        if unsure := [each for each in incidents if each[0] < OF_THE_NODE]:
+            doubtful.append(max(unsure, key=lambda each: (each[1], each[0])))
+    whole = certain + sum(weight for weight, _ in doubtful)
     failures = certain
-    for weight in doubtful:
-        times = (PRIOR_FAILURES + whole - weight) / (PRIOR_FAILURES + hours * fleet_rate)
+    for weight, is_of_its_own in doubtful:
+        times = (PRIOR_FAILURES + whole - weight) / (PRIOR_FAILURES + hours * fleet_rate) if is_of_its_own else 1.0
         failures += weight * times / (weight * times + 1.0 - weight)
     return failures
 

@@ -7,6 +7,7 @@ import json
 import pytest
 from jsonschema import Draft202012Validator
 
+from tests.processors.cluster.conftest import Court
 from tests.processors.cluster.shared.fleet import DAY_S, Fleet, Job, jobs_of, joint_of, nodes_blamed, standing
 from whichrank.telemetry.incident import SCHEMA_PATH
 from whichrank.telemetry.vocabulary import Kind
@@ -166,16 +167,27 @@ def test_j3_one_node_in_failed_jobs_of_different_people_is_a_lemon(fleet: Fleet)
     assert joint["advice"]["action"] == "restart_without_node"
 
 
-def test_j3_three_programs_failed_on_one_node_within_minutes_and_nobody_else(fleet: Fleet) -> None:
-    """The fleet has been watched for an hour only, and no error says of itself that it is the node's."""
+def failed_within_minutes(fleet: Fleet, failures: list[tuple[str, str]]) -> Court:
+    """Each (node, error) under a program of its own, on a fleet that has been watched for an hour only."""
     for leaf in range(1, 4):
         fleet.job(f"well-{leaf}", fleet.under(leaf, *range(8)), at=-3600.0)
-    for i, error in enumerate(ERRORS[:3]):
-        job = fleet.job(f"j{i}", ["n0-5", f"n0-{i}"], at=200.0 * i)
-        job.tell(Kind.RANK_RAISED, 200.0 * i + 150.0, node="n0-5", error=error, step=100 + i)
+    for i, (node, error) in enumerate(failures):
+        job = fleet.job(f"j{i}", [node, f"n4-{i}"], at=200.0 * i)
+        job.tell(Kind.RANK_RAISED, 200.0 * i + 150.0, node=node, error=error, step=100 + i)
         job.end(200.0 * i + 180.0)
-    joint = joint_of(fleet.run(700.0), Kind.LEMON_NODE)
-    assert [s["node"] for s in joint["suspects"]] == ["n0-5"]
+    return fleet.run(200.0 * len(failures) + 100.0)
+
+
+def test_j3_three_programs_failed_on_one_node_and_nobody_else(fleet: Fleet) -> None:
+    """No error says of itself that it is the node's."""
+    court = failed_within_minutes(fleet, [("n0-5", error) for error in ERRORS[:3]])
+    assert [s["node"] for s in joint_of(court, Kind.LEMON_NODE)["suspects"]] == ["n0-5"]
+
+
+def test_j3_twin_what_fails_in_the_same_words_elsewhere_too_is_not_of_the_node(fleet: Fleet) -> None:
+    """A driver is bad, and by chance one node meets it more often: another node failed in these words as well."""
+    court = failed_within_minutes(fleet, [(node, ERRORS[1]) for node in ("n0-2", "n0-5", "n0-5", "n0-2", "n0-5")])
+    assert all(document["kind"] != "lemon_node" for document in court.revisions)
 
 
 def test_j3_twin_one_program_that_fails_wherever_it_is_put_makes_no_lemon_of_its_node(fleet: Fleet) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.compose.engine import Engine
+from tests.ports import free_ports
 from tests.stack.parts.compose import BASE
 from tests.stack.parts.go_programs import COMPOSE, built
 from tests.stack.parts.placing import DEPLOY, REPOSITORY
-from tests.stack.parts.service import free_ports
 
 ABSENT = Path(__file__).with_name("absent.yaml")
 WAIT_S = 900

@@ -14,8 +14,9 @@ from typing import Any
 
 import urllib3
 
+from tests.ports import free_ports
 from tests.stack.parts.placing import place
-from tests.stack.parts.service import Service, answers_http, free_ports
+from tests.stack.parts.service import Service, answers_http
 
 TIMEOUT_S = 60.0
 #: It asks nobody outside of this machine, and shows nothing to who has not logged in.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from tests.ports import free_ports
 from tests.stack.parts.kafka import Kafka
 from tests.stack.parts.service import eventually
 from whichrank.commands.process import STATE_FILE
@@ -50,9 +50,7 @@ class Bench:
         }
         self.client: Client = make_client(KafkaSettings(brokers=kafka.address, topic_prefix=prefix))
         self.running: list[subprocess.Popen[bytes]] = []
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.health = f"127.0.0.1:{probe.getsockname()[1]}"
+        self.health = f"127.0.0.1:{free_ports(1)[0]}"
 
     def command(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ import pytest
 from tests.commands.incidents.documents import make_run
 from tests.commands.notify.conftest import page, suspect
 from tests.commands.notify.parts import APIS, SECRET, Api, PagerDutyApi, SlackApi, WebhookApi, receiver_table
+from tests.ports import free_ports
 from whichrank.telemetry.incident import Document, canonical_line
 
 WHICHRANK = Path(sys.executable).with_name("whichrank")
@@ -144,9 +144,7 @@ def test_killed_again_and_again_while_it_sends(bench: Bench, apis: dict[str, Api
 def test_as_a_service_it_tells_of_its_health(bench: Bench, apis: dict[str, Api]) -> None:
     bench.settings(receiver_table(apis["webhook"], "webhook"))
     make_run(bench.run, fresh())
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = f"127.0.0.1:{free_ports(1)[0]}"
     bench.service("--health", address)
     until(lambda: apis["webhook"].pages == [f"{1:016x}"], bench.said)
     until(lambda: _ask(address, "/readyz")[0] == 200, bench.said)

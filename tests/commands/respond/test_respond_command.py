@@ -18,6 +18,7 @@ import pytest
 
 from tests.commands.incidents.documents import make_run
 from tests.commands.respond.parts import SECRET, FakeSlurm, Receiver, incident
+from tests.ports import free_ports
 from whichrank.commands.respond.audit import AUDIT_FILE
 from whichrank.telemetry.incident import Document, canonical_line
 
@@ -170,7 +171,7 @@ def test_a_storm_opens_the_breaker_until_a_person_resets_it(bench: Bench, receiv
 
 def test_as_a_service_it_follows_the_file_and_tells_of_its_health(bench: Bench, receiver: Receiver) -> None:
     make_run(bench.run, incident(1, node="node-1"))
-    address = f"127.0.0.1:{_free_port()}"
+    address = f"127.0.0.1:{free_ports(1)[0]}"
     service = bench.service("--act", "--hooks", "webhook", "--health", address)
     until(lambda: len(receiver.good) == 1, bench.said)
     bench.append(incident(2, node="node-2"))
@@ -260,11 +261,3 @@ def _ask(address: str, page: str) -> tuple[int, str]:
         return error.code, error.read().decode()
     except OSError:
         return 0, ""
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.ports import free_ports
 from tests.stack.parts.compose import service
 from tests.stack.parts.go_programs import built_collector
 from tests.stack.parts.kafka import Kafka
 from tests.stack.parts.placing import Placed, place, replace
-from tests.stack.parts.service import Service, answers_http, free_ports
+from tests.stack.parts.service import Service, answers_http
 
 
 class Bridge:

@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tests.ports import free_ports
 from tests.stack.parts.go_programs import built_collector
-from tests.stack.parts.service import Service, free_ports, listens
+from tests.stack.parts.service import Service, listens
 
 CONFIGURATION = """\
 receivers:

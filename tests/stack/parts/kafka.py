@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_ports
 from tests.stack.parts.cache import digest_of, made_once
 from tests.stack.parts.compose import REQUIRED, SASL, TLS, service
 from tests.stack.parts.placing import DEPLOY, Placed, place, replace
-from tests.stack.parts.service import Service, free_ports
+from tests.stack.parts.service import Service
 from whichrank.transport.kafka_settings import KafkaSettings
 
 POM = Path(__file__).parent / "kafka_libraries" / "pom.xml"

@@ -14,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.agents.collectors.port_tree import write
+from tests.ports import free_ports
 from tests.stack.parts.go_programs import NODE_EXPORTER, built, built_collector
 from tests.stack.parts.placing import REPOSITORY
-from tests.stack.parts.service import Service, answers_http, eventually, free_ports
+from tests.stack.parts.service import Service, answers_http, eventually
 
 RECORDED = REPOSITORY / "tests/diagnosis/crosswalk/payloads/node_exporter_scraped.json"
 RECORDED_HOST = "gpu-node-02"

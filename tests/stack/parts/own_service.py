@@ -6,10 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.ports import free_ports
 from tests.stack.parts.compose import service
 from tests.stack.parts.kafka import Kafka
 from tests.stack.parts.placing import replace
-from tests.stack.parts.service import Service, free_ports
+from tests.stack.parts.service import Service
 
 
 class OwnService:

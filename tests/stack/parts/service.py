@@ -89,18 +89,6 @@ class Service:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports of the loopback that nobody uses now, all different."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
-
-
 def answers_http(url: str) -> bool:
     """200 within 5 s. Raises OSError while nobody listens."""
     try:

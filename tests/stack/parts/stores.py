@@ -6,10 +6,11 @@ import urllib.parse
 from pathlib import Path
 from typing import Any
 
+from tests.ports import free_ports
 from tests.stack.parts.compose import service
 from tests.stack.parts.go_programs import LOKI, PROMETHEUS, built
 from tests.stack.parts.placing import Placed, place, replace
-from tests.stack.parts.service import Service, answers_http, free_ports, get_json
+from tests.stack.parts.service import Service, answers_http, get_json
 
 
 class Prometheus:

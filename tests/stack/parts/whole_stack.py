@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.ports import free_ports
 from tests.stack.parts.bridge import Bridge
 from tests.stack.parts.file_collector import FileCollector
 from tests.stack.parts.kafka import Kafka
 from tests.stack.parts.placing import Placed
-from tests.stack.parts.service import Service, free_ports
+from tests.stack.parts.service import Service
 from tests.stack.parts.stores import Loki, Prometheus
 from whichrank.telemetry.topics import TOPIC_LOGS, TOPIC_METRICS, TOPIC_SPANS
 from whichrank.transport.kafka import make_client

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 #: Far more than one needs at a time.
-PORTS_OF_WORKER = 2000
+PORTS_OF_WORKER = 400
+#: Below it ports are the system's own.
+LOWEST_PORT = 1024
 
 
 def free_ports(count: int) -> list[int]:
@@ -38,10 +40,13 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def _first_port() -> int:
-    lowest_of_kernel = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    return lowest_of_kernel - (worker + 1) * PORTS_OF_WORKER
+def first_port(worker: int, lowest_of_kernel: int) -> int:
+    """Of a worker's range. lowest_of_kernel: from which on the kernel gives ports to connections.
+
+    Where there are more workers than ranges below that, some share one; where there is none, it is among the kernel's.
+    """
+    ranges = max(1, (lowest_of_kernel - LOWEST_PORT) // PORTS_OF_WORKER)
+    return max(LOWEST_PORT, lowest_of_kernel - (worker % ranges + 1) * PORTS_OF_WORKER)
 
 
 def _round_and_round(first: int) -> Iterator[int]:
@@ -51,5 +56,8 @@ def _round_and_round(first: int) -> Iterator[int]:
         yield first + (start + number) % PORTS_OF_WORKER
 
 
-FIRST_PORT = _first_port()
+FIRST_PORT = first_port(
+    int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")),
+    int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0]),
+)
 _ports = _round_and_round(FIRST_PORT)

@@ -22,19 +22,15 @@ from ..agents.gate import Gate
 from ..agents.node_reports import NodeReports
 from ..agents.priority import Priority
 from ..agents.settings import AgentSettings
-from ..processors.cluster.operator import ClusterOperator
-from ..processors.entity.operator import EntityOperator
-from ..processors.entity.rules import load_rules
-from ..processors.job.operator import JobOperator
-from ..processors.operator import Operator
 from ..processors.runner import EmbeddedRunner
 from ..telemetry.otlp import encode_payloads
 from ..telemetry.records import Event, Identity, Incident, Record
-from ..telemetry.topics import KEY_OF_PEOPLE, TOPIC_FINDINGS, TOPIC_METRICS
+from ..telemetry.topics import KEY_OF_PEOPLE, TOPIC_FINDINGS
 from ..telemetry.vocabulary import EventName
 from ..transport.bus import TOPIC_BLOCKS, TOPIC_LOGS
 from ..transport.embedded import EmbeddedBus
 from .announced import finding_of_plan, read_plans
+from .embedded_operators import INPUT_TOPICS, make_operators, wanted_metrics
 from .incident_log import IncidentLog
 from .labels import finding_of, read_labels
 from .losses import AGENT_LOSSES, Losses
@@ -50,20 +46,10 @@ logger = logging.getLogger("whichrank.commands")
 TURN_S = 0.1
 #: Between looks at what people have said.
 SAID_PERIOD_S = 1.0
-#: What the operators read of the capture.
-INPUT_TOPICS = frozenset({TOPIC_BLOCKS, TOPIC_METRICS})
 #: Files that incidents ask for; of what was drained of the rings so much is kept in memory for them.
 REQUESTS_PER_MINUTE, HISTORY_S, HISTORY_BYTES = 30, 120.0, 16 << 20
 #: After the command ended: how long conclusions that are held back for a rival explanation may take.
 SETTLE_S = 2.0
-
-
-def make_operators(*, listens: bool = False) -> list[Operator]:
-    """The operators in the order in which records flow through them; run and replay use the same.
-
-    listens: silence and ends are told from the records alone, where no command tells them (``whichrank simulate``).
-    """
-    return [JobOperator(listens=listens), EntityOperator(), ClusterOperator(asks_for_files=True)]
 
 
 def agent_settings(*, publishes: bool, kernel_log: str = "", withheld: frozenset[str] = frozenset()) -> AgentSettings:
@@ -78,11 +64,6 @@ def agent_settings(*, publishes: bool, kernel_log: str = "", withheld: frozenset
         kernel_log=kernel_log,
         withheld=withheld,
     )
-
-
-def wanted_metrics() -> frozenset[str]:
-    """Names of the metrics that the operators ask for."""
-    return load_rules().wanted
 
 
 class EmbeddedWatch:

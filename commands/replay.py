@@ -24,7 +24,7 @@ from ..processors.runner import EmbeddedRunner
 from ..telemetry.incident import canonical_line
 from ..telemetry.records import Finding, Identity, Incident, Record
 from ..transport.embedded import EmbeddedBus
-from .embedded_watch import INPUT_TOPICS, make_operators, wanted_metrics
+from .embedded_operators import INPUT_TOPICS, make_operators, wanted_metrics
 from .incident_log import IncidentLog, read_lines
 from .incident_panel import incident_panel
 from .run_directory import CAPTURE_FOLDER, INCIDENTS_FILE, RunDirectory, Unusable

@@ -6,6 +6,7 @@ written whole or not at all; several benches may write into one folder.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -16,26 +17,43 @@ from pathlib import Path
 from typing import Any
 
 from ...simulator.scoring.run_score import FaultScore, RunScore
+from .code_closure import code_closure
 
 _HERE = Path(__file__).resolve()
 _PACKAGE = _HERE.parents[2]
-#: What a run follows from. Everything else may change without a run becoming another one.
-_DECIDES = ("telemetry", "diagnosis", "agents", "processors", "transport", "simulator", "commands/simulate")
-_DECIDES_HERE = ("one_run.py", "shared_beginning.py", "simple_detector.py")
-_SUFFIXES = (".py", ".c", ".toml", ".json", ".txt")
+#: What is measured follows from these and all that they import. Everything else may change, agents and commands that no
+#: run comes through included, without a run becoming another one.
+_MEASURES = (
+    "one_run.py",
+    "shared_beginning.py",
+    "simple_detector.py",
+    "matrix.py",
+    "false_pages.py",
+    "cost.py",
+    "accounting_run.py",
+    "malformed_run.py",
+    "straggler_trace.py",
+)
+#: Of this folder only these count: how runs are asked for, kept and printed decides nothing.
+_DECIDES_HERE = frozenset(_MEASURES[:3])
 _INFINITE = ("delay_s", "attributed_s", "steps", "usual_steps")
 
 
 def code_version(detector: Path | None = None) -> str:
     """12 hexadecimal digits: of the code that a run follows from, and of a foreign detector."""
-    files = [path for folder in _DECIDES for path in (_PACKAGE / folder).rglob("*") if path.suffix in _SUFFIXES]
-    files += [_HERE.with_name(name) for name in _DECIDES_HERE]
     digest = hashlib.blake2b(digest_size=6)
-    for path in sorted(files):
+    for path in sorted(decisive_files()):
         digest.update(str(path.relative_to(_PACKAGE)).encode() + b"\0" + path.read_bytes() + b"\0")
     if detector is not None:
         digest.update(detector.read_bytes())
     return digest.hexdigest()
+
+
+@functools.cache
+def decisive_files() -> frozenset[Path]:
+    """What a run follows from."""
+    closure = code_closure((_HERE.with_name(name) for name in _MEASURES), _PACKAGE)
+    return frozenset(path for path in closure if path.parent != _HERE.parent or path.name in _DECIDES_HERE)
 
 
 class KeptRuns:

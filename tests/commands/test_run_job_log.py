@@ -22,16 +22,16 @@ dist.init_process_group("gloo")
 logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 log = logging.getLogger("checkpoint")
 value = torch.ones(4)
-for step in range(20):
+for step in range(60):
     dist.all_reduce(value)
     time.sleep(0.05)
 writer = int(os.environ["JOB_FULL_FOR_RANK"])
 if dist.get_rank() == writer:
-    error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"/ckpt/step_20/rank_{writer}.pt")
+    error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"/ckpt/step_60/rank_{writer}.pt")
     log.error("could not write: %s", error)
 dist.barrier()
 if dist.get_rank() == 1:
-    raise RuntimeError("step 20 was not saved")
+    raise RuntimeError("step 60 was not saved")
 dist.all_reduce(value)
 dist.barrier()
 """

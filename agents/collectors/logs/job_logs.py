@@ -30,6 +30,10 @@ _QUIET_NS = 3_600_000_000_000
 #: The file of a rank that has ended is read for so long: its last words are what counts.
 _LAST_WORDS_NS = 30_000_000_000
 _MOST_FILES = 256
+#: A rank that fails as soon as it has begun takes the way to its log with it: while ranks are awaited, and until they
+#: have been the same for so long (they begin one by one), they are looked for this often.
+_AWAITS_RANKS_S = 0.25
+_ALL_THERE_NS = 5_000_000_000
 #: Half a line is handed out after two reads that brought nothing.
 _READS_TO_THE_END = 3
 #: What rotation has packed was read before.
@@ -98,7 +102,7 @@ class JobLogsCollector:
         most_bytes: int = 8 << 20,
         proc: Path = Path("/proc"),
     ) -> None:
-        self.period_s = period_s
+        self.period_s = self._usual_period_s = period_s
         self._classify = classify
         self._flush = flush
         self._ranks = ranks
@@ -110,13 +114,14 @@ class JobLogsCollector:
         self._logs: dict[tuple[int, int], _Log] = {}  # by device and inode
         #: Files that were closed because they were quiet, with the size that they had.
         self._quiet: dict[tuple[int, int], int] = {}
-        self._next_find_ns = 0
+        self._next_find_ns = self._next_read_ns = 0
         self._first_find = True
         self._turn = 0
         self._lines = self._storms = self._lost_bytes = 0
         self._started_ns = 0
         self._told: tuple[int, ...] = ()
         self._known_ranks: frozenset[JobProcess] = frozenset()
+        self._ranks_changed_ns = 0
 
     def collect(self, now: Moment) -> Collected:
         if not self._enabled:
@@ -125,10 +130,16 @@ class JobLogsCollector:
         problems: list[str] = []
         ranks = tuple(self._ranks())
         if now.mono_ns >= self._next_find_ns or frozenset(ranks) != self._known_ranks:
+            if frozenset(ranks) != self._known_ranks:
+                self._known_ranks, self._ranks_changed_ns = frozenset(ranks), now.mono_ns
             self._next_find_ns = now.mono_ns + _FIND_NS
-            self._known_ranks = frozenset(ranks)
             self._find(ranks, now, problems)
             self._first_find = False
+        awaits_ranks = not ranks or now.mono_ns - self._ranks_changed_ns < _ALL_THERE_NS
+        self.period_s = min(self._usual_period_s, _AWAITS_RANKS_S) if awaits_ranks else self._usual_period_s
+        if now.mono_ns < self._next_read_ns:
+            return Collected(problems=problems)
+        self._next_read_ns = now.mono_ns + int((self._usual_period_s - self.period_s / 2) * 1e9)
         lines = self._read(now, problems)
         happenings = [bounded(happening) for happening in self._classify(lines, now)]
         return Collected(points=self._points(now), happenings=happenings, problems=problems)

@@ -161,6 +161,33 @@ def test_last_words_of_a_rank_that_has_ended_are_read(tmp_path: Path, start: Cal
     collector.close()
 
 
+def test_ranks_that_are_awaited_are_looked_for_often_and_their_lines_read_as_usual(
+    tmp_path: Path, start: Callable[..., Rank]
+) -> None:
+    """Who fails within a second of its start has no descriptors any more at the next usual look."""
+    seen = Classifier()
+    ranks: list[JobProcess] = []
+    collector = JobLogsCollector(seen, lambda: ranks)
+    collector.collect(at(0))
+    assert collector.period_s == 0.25
+    rank = start(0, tmp_path / "out")
+    ranks.append(rank.watched)
+    collector.collect(at(0.25))
+    rank.say("Error: at once")
+    append(tmp_path / "out", "half a line")
+    rank.end()
+    ranks.clear()
+    for look in range(2, 5):
+        collector.collect(at(look * 0.25))
+    assert seen.texts == ["Error: at once", "E Error: at once"]  # half a line waits for two usual looks, not quick ones
+    ranks.append(JobProcess(pid=os.getpid(), job="next"))
+    collector.collect(at(1.25))
+    assert collector.period_s == 0.25
+    collector.collect(at(7))
+    assert collector.period_s == 1.0
+    collector.close()
+
+
 def test_a_deleted_or_truncated_log_is_followed_by_its_descriptor(tmp_path: Path, start: Callable[..., Rank]) -> None:
     rank = start(0, tmp_path / "out")
     seen = Classifier()

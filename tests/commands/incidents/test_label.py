@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from tests.commands.incidents.documents import ID, document
 from tests.processors.runner_examples import Clock
-from whichrank.commands.embedded_watch import make_operators
+from whichrank.commands.embedded_operators import make_operators
 from whichrank.commands.labels import LABELS_FILE, finding_of, read_labels
 from whichrank.commands.main import app
 from whichrank.processors.runner import EmbeddedRunner

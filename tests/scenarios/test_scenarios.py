@@ -14,6 +14,7 @@ from .catalogue import REPRESENTATIVE
 ROOT = Path(__file__).resolve().parents[2]
 #: Another draw for each day would make failures hard to repeat; other seeds are for ``make scenarios``.
 SEED = 4
+CONSOLE_LINES = 80
 
 
 @pytest.mark.parametrize("name", REPRESENTATIVE)
@@ -28,7 +29,16 @@ def test_scenario(name: str, tmp_path: Path) -> None:
         timeout=240,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr + _consoles(tmp_path)
+
+
+def _consoles(results: Path) -> str:
+    """How each job itself ended: where tests run, its folder may be gone before anybody reads of the failure."""
+    parts = []
+    for console in sorted(results.rglob("console.txt")):
+        last = console.read_text(errors="replace").splitlines()[-CONSOLE_LINES:]
+        parts.append("\n".join([f"-- the last of {console.relative_to(results)}", *last]))
+    return "\n".join(parts)
 
 
 @pytest.mark.parametrize("wrong", [["--only", "no such one"], ["--part", "4/3"], ["--part", "0/3"], ["--part", "x"]])

@@ -219,32 +219,41 @@ def _p2p_waits(job: JobState, fresh_since: int) -> list[Wait]:
 
 def _device_p2p_waits(job: JobState, waits: Sequence[Wait]) -> list[Wait]:
     """Of devices that have not come to what was launched: the sends and receives in which they may stand, as nobody
-    tells their ends, where the other end is seen to be held up by what moves the data. A kernel that does not end looks
-    the same; but two things at once are less likely than one.
+    tells their ends, where the other end is seen to be held up by what moves the data, or in its turn may stand in one
+    with such a device. A kernel that does not end looks the same; but two things at once are less likely than one.
     """
     idle = {rank for wait in waits for rank in wait.launched}
     held = {wait.rank for wait in waits if wait.within and wait.age_ns >= FLOOR_NS}
     if not idle or not held:
         return []
-    found = []
+    rows_to: dict[int, list[tuple[int, np.void]]] = {}  # by the rank at the other end, of which group
     for index in np.flatnonzero(job.on_device).tolist():
         rows, stamps = job.rows_of_group(index)
         mine = (stamps > 0) & (rows["p2p_enqueued"] > 0) & (rows["p2p_completed"] < 0)
         for row in rows[mine & np.isin(rows["rank"], list(idle))]:
-            rank, peer = int(row["rank"]), _peer(job, index, row)
-            if peer in held:
-                found.append(
-                    Wait(
-                        rank=rank,
-                        group=index,
-                        seq=int(row["p2p_enqueued"]),
-                        op=int(row["op"]),
-                        p2p=True,
-                        age_ns=int(row["moved_age_ns"]),
-                        since_ns=read_ns(job, rank) - int(row["moved_age_ns"]),
-                        missing=(peer,),
-                    )
+            rows_to.setdefault(_peer(job, index, row), []).append((index, row))
+    found: list[Wait] = []
+    behind = sorted(held)
+    while behind:
+        peer = behind.pop(0)
+        for index, row in rows_to.get(peer, ()):
+            rank = int(row["rank"])
+            if rank in held:  # its device stands there, and in nothing else: nobody waits in a circle
+                continue
+            found.append(
+                Wait(
+                    rank=rank,
+                    group=index,
+                    seq=int(row["p2p_enqueued"]),
+                    op=int(row["op"]),
+                    p2p=True,
+                    age_ns=int(row["moved_age_ns"]),
+                    since_ns=read_ns(job, rank) - int(row["moved_age_ns"]),
+                    missing=(peer,),
                 )
+            )
+            held.add(rank)  # a pipeline's stages are held up one behind the other
+            behind.append(rank)
     return found
 
 

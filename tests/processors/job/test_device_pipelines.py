@@ -63,6 +63,37 @@ def test_a_device_whose_peer_is_not_held_up_by_the_network_is_the_root() -> None
     assert np.array_equal(blockage.wait.launched, (0,))
 
 
+@pytest.mark.parametrize("first_receives_from", [2, 3])
+def test_stages_that_are_held_up_one_behind_the_other_are_no_roots(first_receives_from: int) -> None:
+    """Of three stages the last one is in a collective that does not end. The first one receives from the second one,
+    which has not come to its collective either: it receives from the last one. Another replica waits for that one."""
+    job = JobState(job="j")
+    for index, ranks in enumerate(("0-1", "2-3", "4-5", "0,2-4", "4,6")):
+        job.add_group(Group(uid=str(index), name=str(index), ranks=ranks, size=len(ranks) - 1, backend="nccl"))
+    job.grow_progress(6)
+    for rank in range(7):
+        job.facts(rank)
+        job.progress["read_ns"][rank] = job.progress_stamps[rank] = 100 * SECOND
+    for group, (of_first, of_second) in enumerate([(4, 5), (4, 5), (5, 5)]):
+        rows, stamps = job.rows_of_group(group)
+        rows["rank"], rows["group"], rows["open"] = (2 * group, 2 * group + 1), group, 1
+        rows["enqueued"], rows["started"], rows["completed"] = 5, (of_first, of_second), 4
+        rows["open_age_ns"], stamps[:] = 5 * SECOND, 100 * SECOND
+    rows, stamps = job.rows_of_group(3)  # ranks 0, 2, 3 and 4, in this order
+    rows["rank"], rows["group"], rows["open"], rows["started"] = (0, 2, 3, 4), 3, -1, -1
+    rows["p2p_enqueued"], rows["p2p_completed"], rows["moved_age_ns"] = 9, -1, 5 * SECOND
+    rows["peer"], stamps[:] = (first_receives_from - 1, 3, 0, 1), 100 * SECOND  # the last one sent to the second one
+    rows, stamps = job.rows_of_group(4)
+    rows["rank"], rows["group"], rows["open"], rows["open_age_ns"] = (4, 6), 4, 1, 5 * SECOND
+    rows["enqueued"], rows["started"], rows["completed"], stamps[:] = 2, (1, 2), 1, 100 * SECOND
+    blockage = find_blockage(find_waits(job), 3 * SECOND)
+    assert blockage is not None
+    if first_receives_from == 2:
+        assert (blockage.sort, blockage.wait.group) == ("inside", 2)
+    else:  # rank 3 is in its collective, for which it waits for rank 2: only the network holds anybody up unseen
+        assert (blockage.sort, blockage.suspects) == ("missing", (0,))
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 6), st.integers(-1, 6), st.integers(-1, 6)), min_size=4, max_size=4),
     st.booleans(),

@@ -1,4 +1,5 @@
-"""DEVICE_STEPS rows: how long devices stood in collectives, by step and group, where not every step is shipped whole.
+"""DEVICE_STEPS rows: how long devices stood in collectives, by step and group, where not every step is shipped whole;
+and when the first and the last of them ended.
 
 Runs in the polling thread. A step's sum is told once its host has ended it and all its calls have ended on the device,
 which may be steps later.
@@ -17,14 +18,16 @@ from .collect_collectives import CollectedRows
 _MAX_OPEN_STEPS = 64
 _STEP_BITS = 36
 _P2P = np.uint8(EventFlag.P2P)
+_NEVER = np.iinfo(np.int64).max
 _NO_SUMS, _NO_RING = np.zeros(0, DEVICE_STEPS), np.zeros(0, np.uint16)
 
 
 class DeviceSums:
-    """Per ring, step and group: calls launched, calls ended, and the time from their starts to their ends."""
+    """Per ring, step and group: calls launched, calls ended, the time from their starts to their ends, and when the
+    first and the last were seen to end."""
 
     def __init__(self) -> None:
-        self._open: dict[int, dict[int, dict[int, list[int]]]] = {}  # slot -> step -> group -> launched, ended, ns
+        self._open: dict[int, dict[int, dict[int, list[int]]]] = {}  # slot -> step -> group -> launched, ended, ns, first and last end
         self._ended = np.full(16, -1, np.int64)  # by slot: highest step that its host ended
 
     def forget(self, slot: int) -> None:
@@ -49,7 +52,11 @@ class DeviceSums:
             np.bincount(place, weights=each, minlength=where.size).astype(np.int64).tolist()
             for each in (first, ended, stood_ns)
         ]
-        for slot, number, group, launched, over, ns in zip(*columns, strict=True):
+        earliest, latest = np.full(where.size, _NEVER), np.zeros(where.size, np.int64)
+        np.minimum.at(earliest, place[ended], rows["done_ns"][ended])
+        np.maximum.at(latest, place[ended], rows["done_ns"][ended])
+        columns += [earliest.tolist(), latest.tolist()]
+        for slot, number, group, launched, over, ns, first_end, last_end in zip(*columns, strict=True):
             steps = self._open.get(slot)
             if steps is None:
                 steps = self._open[slot] = {}
@@ -60,11 +67,13 @@ class DeviceSums:
                 groups = steps[number] = {}
             sums = groups.get(group)
             if sums is None:
-                groups[group] = [launched, over, ns]
+                groups[group] = [launched, over, ns, first_end, last_end]
             else:
                 sums[0] += launched
                 sums[1] += over
                 sums[2] += ns
+                sums[3] = min(sums[3], first_end)
+                sums[4] = max(sums[4], last_end)
 
     def take(
         self, steps: NDArray[np.void], ring: NDArray[np.uint16], rank_of: NDArray[np.uint32]
@@ -85,10 +94,10 @@ class DeviceSums:
             complete = [
                 step
                 for step, groups in known.items()
-                if step <= over and all(launched == ended for launched, ended, _ in groups.values())
+                if step <= over and all(sums[0] == sums[1] for sums in groups.values())
             ]
             for step in complete:
-                for group, (launched, _, stood_ns) in known.pop(step).items():
-                    out.append((int(rank_of[slot]), group, 0, launched, step, stood_ns))
+                for group, (launched, _, *times) in known.pop(step).items():
+                    out.append((int(rank_of[slot]), group, 0, launched, step, *times))
                     slots.append(slot)
         return np.array(out, DEVICE_STEPS), np.array(slots, np.uint16)

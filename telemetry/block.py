@@ -42,6 +42,8 @@ _UNKNOWN: dict[str, int] = {
     "phase": Phase.OTHER,
     "started_ns": 0,
     "done_ns": 0,
+    "first_end_ns": 0,
+    "last_end_ns": 0,
     "open_age_ns": 0,
     "collectives": 0,
     "collective_ns": 0,

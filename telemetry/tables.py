@@ -77,6 +77,8 @@ DEVICE_STEPS = np.dtype(
         ("calls", "<i4"),  # of devices, without point-to-point ones
         ("step", "<i8"),
         ("stood_ns", "<i8"),  # from their starts to their ends, as far as starts are known
+        ("first_end_ns", "<i8"),  # of its calls, when the first was seen to have ended, and the last; 0 = unknown
+        ("last_end_ns", "<i8"),
     ]
 )
 

@@ -26,8 +26,10 @@ from .inner_waits import with_inner_waits
 from .late_device import LEAD, STEPS, with_looks
 from .matching import Joined, Mismatch, find_mismatch, join_instances
 from .median import median
+from .passes import with_passes
 from .rows import concatenate, pick
 from .saves import with_more
+from .stages import busiest_groups, sends
 from .state import JobState
 from .stood import stood_by_step
 from .straggler import WARM_UP_STEPS, StepTimes
@@ -318,6 +320,10 @@ def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarra
             waited_ns=blocked.sum(axis=2)[plain],
         )
         job.inner = with_inner_waits(job.inner, job.inner_groups(ranks), by_device, sums, ranks, times.steps)
+        if sends(job):
+            job.passes = with_passes(
+                job.passes, busiest_groups(job, ranks), by_device, sums, ranks, times.steps, times.begin_ns
+            )
         whole = pick(by_device, ~np.isin(by_device["step"], sums["step"]))  # of others, the first call may not be there
         job.starts = with_starts(job.starts, whole, begun_on_device(whole), ranks, times.steps[~is_summed[plain]])
     elif ready.rows.size and not has_device_groups(job):

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...telemetry.vocabulary import Scope
+from .stages import sends
 from .state import JobState
 
 
@@ -34,7 +35,7 @@ def whose_slowness(job: JobState, ranks: Sequence[int], *, always: bool) -> Culp
     group = _group_of(job, slow)
     nodes = {job.node_of(rank) for rank in slow}
     of_node = tuple(sorted(rank for rank in job.ranks if job.node_of(rank) in nodes))
-    if always and (group or _has_stages(job)):
+    if always and (group or sends(job)):
         return Culprit(scope=Scope.APPLICATION, ranks=slow, group=group)
     if len(slow) > 1 and len(nodes) == 1 and of_node == slow and len(of_node) < len(job.ranks):
         return Culprit(scope=Scope.NODE, ranks=slow, node=nodes.pop())
@@ -83,8 +84,3 @@ def _group_of(job: JobState, ranks: tuple[int, ...]) -> str:
         if tuple(members.tolist()) == ranks:
             return job.group_name(index)
     return ""
-
-
-def _has_stages(job: JobState) -> bool:
-    """Ranks that send to one another do different parts of the work."""
-    return bool((job.group_rows["p2p_enqueued"] > 0).any())

@@ -67,6 +67,10 @@ class OpenRows:
         #: How often what is held was replaced: in between, rows are only added behind the others.
         self.replaced = 0
 
+    @property
+    def dtype(self) -> np.dtype:
+        return self._buffer.dtype
+
     def add(self, arrived: Arrived, *, saved: bool = False) -> None:
         """Takes the rows over: they must not change any more."""
         if self._arrived and (self._arrived[0].groups is None) != (arrived.groups is None):

@@ -14,7 +14,7 @@ from .culprit import have_something_in_common
 from .device import has_become_slow, has_device_groups, shows_in_steps
 from .drift import find_drift, has_come_back, makes_steps_longer
 from .facts import OpenFinding
-from .findings import clear_finding, open_finding
+from .findings import clear_finding, open_finding, replace_finding
 from .holding import do_hosts_wait_for, is_waited_for, was_always_waited_for
 from .late_by_little import find_late_by_little
 from .late_device import LateDevice, find_late_device, is_still_late
@@ -30,6 +30,7 @@ from .numeric import (
     find_non_finite,
 )
 from .pace import PaceChange, find_pace_change, find_sudden_change, is_back_to_pace, is_of_all, with_parts
+from .passes import HeavyStage, find_heavy_stage
 from .saves import find_slow_writer, is_still_slow_writer
 from .stages import ends_last_by_schedule, of_one_stage, order_of_stages, stages_of
 from .stalls import are_over, find_recurring_stalls
@@ -221,6 +222,8 @@ def _judge_pace(job: JobState, now: int, ctx: Context) -> None:
             finding.detail["after_ns"],
         ):
             clear_finding(job, ctx, now, finding, "the step time is as before again")
+        else:
+            _name_the_stage(job, finding, now, ctx)
     if reported or job.has_kind(Kind.RANK_SLOW) or job.stopping_finding() is not None:
         return
     uneven = find_sudden_wandering(job.times, steps, begins, length_ns)
@@ -249,8 +252,40 @@ def _tell_change(job: JobState, change: PaceChange | None, now: int, ctx: Contex
     if change is None or (has_device_groups(job) and not is_of_all(change, steps, pace)):
         return False
     change = with_parts(change, steps, job.pace[:, 3:6])
+    if has_device_groups(job) and (heavy := _heavy_stage(job, change.step)) is not None:
+        body = steps_story.heavy_stage_body(job, heavy, change, now)
+        place = f"rank {heavy.ranks[0]} step {change.step}"
+        open_finding(job, ctx, now, kind=Kind.RANK_SLOW, place=place, body=body, detail=_late_detail(heavy, change))
+        return True
     is_pipeline = has_device_groups(job) and bool((order_of_stages(job, job.times.ranks) >= 0).any())
     body = steps_story.slow_together_body(job, change, now, has_unseen_waits=is_pipeline)
     detail = {"before_ns": change.before_ns, "after_ns": change.after_ns}
     open_finding(job, ctx, now, kind=Kind.SLOW_TOGETHER, place=f"step {change.step}", body=body, detail=detail)
     return True
+
+
+def _name_the_stage(job: JobState, finding: OpenFinding, now: int, ctx: Context) -> None:
+    """What was said of all ranks is that of one stage, once its passes are seen to take longer."""
+    if finding.detail.get("wanders") or not has_device_groups(job):
+        return
+    heavy = _heavy_stage(job, finding.step)
+    if heavy is not None:
+        change = PaceChange(
+            step=finding.step,
+            onset_ns=finding.onset_ns,
+            before_ns=finding.detail["before_ns"],
+            after_ns=finding.detail["after_ns"],
+        )
+        finding.detail = _late_detail(heavy, change)
+        body = steps_story.heavy_stage_body(job, heavy, change, now)
+        replace_finding(job, ctx, now, finding, kind=Kind.RANK_SLOW, body=body)
+
+
+def _heavy_stage(job: JobState, onset_step: int) -> HeavyStage | None:
+    if not len(job.passes):
+        return None
+    return find_heavy_stage(job.passes, job.times.ranks, stages_of(job, job.times.ranks), onset_step)
+
+
+def _late_detail(heavy: HeavyStage, change: PaceChange) -> dict[str, Any]:
+    return {"rank": heavy.ranks[0], "usual_step_ns": change.before_ns, "late_step_ns": change.after_ns}

@@ -14,6 +14,7 @@ from ...telemetry.vocabulary import Phase
 from .device import has_become_slow
 from .excess import excess_over_others
 from .median import median
+from .rows import pick
 from .state import JobState
 from .straggler import COMPANY_SHARE, FEWEST_BASELINE_STEPS, LONGEST_BASELINE, StepTimes, Straggler
 
@@ -29,6 +30,11 @@ FETCHING_SHARE = 0.7
 MOST_OF_STAGE = 0.7
 
 
+def sends(job: JobState) -> bool:
+    """Whether any rank has sent to another: such ranks do different parts of the work, as stages of a pipeline."""
+    return bool((job.group_rows["p2p_enqueued"] > 0).any())
+
+
 def stages_of(job: JobState, ranks: np.ndarray) -> np.ndarray:
     """By rank, its place among those that send to one another; -1 where it sends to nobody."""
     stages = np.full(ranks.size, -1, np.int64)
@@ -39,6 +45,21 @@ def stages_of(job: JobState, ranks: np.ndarray) -> np.ndarray:
             known = (column < ranks.size) & (ranks[np.minimum(column, ranks.size - 1)] == members)
             stages[column[known]] = np.flatnonzero(known)
     return stages
+
+
+def busiest_groups(job: JobState, ranks: np.ndarray) -> np.ndarray:
+    """By rank, of the groups on devices that are not all of the job's the one in which it has called most often, in
+    each layer, that is; -1 none."""
+    size, busiest = job.shape().sizes, np.full(ranks.size, -1, np.int64)
+    partial = job.device_groups() & (size > 1) & (size < len(job.ranks))
+    rows = job.group_rows
+    rows = pick(rows, (job.group_stamps > 0) & (rows["enqueued"] > 0) & partial[rows["group"]])
+    rows = pick(rows, np.argsort(rows["enqueued"], kind="stable"))
+    column = np.searchsorted(ranks, rows["rank"])
+    known = column < ranks.size
+    known[known] = ranks[column[known]] == rows["rank"][known]
+    busiest[column[known]] = rows["group"][known]  # of those that come twice the last counts
+    return busiest
 
 
 def order_of_stages(job: JobState, ranks: np.ndarray) -> np.ndarray:

@@ -23,6 +23,7 @@ from .median import median
 from .open_calls import OpenCalls
 from .open_rows import Arrived, OpenChunk, OpenRows
 from .pace import LONGEST_HISTORY
+from .passes import no_passes
 from .rows import Growing
 from .saves import no_saves
 from .straggler import LONGEST_BASELINE, SMALLEST_EXCESS, WINDOWS, StepTimes
@@ -143,7 +144,7 @@ class JobState:
         self.pending = OpenRows(COLLECTIVES, ("enqueued_ns", "started_ns", "done_ns"))
         self.step_rows = OpenRows(STEPS, ("begin_ns", "end_ns"))
         self.step_groups = OpenRows(STEP_GROUPS, ())
-        self.device_steps = OpenRows(DEVICE_STEPS, ())
+        self.device_steps = OpenRows(DEVICE_STEPS, ("first_end_ns", "last_end_ns"))
         self.held_up: HeldUp | None = None  # of devices, the open call that the closing of steps waits for
         self.rewrite_open = True
         self.chunks = getattr(self, "chunks", [])  # names of the rows that hold open steps
@@ -175,6 +176,7 @@ class JobState:
         self.looks = no_looks(0)  # on devices only
         self.inner = no_inner_waits(0)  # the same
         self.starts = no_starts(0)
+        self.passes = no_passes(0)  # of pipelines on devices
         self._expected: np.ndarray | None = None
         self._device_groups = np.zeros(0, bool)
         self.held_by = 0  # the rank for which the closing of steps has waited at the last look. Not saved
@@ -531,6 +533,7 @@ class JobState:
         self.looks = self.looks[self.looks[:, LAST] < first]
         self.inner = self.inner[(self.inner[:, 0] < first) | (self.inner[:, 0] > last)]
         self.starts = self.starts[(self.starts[:, 0] < first) | (self.starts[:, 0] > last)]
+        self.passes = self.passes[(self.passes[:, 0] < first) | (self.passes[:, 0] > last)]
         old = self.times
         keep = (old.steps < first) | (old.steps > last)
         self.times = StepTimes(
@@ -560,6 +563,7 @@ class JobState:
         self.looks = no_looks(ranks.size)
         self.inner = no_inner_waits(ranks.size)
         self.starts = no_starts(ranks.size)
+        self.passes = no_passes(ranks.size)
 
     # --- findings ---------------------------------------------------------------------------------------------------
     def stopping_finding(self) -> OpenFinding | None:

@@ -24,6 +24,8 @@ from .inner_waits import no_inner_waits
 from .ledger import Ledger
 from .open_rows import Arrived, OpenChunk, OpenRows
 from .packing import pack, unpack
+from .passes import no_passes
+from .rows import in_dtype
 from .saves import Saves
 from .state import JobState
 from .straggler import StepTimes
@@ -167,6 +169,7 @@ def _steps_arrays(job: JobState) -> dict[str, np.ndarray]:
         "looks": job.looks,
         "inner": job.inner,
         "starts": job.starts,
+        "passes": job.passes,
         "recent": job.recent,
         "pace": job.pace,
         "norms": job.norms,
@@ -252,6 +255,7 @@ def _read_steps(job: JobState, values: dict[str, Any], arrays: dict[str, np.ndar
     job.drift, job.looks = arrays["drift"], arrays["looks"]
     job.inner = arrays.get("inner", no_inner_waits(job.times.ranks.size))  # not there before these were kept
     job.starts = arrays.get("starts", no_starts(job.times.ranks.size))  # not there before schema 7
+    job.passes = arrays.get("passes", no_passes(job.times.ranks.size))  # the same
     job.saves = Saves(**{name: arrays[f"save/{name}"] for name in Saves.__slots__})
     job.norms, job.norm_steps, job.losses = arrays["norms"], arrays["norm_steps"], arrays["losses"]
 
@@ -263,4 +267,5 @@ def _read_open(job: JobState, arrays: dict[str, np.ndarray]) -> None:
         name, _, number = place.partition("/")
         if name in tables:
             lookup = arrays.get(f"lookup/{number}")
+            rows = in_dtype(rows, tables[name].dtype)  # of an earlier release
             tables[name].add(Arrived(rows=rows, offset_ns=offsets[int(number)], groups=lookup), saved=True)

@@ -11,6 +11,7 @@ from .late_device import LateDevice
 from .node_story import node_suspect
 from .numeric import BadNumber
 from .pace import PaceChange
+from .passes import HeavyStage
 from .saves import SlowWriter
 from .stalls import Stalls
 from .state import JobState
@@ -155,6 +156,42 @@ def late_device_body(job: JobState, found: LateDevice, now: int) -> Body:
         cleared=[ruled_out(others, "long in collectives", f"only waits there for {whose}")],
         confidence=min(0.95, 0.6 + found.z / 30.0),
         step=found.onset_step,
+    )
+
+
+def heavy_stage_body(job: JobState, found: HeavyStage, change: PaceChange, now: int) -> Body:
+    others = [int(rank) for rank in job.times.ranks if rank not in found.ranks]
+    shows = (
+        f"since step {change.step} the first pass through pipeline stage {found.stage} ({ranks_words(found.ranks)}) "
+        f"takes {duration_words(found.pass_ns)} instead of {duration_words(found.pass_before_ns)}, by the ends of its "
+        f"calls and those of the stages beside it; that through any other stage is {found.others:.0%} longer at most"
+    )
+    longer = (
+        f"a step takes {duration_words(change.after_ns)} instead of {duration_words(change.before_ns)} "
+        f"({change.ratio - 1:+.0%}), on all ranks alike"
+    )
+    proof = [
+        evidence("steps.passes", ranks_words(found.ranks), now, shows, round(found.z, 2)),
+        evidence("steps.pace", f"job {job.job}", now, longer, round(change.ratio, 3)),
+    ]
+    nodes = {job.node_of(rank) for rank in found.ranks}
+    if len(nodes) == 1:
+        same = f"all of them are on {nodes.pop()}: if that has become slower, it looks the same"
+        proof.append(evidence("steps.company", ranks_words(found.ranks), now, same))
+    because = f"waits for stage {found.stage} in receives, whose ends nobody tells"
+    return body(
+        job,
+        Kind.RANK_SLOW,
+        bucket=Bucket.SPEED_REGRESSION,
+        scope=Scope.APPLICATION,
+        severity=Severity.TICKET,
+        suspects=[suspect(job, rank, share(found.ranks)) for rank in found.ranks],
+        onset_ns=change.onset_ns,
+        now=now,
+        proof=proof,
+        cleared=[ruled_out(others, "as long outside of collectives", because)],
+        confidence=min(0.95, 0.6 + found.z / 30.0),
+        step=change.step,
     )
 
 

@@ -80,6 +80,9 @@ def test_sums_are_those_of_the_calls_and_what_was_sent_open_is_ended(cuts: list[
     expected = {step: 3 * 10 * step + 6 for step in range(STEPS) if step % 2}  # the others are shipped whole
     assert dict(zip(sums["step"].tolist(), sums["stood_ns"].tolist(), strict=True)) == expected
     assert sums.size == len(expected)
+    ends = [(s * CALLS + 2) * CALL_NS + 10 * s + 1 for s in expected]
+    assert sums["first_end_ns"].tolist() == ends
+    assert sums["last_end_ns"].tolist() == [end + (CALLS - 1) * (CALL_NS + 1) for end in ends]
     assert set(sums["rank"].tolist()) == {5}
     assert set(sums["calls"].tolist()) == {CALLS}
     rows = _all(parts, EventName.BLOCK_COLLECTIVES)

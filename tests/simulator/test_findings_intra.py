@@ -146,10 +146,9 @@ def test_where_nobody_tells_when_receives_end_more_work_may_be_that_of_one_stage
     assert any("or that of one pipeline stage" in row["shows"] for row in last["evidence"])
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="all of a pipeline stage are slower alike: it is told that all are slower together, without the stage",
-)
 def test_a_stage_that_has_more_to_do_is_named() -> None:
-    judged = judged_scenario("heavy_stage", ranks=32, at_s=125.0, until_s=225.0)
-    assert score_of(judged).top_1
+    judged = judged_scenario("heavy_stage", ranks=128, at_s=125.0, until_s=165.0)
+    fault = score_of(judged)
+    assert (fault.top_1, fault.scope) == (True, True)
+    (last,) = {document["id"]: document for document in judged.revisions}.values()
+    assert any("first pass through pipeline stage 3" in row["shows"] for row in last["evidence"])

@@ -39,7 +39,7 @@ def summed(records: list[Record], calls: int) -> list[Record]:
                 ended = done.setdefault(at, {})
                 ended[key[1]] = stood
                 if len(ended) == calls:
-                    sums.append((at[0], 0, 0, calls, at[1], sum(ended.values())))
+                    sums.append((at[0], 0, 0, calls, at[1], sum(ended.values()), 0, 0))
             sent.append(row["step"] % EVERY == 0 or row["done_ns"] == 0 or key in opened)
             if row["done_ns"] == 0:
                 opened.add(key)
@@ -77,5 +77,5 @@ def test_a_slow_device_is_told_from_sums() -> None:
 
 def test_sums_of_groups_add_up_and_what_comes_twice_counts_once() -> None:
     told = [(1, 0, 5, 70), (1, 3, 5, 7), (9, 0, 5, 80), (1, 0, 4, 90), (0, 0, 6, 0), (1, 0, 5, 70)]
-    sums = np.array([(rank, group, 0, 2, step, ns) for rank, group, step, ns in told], DEVICE_STEPS)
+    sums = np.array([(rank, group, 0, 2, step, ns, 0, 0) for rank, group, step, ns in told], DEVICE_STEPS)
     assert stood_by_step(sums, np.array([0, 1]), np.array([5, 6])).tolist() == [[-1, 77], [0, -1]]

@@ -81,7 +81,7 @@ def test_waits_of_small_groups_come_from_rows_or_sums() -> None:
         rows, [(0, 1, 5, 100, 130), (0, 1, 5, 200, 205), (1, 0, 5, 100, 190), (1, 1, 6, 100, 150)], strict=True
     ):
         row["rank"], row["group"], row["step"], row["started_ns"], row["done_ns"] = rank, group, step, began, done
-    sums = np.array([(0, 1, 0, 2, 6, 70), (0, 0, 0, 2, 6, 900), (1, 1, 0, 2, 6, 80)], DEVICE_STEPS)
+    sums = np.array([(0, 1, 0, 2, 6, 70, 0, 0), (0, 0, 0, 2, 6, 900, 0, 0), (1, 1, 0, 2, 6, 80, 0, 0)], DEVICE_STEPS)
     kept = with_inner_waits(no_inner_waits(0), np.array([1, 1]), rows, sums, np.array([0, 1]), np.array([5, 6]))
     assert kept.tolist() == [
         [5, 35, 0],

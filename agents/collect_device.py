@@ -27,7 +27,8 @@ class DeviceSums:
     first and the last were seen to end."""
 
     def __init__(self) -> None:
-        self._open: dict[int, dict[int, dict[int, list[int]]]] = {}  # slot -> step -> group -> launched, ended, ns, first and last end
+        # slot -> step -> group -> launched, ended, ns, first and last end
+        self._open: dict[int, dict[int, dict[int, list[int]]]] = {}
         self._ended = np.full(16, -1, np.int64)  # by slot: highest step that its host ended
 
     def forget(self, slot: int) -> None:

@@ -20,10 +20,12 @@ from .device import (
     measure_device_waits,
     tells_starts,
 )
+from .device_window import DeviceWindow
 from .excess import excess_over_others
 from .holding import begun_on_device, first_calls, with_starts
 from .inner_waits import with_inner_waits
 from .late_device import LEAD, STEPS, with_looks
+from .late_host import with_launches
 from .matching import Joined, Mismatch, find_mismatch, join_instances
 from .median import median
 from .passes import with_passes
@@ -48,6 +50,7 @@ PATTERN_STEPS = 3
 KEPT_NUMBERS = 256
 #: A step is not plain when one of these phases takes more than a fiftieth of it.
 _SPECIAL = [int(Phase.INIT), int(Phase.COMPILE), int(Phase.CHECKPOINT), int(Phase.RESTORE), int(Phase.EVAL)]
+_PASSES = [int(Phase.FORWARD), int(Phase.BACKWARD)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -310,36 +313,38 @@ def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarra
         exchange = blocked.sum(axis=2).min(axis=1)[plain] if told else np.full(exchange.size, -1)
     data = median(own_phases[plain][:, :, Phase.DATA], axis=1).astype(np.int64)
     job.add_steps(times, (duration[plain] - worst - others).astype(np.int64), data, exchange)
+    window = job.window
     if on_device:
-        job.looks = with_looks(
-            job.looks,
+        window.looks = with_looks(
+            window.looks,
             steps=times.steps,
             begin_ns=times.begin_ns,
             duration_ns=times.duration_ns,
-            lead_ns=_lead_ns(job, by_device, times.steps),
+            lead_ns=_lead_ns(window, by_device, times.steps),
             waited_ns=blocked.sum(axis=2)[plain],
         )
-        job.inner = with_inner_waits(job.inner, job.inner_groups(ranks), by_device, sums, ranks, times.steps)
+        window.launches = with_launches(window.launches, times.steps, own_phases[plain][:, :, _PASSES].sum(axis=2))
+        window.inner = with_inner_waits(window.inner, job.inner_groups(ranks), by_device, sums, ranks, times.steps)
         if sends(job):
-            job.passes = with_passes(
-                job.passes, busiest_groups(job, ranks), by_device, sums, ranks, times.steps, times.begin_ns
-            )
+            busiest = busiest_groups(job, ranks)
+            window.passes = with_passes(window.passes, busiest, by_device, sums, ranks, times.steps, times.begin_ns)
         whole = pick(by_device, ~np.isin(by_device["step"], sums["step"]))  # of others, the first call may not be there
-        job.starts = with_starts(job.starts, whole, begun_on_device(whole), ranks, times.steps[~is_summed[plain]])
+        begun_ns = begun_on_device(whole)
+        window.starts = with_starts(window.starts, whole, begun_ns, ranks, times.steps[~is_summed[plain]])
     elif ready.rows.size and not has_device_groups(job):
         calls = first_calls(ready)
-        job.starts = with_starts(job.starts, calls, calls["enqueued_ns"], ranks, times.steps)
+        window.starts = with_starts(window.starts, calls, calls["enqueued_ns"], ranks, times.steps)
     _add_numbers(job, chosen if plain.all() else chosen[plain])
 
 
-def _lead_ns(job: JobState, by_device: np.ndarray, steps: np.ndarray) -> np.ndarray:
+def _lead_ns(window: DeviceWindow, by_device: np.ndarray, steps: np.ndarray) -> np.ndarray:
     """By step: how long before their ends its calls were launched; as before where none of its calls are known."""
     before_ns = launched_before(by_device, steps)
     known = before_ns > 0
     if known.any():
         usual_ns = float(before_ns[known].mean())
     else:
-        usual_ns = float(job.looks[-1, LEAD] / job.looks[-1, STEPS]) if len(job.looks) else 0.0
+        usual_ns = float(window.looks[-1, LEAD] / window.looks[-1, STEPS]) if len(window.looks) else 0.0
     return np.where(known, before_ns, usual_ns)
 
 

@@ -268,4 +268,5 @@ def shows_in_steps(times: StepTimes, found: Straggler) -> bool:
         return 2 * found.excess_ns > 3 * LOOK_NS
     before = times.duration_ns[times.steps < found.onset_step][-LONGEST_BASELINE:]
     now_ns = float(median(times.duration_ns[-LENGTHENED_STEPS:]))
-    return now_ns - float(median(before)) > found.excess_ns / 2.0
+    # By what it has become slower: a pipeline's first stage always is, by what is left of the others' waits.
+    return now_ns - float(median(before)) > found.excess * found.step_ns / 2.0

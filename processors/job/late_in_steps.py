@@ -33,9 +33,10 @@ SMALLEST_NOISE = 0.01
 PAUSE_CHANCE = 1e-5
 #: Of the windows' steps, one in so many may be as short as usual.
 SHORT_ONE_IN = 5
-#: Who waits less by this share of what the late one does is late with it, once nobody lies between that and the share
-#: from which on one surely is not; the others are most of the ranks.
-COMPANY_SHARE, NO_COMPANY_SHARE, MOST_COMPANY = 0.7, 0.4, 0.25
+#: Where not one alone waits less by this share of what the latest does, a gap tells who is late with it: the widest of
+#: those that nobody lies in and that end above the second share, if it is as wide as the third. The others are most of
+#: the ranks.
+COMPANY_SHARE, LEAST_COMPANY_SHARE, GAP_SHARE, MOST_COMPANY = 0.7, 0.5, 0.3, 0.25
 #: Looks make this of one step's waiting at least.
 LOOK_NOISE_NS = 0.4 * LOOK_NS
 
@@ -87,7 +88,13 @@ def _who_waits_less(times: StepTimes, window: int) -> LateDevice | None:
     late = int(np.argmax(gain_ns))
     apart_ns = float(gain_ns[late])
     company = gain_ns > COMPANY_SHARE * apart_ns
-    if apart_ns < LEAST_APART * rise_ns or int(company.sum()) - 1 > MOST_COMPANY * times.ranks.size:
+    if int(company.sum()) > 1:
+        company = gain_ns > _widest_gap(gain_ns, apart_ns)
+    if (
+        apart_ns < LEAST_APART * rise_ns
+        or not company.any()
+        or int(company.sum()) - 1 > MOST_COMPANY * times.ranks.size
+    ):
         return None
     # In means over the window also looks show that keep time with the steps.
     noise_ns = max(_spread(after.mean(axis=0)[~company]), LOOK_NOISE_NS / window**0.5)
@@ -96,7 +103,7 @@ def _who_waits_less(times: StepTimes, window: int) -> LateDevice | None:
     z = apart_ns / noise_ns
     if z < WAIT_SIGMAS:
         return None
-    if int(company.sum()) > 1 and (z < COMPANY_SIGMAS or ((gain_ns > NO_COMPANY_SHARE * apart_ns) & ~company).any()):
+    if int(company.sum()) > 1 and z < COMPANY_SIGMAS:
         return None
     others_ns, others_before_ns = float(usual_rank_ns[-window:].mean()), float(usual_rank_ns[:-window].mean())
     own_ns, own_before_ns = float(stood_ns[-window:, late].mean()), float(stood_ns[:-window, late].mean())
@@ -106,6 +113,16 @@ def _who_waits_less(times: StepTimes, window: int) -> LateDevice | None:
         return None
     company[late] = False
     return late_rank(times, late, window, z=z, company=tuple(int(rank) for rank in times.ranks[company]))
+
+
+def _widest_gap(gain_ns: np.ndarray, apart_ns: float) -> float:
+    """The middle of the widest gap between those who are late together and the others; inf: none is wide enough."""
+    ordered = np.sort(gain_ns)
+    gaps = np.diff(ordered)
+    gaps[ordered[1:] < LEAST_COMPANY_SHARE * apart_ns] = 0.0
+    widest = int(np.argmax(gaps))
+    wide_enough = gaps[widest] >= GAP_SHARE * apart_ns
+    return float(ordered[widest : widest + 2].mean()) if wide_enough else float("inf")
 
 
 def late_rank(times: StepTimes, late: int, window: int, *, z: float, company: tuple[int, ...] = ()) -> LateDevice:

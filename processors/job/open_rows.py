@@ -69,7 +69,8 @@ class OpenRows:
 
     @property
     def dtype(self) -> np.dtype:
-        return self._buffer.dtype
+        dtype: np.dtype = self._buffer.dtype
+        return dtype
 
     def add(self, arrived: Arrived, *, saved: bool = False) -> None:
         """Takes the rows over: they must not change any more."""

@@ -22,8 +22,8 @@ KEPT_STEPS = 64
 FEWEST_BEFORE, FEWEST_SINCE = 8, 3
 #: Of a stage's ranks, of how many the ends must be known in a step.
 KNOWN_SHARE = 0.9
-#: By what share of what they take a stage's passes have become longer at least, also in standard deviations; and of that
-#: share, the most by which another's may have, errors included, or the way forward differ from the way back.
+#: By what share of what they take a stage's passes have become longer at least, also in standard deviations; and of
+#: that share, the most by which another's may have, errors included, or the way forward differ from the way back.
 LEAST_RISE, SIGMAS, MOST_OF_OTHERS, SURELY = 0.05, 5.0, 0.5, 3.0
 #: What is not known better: clocks, and looks that keep time with the steps.
 SMALLEST_ERROR_NS = 500_000.0
@@ -60,7 +60,7 @@ def with_passes(
     begin_ns: np.ndarray,
 ) -> np.ndarray:
     """Adds these steps, which began then. busiest: by rank, the group in which it calls most often
-    (``stages.busiest_groups``). rows: COLLECTIVES of devices; sums: DEVICE_STEPS, which stand for the rows of a step."""
+    (``stages.busiest_groups``). rows: COLLECTIVES of devices; sums: DEVICE_STEPS, which stand for rows of a step."""
     if kept.shape[1] != 1 + 2 * ranks.size:
         kept = no_passes(ranks.size)
     never = np.iinfo(np.int64).max

@@ -18,6 +18,7 @@ from .findings import clear_finding, open_finding, replace_finding
 from .holding import do_hosts_wait_for, is_waited_for, was_always_waited_for
 from .late_by_little import find_late_by_little
 from .late_device import LateDevice, find_late_device, is_still_late
+from .late_host import find_late_host
 from .late_in_group import find_late_in_group
 from .late_in_steps import find_late_in_steps
 from .numeric import (
@@ -119,7 +120,7 @@ def _end_if_fast(job: JobState, finding: OpenFinding, now: int, ctx: Context) ->
         if has_come_back(job.drift, job.times.ranks, rank, detail["usual"], detail["rise"]):
             clear_finding(job, ctx, now, finding, f"rank {rank} is as fast as at its best again")
     elif "late_step_ns" in detail:
-        if not is_still_late(job.looks, detail["usual_step_ns"], detail["late_step_ns"]):
+        if not is_still_late(job.window.looks, detail["usual_step_ns"], detail["late_step_ns"]):
             job.drop_steps(finding.step, job.closed_step)
             clear_finding(job, ctx, now, finding, f"the steps are as long as before rank {rank}'s device was late")
     elif not is_still_slow(job.times, Found(**detail)):
@@ -128,6 +129,8 @@ def _end_if_fast(job: JobState, finding: OpenFinding, now: int, ctx: Context) ->
 
 
 def _look_for_slow_ranks(job: JobState, now: int, ctx: Context) -> None:
+    if has_device_groups(job) and _look_for_a_late_host(job, now, ctx):
+        return
     found = find_straggler(_comparable_times(job), on_device=has_device_groups(job))
     if found is not None and has_device_groups(job):
         found = of_one_stage(job.times, stages_of(job, job.times.ranks), found)
@@ -159,6 +162,19 @@ def _look_for_slow_ranks(job: JobState, now: int, ctx: Context) -> None:
         open_finding(job, ctx, now, kind=Kind.RANK_SLOW, place=place, body=body, detail=detail)
 
 
+def _look_for_a_late_host(job: JobState, now: int, ctx: Context) -> bool:
+    """Where all were said to be slower together, that stands: one fault, one incident."""
+    times = job.times
+    late = find_late_host(job.window.launches, times.ranks, times.steps, times.begin_ns, times.duration_ns)
+    if late is None or job.has_kind(Kind.SLOW_TOGETHER):
+        return False
+    body = steps_story.late_host_body(job, late, now)
+    place = f"rank {late.rank} step {late.onset_step}"
+    detail = {"rank": late.rank, "usual_step_ns": late.before_ns, "late_step_ns": late.now_ns}
+    open_finding(job, ctx, now, kind=Kind.RANK_SLOW, place=place, body=body, detail=detail)
+    return True
+
+
 def _comparable_times(job: JobState) -> StepTimes:
     """Where work has become uneven, the steps since: what varied less before would make anybody stand out."""
     uneven = [finding.step for finding in job.of_kind(Kind.SLOW_TOGETHER) if finding.detail.get("wanders")]
@@ -168,14 +184,14 @@ def _comparable_times(job: JobState) -> StepTimes:
 def _is_waited_for(job: JobState, found: Straggler) -> bool:
     ranks = job.times.ranks
     if not has_device_groups(job):
-        return found.based or do_hosts_wait_for(job.starts, ranks, found)
+        return found.based or do_hosts_wait_for(job.window.starts, ranks, found)
     if not shows_in_steps(job.times, found):
         return False
     if len(found.company) > MOST_BY_CHANCE and not have_something_in_common(job, (found.rank, *found.company)):
         return False
     if has_become_slow(job.times, found):
-        return is_waited_for(job.starts, ranks, found.rank, found.onset_step, found.step_ns)
-    return was_always_waited_for(job.starts, ranks, found)
+        return is_waited_for(job.window.starts, ranks, found.rank, found.onset_step, found.step_ns)
+    return was_always_waited_for(job.window.starts, ranks, found)
 
 
 def _look_for_a_late_device(job: JobState, now: int, ctx: Context) -> bool:
@@ -184,11 +200,11 @@ def _look_for_a_late_device(job: JobState, now: int, ctx: Context) -> bool:
         return False
     times = job.times
     groups = job.inner_groups(times.ranks)
-    late = find_late_in_group(times, job.inner, groups) or find_late_in_steps(times)
+    late = find_late_in_group(times, job.window.inner, groups) or find_late_in_steps(times)
     if late is None or not _is_late(job, late):
-        late = find_late_device(job.looks, times.ranks, times.steps, times.begin_ns, times.duration_ns)
+        late = find_late_device(job.window.looks, times.ranks, times.steps, times.begin_ns, times.duration_ns)
         if late is None or not _is_late(job, late):
-            late = find_late_by_little(times, job.inner, groups)
+            late = find_late_by_little(times, job.window.inner, groups)
             if late is None or not _is_late(job, late):
                 return False
     body = steps_story.late_device_body(job, late, now)
@@ -199,7 +215,7 @@ def _look_for_a_late_device(job: JobState, now: int, ctx: Context) -> bool:
 
 
 def _is_late(job: JobState, late: LateDevice) -> bool:
-    return is_waited_for(job.starts, job.times.ranks, late.rank, late.onset_step, late.before_ns)
+    return is_waited_for(job.window.starts, job.times.ranks, late.rank, late.onset_step, late.before_ns)
 
 
 def _judge_pace(job: JobState, now: int, ctx: Context) -> None:
@@ -282,9 +298,9 @@ def _name_the_stage(job: JobState, finding: OpenFinding, now: int, ctx: Context)
 
 
 def _heavy_stage(job: JobState, onset_step: int) -> HeavyStage | None:
-    if not len(job.passes):
+    if not len(job.window.passes):
         return None
-    return find_heavy_stage(job.passes, job.times.ranks, stages_of(job, job.times.ranks), onset_step)
+    return find_heavy_stage(job.window.passes, job.times.ranks, stages_of(job, job.times.ranks), onset_step)
 
 
 def _late_detail(heavy: HeavyStage, change: PaceChange) -> dict[str, Any]:

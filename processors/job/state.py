@@ -13,17 +13,15 @@ from ...telemetry.tables import COLLECTIVES, DEVICE_STEPS, GROUP_PROGRESS, NO_GR
 from ...telemetry.vocabulary import HookState, Kind, Level, Phase, is_device_backend
 from .attempts import Attempts
 from .crash_order import Ending
+from .device_window import DeviceWindow
 from .drift import no_blocks, with_block
 from .facts import Hearing, HeldUp, NodeFacts, OpenFinding, RankFacts
-from .holding import no_starts
-from .inner_waits import inner_groups, no_inner_waits
-from .late_device import LAST, no_looks
+from .inner_waits import inner_groups
 from .ledger import Ledger
 from .median import median
 from .open_calls import OpenCalls
 from .open_rows import Arrived, OpenChunk, OpenRows
 from .pace import LONGEST_HISTORY
-from .passes import no_passes
 from .rows import Growing
 from .saves import no_saves
 from .straggler import LONGEST_BASELINE, SMALLEST_EXCESS, WINDOWS, StepTimes
@@ -173,10 +171,7 @@ class JobState:
         self.losses = np.zeros((0, 0))
         self.saves = no_saves(np.zeros(0, np.int64))
         self.drift = no_blocks(0)
-        self.looks = no_looks(0)  # on devices only
-        self.inner = no_inner_waits(0)  # the same
-        self.starts = no_starts(0)
-        self.passes = no_passes(0)  # of pipelines on devices
+        self.window = DeviceWindow.empty(0)
         self._expected: np.ndarray | None = None
         self._device_groups = np.zeros(0, bool)
         self.held_by = 0  # the rank for which the closing of steps has waited at the last look. Not saved
@@ -530,10 +525,7 @@ class JobState:
     def drop_steps(self, first: int, last: int) -> None:
         """Takes the steps of a fault that is over out of the window, so that they never count as usual."""
         self.drift = self.drift[self.drift[:, 0] < first]
-        self.looks = self.looks[self.looks[:, LAST] < first]
-        self.inner = self.inner[(self.inner[:, 0] < first) | (self.inner[:, 0] > last)]
-        self.starts = self.starts[(self.starts[:, 0] < first) | (self.starts[:, 0] > last)]
-        self.passes = self.passes[(self.passes[:, 0] < first) | (self.passes[:, 0] > last)]
+        self.window.drop_steps(first, last)
         old = self.times
         keep = (old.steps < first) | (old.steps > last)
         self.times = StepTimes(
@@ -560,10 +552,7 @@ class JobState:
         self.norm_steps = np.zeros((0, 2), np.int64)
         self.losses = np.zeros((0, ranks.size))
         self.drift = no_blocks(ranks.size)
-        self.looks = no_looks(ranks.size)
-        self.inner = no_inner_waits(ranks.size)
-        self.starts = no_starts(ranks.size)
-        self.passes = no_passes(ranks.size)
+        self.window = DeviceWindow.empty(ranks.size)
 
     # --- findings ---------------------------------------------------------------------------------------------------
     def stopping_finding(self) -> OpenFinding | None:

@@ -18,13 +18,11 @@ from ...telemetry.records import Group
 from ..operator import Table
 from .attempts import Attempts
 from .crash_order import Ending
+from .device_window import DeviceWindow
 from .facts import NodeFacts, OpenFinding, RankFacts
-from .holding import no_starts
-from .inner_waits import no_inner_waits
 from .ledger import Ledger
 from .open_rows import Arrived, OpenChunk, OpenRows
 from .packing import pack, unpack
-from .passes import no_passes
 from .rows import in_dtype
 from .saves import Saves
 from .state import JobState
@@ -166,10 +164,7 @@ def _steps_arrays(job: JobState) -> dict[str, np.ndarray]:
         **times,
         **saves,
         "drift": job.drift,
-        "looks": job.looks,
-        "inner": job.inner,
-        "starts": job.starts,
-        "passes": job.passes,
+        **job.window.arrays(),
         "recent": job.recent,
         "pace": job.pace,
         "norms": job.norms,
@@ -252,10 +247,8 @@ def _read_steps(job: JobState, values: dict[str, Any], arrays: dict[str, np.ndar
     job.recent = arrays["recent"]
     if arrays["pace"].shape[1] == job.pace.shape[1]:  # without lengths before schema 7: known again after some minutes
         job.pace = arrays["pace"]
-    job.drift, job.looks = arrays["drift"], arrays["looks"]
-    job.inner = arrays.get("inner", no_inner_waits(job.times.ranks.size))  # not there before these were kept
-    job.starts = arrays.get("starts", no_starts(job.times.ranks.size))  # not there before schema 7
-    job.passes = arrays.get("passes", no_passes(job.times.ranks.size))  # the same
+    job.drift = arrays["drift"]
+    job.window = DeviceWindow.of_arrays(arrays, job.times.ranks.size)
     job.saves = Saves(**{name: arrays[f"save/{name}"] for name in Saves.__slots__})
     job.norms, job.norm_steps, job.losses = arrays["norms"], arrays["norm_steps"], arrays["losses"]
 

@@ -8,6 +8,7 @@ from ...telemetry.vocabulary import Bucket, Kind, Phase, Scope, Severity
 from .culprit import Culprit, whose_slowness
 from .drift import Drift
 from .late_device import LateDevice
+from .late_host import LateHost
 from .node_story import node_suspect
 from .numeric import BadNumber
 from .pace import PaceChange
@@ -154,6 +155,39 @@ def late_device_body(job: JobState, found: LateDevice, now: int) -> Body:
         now=now,
         proof=proof,
         cleared=[ruled_out(others, "long in collectives", f"only waits there for {whose}")],
+        confidence=min(0.95, 0.6 + found.z / 30.0),
+        step=found.onset_step,
+    )
+
+
+def late_host_body(job: JobState, found: LateHost, now: int) -> Body:
+    culprit = whose_slowness(job, (found.rank, *found.company), always=False)
+    others = [int(rank) for rank in job.times.ranks if rank not in culprit.ranks]
+    others_take = f"{ranks_words(others)} {'takes' if len(others) == 1 else 'take'} {duration_words(found.others_ns)}"
+    shows = (
+        f"since step {found.onset_step} rank {found.rank}'s host takes {duration_words(found.launches_ns)} of each "
+        f"step to launch its passes forward and back, {duration_words(found.launched_ns)} before; {others_take}: "
+        "its device waits for it"
+    )
+    longer = f"a step takes {duration_words(found.now_ns)}, {duration_words(found.before_ns)} before"
+    rise = found.now_ns / max(1, found.before_ns) - 1.0
+    proof = [
+        evidence("steps.launching", source_of(job, found.rank), now, shows, round(found.z, 2)),
+        evidence("steps.duration", "all ranks", now, longer, round(rise, 4)),
+    ]
+    if common := _in_common(culprit):
+        proof.append(evidence("steps.company", ranks_words(culprit.ranks), now, common))
+    return body(
+        job,
+        Kind.RANK_SLOW,
+        bucket=Bucket.SPEED_REGRESSION,
+        scope=culprit.scope,
+        severity=Severity.TICKET,
+        suspects=_suspects_of(job, culprit),
+        onset_ns=found.onset_ns,
+        now=now,
+        proof=proof,
+        cleared=[ruled_out(others, "long in collectives", f"only waits there for {ranks_words(culprit.ranks)}")],
         confidence=min(0.95, 0.6 + found.z / 30.0),
         step=found.onset_step,
     )

@@ -65,7 +65,7 @@ def test_steps_are_measured_by_sums_as_by_their_calls(fresh_each_time: bool) -> 
     assert whole.times.steps.tolist() == by_sums.times.steps.tolist()
     assert whole.times.steps.size >= 24
     np.testing.assert_array_equal(whole.times.self_ns, by_sums.times.self_ns)
-    np.testing.assert_allclose(whole.looks[:, 6:].sum(axis=0), by_sums.looks[:, 6:].sum(axis=0))
+    np.testing.assert_allclose(whole.window.looks[:, 6:].sum(axis=0), by_sums.window.looks[:, 6:].sum(axis=0))
     assert set(by_sums.device_steps.all()["step"].tolist()) <= {by_sums.closed_step + 1}  # the last one is open
 
 

@@ -58,10 +58,10 @@ def named(kept: np.ndarray) -> HeavyStage | None:
 @pytest.mark.parametrize("stage", range(STAGES))
 @pytest.mark.parametrize("seed", range(5))
 def test_the_stage_that_has_more_to_do_is_named(stage: int, seed: int) -> None:
-    found = named(seen(np.where(STAGE == stage, 1.3, 1.0), seed=seed, known=0.97))
+    found = named(seen(np.where(stage == STAGE, 1.3, 1.0), seed=seed, known=0.97))
     assert found is not None
     assert found.stage == stage
-    assert found.ranks == tuple(RANKS[STAGE == stage].tolist())
+    assert found.ranks == tuple(RANKS[stage == STAGE].tolist())
     assert 1.15 < found.pass_ns / found.pass_before_ns < 1.45
     assert found.others < 0.15
 
@@ -99,7 +99,9 @@ def test_without_calls_in_each_layer_nothing_follows() -> None:
 
 
 def test_calls_tell_the_same_as_their_sums() -> None:
-    sums = np.array([(1, 0, 0, 2, 5, 70, 1_300_000, 1_900_000), (1, 3, 0, 1, 5, 70, 1_000_000, 9_000_000)], DEVICE_STEPS)
+    sums = np.array(
+        [(1, 0, 0, 2, 5, 70, 1_300_000, 1_900_000), (1, 3, 0, 1, 5, 70, 1_000_000, 9_000_000)], DEVICE_STEPS
+    )
     calls = np.zeros(4, COLLECTIVES)
     calls["rank"], calls["step"], calls["group"] = 1, 5, [0, 0, 3, 0]
     calls["done_ns"] = [1_900_000, 1_300_000, 9_000_000, 0]

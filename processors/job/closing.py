@@ -50,7 +50,6 @@ PATTERN_STEPS = 3
 KEPT_NUMBERS = 256
 #: A step is not plain when one of these phases takes more than a fiftieth of it.
 _SPECIAL = [int(Phase.INIT), int(Phase.COMPILE), int(Phase.CHECKPOINT), int(Phase.RESTORE), int(Phase.EVAL)]
-_PASSES = [int(Phase.FORWARD), int(Phase.BACKWARD)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -323,7 +322,8 @@ def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarra
             lead_ns=_lead_ns(window, by_device, times.steps),
             waited_ns=blocked.sum(axis=2)[plain],
         )
-        window.launches = with_launches(window.launches, times.steps, own_phases[plain][:, :, _PASSES].sum(axis=2))
+        launched_ns = own_phases[:, :, Phase.FORWARD] + own_phases[:, :, Phase.BACKWARD]
+        window.launches = with_launches(window.launches, times.steps, launched_ns[plain])
         window.inner = with_inner_waits(window.inner, job.inner_groups(ranks), by_device, sums, ranks, times.steps)
         if sends(job):
             busiest = busiest_groups(job, ranks)

@@ -81,6 +81,12 @@ def with_passes(
     return np.concatenate([kept, fresh])[-KEPT_STEPS:]
 
 
+def are_enough(passes: np.ndarray, onset_step: int) -> bool:
+    """Whether steps before this one and since then are known, as many as it takes."""
+    since = int((passes[:, 0] >= onset_step).sum())
+    return since >= FEWEST_SINCE and len(passes) - since >= FEWEST_BEFORE
+
+
 def find_heavy_stage(passes: np.ndarray, ranks: np.ndarray, stages: np.ndarray, onset_step: int) -> HeavyStage | None:
     """The one stage whose passes take longer since then, as no other's do. stages: by rank, -1 none."""
     count = int(stages.max(initial=-1)) + 1
@@ -89,10 +95,9 @@ def find_heavy_stage(passes: np.ndarray, ranks: np.ndarray, stages: np.ndarray, 
     ends_ns = np.where(passes[:, 1:] >= 0, passes[:, 1:] * 1000.0, np.nan).reshape(len(passes), 2, ranks.size)
     means = np.stack([_mean_of_most(ends_ns[:, :, stages == stage]) for stage in range(count)], axis=2)
     known = np.isfinite(means).all(axis=(1, 2))
-    since = passes[known, 0] >= onset_step
-    if int(since.sum()) < FEWEST_SINCE or int((~since).sum()) < FEWEST_BEFORE:
+    if not are_enough(passes[known], onset_step):
         return None
-    ends_ns, means = ends_ns[known], means[known]
+    since, ends_ns, means = passes[known, 0] >= onset_step, ends_ns[known], means[known]
     # Of the first stage forward and of the last one back nothing is known: nan.
     parts_ns = np.full((len(means), 2, count), np.nan)
     parts_ns[:, _FIRST, 1:] = np.diff(means[:, _FIRST], axis=1)

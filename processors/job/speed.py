@@ -31,7 +31,7 @@ from .numeric import (
     find_non_finite,
 )
 from .pace import PaceChange, find_pace_change, find_sudden_change, is_back_to_pace, is_of_all, with_parts
-from .passes import HeavyStage, find_heavy_stage
+from .passes import HeavyStage, are_enough, find_heavy_stage
 from .saves import find_slow_writer, is_still_slow_writer
 from .stages import ends_last_by_schedule, of_one_stage, order_of_stages, stages_of
 from .stalls import are_over, find_recurring_stalls
@@ -122,7 +122,7 @@ def _end_if_fast(job: JobState, finding: OpenFinding, now: int, ctx: Context) ->
     elif "late_step_ns" in detail:
         if not is_still_late(job.window.looks, detail["usual_step_ns"], detail["late_step_ns"]):
             job.drop_steps(finding.step, job.closed_step)
-            clear_finding(job, ctx, now, finding, f"the steps are as long as before rank {rank}'s device was late")
+            clear_finding(job, ctx, now, finding, f"the steps are as long as before rank {rank} was late")
     elif not is_still_slow(job.times, Found(**detail)):
         job.drop_steps(finding.step, job.closed_step)
         clear_finding(job, ctx, now, finding, f"rank {rank} is as fast as usual again")
@@ -164,9 +164,11 @@ def _look_for_slow_ranks(job: JobState, now: int, ctx: Context) -> None:
 
 def _look_for_a_late_host(job: JobState, now: int, ctx: Context) -> bool:
     """Where all were said to be slower together, that stands: one fault, one incident."""
+    if job.has_kind(Kind.SLOW_TOGETHER):
+        return False
     times = job.times
     late = find_late_host(job.window.launches, times.ranks, times.steps, times.begin_ns, times.duration_ns)
-    if late is None or job.has_kind(Kind.SLOW_TOGETHER):
+    if late is None:
         return False
     body = steps_story.late_host_body(job, late, now)
     place = f"rank {late.rank} step {late.onset_step}"
@@ -298,9 +300,10 @@ def _name_the_stage(job: JobState, finding: OpenFinding, now: int, ctx: Context)
 
 
 def _heavy_stage(job: JobState, onset_step: int) -> HeavyStage | None:
-    if not len(job.window.passes):
+    passes, ranks = job.window.passes, job.times.ranks
+    if not are_enough(passes, onset_step):  # asked of every step while all are slower, for hours perhaps
         return None
-    return find_heavy_stage(job.window.passes, job.times.ranks, stages_of(job, job.times.ranks), onset_step)
+    return find_heavy_stage(passes, ranks, stages_of(job, ranks), onset_step)
 
 
 def _late_detail(heavy: HeavyStage, change: PaceChange) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def find_late_host(
     for window in range(FEWEST_STEPS, MOST_STEPS + 1):
         if count < window + FEWEST_BEFORE or not became_longer(duration_ns[-count:], window):
             continue
-        found = _who_launches_longer(launches[-count:, 1:] * 1000, duration_ns[-count:], window)
+        found = _who_launches_longer(launches[-count:, 1:] * 1000.0, duration_ns[-count:], window)
         if found is not None:
             late, company, z = found
             return LateHost(

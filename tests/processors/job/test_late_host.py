@@ -49,6 +49,13 @@ def test_the_ranks_of_a_node_without_cores_are_named(seed: int) -> None:
     assert late.before_ns < 1.95e9 < late.now_ns
 
 
+def test_launching_may_take_seconds() -> None:
+    late = found({3: 2.9}, longer=1.2)
+    assert late is not None
+    assert (late.rank, late.company) == (103, ())
+    assert 2.7e9 < late.launches_ns < 3.1e9
+
+
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize(
     "case",

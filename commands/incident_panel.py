@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,8 @@ _PORT = re.compile(r"\](:\d+)")
 SENTENCES_OF_NOBODY: dict[str, str] = {
     Kind.RANK_NOT_ENTERED: "ranks wait in a collective for others that cannot be seen",
 }
+#: More suspects are not named one by one, and of their ranks so much is said.
+MOST_ONE_BY_ONE, MOST_CHARS_OF_RANKS = 4, 80
 SEVERITY_STYLE = {"page": "bold red", "ticket": "yellow", "info": "cyan"}
 
 
@@ -55,8 +57,16 @@ def printable(text: str) -> str:
 
 
 def describe_suspects(document: Mapping[str, Any]) -> str:
-    """``rank 2 (pid 4711)``, several joined by `` or ``; empty when there is nobody to suspect."""
+    """``rank 2 (pid 4711)``, some joined by `` or ``; empty when there is nobody to suspect.
+
+    Many ranks: ``one or more of ranks 96-127 (node-12 and 3 more nodes)``.
+    """
     names = []
+    ranks = [suspect.get("rank") for suspect in document.get("suspects") or ()]
+    if len(ranks) > MOST_ONE_BY_ONE and all(isinstance(rank, int) for rank in ranks):
+        nodes = list(dict.fromkeys(str(s["node"]) for s in document["suspects"] if s.get("node")))
+        more = f" and {len(nodes) - 1} more node{'s' if len(nodes) > 2 else ''}" if len(nodes) > 1 else ""
+        return f"one or more of ranks {_some_ranks(ranks)}" + (f" ({nodes[0]}{more})" if nodes else "")
     for suspect in document.get("suspects") or ():
         name = f"{suspect.get('scope', 'rank')} {suspect.get('id')}"
         details = [f"pid {suspect['pid']}"] if suspect.get("pid") else []
@@ -68,6 +78,14 @@ def describe_suspects(document: Mapping[str, Any]) -> str:
             details.append(str(suspect["node"]))
         names.append(name + (f" ({', '.join(details)})" if details else ""))
     return " or ".join(names)
+
+
+def _some_ranks(ranks: Collection[int]) -> str:
+    """All of them, or the first ones and how many they are."""
+    words = format_ranks(sorted(ranks))
+    if len(words) <= MOST_CHARS_OF_RANKS:
+        return words
+    return f"{words[: words.rindex(',', 0, MOST_CHARS_OF_RANKS)]} and so on, {len(set(ranks))} of them"
 
 
 def describe_where(suspect: Mapping[str, Any]) -> str:
@@ -149,10 +167,8 @@ def incident_panel(document: Mapping[str, Any]) -> RenderableType:
     if job.get("name") or job.get("id"):
         table.add_row("job", Text(printable(" · ".join(str(job[key]) for key in ("name", "id") if job.get(key)))))
     table.add_row("what", Text(f"{describe_kind(document)}  [{document.get('bucket')} / {kind}]"))
-    for suspect in suspects:
-        place = describe_where(suspect)
-        if place:
-            table.add_row("where", Text(printable(place if len(suspects) == 1 else f"{suspect.get('id')}: {place}")))
+    for place, there in _places(suspects).items():
+        table.add_row("where", Text(printable(place if len(suspects) == 1 else f"{there}: {place}")))
     if cause := describe_cause(document):
         table.add_row("because", Text(printable(cause), style="bold"))
     advice = document.get("advice") or {}
@@ -182,6 +198,20 @@ def incident_panel(document: Mapping[str, Any]) -> RenderableType:
     style = SEVERITY_STYLE.get(severity, "")
     title = f"[{style}]{severity}[/] · {kind} · {document.get('state')}" if style else severity
     return Panel(Group(table), title=title, subtitle=f"incident {document['id']}", border_style=style or "none")
+
+
+def _places(suspects: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Where they are, as far as it is known, and who is there."""
+    there: dict[str, list[Mapping[str, Any]]] = {}
+    for suspect in suspects:
+        if place := describe_where(suspect):
+            there.setdefault(place, []).append(suspect)
+    return {
+        place: _some_ranks([item["rank"] for item in items])
+        if all(isinstance(item.get("rank"), int) for item in items)
+        else ", ".join(str(item.get("id")) for item in items)
+        for place, items in there.items()
+    }
 
 
 def cleared_words(cleared: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -15,6 +15,9 @@ from .words import duration_words, op_word, phase_word, process_words, ranks_wor
 
 Body = dict[str, Any]
 STALE_NS = 2_000_000_000
+#: Of thousands of suspects, a whole pipeline stage, so many are named one by one, and all in words: a message of the
+#: bus holds a megabyte.
+MOST_SUSPECTS = 256
 
 
 def evidence(signal: str, source: str, time_ns: int, shows: str, value: Any = None) -> dict[str, Any]:
@@ -82,7 +85,7 @@ def body(
         "kind": kind.value,
         "scope": scope.value,
         "severity": severity.value,
-        "suspects": list(suspects),
+        "suspects": _spread(suspects),
         "victims": {"count": len(hurt), "ranks": format_ranks(hurt)},
         "coverage": {"ranks_seen": len(job.ranks) - len(job.hidden_ranks()), "ranks_expected": expected},
         "first_bad": {
@@ -104,6 +107,15 @@ def body(
             "now": "stopped" if job.finished_ns else "running",
         },
     }
+
+
+def _spread(suspects: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """All, or as many as are named from the first to the last of them; then these share what all had."""
+    count = len(suspects)
+    if count <= MOST_SUSPECTS:
+        return [dict(item) for item in suspects]
+    chosen = [suspects[place * (count - 1) // (MOST_SUSPECTS - 1)] for place in range(MOST_SUSPECTS)]
+    return [{**item, "probability": round(1.0 / MOST_SUSPECTS, 3)} for item in chosen]
 
 
 def stands(job: JobState, rank: int) -> str:

@@ -15,6 +15,7 @@ from rich.console import Console
 from whichrank.commands import status_view
 from whichrank.commands.incident_panel import (
     cleared_words,
+    describe_suspects,
     describe_where,
     headline,
     incident_line,
@@ -239,6 +240,31 @@ def test_the_panel_tells_who_what_where_since_why_and_who_is_innocent() -> None:
         "0.95",
     ):
         assert words in text
+
+
+def test_many_suspects_are_told_in_a_few_words() -> None:
+    def suspects(ranks: range) -> list[dict[str, Any]]:
+        where = {"file": None, "line": None, "phase": "data"}
+        return [
+            {"scope": "rank", "id": str(rank), "rank": rank, "node": f"n{rank // 8}", "pid": 7, "where": where}
+            for rank in ranks
+        ]
+
+    few = incident(suspects=suspects(range(4)))
+    assert describe_suspects(few).count(" or ") == 3
+    text = text_of(incident_panel(few), width=140)
+    assert text.count("where") == 1
+    assert "0-3: in data" in text
+    node, stage = incident(suspects=suspects(range(8, 16))), incident(suspects=suspects(range(96, 128)))
+    assert describe_suspects(node) == "one or more of ranks 8-15 (n1)"
+    assert describe_suspects(stage) == "one or more of ranks 96-127 (n12 and 3 more nodes)"
+    assert (
+        describe_suspects(incident(suspects=suspects(range(2, 14)))) == "one or more of ranks 2-13 (n0 and 1 more node)"
+    )
+    spread = describe_suspects(incident(suspects=suspects(range(0, 1000, 4))))
+    assert spread.startswith("one or more of ranks 0,4,8,")
+    assert spread.endswith(" and so on, 250 of them (n0 and 124 more nodes)")
+    assert len(spread) < 160
 
 
 @pytest.mark.parametrize(

@@ -226,24 +226,24 @@ def _device_p2p_waits(job: JobState, waits: Sequence[Wait]) -> list[Wait]:
     held = {wait.rank for wait in waits if wait.within and wait.age_ns >= FLOOR_NS}
     if not idle or not held:
         return []
-    rows_to: dict[int, list[tuple[int, np.void]]] = {}  # by the rank at the other end, of which group
-    for index in np.flatnonzero(job.on_device).tolist():
-        rows, stamps = job.rows_of_group(index)
-        mine = (stamps > 0) & (rows["p2p_enqueued"] > 0) & (rows["p2p_completed"] < 0)
-        for row in rows[mine & np.isin(rows["rank"], list(idle))]:
-            rows_to.setdefault(_peer(job, index, row), []).append((index, row))
+    rows = job.group_rows
+    is_idle = np.zeros(max(int(rows["rank"].max(initial=0)), *idle) + 1, bool)
+    is_idle[list(idle)] = True
+    open_ = (rows["p2p_enqueued"] > 0) & (rows["p2p_completed"] < 0) & is_idle[rows["rank"]]
+    rows_to: dict[int, list[np.void]] = {}  # by the rank at the other end
+    for row in pick(rows, open_ & (job.group_stamps > 0) & job.device_groups()[rows["group"]]):
+        rows_to.setdefault(_peer(job, int(row["group"]), row), []).append(row)
     found: list[Wait] = []
     behind = sorted(held)
-    while behind:
-        peer = behind.pop(0)
-        for index, row in rows_to.get(peer, ()):
+    for peer in behind:  # which grows: a pipeline's stages are held up one behind the other
+        for row in rows_to.get(peer, ()):
             rank = int(row["rank"])
             if rank in held:  # its device stands there, and in nothing else: nobody waits in a circle
                 continue
             found.append(
                 Wait(
                     rank=rank,
-                    group=index,
+                    group=int(row["group"]),
                     seq=int(row["p2p_enqueued"]),
                     op=int(row["op"]),
                     p2p=True,
@@ -252,7 +252,7 @@ def _device_p2p_waits(job: JobState, waits: Sequence[Wait]) -> list[Wait]:
                     missing=(peer,),
                 )
             )
-            held.add(rank)  # a pipeline's stages are held up one behind the other
+            held.add(rank)
             behind.append(rank)
     return found
 

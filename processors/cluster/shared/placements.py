@@ -116,7 +116,7 @@ class Placements:
         return known
 
     def program_of(self, job: str) -> str:
-        """The same for jobs that one owner started under one name; the job itself where neither is known."""
+        """The same for jobs that one owner started under one name; the job itself where no name is known."""
         attempt = self.of(job, "")
         return f"{attempt.owner}\t{attempt.name}" if attempt is not None and attempt.name else job
 

@@ -199,6 +199,7 @@ for step in range(30):
     writer.end_step(1.0, None, 0)
     writer.beat()
     time.sleep(0.1)
+time.sleep(2.0)  # all that it did has been sent: its end is told after that, on a busy machine, too
 sys.exit(3)
 """
 

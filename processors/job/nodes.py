@@ -134,7 +134,7 @@ def _add_to_lost(job: JobState, finding: OpenFinding, name: str, now: int, ctx: 
 
 
 def _judge_agent(job: JobState, name: str, node: NodeFacts, ranks: list[int], now: int, ctx: Context) -> None:
-    if any(finding.detail.get("node") == name for finding in job.of_kind(Kind.AGENT_SILENT)):
+    if _is_told(job, name):
         return
     ready_ns = node.lost_ns + (CLOSED_HOLD_NS if node.state == "closed" else SILENT_HOLD_NS)
     if now < ready_ns:
@@ -175,9 +175,19 @@ def _may_be_another(job: JobState, waits: Sequence[Wait], lost: set[int], now: i
 
 
 def _patience_ns(job: JobState, wait: Wait, ranks: list[int]) -> int:
-    """ranks: of the silent node; what they did last was seen before it fell silent."""
+    """ranks: of the silent node; what they did last was seen before it fell silent.
+
+    Where the job has gone on without a word of them, they live: one pause there says no more than on any other node.
+    """
     rows = [job.progress_row(rank) for rank in (wait.rank, *ranks)]
     rare = [rank for rank, row in zip((wait.rank, *ranks), rows, strict=True) if row is not None and is_rare(row)]
-    if not rare:
-        return max(WAIT_NS, job.median_step_ns())
-    return min(RARE_WAIT_NS, max(waiting_threshold_ns(job, rank, wait.group) for rank in rare))
+    if rare:
+        return min(RARE_WAIT_NS, max(waiting_threshold_ns(job, rank, wait.group) for rank in rare))
+    if _is_told(job, job.ranks[ranks[0]].node):
+        return waiting_threshold_ns(job, wait.rank, wait.group)
+    return max(WAIT_NS, job.median_step_ns())
+
+
+def _is_told(job: JobState, node: str) -> bool:
+    """Whether it was said that its whichrank is gone, and not the node."""
+    return any(finding.detail.get("node") == node for finding in job.of_kind(Kind.AGENT_SILENT))

@@ -87,6 +87,14 @@ def test_a_killed_agent_is_a_ticket_and_is_over_when_it_is_back() -> None:
     assert "there again" in finding.body["evidence"][-1]["shows"]
 
 
+@pytest.mark.parametrize(("pause_s", "kinds"), [(2.0, ["agent_silent"]), (FOREVER, ["agent_silent", "node_lost"])])
+def test_a_pause_long_after_an_agent_was_killed_is_no_lost_node(pause_s: float, kinds: list[str]) -> None:
+    """The job has gone on without a word of that node, so it lives; who stands still for ever after that may not."""
+    delays = [lambda r, s, p: pause_s if (r, s, p) == (3, 80, Phase.FORWARD) else 0]
+    job = SyntheticJob(node_of=node_of, steps=120, step_s=0.2, delays=delays, after_s=20)
+    assert sorted(finding.body["kind"] for finding in said(job, until(4.0))) == kinds
+
+
 def test_a_node_that_was_only_cut_off_is_no_longer_lost_when_it_is_heard() -> None:
     job = SyntheticJob(
         node_of=node_of,

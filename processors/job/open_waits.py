@@ -231,8 +231,11 @@ def _device_p2p_waits(job: JobState, waits: Sequence[Wait]) -> list[Wait]:
     is_idle[list(idle)] = True
     open_ = (rows["p2p_enqueued"] > 0) & (rows["p2p_completed"] < 0) & is_idle[rows["rank"]]
     rows_to: dict[int, list[np.void]] = {}  # by the rank at the other end
+    receives = _open_receives(job, is_idle)
     for row in pick(rows, open_ & (job.group_stamps > 0) & job.device_groups()[rows["group"]]):
-        rows_to.setdefault(_peer(job, int(row["group"]), row), []).append(row)
+        rank, group = int(row["rank"]), int(row["group"])
+        for peer in {_peer(job, group, row), *receives.get((rank, group), ())}:
+            rows_to.setdefault(peer, []).append(row)
     found: list[Wait] = []
     behind = sorted(held)
     for peer in behind:  # which grows: a pipeline's stages are held up one behind the other
@@ -254,6 +257,19 @@ def _device_p2p_waits(job: JobState, waits: Sequence[Wait]) -> list[Wait]:
             )
             held.add(rank)
             behind.append(rank)
+    return found
+
+
+def _open_receives(job: JobState, chosen: np.ndarray) -> dict[tuple[int, int], set[int]]:
+    """By rank and group on devices: from whom it receives in the steps that are not closed. The host may have launched
+    all of them, so that the last one alone says little. chosen: by rank."""
+    rows = job.pending.all()
+    told = np.append(job.device_groups(), False)[np.minimum(rows["group"], len(job.on_device))]
+    told &= ((rows["flags"] & int(EventFlag.P2P)) != 0) & (rows["op"] == int(Op.RECV)) & (rows["done_ns"] == 0)
+    told &= chosen[np.minimum(rows["rank"], chosen.size - 1)]
+    found: dict[tuple[int, int], set[int]] = {}
+    for row in pick(rows, told):
+        found.setdefault((int(row["rank"]), int(row["group"])), set()).add(_peer(job, int(row["group"]), row))
     return found
 
 

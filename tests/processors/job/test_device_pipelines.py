@@ -7,10 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from whichrank.processors.job.open_rows import Arrived
 from whichrank.processors.job.open_waits import _Standing, find_waits
 from whichrank.processors.job.state import JobState
 from whichrank.processors.job.waiting import find_blockage
 from whichrank.telemetry.records import Group
+from whichrank.telemetry.tables import COLLECTIVES
+from whichrank.telemetry.vocabulary import EventFlag, Op
 
 SECOND = 1_000_000_000
 #: Two stages of two ranks: each stage has a group of its own, and rank 0 receives from rank 2.
@@ -61,6 +64,25 @@ def test_a_device_whose_peer_is_not_held_up_by_the_network_is_the_root() -> None
     assert blockage is not None
     assert (blockage.sort, blockage.suspects) == ("missing", (0,))
     assert np.array_equal(blockage.wait.launched, (0,))
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_stage_whose_host_has_launched_all_of_the_step_may_stand_in_any_receive_of_it(*, is_known: bool) -> None:
+    """The last stage is in a collective that does not end. Rank 0 has launched all: its last call is a send."""
+    held = {FIRST: {0: (5, 4, 4), 1: (5, 5, 4)}, LAST: {2: (5, 5, 4), 3: (5, 5, 4)}}
+    job = job_at(held, pipeline=True)
+    job.rows_of_group(PIPE)[0]["peer"][0] = 0  # to somebody who is held up by nothing
+    calls = np.zeros(3, COLLECTIVES)
+    calls["group"], calls["flags"], calls["op"] = PIPE, int(EventFlag.P2P), (Op.RECV, Op.RECV, Op.SEND)
+    calls["rank"], calls["peer"], calls["seq"] = 0, (1, 1, 0), (7, 8, 9)
+    calls["done_ns"][:2] = 0 if is_known else 99 * SECOND
+    job.pending.add(Arrived(rows=calls))
+    blockage = find_blockage(find_waits(job), 3 * SECOND)
+    assert blockage is not None
+    if is_known:
+        assert (blockage.sort, blockage.wait.group) == ("inside", LAST)
+    else:
+        assert (blockage.sort, blockage.suspects) == ("missing", (0,))
 
 
 @pytest.mark.parametrize("first_receives_from", [2, 3])

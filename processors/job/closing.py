@@ -327,7 +327,7 @@ def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarra
         window.inner = with_inner_waits(window.inner, job.inner_groups(ranks), by_device, sums, ranks, times.steps)
         if sends(job):
             busiest = busiest_groups(job, ranks)
-            window.passes = with_passes(window.passes, busiest, by_device, sums, ranks, times.steps, times.begin_ns)
+            window.passes = with_passes(window.passes, busiest, by_device, sums, ranks, times.steps)
         whole = pick(by_device, ~np.isin(by_device["step"], sums["step"]))  # of others, the first call may not be there
         begun_ns = begun_on_device(whole)
         window.starts = with_starts(window.starts, whole, begun_ns, ranks, times.steps[~is_summed[plain]])

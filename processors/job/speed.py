@@ -270,13 +270,14 @@ def _tell_change(job: JobState, change: PaceChange | None, now: int, ctx: Contex
     if change is None or (has_device_groups(job) and not is_of_all(change, steps, pace)):
         return False
     change = with_parts(change, steps, job.pace[:, 3:6])
-    if has_device_groups(job) and (heavy := _heavy_stage(job, change.step)) is not None:
+    is_pipeline = has_device_groups(job) and bool((order_of_stages(job, job.times.ranks) >= 0).any())
+    body = steps_story.slow_together_body(job, change, now, has_unseen_waits=is_pipeline)
+    heavy = _heavy_stage(job, change.step, body["grew"]) if is_pipeline else None
+    if heavy is not None:
         body = steps_story.heavy_stage_body(job, heavy, change, now)
         place = f"rank {heavy.ranks[0]} step {change.step}"
         open_finding(job, ctx, now, kind=Kind.RANK_SLOW, place=place, body=body, detail=_late_detail(heavy, change))
         return True
-    is_pipeline = has_device_groups(job) and bool((order_of_stages(job, job.times.ranks) >= 0).any())
-    body = steps_story.slow_together_body(job, change, now, has_unseen_waits=is_pipeline)
     detail = {"before_ns": change.before_ns, "after_ns": change.after_ns}
     open_finding(job, ctx, now, kind=Kind.SLOW_TOGETHER, place=f"step {change.step}", body=body, detail=detail)
     return True
@@ -286,7 +287,7 @@ def _name_the_stage(job: JobState, finding: OpenFinding, now: int, ctx: Context)
     """What was said of all ranks is that of one stage, once its passes are seen to take longer."""
     if finding.detail.get("wanders") or not has_device_groups(job):
         return
-    heavy = _heavy_stage(job, finding.step)
+    heavy = _heavy_stage(job, finding.step, finding.body.get("grew"))
     if heavy is not None:
         change = PaceChange(
             step=finding.step,
@@ -299,9 +300,12 @@ def _name_the_stage(job: JobState, finding: OpenFinding, now: int, ctx: Context)
         replace_finding(job, ctx, now, finding, kind=Kind.RANK_SLOW, body=body)
 
 
-def _heavy_stage(job: JobState, onset_step: int) -> HeavyStage | None:
+def _heavy_stage(job: JobState, onset_step: int, grew: str | None) -> HeavyStage | None:
+    """grew: what makes the steps longer, as far as it is known: a slower network or data are no stage's work."""
     passes, ranks = job.window.passes, job.times.ranks
-    if not are_enough(passes, onset_step):  # asked of every step while all are slower, for hours perhaps
+    if grew in ("exchange", "data") or not are_enough(
+        passes, onset_step
+    ):  # asked of every step while all are slower, for hours perhaps
         return None
     return find_heavy_stage(passes, ranks, stages_of(job, ranks), onset_step)
 

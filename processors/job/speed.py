@@ -303,9 +303,8 @@ def _name_the_stage(job: JobState, finding: OpenFinding, now: int, ctx: Context)
 def _heavy_stage(job: JobState, onset_step: int, grew: str | None) -> HeavyStage | None:
     """grew: what makes the steps longer, as far as it is known: a slower network or data are no stage's work."""
     passes, ranks = job.window.passes, job.times.ranks
-    if grew in ("exchange", "data") or not are_enough(
-        passes, onset_step
-    ):  # asked of every step while all are slower, for hours perhaps
+    # Asked of every step while all are slower, for hours perhaps.
+    if grew in ("exchange", "data") or not are_enough(passes, onset_step):
         return None
     return find_heavy_stage(passes, ranks, stages_of(job, ranks), onset_step)
 

@@ -41,10 +41,8 @@ def seen(
         at = np.full(REPLICAS, 0.03)
         for stage in range(STAGES):
             came = at + (SENT_S + way[stage, 0] if stage else 0.0)
-            at = (
-                np.maximum(came, ready_s[STAGE == stage].reshape(REPLICAS, TENSOR).max(axis=1))
-                + FORWARD_S * pace[stage]
-            )
+            ready = ready_s[stage == STAGE].reshape(REPLICAS, TENSOR).max(axis=1)
+            at = np.maximum(came, ready) + FORWARD_S * pace[stage]
             first[stage] = at
         at = at + 3 * (FORWARD_S + BACKWARD_S) * pace.max(axis=0)  # the other microbatches, at the slowest one's pace
         for stage in reversed(range(STAGES)):
@@ -118,9 +116,8 @@ def test_without_calls_in_each_layer_nothing_follows() -> None:
 @pytest.mark.parametrize("shards", [1, TENSOR])
 def test_a_stage_that_exchanges_for_longer_has_no_more_to_do(stage: int, shards: int) -> None:
     """It comes later to its next step: all ranks of its ring do, and those that share layers with them."""
-    assert (
-        named(seen(np.ones(WORLD), exchange_s=np.where((STAGE == stage) & (RANKS % TENSOR < shards), 0.4, 0.0))) is None
-    )
+    late = (stage == STAGE) & np.isin(RANKS % TENSOR, range(shards))
+    assert named(seen(np.ones(WORLD), exchange_s=np.where(late, 0.4, 0.0))) is None
 
 
 def test_calls_tell_the_same_as_their_sums() -> None:

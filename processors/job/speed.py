@@ -9,7 +9,7 @@ import numpy as np
 
 from ...telemetry.vocabulary import Kind
 from ..operator import Context
-from . import steps_story
+from . import number_story, pace_story, slow_device_story, slow_rank_story
 from .culprit import have_something_in_common
 from .device import has_become_slow, has_device_groups, shows_in_steps
 from .drift import find_drift, has_come_back, makes_steps_longer
@@ -18,7 +18,7 @@ from .findings import clear_finding, open_finding, replace_finding
 from .holding import do_hosts_wait_for, is_waited_for, was_always_waited_for
 from .late_by_little import find_late_by_little
 from .late_device import LateDevice, find_late_device, is_still_late
-from .late_host import find_late_host
+from .late_host import LateHost, find_late_host
 from .late_in_group import find_late_in_group
 from .late_in_steps import find_late_in_steps
 from .numeric import (
@@ -36,6 +36,7 @@ from .saves import find_slow_writer, is_still_slow_writer
 from .stages import ends_last_by_schedule, of_one_stage, order_of_stages, stages_of
 from .stalls import are_over, find_recurring_stalls
 from .state import JobState
+from .story import Body
 from .straggler import Found, StepTimes, Straggler, find_straggler, is_still_slow
 from .wandering import find_sudden_wandering, find_wandering
 
@@ -60,7 +61,7 @@ def judge_numbers(job: JobState, rows: np.ndarray, now: int, ctx: Context) -> No
     for finding in reported:
         finding.detail["good"] = 0
     if not reported:
-        kind, body = steps_story.number_body(job, bad, now)
+        kind, body = number_story.number_body(job, bad, now)
         detail = {"usual": bad.usual_norm} if bad.usual_norm else {}
         open_finding(job, ctx, now, kind=kind, place=f"step {bad.step}", body=body, detail=detail)
 
@@ -139,7 +140,7 @@ def _look_for_slow_ranks(job: JobState, now: int, ctx: Context) -> None:
     if found is not None and not _is_waited_for(job, found):
         found = None
     if found is not None:
-        body = steps_story.straggler_body(job, found, now)
+        body = slow_rank_story.straggler_body(job, found, now)
         place = f"rank {found.rank} step {found.onset_step}"
         known = Found(rank=found.rank, step=found.onset_step, excess=found.excess, usual=found.usual, noise=found.noise)
         detail: dict[str, Any] = asdict(known)
@@ -149,14 +150,14 @@ def _look_for_slow_ranks(job: JobState, now: int, ctx: Context) -> None:
         return
     writer = find_slow_writer(job.saves)
     if writer is not None:
-        body = steps_story.slow_writer_body(job, writer, now)
+        body = slow_rank_story.slow_writer_body(job, writer, now)
         place = f"rank {writer.rank} save {writer.onset_step}"
         detail = {"rank": writer.rank, "before_ns": writer.before_ns, "now_ns": writer.now_ns}
         open_finding(job, ctx, now, kind=Kind.RANK_SLOW, place=place, body=body, detail=detail)
         return
     drift = find_drift(job.drift, job.times.ranks)
     if drift is not None and (not has_device_groups(job) or makes_steps_longer(job.drift, job.times.ranks, drift)):
-        body = steps_story.drift_body(job, drift, now)
+        body = slow_rank_story.drift_body(job, drift, now)
         place = f"rank {drift.rank} drift {drift.onset_step}"
         detail = {"rank": drift.rank, "rise": drift.rise, "usual": drift.usual}
         open_finding(job, ctx, now, kind=Kind.RANK_SLOW, place=place, body=body, detail=detail)
@@ -170,10 +171,7 @@ def _look_for_a_late_host(job: JobState, now: int, ctx: Context) -> bool:
     late = find_late_host(job.window.launches, times.ranks, times.steps, times.begin_ns, times.duration_ns)
     if late is None:
         return False
-    body = steps_story.late_host_body(job, late, now)
-    place = f"rank {late.rank} step {late.onset_step}"
-    detail = {"rank": late.rank, "usual_step_ns": late.before_ns, "late_step_ns": late.now_ns}
-    open_finding(job, ctx, now, kind=Kind.RANK_SLOW, place=place, body=body, detail=detail)
+    _open_late(job, late, slow_device_story.late_host_body(job, late, now), now, ctx)
     return True
 
 
@@ -209,11 +207,19 @@ def _look_for_a_late_device(job: JobState, now: int, ctx: Context) -> bool:
             late = find_late_by_little(times, job.window.inner, groups)
             if late is None or not _is_late(job, late):
                 return False
-    body = steps_story.late_device_body(job, late, now)
-    place = f"rank {late.rank} step {late.onset_step}"
-    detail = {"rank": late.rank, "usual_step_ns": late.before_ns, "late_step_ns": late.now_ns}
-    open_finding(job, ctx, now, kind=Kind.RANK_SLOW, place=place, body=body, detail=detail)
+    _open_late(job, late, slow_device_story.late_device_body(job, late, now), now, ctx)
     return True
+
+
+def _open_late(job: JobState, late: LateDevice | LateHost, body: Body, now: int, ctx: Context) -> None:
+    detail = _late_detail(late.rank, late.before_ns, late.now_ns)
+    place = f"rank {late.rank} step {late.onset_step}"
+    open_finding(job, ctx, now, kind=Kind.RANK_SLOW, place=place, body=body, detail=detail)
+
+
+def _late_detail(rank: int, before_ns: int, now_ns: int) -> dict[str, Any]:
+    """By which steps the finding ends. before_ns, now_ns: how long one takes."""
+    return {"rank": rank, "usual_step_ns": before_ns, "late_step_ns": now_ns}
 
 
 def _is_late(job: JobState, late: LateDevice) -> bool:
@@ -248,7 +254,7 @@ def _judge_pace(job: JobState, now: int, ctx: Context) -> None:
     if uneven is None and is_due:
         uneven = find_wandering(job.times, steps, begins, pace, length_ns)
     if uneven is not None:
-        body = steps_story.wandering_body(job, uneven, now)
+        body = pace_story.wandering_body(job, uneven, now)
         detail = {"before_ns": uneven.before_ns, "after_ns": uneven.after_ns, "wanders": True}
         open_finding(job, ctx, now, kind=Kind.SLOW_TOGETHER, place=f"step {uneven.step}", body=body, detail=detail)
         return
@@ -260,7 +266,7 @@ def _judge_pace(job: JobState, now: int, ctx: Context) -> None:
         return
     stalls = find_recurring_stalls(steps, begins, pace, job.pace[:, 4])
     if stalls is not None:
-        body, detail = steps_story.stalls_body(job, stalls, now), {"pause_steps": stalls.pause_steps}
+        body, detail = pace_story.stalls_body(job, stalls, now), {"pause_steps": stalls.pause_steps}
         open_finding(job, ctx, now, kind=Kind.SLOW_TOGETHER, place=f"step {stalls.step}", body=body, detail=detail)
 
 
@@ -271,12 +277,13 @@ def _tell_change(job: JobState, change: PaceChange | None, now: int, ctx: Contex
         return False
     change = with_parts(change, steps, job.pace[:, 3:6])
     is_pipeline = has_device_groups(job) and bool((order_of_stages(job, job.times.ranks) >= 0).any())
-    body = steps_story.slow_together_body(job, change, now, has_unseen_waits=is_pipeline)
+    body = pace_story.slow_together_body(job, change, now, has_unseen_waits=is_pipeline)
     heavy = _heavy_stage(job, change.step, body["grew"]) if is_pipeline else None
     if heavy is not None:
-        body = steps_story.heavy_stage_body(job, heavy, change, now)
+        body = slow_device_story.heavy_stage_body(job, heavy, change, now)
         place = f"rank {heavy.ranks[0]} step {change.step}"
-        open_finding(job, ctx, now, kind=Kind.RANK_SLOW, place=place, body=body, detail=_late_detail(heavy, change))
+        detail = _late_detail(heavy.ranks[0], change.before_ns, change.after_ns)
+        open_finding(job, ctx, now, kind=Kind.RANK_SLOW, place=place, body=body, detail=detail)
         return True
     detail = {"before_ns": change.before_ns, "after_ns": change.after_ns}
     open_finding(job, ctx, now, kind=Kind.SLOW_TOGETHER, place=f"step {change.step}", body=body, detail=detail)
@@ -295,8 +302,8 @@ def _name_the_stage(job: JobState, finding: OpenFinding, now: int, ctx: Context)
             before_ns=finding.detail["before_ns"],
             after_ns=finding.detail["after_ns"],
         )
-        finding.detail = _late_detail(heavy, change)
-        body = steps_story.heavy_stage_body(job, heavy, change, now)
+        finding.detail = _late_detail(heavy.ranks[0], change.before_ns, change.after_ns)
+        body = slow_device_story.heavy_stage_body(job, heavy, change, now)
         replace_finding(job, ctx, now, finding, kind=Kind.RANK_SLOW, body=body)
 
 
@@ -307,7 +314,3 @@ def _heavy_stage(job: JobState, onset_step: int, grew: str | None) -> HeavyStage
     if grew in ("exchange", "data") or not are_enough(passes, onset_step):
         return None
     return find_heavy_stage(passes, ranks, stages_of(job, ranks), onset_step)
-
-
-def _late_detail(heavy: HeavyStage, change: PaceChange) -> dict[str, Any]:
-    return {"rank": heavy.ranks[0], "usual_step_ns": change.before_ns, "late_step_ns": change.after_ns}

@@ -44,6 +44,11 @@ class NodeFacts:
     started: bool = False
     finished: bool = False
 
+    @property
+    def is_lost(self) -> bool:
+        """Nothing comes from it, and nobody has said why: it is gone, or only its whichrank is."""
+        return self.state in ("closed", "silent")
+
 
 @dataclass(slots=True)
 class Hearing:

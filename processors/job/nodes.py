@@ -33,12 +33,11 @@ SILENT_HOLD_NS = 8_000_000_000
 SAME_MOMENT_NS = 5_000_000_000
 #: Nodes that lose their power together fall silent one look after the other: who is late waits so long for the next.
 LATE_NS, MORE_NS, LOOK_AGAIN_NS = 1_500_000_000, 1_000_000_000, 250_000_000
-_LOST = ("closed", "silent")
 
 
 def judge_nodes(job: JobState, now: int, ctx: Context) -> None:
     """To be called when a node is lost, when progress comes, and when a look is due."""
-    lost = [name for name, node in sorted(job.nodes.items()) if node.state in _LOST]
+    lost = [name for name, node in sorted(job.nodes.items()) if node.is_lost]
     if not lost or job.judged_by or job.finished_ns or job.has_kind(Kind.PLANNED_STOP):
         return
     told = {str(finding.detail.get("node")) for finding in job.of_kind(Kind.AGENT_SILENT)}
@@ -61,7 +60,7 @@ def explain_by_node(job: JobState, now: int) -> tuple[Kind, Body] | None:
     """The node whose loss explains that ranks failed with nothing but victims' errors; None if there is none."""
     began = min((ending.arrived_ns for ending in job.endings if role_hint(ending) != "none"), default=now)
     for name, node in sorted(job.nodes.items()):
-        ranks = ranks_on(job, name) if node.state in _LOST else []
+        ranks = ranks_on(job, name) if node.is_lost else []
         if ranks and (node.state == "silent" or abs(began - node.lost_ns) <= SAME_MOMENT_NS):
             return Kind.NODE_LOST, node_story.node_lost_body(job, _lost_with(job, name), None, now)
     return None

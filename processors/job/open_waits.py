@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...telemetry.vocabulary import EventFlag, Op
+from ...telemetry.vocabulary import EventFlag, Kind, Op
 from .device import KnownStarts, has_device_groups, may_not_have_begun, not_begun
 from .progress import read_ns
 from .rows import pick
@@ -218,26 +218,29 @@ def _p2p_waits(job: JobState, fresh_since: int) -> list[Wait]:
 
 
 def _device_p2p_waits(job: JobState, waits: Sequence[Wait]) -> list[Wait]:
-    """Of devices that have not come to what was launched: the sends and receives in which they may stand, as nobody
-    tells their ends, where the other end is seen to be held up by what moves the data, or in its turn may stand in one
-    with such a device. A kernel that does not end looks the same; but two things at once are less likely than one.
+    """Of devices that have not come to what others wait in: the sends and receives in which they may stand, as nobody
+    tells their ends, where the other end is seen to be held up by what moves the data, or went silent with its node, or
+    in its turn may stand in one with such a device. A kernel that does not end looks the same; but two things at once
+    are less likely than one.
     """
-    idle = {rank for wait in waits for rank in wait.launched}
+    unseen = _silent_ranks(job)
+    # Whose device stands in an exchange with a rank that is gone may have a host that waits for its device.
+    late = {rank for wait in waits for rank in (wait.missing if unseen else wait.launched)}
     held = {wait.rank for wait in waits if wait.within and wait.age_ns >= FLOOR_NS}
-    if not idle or not held:
+    if not late or not (held or unseen):
         return []
     rows = job.group_rows
-    is_idle = np.zeros(max(int(rows["rank"].max(initial=0)), *idle) + 1, bool)
-    is_idle[list(idle)] = True
-    open_ = (rows["p2p_enqueued"] > 0) & (rows["p2p_completed"] < 0) & is_idle[rows["rank"]]
+    is_late = np.zeros(max(int(rows["rank"].max(initial=0)), *late) + 1, bool)
+    is_late[list(late)] = True
+    open_ = (rows["p2p_enqueued"] > 0) & (rows["p2p_completed"] < 0) & is_late[rows["rank"]]
     rows_to: dict[int, list[np.void]] = {}  # by the rank at the other end
-    receives = _open_receives(job, is_idle)
+    receives = _open_receives(job, is_late)
     for row in pick(rows, open_ & (job.group_stamps > 0) & job.device_groups()[rows["group"]]):
         rank, group = int(row["rank"]), int(row["group"])
         for peer in {_peer(job, group, row), *receives.get((rank, group), ())}:
             rows_to.setdefault(peer, []).append(row)
     found: list[Wait] = []
-    behind = sorted(held)
+    behind = sorted(held | unseen)
     for peer in behind:  # which grows: a pipeline's stages are held up one behind the other
         for row in rows_to.get(peer, ()):
             rank = int(row["rank"])
@@ -252,12 +255,22 @@ def _device_p2p_waits(job: JobState, waits: Sequence[Wait]) -> list[Wait]:
                     p2p=True,
                     age_ns=int(row["moved_age_ns"]),
                     since_ns=read_ns(job, rank) - int(row["moved_age_ns"]),
-                    missing=(peer,),
+                    missing=() if peer in unseen else (peer,),
+                    unknown=(peer,) if peer in unseen else (),
                 )
             )
             held.add(rank)
             behind.append(rank)
     return found
+
+
+def _silent_ranks(job: JobState) -> set[int]:
+    """Ranks that went silent with their node. Where only its whichrank is gone, the job has gone on with them."""
+    silent = {name for name, node in job.nodes.items() if node.is_lost}
+    if not silent:
+        return set()
+    silent -= {str(finding.detail.get("node")) for finding in job.of_kind(Kind.AGENT_SILENT)}
+    return {rank for rank, facts in job.ranks.items() if facts.node in silent and not facts.exited_ns}
 
 
 def _open_receives(job: JobState, chosen: np.ndarray) -> dict[tuple[int, int], set[int]]:

@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from whichrank.processors.job.facts import OpenFinding
 from whichrank.processors.job.open_rows import Arrived
 from whichrank.processors.job.open_waits import _Standing, find_waits
 from whichrank.processors.job.state import JobState
 from whichrank.processors.job.waiting import find_blockage
 from whichrank.telemetry.records import Group
 from whichrank.telemetry.tables import COLLECTIVES
-from whichrank.telemetry.vocabulary import EventFlag, Op
+from whichrank.telemetry.vocabulary import EventFlag, Kind, Op
 
 SECOND = 1_000_000_000
 #: Two stages of two ranks: each stage has a group of its own, and rank 0 receives from rank 2.
@@ -64,6 +65,39 @@ def test_a_device_whose_peer_is_not_held_up_by_the_network_is_the_root() -> None
     assert blockage is not None
     assert (blockage.sort, blockage.suspects) == ("missing", (0,))
     assert np.array_equal(blockage.wait.launched, (0,))
+
+
+@pytest.mark.parametrize("has_launched", [True, False])
+@pytest.mark.parametrize("case", ["lost", "only its agent", "another peer"])
+def test_a_device_that_exchanges_with_a_rank_that_is_gone_is_no_root(case: str, *, has_launched: bool) -> None:
+    """The last stage went with its node. Rank 0 has not come to the collective in which rank 1 waits; its host has
+    launched it, or waits for its device before (a norm that it reads)."""
+    job = job_at(
+        {FIRST: {0: (4 + has_launched, 4, 4), 1: (5, 5, 4)}, LAST: {2: (4, 4, 4), 3: (4, 4, 4)}}, pipeline=True
+    )
+    for rank in (2, 3):
+        job.set_node(rank, "node-b")
+    job.node_facts("node-b").state = "silent"
+    if case == "only its agent":  # the job has gone on since
+        job.findings["told"] = OpenFinding(
+            key="told",
+            kind=Kind.AGENT_SILENT.value,
+            attempt="",
+            found_ns=0,
+            onset_ns=0,
+            step=-1,
+            group=-1,
+            seq=-1,
+            suspects=[],
+            body={},
+            detail={"node": "node-b"},
+        )
+    if case == "another peer":
+        job.rows_of_group(PIPE)[0]["peer"][0] = 0
+    blockage = find_blockage(find_waits(job), 3 * SECOND)
+    assert blockage is not None
+    expected = ("unknown", (2,)) if case == "lost" else ("missing", (0,))
+    assert (blockage.sort, blockage.suspects) == expected
 
 
 @pytest.mark.parametrize("is_known", [True, False])

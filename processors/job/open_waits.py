@@ -267,9 +267,9 @@ def _device_p2p_waits(job: JobState, waits: Sequence[Wait]) -> list[Wait]:
 def _silent_ranks(job: JobState) -> set[int]:
     """Ranks that went silent with their node. Where only its whichrank is gone, the job has gone on with them."""
     silent = {name for name, node in job.nodes.items() if node.is_lost}
+    silent -= {str(finding.detail.get("node")) for finding in job.of_kind(Kind.AGENT_SILENT)}
     if not silent:
         return set()
-    silent -= {str(finding.detail.get("node")) for finding in job.of_kind(Kind.AGENT_SILENT)}
     return {rank for rank, facts in job.ranks.items() if facts.node in silent and not facts.exited_ns}
 
 

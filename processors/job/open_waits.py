@@ -225,7 +225,9 @@ def _device_p2p_waits(job: JobState, waits: Sequence[Wait]) -> list[Wait]:
     """
     unseen = _silent_ranks(job)
     # Whose device stands in an exchange with a rank that is gone may have a host that waits for its device.
-    late = {rank for wait in waits for rank in (wait.missing if unseen else wait.launched)}
+    lacking = (wait.missing if unseen else wait.launched for wait in waits)
+    # Thousands wait for the same thousands, told by one tuple (``find_waits``): gone through once.
+    late = set[int]().union(*{id(ranks): ranks for ranks in lacking}.values())
     held = {wait.rank for wait in waits if wait.within and wait.age_ns >= FLOOR_NS}
     if not late or not (held or unseen):
         return []

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...telemetry.vocabulary import Scope
+from ...telemetry.vocabulary import Bucket, Kind, Scope, Severity
 from .culprit import Culprit
 from .node_story import node_suspect
 from .state import JobState
-from .story import evidence, share, suspect
+from .story import Body, body, evidence, share, suspect
 from .words import ranks_words
+
+
+def slow_body(job: JobState, *, scope: Scope, **rest: Any) -> Body:
+    """What all findings about slow ranks have in common. rest: what ``story.body`` asks for besides."""
+    return body(job, Kind.RANK_SLOW, bucket=Bucket.SPEED_REGRESSION, scope=scope, severity=Severity.TICKET, **rest)
 
 
 def suspects_of(job: JobState, culprit: Culprit, phase: str | None = None) -> list[dict[str, Any]]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...telemetry.vocabulary import Bucket, Kind, Scope, Severity
+from ...telemetry.vocabulary import Scope
 from .culprit import Culprit, whose_slowness
-from .culprit_story import evidence_of_company, suspects_of
+from .culprit_story import evidence_of_company, slow_body, suspects_of
 from .late_device import LateDevice
 from .late_host import LateHost
 from .pace import PaceChange
 from .passes import HeavyStage
 from .state import JobState
-from .story import Body, body, evidence, ruled_out, share, source_of, suspect
+from .story import Body, evidence, ruled_out, share, source_of, suspect
 from .words import duration_words, ranks_words
 
 
@@ -67,12 +67,9 @@ def _late_body(
 ) -> Body:
     """whose: what the others wait for, in words."""
     others = [int(rank) for rank in job.times.ranks if rank not in culprit.ranks]
-    return body(
+    return slow_body(
         job,
-        Kind.RANK_SLOW,
-        bucket=Bucket.SPEED_REGRESSION,
         scope=culprit.scope,
-        severity=Severity.TICKET,
         suspects=suspects_of(job, culprit),
         onset_ns=found.onset_ns,
         now=now,
@@ -103,12 +100,9 @@ def heavy_stage_body(job: JobState, found: HeavyStage, change: PaceChange, now: 
         same = f"all of them are on {nodes.pop()}: if that has become slower, it looks the same"
         proof.append(evidence("steps.company", ranks_words(found.ranks), now, same))
     because = f"waits for stage {found.stage} in receives, whose ends nobody tells"
-    return body(
+    return slow_body(
         job,
-        Kind.RANK_SLOW,
-        bucket=Bucket.SPEED_REGRESSION,
         scope=Scope.APPLICATION,
-        severity=Severity.TICKET,
         suspects=[suspect(job, rank, share(found.ranks)) for rank in found.ranks],
         onset_ns=change.onset_ns,
         now=now,

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ...telemetry.vocabulary import Bucket, Kind, Phase, Scope, Severity
+from ...telemetry.vocabulary import Phase, Scope
 from .culprit import whose_slowness
-from .culprit_story import evidence_of_company, suspects_of
+from .culprit_story import evidence_of_company, slow_body, suspects_of
 from .drift import Drift
 from .saves import SlowWriter
 from .state import JobState
-from .story import Body, body, evidence, ruled_out, source_of, suspect
+from .story import Body, evidence, ruled_out, source_of, suspect
 from .straggler import Straggler
 from .words import duration_words, phase_word, ranks_words
 
@@ -43,12 +41,9 @@ def straggler_body(job: JobState, found: Straggler, now: int) -> Body:
         f"{duration_words(found.waited_before_ns)} before; step time is {duration_words(found.step_ns)}"
     )
     because = f"only waits there for {ranks_words(culprit.ranks)}, {duration_words(found.waited_ns)} of each step"
-    return body(
+    return slow_body(
         job,
-        Kind.RANK_SLOW,
-        bucket=Bucket.SPEED_REGRESSION,
         scope=culprit.scope,
-        severity=Severity.TICKET,
         suspects=suspects_of(job, culprit, phase),
         onset_ns=found.onset_ns,
         now=now,
@@ -66,8 +61,9 @@ def drift_body(job: JobState, found: Drift, now: int) -> Body:
         f"{duration_words(found.best_ns)} at its best around step {found.since_step}; against the others that is "
         f"{found.rise:.0%} of a step"
     )
-    return _slow_rank_body(
+    return slow_body(
         job,
+        scope=Scope.RANK,
         suspects=[suspect(job, found.rank, 0.9)],
         onset_ns=found.onset_ns,
         now=now,
@@ -88,8 +84,9 @@ def slow_writer_body(job: JobState, found: SlowWriter, now: int) -> Body:
     )
     lost = found.now_ns - max(found.before_ns, found.others_ns)
     waits = f"{ranks_words(others)} {wait} {duration_words(lost)} for it, once in {found.every_steps} steps"
-    return _slow_rank_body(
+    return slow_body(
         job,
+        scope=Scope.RANK,
         suspects=[suspect(job, found.rank, 0.95, phase_word(Phase.CHECKPOINT))],
         onset_ns=found.onset_ns,
         now=now,
@@ -100,16 +97,4 @@ def slow_writer_body(job: JobState, found: SlowWriter, now: int) -> Body:
         cleared=[ruled_out(others, "stands still after each save", f"waits there for the save of rank {found.rank}")],
         confidence=0.9,
         step=found.onset_step,
-    )
-
-
-def _slow_rank_body(job: JobState, **rest: Any) -> Body:
-    """What all findings about a single slow rank have in common. rest: what ``story.body`` asks for besides."""
-    return body(
-        job,
-        Kind.RANK_SLOW,
-        bucket=Bucket.SPEED_REGRESSION,
-        scope=Scope.RANK,
-        severity=Severity.TICKET,
-        **rest,
     )

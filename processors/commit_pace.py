@@ -12,7 +12,7 @@ from collections.abc import Callable
 #: Without output, changes are committed at most this often: losing them costs only a replay of this much input.
 LEAST_S = 0.2
 #: And at least this often.
-MOST_S = 5.0
+MOST_S = 10.0
 #: Of the time that passes, so much goes into commits.
 SHARE = 0.05
 

@@ -129,6 +129,7 @@ class EmbeddedRunner:
         """
         self._bus = bus
         self._operators = tuple(operators)
+        self._key_of = tuple(operator.key_of for operator in self._operators)
         self._index_of = {operator.name: index for index, operator in enumerate(self._operators)}
         self._on_input = on_input
         self._mode = Mode.LIVE if live else Mode.REPLAY
@@ -369,8 +370,8 @@ class EmbeddedRunner:
             record = self._emit(record)
             if not isinstance(record.payload, Finding):
                 return
-        for index in range(first, len(self._operators)):
-            key = self._operators[index].key_of(record)
+        for index in range(first, len(self._key_of)):
+            key = self._key_of[index](record)
             if key is not None:
                 pending[index].setdefault(key, []).append(record)
 

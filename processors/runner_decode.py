@@ -40,8 +40,13 @@ class MessageDecoder:
         """Copies for people are left out: the operators have what they were copied from."""
         if topic != TOPIC_METRICS:
             payloads = decode_logs(topic, value, with_copies=False)
+            known: Identity | None = None
             for payload in payloads:
-                if isinstance(payload, Event | Block):
+                if isinstance(payload, Block):
+                    if payload.identity is not known:  # those of a message are of one node
+                        known = payload.identity
+                        self._learn(payload)
+                elif isinstance(payload, Event):
                     self._learn(payload)
             return payloads
         if not self._metrics:

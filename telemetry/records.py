@@ -124,9 +124,10 @@ class Event:
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Point:
-    """One value of one metric of a node or another entity, at one time.
+    """One value of one metric of a node or another entity, at one time. Not to be changed (not frozen, as the others
+    are: thousands are made in a second, and each would take three times as long).
 
     start_ns: of a counter, when it began at 0, as far as its source says so; 0 unknown.
     """

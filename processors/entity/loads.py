@@ -136,9 +136,10 @@ def _growths(state: EntityState, samples: Samples) -> Iterator[tuple[LoadRule, s
     rules = load_load_rules()
     for point in samples.points:
         rule = rules.get(point.name)
-        operation = rule.class_of(point) if rule is not None else ""
-        service = str(point.attributes.get(rule.service, "")) if rule is not None else ""
-        if rule is None or not operation or not service:
+        if rule is None:
+            continue
+        operation, service = rule.class_of(point), str(point.attributes.get(rule.service, ""))
+        if not operation or not service:
             continue
         name = f"{point.name}\t{service}\t{point.attributes.get(rule.attribute)}"
         before = state.load_series.get(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 from ...telemetry.records import Point, Samples
@@ -12,6 +13,12 @@ from .series import Asked, Series
 #: Fewer devices than this have no majority.
 MIN_PEERS = 4
 _VALUE, _TIME, _START, _HOLDS_SINCE, _CLEAR_SINCE, _CLEAR_AT = range(6)
+#: Tuples of tests: they are asked for of every point, and a name of an Enum takes as long as the rest.
+_GROWING = (Test.GROWS, Test.RATE_ABOVE)
+_AMONG_PEERS = (Test.BELOW_PEERS, Test.ABOVE_PEERS)
+_ABOVE = (Test.ABOVE, Test.RISES_ABOVE)
+_LEVELS = (Test.ABOVE, Test.BELOW)
+_RATE_ABOVE = Test.RATE_ABOVE
 #: A look may be late by so much.
 _LATE_S = 1.0
 
@@ -27,12 +34,13 @@ def take_samples(state: EntityState, samples: Samples, asked: Asked) -> list[Con
             continue
         told = [(series, points[series.place]) for series in all_series]
         peers: dict[str, float] = {}
-        if rule.test in (Test.BELOW_PEERS, Test.ABOVE_PEERS):
+        if rule.test in _AMONG_PEERS:
             peers = medians_of_others({series.device: point.value for series, point in told})
-        # Of a counter that stood still two points may come: its old value at its own time, then the new one.
-        told.sort(key=_time_of)
+        if len(told) > 1:
+            # Of a counter that stood still two points may come: its old value at its own time, then the new one.
+            told.sort(key=_time_of)
         for series, point in told:
-            held = _holds(state, rule, series, point, peers.get(series.device))
+            held = _holds(state, rule, series, point, peers)
             if held is not None:
                 changed += _follow(state, rule, series, point, held=held)
     return changed
@@ -56,46 +64,43 @@ def medians_of_others(values: Mapping[str, float]) -> dict[str, float]:
     return medians
 
 
-def _holds(state: EntityState, rule: MetricRule, series: Series, point: Point, peers: float | None) -> bool | None:
-    """Whether the test holds now; None where a single point does not tell."""
-    key = series.key
-    before = state.series.get(key)
-    time = point.time_ns / 1e9
-    row = [
-        point.value,
-        time,
-        point.start_ns / 1e9,
-        before[_HOLDS_SINCE] if before else 0.0,
-        before[_CLEAR_SINCE] if before else 0.0,
-        before[_CLEAR_AT] if before else 0.0,
-    ]
-    if before is None and len(state.series) >= MAX_SERIES:
+def _holds(
+    state: EntityState, rule: MetricRule, series: Series, point: Point, peers: Mapping[str, float]
+) -> bool | None:
+    """Whether the test holds now; None where a single point does not tell. peers: by device."""
+    key, test = series.key, rule.test
+    value, time, start = point.value, point.time_ns / 1e9, point.start_ns / 1e9
+    row = state.series.get(key)
+    if row is not None:
+        was, was_time, was_start = row[:_HOLDS_SINCE]
+        row[:_HOLDS_SINCE] = value, time, start
+    elif len(state.series) < MAX_SERIES:
+        was, was_time, was_start = value, math.inf, 0.0
+        state.series[key] = [value, time, start, 0.0, 0.0, 0.0]
+    else:
         return None
-    state.series[key] = row
-    asked = share_of(state, series, point) if rule.of else point.value
+    if test in _GROWING:
+        if time <= was_time or row is None:
+            return None
+        grown = value - was
+        if grown < 0 or (was_start and start and start != was_start):
+            return None  # the counter began anew
+        return grown / (time - was_time) > rule.threshold if test is _RATE_ABOVE else grown > rule.threshold
+    if test in _AMONG_PEERS:
+        others = peers.get(series.device, 0.0)
+        if others <= 0:
+            return None
+        share = (value - others) / others
+        return share < -rule.threshold if test is Test.BELOW_PEERS else share > rule.threshold
+    asked = share_of(state, series, point) if rule.of else value
     if asked is None:
         return None
-    if rule.test in (Test.ABOVE, Test.RISES_ABOVE, Test.BELOW, Test.DROPS_BELOW):
-        is_above = rule.test in (Test.ABOVE, Test.RISES_ABOVE)
-        held = asked > rule.threshold if is_above else asked < rule.threshold
-        if rule.test in (Test.ABOVE, Test.BELOW):
-            return held
-        if not held:
-            state.limits[key] = asked  # it was well once
-        return held and key in state.limits
-    if rule.test in (Test.BELOW_PEERS, Test.ABOVE_PEERS):
-        if peers is None or peers <= 0:
-            return None
-        share = (point.value - peers) / peers
-        return share < -rule.threshold if rule.test is Test.BELOW_PEERS else share > rule.threshold
-    if before is None or time <= before[_TIME]:
-        return None
-    grown = point.value - before[_VALUE]
-    if grown < 0 or (before[_START] and row[_START] and row[_START] != before[_START]):
-        return None  # the counter began anew
-    if rule.test is Test.RATE_ABOVE:
-        return grown / (time - before[_TIME]) > rule.threshold
-    return grown > rule.threshold
+    held = asked > rule.threshold if test in _ABOVE else asked < rule.threshold
+    if test in _LEVELS:
+        return held
+    if not held:
+        state.limits[key] = asked  # it was well once
+    return held and key in state.limits
 
 
 def share_of(state: EntityState, series: Series, point: Point) -> float | None:

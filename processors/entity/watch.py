@@ -19,8 +19,10 @@ MAX_COLLECTORS = 64
 def take_watching(state: EntityState, samples: Samples, now_s: float) -> None:
     """Remember what the node's agent says of its collectors. ``now_s``: by the bus, as all of this."""
     for point in samples.points:
+        if point.name != WATCHING:
+            continue
         collector = str(point.attributes.get(_COLLECTOR) or "")
-        if point.name != WATCHING or not collector:
+        if not collector:
             continue
         if collector in state.watching or len(state.watching) < MAX_COLLECTORS:
             state.watching[collector] = point.value > 0

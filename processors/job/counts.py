@@ -9,13 +9,12 @@ import numpy as np
 
 from ...telemetry.tables import NO_GROUP
 from .matching import short_steps
-from .open_rows import Arrived
 from .rows import pick
 from .state import JobState
 
 #: Steps in which all members agreed before a difference means something.
 EVEN_STEPS = 3
-#: Of a step and a sequence number in one number; more than those of one message differ by.
+#: Of a step and a sequence number in one number; more than those that come together differ by.
 _SEQ_BITS = 28
 _SEQ_MASK, _STEP_MASK = (1 << _SEQ_BITS) - 1, (1 << 48 - _SEQ_BITS) - 1
 
@@ -31,10 +30,9 @@ class ShortStep:
     onset_ns: int
 
 
-def differ_in_count(job: JobState, arrived: Arrived) -> bool:
-    """Whether members of a group, of those whose STEP_GROUPS came in one message, are at different places after the
-    same step, where that means something. Cheap, for it is asked of every message."""
-    rows = arrived.rows
+def differ_in_count(job: JobState, rows: np.ndarray) -> bool:
+    """Whether members of a group, of those whose STEP_GROUPS came together, are at different places after the same
+    step, where that means something. Cheap, for it is asked of every message."""
     if rows.size < 2:
         return False
     group, step, seq = rows["group"].astype(np.int64), rows["step"], rows["last_seq"]
@@ -47,7 +45,7 @@ def differ_in_count(job: JobState, arrived: Arrived) -> bool:
     order = place.argsort(kind="stable")
     place, seq = place[order], seq[order]
     differ = (place[1:] == place[:-1]) & (seq[1:] != seq[:-1])
-    groups = arrived.group_of(rows)[order][1:][differ].tolist()
+    groups = rows["group"][order][1:][differ].tolist()
     return any(job.even_steps.get(group, 0) >= EVEN_STEPS for group in groups)
 
 

@@ -11,8 +11,8 @@ FEW_RANKS = 256
 NS_PER_RANK = 60_000
 
 
-def is_look_due(job: JobState, stamp_ns: int) -> bool:
-    """To be asked before a progress block is taken.
+def is_look_due(job: JobState, before_ns: int, stamp_ns: int) -> bool:
+    """before_ns, stamp_ns: when progress came last, and the time before that.
 
     Follows from what is stored and the stamp alone: a service that was killed looks at the same messages again.
     """
@@ -20,4 +20,4 @@ def is_look_due(job: JobState, stamp_ns: int) -> bool:
     if ranks <= FEW_RANKS:
         return True
     period_ns = ranks * NS_PER_RANK
-    return stamp_ns // period_ns != job.progress_stamp_ns // period_ns
+    return stamp_ns // period_ns != before_ns // period_ns

@@ -1,99 +1,74 @@
 """Calls that were still open at a flush of their node: a call that does not match never ends, so these are looked at.
 
-Kept by node, since only the node's own rows end them: with thousands of nodes each message would else go over all.
+Only the node's own rows end them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
-from .open_rows import Arrived
+from .rows import pick
 
 #: More are not remembered: when so many are open at once, progress rows tell of it.
 MOST_OPEN_CALLS = 4096
 _RANK, _GROUP, _SEQ, _STAMP = range(4)
+_NONE = np.zeros((0, 4), np.int64)
 
 
 class OpenCalls:
-    """(n, 4) by node: rank, group, sequence, stamp at which it was seen open, in the order of stamps."""
+    """(n, 4): rank, group, sequence, stamp at which it was seen open."""
 
-    __slots__ = ("_by_node", "_size")
+    __slots__ = ("_calls",)
 
     def __init__(self) -> None:
-        self._by_node: dict[str, np.ndarray] = {}
-        self._size = 0
+        self._calls = _NONE
 
     def __len__(self) -> int:
-        return self._size
+        return len(self._calls)
 
-    def of(self, node: str) -> bool:
-        """Whether any of this node are known."""
-        return node in self._by_node
+    def end(self, rows: np.ndarray) -> None:
+        """COLLECTIVES rows, some of which tell of ends. Over are the calls up to the last of their rank and group that
+        ended: calls of a group end in order, or nearly."""
+        rows = pick(rows, rows["done_ns"] > 0)
+        if not rows.size or not len(self._calls):
+            return
+        keys = _keys(self._calls[:, _RANK], self._calls[:, _GROUP])
+        known = np.unique(keys)
+        ended = _keys(rows["rank"].astype(np.int64), rows["group"].astype(np.int64))
+        place = np.minimum(np.searchsorted(known, ended), known.size - 1)
+        theirs = known[place] == ended
+        last = np.full(known.size, -1, np.int64)
+        np.maximum.at(last, place[theirs], rows["seq"][theirs])
+        still = self._calls[:, _SEQ] > last[np.searchsorted(known, keys)]
+        if not still.all():
+            self._calls = self._calls[still]
 
-    def end(self, node: str, rows: np.ndarray, arrived: Arrived) -> None:
-        """Some of the node's rows tell of ends."""
-        calls = self._by_node[node]
-        left = _still_open(calls, rows, arrived)
-        if left is not calls:
-            self._put(node, left)
-
-    def add(self, node: str, rows: np.ndarray, arrived: Arrived, stamp_ns: int) -> bool:
-        """Some of the node's rows are open. False: there is no room."""
-        if self._size >= MOST_OPEN_CALLS:
+    def add(self, rows: np.ndarray, stamps_ns: np.ndarray) -> bool:
+        """COLLECTIVES rows that are open; stamps_ns: at which each was seen. False: there is no room."""
+        if len(self._calls) >= MOST_OPEN_CALLS:
             return False
         new = np.empty((rows.size, 4), np.int64)
-        new[:, _RANK], new[:, _GROUP], new[:, _SEQ] = rows["rank"], arrived.group_of(rows), rows["seq"]
-        new[:, _STAMP] = stamp_ns
-        before = self._by_node.get(node)
-        self._put(node, new if before is None else np.concatenate([before, new]))
+        new[:, _RANK], new[:, _GROUP], new[:, _SEQ] = rows["rank"], rows["group"], rows["seq"]
+        new[:, _STAMP] = stamps_ns
+        self.put_back(new)
         return True
 
     def take_seen_until(self, stamp_ns: int) -> np.ndarray:
         """Takes out those that were seen open at that stamp or before."""
-        taken = [np.zeros((0, 4), np.int64)]
-        for node in [node for node, calls in self._by_node.items() if calls[0, _STAMP] <= stamp_ns]:
-            calls = self._by_node[node]
-            old = calls[:, _STAMP] <= stamp_ns
-            taken.append(calls[old])
-            self._put(node, calls[~old])
-        return np.concatenate(taken)
+        old = self._calls[:, _STAMP] <= stamp_ns
+        taken, self._calls = self._calls[old], self._calls[~old]
+        return taken
 
-    def put_back(self, calls: np.ndarray, node_of: Callable[[int], str]) -> None:
-        for node, theirs in _by_node(calls, node_of).items():
-            before = self._by_node.get(node)
-            self._put(node, theirs if before is None else np.concatenate([before, theirs]))
+    def put_back(self, calls: np.ndarray) -> None:
+        self._calls = np.concatenate([self._calls, calls])
 
     def first_stamp_ns(self) -> int:
         """When the oldest was seen; there must be one."""
-        return min(int(calls[0, _STAMP]) for calls in self._by_node.values())
+        return int(self._calls[:, _STAMP].min())
 
     def as_array(self) -> np.ndarray:
-        return np.concatenate([np.zeros((0, 4), np.int64), *self._by_node.values()])
-
-    def _put(self, node: str, calls: np.ndarray) -> None:
-        before = self._by_node.pop(node, None)
-        self._size += len(calls) - (0 if before is None else len(before))
-        if len(calls):
-            self._by_node[node] = calls
+        return self._calls
 
 
-def _by_node(calls: np.ndarray, node_of: Callable[[int], str]) -> dict[str, np.ndarray]:
-    nodes = [node_of(int(rank)) for rank in calls[:, _RANK]]
-    return {node: calls[[each == node for each in nodes]] for node in dict.fromkeys(nodes)}
-
-
-def _still_open(calls: np.ndarray, rows: np.ndarray, arrived: Arrived) -> np.ndarray:
-    """Calls beyond the last of their rank and group that ended (calls of a group end in order, or nearly)."""
-    rows = rows[rows["done_ns"] > 0]
-    if not rows.size:
-        return calls
-    ranks, groups = rows["rank"].astype(np.int64), arrived.group_of(rows)
-    first, width = int(ranks.min()), int(groups.max()) + 1
-    last = np.full((int(ranks.max()) - first + 1, width), -1, np.int64)  # of a node's ranks: few
-    np.maximum.at(last, (ranks - first, groups), rows["seq"])
-    place, group = calls[:, _RANK] - first, calls[:, _GROUP]
-    theirs = ((place >= 0) & (place < last.shape[0]) & (group < width)).nonzero()[0]
-    ended = theirs[calls[theirs, _SEQ] <= last[place[theirs], group[theirs]]]
-    return calls if not ended.size else np.delete(calls, ended, axis=0)
+def _keys(ranks: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    return np.asarray((groups << 32) | ranks)

@@ -16,7 +16,7 @@ from .rows import copy_into, copy_of
 _FIRST_CAPACITY = 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Arrived:
     """Rows of one message. offset_ns: turns the node's clock into the job's; groups: the job's number of each group
     of the message, and last of all what stands for none (None: the table has no groups, or they are the job's)."""
@@ -115,14 +115,22 @@ class OpenRows:
         for part in self._arrived:
             place = copy_into(self._buffer, place, part.rows)
         new = self._buffer[begin:place]
-        sizes = np.array([part.rows.size for part in self._arrived])
-        offsets = np.repeat(np.array([part.offset_ns for part in self._arrived], np.int64), sizes)
-        for column in self._times:
-            times = new[column]
-            np.add(times, offsets, out=times, where=times > 0)
-        if self._arrived[0].groups is not None:
-            _renumber(new, self._arrived, sizes)
+        only = self._arrived[0]
+        if len(self._arrived) == 1:  # each of a small job's messages
+            self._move_times(new, only.offset_ns)
+            if only.groups is not None:
+                new["group"] = only.group_of(new)
+        else:
+            sizes = np.array([part.rows.size for part in self._arrived])
+            self._move_times(new, np.array([part.offset_ns for part in self._arrived], np.int64).repeat(sizes))
+            if only.groups is not None:
+                _renumber(new, self._arrived, sizes)
         self._settled, self._arrived = place, []
+
+    def _move_times(self, rows: np.ndarray, offsets_ns: int | np.ndarray) -> None:
+        for column in self._times:
+            times = rows[column]
+            np.add(times, offsets_ns, out=times, where=times > 0)
 
 
 def _renumber(rows: np.ndarray, parts: list[Arrived], sizes: np.ndarray) -> None:

@@ -14,25 +14,24 @@ from ...telemetry.vocabulary import EventName, Kind
 from ..operator import Context, Timer
 from .attempts import Place, place_of
 from .closing import is_early, most_pending_rows, prune_pending
-from .counts import differ_in_count
 from .crashes import judge_crash
 from .device import has_device_groups
 from .events import TAKE
 from .findings import clear_finding, follow_restart, revise_all
+from .gathering import FEWEST_NODES, Gathered
 from .hangs import judge_stops, judge_waits
+from .intake import take_in
 from .joining import judge_joining
 from .look_pace import is_look_due
 from .nodes import judge_nodes
-from .numeric import find_non_finite
 from .open_rows import Arrived
 from .over import LAST_WORDS_NS, begin_again, have_all_ended, judge_over
 from .placement import end_placement, follow_placement
-from .progress import take_group_progress, take_progress
 from .rows import in_dtype
-from .signatures import note_open_calls, report_mismatch
+from .signatures import report_mismatch
 from .silence import hear, judge_silence, listen_on, note_progress, note_silence
 from .soft_accounting import begin_attempt, look
-from .state import JobState, mean_length_ns
+from .state import JobState
 from .steps import (
     SPEED_KINDS,
     close_ready_steps,
@@ -155,8 +154,12 @@ class JobOperator:
         del self._jobs[ctx.key]
 
     def _look(self, job: JobState, ctx: Context) -> None:
-        """Takes the decision that is due, at its own stamp."""
-        now, job.due_ns = job.due_ns, 0
+        """Takes the decision that is due, at its own stamp, after all that has come before it."""
+        now = job.next_due_ns()
+        self._take_gathered(job, now, ctx)
+        if job.due_ns != now:
+            return
+        job.due_ns = 0
         if job.finished_ns:
             return  # the last word has been said
         judge_stops(job, now, ctx)
@@ -207,8 +210,12 @@ class JobOperator:
 
     # --- blocks -----------------------------------------------------------------------------------------------------
     def _take_block(self, job: JobState, block: Block, stamp_ns: int, ctx: Context) -> None:
-        if block.name not in TABLES or not self._enter(job, block, stamp_ns, ctx):
+        if block.name not in TABLES:
             return
+        if not _is_of_current_attempt(job, block):
+            self._take_gathered(job, stamp_ns, ctx)
+            if not self._enter(job, block, stamp_ns, ctx):
+                return
         node = block.identity.node
         if self._listens:
             hear(job, node, block.time_ns, stamp_ns, ctx)
@@ -221,81 +228,89 @@ class JobOperator:
             offset_ns=job.offsets[node],
             groups=job.group_lookup(block.groups) if block.name in _GROUPED else None,
         )
-        if block.name is EventName.BLOCK_COLLECTIVES:
-            job.pending.add(arrived)
-            note_open_calls(job, arrived, node, block.time_ns - block.clock_offset_ns, stamp_ns)
-            if job.pending.size > most_pending_rows(job):
-                self._prune_pending(job, stamp_ns, ctx)
-            self._close_what_devices_ended(job, stamp_ns, ctx)
-        elif block.name is EventName.BLOCK_STEPS:
-            self._take_steps(job, arrived, node, stamp_ns, ctx)
-        elif block.name is EventName.BLOCK_DEVICE_STEPS:
-            job.device_steps.add(arrived)
-        elif block.name is EventName.BLOCK_STEP_GROUPS:
-            job.step_groups.add(arrived)
-            if not job.counts_due_ns and differ_in_count(job, arrived):
-                job.counts_due_ns = stamp_ns + COUNTS_HOLD_NS
-                job.schedule(job.counts_due_ns)
-        elif block.name is EventName.BLOCK_PROGRESS:
-            self._take_progress(job, arrived, node, stamp_ns, ctx)
-        elif block.name is EventName.BLOCK_GROUP_PROGRESS:
-            take_group_progress(job, arrived, stamp_ns)
+        closed_ns = block.time_ns - block.clock_offset_ns
+        gathered = Gathered(name=block.name, node=node, stamp_ns=stamp_ns, closed_ns=closed_ns, arrived=arrived)
+        if len(job.offsets) < FEWEST_NODES:
+            if job.gathering.due_ns:
+                self._take_gathered(job, stamp_ns, ctx)
+            self._take_in(job, [gathered], stamp_ns, ctx)
+            return
+        if job.gathering.holds(block.name, node):
+            self._take_gathered(job, stamp_ns, ctx)
+        job.gathering.add(gathered)
 
-    def _take_progress(self, job: JobState, arrived: Arrived, node: str, stamp_ns: int, ctx: Context) -> None:
-        is_due = is_look_due(job, stamp_ns)
-        take_progress(job, arrived, node, stamp_ns)
+    def _take_gathered(self, job: JobState, now: int, ctx: Context) -> None:
+        if job.gathering.due_ns:
+            self._take_in(job, job.gathering.take(), now, ctx)
+
+    def _take_in(self, job: JobState, blocks: Sequence[Gathered], now: int, ctx: Context) -> None:
+        looked_ns = job.progress_stamp_ns
+        came = take_in(job, blocks)
+        if came.counts_differ and not job.counts_due_ns:
+            job.counts_due_ns = now + COUNTS_HOLD_NS
+            job.schedule(job.counts_due_ns)
+        if came.bad_number and not job.number_due_ns:
+            job.number_due_ns = now + NUMBER_HOLD_NS
+            job.schedule(job.number_due_ns)
+        if came.collectives and job.pending.size > most_pending_rows(job):
+            mismatch = prune_pending(job)
+            if mismatch is not None:
+                report_mismatch(job, mismatch, now, ctx)
+        if came.step_length_ns:
+            self._close_after_steps(job, came.step_length_ns, now, ctx)
+        if came.collectives:
+            self._close_what_devices_ended(job, now, ctx)
+        if came.progress:
+            self._judge_progress(job, came.progress, looked_ns, now, ctx)
+
+    def _judge_progress(
+        self, job: JobState, blocks: Sequence[Gathered], before_ns: int, now: int, ctx: Context
+    ) -> None:
+        """before_ns: when the last progress came before these."""
         if job.finished_ns:
             return  # ranks that outlive the command are nobody's job any more
         if self._listens:
-            note_progress(job, stamp_ns, ctx)
-            note_silence(job, node, stamp_ns)
-        judge_stops(job, stamp_ns, ctx)
-        look(job, stamp_ns, ctx)
-        if is_due:
-            judge_nodes(job, stamp_ns, ctx)
-            judge_joining(job, stamp_ns, ctx)
-            judge_waits(job, stamp_ns, ctx)  # agents send the groups' rows before the ranks'
+            note_progress(job, blocks[-1].stamp_ns, ctx)
+            for block in blocks:
+                note_silence(job, block.node, block.stamp_ns)
+        judge_stops(job, now, ctx)
+        look(job, now, ctx)
+        if is_look_due(job, before_ns, job.progress_stamp_ns):
+            judge_nodes(job, now, ctx)
+            judge_joining(job, now, ctx)
+            judge_waits(job, now, ctx)
 
-    def _prune_pending(self, job: JobState, stamp_ns: int, ctx: Context) -> None:
-        mismatch = prune_pending(job)
-        if mismatch is not None:
-            report_mismatch(job, mismatch, stamp_ns, ctx)
-
-    def _take_steps(self, job: JobState, arrived: Arrived, node: str, stamp_ns: int, ctx: Context) -> None:
-        rows = arrived.rows
-        if not rows.size:
-            return
-        job.step_rows.add(arrived)
-        job.note_saving(rows)
-        job.note_steps(rows["rank"], rows["step"], node)
-        if not job.number_due_ns and find_non_finite(rows) is not None:
-            job.number_due_ns = stamp_ns + NUMBER_HOLD_NS
-            job.schedule(job.number_due_ns)
+    def _close_after_steps(self, job: JobState, length_ns: int, now: int, ctx: Context) -> None:
+        """length_ns: of the steps that were just told."""
         if job.number_due_ns or job.pending.size >= CLOSE_ROWS:
-            close_ready_steps(job, stamp_ns, ctx)
+            close_ready_steps(job, now, ctx)
             return
-        passed_ns = stamp_ns - job.closed_stamp_ns
-        if passed_ns >= CLOSE_SOON_NS and passed_ns >= _patience_ns(job, mean_length_ns(rows)):
-            close_ready_steps(job, stamp_ns, ctx)
+        passed_ns = now - job.closed_stamp_ns
+        if passed_ns >= CLOSE_SOON_NS and passed_ns >= _patience_ns(job, length_ns):
+            close_ready_steps(job, now, ctx)
 
-    def _close_what_devices_ended(self, job: JobState, stamp_ns: int, ctx: Context) -> None:
+    def _close_what_devices_ended(self, job: JobState, now: int, ctx: Context) -> None:
         """A device's last end of a step is seen after the step, and told later: without this it is closed with the
         next one."""
-        passed_ns = stamp_ns - job.closed_stamp_ns
+        passed_ns = now - job.closed_stamp_ns
         if passed_ns < CLOSE_SOON_NS or not has_device_groups(job) or not job.step_rows.size or is_early(job):
             return
         length_ns = job.next_length_ns()
         if length_ns and passed_ns >= _patience_ns(job, length_ns):
-            close_ready_steps(job, stamp_ns, ctx)
+            close_ready_steps(job, now, ctx)
 
     # --- events -----------------------------------------------------------------------------------------------------
     def _take_event(self, job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
         if event.name is EventName.LAUNCH_MET:
+            self._take_gathered(job, stamp_ns, ctx)
             place = job.attempts.tell_token(event.identity.attempt, str(event.attributes.get("token", "")))
             self._settle(job, place, stamp_ns, ctx)
             return
         take = TAKE.get(event.name)
-        if take is None or not self._enter(job, event, stamp_ns, ctx):
+        if take is None:
+            return
+        self._take_gathered(job, stamp_ns, ctx)
+        if not self._enter(job, event, stamp_ns, ctx):
             return
         if self._listens and event.identity.rank >= 0:
             hear(job, event.identity.node, event.time_ns, stamp_ns, ctx)
@@ -305,6 +320,14 @@ class JobOperator:
         take(job, event, stamp_ns, ctx)
         if event.name in _ENDS:
             job.schedule(stamp_ns + LAST_WORDS_NS)  # not at each of a large job's ends
+
+
+def _is_of_current_attempt(job: JobState, block: Block) -> bool:
+    """Whether it is known to be without a look at whose it is."""
+    identity = block.identity
+    if identity.cluster and not job.cluster:
+        return False
+    return not identity.attempt or (identity.attempt in job.attempts.members and identity.rank < 0)
 
 
 def _last_sign_ns(job: JobState, now: int) -> int:

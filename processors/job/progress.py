@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from ...telemetry.tables import GROUP_PROGRESS, PROGRESS
 from ...telemetry.vocabulary import ProcessState
 from .device import note_gaps
-from .open_rows import Arrived
-from .rows import pick, put
+from .gathering import Gathered, block_of_row
+from .rows import concatenate, pick, put
 from .soft_accounting import note_saves
-from .state import MOST_RANKS, JobState
+from .state import MOST_RANKS, GroupPlaces, JobState
 from .thresholds import rare_rows
 
 _STOPPED, _DEAD = int(ProcessState.STOPPED), int(ProcessState.DEAD)
@@ -19,22 +22,26 @@ CONFIRM_NS = 50_000_000
 OUTLIVED_NS = 2_000_000_000
 
 
-def take_progress(job: JobState, arrived: Arrived, node: str, stamp_ns: int) -> None:
-    """arrived: PROGRESS. Only the newest row of a rank is kept."""
-    rows = _newest_of_each_rank(arrived.rows)
-    if not rows.size:
+def take_progress(job: JobState, blocks: Sequence[Gathered]) -> None:
+    """blocks: of PROGRESS, each of another node. Only the newest row of a rank is kept."""
+    told = concatenate([block.arrived.rows for block in blocks], PROGRESS)
+    places = _newest_of_each_rank(told["rank"])
+    if not places.size:
         return
+    rows, of_block = pick(told, places), block_of_row(blocks)[places]
     ranks = rows["rank"].astype(np.intp)
+    stamps_ns = np.array([block.stamp_ns for block in blocks], np.int64)
     job.grow_progress(int(ranks.max()))
-    rows["read_ns"] += arrived.offset_ns
-    job.set_nodes(ranks, node)
+    rows["read_ns"] += np.array([block.arrived.offset_ns for block in blocks], np.int64)[of_block]
+    for block in blocks:
+        job.set_nodes(block.arrived.rows["rank"], block.node)
     before, known = pick(job.progress, ranks), job.progress_stamps[ranks] > 0
     _note_processes(job, rows, before, known)
-    _compare_looks(job, rows, before, known, stamp_ns)
+    _compare_looks(job, rows, before, known, of_block, stamps_ns)
     note_saves(job, rows, before, known)
     put(job.progress, ranks, rows)
-    job.progress_stamps[ranks] = stamp_ns
-    job.progress_stamp_ns = stamp_ns
+    job.progress_stamps[ranks] = stamps_ns[of_block]
+    job.progress_stamp_ns = max(job.progress_stamp_ns, int(stamps_ns[-1]))
     job.note_blind(ranks, rows["level"], rows["hook_state"])
     job.progress_changed = True
 
@@ -48,11 +55,20 @@ def _note_processes(job: JobState, rows: np.ndarray, before: np.ndarray, known: 
             job.facts_changed = True
 
 
-def _compare_looks(job: JobState, rows: np.ndarray, before: np.ndarray, known: np.ndarray, stamp_ns: int) -> None:
-    """What takes the row before to tell. before, known: of the same ranks; known False: there was none."""
+def _compare_looks(
+    job: JobState,
+    rows: np.ndarray,
+    before: np.ndarray,
+    known: np.ndarray,
+    of_block: np.ndarray,
+    stamps_ns: np.ndarray,
+) -> None:
+    """What takes the row before to tell. before, known: of the same ranks; known False: there was none. of_block: by
+    row; stamps_ns: by block."""
     was_stopped = (before["process_state"] == _STOPPED) & known
-    if was_stopped.any():
-        _compare_stops(job, rows, before, was_stopped, stamp_ns)
+    for block in np.unique(of_block[was_stopped]).tolist() if was_stopped.any() else ():
+        mine = np.flatnonzero(of_block == block)
+        _compare_stops(job, pick(rows, mine), pick(before, mine), was_stopped[mine], int(stamps_ns[block]))
     rare, was_rare = rare_rows(rows), rare_rows(before) & known
     if rare.any() or was_rare.any():
         left = np.where(was_rare, rows["read_ns"] - rows["phase_age_ns"], job.rare_until_ns[rows["rank"]])
@@ -61,6 +77,7 @@ def _compare_looks(job: JobState, rows: np.ndarray, before: np.ndarray, known: n
 
 def _compare_stops(job: JobState, rows: np.ndarray, before: np.ndarray, was: np.ndarray, stamp_ns: int) -> None:
     """Stops that no event told of: it was lost, or its agent died after the first look. was: stopped in ``before``.
+    rows: of one node.
 
     The heartbeat must have stood still between the looks, else the process ran in between. A process that is gone
     by now was stopped to its end if the others went on without it: a launcher ends them when one of them dies.
@@ -81,26 +98,31 @@ def _compare_stops(job: JobState, rows: np.ndarray, before: np.ndarray, was: np.
             job.facts_changed = True
 
 
-def _newest_of_each_rank(rows: np.ndarray) -> np.ndarray:
-    """A copy of the last row of each rank."""
-    ranks = rows["rank"].tolist()
-    last = {rank: place for place, rank in enumerate(ranks) if rank < MOST_RANKS}
-    return rows.copy() if len(last) == len(ranks) else rows.take(list(last.values()))
+def _newest_of_each_rank(ranks: np.ndarray) -> np.ndarray:
+    """Where the last row of each rank stands."""
+    last = {rank: place for place, rank in enumerate(ranks.tolist()) if rank < MOST_RANKS}
+    return np.fromiter(last.values(), np.intp, len(last))
 
 
-def take_group_progress(job: JobState, arrived: Arrived, stamp_ns: int) -> None:
-    """arrived: GROUP_PROGRESS. Only the newest row of a rank and group is kept."""
-    found = job.places_of(arrived)
-    rows, groups, places = arrived.rows, found.groups, found.places
-    if not found.all_members:
-        rows = pick(rows, found.member)
+def take_group_progress(job: JobState, blocks: Sequence[Gathered]) -> None:
+    """blocks: of GROUP_PROGRESS, each of another node. Only the newest row of a rank and group is kept."""
+    found = [job.places_of(block.arrived) for block in blocks]
+    parts = [_of_members(block.arrived.rows, of) for block, of in zip(blocks, found, strict=True)]
+    rows = concatenate(parts, GROUP_PROGRESS)
+    groups = concatenate([of.groups for of in found], np.dtype(np.intp))
+    places = concatenate([of.places for of in found], np.dtype(np.int64))
     note_gaps(job, places, rows, groups)
     put(job.group_rows, places, rows)
     job.group_rows["group"][places] = groups
-    job.group_stamps[places] = stamp_ns
+    for block, of in zip(blocks, found, strict=True):
+        job.group_stamps[of.places] = block.stamp_ns
     job.note_ages(places, rows)
     job.note_ends(groups, rows)
     job.progress_changed = True
+
+
+def _of_members(rows: np.ndarray, found: GroupPlaces) -> np.ndarray:
+    return rows if found.all_members else pick(rows, found.member)
 
 
 def oldest_open_ns(job: JobState) -> int:

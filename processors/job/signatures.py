@@ -5,12 +5,16 @@ A mismatch explains whatever else stops an attempt, also what was said before it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from ...telemetry.vocabulary import Kind
 from ..operator import Context
 from . import desync_story
 from .findings import open_finding, replace_finding
+from .gathering import Gathered, block_of_row
 from .matching import Mismatch, judge_mismatch
-from .open_rows import Arrived
 from .rows import pick
 from .state import JobState
 
@@ -24,6 +28,8 @@ SHORT_STEP_LOOK_NS = 300_000_000
 SIGNAL_DOUBT_NS = 100_000_000
 
 
+#: Of a node that has not flushed before.
+_NEVER_NS = -(1 << 62)
 #: For so long a mismatch of a few waits for the votes of those who have yet to come to that call.
 UNDECIDED_NS = 2_000_000_000
 
@@ -65,20 +71,23 @@ def _more_are_to_come(job: JobState, mismatch: Mismatch) -> bool:
     return all(row is not None and int(row["read_ns"]) - member.enqueued_ns < UNDECIDED_NS for member, row in rows)
 
 
-def note_open_calls(job: JobState, arrived: Arrived, node: str, closed_ns: int, stamp_ns: int) -> None:
+def note_open_calls(job: JobState, rows: np.ndarray, blocks: Sequence[Gathered]) -> None:
     """A call that does not match never ends: those still open after the next flush are worth a look.
 
-    closed_ns: when the node closed the block, on its own clock.
+    rows: COLLECTIVES of the blocks, one after the other, in the job's terms.
     """
-    rows = arrived.rows
-    if job.open_calls.of(node):
-        old = rows["enqueued_ns"] <= job.flushed_ns.get(node, 0)
+    if len(job.open_calls):
+        flushed_ns = [job.flushed_ns.get(block.node, _NEVER_NS) + block.arrived.offset_ns for block in blocks]
+        old = rows["enqueued_ns"] <= np.array(flushed_ns)[block_of_row(blocks)]
         if old.any():
-            job.open_calls.end(node, pick(rows, old), arrived)
-    still = rows["done_ns"] == 0
-    if still.any() and job.open_calls.add(node, pick(rows, still), arrived, stamp_ns):
-        job.schedule(stamp_ns + open_look_ns(job))
-    job.flushed_ns[node] = closed_ns
+            job.open_calls.end(pick(rows, old))
+    still = (rows["done_ns"] == 0).nonzero()[0]
+    if still.size:
+        stamps_ns = np.array([block.stamp_ns for block in blocks])[block_of_row(blocks)[still]]
+        if job.open_calls.add(pick(rows, still), stamps_ns):
+            job.schedule(int(stamps_ns[0]) + open_look_ns(job))
+    for block in blocks:
+        job.flushed_ns[block.node] = block.closed_ns
 
 
 def open_look_ns(job: JobState) -> int:

@@ -16,6 +16,7 @@ from .crash_order import Ending
 from .device_window import DeviceWindow
 from .drift import no_blocks, with_block
 from .facts import Hearing, HeldUp, NodeFacts, OpenFinding, RankFacts
+from .gathering import Gathering
 from .inner_waits import inner_groups
 from .ledger import Ledger
 from .median import median
@@ -84,6 +85,8 @@ class JobState:
         self.checkpoints: dict[str, int] = {}  # steps of the training in each, by its place
         self.findings: dict[str, OpenFinding] = {}
         self.due_ns = 0
+        self.gathering = Gathering()
+        self.gathering_saved = False  # its row holds something
         self.revision = 0
         self.signalled_ns = 0
         self.finished_ns = 0
@@ -144,7 +147,7 @@ class JobState:
         self.step_groups = OpenRows(STEP_GROUPS, ())
         self.device_steps = OpenRows(DEVICE_STEPS, ("first_end_ns", "last_end_ns"))
         self.held_up: HeldUp | None = None  # of devices, the open call that the closing of steps waits for
-        self.rewrite_open = True
+        self.rewrite_open = self.open_changed = True
         self.chunks = getattr(self, "chunks", [])  # names of the rows that hold open steps
         self.open_chunk: OpenChunk | None = None  # the newest of them
         self.closed_stamp_ns = 0
@@ -358,7 +361,8 @@ class JobState:
         told = ranks.tobytes()
         if self._homes.get(node) != told:
             for rank in ranks.tolist():
-                self.set_node(rank, node)
+                if rank < MOST_RANKS:
+                    self.set_node(rank, node)
             self._homes[node] = told
 
     def node_of(self, rank: int) -> str:
@@ -453,18 +457,17 @@ class JobState:
         self.blind_ranks |= hidden
         self.facts_changed |= self.blind_ranks != before
 
-    def note_steps(self, ranks: np.ndarray, steps: np.ndarray, node: str) -> None:
-        """Remembers the newest step row of each rank."""
+    def note_steps(self, ranks: np.ndarray, steps: np.ndarray) -> bool:
+        """Remembers the newest step row of each rank. True: some have told of none before."""
         ranks = ranks.astype(np.intp)
         highest = int(np.maximum.reduce(ranks))
         if highest >= self.newest_step.size:
             grown = np.full(highest + 1, -1, np.int64)
             grown[: self.newest_step.size] = self.newest_step
             self.newest_step = grown
-        if int(np.minimum.reduce(self.newest_step.take(ranks))) < 0:
-            for rank in np.unique(ranks[self.newest_step[ranks] < 0]).tolist():
-                self.set_node(rank, node)
+        are_new = int(np.minimum.reduce(self.newest_step.take(ranks))) < 0
         np.maximum.at(self.newest_step, ranks, steps)
+        return are_new
 
     # --- steps ------------------------------------------------------------------------------------------------------
     def add_steps(self, times: StepTimes, pace_ns: np.ndarray, data_ns: np.ndarray, exchange_ns: np.ndarray) -> None:
@@ -570,6 +573,11 @@ class JobState:
         """Asks for a look at this stamp, or earlier if one is already wanted earlier."""
         if due_ns and (not self.due_ns or due_ns < self.due_ns):
             self.due_ns = due_ns
+
+    def next_due_ns(self) -> int:
+        """When something has to be done: a look, or what is gathered has to be taken; 0 never."""
+        take_ns = self.gathering.due_ns
+        return min(self.due_ns, take_ns) if self.due_ns and take_ns else self.due_ns or take_ns
 
 
 def mean_length_ns(rows: np.ndarray) -> int:

@@ -2,9 +2,9 @@
 
 ``revision`` number of the last change, ``facts`` slow-changing JSON, ``clock`` what changes with every batch (flush
 times in the order of ``offsets`` in ``facts``), ``progress`` newest progress rows, ``steps`` the window of closed
-steps, ``open/N`` rows of open steps as they came, one per batch, ``ledger`` what the seconds were spent on. A change of
-what these rows hold raises ``state_versions.SCHEMA_VERSION``: a state of another version is set aside and made anew
-from the bus.
+steps, ``open/N`` rows of open steps as they came, one per batch, ``gathered`` blocks that are not taken yet, ``ledger``
+what the seconds were spent on. A change of what these rows hold raises ``state_versions.SCHEMA_VERSION``: a state of
+another version is set aside and made anew from the bus.
 """
 
 from __future__ import annotations
@@ -76,8 +76,12 @@ def save_job(job: JobState, table: Table) -> None:
     if job.ledger.changed:
         table.put_later("ledger", job.ledger.pack)
         job.ledger.changed = False
-    _save_open(job, table)
-    job.progress_changed = job.steps_changed = False
+    if job.open_changed or job.rewrite_open:
+        _save_open(job, table)
+    if job.gathering.due_ns or job.gathering_saved:
+        table.put_later("gathered", job.gathering.pack)
+        job.gathering_saved = job.gathering.due_ns > 0
+    job.progress_changed = job.steps_changed = job.open_changed = False
     job.revision += 1
     table.put("revision", b"%d" % job.revision)
     table.put_later("clock", lambda: _clock(job))
@@ -189,7 +193,7 @@ def load_job(table: Table) -> JobState | None:
     job.flushed_ns = dict(zip(job.offsets, numbers[len(_CLOCK_NUMBERS) :], strict=True))
     for name, number in zip(_CLOCK_NUMBERS, numbers, strict=False):
         setattr(job, name, number)
-    job.open_calls.put_back(arrays["open_calls"], job.node_of)
+    job.open_calls.put_back(arrays["open_calls"])
     job.newest_step = arrays["newest_step"]
     _read_progress(job, unpack(table.get("progress") or pack({}))[1])
     _read_steps(job, *unpack(table.get("steps") or pack({})))
@@ -197,9 +201,12 @@ def load_job(table: Table) -> JobState | None:
         if name.startswith("open/"):
             job.chunks.append(name)
             _read_open(job, unpack(row)[1])
+    if (gathered := table.get("gathered")) is not None:
+        job.gathering.read(gathered)
+        job.gathering_saved = True
     if (ledger := table.get("ledger")) is not None:  # not there before 0.8
         job.ledger = Ledger.unpack(ledger, run=job.run, job=job.job)
-    job.rewrite_open = False
+    job.rewrite_open = job.open_changed = False
     job.settle_facts()
     job.progress_changed = job.steps_changed = False
     return job

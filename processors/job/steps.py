@@ -130,7 +130,7 @@ def judge_open_calls(job: JobState, now: int, ctx: Context) -> None:
         near = _rows_near(job.pending.all()[-NEAR_ROWS:], stays[:, 1], stays[:, 2], len(job.groups))
         if find_mismatch(join_instances(near), job.blind()) is not None and not judge_signatures(job, now, ctx):
             stays[:, 3] = now
-            job.open_calls.put_back(stays, job.node_of)
+            job.open_calls.put_back(stays)
             job.schedule(now + patience_ns)
 
 

@@ -27,7 +27,6 @@ class Worlds:
     def __init__(self, job: str) -> None:
         self.states = [JobState(job=job)]
         self._names: dict[str, int] = {}
-        self._saved_names = b""
         self._names_changed = False
         #: Stamp of the last record; 0: none since this copy was made.
         self.heard_ns = 0
@@ -36,7 +35,6 @@ class Worlds:
     def load(cls, ctx: Context) -> Worlds:
         worlds = cls(ctx.key)
         row = ctx.state.table(_NAMES).get("names")
-        worlds._saved_names = row or b""
         worlds._names = json.loads(row) if row else {}
         count = 1 + max(worlds._names.values(), default=0)
         worlds.states = [load_job(ctx.state.table(_table(n))) or JobState(job=ctx.key) for n in range(count)]
@@ -45,18 +43,15 @@ class Worlds:
         return worlds
 
     def are_current(self, ctx: Context) -> bool:
-        """Whether this working copy is what the rows say (it is not after the runner rolled back)."""
-        names = ctx.state.table(_NAMES).get("names") or b""
-        return names == self._saved_names and all(
-            is_current(state, ctx.state.table(_table(number))) for number, state in enumerate(self.states)
-        )
+        """Whether this working copy is what the rows say (it is not after the runner rolled back): each call saves the
+        first state, so its rows tell for all of them."""
+        return is_current(self.states[0], ctx.state.table(_table(0)))
 
     def save(self, ctx: Context) -> None:
         for number, state in enumerate(self.states):
             save_job(state, ctx.state.table(_table(number)))
         if self._names_changed:
-            self._saved_names = json.dumps(self._names).encode()
-            ctx.state.table(_NAMES).put("names", self._saved_names)
+            ctx.state.table(_NAMES).put("names", json.dumps(self._names).encode())
             self._names_changed = False
 
     def delete(self, ctx: Context) -> None:
@@ -69,14 +64,16 @@ class Worlds:
     @property
     def due_ns(self) -> int:
         """When the next decision is due, 0 never."""
-        if len(self.states) == 1:  # asked of every record
-            return self.states[0].due_ns
-        return min((state.due_ns for state in self.states if state.due_ns), default=0)
+        states = self.states
+        if len(states) == 1:  # asked of every record
+            return states[0].next_due_ns()
+        return min((due_ns for state in states if (due_ns := state.next_due_ns())), default=0)
 
     def look_until(self, stamp_ns: int, look: Callable[[JobState], None]) -> None:
         """Takes every decision that is due by then, in the order in which they are due."""
         while 0 < self.due_ns <= stamp_ns:
-            look(next(state for state in self.states if state.due_ns == self.due_ns))
+            due_ns = self.due_ns
+            look(next(state for state in self.states if state.next_due_ns() == due_ns))
 
     def of(self, payload: Block | Event) -> Sequence[JobState]:
         """Whom a record concerns: one world, or all of them."""

@@ -21,6 +21,7 @@ from tests.processors.job.synthetic_job import (
     SyntheticJob,
     drive,
 )
+from whichrank.processors.job import operator
 from whichrank.processors.job.operator import KEPT_NS, JobOperator
 from whichrank.processors.job.state import JobState
 from whichrank.processors.job.state_rows import load_job, save_job
@@ -76,9 +77,11 @@ def said(context: MemoryContext) -> list[Any]:
     ]
 
 
+@pytest.mark.parametrize("gathers_from", [1, 16], ids=["gathered", "one by one"])
 @pytest.mark.parametrize("name", JOBS)
-def test_replay_and_restarts_change_nothing(name: str) -> None:
+def test_replay_and_restarts_change_nothing(name: str, gathers_from: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new operator for every batch must rebuild its working copy from the rows."""
+    monkeypatch.setattr(operator, "FEWEST_NODES", gathers_from)
     records = records_of(name)
     once = said(drive(records))
     assert once
@@ -87,10 +90,16 @@ def test_replay_and_restarts_change_nothing(name: str) -> None:
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(name=st.sampled_from(sorted(JOBS)), sizes=st.lists(st.integers(1, 60), min_size=1, max_size=8))
-def test_findings_do_not_depend_on_where_batches_end(name: str, sizes: list[int]) -> None:
+@given(
+    name=st.sampled_from(sorted(JOBS)),
+    sizes=st.lists(st.integers(1, 60), min_size=1, max_size=8),
+    gathers_from=st.sampled_from([1, 16]),
+)
+def test_findings_do_not_depend_on_where_batches_end(name: str, sizes: list[int], gathers_from: int) -> None:
     records = records_of(name)
-    assert said(drive(records, batches=sizes)) == said(drive(records))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(operator, "FEWEST_NODES", gathers_from)
+        assert said(drive(records, batches=sizes)) == said(drive(records))
 
 
 def test_where_a_checkpoint_was_written_is_kept_before_its_step_is_closed() -> None:
@@ -114,26 +123,26 @@ def test_records_of_an_attempt_that_is_over_change_nothing() -> None:
 
 def test_a_job_is_forgotten_a_day_after_its_last_record() -> None:
     records = records_of("crash")
-    context, operator = MemoryContext(), JobOperator()
+    context, judge = MemoryContext(), JobOperator()
     for record in records:
         context.now = record.stamp_ns
-        operator.process([record], context)
+        judge.process([record], context)
     late_ns = records[-1].stamp_ns + KEPT_NS // 2
     late = replace(records[-1], stamp_ns=late_ns)
     context.now = late_ns
-    operator.process([late], context)
+    judge.process([late], context)
     assert [finding.cleared for finding in context.final().values()] == [False]
     while (due_ns := context.timers.pop("forget", 0)) and due_ns < late_ns + KEPT_NS:
         context.now = due_ns
-        operator.on_timer(Timer("forget", due_ns), context)
+        judge.on_timer(Timer("forget", due_ns), context)
         assert any(list(table.rows()) for table in context.tables.values()), "it was heard since"
     context.now = due_ns
-    operator.on_timer(Timer("forget", due_ns), context)
+    judge.on_timer(Timer("forget", due_ns), context)
     assert not any(list(table.rows()) for table in context.tables.values())
     assert context.timers == {}
     assert [finding.cleared for finding in context.final().values()] == [True], "nothing stays open for ever"
     context.now = due_ns + 1
-    operator.process([replace(records[0], stamp_ns=context.now)], context)
+    judge.process([replace(records[0], stamp_ns=context.now)], context)
     assert "forget" in context.timers, "it begins anew"
 
 

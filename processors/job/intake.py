@@ -1,0 +1,79 @@
+"""Gathered blocks into the job's state, table by table: nothing is judged here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...telemetry.vocabulary import EventName
+from .counts import differ_in_count
+from .gathering import Gathered
+from .numeric import find_non_finite
+from .open_rows import OpenRows
+from .progress import take_group_progress, take_progress
+from .signatures import note_open_calls
+from .state import JobState, mean_length_ns
+
+
+@dataclass(slots=True)
+class Came:
+    """What some blocks have brought. step_length_ns: the mean length of the steps told, 0 none was. progress: those of
+    its table."""
+
+    collectives: bool = False
+    counts_differ: bool = False
+    bad_number: bool = False
+    step_length_ns: int = 0
+    progress: Sequence[Gathered] = ()
+
+
+def take_in(job: JobState, blocks: Sequence[Gathered]) -> Came:
+    """blocks: of the current attempt, in order of arrival; no node tells of the same twice, and all are of TABLES."""
+    job.open_changed = True
+    came = Came()
+    for name, alike in _by_table(blocks):
+        if name is EventName.BLOCK_COLLECTIVES:
+            note_open_calls(job, _add(job.pending, alike), alike)
+            came.collectives = True
+        elif name is EventName.BLOCK_STEPS:
+            _take_steps(job, _add(job.step_rows, alike), alike, came)
+        elif name is EventName.BLOCK_DEVICE_STEPS:
+            _add(job.device_steps, alike)
+        elif name is EventName.BLOCK_STEP_GROUPS:
+            came.counts_differ = differ_in_count(job, _add(job.step_groups, alike))
+        elif name is EventName.BLOCK_GROUP_PROGRESS:
+            take_group_progress(job, alike)
+        elif name is EventName.BLOCK_PROGRESS:
+            take_progress(job, alike)
+            came.progress = alike
+    return came
+
+
+def _by_table(blocks: Sequence[Gathered]) -> Iterable[tuple[EventName, Sequence[Gathered]]]:
+    if len(blocks) == 1:  # each of a small job's messages
+        return ((blocks[0].name, blocks),)
+    found: dict[EventName, list[Gathered]] = {}
+    for block in blocks:
+        found.setdefault(block.name, []).append(block)
+    return found.items()
+
+
+def _add(table: OpenRows, blocks: Sequence[Gathered]) -> np.ndarray:
+    """The blocks' rows one after the other in the job's terms, a view that is good until the table is used again."""
+    before = table.size
+    for block in blocks:
+        table.add(block.arrived)
+    return table.all()[before:]
+
+
+def _take_steps(job: JobState, rows: np.ndarray, blocks: Sequence[Gathered], came: Came) -> None:
+    if not rows.size:
+        return
+    job.note_saving(rows)
+    if job.note_steps(rows["rank"], rows["step"]):
+        for block in blocks:
+            for rank in np.unique(block.arrived.rows["rank"]).tolist():
+                job.set_node(rank, block.node)
+    came.step_length_ns, came.bad_number = mean_length_ns(rows), find_non_finite(rows) is not None

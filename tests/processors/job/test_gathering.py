@@ -1,0 +1,190 @@
+"""Blocks of a job on many nodes are taken together, at places that follow from the records alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.processors.job.synthetic_job import FOREVER, SECOND, MemoryContext, SyntheticJob, drive
+from whichrank.processors.job import operator
+from whichrank.processors.job.gathering import FEWEST_NODES, HOLD_NS, Gathered, Gathering
+from whichrank.processors.job.open_rows import Arrived
+from whichrank.processors.job.operator import JobOperator
+from whichrank.processors.job.state import JobState
+from whichrank.processors.job.state_rows import load_job
+from whichrank.processors.operator import Timer
+from whichrank.telemetry.records import Block, Finding, Record
+from whichrank.telemetry.tables import COLLECTIVES, PROGRESS
+from whichrank.telemetry.vocabulary import EventName, Phase
+
+RANKS = 2 * FEWEST_NODES
+
+
+def job_of(**changes: object) -> SyntheticJob:
+    """Two ranks on each of so many nodes that their blocks wait for each other."""
+    return SyntheticJob(ranks=RANKS, node_of=lambda rank: f"node-{rank // 2}", **changes)  # type: ignore[arg-type]
+
+
+def hangs(rank: int, step: int, phase: Phase) -> float:
+    return FOREVER if (rank, step, phase) == (5, 20, Phase.FORWARD) else 0
+
+
+def told(context: MemoryContext) -> list[tuple[str, str, list[int], bool]]:
+    return [
+        (finding.key, finding.body["kind"], [suspect["rank"] for suspect in finding.body["suspects"]], finding.cleared)
+        for finding in context.final().values()
+    ]
+
+
+def first_told_ns(context: MemoryContext) -> int:
+    return next(r.stamp_ns for r in context.emitted if isinstance(r.payload, Finding) and "kind" in r.payload.body)
+
+
+class Steered:
+    """An operator that is given one record after the other."""
+
+    def __init__(self) -> None:
+        self.operator, self.context = JobOperator(), MemoryContext()
+
+    def give(self, record: Record) -> None:
+        self.context.now = record.stamp_ns
+        self.operator.process([record], self.context)
+
+    def look(self) -> None:
+        due_ns = self.context.timers.pop("look")
+        self.context.now = due_ns
+        self.operator.on_timer(Timer("look", due_ns), self.context)
+
+    @property
+    def state(self) -> JobState:
+        """As it was saved."""
+        state = load_job(self.context.table("job"))
+        assert state is not None
+        return state
+
+
+@pytest.fixture(scope="module")
+def sound() -> list[Record]:
+    return job_of(steps=10).records()
+
+
+@pytest.fixture
+def steered(sound: list[Record]) -> Steered:
+    """Has taken all until every node was heard; then what is here was gathered."""
+    steered = Steered()
+    for record in sound:
+        if len(steered.context.tables) and len(steered.state.offsets) == FEWEST_NODES:
+            break
+        steered.give(record)
+    steered.look()
+    assert not steered.state.gathering.due_ns
+    return steered
+
+
+def block_of(records: list[Record], name: EventName, node: str, stamp_ns: int) -> Record:
+    found = [r for r in records if isinstance(r.payload, Block) and r.payload.name is name]
+    return replace(next(r for r in found if r.payload.identity.node == node), stamp_ns=stamp_ns)  # type: ignore[union-attr]
+
+
+def test_they_tell_the_same_hardly_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = job_of(steps=30, delays=[hangs]).records()
+    together = drive(records)
+    monkeypatch.setattr(operator, "FEWEST_NODES", RANKS)
+    one_by_one = drive(records)
+    assert told(together) == told(one_by_one)
+    assert [ranks for _, _, ranks, _ in told(together)] == [[5]]
+    assert 0 <= first_told_ns(together) - first_told_ns(one_by_one) <= HOLD_NS
+
+
+def test_restarts_and_batches_change_nothing() -> None:
+    records = job_of(steps=24, delays=[hangs]).records()
+    once = drive(records)
+    assert told(once)
+    for other in (drive(records, fresh_each_time=True), drive(records, batches=[1, 7, 60, 200])):
+        assert [r.stamp_ns for r in other.emitted] == [r.stamp_ns for r in once.emitted]
+        assert told(other) == told(once)
+
+
+def test_they_wait_for_a_moment(sound: list[Record], steered: Steered) -> None:
+    now_ns = steered.context.now
+    first = block_of(sound, EventName.BLOCK_PROGRESS, "node-1", now_ns + 1)
+    steered.give(first)
+    steered.give(block_of(sound, EventName.BLOCK_PROGRESS, "node-2", now_ns + HOLD_NS))
+    assert steered.state.progress_stamp_ns <= now_ns, "neither is taken yet"
+    assert steered.context.timers["look"] == first.stamp_ns + HOLD_NS
+    steered.look()
+    assert steered.state.progress_stamps[[2, 3, 4, 5]].tolist() == [now_ns + 1] * 2 + [now_ns + HOLD_NS] * 2
+
+
+def test_a_record_after_that_moment_finds_them_taken(sound: list[Record], steered: Steered) -> None:
+    now_ns = steered.context.now
+    steered.give(block_of(sound, EventName.BLOCK_PROGRESS, "node-1", now_ns + 1))
+    steered.give(block_of(sound, EventName.BLOCK_STEPS, "node-2", now_ns + 1 + HOLD_NS))
+    assert steered.state.progress_stamp_ns == now_ns + 1
+
+
+def test_an_event_comes_after_what_was_there_before_it(sound: list[Record], steered: Steered) -> None:
+    now_ns = steered.context.now
+    steered.give(block_of(sound, EventName.BLOCK_PROGRESS, "node-1", now_ns + 1))
+    steered.give(replace(sound[0], stamp_ns=now_ns + 2))
+    assert steered.state.progress_stamp_ns == now_ns + 1
+
+
+def test_a_node_that_tells_again_is_not_merged_with_itself(sound: list[Record], steered: Steered) -> None:
+    now_ns = steered.context.now
+    for later_ns in (1, 2):
+        steered.give(block_of(sound, EventName.BLOCK_PROGRESS, "node-1", now_ns + later_ns))
+    assert steered.state.progress_stamp_ns == now_ns + 1
+    assert steered.state.gathering.due_ns == now_ns + 2 + HOLD_NS
+
+
+def test_an_attempt_begins_after_what_the_one_before_has_told(sound: list[Record], steered: Steered) -> None:
+    """It counts its steps from the last checkpoint before it."""
+    now_ns = steered.context.now
+    last = block_of(sound, EventName.BLOCK_STEPS, "node-1", now_ns + 1)
+    assert isinstance(last.payload, Block)
+    rows = last.payload.rows.copy()
+    rows["step"], rows["phase_ns"][:, Phase.CHECKPOINT] = 41, 1
+    steered.give(replace(last, payload=replace(last.payload, rows=rows)))
+    assert steered.state.saved_steps == 0, "it waits"
+    other = job_of(steps=1, attempt="a2").records()
+    steered.give(block_of(other, EventName.BLOCK_PROGRESS, "node-1", now_ns + 2))
+    assert (steered.state.attempt, steered.state.steps_before) == ("a2", 41)
+
+
+def test_a_restart_finds_what_was_gathered() -> None:
+    rows, others = np.zeros(2, COLLECTIVES), np.zeros(1, PROGRESS)
+    rows["rank"], others["rank"] = [3, 4], 7
+    kept, read = Gathering(), Gathering()
+    told = [
+        (EventName.BLOCK_COLLECTIVES, "n1", Arrived(rows=rows, offset_ns=5, groups=np.array([2, 9], np.uint16))),
+        (EventName.BLOCK_PROGRESS, "n2", Arrived(rows=others, offset_ns=6)),
+    ]
+    for number, (name, node, arrived) in enumerate(told):
+        kept.add(Gathered(name=name, node=node, stamp_ns=SECOND + number, closed_ns=number, arrived=arrived))
+    read.read(kept.pack())
+    assert read.due_ns == kept.due_ns == SECOND + HOLD_NS
+    assert read.holds(EventName.BLOCK_PROGRESS, "n2")
+    assert not read.holds(EventName.BLOCK_PROGRESS, "n1")
+    for one, other in zip(kept.take(), read.take(), strict=True):
+        assert (one.name, one.node, one.stamp_ns, one.closed_ns) == (
+            other.name,
+            other.node,
+            other.stamp_ns,
+            other.closed_ns,
+        )
+        assert one.arrived.offset_ns == other.arrived.offset_ns
+        assert np.array_equal(one.arrived.rows, other.arrived.rows)
+        assert (one.arrived.groups is None) == (other.arrived.groups is None)
+        if one.arrived.groups is not None and other.arrived.groups is not None:
+            assert np.array_equal(one.arrived.groups, other.arrived.groups)
+    assert not read.due_ns
+
+
+def test_nothing_is_left_where_nothing_was() -> None:
+    read = Gathering()
+    read.read(Gathering().pack())
+    assert not read.due_ns
+    assert read.take() == []

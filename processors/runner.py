@@ -16,7 +16,7 @@ from enum import Enum
 from pathlib import Path
 
 from ..telemetry.otlp import decode_logs, encode_payloads
-from ..telemetry.records import Broken, Event, Finding, Identity, Incident, Payload, Record, Samples
+from ..telemetry.records import Block, Broken, Event, Finding, Identity, Incident, Payload, Record, Samples
 from ..telemetry.topics import KEY_OF_PEOPLE
 from ..telemetry.vocabulary import EventName
 from ..transport.bus import (
@@ -355,8 +355,16 @@ class EmbeddedRunner:
     def _dispatch(self, first: int, records: Sequence[tuple[int, Record]]) -> None:
         """Give records to the operators from ``first`` on, each with the index of its emitter (-1: the bus)."""
         pending: list[dict[str, list[Record]]] = [{} for _ in self._operators]
+        known: Identity | None = None
+        batches: list[list[Record]] = []
         for emitter, record in records:
-            self._place(emitter, record, first, pending)
+            payload = record.payload
+            if isinstance(payload, Block) and payload.identity is known:  # a message's blocks go the same way
+                for batch in batches:
+                    batch.append(record)
+                continue
+            batches = self._place(emitter, record, first, pending)
+            known = payload.identity if isinstance(payload, Block) else None
         for index in range(first, len(self._operators)):
             for key, batch in pending[index].items():
                 context = self._context(index, key)
@@ -364,16 +372,23 @@ class EmbeddedRunner:
                 for record in self._take_emitted(context):
                     self._place(index, record, index + 1, pending)
 
-    def _place(self, emitter: int, record: Record, first: int, pending: list[dict[str, list[Record]]]) -> None:
-        """Put a record into the batch of each operator that wants it; an emitted one also into the outbox."""
+    def _place(
+        self, emitter: int, record: Record, first: int, pending: list[dict[str, list[Record]]]
+    ) -> list[list[Record]]:
+        """Put a record into the batch of each operator that wants it, and give these; an emitted one also into the
+        outbox."""
+        batches: list[list[Record]] = []
         if emitter >= 0:
             record = self._emit(record)
             if not isinstance(record.payload, Finding):
-                return
+                return batches
         for index in range(first, len(self._key_of)):
             key = self._key_of[index](record)
             if key is not None:
-                pending[index].setdefault(key, []).append(record)
+                batch = pending[index].setdefault(key, [])
+                batch.append(record)
+                batches.append(batch)
+        return batches
 
     def _context(self, index: int, key: str) -> _Context:
         context = self._contexts.get((index, key))

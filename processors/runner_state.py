@@ -285,12 +285,10 @@ class RunnerState:
             database.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?)", puts)
         if deletes:
             database.executemany("DELETE FROM rows WHERE operator = ? AND key = ? AND tbl = ? AND row = ?", deletes)
-        for timer in self._dirty_timers:
-            times = self._timers.get(timer)
-            if times is None:
-                database.execute("DELETE FROM timers WHERE operator = ? AND key = ? AND name = ?", timer)
-            else:
-                database.execute("INSERT OR REPLACE INTO timers VALUES (?, ?, ?, ?, ?)", (*timer, *times))
+        cleared = [timer for timer in self._dirty_timers if timer not in self._timers]
+        database.executemany("DELETE FROM timers WHERE operator = ? AND key = ? AND name = ?", cleared)
+        moved = [(*timer, *self._timers[timer]) for timer in self._dirty_timers if timer in self._timers]
+        database.executemany("INSERT OR REPLACE INTO timers VALUES (?, ?, ?, ?, ?)", moved)
         for entry in self._new_outbox:
             database.execute(
                 "INSERT OR REPLACE INTO outbox VALUES (?, ?, ?, ?, ?, ?, ?)",

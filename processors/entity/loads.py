@@ -134,10 +134,8 @@ def _rates(state: EntityState, samples: Samples) -> dict[tuple[str, str, float],
 
 def _growths(state: EntityState, samples: Samples) -> Iterator[tuple[LoadRule, str, float, float, float, str]]:
     rules = load_load_rules()
-    for point in samples.points:
-        rule = rules.get(point.name)
-        if rule is None:
-            continue
+    for point in [point for point in samples.points if point.name in rules]:
+        rule = rules[point.name]
         operation, service = rule.class_of(point), str(point.attributes.get(rule.service, ""))
         if not operation or not service:
             continue

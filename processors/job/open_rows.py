@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .packing import pack
-from .rows import copy_into, copy_of
+from .rows import copy_into, copy_of, joined
 
 _FIRST_CAPACITY = 1024
 
@@ -111,12 +111,14 @@ class OpenRows:
             grown = np.empty(max(2 * self._buffer.size, self.size, _FIRST_CAPACITY), self._buffer.dtype)
             copy_into(grown, 0, self._buffer[: self._settled])
             self._buffer = grown
-        begin = place = self._settled
-        for part in self._arrived:
-            place = copy_into(self._buffer, place, part.rows)
-        new = self._buffer[begin:place]
-        only = self._arrived[0]
+        begin, only = self._settled, self._arrived[0]
         if len(self._arrived) == 1:  # each of a small job's messages
+            place = copy_into(self._buffer, begin, only.rows)
+        else:
+            together = joined([part.rows for part in self._arrived], self._buffer.dtype)
+            place = copy_into(self._buffer, begin, together)
+        new = self._buffer[begin:place]
+        if len(self._arrived) == 1:
             self._move_times(new, only.offset_ns)
             if only.groups is not None:
                 new["group"] = only.group_of(new)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -59,13 +60,13 @@ def copy_into(target: np.ndarray, place: int, rows: np.ndarray) -> int:
 def concatenate(chunks: Iterable[np.ndarray], dtype: np.dtype) -> np.ndarray:
     """All chunks in one array; a single one as it is."""
     parts = list(chunks)
-    if len(parts) == 1:
-        return parts[0]
-    out = np.empty(sum(part.size for part in parts), dtype)
-    place = 0
-    for part in parts:
-        place = copy_into(out, place, part)
-    return out
+    return parts[0] if len(parts) == 1 else joined(parts, dtype)
+
+
+def joined(parts: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    """A copy of the rows of all parts, one after the other: one call, where each part would be several."""
+    buffers: list[Any] = [part if part.flags.c_contiguous else part.tobytes() for part in parts]
+    return np.frombuffer(bytearray().join(buffers), dtype)
 
 
 class Growing:

@@ -9,6 +9,7 @@ import numpy as np
 
 from ...telemetry.tables import NO_GROUP
 from .matching import short_steps
+from .open_rows import Arrived
 from .rows import pick
 from .state import JobState
 
@@ -30,9 +31,10 @@ class ShortStep:
     onset_ns: int
 
 
-def differ_in_count(job: JobState, rows: np.ndarray) -> bool:
+def differ_in_count(job: JobState, arrived: Arrived) -> bool:
     """Whether members of a group, of those whose STEP_GROUPS came together, are at different places after the same
     step, where that means something. Cheap, for it is asked of every message."""
+    rows = arrived.rows
     if rows.size < 2:
         return False
     group, step, seq = rows["group"].astype(np.int64), rows["step"], rows["last_seq"]
@@ -45,7 +47,7 @@ def differ_in_count(job: JobState, rows: np.ndarray) -> bool:
     order = place.argsort(kind="stable")
     place, seq = place[order], seq[order]
     differ = (place[1:] == place[:-1]) & (seq[1:] != seq[:-1])
-    groups = rows["group"][order][1:][differ].tolist()
+    groups = arrived.group_of(rows)[order][1:][differ].tolist()
     return any(job.even_steps.get(group, 0) >= EVEN_STEPS for group in groups)
 
 

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...telemetry.tables import STEPS
 from ...telemetry.vocabulary import EventName
 from .counts import differ_in_count
 from .gathering import Gathered
 from .numeric import find_non_finite
-from .open_rows import OpenRows
+from .open_rows import Arrived, OpenRows
 from .progress import take_group_progress, take_progress
+from .rows import concatenate
 from .signatures import note_open_calls
 from .state import JobState, mean_length_ns
 
@@ -35,14 +37,14 @@ def take_in(job: JobState, blocks: Sequence[Gathered]) -> Came:
     came = Came()
     for name, alike in _by_table(blocks):
         if name is EventName.BLOCK_COLLECTIVES:
-            note_open_calls(job, _add(job.pending, alike), alike)
+            _take_collectives(job, alike)
             came.collectives = True
         elif name is EventName.BLOCK_STEPS:
-            _take_steps(job, _add(job.step_rows, alike), alike, came)
+            _take_steps(job, alike, came)
         elif name is EventName.BLOCK_DEVICE_STEPS:
             _add(job.device_steps, alike)
         elif name is EventName.BLOCK_STEP_GROUPS:
-            came.counts_differ = differ_in_count(job, _add(job.step_groups, alike))
+            came.counts_differ = _take_counts(job, alike)
         elif name is EventName.BLOCK_GROUP_PROGRESS:
             take_group_progress(job, alike)
         elif name is EventName.BLOCK_PROGRESS:
@@ -60,15 +62,33 @@ def _by_table(blocks: Sequence[Gathered]) -> Iterable[tuple[EventName, Sequence[
     return found.items()
 
 
-def _add(table: OpenRows, blocks: Sequence[Gathered]) -> np.ndarray:
-    """The blocks' rows one after the other in the job's terms, a view that is good until the table is used again."""
+def _add(table: OpenRows, blocks: Sequence[Gathered]) -> int:
+    """At which row of the table theirs begin."""
     before = table.size
     for block in blocks:
         table.add(block.arrived)
-    return table.all()[before:]
+    return before
 
 
-def _take_steps(job: JobState, rows: np.ndarray, blocks: Sequence[Gathered], came: Came) -> None:
+def _take_collectives(job: JobState, blocks: Sequence[Gathered]) -> None:
+    """Rows of one block alone are put into the job's terms only where that is needed at once."""
+    before = _add(job.pending, blocks)
+    if len(blocks) > 1 or len(job.open_calls) or (blocks[0].arrived.rows["done_ns"] == 0).any():
+        note_open_calls(job, job.pending.all()[before:], blocks)
+    for block in blocks:
+        job.flushed_ns[block.node] = block.closed_ns
+
+
+def _take_counts(job: JobState, blocks: Sequence[Gathered]) -> bool:
+    before = _add(job.step_groups, blocks)
+    if len(blocks) == 1:
+        return differ_in_count(job, blocks[0].arrived)
+    return differ_in_count(job, Arrived(rows=job.step_groups.all()[before:]))
+
+
+def _take_steps(job: JobState, blocks: Sequence[Gathered], came: Came) -> None:
+    _add(job.step_rows, blocks)
+    rows = concatenate([block.arrived.rows for block in blocks], STEPS)
     if not rows.size:
         return
     job.note_saving(rows)

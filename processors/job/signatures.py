@@ -74,7 +74,8 @@ def _more_are_to_come(job: JobState, mismatch: Mismatch) -> bool:
 def note_open_calls(job: JobState, rows: np.ndarray, blocks: Sequence[Gathered]) -> None:
     """A call that does not match never ends: those still open after the next flush are worth a look.
 
-    rows: COLLECTIVES of the blocks, one after the other, in the job's terms.
+    To be called before the blocks' flushes are noted. rows: COLLECTIVES of the blocks, one after the other, in the
+    job's terms.
     """
     if len(job.open_calls):
         flushed_ns = [job.flushed_ns.get(block.node, _NEVER_NS) + block.arrived.offset_ns for block in blocks]
@@ -86,8 +87,6 @@ def note_open_calls(job: JobState, rows: np.ndarray, blocks: Sequence[Gathered])
         stamps_ns = np.array([block.stamp_ns for block in blocks])[block_of_row(blocks)[still]]
         if job.open_calls.add(pick(rows, still), stamps_ns):
             job.schedule(int(stamps_ns[0]) + open_look_ns(job))
-    for block in blocks:
-        job.flushed_ns[block.node] = block.closed_ns
 
 
 def open_look_ns(job: JobState) -> int:

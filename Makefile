@@ -108,8 +108,9 @@ else
 endif
 
 .PHONY: test-long
-test-long: setup ## simulated runs of minutes through all operators, which `make test` leaves out
+test-long: setup ## what `make test` leaves out: simulated runs of minutes, and the tests of the job operator with all blocks gathered
 	@LONG_TESTS=1 $(BIN)/python -m pytest tests/simulator --durations=15
+	@GATHER_ALL=1 $(BIN)/python -m pytest tests/processors/job --durations=5
 
 .PHONY: stack
 stack: setup ## real Kafka, Collector, Prometheus and Loki (Java, Maven and Go; the first time some 10 minutes)

@@ -28,7 +28,7 @@ from ..agents.settings import AgentSettings
 from ..telemetry.identity import read_pod_labels, resolve_identity
 from ..transport.kafka_client import KafkaTrouble
 from .kafka_service import make_publisher
-from .run import SayHandler, say
+from .saying import SayHandler, say
 from .settings import AgentOptions
 
 _LOOK_S = 0.5

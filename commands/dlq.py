@@ -16,7 +16,7 @@ from ..telemetry.topics import TOPIC_DLQ
 from ..transport.kafka import make_client
 from ..transport.kafka_client import Client, Fetched, KafkaTrouble
 from ..transport.kafka_read import read_whole
-from .run import say
+from .saying import say
 from .settings import TopicsOptions
 
 EXIT_USAGE = 2

@@ -22,7 +22,7 @@ from ..telemetry.topics import TOPIC_LOGS, TOPIC_REQUESTS
 from ..telemetry.vocabulary import EventName
 from ..transport.kafka import make_client
 from ..transport.kafka_client import Client, Consumer, Fetched, KafkaTrouble, Sent
-from .run import say
+from .saying import say
 from .settings import TopicsOptions
 
 EXIT_NO_ANSWER = 1

@@ -8,15 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from .check import command as check_command
-from .diagnose import diagnose_app
-from .goodput import command as goodput_command
-from .grafana import app as grafana_app
-from .incidents import incidents_app
-from .notify import register as register_notify
-from .plan import plan_app
-from .report import command as report_command
-from .respond import respond_app
+from .late_commands import late_group
 from .settings import (
     AgentOptions,
     Evidence,
@@ -38,24 +30,27 @@ PAIRS = typer.Option("--set", metavar="KEY=VALUE", help="any other key, as kafka
 CONFIG = typer.Option(help="settings file (TOML); default ./whichrank.toml")
 PRINT_CONFIG = typer.Option("--print-config", help="print the settings and stop")
 
+#: Commands and groups with their own modules (``late_commands``).
+LATE = {
+    "check": ".check.command",
+    "goodput": ".goodput.command",
+    "notify": ".notify",
+    "report": ".report.command",
+    "diagnose": ".diagnose",
+    "incidents": ".incidents",
+    "plan": ".plan",
+    "respond": ".respond",
+    "grafana": ".grafana",
+}
+
 app = typer.Typer(
     name="whichrank",
+    cls=late_group(LATE, __package__),
     help="Says which rank, node or line of code stopped or slowed a PyTorch training job, and why.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-
-check_command.register(app)
-goodput_command.register(app)
-register_notify(app)
-report_command.register(app)
-app.add_typer(diagnose_app())
-app.add_typer(incidents_app, name="incidents")
-app.add_typer(plan_app, name="plan")
-app.add_typer(respond_app, name="respond")
-app.add_typer(grafana_app, name="grafana")
 
 
 @app.callback()

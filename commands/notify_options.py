@@ -26,7 +26,7 @@ _RECEIVER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 class ReceiverOptions(BaseModel):
     """Who is told, and how. A table ``[notify_receivers.NAME]`` of the settings file."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     kind: ReceiverKind
     url: str = Field(default="", description="http(s)://HOST/PATH; known for pagerduty and slack")
@@ -96,7 +96,7 @@ class ReceiverOptions(BaseModel):
 class RouteOptions(BaseModel):
     """Which incidents, by all that is given (``*`` and ``?`` in names of people and jobs), go to whom."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     sides: list[Literal["application", "operations"]] = Field(default=[], description="whose fault it is")
     scopes: list[Scope] = []

@@ -34,7 +34,7 @@ from .health_server import HealthServer
 from .incident_log import IncidentLog
 from .launcher import split_address
 from .people_feed import PeopleFeed
-from .run import SayHandler, say
+from .saying import SayHandler, say
 from .settings import ProcessOptions, SettingsError, kinds_of
 
 EXIT_USAGE = 2

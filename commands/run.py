@@ -30,38 +30,14 @@ from .run_directory import (
     name_script,
     remove_ring_directory,
 )
+from .saying import SayHandler, say
 from .settings import RunSettings
 
 if TYPE_CHECKING:
     from ..telemetry.records import Identity
 
-#: Lines of our own troubles; a flood of them helps nobody.
-MAX_LINES = 100
 PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 BOOTSTRAP = PACKAGE_ROOT / "instrumentation" / "bootstrap"
-
-
-def say(line: str) -> None:
-    """One line for people, on stderr, which may be somebody's log; stdout belongs to the command."""
-    try:
-        sys.stderr.write(f"whichrank: {redact(line)}\n")
-        sys.stderr.flush()
-    except (OSError, ValueError):
-        pass  # nobody listens any more
-
-
-class SayHandler(logging.Handler):
-    """What parts of whichrank log for people, each line once."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self._said: set[str] = set()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        line = record.getMessage()
-        if line not in self._said and len(self._said) < MAX_LINES:
-            self._said.add(line)
-            say(line)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,8 @@ class SettingsError(Exception):
 class Settings(BaseSettings):
     """What the settings of every command have in common."""
 
-    model_config = SettingsConfigDict(env_prefix=ENVIRONMENT_PREFIX, extra="forbid", frozen=True)
+    # A command needs one of these classes: what checks the values of the others is not built.
+    model_config = SettingsConfigDict(env_prefix=ENVIRONMENT_PREFIX, extra="forbid", frozen=True, defer_build=True)
 
     @classmethod
     def settings_customise_sources(

@@ -11,7 +11,7 @@ from rich.table import Table
 from ..transport.kafka import make_client
 from ..transport.kafka_client import Admin, KafkaTrouble
 from ..transport.kafka_topics import TOPICS, TopicPlan, facts_of, wrong_with
-from .run import say
+from .saying import say
 from .settings import TopicsOptions
 
 EXIT_USAGE = 2

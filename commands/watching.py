@@ -33,8 +33,9 @@ from .losses import describe_losses
 from .otlp_export import OtlpExport
 from .peer_setup import PeerSetup
 from .peers import OTHERS_END_S, FollowerPeers, join_peers
-from .run import Job, describe_run, say
+from .run import Job, describe_run
 from .run_directory import RunDirectory, remove_ring_directory
+from .saying import say
 from .settings import RunSettings
 from .settings import View as ViewChoice
 from .status_view import JsonView, LineView, LiveView, View

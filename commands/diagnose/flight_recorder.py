@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..run import say
+from ..saying import say
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

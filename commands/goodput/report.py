@@ -21,8 +21,8 @@ from ...telemetry.incident import Document, incident_id
 from ...telemetry.vocabulary import Kind, Scope, TimeBucket
 from ..incident_panel import printable
 from ..incidents.words import when
-from ..run import say
 from ..run_directory import Unusable
+from ..saying import say
 from .sources import Found
 
 SCHEMA = 1

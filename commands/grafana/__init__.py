@@ -23,11 +23,16 @@ STATE = typer.Option(metavar="DIR", help="folder for how far the topic was read"
 PAIRS = typer.Option("--set", metavar="KEY=VALUE", help="any other key, as annotate_max_age_s=86400")
 CONFIG = typer.Option(help="settings file (TOML); default ./whichrank.toml")
 
-app = typer.Typer(help="Put dashboards, rules and incidents into a Grafana.", no_args_is_help=True)
 TOKEN = "GRAFANA_TOKEN"  # the name of the variable
 
+grafana_app = typer.Typer(help="Put dashboards, rules and incidents into a Grafana.", no_args_is_help=True)
 
-@app.command("sync")
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(grafana_app, name="grafana")
+
+
+@grafana_app.command("sync")
 def sync_command(
     url: Annotated[str, URL],
     token_file: Annotated[Path | None, TOKEN_FILE] = None,
@@ -55,7 +60,7 @@ def sync_command(
         )
 
 
-@app.command("annotate")
+@grafana_app.command("annotate")
 def annotate_command(
     url: Annotated[str | None, URL] = None,
     token_file: Annotated[Path | None, TOKEN_FILE] = None,
@@ -100,7 +105,7 @@ def annotate_command(
         raise typer.Exit(follow(settings, once=once))
 
 
-@app.command("export")
+@grafana_app.command("export")
 def export_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="is made; what is there is left alone unless --force")],
     force: Annotated[bool, typer.Option("--force", help="write over files that are there")] = False,

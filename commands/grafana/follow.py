@@ -15,8 +15,8 @@ from ...transport.kafka_client import KafkaTrouble
 from ..annotate_options import AnnotateOptions
 from ..ending import Ending
 from ..incident_feeds import Feed, FolderFeed, KafkaFeed
-from ..run import SayHandler, say
 from ..run_directory import Unusable
+from ..saying import SayHandler, say
 
 try:
     from ...grafana.site import GrafanaTrouble, Site

@@ -29,6 +29,10 @@ incidents_app = typer.Typer(
 )
 
 
+def register(app: typer.Typer) -> None:
+    app.add_typer(incidents_app, name="incidents")
+
+
 @incidents_app.command("list")
 def list_command(
     run: Annotated[Path | None, FROM] = None,

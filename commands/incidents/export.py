@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ...telemetry.redaction import redact, redact_data
-from ..run import say
 from ..run_directory import Unusable
+from ..saying import say
 from .chosen import Chosen, Source, choose
 from .contents import Entry, Missing, arrange, find_missing, without_secrets
 from .words import readme

@@ -20,8 +20,8 @@ from ...telemetry.records import Finding
 from ...telemetry.topics import KEY_OF_PEOPLE, TOPIC_FINDINGS
 from ...transport.kafka_client import Client, KafkaTrouble, Sent
 from ..labels import finding_of
-from ..run import say
 from ..run_directory import Unusable
+from ..saying import say
 from .chosen import Source, choose
 
 MAX_TEXT = 300

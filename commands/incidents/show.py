@@ -13,7 +13,7 @@ from rich.text import Text
 from ...telemetry.incident import Document
 from ..incident_panel import describe_suspects, incident_panel, printable
 from ..labels import handling_words
-from ..run import say
+from ..saying import say
 from .chosen import Source, choose
 from .words import when
 

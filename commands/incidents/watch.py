@@ -6,7 +6,7 @@ import json
 
 from ...telemetry.incident import Document
 from ..incident_panel import incident_line
-from ..run import say
+from ..saying import say
 from .chosen import Source
 from .words import when
 

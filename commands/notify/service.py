@@ -19,8 +19,8 @@ from ..ending import Ending
 from ..incident_feeds import Feed, FolderFeed, KafkaFeed
 from ..launcher import split_address
 from ..notify_options import NotifyOptions, ReceiverOptions
-from ..run import SayHandler, say
 from ..run_directory import Unusable
+from ..saying import SayHandler, say
 from .desk import Desk
 from .health import NotifyHealth, NotifyServer, ReceiverHealth
 from .ledger import Ledger

@@ -29,6 +29,10 @@ WHERE = typer.Option(
 plan_app = typer.Typer(help="Announce what is going to be done: maintenance, a drain, a cancel.", no_args_is_help=True)
 
 
+def register(app: typer.Typer) -> None:
+    app.add_typer(plan_app, name="plan")
+
+
 @plan_app.command("announce")
 def announce_command(
     what: Annotated[str, typer.Argument(metavar="WHAT", help="maintenance, drain; of jobs: cancel, shrink, profiler")],

@@ -21,8 +21,8 @@ from ...transport.kafka_read import read_whole
 from ..announced import append_plan, finding_of_plan, read_plans
 from ..incidents.label import send_of_people, who
 from ..incidents.run_source import newest_run
-from ..run import say
 from ..run_directory import Unusable
+from ..saying import say
 
 SCHEMA = 1
 #: What concerns a job, and what concerns a place.

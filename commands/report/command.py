@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
         written.
         """
         with one_line():
-            from ..run import say
+            from ..saying import say
             from .page import render
             from .sources import of_kafka, of_run
 

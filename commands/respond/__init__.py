@@ -19,6 +19,10 @@ CONFIG = typer.Option(help="settings file (TOML); default ./whichrank.toml")
 respond_app = typer.Typer(help="Do what incidents advise, or say what would be done.", invoke_without_command=True)
 
 
+def register(app: typer.Typer) -> None:
+    app.add_typer(respond_app, name="respond")
+
+
 @respond_app.callback()
 def respond_command(
     context: typer.Context,

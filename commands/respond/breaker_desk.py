@@ -15,7 +15,7 @@ from rich.table import Table
 
 from ...telemetry.vocabulary import Outcome
 from ..incidents.words import when
-from ..run import say
+from ..saying import say
 from .audit import AuditFile
 from .ledger import DRY, LIVE, STATE_FILE, Ledger
 

@@ -20,8 +20,8 @@ from ...transport.kafka_client import KafkaTrouble
 from ..ending import Ending
 from ..incident_feeds import Feed, FolderFeed, KafkaFeed
 from ..launcher import split_address
-from ..run import SayHandler, say
 from ..run_directory import Unusable
+from ..saying import SayHandler, say
 from ..settings import RespondOptions
 from .audit import AuditFile
 from .breaker import Limits

@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(diagnose_app(), ["flight-recorder", *arguments])
+    result = CliRunner().invoke(diagnose_app, ["flight-recorder", *arguments])
     return result.exit_code, result.stdout, result.stderr
 
 

@@ -21,7 +21,7 @@ LOG = """\
 
 
 def call(*arguments: str | Path, feed: str | None = None) -> tuple[int, str, str]:
-    result = CliRunner().invoke(diagnose_app(), ["job-log", *map(str, arguments)], input=feed)
+    result = CliRunner().invoke(diagnose_app, ["job-log", *map(str, arguments)], input=feed)
     return result.exit_code, result.stdout, result.stderr
 
 

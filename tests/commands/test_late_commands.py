@@ -27,7 +27,9 @@ def test_each_is_found_under_its_name_and_listed_once() -> None:
     for name, command in program.commands.items():
         assert command.name == name
         assert command.get_short_help_str()
-    assert list(program.commands["diagnose"].commands) == list(COMMANDS)
+    group = program.commands["diagnose"]
+    assert isinstance(group, TyperGroup)
+    assert list(group.commands) == list(COMMANDS)
 
 
 @pytest.mark.parametrize("name", LATE)

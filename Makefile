@@ -15,7 +15,7 @@ BIN := $(VENV)/bin
 PACKAGES := telemetry instrumentation diagnosis agents transport processors simulator grafana commands
 # What the training process runs, and what reads it: this is what depends on the version of torch.
 OLDEST_TESTS := $(addprefix tests/instrumentation/,test_ring_writer.py test_run_delay.py test_collectives_coverage.py test_collectives_failures.py test_jobs.py test_loss.py test_optimizer_edges.py test_phases.py test_steps.py)
-# These neither watch the clock nor need a machine for themselves: they run on what the others leave of the cores.
+# These neither watch the clock nor need a machine for themselves, so they share its cores.
 PURE_TESTS := $(addprefix tests/,diagnosis golden processors scoreboard simulator telemetry transport) \
   $(addprefix tests/benchmarks/,test_faultbench_fill.py test_faultbench_record.py test_fit_confidence.py) \
   $(addprefix tests/commands/,bench report test_bench.py test_bench_parts.py test_goodput_files.py test_simulate.py test_straggler_trace.py test_views.py)
@@ -98,8 +98,8 @@ SETUP_OLDEST := $(if $(filter 1,$(HAS_OLDEST)),setup-oldest)
 
 .PHONY: test
 test: setup $(SETUP_OLDEST) ## the tests, and those of the instrumentation on the oldest torch
-	@.ci/beside build/pure-tests.log $(BIN)/python -m pytest $(PURE_TESTS) -n auto --dist loadfile --durations=15 \
-	  -- $(BIN)/python -m pytest tests $(addprefix --ignore=,$(PURE_TESTS) tests/stack tests/compose) --durations=15
+	@$(BIN)/python -m pytest $(PURE_TESTS) -n auto --dist loadfile --durations=15
+	@$(BIN)/python -m pytest tests $(addprefix --ignore=,$(PURE_TESTS) tests/stack tests/compose) --durations=15
 ifeq ($(HAS_OLDEST),1)
 	@echo "the instrumentation on the oldest supported torch:"
 	@$(OLDEST)/bin/python -m pytest $(OLDEST_TESTS) --durations=5

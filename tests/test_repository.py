@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -148,27 +147,3 @@ def test_continuous_integration_runs_what_people_run() -> None:
     assert 'wait "$lint" || { cat build/lint.log; exit 1; }' in script
     assert re.search(r"^make test$", script, re.MULTILINE)
     assert "set -euo pipefail" in script
-
-
-@pytest.mark.parametrize(("behind", "ahead", "status"), [(0, 0, 0), (3, 0, 3), (0, 4, 4), (3, 4, 4)])
-def test_who_runs_behind_is_heard_and_counts(tmp_path: Path, behind: int, ahead: int, status: int) -> None:
-    first = ["bash", "-c", f"sleep 0.2; echo behind; exit {behind}"]
-    second = ["bash", "-c", f"echo ahead; exit {ahead}"]
-    done = subprocess.run(
-        [ROOT / ".ci" / "beside", tmp_path / "a" / "log", *first, "--", *second], capture_output=True, text=True
-    )
-    assert (done.returncode, done.stdout.split()) == (status, ["ahead", "behind"])
-
-
-def test_who_runs_behind_ends_with_who_runs_both(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    both = subprocess.Popen([ROOT / ".ci" / "beside", log, "bash", "-c", "echo $$; sleep 60", "--", "sleep", "60"])
-    while not (log.exists() and log.read_text()):
-        time.sleep(0.01)
-    behind = int(log.read_text())
-    both.terminate()
-    assert both.wait(10.0) != 0
-    until = time.monotonic() + 60.0  # it may wait long for a core
-    while Path(f"/proc/{behind}").exists() and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not Path(f"/proc/{behind}").exists()

@@ -73,9 +73,9 @@ def test_the_worst_line_for_each_rule_is_read_in_no_time() -> None:
     for rule in line_rules():
         for case in cases()[::4]:
             line = (case.line[: len(case.line) * 2 // 3] * 200)[:16_384]
-            began = time.perf_counter()
+            began = time.process_time()
             rule.pattern.search(line)
-            slowest = max(slowest, time.perf_counter() - began)
+            slowest = max(slowest, time.process_time() - began)
     assert slowest < 0.5
 
 

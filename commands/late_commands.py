@@ -44,6 +44,12 @@ class _Commands(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._known.keys() | self._modules.keys())
 
+    def get(self, name: str, default: Any = None) -> Any:
+        # Mapping's own would take a KeyError of a module that is imported for a command that is not there.
+        if name not in self:
+            return default
+        return self[name]
+
     def __contains__(self, name: object) -> bool:
         return name in self._known or name in self._modules
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 from typer.testing import CliRunner
 
 from whichrank.commands.diagnose import COMMANDS
+from whichrank.commands.late_commands import late_group
 from whichrank.commands.main import LATE, app
 
 
@@ -44,6 +47,18 @@ def test_an_unknown_one_is_told_with_its_neighbour() -> None:
     shown = CliRunner().invoke(app, ["incident", "list"])
     assert shown.exit_code == 2
     assert "No such command 'incident'. Did you mean 'incidents'?" in shown.output
+
+
+def test_an_error_in_its_module_is_not_taken_for_its_absence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torn").mkdir()
+    (tmp_path / "torn" / "__init__.py").touch()
+    (tmp_path / "torn" / "command.py").write_text("{}['what it needs']")
+    monkeypatch.syspath_prepend(tmp_path)
+    program = get_command(typer.Typer(cls=late_group({"torn": ".command"}, "torn"), callback=lambda: None))
+    assert isinstance(program, TyperGroup)
+    assert program.commands.get("whole") is None
+    with pytest.raises(KeyError, match="what it needs"):
+        program.commands.get("torn")
 
 
 def test_what_starts_a_job_waits_for_no_other_command() -> None:

@@ -45,7 +45,7 @@ def test_a_node_that_loses_power_is_named_within_seconds(tmp_path: Path) -> None
             started.append(node.start([*whichrank, "--", *job], environ | meets, tmp_path / f"console-{place}.txt"))
         _wait(lambda: "2 of 2 nodes seen" in (tmp_path / "console-0.txt").read_text())
         # Then each whichrank has to find its ranks, which takes long on a busy machine: those never seen are not named.
-        made = max(int(path.suffix[1:]) for path in (tmp_path / "meeting").glob("0.*"))
+        made = max((int(path.suffix[1:]) for path in (tmp_path / "meeting").glob("0.*")), default=0)
         _wait(lambda: (tmp_path / "meeting" / f"0.{made + 60}").exists())
         gone = time.time()
         nodes[1].gone()

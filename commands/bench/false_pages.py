@@ -40,8 +40,7 @@ class Load:
 
 
 LOADS = {
-    # Jobs of 64 ranks cost twice as much per GPU-day, and are below the size whose blocks wait for each other.
-    "reference": Load(mode=REFERENCE, ranks=256, hours=1.0, asked_gpu_days=500.0, words="2-s steps, all records"),
+    "reference": Load(mode=REFERENCE, ranks=64, hours=1.0, asked_gpu_days=500.0, words="2-s steps, all records"),
     "reduced": Load(mode=REDUCED, ranks=1024, hours=24.0, asked_gpu_days=300_000.0, words="20-s steps, step rows only"),
 }
 

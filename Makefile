@@ -21,6 +21,8 @@ PURE_TESTS := $(addprefix tests/,diagnosis golden processors scoreboard simulato
   $(addprefix tests/commands/,bench report test_bench.py test_bench_parts.py test_goodput_files.py test_simulate.py test_straggler_trace.py test_views.py)
 # Everything that ends up in the optional C modules, and what names the entry points.
 PACKAGE_SOURCES := pyproject.toml $(wildcard setup.py) $(wildcard instrumentation/*.c) $(wildcard telemetry/*.c) __init__.py
+# So many of the slowest tests are told.
+DURATIONS ?= 15
 # Two cores are shared by up to six ranks: one thread each.
 export OMP_NUM_THREADS := 1
 
@@ -98,11 +100,11 @@ SETUP_OLDEST := $(if $(filter 1,$(HAS_OLDEST)),setup-oldest)
 
 .PHONY: test
 test: setup $(SETUP_OLDEST) ## the tests, and those of the instrumentation on the oldest torch
-	@$(BIN)/python -m pytest $(PURE_TESTS) -n auto --dist loadfile --durations=15
-	@$(BIN)/python -m pytest tests $(addprefix --ignore=,$(PURE_TESTS) tests/stack tests/compose) --durations=15
+	@$(BIN)/python -m pytest $(PURE_TESTS) -n auto --dist loadfile --durations=$(DURATIONS)
+	@$(BIN)/python -m pytest tests $(addprefix --ignore=,$(PURE_TESTS) tests/stack tests/compose) --durations=$(DURATIONS)
 ifeq ($(HAS_OLDEST),1)
 	@echo "the instrumentation on the oldest supported torch:"
-	@$(OLDEST)/bin/python -m pytest $(OLDEST_TESTS) --durations=5
+	@$(OLDEST)/bin/python -m pytest $(OLDEST_TESTS) --durations=$(DURATIONS)
 else
 	@echo "NOT RUN: the tests on torch 2.6, which has no build for this Python"
 endif
@@ -114,7 +116,7 @@ test-long: setup ## what `make test` leaves out: simulated runs of minutes, and 
 
 .PHONY: stack
 stack: setup ## real Kafka, Collector, Prometheus and Loki (Java, Maven and Go; the first time some 10 minutes)
-	@$(BIN)/python -m pytest tests/stack --durations=15
+	@$(BIN)/python -m pytest tests/stack --durations=$(DURATIONS)
 
 .PHONY: compose-test
 compose-test: setup ## docker compose up for real: own engine, images made here (root; docker.io, debootstrap; 20 GB)

@@ -261,7 +261,11 @@ RULES: Sequence[tuple[str, Cover]] = (
     # Small: of what a full one takes hours for.
     *(
         (rf"python -m benchmarks\.{name}", Here(runs=f"python -m benchmarks.{name} {small}", status=(0, 1), says=" ok"))
-        for name, small in (("detectors", "--jobs 1"), ("cost_sheet", "--quick"), ("people_telemetry", "--quick"))
+        for name, small in (
+            ("detectors", "--jobs 1"),
+            ("cost_sheet", "--only sizes --world 2048"),
+            ("people_telemetry", "--seconds 8"),
+        )
     ),
     (
         r"python -m benchmarks\.faultbench --results DIR|make faultbench",
@@ -274,7 +278,7 @@ RULES: Sequence[tuple[str, Cover]] = (
     (r"python -m tests\.simulator\.tie --stored", Here(says="kinds of faults with the same finding")),
     (
         r"python -m tests\.simulator\.accounting",
-        Here(runs="python -m tests.simulator.accounting --seeds 1 --hours 1", status=(0, 1), says="ETTR"),
+        Here(runs="python -m tests.simulator.accounting --seeds 1 --hours 0.25", status=(0, 1), says="ETTR"),
     ),
     # It takes no arguments: it would run.
     (

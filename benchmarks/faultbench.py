@@ -1,8 +1,10 @@
 """``make faultbench``: everything that issue 7 asks to be shown, line by line: ok, SHORT or not run.
 
-``python -m benchmarks.faultbench --results DIR [--corpora DIR]``. Runs nothing that takes minutes: it reads what
-``whichrank bench --results DIR`` (matrices, ``--sound``, ``--cost``, ``--accounting``) and ``make tie`` have measured
-with the code as it is now. Exit status 1 where something is SHORT, or was not run.
+``python -m benchmarks.faultbench --results DIR [--corpora DIR] [--code VERSION]``. Runs nothing that takes minutes: it
+reads what ``whichrank bench --results DIR`` (matrices, ``--sound``, ``--cost``, ``--accounting``) and ``make tie`` have
+measured with the code as it is now. Exit status 1 where something is SHORT, or was not run.
+
+``--code``: what was measured with another version of the code, which says nothing of this one.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from whichrank.commands.bench.report import exit_code, in_short, print_lines
 from whichrank.commands.bench.straggler_trace import straggler_trace_lines
 from whichrank.simulator.scoring.summary import Line, not_run
 
-from .faultbench_record import open_results
+from .faultbench_record import RECORD, BadRecord, open_results, record_of, unpack
 
 CORPORA = Path(__file__).resolve().parents[1] / ".." / "shared" / "corpora"
 
@@ -33,22 +35,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--ranks", type=int, default=64, help="of the small matrix")
     parser.add_argument("--corpora", type=Path, default=CORPORA, help="labelled cases of public projects")
+    parser.add_argument("--code", metavar="VERSION", help="what was measured with another version of the code")
     options = parser.parse_args(arguments)
-    version = code_version()
+    version = options.code or code_version()
+    if options.code:
+        _look_for(parser, options.code, options.results)
     kept = open_results(parser, options.results, version)
+    if options.code:
+        try:
+            unpack(kept, record_of(version))
+        except BadRecord as error:
+            parser.error(str(error))
+        print(f"measured with code {version}, and not with this checkout's, which is {code_version()}\n")
     sections = [
         *must_show(kept, small_ranks=options.ranks),
         ("accounting", kept_lines(kept, "accounting") or [_not_accounted()]),
-        ("a published trace of a slow job", _trace(options.corpora / "straggler-analysis")),
-        ("real jobs and simulated ones", _tie()),
-        ("malformed input", malformed_lines()),
     ]
+    if not options.code:
+        sections += [
+            ("a published trace of a slow job", _trace(options.corpora / "straggler-analysis")),
+            ("real jobs and simulated ones", _tie()),
+            ("malformed input", malformed_lines()),
+        ]
     for heading, lines in sections:
         print_lines(lines, heading)
         print()
     everything = [line for _, lines in sections for line in lines]
     print(f"code {version}: {in_short(everything)}")
     return exit_code(everything, whole=True)
+
+
+def _look_for(parser: argparse.ArgumentParser, version: str, results: Path) -> None:
+    """Ends the program with one line where nothing is known of such code."""
+    known = sorted({path.name.partition(".")[0] for path in RECORD.glob("*.jsonl.gz")})
+    if version not in known and not (results / version).is_dir():
+        parser.error(f"--code {version}: neither recorded nor in {results}; recorded are {', '.join(known)}")
 
 
 def _trace(folder: Path) -> list[Line]:

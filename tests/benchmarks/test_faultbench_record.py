@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.faultbench_record import main
+from benchmarks import faultbench
+from benchmarks.faultbench_record import RECORD, main
 from whichrank.commands.bench.kept_runs import KeptRuns, code_version
 from whichrank.commands.bench.matrix import Matrix, run_all
 
@@ -69,3 +70,16 @@ def test_what_is_no_record_or_no_folder_is_told_in_one_line(
         main(["pack", str(tmp_path / "nowhere")])
     assert "is no folder of results" in capsys.readouterr().err
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_what_was_measured_with_other_code_is_told_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = next(path for path in sorted(RECORD.glob("*.jsonl.gz")) if code_version() not in path.name)
+    version = other.name.partition(".")[0]
+    assert faultbench.main(["--results", str(tmp_path), "--code", version]) == 1
+    said = capsys.readouterr().out
+    assert said.startswith(f"measured with code {version}, and not with this checkout's, which is {code_version()}")
+    assert "malformed" not in said  # that is of this checkout
+    with pytest.raises(SystemExit, match="2"):
+        faultbench.main(["--results", str(tmp_path), "--code", "0123456789ab"])
+    assert f"recorded are {sorted(RECORD.glob('*.gz'))[0].name.partition('.')[0]}" in capsys.readouterr().err
+    assert not (tmp_path / "0123456789ab").exists()

@@ -151,6 +151,43 @@ def stall_body(job: JobState, blockage: Blockage, begun: bool, now: int) -> Body
     )
 
 
+def exchanges_body(job: JobState, blockage: Blockage, now: int) -> Body:
+    """Devices of many ranks may all stand in sends and receives, while others wait for them in a collective."""
+    wait, held = blockage.wait, list(blockage.suspects)
+    launched = launched_at(job, held[0], wait.group, wait.seq)
+    nodes = len({job.node_of(rank) for rank in held})
+    shows = (
+        f"the devices of {ranks_words(held)}, on {nodes} nodes, have not begun what their hosts have launched, such as "
+        f"{_place(job, wait)}, since {duration_words(wait.age_ns)}: each may stand in a send or receive before it, as "
+        "nobody tells the ends of these"
+    )
+    because = (
+        "may stand in a send or receive, as others do that have nothing to do with it: what moves the data does not "
+        "get on"
+    )
+    waiting = [rank for rank in blockage.waiting if rank not in held]
+    return body(
+        job,
+        Kind.COLLECTIVE_STALLED,
+        bucket=Bucket.COMMUNICATION_HANG,
+        scope=Scope.LINK,
+        severity=Severity.PAGE,
+        suspects=[],
+        onset_ns=wait.since_ns,
+        now=now,
+        proof=[evidence("progress.device", ranks_words(held), now, shows)],
+        cleared=[
+            ruled_out(held, "stands still", because),
+            ruled_out(waiting, "stands still", f"waits for {ranks_words(held)}, directly or through others"),
+        ],
+        confidence=0.6,
+        step=launched[0] if launched is not None else None,
+        group=wait.group,
+        seq=wait.seq,
+        op=wait.op,
+    )
+
+
 def unseen_body(job: JobState, blockage: Blockage, unseen: Sequence[int], now: int) -> Body:
     wait = blockage.wait
     row = job.progress_row(wait.rank)

@@ -20,7 +20,7 @@ from .device import (
 from .facts import OpenFinding
 from .findings import clear_finding, open_finding
 from .open_waits import find_waits
-from .partners import without_held_up
+from .partners import are_held_up_by_exchanges, without_held_up
 from .progress import oldest_open_ns
 from .standstill import judge_standstill
 from .state import JobState
@@ -178,6 +178,10 @@ def _judge_blockage(job: JobState, blockage: Blockage, waits: Sequence[Wait], no
         kind = Kind.DESYNC  # it had less to do than the others
     elif len(late) == 1 and _is_stopped(job, late[0]):
         kind = Kind.RANK_STOPPED
+    elif are_held_up_by_exchanges(job, blockage, waits):
+        body = hang_story.exchanges_body(job, blockage, now)
+        _open_blockage(job, ctx, now, Kind.COLLECTIVE_STALLED, blockage.wait, body)
+        return
     body = hang_story.blockage_body(job, kind, blockage, late, threshold, now)
     _open_blockage(job, ctx, now, kind, blockage.wait, body)
 

@@ -58,6 +58,10 @@ class Chunk:
         return f"sound-{self.load.mode.name}-{self.load.ranks}-{self.load.hours:g}h-{self.seed}"
 
     @property
+    def compares(self) -> bool:
+        return False  # nobody asks what it would page on sound days
+
+    @property
     def seconds(self) -> float:
         return 3600.0 * self.load.hours
 

@@ -27,11 +27,15 @@ _MEMORY_BYTES, _MEMORY_BYTES_PER_RANK = 2 << 30, 512 << 10
 
 
 class Run(Protocol):
-    """What can be run. keep: the folder where what the detectors may read is kept; None: nowhere. seconds: of the
-    simulation. most_memory_bytes: more, and it ends as one that could not be scored."""
+    """What can be run. keep: the folder where what the detectors may read is kept; None: nowhere. compares: whether the
+    simple detector watches, too. seconds: of the simulation. most_memory_bytes: more, and it ends as one that could not
+    be scored."""
 
     @property
     def keep(self) -> Path | None: ...
+
+    @property
+    def compares(self) -> bool: ...
 
     @property
     def seconds(self) -> float: ...
@@ -59,6 +63,10 @@ class Asked:
     @property
     def name(self) -> str:
         return f"{self.scenario}-{self.ranks}-{self.seed}{'-plain' if self.is_plain else ''}"
+
+    @property
+    def compares(self) -> bool:
+        return True
 
     @property
     def seconds(self) -> float:
@@ -111,24 +119,24 @@ def truth_before(asked: Run) -> Mapping[str, Any]:
 
 def run(asked: Run) -> Measured:
     """In this process. Raises OSError where nothing can be kept."""
-    under_way = UnderWay(asked.build(), keep=asked.keep)
+    under_way = UnderWay(asked.build(), keep=asked.keep, compares=asked.compares)
     under_way.go_on(asked.seconds)
     return under_way.end()
 
 
 class UnderWay:
-    """A world that is judged while it goes on. keep: where what the detectors may read is kept; None: nowhere.
+    """A world that is judged while it goes on. keep, compares: as of ``Run``.
 
     Raises OSError where nothing can be kept.
     """
 
-    def __init__(self, world: World, *, keep: Path | None = None) -> None:
+    def __init__(self, world: World, *, keep: Path | None = None, compares: bool = True) -> None:
         self.world, self._keep = world, keep
         bus = None
         if keep is not None:
             bus = CaptureBus(RunDirectory(keep).capture, start_unix_ns=world.start_unix_ns)
         self._judge = Judge(bus, start_unix_ns=world.start_unix_ns)
-        self._simple = SimpleDetector(start_unix_ns=world.start_unix_ns)
+        self._simple = SimpleDetector(start_unix_ns=world.start_unix_ns) if compares else None
         self._wall_s = self._cpu_s = 0.0
 
     def go_on(self, until_s: float) -> None:
@@ -138,7 +146,8 @@ class UnderWay:
             since_s = time.process_time()
             self._judge.take(end_s, sent)
             self._cpu_s += time.process_time() - since_s
-            self._simple.take(end_s, sent)
+            if self._simple is not None:
+                self._simple.take(end_s, sent)
         self._wall_s += time.monotonic() - began_s
 
     def end(self) -> Measured:
@@ -152,7 +161,7 @@ class UnderWay:
         return Measured(
             truth=world.settle().as_json(),
             revisions=judge.revisions,
-            simple=self._simple.revisions,
+            simple=self._simple.revisions if self._simple is not None else (),
             cpu_s=self._cpu_s,
             wall_s=self._wall_s,
             # Of jobs one after the other on the same nodes, as many run at a time as there are GPUs.

@@ -85,7 +85,8 @@ def end_joining(job: JobState, now: int, ctx: Context) -> None:
 
 def find_joining(job: JobState) -> Joining | None:
     """Who waits in init_process_group and for whom; None: nobody, or all have come."""
-    absent = [rank for rank in range(job.world_size) if not has_come(job, rank)]
+    says = _says_when_joining(job)
+    absent = [rank for rank in range(job.world_size) if not _has_come(job, rank, says=says)]
     unseen = job.is_partial()  # then who was never seen may be on a node from which nothing comes
     missing = tuple(rank for rank in absent if not unseen or rank in job.ranks)
     if not missing or len(absent) == job.world_size:
@@ -97,7 +98,7 @@ def find_joining(job: JobState) -> Joining | None:
             continue
         if facts.joining_ns:
             waits.append((rank, facts.joining_ns, int(row["read_ns"])))
-        elif row["phase"] == int(Phase.INIT) and not _says_when_joining(job):
+        elif row["phase"] == int(Phase.INIT) and not says:
             waits.append((rank, int(row["read_ns"]) - int(row["phase_age_ns"]), int(row["read_ns"])))
     if not waits:
         return None
@@ -113,10 +114,14 @@ def find_joining(job: JobState) -> Joining | None:
 
 def has_come(job: JobState, rank: int) -> bool:
     """It has called init_process_group, or left, or did what only members of a group do."""
+    return _has_come(job, rank, says=_says_when_joining(job))
+
+
+def _has_come(job: JobState, rank: int, *, says: bool) -> bool:
     facts = job.ranks.get(rank)
     if facts is None:
         return False
-    if facts.joining_ns or facts.exited_ns or not _says_when_joining(job):
+    if facts.joining_ns or facts.exited_ns or not says:
         return True
     row = job.progress_row(rank)
     return row is not None and (int(row["step"]) >= 1 or row["phase"] != int(Phase.INIT))

@@ -12,7 +12,7 @@ NS_PER_RANK = 60_000
 
 
 def is_look_due(job: JobState, before_ns: int, stamp_ns: int) -> bool:
-    """before_ns, stamp_ns: when progress came last, and the time before that.
+    """before_ns, stamp_ns: when progress came the time before, and when it came last.
 
     Follows from what is stored and the stamp alone: a service that was killed looks at the same messages again.
     """

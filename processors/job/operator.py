@@ -231,8 +231,7 @@ class JobOperator:
         closed_ns = block.time_ns - block.clock_offset_ns
         gathered = Gathered(name=block.name, node=node, stamp_ns=stamp_ns, closed_ns=closed_ns, arrived=arrived)
         if len(job.offsets) < FEWEST_NODES:
-            if job.gathering.due_ns:
-                self._take_gathered(job, stamp_ns, ctx)
+            self._take_gathered(job, stamp_ns, ctx)
             self._take_in(job, [gathered], stamp_ns, ctx)
             return
         if job.gathering.holds(block.name, node):

@@ -152,7 +152,7 @@ def stall_body(job: JobState, blockage: Blockage, begun: bool, now: int) -> Body
 
 
 def exchanges_body(job: JobState, blockage: Blockage, now: int) -> Body:
-    """Devices of many ranks may all stand in sends and receives, while others wait for them in a collective."""
+    """Devices of many ranks, or of all, may stand in sends and receives; others wait for them in a collective."""
     wait, held = blockage.wait, list(blockage.suspects)
     launched = launched_at(job, held[0], wait.group, wait.seq)
     nodes = len({job.node_of(rank) for rank in held})
@@ -165,7 +165,9 @@ def exchanges_body(job: JobState, blockage: Blockage, now: int) -> Body:
         "may stand in a send or receive, as others do that have nothing to do with it: what moves the data does not "
         "get on"
     )
-    waiting = [rank for rank in blockage.waiting if rank not in held]
+    cleared = [ruled_out(held, "stands still", because)]
+    if waiting := [rank for rank in blockage.waiting if rank not in held]:
+        cleared.append(ruled_out(waiting, "stands still", f"waits for {ranks_words(held)}, directly or through others"))
     return body(
         job,
         Kind.COLLECTIVE_STALLED,
@@ -176,10 +178,7 @@ def exchanges_body(job: JobState, blockage: Blockage, now: int) -> Body:
         onset_ns=wait.since_ns,
         now=now,
         proof=[evidence("progress.device", ranks_words(held), now, shows)],
-        cleared=[
-            ruled_out(held, "stands still", because),
-            ruled_out(waiting, "stands still", f"waits for {ranks_words(held)}, directly or through others"),
-        ],
+        cleared=cleared,
         confidence=0.6,
         step=launched[0] if launched is not None else None,
         group=wait.group,

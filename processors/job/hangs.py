@@ -17,10 +17,11 @@ from .device import (
     launched_age_ns,
     patience_ns,
 )
+from .exchanges import are_held_up_by_exchanges, find_stalled_exchanges
 from .facts import OpenFinding
 from .findings import clear_finding, open_finding
 from .open_waits import find_waits
-from .partners import are_held_up_by_exchanges, without_held_up
+from .partners import without_held_up
 from .progress import oldest_open_ns
 from .standstill import judge_standstill
 from .state import JobState
@@ -126,6 +127,8 @@ def judge_waits(job: JobState, now: int, ctx: Context) -> None:
     waits = [as_lived(job, wait) for wait in find_waits(job)]
     blockage = find_blockage(waits, FLOOR_NS)
     if blockage is None:
+        if not waits and (stalled := find_stalled_exchanges(job)) is not None:
+            _open_stalled_exchanges(job, stalled, now, ctx)
         return
     blockage = without_held_up(job, blockage, waits)
     if blockage.sort == "deadlock":
@@ -179,8 +182,7 @@ def _judge_blockage(job: JobState, blockage: Blockage, waits: Sequence[Wait], no
     elif len(late) == 1 and _is_stopped(job, late[0]):
         kind = Kind.RANK_STOPPED
     elif are_held_up_by_exchanges(job, blockage, waits):
-        body = hang_story.exchanges_body(job, blockage, now)
-        _open_blockage(job, ctx, now, Kind.COLLECTIVE_STALLED, blockage.wait, body)
+        _open_stalled_exchanges(job, blockage, now, ctx)
         return
     body = hang_story.blockage_body(job, kind, blockage, late, threshold, now)
     _open_blockage(job, ctx, now, kind, blockage.wait, body)
@@ -276,6 +278,11 @@ def _judge_stall(job: JobState, blockage: Blockage, now: int, ctx: Context) -> N
     if wait.age_ns >= limit and not any_ended(job, wait.group, wait.seq):
         body = hang_story.stall_body(job, blockage, begun, now)
         _open_blockage(job, ctx, now, Kind.COLLECTIVE_STALLED, wait, body)
+
+
+def _open_stalled_exchanges(job: JobState, blockage: Blockage, now: int, ctx: Context) -> None:
+    body = hang_story.exchanges_body(job, blockage, now)
+    _open_blockage(job, ctx, now, Kind.COLLECTIVE_STALLED, blockage.wait, body)
 
 
 def _open_blockage(job: JobState, ctx: Context, now: int, kind: Kind, wait: Wait, body: Body) -> None:

@@ -16,8 +16,6 @@ from .state import JobState
 from .waiting import Blockage, Wait, edges_of, longest_wait_for
 
 Partners = Mapping[int, frozenset[int]]
-#: So many devices that have nothing to do with each other do not stop at one time, each for a reason of its own.
-FEWEST_APART = 3
 
 
 def partners_of(job: JobState) -> dict[int, frozenset[int]]:
@@ -57,46 +55,6 @@ def only_fetching(blockage: Blockage, waits: Sequence[Wait], fetching: frozenset
     if not late or len(late) == len(blockage.suspects) or not called.issuperset(set(blockage.suspects) - late):
         return blockage
     return _with_suspects(blockage, waits, late)
-
-
-def are_held_up_by_exchanges(job: JobState, blockage: Blockage, waits: Sequence[Wait]) -> bool:
-    """Whether the suspects' hosts have called everything and their devices may stand in sends and receives, in so many
-    places apart that none of these ranks is the reason: what moves the data between them does not get on."""
-    called = {rank for wait in waits for rank in wait.launched}
-    partners = partners_of(job)
-    if blockage.sort != "missing" or not called.issuperset(blockage.suspects) or not partners:
-        return False
-    ranks = np.array(sorted(job.ranks))
-    waited_in = {wait.group for wait in waits}
-    inner = dict(zip(ranks.tolist(), job.inner_groups(ranks).tolist(), strict=True))
-    near = {
-        rank: (job.node_of(rank), -1 if inner.get(rank, -1) in waited_in else inner[rank]) for rank in blockage.suspects
-    }
-    return places_apart(near, partners) >= FEWEST_APART
-
-
-def places_apart(near: Mapping[int, tuple[str, int]], partners: Partners) -> int:
-    """In how many places suspects stand that share no exchange, no node and no smallest group, directly or through
-    others of them; 0 where one of them exchanges with nobody. near: by suspect, its node and its smallest group, -1
-    none, or one in which others wait for it.
-    """
-    if not partners.keys() >= near.keys():
-        return 0
-    beside: dict[str | int, set[int]] = {}
-    for rank, places in near.items():
-        for place in places:
-            beside.setdefault(place, set()).add(rank)
-    beside.pop(-1, None)
-    left, places_found = set(near), 0
-    while left:
-        frontier = [left.pop()]
-        places_found += 1
-        while frontier:
-            rank = frontier.pop()
-            reached = partners[rank].union(*(beside.get(place, ()) for place in near[rank])) & left
-            left -= reached
-            frontier += reached
-    return places_found
 
 
 def narrowed(blockage: Blockage, waits: Sequence[Wait], partners: Partners) -> Blockage:

@@ -8,17 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
-from tests.processors.job.synthetic_job import MemoryContext
 from tests.processors.job.test_roots import root, wait
-from whichrank.processors.job.hangs import judge_waits
-from whichrank.processors.job.partners import narrowed, only_fetching, partners_of, places_apart
+from whichrank.processors.job.partners import narrowed, only_fetching, partners_of
 from whichrank.processors.job.state import JobState
 from whichrank.telemetry.records import Group
-from whichrank.telemetry.vocabulary import Kind, Phase
 
-SECOND = 1_000_000_000
 PARTNERS = {rank: frozenset({rank ^ 2}) for rank in range(8)}
 STAGE_PEERS, REPLICAS = 1, 2
 
@@ -69,58 +64,3 @@ def test_only_devices_that_tell_no_end_of_what_they_exchange_have_such_partners(
     rows["group"], rows["rank"] = np.repeat(np.arange(2), 3), np.tile(np.arange(3), 2)
     rows["p2p_enqueued"], rows["p2p_completed"] = [4, 4, 0] * 2, -1
     assert partners_of(job) == {0: frozenset({1, 2}), 1: frozenset({0, 2})}
-
-
-def test_places_apart_are_counted_by_what_their_ranks_share() -> None:
-    near = {rank: (f"node-{rank}", -1) for rank in range(8)}
-    assert places_apart(near, PARTNERS) == 4  # each pair that exchanges
-    assert places_apart({rank: ("node", -1) for rank in range(8)}, PARTNERS) == 1
-    assert places_apart({rank: (f"node-{rank}", rank // 4) for rank in range(8)}, PARTNERS) == 2
-    assert places_apart({rank: near[rank] for rank in (1, 4)}, PARTNERS) == 2
-    assert places_apart({**near, 8: ("node-8", -1)}, PARTNERS) == 0  # it exchanges with nobody
-
-
-def pipelines(stuck: int, *, count: int = 6, on_one_node: bool = False, launches: bool = True) -> JobState:
-    """So many pipelines of two ranks, whose last stages sum up their gradients; the devices of ``stuck`` of these have
-    not come to that."""
-    job = JobState(job="j")
-    job.add_group(Group(uid="dp", name="dp", ranks=f"{count}-{2 * count - 1}", size=count, backend="nccl"))
-    for rank in range(count):
-        job.add_group(Group(uid=str(rank), name="pp", ranks=f"{rank},{count + rank}", size=2, backend="nccl"))
-    job.grow_progress(2 * count - 1)
-    for rank in range(2 * count):
-        job.set_node(rank, "node" if on_one_node else f"node-{rank}")
-        job.progress["rank"][rank], job.progress["read_ns"][rank] = rank, 100 * SECOND
-        job.progress_stamps[rank] = 100 * SECOND
-    job.group_stamps[:] = 100 * SECOND
-    rows, _ = job.rows_of_group(0)
-    rows["rank"], rows["enqueued"], rows["started"], rows["completed"] = job.members[0], 5, 5, 4
-    rows["open"], rows["open_age_ns"] = 1, 50 * SECOND
-    rows["started"][:stuck] = 4
-    rows["enqueued"][:stuck] = 4 + launches
-    for index in range(1, count + 1):
-        rows, _ = job.rows_of_group(index)
-        rows["rank"], rows["group"], rows["started"], rows["completed"] = job.members[index], index, -1, -1
-        rows["open"], rows["p2p_enqueued"], rows["p2p_completed"], rows["peer"] = -1, 9, -1, (1, 0)
-    job.progress["step"] = job.closed_step = 7
-    job.progress["phase"] = Phase.FORWARD
-    job.open_ages_ns[:count] = 50 * SECOND
-    return job
-
-
-@pytest.mark.parametrize(
-    ("job", "expected"),
-    [
-        (pipelines(4), (Kind.COLLECTIVE_STALLED, 0)),
-        (pipelines(2), (Kind.RANK_NOT_ENTERED, 2)),
-        (pipelines(4, on_one_node=True), (Kind.RANK_NOT_ENTERED, 4)),
-        (pipelines(4, launches=False), (Kind.RANK_NOT_ENTERED, 4)),
-    ],
-    ids=["apart", "two only", "one node", "hosts have not come"],
-)
-def test_devices_in_many_places_that_may_all_stand_in_exchanges_are_no_culprits(
-    job: JobState, expected: tuple[Kind, int]
-) -> None:
-    judge_waits(job, 101 * SECOND, MemoryContext())
-    (finding,) = job.findings.values()
-    assert (finding.kind, len(finding.body["suspects"])) == expected

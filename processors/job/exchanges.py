@@ -1,0 +1,92 @@
+"""Devices that all stand in sends and receives, whose ends nobody tells: what moves the data does not get on.
+
+One rank that stands still holds up its pipeline, and all others wait in a collective. So where devices of many
+pipelines have not come to what their hosts have launched, none of them is the reason. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from .device import device_threshold_ns, has_device_groups
+from .partners import Partners, partners_of
+from .progress import read_ns
+from .rows import pick
+from .state import FRESH_NS, JobState
+from .waiting import Blockage, Wait
+
+#: So many devices that have nothing to do with each other do not stop at one time, each for a reason of its own.
+FEWEST_APART = 3
+
+
+def are_held_up_by_exchanges(job: JobState, blockage: Blockage, waits: Sequence[Wait]) -> bool:
+    """Whether those for whom the others wait have called everything, and their devices may stand in exchanges."""
+    called = {rank for wait in waits for rank in wait.launched}
+    if blockage.sort != "missing" or not called.issuperset(blockage.suspects):
+        return False
+    return _places(job, blockage.suspects) >= FEWEST_APART
+
+
+def find_stalled_exchanges(job: JobState) -> Blockage | None:
+    """To be called when nobody waits in a collective: whether no device of the job has ended anything for long, though
+    each has something to do, and all may stand in exchanges. None: no."""
+    if not has_device_groups(job):
+        return None
+    ranks = job.alive()
+    rows = pick(job.group_rows, (job.group_stamps > 0) & (job.group_rows["open"] > 0))
+    rows = pick(rows, job.device_groups()[rows["group"]] & (rows["completed"] >= 0))
+    never = np.iinfo(np.int64).max
+    age_ns = np.full(max(job.ranks, default=-1) + 1, never)
+    np.minimum.at(age_ns, rows["rank"], rows["open_age_ns"])
+    if len(ranks) < max(job.world_size, 2) or (age_ns[ranks] == never).any():
+        return None  # a device without anything to do waits for its host
+    limit_ns = max(device_threshold_ns(job, group) for group in np.unique(rows["group"]).tolist())
+    if int(age_ns[ranks].min()) < limit_ns or not _are_seen_well(job, ranks):
+        return None
+    if _places(job, ranks) < FEWEST_APART:
+        return None
+    row = rows[int(rows["open_age_ns"].argmax())]
+    rank, waited_ns = int(row["rank"]), int(row["open_age_ns"])
+    wait = Wait(
+        rank=rank,
+        group=int(row["group"]),
+        seq=int(row["completed"]) + 1,
+        op=int(row["op"]),
+        p2p=False,
+        age_ns=waited_ns,
+        since_ns=read_ns(job, rank) - waited_ns,
+        missing=(),
+    )
+    return Blockage(sort="inside", suspects=tuple(ranks), wait=wait, waiting=())
+
+
+def _are_seen_well(job: JobState, ranks: Sequence[int]) -> bool:
+    """All rows are new, and no process is stopped."""
+    fresh = job.progress_stamps[list(ranks)] >= job.progress_stamp_ns - FRESH_NS
+    return bool(fresh.all()) and not job.blind_ranks and not any(job.ranks[rank].stopped_ns for rank in ranks)
+
+
+def _places(job: JobState, ranks: Sequence[int]) -> int:
+    return places_apart({rank: job.node_of(rank) for rank in ranks}, partners_of(job))
+
+
+def places_apart(node_of: Mapping[int, str], partners: Partners) -> int:
+    """In how many places ranks stand that share no exchange and no node, directly or through others of them; 0 where
+    one of them exchanges with nobody. node_of: of each of the ranks."""
+    if not partners.keys() >= node_of.keys():
+        return 0
+    on_node: dict[str, set[int]] = {}
+    for rank, node in node_of.items():
+        on_node.setdefault(node, set()).add(rank)
+    left, places = set(node_of), 0
+    while left:
+        frontier = [left.pop()]
+        places += 1
+        while frontier:
+            rank = frontier.pop()
+            reached = (partners[rank] | on_node[node_of[rank]]) & left
+            left -= reached
+            frontier += reached
+    return places

@@ -62,9 +62,9 @@ def text_of(document: Mapping[str, Any], about: str) -> str:
 
 def _span_ms(document: Mapping[str, Any]) -> tuple[int, int | None]:
     times = document.get("times") or {}
-    begin = times.get("onset") or times.get("detected") or 0.0
+    begin = float(times.get("onset") or times.get("detected") or 0.0)
     over = document.get("state") != IncidentState.OPEN.value
-    end = times.get("resolved") or times.get("attributed") or times.get("detected") or begin
+    end = float(times.get("resolved") or times.get("attributed") or times.get("detected") or begin)
     return int(begin * 1000), max(int(end * 1000), int(begin * 1000)) if over else None
 
 

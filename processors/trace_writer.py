@@ -225,7 +225,8 @@ class TraceWriter:
     # --- what is told -------------------------------------------------------------------------------------------------
     def _step_at(self, job: _Job, attempt: str, suspects: Sequence[int], document: Mapping[str, Any]) -> int | None:
         """The step that the suspects, or anybody, were in at the onset; their newest where it is not known."""
-        onset_s = (document.get("times") or {}).get("onset")
+        onset = (document.get("times") or {}).get("onset")
+        onset_s = None if onset is None else float(onset)
         found: int | None = None
         for block in job.blocks_of(attempt, frozenset(suspects)):
             if block.name is not EventName.BLOCK_STEPS:

@@ -94,7 +94,7 @@ def incident_time_ns(document: Mapping[str, Any]) -> int:
     times = document.get("times") or {}
     order = ("resolved", "attributed", "detected") if document.get("change") != "opened" else ("detected", "onset")
     seconds = next((times[name] for name in order if times.get(name) is not None), None)
-    return 0 if seconds is None else int(seconds * _NS_PER_S)
+    return 0 if seconds is None else int(float(seconds) * _NS_PER_S)  # a text would be repeated so often
 
 
 def incident_resource(document: Mapping[str, Any]) -> bytes:
@@ -147,7 +147,7 @@ def incident_span(document: Mapping[str, Any], bad_step: SpanPlace | None = None
     place = incident_place(document)
     end_ns = incident_time_ns(document)
     onset_s = (document.get("times") or {}).get("onset")
-    begin_ns = min(int(onset_s * _NS_PER_S), end_ns) if onset_s is not None else end_ns
+    begin_ns = min(int(float(onset_s) * _NS_PER_S), end_ns) if onset_s is not None else end_ns
     shown = incident_attributes(document)
     del shown[names.INCIDENT_DOCUMENT]  # told by its events
     link = b""

@@ -321,7 +321,15 @@ def test_counts_are_asked_only_when_they_are_due() -> None:
     assert len(asked) == 3
 
 
-@pytest.mark.parametrize("bad", [{"id": "x", "suspects": [3]}, {"job": "none"}, {"times": {"resolved": "soon"}}])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"id": "x", "suspects": [3]},
+        {"job": "none"},
+        {"times": {"resolved": "soon"}},
+        {"times": {"onset": "soon", "resolved": 3.0}},
+    ],
+)
 def test_a_document_that_cannot_be_told_costs_nothing_else(bad: dict[str, Any]) -> None:
     telling = people()
     telling.incident({"change": "resolved", **bad}, 0, NOW_NS)

@@ -15,10 +15,12 @@ from .partners import Partners, partners_of
 from .progress import read_ns
 from .rows import pick
 from .state import FRESH_NS, JobState
+from .thresholds import FLOOR_NS
 from .waiting import Blockage, Wait
 
 #: So many devices that have nothing to do with each other do not stop at one time, each for a reason of its own.
 FEWEST_APART = 3
+_NEVER = np.iinfo(np.int64).max
 
 
 def are_held_up_by_exchanges(job: JobState, blockage: Blockage, waits: Sequence[Wait]) -> bool:
@@ -34,13 +36,14 @@ def find_stalled_exchanges(job: JobState) -> Blockage | None:
     each has something to do, and all may stand in exchanges. None: no."""
     if not has_device_groups(job):
         return None
-    ranks = job.alive()
-    rows = pick(job.group_rows, (job.group_stamps > 0) & (job.group_rows["open"] > 0))
-    rows = pick(rows, job.device_groups()[rows["group"]] & (rows["completed"] >= 0))
-    never = np.iinfo(np.int64).max
-    age_ns = np.full(max(job.ranks, default=-1) + 1, never)
+    rows = job.group_rows
+    stands = (job.group_stamps > 0) & (rows["open"] > 0) & (rows["completed"] >= 0) & job.device_groups()[rows["group"]]
+    if not stands.any() or int(job.open_ages_ns[stands].min()) < FLOOR_NS:
+        return None  # cheap, and nearly always the answer
+    ranks, rows = job.alive(), pick(rows, stands)
+    age_ns = np.full(max(job.ranks, default=-1) + 1, _NEVER)
     np.minimum.at(age_ns, rows["rank"], rows["open_age_ns"])
-    if len(ranks) < max(job.world_size, 2) or (age_ns[ranks] == never).any():
+    if len(ranks) < max(job.world_size, 2) or (age_ns[ranks] == _NEVER).any():
         return None  # a device without anything to do waits for its host
     limit_ns = max(device_threshold_ns(job, group) for group in np.unique(rows["group"]).tolist())
     if int(age_ns[ranks].min()) < limit_ns or not _are_seen_well(job, ranks):

@@ -31,9 +31,9 @@ def are_held_up_by_exchanges(job: JobState, blockage: Blockage, waits: Sequence[
     return _places(job, blockage.suspects) >= FEWEST_APART
 
 
-def find_stalled_exchanges(job: JobState) -> Blockage | None:
-    """To be called when nobody waits in a collective: whether no device of the job has ended anything for long, though
-    each has something to do, and all may stand in exchanges. None: no."""
+def find_stalled_exchanges(job: JobState, waits: Sequence[Wait]) -> Blockage | None:
+    """Whether no device of the job has ended anything for long, though each has something to do, and those that wait in
+    no collective may all stand in exchanges. None: no."""
     if not has_device_groups(job):
         return None
     rows = job.group_rows
@@ -48,8 +48,11 @@ def find_stalled_exchanges(job: JobState) -> Blockage | None:
     limit_ns = max(device_threshold_ns(job, group) for group in np.unique(rows["group"]).tolist())
     if int(age_ns[ranks].min()) < limit_ns or not _are_seen_well(job, ranks):
         return None
-    if _places(job, ranks) < FEWEST_APART:
+    waiting = {wait.rank for wait in waits}
+    standing = tuple(rank for rank in ranks if rank not in waiting)
+    if _places(job, standing) < FEWEST_APART:
         return None
+    rows = pick(rows, np.isin(rows["rank"], standing))
     row = rows[int(rows["open_age_ns"].argmax())]
     rank, waited_ns = int(row["rank"]), int(row["open_age_ns"])
     wait = Wait(
@@ -62,7 +65,7 @@ def find_stalled_exchanges(job: JobState) -> Blockage | None:
         since_ns=read_ns(job, rank) - waited_ns,
         missing=(),
     )
-    return Blockage(sort="inside", suspects=tuple(ranks), wait=wait, waiting=())
+    return Blockage(sort="inside", suspects=standing, wait=wait, waiting=tuple(sorted(waiting)))
 
 
 def _are_seen_well(job: JobState, ranks: Sequence[int]) -> bool:

@@ -126,9 +126,10 @@ def judge_waits(job: JobState, now: int, ctx: Context) -> None:
         return
     waits = [as_lived(job, wait) for wait in find_waits(job)]
     blockage = find_blockage(waits, FLOOR_NS)
+    if (blockage is None or blockage.sort == "missing") and (stalled := find_stalled_exchanges(job, waits)) is not None:
+        _open_stalled_exchanges(job, stalled, now, ctx)
+        return
     if blockage is None:
-        if not waits and (stalled := find_stalled_exchanges(job)) is not None:
-            _open_stalled_exchanges(job, stalled, now, ctx)
         return
     blockage = without_held_up(job, blockage, waits)
     if blockage.sort == "deadlock":

@@ -88,6 +88,19 @@ def pipelines_that_all_stand(*, age_s: float = 50.0, count: int = COUNT) -> JobS
     return job
 
 
+def with_a_wait(job: JobState) -> JobState:
+    """Rank 1 had got what was sent to it: it waits in the collective for the others of its stage."""
+    job.rows_of_group(COUNT + 1)[0]["started"][1] = 5
+    return job
+
+
+def with_all_but_two_waiting(job: JobState) -> JobState:
+    """Only one pipeline stands before the collective: the others wait for it there."""
+    for group in (0, COUNT + 1):
+        job.rows_of_group(group)[0]["started"][1:] = 5
+    return job
+
+
 def without_work(job: JobState) -> JobState:
     """Rank 0's device has done everything: its host does not go on."""
     job.rows_of_group(COUNT + 1)[0]["open"][0] = 0
@@ -108,20 +121,36 @@ def stopped(job: JobState) -> JobState:
     ("job", "is_told"),
     [
         (pipelines_that_all_stand(), True),
+        (with_a_wait(pipelines_that_all_stand()), True),
         (pipelines_that_all_stand(age_s=2.0), False),
         (pipelines_that_all_stand(count=2), False),
         (without_work(pipelines_that_all_stand()), False),
         (long_unheard(pipelines_that_all_stand()), False),
         (stopped(pipelines_that_all_stand()), False),
     ],
-    ids=["all stand", "not long", "two pipelines", "a host does not go on", "one is not seen", "one is stopped"],
+    ids=[
+        "all stand",
+        "one waits",
+        "not long",
+        "two pipelines",
+        "a host does not go on",
+        "one is not seen",
+        "one is stopped",
+    ],
 )
-def test_a_job_whose_devices_all_stand_and_none_in_a_collective_is_held_up_by_what_moves_the_data(
+def test_a_job_whose_devices_all_stand_in_exchanges_is_held_up_by_what_moves_the_data(
     job: JobState, *, is_told: bool
 ) -> None:
     judge_waits(job, 101 * SECOND, MemoryContext())
     told = [(finding.kind, finding.body["suspects"], finding.seq) for finding in job.findings.values()]
     assert told == ([(Kind.COLLECTIVE_STALLED, [], 5)] if is_told else [])
+
+
+def test_a_pipeline_for_which_all_others_wait_has_the_culprit() -> None:
+    job = with_all_but_two_waiting(pipelines_that_all_stand())
+    judge_waits(job, 101 * SECOND, MemoryContext())
+    told = [(finding.kind, finding.suspects) for finding in job.findings.values()]
+    assert told == [(Kind.RANK_NOT_ENTERED, [0, COUNT])]
 
 
 def test_it_is_over_when_the_collective_before_which_they_stood_has_ended() -> None:

@@ -154,7 +154,7 @@ def stall_body(job: JobState, blockage: Blockage, begun: bool, now: int) -> Body
 def exchanges_body(job: JobState, blockage: Blockage, now: int) -> Body:
     """Devices of many ranks, or of all, may stand in sends and receives; others wait for them in a collective."""
     wait, held = blockage.wait, list(blockage.suspects)
-    launched = launched_at(job, held[0], wait.group, wait.seq)
+    launched = launched_at(job, wait.rank, wait.group, wait.seq)
     nodes = len({job.node_of(rank) for rank in held})
     shows = (
         f"the devices of {ranks_words(held)}, on {nodes} nodes, have not begun what their hosts have launched, such as "

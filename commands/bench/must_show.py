@@ -16,6 +16,7 @@ from ...simulator.scoring.summary import (
     ENOUGH_TOLD,
     MOST_OF_BASELINE,
     Line,
+    calibration_lines,
     not_run,
     summarize,
 )
@@ -57,6 +58,7 @@ def must_show(kept: KeptRuns, *, small_ranks: int = 64) -> list[tuple[str, list[
             sections.append((f"held out, {ranks:,} ranks", summarize(scores, simple)))
         elif ranks != small_ranks:
             sections.append((f"held out, {ranks:,} ranks", list(_nothing_of())))
+    sections.append(("held out, all sizes together", list(_calibration(everything))))
     days = [line for load in LOADS.values() for line in sound_lines(load, kept_sound_days(load, kept))]
     costs = {ranks: cost for ranks in RANKS if (cost := kept_cost(ranks, kept)) is not None}
     return [*sections, ("days without a fault", days), ("cost", cost_lines(costs))]
@@ -162,5 +164,12 @@ def _nothing_of() -> Iterator[Line]:
         yield not_run(f"{group}: top-1", f">= {ASKED_TOP_1[group]:.0%}")
     yield not_run("wrong nodes blamed", "0")
     yield not_run("slow: steps until told, p95", f"<= {ASKED_SLOW_STEPS:g}")
-    yield not_run("calibration error", f"<= {ASKED_CALIBRATION_ERROR:g} over >= {ENOUGH_TOLD} incidents")
     yield not_run("simple detector: top-1", f"< {MOST_OF_BASELINE:.0%}")
+
+
+def _calibration(runs: Sequence[Scored]) -> Iterator[Line]:
+    """It is asked over incidents, of whatever size their jobs are: one size alone may have too few."""
+    lines = list(calibration_lines([run.score for run in runs if run.score is not None]))
+    yield from lines
+    if not any(line.asked for line in lines):
+        yield not_run("calibration error", f"<= {ASKED_CALIBRATION_ERROR:g} over >= {ENOUGH_TOLD} incidents")

@@ -21,7 +21,7 @@ from .simple_detector import SimpleDetector
 
 _END_S = 5.0
 #: Of the runs of each scenario, those in which the collectors do not watch that would tell of the fault.
-BLIND_SHARE = 0.35
+BLIND_SHARE = 0.45
 #: Of a run's memory: before its ranks are counted, and for each of them.
 _MEMORY_BYTES, _MEMORY_BYTES_PER_RANK = 2 << 30, 512 << 10
 

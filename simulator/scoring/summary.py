@@ -147,7 +147,7 @@ def _overall(runs: Sequence[RunScore]) -> Iterator[Line]:
         yield Line(name="pages beyond one per fault", asked="", measured=str(too_many), share=_of(one_each))
     yield from _observers(runs)
     yield from _sound(runs)
-    yield from _calibration(runs)
+    yield from calibration_lines(runs)
     late = sum(run.out_of_time for run in runs)
     in_time = share_of([not run.out_of_time for run in runs])
     yield Line(name="runs out of time", asked="0", measured=str(late), share=_of(in_time), ok=not late)
@@ -179,7 +179,8 @@ def _sound(runs: Sequence[RunScore]) -> Iterator[Line]:
         )
 
 
-def _calibration(runs: Sequence[RunScore]) -> Iterator[Line]:
+def calibration_lines(runs: Sequence[RunScore]) -> Iterator[Line]:
+    """How well what is told of likeliness holds: judged from ``ENOUGH_TOLD`` incidents on, printed before."""
     told = [each for run in runs for each in run.told]
     if not told:
         return

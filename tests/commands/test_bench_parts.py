@@ -9,11 +9,16 @@ from pathlib import Path
 import pytest
 
 from whichrank.commands.bench import cost as cost_module
+from whichrank.commands.bench import must_show as must_show_module
 from whichrank.commands.bench.cost import Cost, cost_lines, exponent, kept_cost, measure_cost
 from whichrank.commands.bench.false_pages import LOADS, Sound, kept_sound_days, sound_lines, watch_sound_days
 from whichrank.commands.bench.kept_lines import kept_lines, measured_lines
 from whichrank.commands.bench.kept_runs import KeptRuns
+from whichrank.commands.bench.matrix import Scored
 from whichrank.commands.bench.must_show import must_show
+from whichrank.commands.bench.one_run import Asked
+from whichrank.simulator.grounds import HELD_OUT_SEED
+from whichrank.simulator.scoring.run_score import RunScore
 from whichrank.simulator.scoring.summary import Line
 
 GIB = 1 << 30
@@ -94,3 +99,20 @@ def test_what_was_not_measured_is_told_as_not_run(tmp_path: Path) -> None:
         assert {line.verdict for line in sections[f"held out, {ranks} ranks"]} == {"not run"}
         assert named(sections["what was run, held out from tuning"], f"at {ranks} ranks").verdict == "not run"
     assert named(sections["what is simulated"], "within a job").asked == "38"
+    assert named(sections["held out, all sizes together"], "calibration").verdict == "not run"
+
+
+def test_calibration_is_asked_over_the_incidents_of_all_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {64: 200, 1024: 300}
+
+    def some(kept: KeptRuns, ranks: int) -> list[Scored]:
+        asked = Asked(scenario="sound", ranks=ranks, seed=HELD_OUT_SEED)
+        score = RunScore(scenario="sound", seed=asked.seed, faults=(), told=((1.0, True),) * told.get(ranks, 0))
+        return [Scored(asked=asked, score=score, simple=None)] if ranks in told else []
+
+    monkeypatch.setattr(must_show_module, "held_out_runs", some)
+    judged = named(dict(must_show(KeptRuns(tmp_path, "code")))["held out, all sizes together"], "calibration")
+    assert (judged.asked, judged.share, judged.verdict) == ("<= 0.05", "500 incidents", "ok")
+    told[64] = 199
+    few = dict(must_show(KeptRuns(tmp_path, "code")))["held out, all sizes together"]
+    assert [line.verdict for line in few if line.name == "calibration error"] == ["", "not run"]

@@ -18,7 +18,12 @@ OLDEST_TESTS := $(addprefix tests/instrumentation/,test_ring_writer.py test_run_
 # These neither watch the clock nor need a machine for themselves, so they share its cores.
 PURE_TESTS := $(addprefix tests/,diagnosis golden processors scoreboard simulator telemetry transport) \
   $(addprefix tests/benchmarks/,test_faultbench_fill.py test_faultbench_record.py test_fit_confidence.py) \
-  $(addprefix tests/commands/,bench report test_bench.py test_bench_parts.py test_goodput_files.py test_simulate.py test_straggler_trace.py test_views.py)
+  $(addprefix tests/commands/,bench reference report test_bench.py test_bench_parts.py test_goodput_files.py test_simulate.py test_straggler_trace.py test_views.py) \
+  $(addprefix tests/commands/notify/,test_pages.py test_receivers.py test_routes.py) \
+  $(addprefix tests/commands/respond/,test_desk.py test_hooks.py test_plan.py) \
+  $(addprefix tests/agents/,test_evidence_requests.py test_no_secret_leaves.py test_outbox.py test_people.py) \
+  $(addprefix tests/agents/collectors/,test_gpu_bus.py test_gpu_values.py test_network.py test_topology_collector.py) \
+  $(addprefix tests/grafana/,test_annotate.py test_dashboards.py test_paging.py test_rules.py test_runbooks.py test_sync.py)
 # Everything that ends up in the optional C modules, and what names the entry points.
 PACKAGE_SOURCES := pyproject.toml $(wildcard setup.py) $(wildcard instrumentation/*.c) $(wildcard telemetry/*.c) __init__.py
 # So many of the slowest tests are told.

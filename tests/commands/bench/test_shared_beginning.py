@@ -12,7 +12,8 @@ from whichrank.simulator.scenarios import SCENARIOS
 from whichrank.simulator.world import World
 
 NAMES = ("healthy", "never_enters", "exception", "gpu_clock_locked")
-RANKS, SEED = 16, 2
+#: With this seed every collector watches in these scenarios: one that does not is missing from the beginning.
+RANKS, SEED = 16, 4
 
 
 def runs_of(*names: str) -> list[Asked]:
@@ -36,7 +37,10 @@ def test_each_run_gives_what_it_gives_alone() -> None:
 
 
 def test_who_has_nothing_in_common_or_too_little_is_alone() -> None:
-    asked = [*runs_of("exception", "node_never_joins", "heavy_stage"), Asked(scenario="exception", ranks=RANKS, seed=4)]
+    asked = [
+        *runs_of("exception", "node_never_joins", "heavy_stage"),
+        Asked(scenario="exception", ranks=RANKS, seed=SEED + 1),
+    ]
     assert fork_s(asked[1].setting()) < SHORTEST_S
     assert together(asked) == [[each] for each in asked]
     impossible = Asked(scenario="metadata_storm", ranks=RANKS, seed=SEED)

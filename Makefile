@@ -17,7 +17,7 @@ PACKAGES := telemetry instrumentation diagnosis agents transport processors simu
 OLDEST_TESTS := $(addprefix tests/instrumentation/,test_ring_writer.py test_run_delay.py test_collectives_coverage.py test_collectives_failures.py test_jobs.py test_loss.py test_optimizer_edges.py test_phases.py test_steps.py)
 # These neither watch the clock nor need a machine for themselves, so they share its cores.
 PURE_TESTS := $(addprefix tests/,diagnosis golden processors scoreboard simulator telemetry transport) \
-  $(addprefix tests/benchmarks/,test_faultbench_fill.py test_faultbench_record.py test_fit_confidence.py) \
+  $(addprefix tests/benchmarks/,test_faultbench_fill.py test_faultbench_record.py test_fit_confidence.py test_published_figures.py) \
   $(addprefix tests/commands/,bench reference report test_bench.py test_bench_parts.py test_goodput_files.py test_simulate.py test_straggler_trace.py test_views.py) \
   $(addprefix tests/commands/notify/,test_pages.py test_receivers.py test_routes.py) \
   $(addprefix tests/commands/respond/,test_desk.py test_hooks.py test_plan.py) \

@@ -12,7 +12,7 @@ from whichrank.simulator.scenarios import SCENARIOS
 from whichrank.simulator.world import World
 
 NAMES = ("healthy", "never_enters", "exception", "gpu_clock_locked")
-#: With this seed every collector watches in these scenarios: one that does not is missing from the beginning.
+#: With this seed every collector watches in these scenarios: without one a run differs from its first second on.
 RANKS, SEED = 16, 4
 
 

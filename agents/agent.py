@@ -22,8 +22,9 @@ from typing import Any
 from ..telemetry.evidence import encode_evidence, split_evidence
 from ..telemetry.records import Event, Identity
 from ..telemetry.vocabulary import EventName, ProcessState
-from . import processes
+from . import motion, processes
 from .block_builder import BlockBuilder
+from .crash_area import read_stack
 from .definitions import Definitions
 from .drain import Drained, drain_rings
 from .endings import Endings
@@ -51,6 +52,7 @@ from .ring_file import RingFile
 from .ring_history import RingHistory
 from .settings import AgentSettings
 from .shipper import Shipper
+from .socket_bytes import SocketBytes
 from .stack_desk import StackDesk
 from .watched_rank import WatchedRank
 from .withheld import STACKS
@@ -118,6 +120,7 @@ class Agent:
         )
         self._job_name = job_name
         self._people = self._new_people()
+        self._socket_bytes = SocketBytes()
         self._poller = select.poll()
         self._by_pidfd: dict[int, WatchedRank] = {}
         self._ranks: list[WatchedRank] = []
@@ -302,6 +305,7 @@ class Agent:
         moved = rank.look(now_ns)
         if rank.alive and process_look_due(rank, now_ns, self.settings):
             rank.read_process(now_ns)
+        self._look_at_motion(rank, now_ns, moved=moved)
         self._endings.look(rank, now_ns, moved=moved)
         if not rank.alive:
             self._endings.tell_exit(rank, now_ns)
@@ -310,6 +314,20 @@ class Agent:
         if rank.groups_unmoved():
             rank.parse_groups()
             self._announce_slow(rank, now_ns)
+
+    def _look_at_motion(self, rank: WatchedRank, now_ns: int, *, moved: bool) -> None:
+        """A rank whose ring stands still may be at work all the same."""
+        if moved:
+            rank.motion.forget()
+        elif rank.alive and rank.pid and now_ns - rank.moved_ns >= motion.LOOK_NS and rank.motion.is_due(now_ns):
+            rank.motion.look(
+                rank.pid,
+                rank.moved_ns,
+                rank.heartbeat_age_ns(now_ns),
+                read_stack(rank.ring),
+                partial(self._socket_bytes.at, now_ns),
+                now_ns,
+            )
 
     def _judge(self, rank: WatchedRank, now_ns: int) -> None:
         """Local verdicts: stopped, continued, silent."""

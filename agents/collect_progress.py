@@ -36,6 +36,7 @@ RANK_STANDS = np.dtype(
         ("cpu_ns", "<i8"),
         ("own_cost_ns", "<i8"),
         ("open", "<i4"),
+        ("still_since_ns", "<i8"),
     ]
 )
 #: The same of a rank in a group (``group`` = agent-wide number). told: whether anybody reports the ends of its calls.
@@ -100,6 +101,7 @@ def progress_rows(ranks: Sequence[WatchedRank], now_ns: int) -> NDArray[np.void]
                 rank.process.cpu_ns if rank.process is not None else -1,
                 clamp_i64(row.cost_ns) if row is not None else -1,
                 sum(max(group.open, 0) for group in rank.groups.values()) if rank.completion_seen() else -1,
+                rank.motion.still_since_ns,
             )
         )
     return progress_table(np.array(stands, RANK_STANDS))
@@ -112,6 +114,7 @@ def progress_table(stands: NDArray[np.void]) -> NDArray[np.void]:
         rows[column] = stands[column]
     for column in ("phase", "step", "heartbeat"):
         rows[f"{column}_age_ns"] = _ages(stands["read_ns"], stands[f"{column}_since_ns"])
+    rows["still_ns"] = _ages(stands["read_ns"], stands["still_since_ns"])
     return rows
 
 

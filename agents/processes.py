@@ -46,6 +46,7 @@ class ProcessStat:
     cpu_ns: int
     start_ticks: int
     wait_status: int
+    major_faults: int = 0  # pages that had to be read from disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +73,17 @@ def parse_stat(raw: bytes) -> ProcessStat | None:
             cpu_ns=(int(fields[11]) + int(fields[12])) * _TICK_NS,
             start_ticks=int(fields[19]),
             wait_status=int(fields[49]) if len(fields) > 49 else 0,
+            major_faults=int(fields[9]),
         )
     except (IndexError, ValueError):
         return None
 
 
-def read_stat(pid: int) -> ProcessStat | None:
-    """None if there is no such process, or it may not be read."""
+def read_stat(pid: int, *, thread: int = 0) -> ProcessStat | None:
+    """Of a process, or of one thread of it. None if there is none, or it may not be read."""
     try:
-        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        path = f"/proc/{pid}/task/{thread}/stat" if thread else f"/proc/{pid}/stat"
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     try:

@@ -13,6 +13,7 @@ from ..telemetry import ring_layout as L
 from ..telemetry.records import Identity
 from ..telemetry.vocabulary import ExitState, HookState, Phase, ProcessState
 from . import processes
+from .motion import Motion
 from .progress_page import (
     GroupRow,
     RankRow,
@@ -69,6 +70,7 @@ class WatchedRank:
     history: RingHistory = field(default_factory=RingHistory)
 
     moved_ns: int = 0  # when the head or the rank row was last seen to change
+    motion: Motion = field(default_factory=Motion)  # what its process does while they do not
     process: processes.ProcessStat | None = None
     process_read_ns: int = 0
     cpu_samples: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=8))  # (read_ns, cpu_ns)

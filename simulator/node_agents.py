@@ -72,6 +72,7 @@ class ProcessLook:
     heartbeat_ns: Ints
     cpu_ns: Ints
     exit_state: Ints
+    still_since_ns: Ints  # 0: it moves
 
 
 class NodeAgents:
@@ -201,6 +202,7 @@ class NodeAgents:
         ranks["read_ns"] = groups["read_ns"].T[...] = at + mono
         ranks["heartbeat_since_ns"] = processes.heartbeat_ns + mono
         ranks["cpu_ns"], ranks["own_cost_ns"] = processes.cpu_ns, 0
+        ranks["still_since_ns"] = _still_since_ns(processes.still_since_ns, ranks, groups, mono)
         groups["group"] = self._numbers.T
         chosen_groups = groups[chosen].reshape(-1)
         return [
@@ -223,6 +225,16 @@ class NodeAgents:
                 )
                 by_node.setdefault(node, []).append(block)
         return sorted(by_node.items())
+
+
+def _still_since_ns(stands_ns: Ints, ranks: NDArray[np.void], groups: NDArray[np.void], mono_ns: Ints) -> Ints:
+    """By rank, since when nothing of its process moves, on the node's clock; 0: it moves. stands_ns: since when its
+    host stands (simulation); it gets on until it comes to what it stands for. Who waits in a call of the host stands,
+    too."""
+    moved_ns = np.maximum(ranks["phase_since_ns"], groups["moved_ns"].max(axis=1, initial=0))
+    waits_ns = np.where(groups["told"] & (groups["started"] < 0), groups["open_since_ns"], 0).max(axis=1, initial=0)
+    since_ns = np.where(stands_ns > 0, stands_ns + mono_ns, waits_ns)
+    return np.asarray(np.where(since_ns > 0, np.maximum(since_ns, moved_ns), 0), np.int64)
 
 
 def _part(recording: Recording, ranks: slice) -> Recording:

@@ -95,7 +95,18 @@ class Processes:
             heartbeat_ns=lives_until // _BEAT_NS * _BEAT_NS,
             cpu_ns=np.rint(_BUSY * np.maximum(lives_until - started, 0)).astype(np.int64),
             exit_state=np.where(ended <= at_ns, said, int(ExitState.RUNNING)),
+            still_since_ns=self._still_since_ns(at_ns, ranks),
         )
+
+    def _still_since_ns(self, at_ns: NDArray[np.int64], ranks: slice) -> NDArray[np.int64]:
+        """Since when nothing of a process moves: its host stands, or it waits in the kernel for what does not come."""
+        since_ns = np.zeros(at_ns.size, np.int64)
+        for kind in (Stop.HOST, Stop.INPUT):
+            stop = self.stops[kind]
+            begin_ns, end_ns = to_ns(stop.since_s[ranks]), to_ns(stop.until_s[ranks])
+            stands = (begin_ns <= at_ns) & (at_ns < end_ns)
+            since_ns = np.where(stands & ((since_ns == 0) | (begin_ns < since_ns)), np.maximum(begin_ns, 1), since_ns)
+        return since_ns
 
 
 def oom_at_s(now_s: float, free_bytes: float, growth_bytes_per_s: float) -> float:

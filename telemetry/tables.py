@@ -100,6 +100,8 @@ PROGRESS = np.dtype(
         ("cpu_ns", "<i8"),  # CPU time of the process so far, -1 unknown
         ("own_cost_ns", "<i8"),
         ("open", "<i4"),  # operations open over all groups
+        # For how long nothing of the process has moved: its code, CPU, I/O, children. 0 = it moves, or nobody knows.
+        ("still_ns", "<i8"),
     ]
 )
 

@@ -28,6 +28,8 @@ DOMAINS = frozenset(
     {"hardware", "host", "network", "storage", "process", "scheduler", "application", "telemetry", NO_CAUSE}
 )
 HISTORIES = frozenset({"elsewhere", "storm"})
+MOTION_SIGNAL = "process.motion"
+MOTIONS = ("moves", "still")
 _MAX_NAMED = 4
 
 
@@ -44,6 +46,8 @@ class Situation:
     device_kind: str
     error: str
     is_changed: bool
+    #: What the one who is waited for does (``process.motion``); "" where nobody is waited for, or nobody knows.
+    motion: str
     before: Precedents
 
     @property
@@ -76,6 +80,7 @@ class Rule:
     kinds: frozenset[str]
     scopes: frozenset[str]
     severities: frozenset[str]
+    motions: frozenset[str]
     domains: frozenset[str]
     asked: frozenset[str]
     devices: frozenset[str]
@@ -93,6 +98,7 @@ class Rule:
             (self.kinds, situation.kind),
             (self.scopes, situation.scope),
             (self.severities, situation.severity),
+            (self.motions, situation.motion),
             (self.domains, situation.domain),
             (self.asked, situation.asked),
             (self.devices, situation.device_kind),
@@ -165,9 +171,16 @@ def situation_of(fields: Mapping[str, Any], asked: str | None, before: Precedent
         asked=asked or "",
         device_kind=str(cause.get("device_kind") or ""),
         error=last_words(fields.get("evidence") or ())[0],
+        motion=_motion(fields.get("evidence") or ()),
         is_changed=bool((fields.get("history") or {}).get("last_change")),
         before=before,
     )
+
+
+def _motion(evidence: Iterable[Mapping[str, Any]]) -> str:
+    """Of several who are waited for, whether any of them moves."""
+    found = {str(row.get("value")) for row in evidence if row.get("signal") == MOTION_SIGNAL}
+    return next((word for word in MOTIONS if word in found), "")
 
 
 def _words(fields: Mapping[str, Any], before: Precedents, rules: Rules) -> dict[str, Any]:
@@ -215,7 +228,20 @@ def load_rules() -> Rules:
 
 
 _KEYS = {
-    *("action", "by", "text", "buckets", "kinds", "scopes", "severities", "domains", "asked", "devices", "history"),
+    *(
+        "action",
+        "by",
+        "text",
+        "buckets",
+        "kinds",
+        "scopes",
+        "severities",
+        "motions",
+        "domains",
+        "asked",
+        "devices",
+        "history",
+    ),
     *("errors", "changed", "retries", "then"),
 }
 _WORDS = ("entity", "device", "place", "suspect", "node", "step", "tries", "failures", "minutes")
@@ -234,6 +260,7 @@ def _rule(entry: Mapping[str, Any], thens: Mapping[str, Then]) -> Rule:
         kinds=_members(entry, "kinds", {kind.value for kind in Kind}),
         scopes=_members(entry, "scopes", {scope.value for scope in Scope}),
         severities=_members(entry, "severities", {severity.value for severity in Severity}),
+        motions=_members(entry, "motions", MOTIONS),
         domains=_members(entry, "domains", DOMAINS),
         asked=_members(entry, "asked", {action.value for action in Action}),
         devices=frozenset(entry.get("devices", ())),

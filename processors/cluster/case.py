@@ -43,6 +43,9 @@ _OF_FINDINGS = (
 GROWTH, SMALLEST_COST_S = 2.0, 60.0
 #: Once it is over, when it differs by this share: the restart is accounted for after it.
 OVER_SHARE = 0.01
+#: Domain of causes that show a wait to be a hang, however short it is.
+_PROVES = "hardware"
+_WAITS = frozenset({Kind.RANK_NOT_ENTERED.value, Kind.COLLECTIVE_STALLED.value})
 _SEVERITY_ORDER = [Severity.INFO.value, Severity.TICKET.value, Severity.PAGE.value]
 
 
@@ -295,6 +298,8 @@ def compose_alone(case: Case, earlier: Iterable[Row] = ()) -> dict[str, Any]:
         cause = by_elimination(primary, fields["suspects"], case.conditions, case.watched)
         explanation = replace(explanation, cause=cause, evidence=[evidence_of(cause)] if cause else ())
     apply(fields, explanation, case.job)
+    if explanation.cause is not None and explanation.cause["domain"] == _PROVES and fields["kind"] in _WAITS:
+        fields["severity"] = Severity.PAGE.value  # a broken device is no wait that may pass
     fields["advice"] = advise(fields, explanation.action, earlier)
     return fields
 

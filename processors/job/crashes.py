@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 
-from ...telemetry.vocabulary import Bucket, ExitState, Kind, Phase
+from ...telemetry.vocabulary import Bucket, ExitState, Kind, Phase, Severity
 from ..operator import Context
 from . import crash_story
-from .crash_order import CrashVerdict, Ending, Hold, judge_endings, role_hint
-from .findings import open_finding, replace_finding, revise, revise_all
-from .hangs import judge_taken_down, judge_timed_out
+from .crash_order import SIGINT, SIGKILL, SIGTERM, CrashVerdict, Ending, Hold, judge_endings, role_hint
+from .facts import OpenFinding
+from .findings import open_finding, raise_severity, replace_finding, revise, revise_all
+from .hang_before_end import judge_taken_down, judge_timed_out
 from .nodes import explain_by_node
 from .state import JobState
 from .steps import judge_signatures
+from .urgency import Motion, motion_of
 from .words import phase_word
 
 #: A better cause may still replace the one that a crash was opened with.
@@ -47,8 +49,9 @@ def judge_crash(job: JobState, now: int, ctx: Context, *, finished: bool = False
         return
     job.endings_judged_ns, job.facts_changed = now, True
     judge_signatures(job, now, ctx)
-    finding = job.stopping_finding()
-    if (finding is not None and not finding.detail.get("crash")) or job.has_kind(Kind.PLANNED_STOP):
+    finding, noticed = job.stopping_finding(), job.noticed_wait()
+    is_other = finding is not None and finding is not noticed and not finding.detail.get("crash")
+    if is_other or job.has_kind(Kind.PLANNED_STOP):
         revise_all(job, ctx, now)
         return
     # Who was never seen may be on a node from which nothing comes, and well.
@@ -64,6 +67,8 @@ def judge_crash(job: JobState, now: int, ctx: Context, *, finished: bool = False
     )
     if isinstance(verdict, Hold):
         job.schedule(verdict.until_ns)
+    elif verdict is not None and noticed is not None:
+        _end_noticed(job, noticed, verdict, now, ctx)
     elif verdict is not None and finding is not None:
         kind, body = crash_story.crash_body(job, verdict, now)
         suspects = [item["rank"] for item in body["suspects"]]
@@ -83,13 +88,38 @@ def judge_crash(job: JobState, now: int, ctx: Context, *, finished: bool = False
         aborted = verdict.cause is None or role_hint(verdict.cause) in ("abort", "victim")
         if aborted and verdict.sort in ("died", "victims") and judge_timed_out(job, now, ctx):
             return
-        if verdict.sort == "planned" and judge_taken_down(job, _first_ns(verdict), now, ctx):
+        if _is_taken_down(verdict) and judge_taken_down(
+            job, _first_ns(verdict), now, ctx, only_still=verdict.sort != "planned"
+        ):
             return
         kind, body = crash_story.crash_body(job, verdict, now)
         if verdict.sort == "victims" and not body["suspects"]:
             kind, body = explain_by_node(job, now) or (kind, body)
         place = f"step {body['first_bad']['step']}"
         open_finding(job, ctx, now, kind=kind, place=place, body=body, detail={"crash": True})
+
+
+def _end_noticed(job: JobState, noticed: OpenFinding, verdict: CrashVerdict, now: int, ctx: Context) -> None:
+    """Ranks end while others are seen to wait for one. What that one died of by itself is the answer; where somebody or
+    a time-out has ended it all, what stood before is."""
+    cause = verdict.cause
+    by_itself = cause is not None and cause.rank in noticed.suspects and verdict.sort in ("raised", "died", "left")
+    still = any(motion_of(job, rank) is Motion.STILL for rank in noticed.suspects)
+    if by_itself and not (_is_taken_down(verdict) and still):
+        kind, body = crash_story.crash_body(job, verdict, now)
+        noticed.detail = {**noticed.detail, "crash": True}
+        replace_finding(job, ctx, now, noticed, kind=kind, body=body)
+        return
+    if still or not noticed.suspects or not _is_taken_down(verdict):
+        raise_severity(job, ctx, now, noticed, Severity.PAGE)
+    revise_all(job, ctx, now)
+
+
+def _is_taken_down(verdict: CrashVerdict) -> bool:
+    """Whether a person or a scheduler may have ended the job, so that nobody died by itself."""
+    if verdict.sort in ("planned", "together"):
+        return True
+    return verdict.sort == "died" and verdict.cause is not None and verdict.cause.signal in (SIGKILL, SIGTERM, SIGINT)
 
 
 def _first_ns(verdict: CrashVerdict) -> int:

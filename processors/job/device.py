@@ -19,7 +19,7 @@ from .rows import pick
 from .state import JobState
 from .stood import stood_in
 from .straggler import FEWEST_BASELINE_STEPS, LONGEST_BASELINE, StepTimes, Straggler
-from .thresholds import DEFAULT_TIMEOUT_S, FLOOR_NS, SHARE_OF_TIMEOUT, STEPS_OF_PATIENCE, TIMES_LONGEST
+from .thresholds import TIMES_LONGEST
 from .waits import Waits, sum_by_rank_and_step
 
 #: Steps after which a gap between two ends on the device counts as usual: the first ones set up and compile.
@@ -120,11 +120,10 @@ def patience_ns(job: JobState, group: int) -> int:
     return int(TIMES_LONGEST * job.device_gaps.get(group, 0))
 
 
-def device_threshold_ns(job: JobState, group: int) -> int:
-    """For a wait that a device, not a host, keeps up."""
-    if job.closed_step < 0:  # the first step sets up and compiles
-        return int(SHARE_OF_TIMEOUT * (job.groups[group].timeout_s or DEFAULT_TIMEOUT_S) * 1e9)
-    return max(FLOOR_NS, STEPS_OF_PATIENCE * job.median_step_ns(), patience_ns(job, group))
+def longest_on_device_ns(job: JobState, group: int) -> int | None:
+    """The longest that an operation of this group has kept a device; None before the first step, which sets up and
+    compiles."""
+    return None if job.closed_step < 0 else job.device_gaps.get(group, 0)
 
 
 def launched_age_ns(job: JobState, rank: int, group: int, now: int) -> int:

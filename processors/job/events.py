@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ...telemetry.records import Event, Group
-from ...telemetry.vocabulary import EventName, ExitState, Kind, Level
+from ...telemetry.vocabulary import EventName, ExitState, Kind, Level, Severity
 from ..operator import Context
 from .crash_order import Ending, role_hint, weigh_thread_error
 from .crash_story import planned_body
 from .crashes import judge_crash, note_ending
+from .facts import OpenFinding
 from .findings import clear_finding, open_finding, revise_all
 from .hangs import SIGN_OF_LIFE_NS, STOP_HOLD_NS
 from .joining import end_joining
@@ -19,6 +20,7 @@ from .placement import begin_placement_again
 from .resuming import note_checkpoint
 from .saving import note_exit
 from .state import JobState
+from .urgency import Motion, motion_of
 from .words import phase_word
 
 
@@ -39,9 +41,18 @@ def _take_job_signalled(job: JobState, event: Event, stamp_ns: int, ctx: Context
         judge_crash(job, stamp_ns, ctx, finished=True)
     asked_ns = _time_of(job, event)
     job.signalled_ns = job.signalled_ns or asked_ns
+    noticed = job.noticed_wait()
+    if noticed is not None and _may_go_on(job, noticed):
+        clear_finding(job, ctx, stamp_ns, noticed, "the job was asked to stop, and the one waited for was at work")
     if job.stopping_finding() is None and not job.has_kind(Kind.PLANNED_STOP):
         body = planned_body(job, (), asked_ns, stamp_ns)
         open_finding(job, ctx, stamp_ns, kind=Kind.PLANNED_STOP, place="job", body=body)
+
+
+def _may_go_on(job: JobState, noticed: OpenFinding) -> bool:
+    """A wait for ranks that are at work is none that somebody has ended."""
+    is_young = noticed.body["severity"] == Severity.INFO.value
+    return is_young and all(motion_of(job, rank) is Motion.MOVES for rank in noticed.suspects)
 
 
 def _take_job_finished(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:

@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from .device import device_threshold_ns, has_device_groups
+from .device import has_device_groups, longest_on_device_ns
 from .partners import Partners, partners_of
 from .progress import read_ns
 from .rows import pick
 from .state import FRESH_NS, JobState
 from .thresholds import FLOOR_NS
+from .urgency import ladder
 from .waiting import Blockage, Wait
 
 #: So many devices that have nothing to do with each other do not stop at one time, each for a reason of its own.
@@ -45,7 +46,7 @@ def find_stalled_exchanges(job: JobState, waits: Sequence[Wait]) -> Blockage | N
     np.minimum.at(age_ns, rows["rank"], rows["open_age_ns"])
     if len(ranks) < max(job.world_size, 2) or (age_ns[ranks] == _NEVER).any():
         return None  # a device without anything to do waits for its host
-    limit_ns = max(device_threshold_ns(job, group) for group in np.unique(rows["group"]).tolist())
+    limit_ns = max(_patience_ns(job, group) for group in np.unique(rows["group"]).tolist())
     if int(age_ns[ranks].min()) < limit_ns or not _are_seen_well(job, ranks):
         return None
     waiting = {wait.rank for wait in waits}
@@ -66,6 +67,10 @@ def find_stalled_exchanges(job: JobState, waits: Sequence[Wait]) -> Blockage | N
         missing=(),
     )
     return Blockage(sort="inside", suspects=standing, wait=wait, waiting=tuple(sorted(waiting)))
+
+
+def _patience_ns(job: JobState, group: int) -> int:
+    return ladder(job, longest_on_device_ns(job, group), job.groups[group].timeout_s).notice_ns
 
 
 def _are_seen_well(job: JobState, ranks: Sequence[int]) -> bool:

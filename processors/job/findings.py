@@ -13,7 +13,7 @@ from typing import Any
 from ...telemetry.records import Event, Finding, Identity, Record
 from ...telemetry.ring_layout import format_ranks, parse_ranks
 from ...telemetry.topics import TOPIC_FINDINGS, TOPIC_REQUESTS
-from ...telemetry.vocabulary import EventName, Kind
+from ...telemetry.vocabulary import EventName, Kind, Severity
 from ..operator import Context
 from .crash_order import Ending, role_hint
 from .crash_story import consequence, ending_words
@@ -90,6 +90,7 @@ def replace_finding(
 ) -> None:
     """A better explanation of the same stop: the key, and so the incident, stays; what is said changes."""
     body["times"]["detected"] = finding.body["times"]["detected"]
+    before = finding.suspects
     finding.kind, finding.body = kind.value, body
     finding.suspects = suspected_ranks(body)
     finding.onset_ns = int(body["times"]["onset"] * 1e9)
@@ -97,8 +98,15 @@ def replace_finding(
     job.facts_changed = True
     _note_fault(job, finding)
     revise(job, ctx, now, finding)
-    if _host_stands(finding):
+    if _host_stands(finding) and finding.suspects != before:
         _request_stacks(job, ctx, now, finding)
+
+
+def raise_severity(job: JobState, ctx: Context, now: int, finding: OpenFinding, severity: Severity) -> None:
+    """The same finding, more urgent."""
+    finding.body["severity"] = severity.value
+    finding.shown_ns = 0
+    revise(job, ctx, now, finding)
 
 
 def _note_fault(job: JobState, finding: OpenFinding) -> None:
@@ -151,6 +159,7 @@ def follow_restart(job: JobState, ctx: Context, now: int) -> None:
 
 def clear_finding(job: JobState, ctx: Context, now: int, finding: OpenFinding, why: str) -> None:
     """Ends a finding; ``why`` is its last piece of evidence."""
+    noticed = job.noticed_wait()
     if not finding.shown or finding.attempt != job.attempt:
         finding.shown = _complete(job, finding)
     finding.shown = {
@@ -159,6 +168,8 @@ def clear_finding(job: JobState, ctx: Context, now: int, finding: OpenFinding, w
         "times": {**finding.shown["times"], "resolved": seconds(now)},
     }
     _emit(job, ctx, now, finding, cleared=True)
+    if finding is noticed:
+        job.ledger.forget_fault(finding.key)  # a wait as sound jobs have them, and over
     job.ledger.note_cleared(finding.key, now)
     del job.findings[finding.key]
     job.facts_changed = True

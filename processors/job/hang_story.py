@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ...telemetry.vocabulary import Bucket, Kind, Phase, Scope, Severity
 from .culprit import whose_slowness
@@ -11,19 +12,30 @@ from .node_story import node_suspect
 from .progress import last_device_move_ns, last_move_ns
 from .state import JobState
 from .story import Body, body, evidence, ruled_out, share, source_of, stands, suspect
+from .urgency import Motion
 from .waiting import Blockage, Wait
 from .words import duration_words, op_word, phase_word, ranks_words
 
 #: Phases in which a rank that keeps the others waiting does what its script told it to.
 BY_DESIGN = frozenset({Phase.EVAL, Phase.CHECKPOINT})
 
+#: What the process of a suspect does while the others wait; its value is a word of ``urgency.Motion``.
+MOTION_SIGNAL = "process.motion"
 #: A suspect that did anything since then may yet get on; its last move says nothing of the onset.
 STANDS_NS = 1_000_000_000
 
 
 def blockage_body(
-    job: JobState, kind: Kind, blockage: Blockage, suspects: Sequence[int], threshold_ns: int, now: int
+    job: JobState,
+    kind: Kind,
+    blockage: Blockage,
+    suspects: Sequence[int],
+    threshold_ns: int,
+    severity: Severity,
+    motions: Mapping[int, Motion],
+    now: int,
 ) -> Body:
+    """threshold_ns: from which wait on it is said with this severity; motions: what each suspect does meanwhile."""
     wait = blockage.wait
     where = _place(job, wait)
     onset = _onset(job, kind, wait, suspects)
@@ -52,10 +64,11 @@ def blockage_body(
             "progress.threshold",
             f"job {job.job}",
             now,
-            f"a wait for a rank in this phase is told from {duration_words(threshold_ns)} on, more than this job has "
-            "ever needed there",
+            _threshold_words(threshold_ns, severity),
+            severity.value,
         )
     )
+    proof += [_motion_evidence(job, rank, motions[rank], now) for rank in suspects[:3] if _may_move(job, rank, wait)]
     row = job.progress_row(suspects[0])
     step, phase = (int(row["step"]), phase_word(row["phase"])) if row is not None else (None, None)
     by_device = suspects[0] in wait.launched
@@ -74,7 +87,7 @@ def blockage_body(
         kind,
         bucket=Bucket.IMMEDIATE_CRASH if kind is Kind.RANK_DIED else Bucket.COMMUNICATION_HANG,
         scope=scope,
-        severity=Severity.PAGE,
+        severity=severity,
         suspects=blamed,
         victims=waiting,
         onset_ns=onset,
@@ -87,6 +100,30 @@ def blockage_body(
         seq=wait.seq,
         op=wait.op,
     )
+
+
+def _threshold_words(threshold_ns: int, severity: Severity) -> str:
+    said = {Severity.PAGE: "is a page", Severity.TICKET: "is a ticket"}.get(severity, "is noticed")
+    return f"a wait for a rank in this phase {said} from {duration_words(threshold_ns)} on"
+
+
+def _may_move(job: JobState, rank: int, wait: Wait) -> bool:
+    """Whether what its process does says anything: one that has left does nothing, and a device none of its host."""
+    return rank not in wait.launched and not job.has_left(rank) and job.progress_row(rank) is not None
+
+
+def _motion_evidence(job: JobState, rank: int, motion: Motion, now: int) -> dict[str, Any]:
+    row = job.progress_row(rank)
+    if motion is Motion.STILL and row is not None and int(row["still_ns"]):
+        shows = (
+            f"rank {rank} has not moved for {duration_words(row['still_ns'])}: its code, CPU time, reads, writes, "
+            "connections and children stand still"
+        )
+    elif motion is Motion.STILL:
+        shows = f"the process of rank {rank} does nothing"
+    else:
+        shows = f"rank {rank} is not known to stand still: it may be at work"
+    return evidence(MOTION_SIGNAL, source_of(job, rank), now, shows, motion.value)
 
 
 def node_that_writes_late(job: JobState, suspects: Sequence[int]) -> str:
@@ -109,7 +146,7 @@ def _device_words(job: JobState, rank: int, wait: Wait, waiting: Sequence[int]) 
     )
 
 
-def stall_body(job: JobState, blockage: Blockage, begun: bool, now: int) -> Body:
+def stall_body(job: JobState, blockage: Blockage, begun: bool, severity: Severity, now: int) -> Body:
     """begun: everybody is known to be inside; else it may as well be that one device has not come to it."""
     wait = blockage.wait
     members = [int(rank) for rank in job.members[wait.group]]
@@ -130,7 +167,7 @@ def stall_body(job: JobState, blockage: Blockage, begun: bool, now: int) -> Body
         Kind.COLLECTIVE_STALLED,
         bucket=Bucket.COMMUNICATION_HANG,
         scope=Scope.LINK if begun else Scope.JOB,
-        severity=Severity.PAGE,
+        severity=severity,
         suspects=[],
         onset_ns=wait.since_ns,
         now=now,
@@ -151,7 +188,7 @@ def stall_body(job: JobState, blockage: Blockage, begun: bool, now: int) -> Body
     )
 
 
-def exchanges_body(job: JobState, blockage: Blockage, now: int) -> Body:
+def exchanges_body(job: JobState, blockage: Blockage, severity: Severity, now: int) -> Body:
     """Devices of many ranks, or of all, may stand in sends and receives; others wait for them in a collective."""
     wait, held = blockage.wait, list(blockage.suspects)
     launched = launched_at(job, wait.rank, wait.group, wait.seq)
@@ -173,7 +210,7 @@ def exchanges_body(job: JobState, blockage: Blockage, now: int) -> Body:
         Kind.COLLECTIVE_STALLED,
         bucket=Bucket.COMMUNICATION_HANG,
         scope=Scope.LINK,
-        severity=Severity.PAGE,
+        severity=severity,
         suspects=[],
         onset_ns=wait.since_ns,
         now=now,
@@ -230,7 +267,7 @@ def _onset(job: JobState, kind: Kind, wait: Wait, suspects: Sequence[int]) -> in
     return moved_ns if stands_still and moved_ns else wait.since_ns
 
 
-def deadlock_body(job: JobState, blockage: Blockage, waits: Sequence[Wait], now: int) -> Body:
+def deadlock_body(job: JobState, blockage: Blockage, waits: Sequence[Wait], severity: Severity, now: int) -> Body:
     """waits: all open operations; those of the cycle become evidence, at most four."""
     wait = blockage.wait
     shown = [item for item in waits if item.rank in blockage.cycle and item.missing][:4]
@@ -258,7 +295,7 @@ def deadlock_body(job: JobState, blockage: Blockage, waits: Sequence[Wait], now:
         Kind.DEADLOCK,
         bucket=Bucket.COMMUNICATION_HANG,
         scope=Scope.APPLICATION,
-        severity=Severity.PAGE,
+        severity=severity,
         suspects=[],
         onset_ns=wait.since_ns,
         now=now,

@@ -1,11 +1,15 @@
-"""Findings about ranks that stand still: stopped, not entered, deadlocked. Only ages in rows count."""
+"""Findings about ranks that stand still: stopped, not entered, deadlocked. Only ages in rows count.
+
+A wait is noticed first, as information; with time, and with what the suspect does meanwhile, it becomes a ticket or a
+page (``urgency``): the same finding, revised.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from ...telemetry.vocabulary import Kind, Phase, ProcessState
+from ...telemetry.vocabulary import Kind, Phase, ProcessState, Severity
 from ..operator import Context
 from . import hang_story
 from .device import (
@@ -13,22 +17,24 @@ from .device import (
     BLURRED_STEPS,
     all_begun,
     any_ended,
-    device_threshold_ns,
     launched_age_ns,
+    longest_on_device_ns,
     patience_ns,
 )
 from .exchanges import are_held_up_by_exchanges, find_stalled_exchanges
 from .facts import OpenFinding
-from .findings import clear_finding, open_finding
+from .findings import clear_finding, open_finding, replace_finding
 from .open_waits import find_waits
 from .partners import without_held_up
-from .progress import oldest_open_ns
+from .progress import last_moves_ns, oldest_open_ns
 from .standstill import judge_standstill
 from .state import JobState
 from .steps import judge_signatures
 from .story import STALE_NS, Body
-from .thresholds import DEFAULT_TIMEOUT_S, FLOOR_NS, SHARE_OF_TIMEOUT, as_lived, waited_ns, waiting_threshold_ns
+from .thresholds import FLOOR_NS, as_lived, longest_here_ns, waited_ns, waiting_threshold_ns
+from .urgency import Ladder, Motion, gravest, is_graver, ladder, motion_of
 from .waiting import Blockage, Wait, find_blockage, longest_wait_for
+from .words import ranks_words
 
 #: All ranks of a job that is suspended stop within this time of each other.
 STOP_HOLD_NS = 250_000_000
@@ -48,8 +54,10 @@ STALL_ON_HOSTS_NS = 10_000_000_000
 BEHIND_NS = 10_000_000_000
 #: A blind rank may be innocent: wait longer before it is even named as a candidate.
 UNSEEN_FACTOR = 2
-#: The last row of a rank may be so old when it ends.
-LAST_ROW_NS = 1_500_000_000
+#: A wait for a rank that has left is one only if it is seen so long after that.
+SEEN_AFTER_NS = 1_500_000_000
+#: While a wait is noticed and no more, what is called may still differ: so often that is asked.
+SIGNATURES_AGAIN_NS = 2_000_000_000
 _ENDED_BY_SEQ = frozenset({Kind.RANK_NOT_ENTERED.value, Kind.DEADLOCK.value, Kind.COLLECTIVE_STALLED.value})
 
 
@@ -61,7 +69,8 @@ def judge_stops(job: JobState, now: int, ctx: Context) -> None:
         job.may_be_stopped = False
         return
     stopped = [rank for rank in job.alive() if job.ranks[rank].stopped_ns]
-    if not stopped or job.stopping_finding() is not None:
+    finding = job.stopping_finding()
+    if not stopped or finding is not job.noticed_wait():
         return
     others = [rank for rank in job.alive() if rank not in stopped]
     if not others:
@@ -76,7 +85,10 @@ def judge_stops(job: JobState, now: int, ctx: Context) -> None:
             job.schedule(now + _LOOK_AGAIN_NS)
             continue
         body = hang_story.stopped_body(job, rank, running, now)
-        open_finding(job, ctx, now, kind=Kind.RANK_STOPPED, place=f"rank {rank}", body=body)
+        if finding is not None:
+            replace_finding(job, ctx, now, finding, kind=Kind.RANK_STOPPED, body=body)
+        else:
+            open_finding(job, ctx, now, kind=Kind.RANK_STOPPED, place=f"rank {rank}", body=body)
         return
 
 
@@ -108,190 +120,230 @@ def _beats_since_its_stop(job: JobState, rank: int) -> bool:
     return int(row["read_ns"]) - int(row["heartbeat_age_ns"]) > job.ranks[rank].stopped_ns + WENT_ON_NS
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Hang:
+    """What the waits come to: a kind of hang, on the oldest wait for its suspects."""
+
+    kind: Kind
+    wait: Wait
+    body: Body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Late:
+    """A rank that is waited for beyond what is usual. limit_ns: from which wait on that is said with this severity."""
+
+    rank: int
+    severity: Severity
+    motion: Motion
+    limit_ns: int
+
+
 def judge_waits(job: JobState, now: int, ctx: Context) -> None:
-    """Looks at who waits for whom, or, with something told already, whether it is over."""
+    """Looks at who waits for whom; with something told already, whether it is over, or has become graver."""
     finding = job.stopping_finding()
     if finding is not None:
-        _end_if_moved_on(job, finding, now, ctx)
-        return
-    if job.has_kind(Kind.PLANNED_STOP):
+        if _end_if_moved_on(job, finding, now, ctx) or finding is not job.noticed_wait():
+            return
+    elif job.has_kind(Kind.PLANNED_STOP):
         return
     oldest_ns = oldest_open_ns(job)
     if oldest_ns < FLOOR_NS:
         if not oldest_ns:
             judge_standstill(job, now, ctx)
         return
-    judge_signatures(job, now, ctx)
-    if job.stopping_finding() is not None:
-        return
+    if finding is None or now - finding.shown_ns >= SIGNATURES_AGAIN_NS:
+        judge_signatures(job, now, ctx)
+        if job.stopping_finding() is not finding or finding is not job.noticed_wait():
+            return
+    hang = _find_hang(job, now)
+    if hang is not None:
+        _tell(job, ctx, now, finding, hang)
+
+
+def _find_hang(job: JobState, now: int) -> _Hang | None:
     waits = [as_lived(job, wait) for wait in find_waits(job)]
     blockage = find_blockage(waits, FLOOR_NS)
     if (blockage is None or blockage.sort == "missing") and (stalled := find_stalled_exchanges(job, waits)) is not None:
-        _open_stalled_exchanges(job, stalled, now, ctx)
-        return
+        return _stalled_exchanges(job, stalled, now)
     if blockage is None:
-        return
+        return None
     blockage = without_held_up(job, blockage, waits)
     if blockage.sort == "deadlock":
         age_ns = min(waited_ns(job, blockage.wait.age_ns, rank) for rank in blockage.cycle)
-        if age_ns >= max(FLOOR_NS, 2 * job.median_step_ns()):
-            body = hang_story.deadlock_body(job, blockage, waits, now)
-            _open_blockage(job, ctx, now, Kind.DEADLOCK, blockage.wait, body)
-        return
-    _judge_blockage(job, blockage, waits, now, ctx)
+        severity = ladder(job, 0, _timeout_s(job, blockage.wait)).severity(age_ns, Motion.STILL)
+        if severity is None:
+            return None
+        body = hang_story.deadlock_body(job, blockage, waits, severity, now)
+        return _Hang(kind=Kind.DEADLOCK, wait=blockage.wait, body=body)
+    return _judge_blockage(job, blockage, waits, now)
 
 
-def _judge_blockage(job: JobState, blockage: Blockage, waits: Sequence[Wait], now: int, ctx: Context) -> None:
+def _judge_blockage(job: JobState, blockage: Blockage, waits: Sequence[Wait], now: int) -> _Hang | None:
     """Tells of those suspects that are waited for beyond what their phase has taken before."""
     suspects = list(blockage.suspects)
     if blockage.sort == "inside":
         groups = {blockage.wait.group, *(wait.group for wait in waits if wait.within)}
         members = sorted({int(rank) for group in groups for rank in job.members[group]})
         suspects = [rank for rank in members if _is_lifeless(job, rank)]
-    if blockage.sort == "unknown" and _judge_unseen(job, blockage, waits, now, ctx):
-        return
-    behind = {wait.rank for wait in waits if wait.behind}
-    late = []
-    threshold = 0
-    for rank in suspects:
-        wait = longest_wait_for(waits, rank) or blockage.wait
-        limit, waited = waiting_threshold_ns(job, rank, wait.group), waited_ns(job, wait.age_ns, rank)
-        if rank in wait.launched:  # wherever its host is by now
-            limit = max(device_threshold_ns(job, wait.group), BEHIND_NS if rank in behind else 0)
-            waited = min(wait.age_ns, launched_age_ns(job, rank, wait.group, now))
-        elif job.on_device[wait.group]:
-            limit = max(limit, patience_ns(job, wait.group))
-        if blockage.sort == "unknown":
-            limit *= UNSEEN_FACTOR
-        if _is_ending(job, rank, now) and _lived_on_ns(job, rank, wait) < limit:
-            continue  # its own end says more than its absence
-        if waited >= limit:
-            late.append(rank)
-            threshold = max(threshold, limit)
+    if blockage.sort == "unknown" and _are_unseen(job, blockage):
+        return _judge_unseen(job, blockage, now)
+    found = [_judge_suspect(job, blockage, waits, rank, now) for rank in suspects]
+    late = [each for each in found if each is not None]
     if not late:
-        if blockage.sort == "inside":
-            _judge_stall(job, blockage, now, ctx)
-        return
-    gone = [rank for rank in late if job.has_left(rank)]
+        return _judge_stall(job, blockage, now) if blockage.sort == "inside" else None
+    gone = [each for each in late if job.has_left(each.rank)]
     late = gone or late
+    ranks = [each.rank for each in late]
     kind = Kind.RANK_NOT_ENTERED
     if gone:
-        normal = any(ending.normal and ending.rank in gone for ending in job.endings)
+        normal = any(ending.normal and ending.rank in ranks for ending in job.endings)
         kind = Kind.DESYNC if normal else Kind.RANK_DIED
-    elif all(_is_leaving(job, rank) for rank in late):
+    elif all(_is_leaving(job, rank) for rank in ranks):
         kind = Kind.DESYNC  # it had less to do than the others
-    elif len(late) == 1 and _is_stopped(job, late[0]):
+    elif len(late) == 1 and _is_stopped(job, ranks[0]):
         kind = Kind.RANK_STOPPED
     elif are_held_up_by_exchanges(job, blockage, waits):
-        _open_stalled_exchanges(job, blockage, now, ctx)
-        return
-    body = hang_story.blockage_body(job, kind, blockage, late, threshold, now)
-    _open_blockage(job, ctx, now, kind, blockage.wait, body)
+        return _stalled_exchanges(job, blockage, now)
+    severity = gravest([each.severity for each in late])
+    limit_ns = max(each.limit_ns for each in late if each.severity is severity)
+    motions = {each.rank: each.motion for each in late}
+    body = hang_story.blockage_body(job, kind, blockage, ranks, limit_ns, severity, motions, now)
+    return _Hang(kind=kind, wait=blockage.wait, body=body)
 
 
-def _judge_unseen(job: JobState, blockage: Blockage, waits: Sequence[Wait], now: int, ctx: Context) -> bool:
-    """Waits for ranks of nodes from which nothing comes: told in time, but nobody is named whom nobody sees."""
-    hidden = job.hidden_ranks()
-    absent = hidden | {rank for rank in blockage.suspects if job.is_partial() and rank not in job.ranks}
-    if not absent.issuperset(blockage.suspects):
+def _judge_suspect(job: JobState, blockage: Blockage, waits: Sequence[Wait], rank: int, now: int) -> _Late | None:
+    """Whether it is waited for beyond what is usual, and how urgent that is."""
+    wait = longest_wait_for(waits, rank) or blockage.wait
+    waited = waited_ns(job, wait.age_ns, rank)
+    is_away = job.has_left(rank) or _is_leaving(job, rank)
+    motion = Motion.STILL if is_away or _is_stopped(job, rank) else motion_of(job, rank)
+    if rank in wait.launched:  # wherever its host is by now
+        motion = Motion.STILL  # its device, which began and ended nothing all the while
+        steps = ladder(job, longest_on_device_ns(job, wait.group), _timeout_s(job, wait))
+        is_behind = any(each.rank == rank and each.behind for each in waits)
+        limit = max(steps.notice_ns, BEHIND_NS if is_behind else 0)
+        waited = min(wait.age_ns, launched_age_ns(job, rank, wait.group, now))
+    else:
+        steps = ladder(job, longest_here_ns(job, rank), _timeout_s(job, wait))
+        limit = max(steps.notice_ns, patience_ns(job, wait.group) if job.on_device[wait.group] else 0)
+    if blockage.sort == "unknown":
+        limit *= UNSEEN_FACTOR
+    steps = replace(steps, notice_ns=limit)
+    if _is_ending(job, rank, now) and _lived_on_ns(job, rank, wait) < limit:
+        return None  # its own end says more than its absence
+    if is_away and not _stands_since_it_left(job, rank, wait):
+        return None
+    # Who has left, or was stopped, does not come: that is no wait any more.
+    certain = is_away or _is_stopped(job, rank)
+    severity = Severity.PAGE if certain and waited >= limit else steps.severity(waited, motion)
+    if severity is None:
+        return None
+    return _Late(rank=rank, severity=severity, motion=motion, limit_ns=_limit_ns(steps, severity, motion, certain))
+
+
+def _limit_ns(steps: Ladder, severity: Severity, motion: Motion, certain: bool) -> int:
+    return steps.notice_ns if certain else steps.limit_ns(severity, motion)
+
+
+def _stands_since_it_left(job: JobState, rank: int, wait: Wait) -> bool:
+    """Whether the row that shows this wait is newer than the suspect's leaving, by enough: what it left behind may have
+    ended the wait, and the row is from before that."""
+    row = job.progress_row(wait.rank)
+    if row is None:
         return False
+    left_ns = job.ranks[rank].exited_ns if rank in job.ranks else 0
+    own = job.progress_row(rank)
+    if own is not None and own["phase"] == Phase.EXIT:
+        since_ns = int(own["read_ns"]) - int(own["phase_age_ns"])
+        left_ns = min(left_ns, since_ns) if left_ns else since_ns
+    return int(row["read_ns"]) - left_ns >= SEEN_AFTER_NS
+
+
+def _timeout_s(job: JobState, wait: Wait) -> float:
+    return job.groups[wait.group].timeout_s
+
+
+def _tell(job: JobState, ctx: Context, now: int, finding: OpenFinding | None, hang: _Hang) -> None:
+    """Opens a finding, or makes the one that is open graver; what it names follows as long as it is no page."""
+    if finding is None:
+        open_blockage(job, ctx, now, hang.kind, hang.wait, hang.body)
+        return
+    suspects = [item["rank"] for item in hang.body["suspects"] if item["rank"] is not None]
+    other = hang.kind.value != finding.kind or suspects != finding.suspects
+    severity = Severity(hang.body["severity"])
+    if not other and not is_graver(severity, finding.body["severity"]):
+        return
+    if is_graver(Severity(finding.body["severity"]), severity.value):
+        hang.body["severity"] = finding.body["severity"]  # what was said is not taken back by half
+    finding.group, finding.seq, finding.detail = _sequence_of(hang)
+    replace_finding(job, ctx, now, finding, kind=hang.kind, body=hang.body)
+
+
+def _absent(job: JobState, blockage: Blockage) -> set[int]:
+    return job.hidden_ranks() | {rank for rank in blockage.suspects if job.is_partial() and rank not in job.ranks}
+
+
+def _are_unseen(job: JobState, blockage: Blockage) -> bool:
+    return _absent(job, blockage).issuperset(blockage.suspects)
+
+
+def _judge_unseen(job: JobState, blockage: Blockage, now: int) -> _Hang | None:
+    """Waits for ranks of nodes from which nothing comes: told in time, but nobody is named whom nobody sees."""
     wait = blockage.wait
     limit = UNSEEN_FACTOR * max(waiting_threshold_ns(job, rank, wait.group) for rank in (*blockage.waiting, wait.rank))
-    if wait.age_ns >= limit:
-        body = hang_story.unseen_body(job, blockage, sorted(absent & set(blockage.suspects)), now)
-        _open_blockage(job, ctx, now, Kind.RANK_NOT_ENTERED, wait, body)
-    return True
+    if wait.age_ns < limit:
+        return None
+    body = hang_story.unseen_body(job, blockage, sorted(_absent(job, blockage) & set(blockage.suspects)), now)
+    return _Hang(kind=Kind.RANK_NOT_ENTERED, wait=wait, body=body)
 
 
-def judge_timed_out(job: JobState, now: int, ctx: Context) -> bool:
-    """Ranks that aborted, or broke off, in a collective: tells what they had waited for until their time-out, if their
-    last rows show it. A watchdog ends innocents as well as whom they wait for. True: told.
-    """
-    waits = find_waits(job, before_ends=True)
-    oldest = max(waits, key=lambda wait: wait.age_ns, default=None)
-    if oldest is None:
-        return False
-    timeout_ns = int((job.groups[oldest.group].timeout_s or DEFAULT_TIMEOUT_S) * 1e9)
-    # Rows come once a second. On a device the time-out counts from the launch, which may be steps before the wait.
-    least_ns = LAST_ROW_NS if job.on_device[oldest.group] else int(SHARE_OF_TIMEOUT * timeout_ns) - LAST_ROW_NS
-    blockage = find_blockage(waits, max(LAST_ROW_NS, least_ns))
-    if blockage is None:
-        return False
-    blockage = without_held_up(job, blockage, waits)
-    if blockage.sort == "missing":
-        body = hang_story.blockage_body(
-            job, Kind.RANK_NOT_ENTERED, blockage, blockage.suspects, blockage.wait.age_ns, now
-        )
-        _open_blockage(job, ctx, now, Kind.RANK_NOT_ENTERED, blockage.wait, body)
-        return True
-    if blockage.sort == "inside" and job.on_device[blockage.wait.group]:
-        begun = all_begun(job, blockage.wait.group, blockage.wait.seq)
-        body = hang_story.stall_body(job, blockage, begun, now)
-        _open_blockage(job, ctx, now, Kind.COLLECTIVE_STALLED, blockage.wait, body)
-        return True
-    return False
-
-
-def judge_taken_down(job: JobState, since_ns: int, now: int, ctx: Context) -> bool:
-    """All were told to end, from ``since_ns`` on: whether somebody had waited too long by then for one that was there.
-
-    Who watches tells it before; the rings of a job whose whichrank was killed tell it afterwards. True: told.
-    """
-    if any(facts.stopped_ns for facts in job.ranks.values()):
-        return False
-    waits = [
-        replace(wait, age_ns=max(0, since_ns - wait.since_ns))
-        for wait in find_waits(job, before_ends=True)
-        if 0 < wait.since_ns < since_ns
-    ]
-    blockage = find_blockage(waits, FLOOR_NS)
-    if blockage is None or blockage.sort != "missing":
-        return False
-    blockage = without_held_up(job, blockage, waits)
-    late, threshold = [], 0
-    ended_ns = {ending.rank: ending.time_ns for ending in reversed(job.endings)}
-    for rank in blockage.suspects:
-        wait = longest_wait_for(waits, rank) or blockage.wait
-        limit = waiting_threshold_ns(job, rank, wait.group)
-        waited = waited_ns(job, wait.age_ns, rank, before_ends=True)
-        if waited >= limit and ended_ns.get(rank, since_ns) >= since_ns:
-            late.append(rank)
-            threshold = max(threshold, limit)
-    if not late:
-        return False
-    body = hang_story.blockage_body(job, Kind.RANK_NOT_ENTERED, blockage, late, threshold, now)
-    _open_blockage(job, ctx, now, Kind.RANK_NOT_ENTERED, blockage.wait, body)
-    return True
-
-
-def _judge_stall(job: JobState, blockage: Blockage, now: int, ctx: Context) -> None:
+def _judge_stall(job: JobState, blockage: Blockage, now: int) -> _Hang | None:
     """All have entered the same collective and it does not end: nobody can be named."""
     wait = blockage.wait
     if wait.p2p:
-        return  # whether the two ends are those of one message is not known
-    begun = all_begun(job, wait.group, wait.seq)
-    limit = device_threshold_ns(job, wait.group)
-    if not job.on_device[wait.group]:
-        members = job.members[wait.group].tolist()
-        limit = max(limit, STALL_ON_HOSTS_NS, *(waiting_threshold_ns(job, rank, wait.group) for rank in members))
+        return None  # whether the two ends are those of one message is not known
+    begun, on_device = all_begun(job, wait.group, wait.seq), job.on_device[wait.group]
+    members = job.members[wait.group].tolist()
+    still = on_device or all(motion_of(job, rank) is Motion.STILL for rank in members)
+    motion = Motion.STILL if still else Motion.MOVES
+    longest = [longest_on_device_ns(job, wait.group)]
+    if not on_device:
+        longest += [longest_here_ns(job, rank) for rank in members]
+    known = [each for each in longest if each is not None]
+    steps = ladder(job, max(known) if len(known) == len(longest) else None, _timeout_s(job, wait))
+    if not on_device:
+        steps = replace(steps, notice_ns=max(steps.notice_ns, STALL_ON_HOSTS_NS))
     elif not begun:
-        limit = max(limit, BLURRED_NS, BLURRED_STEPS * job.median_step_ns())
-    if wait.age_ns >= limit and not any_ended(job, wait.group, wait.seq):
-        body = hang_story.stall_body(job, blockage, begun, now)
-        _open_blockage(job, ctx, now, Kind.COLLECTIVE_STALLED, wait, body)
+        steps = replace(steps, notice_ns=max(steps.notice_ns, BLURRED_NS, BLURRED_STEPS * job.median_step_ns()))
+    # It stands since the last one has come: until then they waited for that one.
+    rows, stamps = job.rows_of_group(wait.group)
+    inside = rows["open_age_ns"][(stamps > 0) & (rows["open"] != 0)]
+    severity = steps.severity(min(wait.age_ns, int(inside.min(initial=wait.age_ns))), motion)
+    if severity is None or any_ended(job, wait.group, wait.seq):
+        return None
+    body = hang_story.stall_body(job, blockage, begun, severity, now)
+    return _Hang(kind=Kind.COLLECTIVE_STALLED, wait=wait, body=body)
 
 
-def _open_stalled_exchanges(job: JobState, blockage: Blockage, now: int, ctx: Context) -> None:
-    body = hang_story.exchanges_body(job, blockage, now)
-    _open_blockage(job, ctx, now, Kind.COLLECTIVE_STALLED, blockage.wait, body)
+def _stalled_exchanges(job: JobState, blockage: Blockage, now: int) -> _Hang:
+    wait = blockage.wait
+    steps = ladder(job, longest_on_device_ns(job, wait.group), _timeout_s(job, wait))
+    body = hang_story.exchanges_body(job, blockage, steps.severity(wait.age_ns, Motion.STILL) or Severity.INFO, now)
+    return _Hang(kind=Kind.COLLECTIVE_STALLED, wait=blockage.wait, body=body)
 
 
-def _open_blockage(job: JobState, ctx: Context, now: int, kind: Kind, wait: Wait, body: Body) -> None:
+def open_blockage(job: JobState, ctx: Context, now: int, kind: Kind, wait: Wait, body: Body) -> None:
     place = f"{job.groups[wait.group].uid}:{'p2p ' if wait.p2p else ''}{wait.seq}"
-    seq = -1 if wait.p2p else wait.seq
-    by_device = bool(wait.launched) and {item["rank"] for item in body["suspects"]} <= set(wait.launched)
-    detail = {"by_device": True} if by_device else None
-    open_finding(job, ctx, now, kind=kind, place=place, body=body, group=wait.group, seq=seq, detail=detail)
+    group, seq, detail = _sequence_of(_Hang(kind=kind, wait=wait, body=body))
+    open_finding(job, ctx, now, kind=kind, place=place, body=body, group=group, seq=seq, detail=detail)
+
+
+def _sequence_of(hang: _Hang) -> tuple[int, int, dict[str, bool]]:
+    """(group, sequence that ends it, -1 of none; what else is to be known of the finding)."""
+    wait = hang.wait
+    by_device = bool(wait.launched) and {item["rank"] for item in hang.body["suspects"]} <= set(wait.launched)
+    return wait.group, -1 if wait.p2p else wait.seq, {"by_device": True} if by_device else {}
 
 
 def _is_ending(job: JobState, rank: int, now: int) -> bool:
@@ -329,11 +381,28 @@ def _is_stopped(job: JobState, rank: int) -> bool:
     return facts is not None and bool(facts.stopped_ns)
 
 
-def _end_if_moved_on(job: JobState, finding: OpenFinding, now: int, ctx: Context) -> None:
-    """A hang that was none, or is over: the operation that was waited in has completed."""
-    if finding.kind not in _ENDED_BY_SEQ or finding.seq < 0:
-        return
+def _end_if_moved_on(job: JobState, finding: OpenFinding, now: int, ctx: Context) -> bool:
+    """A hang that was none, or is over: the operation that was waited in has completed, or, where none is known, those
+    who stood have gone on. True: it is over."""
+    if finding.kind not in _ENDED_BY_SEQ:
+        return False
+    if finding.seq < 0:
+        return _end_if_gone_on(job, finding, now, ctx)
     rows, stamps = job.rows_of_group(finding.group)
     seen = stamps > 0
     if seen.any() and bool((rows["completed"][seen] >= finding.seq).all()):
         clear_finding(job, ctx, now, finding, f"sequence {finding.seq} has completed on all members")
+        return True
+    return False
+
+
+def _end_if_gone_on(job: JobState, finding: OpenFinding, now: int, ctx: Context) -> bool:
+    ranks = finding.suspects or job.alive()
+    moved_ns = last_moves_ns(job)
+    if not ranks or any(rank >= moved_ns.size or moved_ns[rank] <= finding.found_ns for rank in ranks):
+        return False
+    waiting = {rank for wait in find_waits(job) if wait.age_ns >= FLOOR_NS for rank in wait.missing}
+    if not waiting.isdisjoint(ranks):
+        return False
+    clear_finding(job, ctx, now, finding, f"{ranks_words(ranks)} {'has' if len(ranks) == 1 else 'have'} gone on")
+    return True

@@ -144,6 +144,11 @@ class Ledger:
             self.faults = [*self.faults, Fault(cause, kind, onset_ns, detected_ns)][-MOST_FAULTS:]
         self.changed = True
 
+    def forget_fault(self, cause: str) -> None:
+        """It was none."""
+        self.faults = [fault for fault in self.faults if fault.cause != cause]
+        self.changed = True
+
     def note_cleared(self, cause: str, time_ns: int) -> None:
         for fault in self.faults:
             if fault.cause == cause and not fault.cleared_ns:

@@ -8,23 +8,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...telemetry.vocabulary import Bucket, Kind, Phase, ProcessState, Scope, Severity
 from ..operator import Context
-from .findings import open_finding
-from .hang_story import BY_DESIGN
+from .findings import open_finding, replace_finding
+from .hang_story import BY_DESIGN, MOTION_SIGNAL
 from .progress import last_moves_ns
 from .state import FRESH_NS, JobState
 from .story import Body, body, evidence, ruled_out, source_of, stands, suspect
-from .thresholds import DEFAULT_TIMEOUT_S, RARE_PHASES, SHARE_OF_TIMEOUT, waited_ns
+from .thresholds import DEFAULT_TIMEOUT_S, SHARE_OF_TIMEOUT, longest_here_ns, waited_ns
+from .urgency import Ladder, Motion, is_graver, ladder, motion_of
 from .words import duration_words, phase_word, ranks_words
 
 FLOOR_NS = 10_000_000_000
+#: The same of processes that provably do nothing.
+STILL_NS = 7_000_000_000
 STEPS_OF_PATIENCE = 4
 TIMES_LONGEST = 2.0
 #: In the order of a step. A rank further back than another, in the same step, has yet to do what that one has done.
 _ORDER = {Phase.DATA: 0, Phase.FORWARD: 1, Phase.BACKWARD: 2, Phase.OPTIMIZER: 3}
+#: Where no rank stays for its own sake; between steps, and behind the last one, a script may do what it likes.
+_IN_STEP = frozenset({Phase.DATA, Phase.FORWARD, Phase.BACKWARD})
 _MOVES = (ProcessState.RUNNING, ProcessState.SLEEPING, ProcessState.DISK_WAIT, ProcessState.UNKNOWN)
 
 
@@ -39,22 +44,31 @@ class Standstill:
 
 
 def judge_standstill(job: JobState, now: int, ctx: Context) -> None:
-    """To be called when no operation has been open for long and nothing else is told of this attempt."""
+    """To be called when no operation has been open for long, and nothing or only a wait is told of this attempt."""
     found = find_standstill(job)
     if found is None:
         return
-    if found.age_ns >= _patience_ns(job, found):
-        body_now = standstill_body(job, found, now)
-        rank = found.behind if found.behind >= 0 else min(found.others)
-        row = job.progress_row(rank)
-        place = f"outside:{int(row['step']) if row is not None else -1}"
+    judged = found.others if found.behind < 0 else (found.behind,)
+    motions = {rank: motion_of(job, rank) for rank in judged}
+    motion = Motion.MOVES if Motion.MOVES in motions.values() else Motion.STILL
+    severity = _ladder(job, found, motion).severity(found.age_ns, motion)
+    if severity is None:
+        return
+    body_now = standstill_body(job, found, severity, motion, now)
+    rank = found.behind if found.behind >= 0 else min(found.others)
+    row = job.progress_row(rank)
+    place = f"outside:{int(row['step']) if row is not None else -1}"
+    finding = job.noticed_wait()
+    if finding is None:
         open_finding(job, ctx, now, kind=Kind.RANK_NOT_ENTERED, place=place, body=body_now)
+    elif is_graver(severity, finding.body["severity"]):
+        replace_finding(job, ctx, now, finding, kind=Kind.RANK_NOT_ENTERED, body=body_now)
 
 
 def find_standstill(job: JobState) -> Standstill | None:
     """None while any rank moves, cannot be seen, or has a call open: then other rules speak."""
     seen = job.progress_stamps > 0
-    if not seen.any() or int(job.progress["phase_age_ns"][seen].min()) < FLOOR_NS:
+    if not seen.any() or int(job.progress["phase_age_ns"][seen].min()) < STILL_NS:
         return None  # cheap, and nearly always the answer
     ranks = job.alive()
     if len(ranks) < 2 or len(ranks) < job.world_size or not _step_ns(job) or job.blind_ranks:
@@ -100,18 +114,31 @@ def _earlier(one: tuple[int, int], other: tuple[int, int]) -> bool:
     return _ORDER.get(Phase(one[1]), last) < _ORDER.get(Phase(other[1]), last)
 
 
-def _patience_ns(job: JobState, found: Standstill) -> int:
-    """Beyond anything that the phase of the rank in question has taken; without such a rank, most of a time-out."""
-    timeouts = [group.timeout_s for group in job.groups if group.timeout_s > 0]
-    long_ns = int(SHARE_OF_TIMEOUT * (max(timeouts, default=0.0) or DEFAULT_TIMEOUT_S) * 1e9)
-    row = job.progress_row(found.behind)
-    if row is None:
-        return long_ns
-    phase = int(row["phase"])
-    longest = int(job.longest_ns[phase]) if phase < job.longest_ns.size else 0
-    if phase in RARE_PHASES and not longest:
-        return long_ns
-    return int(max(FLOOR_NS, STEPS_OF_PATIENCE * _step_ns(job), TIMES_LONGEST * longest))
+def _ladder(job: JobState, found: Standstill, motion: Motion) -> Ladder:
+    """Beyond anything that the phase of the rank in question, or that of each of them, has taken. Nobody is seen to
+    wait here, so it takes longer until it is noticed."""
+    timeout_s = max((group.timeout_s for group in job.groups), default=0.0)
+    ranks = found.others if found.behind < 0 else (found.behind,)
+    longest = [longest_here_ns(job, rank) for rank in ranks]
+    known = [each for each in longest if each is not None]
+    in_step = found.behind >= 0 or all(_is_in_step(job, rank) for rank in ranks)
+    steps = ladder(job, max(known) if len(known) == len(longest) and in_step else None, timeout_s)
+    usual_ns = max(
+        STILL_NS if motion is Motion.STILL else FLOOR_NS,
+        STEPS_OF_PATIENCE * _step_ns(job),
+        int(TIMES_LONGEST * max(known, default=0)),
+    )
+    if not in_step:
+        # Between steps, or past the last one, they may do as their script says, and nobody waits for anybody.
+        usual_ns = max(usual_ns, int(SHARE_OF_TIMEOUT * (timeout_s or DEFAULT_TIMEOUT_S) * 1e9))
+    elif motion is Motion.MOVES and found.behind < 0:
+        usual_ns = max(usual_ns, steps.ticket_ns)  # all ranks at work, and nobody waits: as a job does that evaluates
+    return replace(steps, notice_ns=max(steps.notice_ns, usual_ns))
+
+
+def _is_in_step(job: JobState, rank: int) -> bool:
+    row = job.progress_row(rank)
+    return row is not None and Phase(row["phase"]) in _IN_STEP
 
 
 def _step_ns(job: JobState) -> int:
@@ -119,7 +146,7 @@ def _step_ns(job: JobState) -> int:
     return job.median_step_ns() or sum(int(job.longest_ns[phase]) for phase in _ORDER)
 
 
-def standstill_body(job: JobState, found: Standstill, now: int) -> Body:
+def standstill_body(job: JobState, found: Standstill, severity: Severity, motion: Motion, now: int) -> Body:
     row = job.progress_row(found.behind)
     shown = [found.behind] if row is not None else []
     proof = [
@@ -135,6 +162,9 @@ def standstill_body(job: JobState, found: Standstill, now: int) -> Body:
     proof.append(
         evidence("progress", ranks_words(found.others), now, _whereabouts(job, found.others)),
     )
+    shows = "nothing of it moves" if motion is Motion.STILL else "it is not known to stand still: it may be at work"
+    source = source_of(job, found.behind) if row is not None else f"job {job.job}"
+    proof.append(evidence(MOTION_SIGNAL, source, now, shows, motion.value))
     cleared = []
     if row is not None:
         because = f"have done in this step what rank {found.behind} has yet to do"
@@ -146,7 +176,7 @@ def standstill_body(job: JobState, found: Standstill, now: int) -> Body:
         Kind.RANK_NOT_ENTERED,
         bucket=Bucket.COMMUNICATION_HANG,
         scope=Scope.JOB if row is None else Scope.APPLICATION if by_design else Scope.RANK,
-        severity=Severity.PAGE,
+        severity=severity,
         suspects=[suspect(job, found.behind, 0.8, phase)] if row is not None else [],
         victims=found.others,
         onset_ns=found.since_ns,

@@ -10,7 +10,7 @@ import numpy as np
 from ...telemetry.records import Group
 from ...telemetry.ring_layout import parse_ranks
 from ...telemetry.tables import COLLECTIVES, DEVICE_STEPS, GROUP_PROGRESS, NO_GROUP, PROGRESS, STEP_GROUPS, STEPS
-from ...telemetry.vocabulary import HookState, Kind, Level, Phase, is_device_backend
+from ...telemetry.vocabulary import HookState, Kind, Level, Phase, Severity, is_device_backend
 from .attempts import Attempts
 from .crash_order import Ending
 from .device_window import DeviceWindow
@@ -42,6 +42,8 @@ STOPPING_KINDS = frozenset(
         "collective_stalled",
     }
 )
+#: Of them those that begin as a wait.
+WAITING_KINDS = frozenset({"rank_not_entered", "deadlock", "collective_stalled"})
 MOST_RANKS = 1 << 16
 #: A rank without this much of recent progress rows is not seen, whatever its last row said.
 FRESH_NS = 3_000_000_000
@@ -561,6 +563,13 @@ class JobState:
     def stopping_finding(self) -> OpenFinding | None:
         """The one finding of this attempt after which it cannot go on."""
         return next((f for f in self.findings.values() if f.attempt == self.attempt and f.kind in STOPPING_KINDS), None)
+
+    def noticed_wait(self) -> OpenFinding | None:
+        """The same, where it is a wait that was noticed and is no page (yet): whatever shows more takes its place."""
+        finding = self.stopping_finding()
+        if finding is None or finding.kind not in WAITING_KINDS or finding.body["severity"] == Severity.PAGE.value:
+            return None
+        return finding
 
     def of_kind(self, kind: Kind) -> list[OpenFinding]:
         """Open findings of this kind in the current attempt."""

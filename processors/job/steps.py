@@ -10,7 +10,7 @@ from . import desync_story
 from .closing import FURTHEST_BEHIND, Closed, close_steps, horizon_of, is_early
 from .device import device_horizon, has_device_groups
 from .facts import OpenFinding
-from .findings import clear_finding, open_finding, revise
+from .findings import clear_finding, open_finding, replace_finding, revise
 from .matching import find_mismatch, join_instances
 from .numeric import find_non_finite
 from .rows import pick
@@ -55,13 +55,21 @@ def judge_steps(job: JobState, closed: Closed, now: int, ctx: Context) -> None:
     take_steps(job, closed.rows, now, ctx)
     if closed.mismatch is not None:
         report_mismatch(job, closed.mismatch, now, ctx)
-    elif closed.short is not None and job.stopping_finding() is None and not job.has_kind(Kind.PLANNED_STOP):
+    elif (
+        closed.short is not None
+        and job.stopping_finding() is job.noticed_wait()
+        and not job.has_kind(Kind.PLANNED_STOP)
+    ):
         short = closed.short
         ends = closed.rows["end_ns"][closed.rows["step"] == short.step]
         onset = int(ends.min()) if ends.size else now
         body = desync_story.short_step_body(job, short.group, short.step, short.counts, short.guilty, onset, now)
-        place = f"{job.groups[short.group].uid}:step {short.step}"
-        open_finding(job, ctx, now, kind=Kind.DESYNC, place=place, body=body, group=short.group)
+        noticed = job.noticed_wait()
+        if noticed is not None:
+            replace_finding(job, ctx, now, noticed, kind=Kind.DESYNC, body=body)
+        else:
+            place = f"{job.groups[short.group].uid}:step {short.step}"
+            open_finding(job, ctx, now, kind=Kind.DESYNC, place=place, body=body, group=short.group)
     for finding in list(job.findings.values()):
         _end_if_passed(job, finding, now, ctx)
     judge_numbers(job, closed.rows, now, ctx)

@@ -39,14 +39,20 @@ def is_rare(row: np.void) -> bool:
     return int(row["step"]) < 1 or int(row["phase"]) in RARE_PHASES
 
 
-def waiting_threshold_ns(job: JobState, rank: int, group: int) -> int:
-    """For a wait in ``group`` that ``rank`` could end."""
+def longest_here_ns(job: JobState, rank: int) -> int | None:
+    """What the phase in which ``rank`` stands has taken at most; None: it was never completed before."""
     row = job.progress_row(rank)
     phase = int(row["phase"]) if row is not None else int(Phase.OTHER)
     longest = int(job.longest_ns[phase]) if phase < job.longest_ns.size else 0
     first_step = row is None or int(row["step"]) < 1
     unseen = phase in RARE_PHASES and longest < _SEEN_NS
-    if (first_step or unseen) and not job.has_left(rank):
+    return None if (first_step or unseen) and not job.has_left(rank) else longest
+
+
+def waiting_threshold_ns(job: JobState, rank: int, group: int) -> int:
+    """For a wait in ``group`` that ``rank`` could end, whatever it does meanwhile."""
+    longest = longest_here_ns(job, rank)
+    if longest is None:
         timeout = job.groups[group].timeout_s or DEFAULT_TIMEOUT_S
         return int(SHARE_OF_TIMEOUT * timeout * 1e9)
     return int(max(FLOOR_NS, STEPS_OF_PATIENCE * job.median_step_ns(), TIMES_LONGEST * longest))

@@ -64,7 +64,8 @@ def test_a_node_that_writes_its_part_of_each_checkpoint_slowly_is_named_with_it(
 
 def test_who_evaluates_while_the_others_wait_does_what_its_script_says() -> None:
     judged = judged_scenario("long_evaluation", at_s=40.0, until_s=90.0)
-    assert (judged.only["scope"], judged.only["advice"]["action"]) == ("application", "fix_code")
+    assert (judged.only["scope"], judged.only["severity"]) == ("application", "info")
+    assert judged.only["advice"]["action"] == "wait"
 
 
 def test_nobody_is_told_to_leave_for_what_a_program_did() -> None:

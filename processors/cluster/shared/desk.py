@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ....telemetry.records import Finding
-from ....telemetry.vocabulary import Kind, Severity
+from ....telemetry.vocabulary import Kind
 from .candidates import Scene, all_candidates, sharing
 from .doubts import Doubt, refused_labels, unknown_nodes
 from .history import Verdict, blame_of, corruption, lemons, preemptions, rollouts, same_place_again
@@ -154,7 +154,7 @@ class Desk:
             trouble.held_until = max(trouble.held_until, wait[0])
         memory.put(trouble)
         self._count_blame(trouble)
-        if is_new and trouble.severity == Severity.PAGE.value:
+        if is_new and trouble.is_urgent:
             memory.note_opening(now, trouble.job)
         has_past = len(memory.troubles) > 1 or any(node in memory.landscape.versions for node in trouble.nodes)
         if has_past or memory.plans or trouble.held_until or begun_before(memory, trouble):
@@ -403,7 +403,7 @@ class Desk:
         """What has waited for nothing goes out now."""
         last = max((at for at, _ in self.memory.openings), default=0.0)
         for trouble in [self.memory.troubles[id_] for id_ in self.memory.held]:
-            is_quiet = trouble.severity == Severity.PAGE.value and now >= last + QUIET_S
+            is_quiet = trouble.is_urgent and now >= last + QUIET_S
             if trouble.leader or now >= trouble.held_until - SOONEST_S or is_quiet:
                 trouble.held_until = 0.0
                 self.memory.put(trouble)
@@ -423,7 +423,7 @@ class Desk:
         if self.memory.unplaced:
             self._look_soon(now, max(SOONEST_S, min(self.memory.unplaced.values()) - now))
         held = [self.memory.troubles[id_] for id_ in self.memory.held]
-        if any(t.severity == Severity.PAGE.value for t in held):
+        if any(t.is_urgent for t in held):
             self._look_soon(now)
             return
         if held:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ....telemetry.vocabulary import Action, Bucket, Kind, Scope
+from ....telemetry.vocabulary import Action, Bucket, Kind, Scope, Severity
 
 MAX_NODES, MAX_RANKS, MAX_TEXT, MAX_STALLS = 64, 64, 400, 16
 #: By elimination: no cause of the node's own, and so none that rules a shared one out.
@@ -23,6 +23,8 @@ _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
 _WORDS_OF_RANK = re.compile(r"^(a thread of )?rank \d+ (on \S+ )?")
 
 
+#: Kinds that are noticed before they are a page.
+_WAITS = frozenset({Kind.RANK_NOT_ENTERED.value, Kind.COLLECTIVE_STALLED.value, Kind.DEADLOCK.value})
 _TELEMETRY, _PLANNED = Bucket.TELEMETRY.value, Bucket.PLANNED.value
 
 
@@ -78,6 +80,13 @@ class Trouble:
     def lost_nodes(self) -> int:
         """How many nodes are gone, as one job tells it."""
         return len(self.nodes) if self.kind == Kind.NODE_LOST.value else 0
+
+    @property
+    def is_urgent(self) -> bool:
+        """A page, or a wait that was noticed and becomes one if it lasts."""
+        if self.severity == Severity.PAGE.value:
+            return True
+        return self.kind in _WAITS and self.bucket == Bucket.COMMUNICATION_HANG.value
 
     @property
     def is_telemetry(self) -> bool:

@@ -32,9 +32,9 @@ def wait_for(memory: Memory, trouble: Trouble, now: float, *, is_new: bool) -> W
 
     is_new: it has just been opened. Else it has just begun to name hardware.
     """
-    if trouble.is_planned or trouble.is_telemetry or trouble.severity == Severity.INFO.value:
+    is_page = trouble.is_urgent
+    if trouble.is_planned or trouble.is_telemetry or (trouble.severity == Severity.INFO.value and not is_page):
         return NOTHING
-    is_page = trouble.severity == Severity.PAGE.value
     if is_new and is_page and any(at >= now - TOGETHER_S and job != trouble.job for at, job in memory.openings):
         because = f"another job was hit at the same time: it waits up to {HOLD_S:.0f} s for what they share"
         return now + HOLD_S, because

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.processors.cluster.conftest import Court, make_finding
 from tests.processors.entity.node import Node
-from whichrank.processors.cluster.advice import DOMAINS, EVICTING, HUMAN, Situation, choose, load_rules
+from whichrank.processors.cluster.advice import DOMAINS, EVICTING, HUMAN, MOTIONS, Situation, choose, load_rules
 from whichrank.processors.cluster.case_book import KEPT_NS
 from whichrank.processors.cluster.failures import MAX_FAILURES, Precedents, last_words
 from whichrank.telemetry.records import Finding
@@ -33,6 +33,7 @@ SITUATION = Situation(
     device_kind="",
     error="",
     is_changed=False,
+    motion="",
     before=Precedents(),
 )
 
@@ -104,8 +105,9 @@ def test_each_row_of_the_table_can_hold() -> None:
         ("", "TypeError: x"),
         (False, True),
         (Precedents(), Precedents(elsewhere=True), Precedents(recent=9)),
+        ("", *MOTIONS),
     )
-    for bucket, kind, scope, severity, asked, device, error, changed, before in everything:
+    for bucket, kind, scope, severity, asked, device, error, changed, before, motion in everything:
         situation = replace(
             SITUATION,
             bucket=bucket,
@@ -117,6 +119,7 @@ def test_each_row_of_the_table_can_hold() -> None:
             error=error,
             is_changed=changed,
             before=before,
+            motion=motion,
         )
         history = frozenset(
             word for word, holds in (("elsewhere", before.elsewhere), ("storm", before.recent > 4)) if holds

@@ -135,7 +135,7 @@ class SyntheticJob:
 
     delays: (rank, step, phase) -> extra seconds of own work, spent where the phase begins; FOREVER = hangs.
     edit: (rank, step, actions) -> actions, for skipped, swapped or wrong calls.
-    events: (seconds, name, rank, attributes), at that time of the job.
+    events: (seconds, name, rank, attributes), at that time of the job. at_work: ranks whose processes always move.
     """
 
     ranks: int = 4
@@ -143,6 +143,7 @@ class SyntheticJob:
     step_s: float = 0.2
     jitter: float = 0.03
     seed: int = 1
+    at_work: frozenset[int] = frozenset()
     program: Program = ddp_step
     groups: dict[str, list[int]] = field(default_factory=dict)
     delays: list[Callable[[int, int, Phase], float]] = field(default_factory=list)
@@ -490,10 +491,16 @@ class SyntheticJob:
             rows.append(
                 (
                     person.rank, 4000 + person.rank, step, phase, state, level, ExitState.RUNNING, hooks, now,
-                    now - since, now - since, beat, -1, 0, open_total,
+                    now - since, now - since, beat, -1, 0, open_total, self._still_ns(person, since, now),
                 )
             )  # fmt: skip
         return np.array(rows, PROGRESS), np.array(groups, GROUP_PROGRESS)
+
+    def _still_ns(self, person: _Rank, since: int, now: int) -> int:
+        """A rank that has begun nothing for half a second stands still, as one that sleeps does."""
+        called = [at for row in person.rows for at in (row.enqueued_ns, row.done_ns) if 0 < at <= now]
+        moved = max([since, *called])
+        return 0 if person.rank in self.at_work or now - moved < SECOND // 2 else now - moved
 
 
 # --- a runner for tests -----------------------------------------------------------------------------------------------

@@ -71,7 +71,8 @@ def test_a_stack_is_asked_for_and_its_line_becomes_a_revision() -> None:
     assert [(request.attributes["rank"], request.attributes["action"]) for request in requests] == [(2, "stack")]
     finding = only(context)
     assert finding.body["suspects"][0]["where"] == {"file": "train.py", "line": 88, "phase": "forward"}
-    assert [len(item.body["evidence"]) for item in context.findings()] == [2, 3]
+    assert [len(item.body["evidence"]) for item in context.findings()] == [3, 4, 4]
+    assert [item.body["severity"] for item in context.findings()] == ["info", "info", "page"]
 
 
 def mesh_step(job: SyntheticJob, rank: int, step: int) -> list[Action]:

@@ -88,6 +88,10 @@ def test_a_start_of_twenty_seconds_is_nobodys_affair() -> None:
     assert not run(2, joins(20.0, 2), delay=19.5).findings()
 
 
-def test_ranks_that_wait_for_nobody_in_init_are_not_told() -> None:
-    """All have come, and what takes long is theirs in common."""
-    assert not run(2, joins(0.8, 2), delay=40.0).findings()
+def test_a_wait_for_a_rank_in_init_is_noticed_after_25_seconds_and_pages_nobody_when_it_ends() -> None:
+    """All have come; a start may take its time."""
+    assert not run(2, joins(0.8, 2), delay=24.0).findings()
+    found = [finding for _, finding in seen(run(2, joins(0.8, 2), delay=40.0))]
+    assert {(finding.body["kind"], finding.body["severity"]) for finding in found} == {("rank_not_entered", "info")}
+    assert [suspects(finding) for finding in found] == [[2], [2]]
+    assert found[-1].cleared

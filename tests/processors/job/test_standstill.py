@@ -41,6 +41,7 @@ def run(
     after_s: float = 40.0,
     begins: int = 30,
     step_s: float = 0.2,
+    at_work: frozenset[int] = frozenset(),
 ) -> MemoryContext:
     """guilty: who stands still, and where, from step ``begins`` on."""
     job = SyntheticJob(
@@ -52,6 +53,7 @@ def run(
         unseen=("flags",),
         delays=[lambda rank, step, phase: seconds if step == begins and guilty.get(rank) is phase else 0],
         after_s=after_s,
+        at_work=at_work,
     )
     return drive(job.records())
 
@@ -64,7 +66,8 @@ def test_the_rank_that_alone_is_behind_is_named(phase: Phase, ranks: int) -> Non
     assert [item["rank"] for item in finding.body["suspects"]] == [1]
     assert finding.body["suspects"][0]["where"]["phase"] == phase.name.lower()
     assert "no collective is open" in finding.body["evidence"][0]["shows"]
-    assert 10.0 <= finding.body["times"]["detected"] - finding.body["times"]["onset"] <= 12.5
+    assert finding.body["severity"] == "page"
+    assert 7.0 <= finding.body["times"]["detected"] - finding.body["times"]["onset"] <= 9.5
 
 
 @pytest.mark.parametrize("begins", [2, 3, 4])
@@ -76,16 +79,27 @@ def test_after_the_first_few_steps_too(begins: int) -> None:
 
 
 def test_where_all_stand_at_one_place_nobody_is_named() -> None:
+    """Processes that all do nothing in the middle of a step are a hang; between steps they may do what they like."""
     assert not run({1: Phase.OTHER}).findings()
-    assert not run(dict.fromkeys(range(4), Phase.FORWARD)).findings()
+    (finding,) = run(dict.fromkeys(range(4), Phase.FORWARD)).final().values()
+    assert (finding.body["kind"], finding.body["severity"]) == ("rank_not_entered", "page")
+    assert (finding.body["suspects"], finding.body["scope"]) == ([], "job")
+
+
+def test_where_all_are_at_work_it_is_a_ticket_after_a_minute() -> None:
+    at_work = frozenset(range(4))
+    assert not run(dict.fromkeys(range(4), Phase.FORWARD), at_work=at_work).findings()
+    found = run(dict.fromkeys(range(4), Phase.FORWARD), at_work=at_work, after_s=90.0).findings()
+    assert [finding.body["severity"] for finding in found] == ["ticket"]
 
 
 def test_two_behind_are_not_told_apart() -> None:
     assert not run({1: Phase.FORWARD, 2: Phase.DATA}).findings()
 
 
-def test_a_pause_of_nine_seconds_is_no_incident() -> None:
-    assert not run({1: Phase.FORWARD}, seconds=9.0).findings()
+def test_a_pause_of_nine_seconds_of_a_rank_at_work_is_no_incident() -> None:
+    assert not run({1: Phase.FORWARD}, seconds=9.0, at_work=frozenset({1})).findings()
+    assert not run({1: Phase.FORWARD}, seconds=6.0).findings()
 
 
 def test_it_is_over_when_the_ranks_go_on() -> None:

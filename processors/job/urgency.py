@@ -1,0 +1,98 @@
+"""How urgent a wait for a rank is: noticed (info), a ticket, a page, or nothing yet.
+
+Waiting is noticed early and paged late. Sound jobs wait a lot: rank 0 uploads, samples, evaluates. So a page needs that
+the one who is waited for provably does nothing (``still_ns`` of its progress row), and that the wait is longer than any
+that this place has taken; where nothing is known of the place, a minute, since a blocked upload looks the same. A rank
+that moves is a ticket after a while, and a page only once half of the group's time-out is gone. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from ...telemetry.vocabulary import Severity
+from .state import JobState
+from .thresholds import DEFAULT_TIMEOUT_S, FLOOR_NS, SHARE_OF_TIMEOUT, STEPS_OF_PATIENCE, TIMES_LONGEST
+
+PAGE_FLOOR_NS = 7_000_000_000
+PAGE_STEPS = 3
+PAGE_TIMES_LONGEST = 1.5
+#: Where nothing is known of how long it takes here: starts, first saves and evaluations take their time.
+UNKNOWN_PLACE_PAGE_NS = 60_000_000_000
+UNKNOWN_PLACE_NOTICE_NS = 25_000_000_000
+TICKET_NS = 60_000_000_000
+TICKET_STEPS = 10
+#: Of the group's time-out: so long a rank that moves may keep the others waiting without a page.
+MOVING_SHARE_OF_TIMEOUT = 0.5
+#: Nothing of a process has moved over so long, several looks of its agent.
+STILL_NS = 2_000_000_000
+_ORDER = (Severity.INFO, Severity.TICKET, Severity.PAGE)
+
+
+class Motion(str, Enum):
+    """What the one who is waited for does, as its node's agent sees it."""
+
+    STILL = "still"
+    MOVES = "moves"  # or nobody can tell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ladder:
+    """From which wait on what is said, in ns. page_ns: of a suspect that does nothing; moving_page_ns: of one that
+    moves."""
+
+    notice_ns: int
+    ticket_ns: int
+    page_ns: int
+    moving_page_ns: int
+
+    def severity(self, waited_ns: int, motion: Motion) -> Severity | None:
+        """None: nothing is to be said yet. Nothing is said before it is noticed."""
+        if waited_ns < self.notice_ns:
+            return None
+        if waited_ns >= (self.page_ns if motion is Motion.STILL else self.moving_page_ns):
+            return Severity.PAGE
+        return Severity.TICKET if waited_ns >= self.ticket_ns and motion is Motion.MOVES else Severity.INFO
+
+    def limit_ns(self, severity: Severity, motion: Motion) -> int:
+        """From which wait on it is said with this severity."""
+        if severity is Severity.PAGE:
+            return max(self.notice_ns, self.page_ns if motion is Motion.STILL else self.moving_page_ns)
+        return max(self.notice_ns, self.ticket_ns) if severity is Severity.TICKET else self.notice_ns
+
+
+def ladder(job: JobState, longest_ns: int | None, timeout_s: float) -> Ladder:
+    """longest_ns: what this place has taken at most; None: it was never completed before. timeout_s: the group's, 0
+    unknown."""
+    step_ns = job.median_step_ns()
+    timeout_ns = int((timeout_s or DEFAULT_TIMEOUT_S) * 1e9)
+    if longest_ns is None:
+        notice_ns = max(UNKNOWN_PLACE_NOTICE_NS, STEPS_OF_PATIENCE * step_ns)
+        page_ns = UNKNOWN_PLACE_PAGE_NS
+    else:
+        notice_ns = int(max(FLOOR_NS, STEPS_OF_PATIENCE * step_ns, TIMES_LONGEST * longest_ns))
+        page_ns = int(max(PAGE_FLOOR_NS, PAGE_STEPS * step_ns, PAGE_TIMES_LONGEST * longest_ns))
+    # Something is said before the time-out ends the job.
+    latest_ns = int(SHARE_OF_TIMEOUT * timeout_ns)
+    return Ladder(
+        notice_ns=min(notice_ns, latest_ns) if longest_ns is None else notice_ns,
+        ticket_ns=max(TICKET_NS, TICKET_STEPS * step_ns),
+        page_ns=min(page_ns, latest_ns) if longest_ns is None else page_ns,
+        moving_page_ns=int(MOVING_SHARE_OF_TIMEOUT * timeout_ns),
+    )
+
+
+def motion_of(job: JobState, rank: int) -> Motion:
+    """By the newest row of this rank."""
+    row = job.progress_row(rank)
+    return Motion.STILL if row is not None and int(row["still_ns"]) >= STILL_NS else Motion.MOVES
+
+
+def gravest(severities: list[Severity]) -> Severity:
+    return max(severities, key=_ORDER.index)
+
+
+def is_graver(one: Severity, other: str) -> bool:
+    """other: as a finding's body has it."""
+    return _ORDER.index(one) > _ORDER.index(Severity(other))

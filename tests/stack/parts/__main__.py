@@ -5,6 +5,7 @@ Where one cannot be made it says why and goes on. Exit status 1 then, unless onl
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import time
@@ -27,8 +28,14 @@ PARTS: Mapping[str, Callable[[], Path]] = {
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.stack.parts", description=__doc__)
+    parser.add_argument("parts", nargs="*", help=f"only these of {', '.join(PARTS)}")
+    wanted = parser.parse_args().parts
+    if unknown := [name for name in wanted if name not in PARTS]:
+        parser.error(f"{', '.join(unknown)}: no such part; there are {', '.join(PARTS)}")
     failed = 0
-    for name, make in PARTS.items():
+    for name in wanted or PARTS:
+        make = PARTS[name]
         began_s = time.monotonic()
         try:
             make()

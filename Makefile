@@ -24,6 +24,8 @@ PURE_TESTS := $(addprefix tests/,diagnosis golden processors scoreboard simulato
   $(addprefix tests/agents/,test_evidence_requests.py test_no_secret_leaves.py test_outbox.py test_people.py) \
   $(addprefix tests/agents/collectors/,test_gpu_bus.py test_gpu_values.py test_network.py test_topology_collector.py) \
   $(addprefix tests/grafana/,test_annotate.py test_dashboards.py test_paging.py test_rules.py test_runbooks.py test_sync.py)
+# These measure times that two cores' other work would spoil, so they have the machine for themselves.
+TIMED_TESTS := $(addprefix tests/,abuse benchmarks scenarios commands/test_two_instances.py commands/test_two_namespaces.py)
 # Everything that ends up in the optional C modules, and what names the entry points.
 PACKAGE_SOURCES := pyproject.toml $(wildcard setup.py) $(wildcard instrumentation/*.c) $(wildcard telemetry/*.c) __init__.py
 # So many of the slowest tests are told.
@@ -106,7 +108,9 @@ SETUP_OLDEST := $(if $(filter 1,$(HAS_OLDEST)),setup-oldest)
 .PHONY: test
 test: setup $(SETUP_OLDEST) ## the tests, and those of the instrumentation on the oldest torch
 	@$(BIN)/python -m pytest $(PURE_TESTS) -n auto --dist loadfile --durations=$(DURATIONS)
-	@$(BIN)/python -m pytest tests $(addprefix --ignore=,$(PURE_TESTS) tests/stack tests/compose) --durations=$(DURATIONS)
+	@$(BIN)/python -m pytest tests $(addprefix --ignore=,$(PURE_TESTS) $(TIMED_TESTS) tests/stack tests/compose) \
+	  -n auto --dist loadfile --durations=$(DURATIONS)
+	@$(BIN)/python -m pytest $(TIMED_TESTS) $(addprefix --ignore=,$(PURE_TESTS)) --durations=$(DURATIONS)
 ifeq ($(HAS_OLDEST),1)
 	@echo "the instrumentation on the oldest supported torch:"
 	@$(OLDEST)/bin/python -m pytest $(OLDEST_TESTS) --durations=$(DURATIONS)

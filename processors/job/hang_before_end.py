@@ -82,7 +82,7 @@ def judge_taken_down(job: JobState, since_ns: int, now: int, ctx: Context, *, on
     ended_ns = {ending.rank: ending.time_ns for ending in reversed(job.endings)}
     for rank in blockage.suspects:
         wait = longest_wait_for(waits, rank) or blockage.wait
-        steps = ladder(job, longest_here_ns(job, rank), job.groups[wait.group].timeout_s)
+        steps = ladder(job, longest_here_ns(job, rank, wait), job.groups[wait.group].timeout_s)
         waited = waited_ns(job, wait.age_ns, rank, before_ends=True)
         if only_still and motions[rank] is not Motion.STILL:
             continue

@@ -225,7 +225,7 @@ def _judge_suspect(job: JobState, blockage: Blockage, waits: Sequence[Wait], ran
         limit = max(steps.notice_ns, BEHIND_NS if is_behind else 0)
         waited = min(wait.age_ns, launched_age_ns(job, rank, wait.group, now))
     else:
-        steps = ladder(job, longest_here_ns(job, rank), _timeout_s(job, wait))
+        steps = ladder(job, longest_here_ns(job, rank, wait), _timeout_s(job, wait))
         limit = max(steps.notice_ns, patience_ns(job, wait.group) if job.on_device[wait.group] else 0)
     if blockage.sort == "unknown":
         limit *= UNSEEN_FACTOR

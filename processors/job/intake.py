@@ -73,6 +73,8 @@ def _add(table: OpenRows, blocks: Sequence[Gathered]) -> int:
 def _take_collectives(job: JobState, blocks: Sequence[Gathered]) -> None:
     """Rows of one block alone are put into the job's terms only where that is needed at once."""
     before = _add(job.pending, blocks)
+    if not job.steps_seen():
+        job.note_calls(job.pending.all()[before:])
     if len(blocks) > 1 or len(job.open_calls) or (blocks[0].arrived.rows["done_ns"] == 0).any():
         note_open_calls(job, job.pending.all()[before:], blocks)
     for block in blocks:

@@ -71,7 +71,9 @@ def find_standstill(job: JobState) -> Standstill | None:
     if not seen.any() or int(job.progress["phase_age_ns"][seen].min()) < STILL_NS:
         return None  # cheap, and nearly always the answer
     ranks = job.alive()
-    if len(ranks) < 2 or len(ranks) < job.world_size or not _step_ns(job) or job.blind_ranks:
+    if len(ranks) < 2 or len(ranks) < job.world_size or job.blind_ranks:
+        return None
+    if not _step_ns(job) and not _repeats_without_steps(job):
         return None
     if any(job.ranks[rank].stopped_ns for rank in ranks) or (job.group_rows["open"] != 0).any():
         return None
@@ -82,9 +84,9 @@ def find_standstill(job: JobState) -> Standstill | None:
         if row is None or job.progress_stamps[rank] < newest - FRESH_NS or row["process_state"] not in _MOVES:
             return None
         places[rank] = (int(row["step"]), int(row["phase"]))
-    if min(step for step, _ in places.values()) < 1:
+    if min(step for step, _ in places.values()) < 1 and not _repeats_without_steps(job):
         return None
-    behind = _one_behind(places)
+    behind = _one_behind(places) if job.steps_seen() else -1
     others = tuple(rank for rank in ranks if rank != behind)
     moved_ns = last_moves_ns(job)
     stood_ns = job.progress["read_ns"] - moved_ns
@@ -119,9 +121,10 @@ def _ladder(job: JobState, found: Standstill, motion: Motion) -> Ladder:
     wait here, so it takes longer until it is noticed."""
     timeout_s = max((group.timeout_s for group in job.groups), default=0.0)
     ranks = found.others if found.behind < 0 else (found.behind,)
-    longest = [longest_here_ns(job, rank) for rank in ranks]
+    # Without steps nobody knows whether a loop is over: a minute, as wherever nothing is known.
+    longest = [longest_here_ns(job, rank) for rank in ranks] if job.steps_seen() else [None]
     known = [each for each in longest if each is not None]
-    in_step = found.behind >= 0 or all(_is_in_step(job, rank) for rank in ranks)
+    in_step = found.behind >= 0 or not job.steps_seen() or all(_is_in_step(job, rank) for rank in ranks)
     steps = ladder(job, max(known) if len(known) == len(longest) and in_step else None, timeout_s)
     usual_ns = max(
         STILL_NS if motion is Motion.STILL else FLOOR_NS,
@@ -134,6 +137,11 @@ def _ladder(job: JobState, found: Standstill, motion: Motion) -> Ladder:
     elif motion is Motion.MOVES and found.behind < 0:
         usual_ns = max(usual_ns, steps.ticket_ns)  # all ranks at work, and nobody waits: as a job does that evaluates
     return replace(steps, notice_ns=max(steps.notice_ns, usual_ns))
+
+
+def _repeats_without_steps(job: JobState) -> bool:
+    """Of a job without steps: whether its calls are known to come again and again."""
+    return not job.steps_seen() and job.call_gaps.longest_of_all_ns() is not None
 
 
 def _is_in_step(job: JobState, rank: int) -> bool:

@@ -12,6 +12,7 @@ from ...telemetry.ring_layout import parse_ranks
 from ...telemetry.tables import COLLECTIVES, DEVICE_STEPS, GROUP_PROGRESS, NO_GROUP, PROGRESS, STEP_GROUPS, STEPS
 from ...telemetry.vocabulary import HookState, Kind, Level, Phase, Severity, is_device_backend
 from .attempts import Attempts
+from .call_gaps import CallGaps
 from .crash_order import Ending
 from .device_window import DeviceWindow
 from .drift import no_blocks, with_block
@@ -160,6 +161,7 @@ class JobState:
         self.closed_step = -1
         self.recent = np.zeros(0, COLLECTIVES)
         self.last_seqs: dict[int, int] = {}
+        self.call_gaps = CallGaps()
         self.usual_counts: dict[int, int] = {}
         self.even_steps: dict[int, int] = {}
         self.device_gaps: dict[int, int] = {}  # by device group: longest time without an end, in ns
@@ -337,6 +339,15 @@ class JobState:
         first = np.cumsum(sizes[filled]) - sizes[filled]
         same[filled] = np.minimum.reduceat(of_members, first) == np.maximum.reduceat(of_members, first)
         return same
+
+    def note_calls(self, rows: np.ndarray) -> None:
+        """COLLECTIVES rows of a job that shows no steps: what its ranks do between two calls is all that is known."""
+        rows = rows[rows["group"] < len(self.groups)]
+        found = self.places().find(rows["group"], rows["rank"])
+        member = found >= 0
+        if member.any():
+            rows, groups = rows[member], rows["group"][member].astype(np.intp)
+            self.call_gaps.note(rows, found[member] + np.array(self.group_first)[groups], self.device_groups()[groups])
 
     # --- ranks ------------------------------------------------------------------------------------------------------
     def facts(self, rank: int) -> RankFacts:

@@ -17,6 +17,7 @@ import numpy as np
 from ...telemetry.records import Group
 from ..operator import Table
 from .attempts import Attempts
+from .call_gaps import CallGaps
 from .crash_order import Ending
 from .device_window import DeviceWindow
 from .facts import NodeFacts, OpenFinding, RankFacts
@@ -147,7 +148,8 @@ def _facts_values(job: JobState) -> dict[str, Any]:
 
 def _progress_arrays(job: JobState) -> dict[str, np.ndarray]:
     progress = {"progress": job.progress, "stamps": job.progress_stamps, "rare": job.rare_until_ns}
-    return {**progress, "group_rows": job.group_rows, "group_stamps": job.group_stamps}
+    gaps = {} if job.steps_seen() else job.call_gaps.as_arrays()
+    return {**progress, "group_rows": job.group_rows, "group_stamps": job.group_stamps, **gaps}
 
 
 def _steps_values(job: JobState) -> dict[str, Any]:
@@ -233,6 +235,7 @@ def _read_progress(job: JobState, arrays: dict[str, np.ndarray]) -> None:
         return
     job.progress, job.progress_stamps = arrays["progress"], arrays["stamps"]
     job.progress_stamp_ns = int(job.progress_stamps.max(initial=0))
+    job.call_gaps = CallGaps.of_arrays(arrays)
     job.rare_until_ns = arrays["rare"]
     known = arrays["group_rows"].size  # groups are only ever added, at the end
     job.group_rows[:known], job.group_stamps[:known] = arrays["group_rows"], arrays["group_stamps"]

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from ...telemetry.vocabulary import Phase, ProcessState
+from .call_gaps import signatures
 from .state import JobState
 from .waiting import Wait
 
@@ -39,14 +40,33 @@ def is_rare(row: np.void) -> bool:
     return int(row["step"]) < 1 or int(row["phase"]) in RARE_PHASES
 
 
-def longest_here_ns(job: JobState, rank: int) -> int | None:
-    """What the phase in which ``rank`` stands has taken at most; None: it was never completed before."""
+def longest_here_ns(job: JobState, rank: int, wait: Wait | None = None) -> int | None:
+    """What the phase in which ``rank`` stands has taken at most; None: it was never completed before.
+
+    wait: for this rank; in a job without steps what lay between its last call of that group and this one tells.
+    """
     row = job.progress_row(rank)
     phase = int(row["phase"]) if row is not None else int(Phase.OTHER)
     longest = int(job.longest_ns[phase]) if phase < job.longest_ns.size else 0
     first_step = row is None or int(row["step"]) < 1
     unseen = phase in RARE_PHASES and longest < _SEEN_NS
-    return None if (first_step or unseen) and not job.has_left(rank) else longest
+    if not (first_step or unseen) or job.has_left(rank):
+        return longest
+    return _between_calls_ns(job, rank, wait) if wait is not None and not job.steps_seen() else None
+
+
+def _between_calls_ns(job: JobState, rank: int, wait: Wait) -> int | None:
+    members = job.members[wait.group]
+    place = np.flatnonzero(members == rank)
+    rows, _ = job.rows_of_group(wait.group)
+    waiting = rows[members == wait.rank]
+    if wait.p2p or not place.size or not waiting.size:
+        return job.call_gaps.longest_of_group_ns(wait.group)
+    before, after = rows[place[0]], waiting[0]
+    if int(before["enqueued"]) + 1 != wait.seq or int(after["enqueued"]) != wait.seq:
+        return job.call_gaps.longest_of_group_ns(wait.group)
+    made, wanted = (int(signatures(row["op"], row["bytes"])) for row in (before, after))
+    return job.call_gaps.longest_ns(wait.group, made, wanted)
 
 
 def waiting_threshold_ns(job: JobState, rank: int, group: int) -> int:

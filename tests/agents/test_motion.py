@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,7 +29,7 @@ def started() -> Iterator[list[subprocess.Popen[bytes]]]:
     processes: list[subprocess.Popen[bytes]] = []
     yield processes
     for process in processes:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)  # with its children
         process.wait()
 
 
@@ -35,7 +37,7 @@ def start(started: list[subprocess.Popen[bytes]], script: str, *arguments: str) 
     """The process once it has come to what it does."""
     code = "import sys\nprint('there', flush=True)\n" + textwrap.dedent(script)
     command = [sys.executable, "-c", code, *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
     started.append(process)
     assert process.stdout is not None
     assert process.stdout.readline() == b"there\n"
@@ -48,7 +50,7 @@ def look(pid: int, *, seconds: float = 3.0, stack: RingStack | None = None) -> M
     motion, carried, since_ns = Motion(), SocketBytes(), time.monotonic_ns()
     until_ns = since_ns + int(seconds * 1e9)
     while (now_ns := time.monotonic_ns()) < until_ns:
-        motion.look(pid, since_ns, 0, stack, lambda now_ns=now_ns: carried.at(now_ns), now_ns)
+        motion.look(pid, since_ns, 0, stack, partial(carried.at, now_ns), now_ns)
         time.sleep(LOOK_NS / 1e9)
     return motion
 

@@ -33,6 +33,7 @@ from .evidence_desk import ACTIONS as FILE_ACTIONS
 from .evidence_desk import EvidenceDesk
 from .gate import Publish, PublishRanked
 from .health import AgentHealth
+from .inferred_steps import InferredSteps
 from .launches import Launches
 from .local_verdicts import (
     judge_stale,
@@ -121,6 +122,7 @@ class Agent:
         self._job_name = job_name
         self._people = self._new_people()
         self._socket_bytes = SocketBytes()
+        self._inferred_steps = InferredSteps()
         self._poller = select.poll()
         self._by_pidfd: dict[int, WatchedRank] = {}
         self._ranks: list[WatchedRank] = []
@@ -463,6 +465,7 @@ class Agent:
             if self._by_pidfd.pop(rank.pidfd, None) is not None:
                 self._poller.unregister(rank.pidfd)
             self._blocks.forget_ring(rank)
+            self._inferred_steps.forget(rank.slot)
             if self._people is not None:
                 self._people.forget(rank, self._ranks, time_ns=self._wall_ns())
             if self._may_touch:
@@ -502,6 +505,7 @@ class Agent:
                 rank.parse_groups()
                 self._announce_slow(rank, now_ns)
         self._news.urgent = False  # what would have been announced is in this flush
+        drained = self._inferred_steps.add_steps(self._ranks, drained)
         if len(drained.events):
             self._tell_levels(drained)
         offset_ns = self._news.clock_offset_ns

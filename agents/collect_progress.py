@@ -96,7 +96,7 @@ def progress_rows(ranks: Sequence[WatchedRank], now_ns: int) -> NDArray[np.void]
                 row.hook_state & _U32 if row is not None else 0,
                 read_time_ns(rank, now_ns),
                 clamp_i64(row.phase_since_ns) if row is not None else 0,
-                clamp_i64(row.step_since_ns) if row is not None else 0,
+                rank.inferred_since_ns or (clamp_i64(row.step_since_ns) if row is not None else 0),
                 clamp_i64(rank.heartbeat_ns),
                 rank.process.cpu_ns if rank.process is not None else -1,
                 clamp_i64(row.cost_ns) if row is not None else -1,

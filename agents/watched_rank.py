@@ -70,6 +70,8 @@ class WatchedRank:
     history: RingHistory = field(default_factory=RingHistory)
 
     moved_ns: int = 0  # when the head or the rank row was last seen to change
+    inferred_step: int = -1  # of a loop without steps of its own, and since when; -1: none
+    inferred_since_ns: int = 0
     motion: Motion = field(default_factory=Motion)  # what its process does while they do not
     process: processes.ProcessStat | None = None
     process_read_ns: int = 0
@@ -179,6 +181,8 @@ class WatchedRank:
             head = event[L.E_HEAD]
             phase = head >> 16 & 0xFF
             step = event[L.E_STEP] if head & 0xFF != 5 else event[L.E_SEQ] + 1
+        if self.inferred_step >= 0 and step <= 0:
+            step = self.inferred_step
         return (step if 0 <= step < 1 << 62 else -1), (phase if phase < len(Phase) else int(Phase.OTHER))
 
     def completion_seen(self) -> bool:

@@ -138,6 +138,8 @@ class StepFlag(IntFlag):
     #: The number is kept on its node: what stands in its column says only that it was finite.
     LOSS_WITHHELD = 32
     GRAD_NORM_WITHHELD = 64
+    #: No optimizer made it: the rank's calls repeat, and this is one turn of them, or some.
+    INFERRED = 128
 
 
 class Level(IntEnum):

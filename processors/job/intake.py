@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...telemetry.tables import STEPS
-from ...telemetry.vocabulary import EventName
+from ...telemetry.vocabulary import EventName, StepFlag
 from .counts import differ_in_count
 from .gathering import Gathered
 from .numeric import find_non_finite
@@ -28,6 +28,7 @@ class Came:
     counts_differ: bool = False
     bad_number: bool = False
     step_length_ns: int = 0
+    steps_begin: bool = False  # of an optimizer, where inferred ones were known until now
     progress: Sequence[Gathered] = ()
 
 
@@ -89,10 +90,14 @@ def _take_counts(job: JobState, blocks: Sequence[Gathered]) -> bool:
 
 
 def _take_steps(job: JobState, blocks: Sequence[Gathered], came: Came) -> None:
-    _add(job.step_rows, blocks)
     rows = concatenate([block.arrived.rows for block in blocks], STEPS)
     if not rows.size:
         return
+    were_inferred = job.inferred
+    if not job.take_sort_of_steps(inferred=bool((rows["flags"] & int(StepFlag.INFERRED)).all())):
+        return
+    came.steps_begin = were_inferred and not job.inferred
+    _add(job.step_rows, blocks)
     job.note_saving(rows)
     if job.note_steps(rows["rank"], rows["step"]):
         for block in blocks:

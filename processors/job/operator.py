@@ -245,6 +245,9 @@ class JobOperator:
     def _take_in(self, job: JobState, blocks: Sequence[Gathered], now: int, ctx: Context) -> None:
         looked_ns = job.progress_stamp_ns
         came = take_in(job, blocks)
+        if came.steps_begin:
+            for finding in [each for each in job.findings.values() if each.kind in SPEED_KINDS]:
+                clear_finding(job, ctx, now, finding, "an optimizer makes the steps from here on")
         if came.counts_differ and not job.counts_due_ns:
             job.counts_due_ns = now + COUNTS_HOLD_NS
             job.schedule(job.counts_due_ns)

@@ -144,6 +144,21 @@ class JobState:
         self.group_first: list[int] = []
         self._tells_ends = Growing(bool)
         self.tells_ends = self._tells_ends.filled  # by group: whether any member's end of a call was ever told
+        self._expected: np.ndarray | None = None
+        self._device_groups = np.zeros(0, bool)
+        self._shape: GroupShape | None = None
+        self._inner_groups: tuple[tuple[int, int, int], np.ndarray] | None = None
+        self._places = Places.of(())
+        self.chunks = getattr(self, "chunks", [])  # names of the rows that hold open steps
+        self.flushed_ns: dict[str, int] = {}  # by node, on its own clock
+        self.call_gaps = CallGaps()
+        self.joining_looked_ns = 0
+        self.inferred = False  # no optimizer makes the steps: they are turns of calls that repeat
+        self._begin_steps()
+        self.facts_changed = self.progress_changed = self.steps_changed = True
+
+    def _begin_steps(self) -> None:
+        """Nothing is known of any step."""
         # Rows of steps that are not closed yet.
         self.pending = OpenRows(COLLECTIVES, ("enqueued_ns", "started_ns", "done_ns"))
         self.step_rows = OpenRows(STEPS, ("begin_ns", "end_ns"))
@@ -151,24 +166,20 @@ class JobState:
         self.device_steps = OpenRows(DEVICE_STEPS, ("first_end_ns", "last_end_ns"))
         self.held_up: HeldUp | None = None  # of devices, the open call that the closing of steps waits for
         self.rewrite_open = self.open_changed = True
-        self.chunks = getattr(self, "chunks", [])  # names of the rows that hold open steps
         self.open_chunk: OpenChunk | None = None  # the newest of them
         self.closed_stamp_ns = 0
         self.open_calls = OpenCalls()
-        self.flushed_ns: dict[str, int] = {}  # by node, on its own clock
         self.slow_step_ns = 0
         self.newest_step = np.zeros(0, np.int64)  # by rank, -1 none
         self.closed_step = -1
         self.recent = np.zeros(0, COLLECTIVES)
         self.last_seqs: dict[int, int] = {}
-        self.call_gaps = CallGaps()
         self.usual_counts: dict[int, int] = {}
         self.even_steps: dict[int, int] = {}
         self.device_gaps: dict[int, int] = {}  # by device group: longest time without an end, in ns
         self.longest_ns = np.zeros(len(Phase), np.int64)
         self.number_due_ns = 0
         self.counts_due_ns = 0
-        self.joining_looked_ns = 0
         self.pace_checked_step = 0
         self.sighted = False  # a step was seen whole: at level events on all ranks
         self.times = empty_times(np.zeros(0, np.int64))
@@ -179,14 +190,10 @@ class JobState:
         self.saves = no_saves(np.zeros(0, np.int64))
         self.drift = no_blocks(0)
         self.window = DeviceWindow.empty(0)
-        self._expected: np.ndarray | None = None
-        self._device_groups = np.zeros(0, bool)
         self.held_by = 0  # the rank for which the closing of steps has waited at the last look. Not saved
         self._next_length = (-1, -1, -1), 0
-        self._shape: GroupShape | None = None
-        self._inner_groups: tuple[tuple[int, int, int], np.ndarray] | None = None
-        self._places = Places.of(())
-        self.facts_changed = self.progress_changed = self.steps_changed = True
+        self._expected = None
+        self.steps_changed = True
 
     def inner_groups(self, ranks: np.ndarray) -> np.ndarray:
         """By rank, the smallest group on devices that it is in (``inner_waits``) to do something together."""
@@ -481,6 +488,18 @@ class JobState:
         are_new = int(np.minimum.reduce(self.newest_step.take(ranks))) < 0
         np.maximum.at(self.newest_step, ranks, steps)
         return are_new
+
+    def take_sort_of_steps(self, *, inferred: bool) -> bool:
+        """Whether step rows of this sort count: steps of an optimizer take the place of inferred ones, which a loop
+        before training may have made, and are never followed by them."""
+        if inferred != self.inferred:
+            if inferred and self.steps_seen():
+                return False
+            if self.steps_seen():
+                self._begin_steps()
+                self.ledger.last_step = -1
+            self.inferred, self.facts_changed = inferred, True
+        return True
 
     # --- steps ------------------------------------------------------------------------------------------------------
     def add_steps(self, times: StepTimes, pace_ns: np.ndarray, data_ns: np.ndarray, exchange_ns: np.ndarray) -> None:

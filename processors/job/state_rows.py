@@ -57,6 +57,7 @@ _LATER_FACTS = (
     "checkpoints",
     "restored_steps",
     "endings_judged_ns",
+    "inferred",
 )
 _PLAIN_STEPS = ("saved_steps", "slow_step_ns", "closed_step", "pace_checked_step", "sighted")
 

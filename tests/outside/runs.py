@@ -35,7 +35,7 @@ RIGHT: Mapping[str, tuple[str, ...]] = {
     "stop": ("rank_stopped",),
     "raise": ("rank_raised",),
     "exit": ("rank_died", "desync"),
-    "skip": ("desync",),
+    "extra": ("desync",),
 }
 #: How long after the fault a page may be awaited, where the place is known to the job and where it is not.
 PAGE_WITHIN_S = {True: 45.0, False: 80.0}

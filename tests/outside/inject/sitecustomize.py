@@ -36,24 +36,24 @@ class Fault:
     def is_mine(self) -> bool:
         return bool(self.kind == "all") or int(os.environ.get("RANK", "-1")) == self.rank
 
-    def come(self, place: str, tensor: Any = None) -> bool:
-        """True: the call is to be left out."""
+    def come(self, place: str, tensor: Any = None) -> None:
+        """The script has come to this place."""
         if place != self.place or not self.is_mine():
-            return False
+            return
         now_ns = time.monotonic_ns()
         self.first_ns = self.first_ns or now_ns
         self.count += 1
         if self.fired:
             self._go_on()
-            return False
-        due = now_ns - self.first_ns >= self.after_s * 1e9 and self.count > self.after_count
-        if not due:
+        elif now_ns - self.first_ns >= self.after_s * 1e9 and self.count > self.after_count:
+            self.fired = True
+            with open(os.environ["OUTSIDE_TRUTH"], "a") as file:
+                file.write(
+                    json.dumps({"time": time.time(), "rank": int(os.environ["RANK"]), "count": self.count}) + "\n"
+                )
+            self._happen(tensor)
+        else:
             self._measure(now_ns)
-            return False
-        self.fired = True
-        with open(os.environ["OUTSIDE_TRUTH"], "a") as file:
-            file.write(json.dumps({"time": time.time(), "rank": int(os.environ["RANK"]), "count": self.count}) + "\n")
-        return self._happen(tensor)
 
     def _measure(self, now_ns: int) -> None:
         if self.last_ns:
@@ -67,7 +67,7 @@ class Fault:
             while time.monotonic_ns() < until_ns:
                 pass
 
-    def _happen(self, tensor: Any) -> bool:
+    def _happen(self, tensor: Any) -> None:
         kind = self.kind
         if kind in ("hang", "all", "killed"):
             time.sleep(3600)
@@ -88,7 +88,10 @@ class Fault:
             os._exit(0)
         elif kind == "nan" and tensor is not None:
             tensor.data.mul_(float("nan"))
-        return bool(kind == "skip")
+        elif kind == "extra":
+            import torch.distributed as dist
+
+            dist.barrier()
 
 
 def patch(module: Any, name: str, place: str, fault: Fault) -> None:
@@ -98,8 +101,7 @@ def patch(module: Any, name: str, place: str, fault: Fault) -> None:
 
     def outer(*args: Any, **values: Any) -> Any:
         tensor = next((each for each in args if hasattr(each, "data_ptr")), None)
-        if fault.come(place, tensor):
-            return None
+        fault.come(place, tensor)
         return inner(*args, **values)
 
     setattr(module, name, outer)

@@ -37,6 +37,7 @@ RANK_STANDS = np.dtype(
         ("own_cost_ns", "<i8"),
         ("open", "<i4"),
         ("still_since_ns", "<i8"),
+        ("in_io", "<u1"),
     ]
 )
 #: The same of a rank in a group (``group`` = agent-wide number). told: whether anybody reports the ends of its calls.
@@ -102,6 +103,7 @@ def progress_rows(ranks: Sequence[WatchedRank], now_ns: int) -> NDArray[np.void]
                 clamp_i64(row.cost_ns) if row is not None else -1,
                 sum(max(group.open, 0) for group in rank.groups.values()) if rank.completion_seen() else -1,
                 rank.motion.still_since_ns,
+                int(rank.motion.is_in_io),
             )
         )
     return progress_table(np.array(stands, RANK_STANDS))

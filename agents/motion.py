@@ -12,6 +12,7 @@ Polling thread. It needs no more than the rights of the rank's own user; what ma
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -33,6 +34,12 @@ _LOOP_NS = 30_000_000_000
 _SAME_LINES = 2
 #: CPU time counts for so long after it was seen: between two chunks of an upload there is none.
 _BUSY_NS = 1_500_000_000
+#: Where a thread sleeps in the kernel (/proc/PID/wchan) while it waits for a file, a pipe, a connection or a server;
+#: not for locks and timers.
+_IN_IO = re.compile(
+    r"pipe|poll|select|wait_woken|sk_|inet_|tcp_|unix_|skb_|sock|accept|connect|recv|folio_wait|wait_on_page|io_schedule|"
+    r"rpc_|nfs|fuse|request_wait_answer|ceph|cl_|ll_|ldlm|ptlrpc|gpfs|cifs|beegfs|p9_|n_tty_read|aio_|io_cqring"
+)
 _MOST_DESCRIPTORS = 512
 _MOST_CHILDREN = 64
 
@@ -56,6 +63,8 @@ class Motion:
 
     #: Since when nothing of it has moved; 0: it moves, or cannot be looked at.
     still_since_ns: int = 0
+    #: Whether its main thread stands in a read, a write or a wait for a server: that may be answered yet.
+    is_in_io: bool = False
     _before: _Look | None = None
     _looked_ns: int = 0
     #: When it last moved otherwise than by CPU time, and when it last used that.
@@ -105,6 +114,7 @@ class Motion:
         if _used_cpu(before, look):
             self._busy_ns = now_ns
         self.still_since_ns = self._still_since(now_ns, heartbeat_age_ns)
+        self.is_in_io = self.still_since_ns > 0 and _is_in_io(pid)
 
     def _still_since(self, now_ns: int, heartbeat_age_ns: int) -> int:
         if now_ns - self._busy_ns >= _BUSY_NS:
@@ -183,6 +193,13 @@ def _read_io(pid: int) -> int | None:
     except (OSError, ValueError):
         return None
     return sum(values.get(name, 0) for name in (b"rchar:", b"wchar:", b"read_bytes:", b"write_bytes:"))
+
+
+def _is_in_io(pid: int) -> bool:
+    try:
+        return bool(_IN_IO.search(_read(f"/proc/{pid}/wchan").decode("ascii", "replace")))
+    except OSError:
+        return False
 
 
 def _children_of(pid: int) -> list[int]:

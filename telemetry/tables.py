@@ -102,6 +102,7 @@ PROGRESS = np.dtype(
         ("open", "<i4"),  # operations open over all groups
         # For how long nothing of the process has moved: its code, CPU, I/O, children. 0 = it moves, or nobody knows.
         ("still_ns", "<i8"),
+        ("in_io", "<u1"),  # 1: it stands still in a read, a write or a wait for a server
     ]
 )
 

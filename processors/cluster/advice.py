@@ -29,7 +29,7 @@ DOMAINS = frozenset(
 )
 HISTORIES = frozenset({"elsewhere", "storm"})
 MOTION_SIGNAL = "process.motion"
-MOTIONS = ("moves", "still")
+MOTIONS = ("moves", "in_io", "still")
 _MAX_NAMED = 4
 
 

@@ -84,7 +84,7 @@ def judge_taken_down(job: JobState, since_ns: int, now: int, ctx: Context, *, on
         wait = longest_wait_for(waits, rank) or blockage.wait
         steps = ladder(job, longest_here_ns(job, rank, wait), job.groups[wait.group].timeout_s)
         waited = waited_ns(job, wait.age_ns, rank, before_ends=True)
-        if only_still and motions[rank] is not Motion.STILL:
+        if only_still and motions[rank] is Motion.MOVES:
             continue
         if waited >= steps.notice_ns and ended_ns.get(rank, since_ns) >= since_ns:
             late.append(rank)
@@ -92,7 +92,7 @@ def judge_taken_down(job: JobState, since_ns: int, now: int, ctx: Context, *, on
     if not late:
         return False
     # Somebody has ended it: nothing more will show whether it would have gone on.
-    severity = Severity.PAGE if any(motions[rank] is Motion.STILL for rank in late) else Severity.TICKET
+    severity = Severity.PAGE if any(motions[rank] is not Motion.MOVES for rank in late) else Severity.TICKET
     body = hang_story.blockage_body(job, Kind.RANK_NOT_ENTERED, blockage, late, limit_ns, severity, motions, now)
     open_blockage(job, ctx, now, Kind.RANK_NOT_ENTERED, blockage.wait, body)
     return True

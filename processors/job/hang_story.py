@@ -114,10 +114,10 @@ def _may_move(job: JobState, rank: int, wait: Wait) -> bool:
 
 def _motion_evidence(job: JobState, rank: int, motion: Motion, now: int) -> dict[str, Any]:
     row = job.progress_row(rank)
-    if motion is Motion.STILL and row is not None and int(row["still_ns"]):
+    if motion is not Motion.MOVES and row is not None and int(row["still_ns"]):
         shows = (
             f"rank {rank} has not moved for {duration_words(row['still_ns'])}: its code, CPU time, reads, writes, "
-            "connections and children stand still"
+            f"connections and children stand still{', in a system call that waits for data' if row['in_io'] else ''}"
         )
     elif motion is Motion.STILL:
         shows = f"the process of rank {rank} does nothing"

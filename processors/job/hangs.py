@@ -305,7 +305,7 @@ def _judge_stall(job: JobState, blockage: Blockage, now: int) -> _Hang | None:
         return None  # whether the two ends are those of one message is not known
     begun, on_device = all_begun(job, wait.group, wait.seq), job.on_device[wait.group]
     members = job.members[wait.group].tolist()
-    still = on_device or all(motion_of(job, rank) is Motion.STILL for rank in members)
+    still = on_device or all(motion_of(job, rank) is not Motion.MOVES for rank in members)
     motion = Motion.STILL if still else Motion.MOVES
     longest = [longest_on_device_ns(job, wait.group)]
     if not on_device:

@@ -17,7 +17,7 @@ from .hang_story import BY_DESIGN, MOTION_SIGNAL
 from .progress import last_moves_ns
 from .state import FRESH_NS, JobState
 from .story import Body, body, evidence, ruled_out, source_of, stands, suspect
-from .thresholds import DEFAULT_TIMEOUT_S, SHARE_OF_TIMEOUT, longest_here_ns, waited_ns
+from .thresholds import longest_here_ns, waited_ns
 from .urgency import Ladder, Motion, is_graver, ladder, motion_of
 from .words import duration_words, phase_word, ranks_words
 
@@ -50,7 +50,7 @@ def judge_standstill(job: JobState, now: int, ctx: Context) -> None:
         return
     judged = found.others if found.behind < 0 else (found.behind,)
     motions = {rank: motion_of(job, rank) for rank in judged}
-    motion = Motion.MOVES if Motion.MOVES in motions.values() else Motion.STILL
+    motion = next(each for each in (Motion.MOVES, Motion.IN_IO, Motion.STILL) if each in motions.values())
     severity = _ladder(job, found, motion).severity(found.age_ns, motion)
     if severity is None:
         return
@@ -121,19 +121,21 @@ def _ladder(job: JobState, found: Standstill, motion: Motion) -> Ladder:
     wait here, so it takes longer until it is noticed."""
     timeout_s = max((group.timeout_s for group in job.groups), default=0.0)
     ranks = found.others if found.behind < 0 else (found.behind,)
-    # Without steps nobody knows whether a loop is over: a minute, as wherever nothing is known.
-    longest = [longest_here_ns(job, rank) for rank in ranks] if job.steps_seen() else [None]
+    # Without steps of an optimizer nobody knows whether a loop is over: a minute, as wherever nothing is known.
+    has_steps = job.steps_seen() and not job.inferred
+    longest = [longest_here_ns(job, rank) for rank in ranks] if has_steps else [None]
     known = [each for each in longest if each is not None]
-    in_step = found.behind >= 0 or not job.steps_seen() or all(_is_in_step(job, rank) for rank in ranks)
+    in_step = found.behind >= 0 or not has_steps or all(_is_in_step(job, rank) for rank in ranks)
     steps = ladder(job, max(known) if len(known) == len(longest) and in_step else None, timeout_s)
     usual_ns = max(
-        STILL_NS if motion is Motion.STILL else FLOOR_NS,
+        FLOOR_NS if motion is Motion.MOVES else STILL_NS,
         STEPS_OF_PATIENCE * _step_ns(job),
         int(TIMES_LONGEST * max(known, default=0)),
     )
     if not in_step:
         # Between steps, or past the last one, they may do as their script says, and nobody waits for anybody.
-        usual_ns = max(usual_ns, int(SHARE_OF_TIMEOUT * (timeout_s or DEFAULT_TIMEOUT_S) * 1e9))
+        steps = replace(steps, page_ns=steps.moving_page_ns, io_page_ns=steps.moving_page_ns)
+        usual_ns = max(usual_ns, steps.ticket_ns)
     elif motion is Motion.MOVES and found.behind < 0:
         usual_ns = max(usual_ns, steps.ticket_ns)  # all ranks at work, and nobody waits: as a job does that evaluates
     return replace(steps, notice_ns=max(steps.notice_ns, usual_ns))
@@ -170,7 +172,7 @@ def standstill_body(job: JobState, found: Standstill, severity: Severity, motion
     proof.append(
         evidence("progress", ranks_words(found.others), now, _whereabouts(job, found.others)),
     )
-    shows = "nothing of it moves" if motion is Motion.STILL else "it is not known to stand still: it may be at work"
+    shows = "nothing of it moves" if motion is not Motion.MOVES else "it is not known to stand still: it may be at work"
     source = source_of(job, found.behind) if row is not None else f"job {job.job}"
     proof.append(evidence(MOTION_SIGNAL, source, now, shows, motion.value))
     cleared = []

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from ...telemetry.vocabulary import Severity
+from ...telemetry.vocabulary import Phase, Severity
 from .state import JobState
 from .thresholds import DEFAULT_TIMEOUT_S, FLOOR_NS, SHARE_OF_TIMEOUT, STEPS_OF_PATIENCE, TIMES_LONGEST
 
@@ -27,6 +27,7 @@ TICKET_STEPS = 10
 MOVING_SHARE_OF_TIMEOUT = 0.5
 #: Nothing of a process has moved over so long, several looks of its agent.
 STILL_NS = 2_000_000_000
+_PHASES_OF_IO = frozenset({Phase.DATA, Phase.CHECKPOINT, Phase.RESTORE})
 _ORDER = (Severity.INFO, Severity.TICKET, Severity.PAGE)
 
 
@@ -34,32 +35,39 @@ class Motion(str, Enum):
     """What the one who is waited for does, as its node's agent sees it."""
 
     STILL = "still"
+    IN_IO = "in_io"  # still, in a read, a write or a wait for a server: a blocked upload looks the same
     MOVES = "moves"  # or nobody can tell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ladder:
-    """From which wait on what is said, in ns. page_ns: of a suspect that does nothing; moving_page_ns: of one that
-    moves."""
+    """From which wait on what is said, in ns. page_ns: of a suspect that does nothing; io_page_ns: of one that stands
+    in I/O, at least; moving_page_ns: of one that moves."""
 
     notice_ns: int
     ticket_ns: int
     page_ns: int
+    io_page_ns: int
     moving_page_ns: int
 
     def severity(self, waited_ns: int, motion: Motion) -> Severity | None:
         """None: nothing is to be said yet. Nothing is said before it is noticed."""
         if waited_ns < self.notice_ns:
             return None
-        if waited_ns >= (self.page_ns if motion is Motion.STILL else self.moving_page_ns):
+        if waited_ns >= self._page_ns(motion):
             return Severity.PAGE
-        return Severity.TICKET if waited_ns >= self.ticket_ns and motion is Motion.MOVES else Severity.INFO
+        return Severity.TICKET if waited_ns >= self.ticket_ns else Severity.INFO
 
     def limit_ns(self, severity: Severity, motion: Motion) -> int:
         """From which wait on it is said with this severity."""
         if severity is Severity.PAGE:
-            return max(self.notice_ns, self.page_ns if motion is Motion.STILL else self.moving_page_ns)
+            return max(self.notice_ns, self._page_ns(motion))
         return max(self.notice_ns, self.ticket_ns) if severity is Severity.TICKET else self.notice_ns
+
+    def _page_ns(self, motion: Motion) -> int:
+        if motion is Motion.MOVES:
+            return self.moving_page_ns
+        return self.page_ns if motion is Motion.STILL else max(self.page_ns, self.io_page_ns)
 
 
 def ladder(job: JobState, longest_ns: int | None, timeout_s: float) -> Ladder:
@@ -79,6 +87,7 @@ def ladder(job: JobState, longest_ns: int | None, timeout_s: float) -> Ladder:
         notice_ns=min(notice_ns, latest_ns) if longest_ns is None else notice_ns,
         ticket_ns=max(TICKET_NS, TICKET_STEPS * step_ns),
         page_ns=min(page_ns, latest_ns) if longest_ns is None else page_ns,
+        io_page_ns=min(UNKNOWN_PLACE_PAGE_NS, latest_ns),
         moving_page_ns=int(MOVING_SHARE_OF_TIMEOUT * timeout_ns),
     )
 
@@ -86,7 +95,10 @@ def ladder(job: JobState, longest_ns: int | None, timeout_s: float) -> Ladder:
 def motion_of(job: JobState, rank: int) -> Motion:
     """By the newest row of this rank."""
     row = job.progress_row(rank)
-    return Motion.STILL if row is not None and int(row["still_ns"]) >= STILL_NS else Motion.MOVES
+    if row is None or int(row["still_ns"]) < STILL_NS:
+        return Motion.MOVES
+    # Where a phase is made of reads and writes, what it has taken before is its measure.
+    return Motion.IN_IO if row["in_io"] and int(row["phase"]) not in _PHASES_OF_IO else Motion.STILL
 
 
 def gravest(severities: list[Severity]) -> Severity:

@@ -75,6 +75,7 @@ def test_who_does_nothing_stands_still(started: list[subprocess.Popen[bytes]], w
     motion = look(start(started, STANDS[what]))
     assert motion.still_since_ns > 0
     assert time.monotonic_ns() - motion.still_since_ns >= SECOND_NS
+    assert motion.is_in_io == (what == "reads what does not come")
 
 
 @pytest.mark.parametrize("what", MOVES)

@@ -75,6 +75,13 @@ class Outcome:
         loud = {str(d["id"]) for d in self.revisions if d["severity"] != "info" and d["bucket"] != "planned"}
         return [document for id_, document in last.items() if id_ in loud]
 
+    def said_severity(self, severity: str, *, within_s: float = float("inf")) -> bool:
+        """Whether this severity or more was ever asked for, by an incident no older than that when it was."""
+        order = ("info", "ticket", "page")
+        wanted = order[order.index(severity) :]
+        loud = [d for d in self.revisions if d["severity"] in wanted and d["bucket"] != "planned"]
+        return any(float(d["seen"]) - float(d["times"]["onset"]) <= within_s for d in loud)
+
     def said_after_s(self, severity: str, *, at: str = "seen") -> float | None:
         """From the fault to the first word of this severity or more."""
         order = ("info", "ticket", "page")

@@ -135,7 +135,8 @@ class SyntheticJob:
 
     delays: (rank, step, phase) -> extra seconds of own work, spent where the phase begins; FOREVER = hangs.
     edit: (rank, step, actions) -> actions, for skipped, swapped or wrong calls.
-    events: (seconds, name, rank, attributes), at that time of the job. at_work: ranks whose processes always move.
+    events: (seconds, name, rank, attributes), at that time of the job. at_work: ranks whose
+    processes always move; in_io: that stand in I/O wherever they stand still.
     """
 
     ranks: int = 4
@@ -144,6 +145,7 @@ class SyntheticJob:
     jitter: float = 0.03
     seed: int = 1
     at_work: frozenset[int] = frozenset()
+    in_io: frozenset[int] = frozenset()
     program: Program = ddp_step
     groups: dict[str, list[int]] = field(default_factory=dict)
     delays: list[Callable[[int, int, Phase], float]] = field(default_factory=list)
@@ -491,7 +493,8 @@ class SyntheticJob:
             rows.append(
                 (
                     person.rank, 4000 + person.rank, step, phase, state, level, ExitState.RUNNING, hooks, now,
-                    now - since, now - since, beat, -1, 0, open_total, self._still_ns(person, since, now),
+                    now - since, now - since, beat, -1, 0, open_total,
+                    self._still_ns(person, since, now), int(person.rank in self.in_io),
                 )
             )  # fmt: skip
         return np.array(rows, PROGRESS), np.array(groups, GROUP_PROGRESS)

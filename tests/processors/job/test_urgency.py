@@ -21,6 +21,8 @@ STILL, MOVES = Motion.STILL, Motion.MOVES
         (10.0, STILL, [(12.9, None), (13.0, INFO), (14.9, INFO), (15.0, PAGE)]),
         (0.1, MOVES, [(2.9, None), (3.0, INFO), (59.0, INFO), (60.0, TICKET), (899.0, TICKET), (900.0, PAGE)]),
         (100.0, MOVES, [(129.0, None), (130.0, TICKET)]),
+        (0.1, Motion.IN_IO, [(2.9, None), (3.0, INFO), (59.9, INFO), (60.0, PAGE)]),
+        (100.0, Motion.IN_IO, [(149.9, TICKET), (150.0, PAGE)]),
         (None, STILL, [(24.9, None), (25.0, INFO), (59.9, INFO), (60.0, PAGE)]),
         (None, MOVES, [(24.9, None), (25.0, INFO), (60.0, TICKET), (900.0, PAGE)]),
     ],

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from ..telemetry.missing_packages import in_words
 from ..telemetry.redaction import redact, redact_command, redact_data
 from .foreground_command import CommandNotStarted, ForegroundCommand
 from .peer_plan import Role
@@ -123,7 +124,7 @@ def run(command: Sequence[str], settings: RunSettings) -> NoReturn:
 
             watch(child, job, job.directory, job.rings, settings, started_ns, peers)
         except Exception as error:  # edge: nothing of ours may end the command
-            say(f"stopped watching: {type(error).__name__}: {error}; the command goes on")
+            say(f"stopped watching: {in_words(error, 'agent')}; the command goes on")
     child.wait()
     child.exit_as_it_did()
 

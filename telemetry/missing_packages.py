@@ -10,6 +10,7 @@ import sys
 
 #: As they are installed, where that is not the name that is imported.
 _INSTALLED_AS = {
+    "confluent_kafka": "confluent-kafka",
     "google": "protobuf",
     "grafana_client": "grafana-client",
     "kafka": "kafka-python",

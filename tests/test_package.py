@@ -38,6 +38,10 @@ def wanted_files() -> set[str]:
     return below | mounted | overlays | set(OF_THE_ROOT)
 
 
+def wanted_sources() -> set[str]:
+    return {name for name in files_of_the_project() if name.endswith(".c") and name.split("/")[0] not in OUTSIDE}
+
+
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy_of(files_of_the_project(), tmp_path_factory.mktemp("source") / "whichrank")

@@ -28,10 +28,10 @@ from .run_directory import (
     make_job_id,
     make_ring_directory,
     make_run_directory,
-    name_script,
     remove_ring_directory,
 )
 from .saying import SayHandler, say
+from .script_name import name_script
 from .settings import RunSettings
 
 if TYPE_CHECKING:

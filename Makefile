@@ -108,7 +108,7 @@ SETUP_OLDEST := $(if $(filter 1,$(HAS_OLDEST)),setup-oldest)
 .PHONY: test
 test: setup $(SETUP_OLDEST) ## the tests, and those of the instrumentation on the oldest torch
 	@$(BIN)/python -m pytest $(PURE_TESTS) -n auto --dist loadfile --durations=$(DURATIONS)
-	@$(BIN)/python -m pytest tests $(addprefix --ignore=,$(PURE_TESTS) $(TIMED_TESTS) tests/stack tests/compose) \
+	@$(BIN)/python -m pytest tests $(addprefix --ignore=,$(PURE_TESTS) $(TIMED_TESTS) tests/stack tests/compose tests/installed) \
 	  -n auto --dist loadfile --durations=$(DURATIONS)
 	@$(BIN)/python -m pytest $(TIMED_TESTS) $(addprefix --ignore=,$(PURE_TESTS)) --durations=$(DURATIONS)
 ifeq ($(HAS_OLDEST),1)
@@ -117,6 +117,10 @@ ifeq ($(HAS_OLDEST),1)
 else
 	@echo "NOT RUN: the tests on torch 2.6, which has no build for this Python"
 endif
+
+.PHONY: wheel-test
+wheel-test: setup ## the wheel in empty environments, with each extra alone, and the README's own job with the oldest and newest torch
+	@$(BIN)/python -m pytest tests/installed -n 2 --dist loadfile --durations=$(DURATIONS)
 
 .PHONY: test-long
 test-long: setup ## what `make test` leaves out: simulated runs of minutes, and the tests of the job operator with all blocks gathered

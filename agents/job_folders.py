@@ -119,4 +119,10 @@ def _claimed_job(ring: RingFile, folder: JobFolder, own: Identity) -> FoundJob:
     claimed = resolve_identity(claims)
     job = claimed.job or claims.get("job") or folder.path.name
     identity = replace(own, job=job, run=claimed.run or job, world="", attempt="", rank=-1)
-    return FoundJob(identity=identity, name=resolve_job_name(claims) or Path(claims.get("script", "")).name or job)
+    return FoundJob(identity=identity, name=resolve_job_name(claims) or _called(claims.get("script", "")) or job)
+
+
+def _called(script: str) -> str:
+    """What people call a rank's script; of ``python -m package`` its file says no more than __main__.py."""
+    path = Path(script)
+    return path.parent.name if path.name == "__main__.py" else path.name

@@ -18,7 +18,6 @@ from ..telemetry.histogram_table import HistogramTable
 from ..telemetry.metric_encode import histogram_attributes, metric_entry, number_attributes, number_point
 from ..telemetry.otlp_wire import AttributeValue, RequestBuilder, resource
 from ..telemetry.records import Group, Identity
-from ..telemetry.spans import group_label
 from ..telemetry.vocabulary import Op, Phase
 from .collect_collectives import CollectedRows
 from .collect_steps import CollectedSteps
@@ -212,7 +211,7 @@ class RankMetrics:
     def _find_collective(self, rank: WatchedRank, group: Group, op: int, time_ns: int) -> int:
         who = self._who(rank)
         labels = self._labels.setdefault(who, set())
-        label = group_label(group)
+        label = group.label
         if (label, op) not in labels and len(labels) >= MAX_COLLECTIVE_SERIES:
             label = OTHER_GROUPS
         labels.add((label, op))

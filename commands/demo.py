@@ -20,12 +20,14 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from ..telemetry.missing_packages import how_to_install
 from ..telemetry.vocabulary import Bucket, Kind
 from .incident_log import read_lines
 from .run_directory import INCIDENTS_FILE
@@ -81,6 +83,9 @@ def demo(scenario: str | None, *, as_json: bool, seed: int | None, out: Path | N
     """The command. Returns the exit code: 0 only if the incident names rank, kind and line."""
     if scenario is not None and scenario not in SCENARIOS:
         print(f"whichrank: no scenario {scenario!r}; there are {', '.join(SCENARIOS)}", file=sys.stderr)
+        return EXIT_USAGE
+    if find_spec("torch") is None:
+        print(f"whichrank: the demo trains: {how_to_install('torch', 'torch')}", file=sys.stderr)
         return EXIT_USAGE
     seed = secrets.randbits(32) if seed is None else seed
     draw = random.Random(seed)

@@ -23,6 +23,7 @@ from ..agents.node_reports import NodeReports
 from ..agents.priority import Priority
 from ..agents.settings import AgentSettings
 from ..processors.runner import EmbeddedRunner
+from ..telemetry.missing_packages import in_words
 from ..telemetry.otlp import encode_payloads
 from ..telemetry.records import Event, Identity, Incident, Record
 from ..telemetry.topics import KEY_OF_PEOPLE, TOPIC_FINDINGS
@@ -171,7 +172,7 @@ class EmbeddedWatch:
             self._take_what_people_say()
             self._runner.drain()
         except Exception as error:  # edge: whatever fails here must not reach the command
-            self._broken = f"{type(error).__name__}: {error}"
+            self._broken = in_words(error, "agent")
             self._say_once(f"stopped watching: {self._broken}; the command goes on")
             self._peers.abandon()
 

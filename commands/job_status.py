@@ -60,6 +60,11 @@ class _Member:
     blind: bool
     open_age_ns: int  # when its rank's progress row was read, which comes after it in the same flush
 
+    @property
+    def oldest(self) -> int:
+        """The number of the oldest call that is open; the newest's, where no end is seen."""
+        return self.enqueued if self.completed < 0 else min(self.completed + 1, self.enqueued)
+
 
 @dataclass(slots=True)
 class JobStatus:
@@ -114,16 +119,19 @@ class JobStatus:
             sighted = {rank: m for rank, m in members.items() if not m.blind}
             if not sighted:
                 continue
-            front = max(m.enqueued for m in sighted.values())
-            waiters = [rank for rank, m in sighted.items() if m.enqueued == front and m.open > 0 and rank not in gone]
-            late = [rank for rank, m in sighted.items() if m.enqueued < front]
+            # The oldest call that is open, as in incidents; the newest may be some calls further on.
+            standing = {rank: m.oldest for rank, m in sighted.items() if m.open > 0 and rank not in gone}
+            behind = min(m.enqueued for m in sighted.values())
+            sequence = min((oldest for oldest in standing.values() if oldest > behind), default=0)
+            waiters = [rank for rank, oldest in standing.items() if oldest == sequence]
+            late = [rank for rank, m in sighted.items() if m.enqueued < sequence]
             if waiters and late:
                 group = self._groups[uid]
                 found.append(
                     Waiting(
-                        group=group.desc or group.name or uid[:8],
+                        group=group.label or uid[:8],
                         operation=sighted[waiters[0]].op.name.lower(),
-                        sequence=front,
+                        sequence=sequence,
                         waiters=tuple(sorted(waiters)),
                         waited_for=tuple(sorted(late)),
                         since_ns=min(self._rank(rank).seen_ns - sighted[rank].open_age_ns for rank in waiters),

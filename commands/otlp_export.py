@@ -18,6 +18,7 @@ import numpy as np
 
 from ..telemetry import attributes as names
 from ..telemetry.incident_events import event_name, incident_attributes, incident_time_ns, sentence, severity_number
+from ..telemetry.missing_packages import in_words
 from ..telemetry.records import Block
 from ..telemetry.redaction import redact_command, redact_data
 from ..telemetry.vocabulary import EventName, Phase
@@ -143,7 +144,7 @@ class OtlpExport:
 
     def _fail(self, what: str, error: Exception) -> None:
         if self._problem is None:
-            self._problem = f"telemetry export: {what}: {type(error).__name__}: {error}"
+            self._problem = f"telemetry export: {what}: {in_words(error, 'agent')}"
 
 
 class _Delivered:

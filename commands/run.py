@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from ..telemetry.missing_packages import in_words
 from ..telemetry.redaction import redact, redact_command, redact_data
 from .foreground_command import CommandNotStarted, ForegroundCommand
 from .peer_plan import Role
@@ -27,10 +28,10 @@ from .run_directory import (
     make_job_id,
     make_ring_directory,
     make_run_directory,
-    name_script,
     remove_ring_directory,
 )
 from .saying import SayHandler, say
+from .script_name import name_script
 from .settings import RunSettings
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def run(command: Sequence[str], settings: RunSettings) -> NoReturn:
 
             watch(child, job, job.directory, job.rings, settings, started_ns, peers)
         except Exception as error:  # edge: nothing of ours may end the command
-            say(f"stopped watching: {type(error).__name__}: {error}; the command goes on")
+            say(f"stopped watching: {in_words(error, 'agent')}; the command goes on")
     child.wait()
     child.exit_as_it_did()
 

@@ -10,16 +10,13 @@ import json
 import os
 import re
 import secrets
-import shlex
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from ..telemetry.redaction import redact
 
 RUN_FILE = "run.json"
 INCIDENTS_FILE = "incidents.jsonl"
@@ -27,9 +24,8 @@ CAPTURE_FOLDER = "capture"
 STATE_FILE = "state.sqlite"
 EVIDENCE_FOLDER = "evidence"
 RUN_SCHEMA = 1
-_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash"})
-_RUNS_TEXT = re.compile(r"-[a-z]*c")
-_ASSIGNMENT = re.compile(r"\w+=")
+#: Ends of files that are run; what has none of them is a module's name or a program's.
+_SCRIPTS = (".py", ".sh", ".bash")
 
 
 class Unusable(Exception):
@@ -81,33 +77,10 @@ class RunDirectory:
         return description
 
 
-def name_script(command: Sequence[str]) -> str:
-    """What the command runs, as people call it, without secrets: ``torchrun … train/gpt.py`` -> ``gpt.py``."""
-    command = _without_shell(command)
-    for word in command:
-        if word.endswith(".py"):
-            return redact(Path(word).name)
-    with contextlib.suppress(ValueError, IndexError):
-        return redact(command[list(command).index("-m", 1) + 1])
-    return redact(Path(command[0]).name) if command else ""
-
-
-def _without_shell(command: Sequence[str]) -> Sequence[str]:
-    """``bash -c "KEY=value python train.py"`` -> ``python train.py``; as far as it can be read."""
-    if len(command) < 3 or Path(command[0]).name not in _SHELLS or not _RUNS_TEXT.fullmatch(command[1]):
-        return command
-    try:
-        words = shlex.split(command[2], comments=True)
-    except ValueError:  # a quote is open, or more than a command
-        words = command[2].split()
-    while words and (_ASSIGNMENT.match(words[0]) or words[0] in ("exec", "export", "env", "&&")):
-        del words[0]
-    return words or command[:1]
-
-
 def make_job_id(script: str) -> str:
     """An id that no other job on any machine has: the script's name, and eight random characters."""
-    stem = script.removesuffix(".py").rsplit(".", 1)[-1]
+    suffix = next((suffix for suffix in _SCRIPTS if script.endswith(suffix)), "")
+    stem = script.removesuffix(suffix).rsplit(".", 1)[-1]
     return f"{_safe(stem)}-{secrets.token_hex(4)}"
 
 

@@ -44,6 +44,13 @@ class Group:
     timeout_s: float = 0.0
     is_default: bool = False
 
+    @property
+    def label(self) -> str:
+        """What people are told everywhere: "world", what it is for, where torch was told ("mesh_dp"), or its name."""
+        if self.is_default:
+            return "world"
+        return self.name if self.desc in ("", "undefined") else self.desc
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Block:

@@ -115,11 +115,6 @@ def rank_resource(
     )
 
 
-def group_label(group: Group) -> str:
-    """What people call a group: what it is for, where torch was told ("default_pg", "mesh_dp"), else its name."""
-    return group.desc if group.desc not in ("", "undefined") else group.name
-
-
 def step_spans(rows: NDArray[np.void], scope: TraceScope) -> list[bytes]:
     """One span per row of STEPS."""
     phases_s = (rows["phase_ns"] / 1e9).tolist()
@@ -248,7 +243,7 @@ def _shared_part(group: Group, kind: tuple[int, ...], state: int) -> bytes:
         names.COLLECTIVE_DTYPE: DTYPES[dtype - 1] if 0 < dtype <= len(DTYPES) else None,
         names.COLLECTIVE_PEER: peer if peer >= 0 else None,
         names.COLLECTIVE_POLLED: True if flags & _POLLED else None,
-        names.GROUP_NAME: group_label(group),
+        names.GROUP_NAME: group.label,
         names.GROUP_UID: group.uid,
         names.GROUP_SIZE: group.size,
         names.PHASE: _PHASE_WORDS[phase] if phase < len(_PHASE_WORDS) else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..telemetry.missing_packages import in_words
 from .kafka_client import Client, KafkaTrouble
 from .kafka_prefix import PrefixedClient
 from .kafka_settings import KafkaSettings
@@ -26,8 +27,7 @@ def _library(settings: KafkaSettings) -> Client:
 
             return ConfluentClient(settings)
     except ImportError as error:
-        extra = "confluent" if settings.client == "confluent-kafka" else "agent"
-        raise KafkaTrouble(
-            f"{settings.client} is not installed here ({error}): pip install 'whichrank[{extra}]'", lasting=True
-        ) from error
+        # The agent's extra has it too: who lacks it has neither.
+        extra = "confluent" if settings.client == "confluent-kafka" else "processors"
+        raise KafkaTrouble(in_words(error, extra), lasting=True) from error
     raise KafkaTrouble(f"kafka_client {settings.client!r} is none of {', '.join(CLIENTS)}", lasting=True)

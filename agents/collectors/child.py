@@ -12,6 +12,7 @@ import sys
 import time
 from typing import IO
 
+from ...telemetry.missing_packages import in_words
 from .collector import Collector, Listener, Moment, NeedsNewProcess
 from .schedule import FIRST_PAUSE_S, LONGEST_PAUSE_S, Plan, read_frame, write_frame
 
@@ -37,7 +38,7 @@ def main() -> int:
             write_frame(out, str(error))
             return 3
         except Exception as error:  # edge: a driver's library can do anything
-            write_frame(out, f"{type(error).__name__}: {error}")
+            write_frame(out, in_words(error, "agent"))
             wait_s, pause_s = pause_s, min(2 * pause_s, LONGEST_PAUSE_S)
             if _parent_has_gone(wait_s):
                 return 0

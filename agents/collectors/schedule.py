@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import IO, Any
 
+from ...telemetry.missing_packages import in_words
 from ...telemetry.records import Point
 from .collector import Collected, Collector, Isolation, LastLooker, Moment
 
@@ -220,7 +221,7 @@ class _ThreadLook(_Look):
                 collected = collector.collect(self.owner.moment())
             except Exception as error:  # edge: whatever a file of /proc, or a bug of ours, can do
                 self.busy_since_ns, self.sees = 0, False
-                self.owner.failed(self.name, f"{type(error).__name__}: {error}")
+                self.owner.failed(self.name, in_words(error, "agent"))
                 self.owner.ending.wait(pause_s)
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
                 continue
@@ -233,7 +234,7 @@ class _ThreadLook(_Look):
             try:
                 self.owner.hand_on(self.name, collector.last_look(self.owner.moment()))
             except Exception as error:  # edge: as above
-                self.owner.failed(self.name, f"{type(error).__name__}: {error}")
+                self.owner.failed(self.name, in_words(error, "agent"))
             self._last_is_over.set()
         if collector is not None:
             collector.close()

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import IO, Any
 
 from ...diagnosis.health_checks.outcome import Status
+from ...telemetry.missing_packages import missing_package
 from .finding import Finding
 from .setup import setup_of
 
@@ -39,7 +40,11 @@ def main(module: str) -> None:
     try:
         import_module(f".{module}", __package__).check(setup, pipe)
     except Exception as error:  # edge: drivers, mounts and files of /sys can do anything
+        missing = missing_package(error)
         reason = f"the check itself failed: {type(error).__name__}: {error}"
+        remedy = "report it with the output of whichrank check --json"
+        if missing:
+            reason, remedy = f"{missing} is not installed", "pip install 'whichrank[agent]'"
         for family in sorted(setup.families):
             pipe.found(
                 Finding(
@@ -47,7 +52,7 @@ def main(module: str) -> None:
                     check="answer",
                     status=Status.UNKNOWN,
                     reason=reason,
-                    remedy="report it with the output of whichrank check --json",
+                    remedy=remedy,
                 )
             )
     pipe.write({"done": True})

@@ -22,6 +22,7 @@ from ...diagnosis.counters.traffic import NodeTraffic
 from ...diagnosis.counters.watch import PortWatch
 from ..saying import say
 from .input_file import EXIT_USAGE, Unreadable, bounded_lines, delimiter_of, looks_like_json
+from .packed_file import opened_text, without_suffix
 
 #: Conditions that ended; the first ones are kept, the rest counted.
 MAX_ENDED = 10_000
@@ -142,8 +143,8 @@ def _looks(path: Path, reader: SeriesReader) -> Iterator[Look]:
         yield from _series(sys.stdin, "", reader)
     else:
         try:
-            with open(path, encoding="utf-8", errors="replace") as file:
-                yield from _series(file, path.suffix.lower(), reader)
+            with opened_text(str(path), path) as file:
+                yield from _series(file, Path(without_suffix(path.name)).suffix.lower(), reader)
         except OSError as trouble:
             raise Unreadable(f"{path}: {trouble.strerror}; name a file or a folder of snapshots") from trouble
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..saying import say
+from .input_file import Unreadable
+from .packed_file import opened, without_suffix
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -79,14 +81,16 @@ def read_dumps(files: Sequence[Path]) -> tuple[DumpFiles, list[RasFinding]]:
         try:
             if not path.is_file():
                 continue
-            with path.open("rb") as opened:
-                data = opened.read(MAX_JSON_BYTES + 1)
+            with opened(str(path), path) as file:
+                data = file.read(MAX_JSON_BYTES + 1)
             if is_ras(data):
                 ras.extend(parse_ras(data))
             else:
-                collected.add(path.name, data)
+                collected.add(without_suffix(path.name), data)
         except (BadDump, BadRas) as wrong:
             collected.notes.append(f"{path}: {wrong}")
+        except Unreadable as wrong:
+            collected.notes.append(str(wrong))
         except OSError as trouble:
             collected.notes.append(f"{path} cannot be read: {trouble.strerror}")
     versions = sorted({dump.version for dump in collected.dumps.values()})
@@ -98,9 +102,13 @@ def read_dumps(files: Sequence[Path]) -> tuple[DumpFiles, list[RasFinding]]:
 def _files(where: Sequence[Path]) -> Iterator[Path]:
     for path in where:
         if path.is_dir():
-            yield from sorted(one for one in path.iterdir() if one.suffix.lower() not in NO_DUMPS and one.is_file())
+            yield from sorted(one for one in path.iterdir() if _may_be_dump(one) and one.is_file())
         else:
             yield path
+
+
+def _may_be_dump(path: Path) -> bool:
+    return Path(without_suffix(path.name)).suffix.lower() not in NO_DUMPS
 
 
 def document(diagnosis: Diagnosis, ras: Sequence[RasFinding], notes: Sequence[str]) -> dict[str, Any]:

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .input_file import Unreadable
+from .packed_file import opened, text_only, unpacked, without_suffix
+
 if TYPE_CHECKING:
     from ...diagnosis.job_log.model import Episode, Group, Progress
     from ...diagnosis.job_log.reader import JobLog, Source
@@ -27,7 +30,8 @@ def register(app: typer.Typer) -> None:
 
 def job_log(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="logs of one job: ranks, launcher, scheduler; - is stdin")
+        list[Path],
+        typer.Argument(metavar="FILE...", help="logs of one job: ranks, launcher, scheduler, also packed; - is stdin"),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="one JSON document on stdout")] = False,
 ) -> None:
@@ -42,6 +46,9 @@ def job_log(
     except OSError as error:
         sys.stderr.write(f"whichrank: {error.filename or 'stdin'} cannot be read: {error.strerror or error}\n")
         raise typer.Exit(EXIT_UNREADABLE) from None
+    except Unreadable as trouble:
+        sys.stderr.write(f"whichrank: {trouble}\n")
+        raise typer.Exit(EXIT_UNREADABLE) from None
     if as_json:
         sys.stdout.write(json.dumps(document(found), ensure_ascii=False) + "\n")
     else:
@@ -53,13 +60,13 @@ def _sources(files: Iterable[Path]) -> Iterator[Source]:
 
     for path in files:
         if str(path) == "-":
-            yield Source(name="-", file=sys.stdin.buffer)
+            yield Source(name="-", file=text_only("stdin", unpacked("stdin", sys.stdin.buffer)))
             continue
         if path.is_dir():
             raise IsADirectoryError(21, "it is a folder; name the log files in it", str(path))
-        rank, node = whose(os.fspath(path))
-        with path.open("rb") as file:
-            yield Source(name=str(path), file=file, rank=rank, node=node)
+        rank, node = whose(without_suffix(os.fspath(path)))
+        with opened(str(path), path) as file:
+            yield Source(name=str(path), file=text_only(str(path), file), rank=rank, node=node)
 
 
 def document(found: JobLog) -> dict[str, Any]:

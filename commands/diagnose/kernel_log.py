@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
 import shutil
 import sys
 import time
-import zlib
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +20,8 @@ from ...diagnosis.kernel_log import KernelEvent, KernelLogReader
 from ...diagnosis.kernel_log.blocks import read_log
 from ...diagnosis.kernel_log.recurrence import Conclusion, Sighting, conclusions, parameters, sighting_of
 from ...diagnosis.kernel_log.stamps import Calendar
+from .input_file import Unreadable
+from .packed_file import opened, text_only, unpacked
 
 EXIT_USAGE = 2
 LINE_COLUMNS = 200
@@ -32,7 +31,6 @@ SCHEMA = 1
 MOST_GROUPS = 10_000
 #: Of one node, for its repeats.
 HISTORY = 256
-_GZIP = b"\x1f\x8b"
 _SHOWN_DEVICE = 40
 
 
@@ -59,7 +57,9 @@ class Findings:
 def register(app: typer.Typer) -> None:
     @app.command("kernel-log")
     def kernel_log_command(
-        files: Annotated[list[str], typer.Argument(metavar="FILE...", help="dmesg, syslog, journal, .gz; - is stdin")],
+        files: Annotated[
+            list[str], typer.Argument(metavar="FILE...", help="dmesg, syslog, journal, also packed; - is stdin")
+        ],
         driver: Annotated[
             str | None,
             typer.Option(metavar="VERSION", help="of the NVIDIA driver, for Xid 144-150; default: as logged"),
@@ -83,9 +83,11 @@ def diagnose(files: Sequence[str], *, driver: str | None, as_json: bool) -> int:
                 reader = KernelLogReader(driver, calendar=Calendar(reference_s=written_s))
                 collect(read_log(reader, stream), findings)
                 findings.driver = reader.driver_major or findings.driver
-        except (OSError, EOFError, zlib.error) as error:
-            why = getattr(error, "strerror", None) or str(error)
-            typer.echo(f"whichrank: {name}: {why}; name files that can be read, or - for stdin", err=True)
+        except (OSError, Unreadable) as error:
+            why = str(error)
+            if isinstance(error, OSError):
+                why = f"{name}: {error.strerror or error}; name files that can be read, or - for stdin"
+            typer.echo(f"whichrank: {why}", err=True)
             status, unread = EXIT_USAGE, unread + 1  # what could be read is shown all the same
     if as_json:
         sys.stdout.write(json.dumps(document(files, findings)) + "\n")
@@ -95,21 +97,14 @@ def diagnose(files: Sequence[str], *, driver: str | None, as_json: bool) -> int:
 
 
 @contextmanager
-def _opened(name: str) -> Iterator[tuple[io.BufferedIOBase, float]]:
+def _opened(name: str) -> Iterator[tuple[BinaryIO, float]]:
     """The bytes of the log, unpacked, and when it was last written (stdin: now)."""
     if name == STDIN:
-        yield _unpacked(sys.stdin.buffer), time.time()
+        yield text_only("stdin", unpacked("stdin", sys.stdin.buffer)), time.time()
         return
     path = Path(name)
-    with path.open("rb") as file:
-        yield _unpacked(file), path.stat().st_mtime
-
-
-def _unpacked(file: BinaryIO) -> io.BufferedIOBase:
-    buffered = file if isinstance(file, io.BufferedReader) else io.BufferedReader(file)  # type: ignore[type-var]
-    if buffered.peek(2)[:2] == _GZIP:
-        return gzip.GzipFile(fileobj=buffered)
-    return buffered
+    with opened(name, path) as file:
+        yield text_only(name, file), path.stat().st_mtime
 
 
 def collect(events: Iterable[KernelEvent], findings: Findings) -> None:

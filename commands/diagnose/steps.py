@@ -18,6 +18,7 @@ from ...diagnosis.phase_times.series import StepSeries
 from ...diagnosis.phase_times.visible_time import judge_shares, judge_visible
 from ..saying import say
 from .input_file import EXIT_USAGE, Unreadable, bounded_lines, delimiter_of, looks_like_json
+from .packed_file import opened_text, without_suffix
 
 FORMATS = """FILE is JSON lines, CSV or TSV with a header; a row is a step of a rank, or a rank's mean.
 
@@ -89,8 +90,8 @@ def _read(path: Path) -> StepSeries:
         _text(sys.stdin, "", series)
     else:
         try:
-            with open(path, encoding="utf-8", errors="replace") as file:
-                _text(file, path.suffix.lower(), series)
+            with opened_text(str(path), path) as file:
+                _text(file, Path(without_suffix(path.name)).suffix.lower(), series)
         except OSError as trouble:
             raise Unreadable(f"{path}: {trouble.strerror}; name a file of step times") from trouble
     if not series.rows and not series.operations:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ...telemetry.missing_packages import in_words
 from ...transport.kafka import make_client
 from ...transport.kafka_client import KafkaTrouble
 from ..annotate_options import AnnotateOptions
@@ -22,7 +23,7 @@ try:
     from ...grafana.site import GrafanaTrouble, Site
     from .annotations import Annotations
 except ModuleNotFoundError as error:
-    raise Unusable(f"{error.name} is not installed: pip install 'whichrank[grafana]'") from error
+    raise Unusable(in_words(error, "grafana")) from error
 
 EXIT_FAILED = 1
 STATE_FILE = "annotate.json"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import typer
 
+from ...telemetry.missing_packages import in_words
 from ..run_directory import Unusable
 
 _PACKAGE = Path(__file__).parents[2]
@@ -28,7 +29,7 @@ def synchronise(
         from ...grafana.site import GrafanaTrouble, Site
         from ...grafana.sync import changes, missing_sources
     except ModuleNotFoundError as error:
-        raise Unusable(f"{error.name} is not installed: pip install 'whichrank[grafana]'") from error
+        raise Unusable(in_words(error, "grafana")) from error
     wanted = desired(_pairs("--use", use, SOURCES), _pairs("--make", make, SOURCES))
     try:
         site = Site(url, token, organization=organization)

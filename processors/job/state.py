@@ -298,10 +298,7 @@ class JobState:
     def group_name(self, index: int) -> str:
         if not 0 <= index < len(self.groups):
             return "?"
-        group = self.groups[index]
-        if group.is_default:
-            return "world"
-        return group.name if group.desc in ("", "undefined") else group.desc
+        return self.groups[index].label
 
     def note_ages(self, place: np.ndarray | slice, rows: np.ndarray) -> None:
         """These rows are the newest of their members: how long each has had an operation open."""

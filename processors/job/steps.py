@@ -18,6 +18,7 @@ from .signatures import open_look_ns, report_mismatch
 from .soft_accounting import judge_slow, take_steps
 from .speed import judge_numbers, judge_speed
 from .state import JobState
+from .words import ranks_words
 
 #: Agents of other nodes flush a little later: one look serves them all.
 OPEN_SLACK_NS = 30_000_000
@@ -88,8 +89,41 @@ def _end_if_passed(job: JobState, finding: OpenFinding, now: int, ctx: Context) 
             clear_finding(job, ctx, now, finding, _passed_words(finding))
         else:
             revise(job, ctx, now, finding)
-    elif finding.kind in _PASSING and job.closed_step > max(finding.step, -1):
-        clear_finding(job, ctx, now, finding, f"all ranks have finished step {job.closed_step}")
+    elif finding.kind in _PASSING and (said := went_on(job, finding)):
+        clear_finding(job, ctx, now, finding, said)
+
+
+def went_on(job: JobState, finding: OpenFinding) -> str:
+    """Who has finished a later step than the finding's; empty while that does not end it.
+
+    A step is closed without those who are far behind: they may stand where they stood. If a suspect is one of them,
+    nothing is over.
+    """
+    beyond = max(finding.step, -1)
+    if job.closed_step <= beyond:
+        return ""
+    expected = job.expected_ranks()
+    steps = np.full(expected.size, -1, np.int64)
+    steps[: job.newest_step.size] = job.newest_step[: expected.size]
+    if any(rank < expected.size and expected[rank] and steps[rank] <= beyond for rank in finding.suspects):
+        return ""
+    passed, behind = expected & (steps > beyond), np.flatnonzero(expected & (steps <= beyond))
+    finished = min(job.closed_step, int(steps[passed].min())) if passed.any() else job.closed_step
+    count, everybody = int(passed.sum()), max(job.world_size, len(job.alive()))
+    if count >= everybody:
+        return f"all ranks have finished step {finished}"
+    return f"{count} of {everybody} ranks have finished step {finished}{_left_behind(behind, steps[behind] + 1)}"
+
+
+def _left_behind(ranks: np.ndarray, steps: np.ndarray) -> str:
+    """steps: in which they are."""
+    if not ranks.size:
+        return ""
+    if ranks.size == 1:
+        return f"; {ranks_words(ranks.tolist())} has not: it is in step {int(steps[0])}"
+    first, last = int(steps.min()), int(steps.max())
+    where = f"step {first}" if first == last else f"steps {first} to {last}"
+    return f"; {ranks_words(ranks.tolist())} have not: they are in {where}"
 
 
 def _passed_words(finding: OpenFinding) -> str:

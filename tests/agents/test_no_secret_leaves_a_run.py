@@ -17,7 +17,7 @@ import pytest
 
 from tests.agents.test_no_secret_leaves import END, TEXTS, found_in
 from tests.commands.incidents.documents import RING
-from whichrank.commands.run_directory import name_script
+from whichrank.commands.script_name import name_script
 from whichrank.telemetry.redaction import redact_command
 
 #: Of which each appears in one place only.
@@ -158,7 +158,7 @@ def test_evidence_that_an_earlier_release_has_kept(tmp_path: Path) -> None:
         (["bash", "-lc", "export HF_TOKEN=hf_x; cd /job && torchrun --nproc 4 train/x.py --token hunter2"], "x.py"),
         (["/bin/sh", "-c", "API_KEY='hunter2 more' ./train"], "train"),
         (["bash", "-c", "KEY='hunter2"], "bash"),
-        (["bash", "script.sh", "-c", "x"], "bash"),
+        (["bash", "script.sh", "-c", "x"], "script.sh"),
         (["python", "password=hunter2.py"], "password=[removed]"),
     ],
 )

@@ -93,6 +93,16 @@ def test_each_job_of_the_node_is_watched_under_its_own_name(node: Node) -> None:
     assert {key for _, key, _, _ in node.messages} == set(seen)
 
 
+def test_a_job_that_nobody_named_is_called_after_its_script(node: Node) -> None:
+    """Of `python -m package` the rank knows a file that is called the same in every package."""
+    node.rank("user/file", script="/jobs/train/gpt.py")
+    node.rank("user/module", script="/jobs/pretraining/__main__.py")
+    agent = node.watch()
+    until(agent, lambda: len(node.events(EventName.RANK_STARTED)) == 2)
+    called = {event.identity.job: event.attributes["job_name"] for event in node.events(EventName.RANK_STARTED)}
+    assert called == {"file": "gpt.py", "module": "pretraining"}
+
+
 def test_messages_have_one_priority_each_and_the_order_of_a_flush(node: Node) -> None:
     rank = node.rank("job")
     agent = node.watch()

@@ -161,7 +161,7 @@ def test_metrics_count_what_happened(start_rank: Start, watch: Watch) -> None:
 
     for rank in (0, 1):
         assert of_rank(names.METRIC_STEP_DURATION, rank).count == 2
-        calls = {names.GROUP_NAME: "default_pg", names.COLLECTIVE_OP: "all_reduce"}
+        calls = {names.GROUP_NAME: "world", names.COLLECTIVE_OP: "all_reduce"}
         collectives = of_rank(names.METRIC_COLLECTIVE_DURATION, rank, **calls)
         assert collectives.count == 50
         assert collectives.sum == pytest.approx(of_rank(names.METRIC_RANK_WAIT, rank).as_double)

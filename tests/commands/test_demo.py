@@ -101,4 +101,5 @@ def test_a_real_demo_as_a_program_sees_it(tmp_path: Path) -> None:
     assert (done.returncode, outcome["ok"], outcome["wrong"]) == (0, True, []), done.stderr
     assert (outcome["truth"]["rank"], outcome["truth"]["step"]) == (2, 30)
     assert outcome["verdict"]["suspects"][0]["rank"] == 2
+    assert outcome["verdict"]["job"]["name"] == "demo_training.py"  # and not what its shell calls "$@"
     assert "whichrank: " in done.stderr

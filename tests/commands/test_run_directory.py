@@ -18,7 +18,6 @@ from whichrank.commands.run_directory import (
     make_job_id,
     make_ring_directory,
     make_run_directory,
-    name_script,
     remove_ring_directory,
 )
 from whichrank.telemetry.incident import canonical_line, complete_document
@@ -40,23 +39,15 @@ def document(identity: str, revision: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("command", "name"),
-    [
-        (["torchrun", "--nproc-per-node=4", "train/gpt.py", "--lr", "1"], "gpt.py"),
-        (["python", "-m", "torch.distributed.run", "my job.py"], "my job.py"),
-        (["python", "-m", "package.train"], "package.train"),
-        (["/usr/bin/sleep", "3"], "sleep"),
-        (["..."], "..."),
-        ([], ""),
-    ],
-)
-def test_jobs_are_named_after_their_script(command: list[str], name: str) -> None:
-    assert name_script(command) == name
-
-
-@pytest.mark.parametrize(
     ("script", "stem"),
-    [("gpt.py", "gpt"), ("my job.py", "my-job"), ("package.train", "train"), ("...", "job"), ("", "job")],
+    [
+        ("gpt.py", "gpt"),
+        ("my job.py", "my-job"),
+        ("package.train", "train"),
+        ("start.sh", "start"),
+        ("...", "job"),
+        ("", "job"),
+    ],
 )
 def test_ids_of_jobs_are_fit_for_file_names_and_differ(script: str, stem: str) -> None:
     first, second = make_job_id(script), make_job_id(script)

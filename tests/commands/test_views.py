@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from tests.processors.job.synthetic_job import FOREVER, SyntheticJob, drive
 from whichrank.commands import status_view
 from whichrank.commands.incident_panel import (
     cleared_words,
@@ -29,7 +30,7 @@ from whichrank.telemetry.tables import GROUP_PROGRESS, PROGRESS, STEPS
 from whichrank.telemetry.vocabulary import EventName, Op, Phase, ProcessState
 
 IDENTITY = Identity(cluster="local", job="j", attempt="a1")
-GROUP = Group(uid="u", name="0", desc="default_pg", ranks="0-2", size=3)
+GROUP = Group(uid="u", name="0", desc="default_pg", ranks="0-2", size=3, is_default=True)
 
 
 def progress(ranks: int, phase: Phase = Phase.FORWARD, step: int = 7, **columns: int) -> Block:
@@ -46,6 +47,7 @@ def group_progress(enqueued: list[int], open_age_s: float = 4.0) -> Block:
     rows = np.zeros(len(enqueued), GROUP_PROGRESS)
     rows["rank"], rows["enqueued"], rows["op"] = np.arange(len(enqueued)), enqueued, Op.ALL_REDUCE
     front = rows["enqueued"] == max(enqueued)
+    rows["completed"] = rows["enqueued"] - front
     rows["open"], rows["open_age_ns"] = front, front * int(open_age_s * 1e9)
     return Block(name=EventName.BLOCK_GROUP_PROGRESS, identity=IDENTITY, rows=rows, groups=(GROUP,))
 
@@ -76,12 +78,32 @@ def test_the_picture_shows_who_waits_for_whom(waiting: JobStatus) -> None:
     assert (wait.waiters, wait.waited_for, wait.sequence) == ((0, 2), (1,), 97)
     line = describe_waiting(wait, waiting)
     assert line.startswith("ranks 0,2 have waited 4.")
-    assert line.endswith("in all_reduce 97 of default_pg for rank 1 (forward)")
+    assert line.endswith("in all_reduce 97 of world for rank 1 (forward)")
     shown = "\n".join(render_lines(render_status("j", waiting, {}, 83.0), 100))
     assert "3 of 3 ranks" in shown
     assert "step 7" in shown
     assert "1:23" in shown
     assert shown.count("waits for rank 1") == 2
+
+
+def test_the_console_and_the_incident_name_the_same_call() -> None:
+    """The others have called two more buckets: what they wait in is the first, in both."""
+    job = SyntheticJob(
+        ranks=3,
+        steps=20,
+        delays=[lambda rank, step, phase: FOREVER if (rank, step, phase) == (1, 12, Phase.BACKWARD) else 0],
+    )
+    records, status = job.records(), JobStatus(node="node-0")
+    for record in records:
+        status.update(record.payload)
+    (finding,) = drive(records).final().values()
+    (wait,) = status.waiting()
+    first = finding.body["first_bad"]
+    assert (wait.operation, wait.sequence, wait.group) == (first["operation"], first["sequence"], first["group"])
+    assert wait.group == "world"
+    assert (wait.waiters, wait.waited_for) == ((0, 2), (1,))
+    said = finding.body["evidence"][0]["shows"]
+    assert f"{wait.operation} {wait.sequence} of group {wait.group}" in said
 
 
 def test_a_wait_is_as_old_as_the_progress_row_that_follows_says() -> None:

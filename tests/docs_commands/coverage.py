@@ -77,6 +77,7 @@ _RESPOND = f"whichrank respond --from {RUN} --once --json"
 _MAKE_TESTS: Mapping[str, Elsewhere] = {
     "test": Elsewhere(".ci/run", ("make test",)),
     "lint": Elsewhere(".ci/run", ("make lint",)),
+    "wheel-test": Elsewhere(".ci/run", ("make wheel-test",)),
     "stack": Elsewhere(".ci/run", ("make stack",)),
     "setup": Elsewhere(".ci/run", ("make lint",)),
     "demo": Elsewhere("tests/commands/test_demo.py::test_a_real_demo_as_a_program_sees_it", ("demo",)),
@@ -238,7 +239,7 @@ RULES: Sequence[tuple[str, Cover]] = (
     *((rf"make {name}", cover) for name, cover in _MAKE_TESTS.items()),
     *((rf"make {name}", NotHere(why=why, runs=f"make -n {name}")) for name, why in _MAKE_NOT.items()),
     *((rf"{text}", InClone()) for text in ("make clean", "pre-commit install")),
-    (r"pip install '\.\[agent\]'", Elsewhere("tests/test_package.py", ("build_wheel",))),
+    (r"pip install '\.\[agent\]'", Elsewhere("tests/installed/test_extras.py", ("with_extra", "agent"))),
     (
         r"pip install --require-hashes -r requirements/newest\.txt|pip install --no-deps --no-build-isolation -e \.",
         # By `make setup`, with uv or pip.

@@ -157,12 +157,12 @@ def make_room(folder: Path, api: Api) -> Room:
     (run,) = (folder / "whichrank-out").iterdir()
     run.rename(run.with_name("RUN"))
     incidents = (folder / "whichrank-out" / "RUN" / "incidents.jsonl").read_text(encoding="utf-8").splitlines()
-    _write_files(folder)
+    write_files(folder)
     (folder / "whichrank.toml").write_text(receiver_table(api, "webhook", "oncall"), encoding="utf-8")
     return Room(folder=folder, environ=environ, incident=str(json.loads(incidents[-1])["id"]), own_job=own_job)
 
 
-def _write_files(folder: Path) -> None:
+def write_files(folder: Path) -> None:
     for name in ("logs", "dumps", "probe", "beside"):
         (folder / name).mkdir()
     (folder / "kern.log").write_text(_XID)

@@ -116,7 +116,8 @@ def progress_table(stands: NDArray[np.void]) -> NDArray[np.void]:
         rows[column] = stands[column]
     for column in ("phase", "step", "heartbeat"):
         rows[f"{column}_age_ns"] = _ages(stands["read_ns"], stands[f"{column}_since_ns"])
-    rows["still_ns"] = _ages(stands["read_ns"], stands["still_since_ns"])
+    still_ns = _ages(stands["read_ns"], stands["still_since_ns"])
+    rows["still_ns"] = np.where(still_ns > 0, still_ns, -1)
     return rows
 
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 from ..processors.job.attempts import Attempts, Place, place_of
 from ..telemetry.records import Block, Event, Group, Payload
 from ..telemetry.ring_layout import format_ranks
-from ..telemetry.vocabulary import EventName, ExitState, Op, Phase, ProcessState
+from ..telemetry.vocabulary import EventName, ExitState, Op, Phase, ProcessState, StepFlag
 
 _Enum = TypeVar("_Enum", bound=IntEnum)
 
@@ -74,6 +74,8 @@ class JobStatus:
     node: str = ""
     world_size: int = 0
     ranks: dict[int, RankStatus] = field(default_factory=dict)
+    #: No optimizer makes the steps that are seen: they are turns of calls that repeat.
+    steps_inferred: bool = False
     _attempts: Attempts = field(default_factory=Attempts)
     _groups: dict[str, Group] = field(default_factory=dict)
     _members: dict[str, dict[int, _Member]] = field(default_factory=dict)
@@ -89,6 +91,8 @@ class JobStatus:
             elif payload.name is EventName.BLOCK_GROUP_PROGRESS:
                 self._take_group_progress(payload)
             elif payload.name is EventName.BLOCK_STEPS:
+                if len(payload.rows):
+                    self.steps_inferred = bool((payload.rows["flags"] & int(StepFlag.INFERRED)).all())
                 first = payload.rows["rank"] == payload.rows["rank"].min() if len(payload.rows) else []
                 for row in payload.rows[first]:
                     self._step_seconds.append((int(row["end_ns"]) - int(row["begin_ns"])) / 1e9)
@@ -105,6 +109,17 @@ class JobStatus:
     def seconds_per_step(self) -> float | None:
         """Median over the last steps, None before the first."""
         return statistics.median(self._step_seconds) if self._step_seconds else None
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether any step of this attempt has ended."""
+        return bool(self._step_seconds)
+
+    def calls(self) -> tuple[str, int]:
+        """(group, how many calls the rank that is furthest has made in it), of the group with most; ("", 0) none."""
+        made = {uid: max(member.enqueued for member in members.values()) for uid, members in self._members.items()}
+        uid = max(made, key=lambda each: made[each], default="")
+        return (self._groups[uid].label or uid[:8], made[uid]) if uid else ("", 0)
 
     def living(self) -> list[int]:
         """Ranks of this node whose process is still there, asked of the kernel."""

@@ -27,6 +27,9 @@ from .terminal_block import TerminalBlock
 REDRAW_S = 0.25
 #: A line of progress this often when there is no terminal.
 PROGRESS_LINE_S = 30.0
+#: Ranks that live for so long without a step are said to make none that is seen.
+NO_STEP_S = 45.0
+_SAID = float("inf")
 #: Waiting shorter than this is the ordinary course of a collective.
 WORTH_SHOWING_S = 1.0
 #: Ranks shown one by one; beyond that they are put together by what they do.
@@ -66,6 +69,7 @@ class LineView:
         self._say = say
         self._now = now
         self._next_progress = now() + PROGRESS_LINE_S
+        self._without_steps_since: float | None = None
         self._shown: set[tuple[str, int]] = set()
         self._said: dict[str, str] = {}
 
@@ -84,7 +88,20 @@ class LineView:
         if self._now() >= self._next_progress:
             self._next_progress = self._now() + PROGRESS_LINE_S
             if any(not rank.ended for rank in status.ranks.values()):
-                self._say(describe_progress(status))
+                # A wait that goes on is said each time: once, a minute ago, is forgotten.
+                self._say("; ".join([describe_progress(status), *(describe_waiting(w, status) for w in waiting[:1])]))
+        self._say_that_no_step_is_seen(status)
+
+    def _say_that_no_step_is_seen(self, status: JobStatus) -> None:
+        """Once: what would help, and what is known meanwhile."""
+        living = any(not rank.ended for rank in status.ranks.values())
+        if not living or status.has_steps or self._without_steps_since == _SAID:
+            self._without_steps_since = None if self._without_steps_since != _SAID else _SAID
+        elif self._without_steps_since is None:
+            self._without_steps_since = self._now()
+        elif self._now() - self._without_steps_since >= NO_STEP_S:
+            self._without_steps_since = _SAID
+            self._say(describe_lack_of_steps(status))
 
     def close(self) -> None: ...
 
@@ -135,7 +152,7 @@ def render_status(
     pace = status.seconds_per_step
     head = f"whichrank · {job}"
     if status.ranks:
-        head += f" · {len(status.ranks)} of {status.world_size or '?'} ranks · step {status.step}"
+        head += f" · {len(status.ranks)} of {status.world_size or '?'} ranks · {step_words(status)}"
     head += f" · {pace:.2f} s/step" if pace else ""
     head += f" · attempt {status.attempts}" if status.attempts > 1 else ""
     parts: list[RenderableType] = [Rule(Text(f"{head} · {minutes}:{seconds:02d}"), style="dim", align="left")]
@@ -144,6 +161,10 @@ def render_status(
         parts.append(_rank_table(status, waiting))
     elif not status.ranks:
         parts.append(Text("no rank has started yet", style="dim"))
+    if status.ranks and not status.has_steps and elapsed_s >= NO_STEP_S:
+        parts.append(
+            Text("no step is seen: call whichrank.step() at the end of each turn", style="yellow", no_wrap=True)
+        )
     parts.extend(Text(describe_waiting(wait, status), style="yellow", no_wrap=True) for wait in waiting[:2])
     for document in list(incidents.values())[-3:]:
         style = SEVERITY_STYLE.get(str(document.get("severity")), "")
@@ -172,8 +193,24 @@ def describe_progress(status: JobStatus) -> str:
     pace = status.seconds_per_step
     alive = [rank for rank in status.ranks.values() if not rank.ended]
     phases = sorted({rank.phase.name.lower() for rank in alive})
-    return f"step {status.step}, {len(alive)} ranks alive in {'/'.join(phases) or '-'}" + (
+    return f"{step_words(status)}, {len(alive)} ranks alive in {'/'.join(phases) or '-'}" + (
         f", {pace:.2f} s per step" if pace else ""
+    )
+
+
+def step_words(status: JobStatus) -> str:
+    """``step 41``; where it is inferred, or none is seen, that is said."""
+    if not status.has_steps and not status.step:
+        return "no step seen"
+    return f"step {status.step}" + (" (inferred from calls that repeat)" if status.steps_inferred else "")
+
+
+def describe_lack_of_steps(status: JobStatus) -> str:
+    group, calls = status.calls()
+    known = f"{calls} calls in group {group}" if calls else "no calls in any group"
+    return (
+        "no step is seen: no optimizer of torch's makes one, and no calls repeat; call whichrank.step() at the end of "
+        f"each turn. Meanwhile hangs are judged by the calls ({known} so far); slow ranks and goodput are not known"
     )
 
 

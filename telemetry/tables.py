@@ -100,7 +100,8 @@ PROGRESS = np.dtype(
         ("cpu_ns", "<i8"),  # CPU time of the process so far, -1 unknown
         ("own_cost_ns", "<i8"),
         ("open", "<i4"),  # operations open over all groups
-        # For how long nothing of the process has moved: its code, CPU, I/O, children. 0 = it moves, or nobody knows.
+        # For how long nothing of the process has moved: its code, CPU, I/O, children. -1 = it moves, or may not be
+        # looked at; 0 = the agent is of a release that does not look.
         ("still_ns", "<i8"),
         ("in_io", "<u1"),  # 1: it stands still in a read, a write or a wait for a server
     ]

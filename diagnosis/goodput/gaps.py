@@ -19,7 +19,8 @@ class Moments:
     asked_ns: when somebody asked for the stop. finished: the job had done what it was to do, or was stopped for good.
     restarted_ns: when the first process of the next attempt began. is_first: nothing ran before; was_over: the job had
     ended, and was started once more. worked: a step was under way. save_begin_ns, save_end_ns: of a checkpoint that was
-    written after the last step; end 0: it was never whole. evaluation_begin_ns, evaluation_end_ns: the same.
+    written after the last step; end 0: it was never whole. evaluation_begin_ns, evaluation_end_ns: the same. calls_ns:
+    when the ranks of an attempt without steps made their first call: since then they do what nobody can tell.
     """
 
     cause: str = ""
@@ -37,6 +38,7 @@ class Moments:
     save_end_ns: int = 0
     evaluation_begin_ns: int = 0
     evaluation_end_ns: int = 0
+    calls_ns: int = 0
 
 
 def classify_gap(begin_ns: int, end_ns: int, moments: Moments) -> list[Piece]:
@@ -82,5 +84,10 @@ def classify_gap(begin_ns: int, end_ns: int, moments: Moments) -> list[Piece]:
     ):
         if at_ns:
             claims.append(Claim(at_ns, min(until_ns or stands, stands), bucket, rank=6))
+    if m.calls_ns and not m.worked:
+        claims += [
+            Claim(begin_ns, min(m.calls_ns, stands), TimeBucket.STARTING, rank=7),
+            Claim(max(begin_ns, m.calls_ns), stands, TimeBucket.UNKNOWN, rank=7),
+        ]
     # A process of the next attempt that began before the last of the old one was gone does not shorten the shutdown.
     return partition(begin_ns, end_ns, [claim for claim in claims if claim.end_ns > claim.begin_ns])

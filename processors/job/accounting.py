@@ -448,6 +448,7 @@ def _moments(job: JobState) -> Moments:
         save_end_ns=save.end_ns if save and not save.ranks else 0,
         evaluation_begin_ns=evaluation.begin_ns if evaluation else 0,
         evaluation_end_ns=evaluation.end_ns if evaluation and not evaluation.ranks else 0,
+        calls_ns=0 if ledger.last_step >= 0 else job.call_gaps.first_call_ns,
     )
 
 

@@ -30,11 +30,14 @@ class CallGaps:
         self._last = np.zeros((0, 2), _LAST)  # by place and whether P2P: the newest call; seq 0: none
         self._passed: dict[int, list[int]] = {}  # by two signatures and group: times, longest ns
         self.places_dropped = 0
+        self.first_call_ns = 0  # Unix; 0: none yet
 
     def note(self, rows: np.ndarray, places: np.ndarray, on_device: np.ndarray) -> None:
         """rows: COLLECTIVES in the job's terms, of members, as they came; repeats are updates. on_device: by row."""
         p2p = ((rows["flags"] & int(EventFlag.P2P)) != 0).astype(np.intp)
         self._grow(int(places.max(initial=-1)) + 1)
+        if not self.first_call_ns and rows.size:
+            self.first_call_ns = int(rows["enqueued_ns"].min())
         order = np.lexsort((rows["done_ns"], rows["seq"], p2p, places))
         rows, places, p2p, on_device = rows[order], places[order], p2p[order], on_device[order]
         same_member = (places[1:] == places[:-1]) & (p2p[1:] == p2p[:-1])
@@ -100,14 +103,15 @@ class CallGaps:
 
     def as_arrays(self) -> dict[str, np.ndarray]:
         rows = [(key, count, longest) for key, (count, longest) in self._passed.items()]
-        return {"gaps_last": self._last, "gaps_passed": np.array(rows, np.int64).reshape(-1, 3)}
+        passed, first = np.array(rows, np.int64).reshape(-1, 3), np.array([self.first_call_ns], np.int64)
+        return {"gaps_last": self._last, "gaps_passed": passed, "gaps_first": first}
 
     @classmethod
     def of_arrays(cls, arrays: dict[str, np.ndarray]) -> CallGaps:
         """Of a state that has none: nothing known."""
         gaps = cls()
         if "gaps_last" in arrays:
-            gaps._last = arrays["gaps_last"]
+            gaps._last, gaps.first_call_ns = arrays["gaps_last"], int(arrays["gaps_first"][0])
             gaps._passed = {key: [count, longest] for key, count, longest in arrays["gaps_passed"].tolist()}
         return gaps
 

@@ -120,7 +120,7 @@ def _motion_evidence(job: JobState, rank: int, motion: Motion, now: int) -> dict
             f"connections and children stand still{', in a system call that waits for data' if row['in_io'] else ''}"
         )
     elif motion is Motion.STILL:
-        shows = f"the process of rank {rank} does nothing"
+        shows = f"whether the process of rank {rank} does anything is not told by its node's agent"
     else:
         shows = f"rank {rank} is not known to stand still: it may be at work"
     return evidence(MOTION_SIGNAL, source_of(job, rank), now, shows, motion.value)

@@ -95,8 +95,8 @@ def ladder(job: JobState, longest_ns: int | None, timeout_s: float) -> Ladder:
 def motion_of(job: JobState, rank: int) -> Motion:
     """By the newest row of this rank."""
     row = job.progress_row(rank)
-    if row is None or int(row["still_ns"]) < STILL_NS:
-        return Motion.MOVES
+    if row is None or (int(row["still_ns"]) and int(row["still_ns"]) < STILL_NS):
+        return Motion.MOVES  # of agents that do not look nobody waits for half of a time-out: as before they did
     # Where a phase is made of reads and writes, what it has taken before is its measure.
     return Motion.IN_IO if row["in_io"] and int(row["phase"]) not in _PHASES_OF_IO else Motion.STILL
 

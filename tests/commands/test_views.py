@@ -27,7 +27,7 @@ from whichrank.commands.status_view import LineView, describe_waiting, render_li
 from whichrank.telemetry.incident import complete_document
 from whichrank.telemetry.records import Block, Event, Group, Identity
 from whichrank.telemetry.tables import GROUP_PROGRESS, PROGRESS, STEPS
-from whichrank.telemetry.vocabulary import EventName, Op, Phase, ProcessState
+from whichrank.telemetry.vocabulary import EventName, Op, Phase, ProcessState, StepFlag
 
 IDENTITY = Identity(cluster="local", job="j", attempt="a1")
 GROUP = Group(uid="u", name="0", desc="default_pg", ranks="0-2", size=3, is_default=True)
@@ -198,6 +198,45 @@ def test_the_plain_view_says_each_thing_once(waiting: JobStatus, monkeypatch: py
     clock[0] = status_view.PROGRESS_LINE_S + 1
     view.update(waiting)
     assert said[-1].startswith("step 7, 3 ranks alive in forward")
+
+
+def test_a_wait_that_goes_on_stands_in_every_line_of_progress(waiting: JobStatus) -> None:
+    said: list[str] = []
+    clock = [0.0]
+    view = LineView(said.append, now=lambda: clock[0])
+    for turn in range(1, 4):
+        clock[0] = turn * (status_view.PROGRESS_LINE_S + 1)
+        view.update(waiting)
+    lines = [line for line in said if line.startswith("step 7")]
+    assert len(lines) == 3
+    assert all("for rank" in line for line in lines)
+
+
+def test_where_no_step_is_seen_that_is_said_once_with_what_is_known() -> None:
+    status = JobStatus(node="here")
+    status.update(progress(3, Phase.OTHER, step=0))
+    status.update(group_progress([70, 70, 70]))
+    said: list[str] = []
+    clock = [0.0]
+    view = LineView(said.append, now=lambda: clock[0])
+    for seconds in (0.0, 44.0, 46.0, 60.0, 120.0):
+        clock[0] = seconds
+        view.update(status)
+    lacking = [line for line in said if "no step is seen" in line]
+    assert len(lacking) == 1
+    assert "whichrank.step()" in lacking[0]
+    assert "70 calls" in lacking[0]
+    assert [line for line in said if line.startswith("no step seen, 3 ranks alive")]
+    assert "no step is seen" in text_of(render_status("job", status, {}, 60.0))
+
+
+def test_inferred_steps_are_called_so() -> None:
+    status = JobStatus(node="here")
+    status.update(progress(2, step=12))
+    rows = np.zeros(1, STEPS)
+    rows["flags"], rows["end_ns"] = int(StepFlag.INFERRED), 10**9
+    status.update(Block(name=EventName.BLOCK_STEPS, identity=IDENTITY, rows=rows))
+    assert "step 12 (inferred" in text_of(render_status("job", status, {}, 60.0), 200)
 
 
 def incident(**fields: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -315,3 +316,10 @@ def test_runs_together_count_a_tenants_failures_over_the_tenants_own_time() -> N
     assert found.hardware_share_of_downtime == 1.0, "the calm run had none to divide by"
     with pytest.raises(ValueError, match="no runs"):
         together([])
+
+
+@pytest.mark.parametrize("ends", [{"asked_ns": 80}, {"first_exit_ns": 80, "last_exit_ns": 90, "finished": True}])
+def test_what_an_attempt_without_steps_did_since_its_first_call_is_unknown(ends: dict[str, Any]) -> None:
+    found = {piece.bucket: piece.ns for piece in classify_gap(5, 100, Moments(worked=False, calls_ns=30, **ends))}
+    assert (found[TimeBucket.STARTING], found[TimeBucket.UNKNOWN]) == (25, 50)
+    assert sum(found.values()) == 95

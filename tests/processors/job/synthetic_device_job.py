@@ -233,7 +233,7 @@ class DeviceJob:
                 (
                     rank, 4000 + rank, max(len(begun) - 1, 0), Phase.BACKWARD if begun else Phase.INIT,
                     ProcessState.SLEEPING, Level.EVENTS, ExitState.RUNNING, hooks, now, now - since, now - since,
-                    50_000_000, -1, 0, 0, 0, 0,
+                    50_000_000, -1, 0, 0, -1, 0,
                 )
             )  # fmt: skip
         return np.array(rows, PROGRESS)

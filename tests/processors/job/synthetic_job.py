@@ -503,7 +503,7 @@ class SyntheticJob:
         """A rank that has begun nothing for half a second stands still, as one that sleeps does."""
         called = [at for row in person.rows for at in (row.enqueued_ns, row.done_ns) if 0 < at <= now]
         moved = max([since, *called])
-        return 0 if person.rank in self.at_work or now - moved < SECOND // 2 else now - moved
+        return -1 if person.rank in self.at_work or now - moved < SECOND // 2 else now - moved
 
 
 # --- a runner for tests -----------------------------------------------------------------------------------------------

@@ -102,7 +102,7 @@ def test_an_error_of_its_own_is_the_cause_and_leaves_its_line() -> None:
 
 
 def test_a_long_message_shows_that_it_was_cut() -> None:
-    context = run(raised(120.0, 2, message="x" * 400), exited(120.1, 2, 1, ExitState.EXCEPTION, exception=True))
+    context = run(raised(40.0, 2, message="x" * 400), exited(40.1, 2, 1, ExitState.EXCEPTION, exception=True))
     shown = " ".join(item["shows"] for item in only(context).body["evidence"])
     assert "x…" in shown
     assert "x" * 301 not in shown

@@ -27,8 +27,12 @@ FEWEST_BASELINE_STEPS = 6
 LONGEST_BASELINE = 128
 #: Ranks with this share of the slowest one's excess are slow together with it.
 COMPANY_SHARE = 0.5
-#: The excess has gone when it is so many standard deviations nearer to none than to what it was.
-RECOVERY_SIGMAS = 3.5
+#: The excess has gone when no excess is likelier than all of it by e to this, over steps of so long together at least.
+RECOVERY_LIKELIHOOD, RECOVERY_NS = 14.0, 1_000_000_000
+#: The same over so many steps: small excesses gather little in each.
+LASTING_STEPS, LASTING_LIKELIHOOD = 24, 7.0
+#: Steps are not independent: their noise is that of means over so many, where there are enough of these.
+NOISE_BLOCK, FEWEST_NOISE_BLOCKS = 8, 12
 #: In units of the step time.
 SMALLEST_EXCESS = 0.05
 SMALLEST_EXCESS_NS = 4_000_000
@@ -282,19 +286,55 @@ def _anyone_stands_out(times: StepTimes) -> bool:
 
 
 def is_still_slow(times: StepTimes, found: Found) -> bool:
-    """False once the rank's excess over the last steps has fallen to half of what it was; over as many steps as the
-    noise of one of them asks for. What it was: all steps since say it better than the few in which it was found."""
+    """False once the last steps show that the rank's excess has gone, with as much evidence as it was opened with.
+
+    Page's cumulative sum (Page 1954) of the log likelihood ratio of no excess against all of it, per step, since it was
+    found: what lies near the one or the other counts by how far apart they are in noise, so that a quiet second on a
+    crowded node ends nothing. What it was: all steps since say it better than the few in which it was found.
+    """
     where = np.flatnonzero(times.ranks == found.rank)
     if not where.size:
         return True
-    excess = excess_over_others(times.self_ns)[:, where[0]] / np.maximum(times.duration_ns, 1) - found.usual
-    since = excess[times.steps >= found.step]
-    size = min(found.excess, float(median(since))) if since.size else found.excess
-    asked = (2.0 * RECOVERY_SIGMAS * found.noise / max(size, SMALLEST_EXCESS / 2.0)) ** 2
-    window = next((count for count in WINDOWS if count >= asked), max(WINDOWS))
-    if since.size < window:
+    chosen = times.steps >= found.step
+    lengths_ns = times.duration_ns[chosen]
+    if lengths_ns.size < min(WINDOWS):
         return True
-    return float(median(since[-window:])) > max(size, SMALLEST_EXCESS / 2.0) / 2.0
+    # What another rank waits for a CPU hides this one's excess: it has to be gone with such waits and without.
+    series = [times.self_ns, times.self_ns - times.starved_ns] if times.starved_ns.any() else [times.self_ns]
+    for self_ns in series:
+        excess = excess_over_others(self_ns)[:, where[0]] / np.maximum(times.duration_ns, 1) - found.usual
+        if not _has_gone(excess[chosen], lengths_ns, found):
+            return True
+    return False
+
+
+def _has_gone(excess: np.ndarray, lengths_ns: np.ndarray, found: Found) -> bool:
+    """excess: (n,) of the rank in the steps since it was found, in step times; lengths_ns: of these steps."""
+    noise = max(found.noise, _noise_of(excess), SMALLEST_NOISE)
+    size = max(found.excess, SMALLEST_EXCESS / 2.0)
+    lowest = 0
+    for _ in range(2):  # what it was is known once it is known how long it lasted
+        # A pause says no more than a step as slow as it was.
+        ratios = (size / 2.0 - np.clip(excess, -size, 2.0 * size)) * size / noise**2
+        sums = np.concatenate([[0.0], np.cumsum(ratios)])
+        lowest = int(np.argmin(sums))
+        if lowest >= min(WINDOWS):
+            size = max(float(median(excess[:lowest])), SMALLEST_EXCESS / 2.0)
+    gone, gone_ns = excess.size - lowest, int(lengths_ns[lowest:].sum())
+    likelihood = float(sums[-1] - sums[lowest])
+    asked = RECOVERY_LIKELIHOOD if gone < LASTING_STEPS else LASTING_LIKELIHOOD
+    return gone >= min(WINDOWS) and gone_ns >= RECOVERY_NS and likelihood >= asked
+
+
+def _noise_of(excess: np.ndarray) -> float:
+    """Of one step: by how much one differs from the next, and means over some steps from the next ones; what strikes a
+    crowded node lasts longer than a step."""
+    noise = float(1.4826 * median(np.abs(np.diff(excess))) / 2.0**0.5)
+    blocks = excess.size // NOISE_BLOCK
+    if blocks >= FEWEST_NOISE_BLOCKS:
+        means = excess[-blocks * NOISE_BLOCK :].reshape(blocks, NOISE_BLOCK).mean(axis=1)
+        noise = max(noise, float(1.4826 * median(np.abs(np.diff(means))) * (NOISE_BLOCK / 2.0) ** 0.5))
+    return noise
 
 
 def _look_through_window(

@@ -80,25 +80,30 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--results", type=Path, required=True)
-    parser.add_argument("--minutes", type=float, default=0.0, help="begin nothing new after that; 0: all of it")
+    parser.add_argument("--minutes", type=float, help="begin nothing new after that")
     parser.add_argument("--only", default="", help="of runs whose name holds this word")
     chosen = parser.parse_args(words)
+    minutes = chosen.minutes if chosen.minutes is not None else float("inf")
+    outcomes = gather(chosen.results, chosen.seed, minutes, only=chosen.only)
+    return print_table(lines(outcomes), f"loops, seed {chosen.seed}: {len(outcomes)} of {len(plan(chosen.seed))} runs")
+
+
+def gather(results: Path, seed: int, minutes: float, *, only: str = "") -> list[Outcome]:
+    """What is kept in this folder, and what can be begun within so many minutes."""
     whichrank, torchrun = programs()
-    until = time.monotonic() + 60 * chosen.minutes if chosen.minutes else float("inf")
+    until = time.monotonic() + 60 * minutes
     outcomes = []
-    planned = [each for each in plan(chosen.seed) if chosen.only in each.name]
-    for each in planned:
-        folder = chosen.results / f"{chosen.seed}-{each.name}"
+    for each in plan(seed):
+        folder = results / f"{seed}-{each.name}"
         outcome = kept(folder, each)
-        if outcome is None:
-            if time.monotonic() > until:
-                continue
+        if outcome is None and only in each.name and time.monotonic() < until:
             outcome = run(each, folder, whichrank, torchrun)
             said = "; ".join(problems_of(outcome)) or "ok"
             after = outcome.said_after_s("page")
             print(f"{each.name}: {said}" + (f" ({after:.1f} s)" if after is not None else ""), flush=True)
-        outcomes.append(outcome)
-    return print_table(lines(outcomes), f"loops, seed {chosen.seed}: {len(outcomes)} of {len(planned)} runs")
+        if outcome is not None:
+            outcomes.append(outcome)
+    return outcomes
 
 
 def kept(folder: Path, planned: Planned) -> Outcome | None:

@@ -28,6 +28,7 @@ MOVING = ("upload", "sample", "evaluate", "save", "log", "compress", "compile", 
 BLOCKED = ("blocked_upload", "blocked_save", "blocked_log")
 #: Uneven by design, without one long pause.
 STEADY = ("straggler", "epochs", "neighbours")
+RUNS = 120
 SHORTEST_S, LONGEST_S, BLOCKED_LIMIT_S = 4.0, 240.0, 60.0
 
 
@@ -82,27 +83,34 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--results", type=Path, required=True)
-    parser.add_argument("--runs", type=int, default=120)
+    parser.add_argument("--runs", type=int, default=RUNS)
     parser.add_argument("--jobs", type=int, default=1, help="at a time; most of what they do is to sleep")
-    parser.add_argument("--minutes", type=float, default=0.0, help="begin nothing new after that; 0: all of it")
+    parser.add_argument("--minutes", type=float, help="begin nothing new after that")
     parser.add_argument("--only", default="", help="of runs whose name holds this word")
     chosen = parser.parse_args(words)
+    minutes = chosen.minutes if chosen.minutes is not None else float("inf")
+    outcomes = gather(chosen.results, chosen.seed, minutes, runs=chosen.runs, at_a_time=chosen.jobs, only=chosen.only)
+    return print_table(lines(outcomes), f"sound jobs, seed {chosen.seed}: {len(outcomes)} of {chosen.runs} runs")
+
+
+def gather(
+    results: Path, seed: int, minutes: float, *, runs: int = RUNS, at_a_time: int = 1, only: str = ""
+) -> list[Outcome]:
+    """What is kept in this folder, and what can be begun within so many minutes."""
     whichrank, torchrun = programs()
-    until = time.monotonic() + 60 * chosen.minutes if chosen.minutes else float("inf")
-    planned = [each for each in plan(chosen.seed, chosen.runs) if chosen.only in each.name]
+    until = time.monotonic() + 60 * minutes
 
     def one(each: Planned) -> Outcome | None:
-        folder = chosen.results / f"{chosen.seed}-{each.name}"
+        folder = results / f"{seed}-{each.name}"
         outcome = kept(folder, each)
-        if outcome is None and time.monotonic() < until:
+        if outcome is None and only in each.name and time.monotonic() < until:
             outcome = run(each, folder, whichrank, torchrun)
             said = ", ".join(f"{d['severity']} {d['kind']}" for d in outcome.revisions) or "nothing said"
             print(f"{each.name}: {outcome.problem or said}", flush=True)
         return outcome
 
-    with ThreadPoolExecutor(chosen.jobs) as pool:
-        outcomes = [outcome for outcome in pool.map(one, planned) if outcome is not None]
-    return print_table(lines(outcomes), f"sound jobs, seed {chosen.seed}: {len(outcomes)} of {len(planned)} runs")
+    with ThreadPoolExecutor(at_a_time) as pool:
+        return [outcome for outcome in pool.map(one, plan(seed, runs)) if outcome is not None]
 
 
 if __name__ == "__main__":

@@ -1,0 +1,68 @@
+"""``make outside``: what is right on what people really have; asked | measured | k of n | ok or SHORT, line by line.
+
+Logs that nobody here wrote (``../shared/corpora/public-reports``) or that were labelled before the rules changed
+(``second_set``), real loops with faults, sound jobs that are uneven. What runs for hours is resumable: its results
+stay in RESULTS, and lines that were not run say so. Exit status 1 on a line that falls short, and where a corpus is
+missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from tests.outside import loops, sound
+from tests.outside.log_cases import Case, Result, cases_in, judge_all
+from tests.outside.table import Line, print_table
+
+HERE = Path(__file__).parent
+PUBLIC = HERE.parents[2] / "shared" / "corpora" / "public-reports"
+
+
+def log_lines() -> list[Line]:
+    found = []
+    if PUBLIC.is_dir():
+        judged = _judged(PUBLIC)
+        tiny = [each for each in judged if each[0].name.startswith("mini/")]
+        whole = [each for each in judged if not each[0].name.startswith("mini/")]
+        found.append(Line.of("public reports, cases", _right(whole), len(whole), 1.0))
+        found.append(Line.of("public reports, tiny ones", _right(tiny), len(tiny), 64 / 66))
+    else:
+        found.append(Line.skipped("public reports", f"{PUBLIC} is not there"))
+    for name in ("job_logs", "kernel_logs"):
+        judged = _judged(HERE / "second_set" / name)
+        harmless = [each for each in judged if "harmless" in each[0].classes]
+        others = [each for each in judged if "harmless" not in each[0].classes]
+        words = name.replace("_", " ")
+        found.append(Line.of(f"second set, {words}", _right(others), len(others), 0.95))
+        found.append(Line.of(f"second set, harmless {words}: nothing said", _right(harmless), len(harmless), 1.0))
+    return found
+
+
+def _judged(folder: Path) -> list[tuple[Case, Result]]:
+    cases = cases_in(folder)
+    return list(zip(cases, judge_all(cases), strict=True))
+
+
+def _right(judged: list[tuple[Case, Result]]) -> int:
+    return sum(not result.problems for _, result in judged)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, required=True, help="where what was run stays")
+    parser.add_argument(
+        "--minutes", type=float, default=0.0, help="of each of the two that run jobs; 0: only what is kept"
+    )
+    parser.add_argument("--seed", type=int, default=1)
+    chosen = parser.parse_args()
+    lines = log_lines()
+    lines += loops.lines(loops.gather(chosen.results / "loops", chosen.seed, chosen.minutes))
+    lines += sound.lines(sound.gather(chosen.results / "sound", chosen.seed, chosen.minutes))
+    short = print_table(lines, "outside")
+    return max(short, int(not PUBLIC.is_dir()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -103,7 +103,9 @@ class Line:
 
     stamp: of the outermost carrier, one clock for all lines; own_stamp: of the program, the nearest to what happened.
     rank: global; local_rank where the log tells only that. level: as printed, upper case, "" if none.
-    indent: columns before the text, which tracebacks need.
+    indent: columns before the text, which tracebacks need; is_boxed: it stood in a frame that rich draws.
+    group: of a process group's own lines, its name; a rank inside of it is no rank of the job. lead: what stood before
+    "Traceback" and no carrier is known for.
     """
 
     source: int
@@ -117,6 +119,10 @@ class Line:
     level: str = ""
     logger: str = ""
     indent: int = 0
+    device: str | None = None
+    group: str = ""
+    lead: str = ""
+    is_boxed: bool = False
 
     def seconds_after(self, other: Line) -> float | None:
         """By the programs' own times if both write them in one way, else by their carriers'; None: not to be told."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from .launcher import ROOT_RULE
 from .model import Episode, Form, Group, Rank, Restart, Role, Verdict
-from .prefix import LOUD_LEVELS
+from .carriers import LOUD_LEVELS
 from .tracebacks import CUT_OFF
 from .witnesses import of_exit_code, signal_of
 

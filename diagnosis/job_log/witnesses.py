@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from ...telemetry.ring_layout import cut_text
 from .model import Collective, FailureClass, Form, Line, Rank, Role, Witness
-from .prefix import LOUD_LEVELS, QUIET_LEVELS, node_in, rank_in, whom_in
+from .carriers import LOUD_LEVELS, QUIET_LEVELS
+from .prefix import node_in, rank_in, whom_in
 from .taxonomy import exception_types, failure_classes, fallback_types, frame_rules, rules
 from .tracebacks import Link, Raised, bare_exception, quoted_exceptions
 

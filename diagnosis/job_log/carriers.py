@@ -10,6 +10,7 @@ import re
 
 LEVEL = r"TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|ERR|CRITICAL|FATAL|SEVERE"
 QUIET_LEVELS = frozenset({"TRACE", "DEBUG", "INFO", "NOTICE"})
+WARNINGS = frozenset({"WARN", "WARNING"})
 LOUD_LEVELS = frozenset({"ERROR", "ERR", "CRITICAL", "FATAL", "SEVERE"})
 GLOG_LEVELS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "FATAL", "C": "CRITICAL", "V": "DEBUG"}
 CLOCK = r"(?P<h>\d\d):(?P<mi>\d\d):(?P<s>\d\d(?:[.,]\d{1,9})?)"

@@ -1,0 +1,47 @@
+"""What a statement asserts, without what it only supposes, advises or asks: ``hedges.toml`` has the words.
+
+"Worker died. There are some potential root causes. (1) killed by the OOM killer" asserts that a worker died, and nothing
+of memory. A possibility is no evidence for a class; that which is asserted beside it is.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from .tables import table
+
+#: A statement is cut into sentences where one ends and the next begins.
+SENTENCE = re.compile(r"(?<=[.!?;])\s+|(?<=[\w)]\.)(?=(?:This|That|There|If|Please|You|It|Try|Additionally)\b)|\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Hedges:
+    suppose: re.Pattern[str]
+    lists: re.Pattern[str]
+    advise: re.Pattern[str]
+
+
+@cache
+def hedges() -> Hedges:
+    words = table("hedges.toml")
+    return Hedges(
+        suppose=re.compile("|".join(words["suppose"])),
+        lists=re.compile("|".join(words["list"])),
+        advise=re.compile(words["advise"]),
+    )
+
+
+def asserted(text: str) -> str:
+    """The text without what is not said as a fact; "" if nothing is left."""
+    words = hedges()
+    if found := words.lists.search(text):
+        text = text[: found.start()]
+    kept = []
+    for part in SENTENCE.split(text):
+        if not part or words.advise.match(part):
+            continue
+        cut = words.suppose.search(part)
+        kept.append(part[: cut.start()] if cut else part)
+    return " ".join(part.strip() for part in kept if part.strip())

@@ -42,6 +42,16 @@ def asserted(text: str) -> str:
     for part in SENTENCE.split(text):
         if not part or words.advise.match(part):
             continue
-        cut = words.suppose.search(part)
-        kept.append(part[: cut.start()] if cut else part)
+        kept.append(_without_guess(part, words.suppose))
     return " ".join(part.strip() for part in kept if part.strip())
+
+
+def _without_guess(part: str, suppose: re.Pattern[str]) -> str:
+    """A sentence up to its guess; a guess in brackets goes with them, and the sentence goes on."""
+    while (cut := suppose.search(part)) is not None:
+        opened = part.rfind("(", 0, cut.start())
+        closed = part.find(")", cut.start())
+        if opened < 0 or closed < 0 or ")" in part[opened : cut.start()]:
+            return part[: cut.start()]
+        part = f"{part[:opened].rstrip()} {part[closed + 1 :].lstrip()}"
+    return part

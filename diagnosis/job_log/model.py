@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ...telemetry.vocabulary import Action, Bucket, Scope
+from .targets import NOBODY, Target
 
 DIGIT = re.compile(r"\d")
 DAY_S = 86_400.0
+#: A bar of fewer steps is of loading or saving something.
+FEWEST_STEPS = 10
 #: Stamps without a year wrap around at its end.
 YEAR_S = 366 * DAY_S
 
@@ -178,6 +181,14 @@ class Witness:
     collective: Collective | None = None
     exit_code: int | None = None
     device: str | None = None
+    target: Target = NOBODY
+
+    @property
+    def points_elsewhere(self) -> bool:
+        """Whether it is told of another: who reports a silent or lost peer is not the one to look at."""
+        return self.target.is_other and (
+            self.failure.rank in (Rank.SYMPTOM, Rank.CASCADE) or self.failure.scope in (Scope.LINK, Scope.NODE)
+        )
 
     @property
     def where(self) -> Frame | None:
@@ -195,6 +206,10 @@ class Group:
     count: int = 1
     ranks: set[int] = field(default_factory=set)
     nodes: set[str] = field(default_factory=set)
+    #: Named by who says it: hosts at the other end, and ranks there or that did not come; in which attempts of the job.
+    peers: dict[str, int] = field(default_factory=dict)
+    missing: dict[int, int] = field(default_factory=dict)
+    attempts: set[int] = field(default_factory=set)
     lines: list[tuple[int, int]] = field(default_factory=list)
 
 
@@ -207,6 +222,27 @@ class Progress:
     step: int | None
     total: int | None = None
     checkpoint: bool = False
+    is_bar: bool = False
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the step is the last of those that were asked for; a bar is as often of an epoch."""
+        return not self.is_bar and self.step is not None and self.total is not None and self.step >= self.total >= FEWEST_STEPS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspects:
+    """Whom to look at, as the log names them: not who reported it. missing: ranks that did not come to where others wait.
+
+    peers: hosts at the other end of what failed. why: half a sentence, "" where the statement speaks of its own rank.
+    """
+
+    ranks: tuple[int, ...] = ()
+    nodes: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    missing: tuple[int, ...] = ()
+    peers: tuple[str, ...] = ()
+    why: str = ""
 
 
 class EpisodeStatus(str, Enum):
@@ -225,6 +261,8 @@ class Episode:
     after: Progress | None = None
     #: Statements beyond the bound, which only count.
     overflow: int = 0
+    #: Training was done before anything of this was said.
+    is_after_end: bool = False
 
     @property
     def status(self) -> EpisodeStatus:
@@ -232,6 +270,9 @@ class Episode:
 
     def of(self, *roles: Role) -> list[Group]:
         return [group for group in self.groups if group.first.role in roles]
+
+
+NOBODY_SUSPECTED = Suspects()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,6 +289,9 @@ class Verdict:
     confidence: float = 0.0
     why: str = ""
     advice: str = ""
+    action: Action | None = None
+    restart: Restart = Restart.UNKNOWN
+    suspects: Suspects = NOBODY_SUSPECTED
     warnings: Sequence[str] = ()
     episode: Episode | None = None
     confirmations: Sequence[Group] = ()

@@ -25,6 +25,8 @@ TRACEBACK = "Traceback (most recent call last)"
 
 #: Of tqdm: description, share, bar, count, times. What stands before and behind it was written by others.
 BAR = re.compile(r"\d{1,3}%\|[^|\r]{0,300}\| *[\d.]+\w{0,2}/[\d.?]+\w{0,2} \[[^\]\r]{0,160}\]?")
+#: What a bar is of stands before it.
+MOST_TITLE = 80
 #: Corners and edges of the frames that rich draws.
 BOX = "\u2500\u2502\u256d\u256e\u256f\u2570\u2503\u250f\u2513\u2517\u251b\u2501\u250c\u2510\u2514\u2518"
 #: A tag of mpirun that came between the characters of another writer's line.
@@ -67,10 +69,8 @@ def read_lines(source: int, number: int, raw: bytes) -> Iterator[Line]:
 
 def _read(source: int, number: int, text: str) -> Iterator[Line]:
     found = _strip(source, number, CONTROL.sub("", text))
-    if "%|" in found.text and (bar := BAR.search(found.text)) and not (bar.start() == 0 and bar.end() == len(found.text)):
-        for part in (found.text[: bar.start()], bar[0], found.text[bar.end() :]):
-            if part.strip():
-                yield _within(found, part)
+    if "%|" in found.text and (bar := BAR.search(found.text)):
+        yield from _around(found, bar)
         return
     if found.text.startswith("{") and found.text.rstrip().endswith("}") and '"' in found.text:
         inner = list(_json_lines(found))
@@ -81,6 +81,19 @@ def _read(source: int, number: int, text: str) -> Iterator[Line]:
         yield _logfmt_line(found)
         return
     yield found
+
+
+def _around(line: Line, bar: re.Match[str]) -> Iterator[Line]:
+    """What was glued to a bar, before and behind it, as lines of their own; its title stays with it."""
+    text, begin, end = line.text, bar.start(), bar.end()
+    if begin <= MOST_TITLE and text[:begin].rstrip().endswith(":"):
+        begin = 0
+    if begin == 0 and end == len(text):
+        yield line
+        return
+    for part in (text[:begin], text[begin:end], text[end:]):
+        if part.strip():
+            yield _within(line, part)
 
 
 def _strip(source: int, number: int, text: str) -> Line:

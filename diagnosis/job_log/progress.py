@@ -29,10 +29,40 @@ NOT_PROGRESS = re.compile(
     rb"max_steps|total_steps|save_steps|eval_steps|timeout|watchdog)\b|(?:error|exception|traceback|fail)",
     re.IGNORECASE,
 )
+#: What trainers say when they are through; what came before it was outlived, what comes after it is taking down.
+END = re.compile(
+    r"\b(?:training|fine-?tuning|pre-?training|run|job)(?: loop| run| job)? (?:is |has |was |process )?(?:now )?(?:all )?"
+    r"(?:complete[d.]?\b(?! with errors)|finished(?! with errors)|done\b|ended (?:successfully|normally))|"
+    r"\b(?:finished|completed|done) (?:with )?(?:the )?(?:training|fine-?tuning|pretraining)\b(?! (?:step|epoch|iteration|batch))|"
+    r"'train_runtime': |`?Trainer\.fit`? stopped: `?max_|\bafter training is done\b|\breached max(?:imum)? (?:steps|iterations|epochs)\b|"
+    r"\bsuccessfully (?:finished|completed) (?:training|the job|the run|all)\b|"
+    r"\b(?:job|run|training|workload) (?:finished|completed|succeeded|exited) (?:successfully|with (?:exit )?(?:code|status) 0|normally)\b|"
+    r"\ball (?:ranks|workers|epochs|steps) (?:have )?(?:finished|completed|done)(?: successfully)?|exiting program at iteration \d+",
+    re.IGNORECASE,
+)
+#: Who starts the job anew says so: torchrun, schedulers, scripts around them. The first start is none.
+ATTEMPT = re.compile(
+    r"\b(?:restarting|will restart|restarted|starting again|relaunching|resubmitting|requeu(?:ed|ing))\b.{0,60}\b(?:worker|group|job|training|"
+    r"run|process|pod|attempt|container|trainer|step)|\[default\] worker group .{0,60}restart|"
+    r"\b(?:attempt|restart|retry|try|incarnation|relaunch|restart_count|run)(?: (?:no\.?|number|count))?[ #:=]{1,3}0*(?:[1-9]\d*)"
+    r"(?:\s*(?:/|of)\s*\d+)?(?=\W*$|\s*(?:of|/|:|-|=|\)|\]|at|started|starting|begins?)\b|\s*[=\-:\])])",
+    re.IGNORECASE,
+)
+FIRST_ATTEMPT = re.compile(r"\b(?:attempt|try|run)(?: (?:no\.?|number))?[ #:=]{1,3}0*1\b", re.IGNORECASE)
+#: A bar of something else than steps of training.
+OTHER_WORK = re.compile(
+    rb"^\W*(?:map|filter|tokeni[sz]\w*|convert\w*|generat\w*|download\w*|extract\w*|prepar\w*|(?:pre-?)?process\w*|fetch\w*|pack\w*|"
+    rb"group\w*|running tokenizer|casting|creat\w*|sav\w*|writ\w*|eval\w*|validat\w*|predict\w*|sampl\w*|inference|shard\w*|read\w*|"
+    rb"resolv\w*|index\w*|build\w*|captur\w*|warm\w*|test\w*|sanity\w*|upload\w*|copy\w*|compil\w*)\b[^|]{0,80}\d{1,3}%\|",
+    re.IGNORECASE,
+)
 HINTS = (b"iter", b"tep", b"Iter", b"STEP", b"/", b"'loss'")
 
 
 def progress_of(raw: bytes, source: int, number: int) -> Progress | None:
+    if b"\r" in raw:
+        # Of a bar that was drawn over and over the last counts.
+        raw = raw.rstrip().rpartition(b"\r")[2]
     raw = raw[:LONGEST]
     if not any(hint in raw for hint in HINTS):
         return None
@@ -40,10 +70,24 @@ def progress_of(raw: bytes, source: int, number: int) -> Progress | None:
         step = saved["step"] or saved["late"]
         return Progress(source=source, number=number, step=int(step) if step else None, checkpoint=True)
     match = STEP.search(raw)
-    if match is None or NOT_PROGRESS.search(raw):
+    if match is None or NOT_PROGRESS.search(raw) or OTHER_WORK.search(raw):
         return None
     step, total = match["a"] or match["b"] or match["c"], match["at"] or match["bt"] or match["ct"]
-    return Progress(source=source, number=number, step=int(step) if step else None, total=int(total) if total else None)
+    return Progress(
+        source=source,
+        number=number,
+        step=int(step) if step else None,
+        total=int(total) if total else None,
+        is_bar=match["c"] is not None,
+    )
+
+
+def is_end(text: str) -> bool:
+    return END.search(text) is not None
+
+
+def is_new_attempt(text: str) -> bool:
+    return ATTEMPT.search(text) is not None and FIRST_ATTEMPT.search(text) is None
 
 
 def first_progress(chunk: bytes, start: int, end: int, number: int, source: int) -> Iterator[Progress]:
@@ -53,7 +97,7 @@ def first_progress(chunk: bytes, start: int, end: int, number: int, source: int)
             return
         stop = chunk.find(b"\n", start, end)
         stop = end if stop < 0 else stop
-        if found := progress_of(chunk[start : min(stop, start + LONGEST)], source, number):
+        if found := progress_of(_part(chunk, start, stop), source, number):
             yield found
         start, number = stop + 1, number + 1
 
@@ -65,6 +109,15 @@ def last_progress(chunk: bytes, start: int, end: int, last_number: int, source: 
         if end < start:
             return
         begin = chunk.rfind(b"\n", start, end) + 1 or start
-        if found := progress_of(chunk[begin : min(end, begin + LONGEST)], source, last_number):
+        if found := progress_of(_part(chunk, begin, end), source, last_number):
             yield found
         end, last_number = begin - 1, last_number - 1
+
+
+def _part(chunk: bytes, start: int, end: int) -> bytes:
+    """The begin of a long line, but the end of one that was drawn over with carriage returns."""
+    if end - start <= LONGEST:
+        return chunk[start:end]
+    over = chunk.rfind(b"\r", start, end - 2)
+    begin = start if over < 0 else over
+    return chunk[begin : min(end, begin + LONGEST)]

@@ -15,7 +15,7 @@ from ..word_gate import WordGate
 from .episodes import Episodes, Wave
 from .model import Episode, Line, Progress, Verdict
 from .prefix import read_lines
-from .progress import first_progress, last_progress, progress_of
+from .progress import first_progress, is_end, is_new_attempt, last_progress, progress_of
 from .scan import scan
 from .statements import Statements
 from .stream import make_gate
@@ -69,7 +69,7 @@ def read_job_logs(sources: Iterable[Source]) -> JobLog:
     return JobLog(
         names=tuple(names),
         lines=lines,
-        verdict=judge(episodes.episodes),
+        verdict=judge(episodes),
         episodes=tuple(episodes.episodes),
         waves=tuple(episodes.waves),
         first_progress=episodes.first_progress,
@@ -106,7 +106,7 @@ class _Reader:
 
     def line(self, number: int, raw: bytes) -> None:
         for line in read_lines(self._index, number, raw):
-            self._one(self._with_source(line), raw)
+            self._one(self._with_source(line))
 
     def gap(self, chunk: bytes, start: int, end: int, first_number: int) -> None:
         self._end_open()
@@ -130,11 +130,20 @@ class _Reader:
         self._statements.finish()
         self._hand_on()
 
-    def _one(self, line: Line, raw: bytes) -> None:
+    def _one(self, line: Line) -> None:
         said = self._statements.feed(line)
         self._hand_on()
-        if not said and not self.wants_next() and (found := progress_of(raw, self._index, line.number)):
+        text = line.text
+        if "SeqNum=" in text or "enqueued" in text:
+            self._episodes.standstills.see(line)
+        if said or self._statements.wants_next():
+            return
+        if found := progress_of(text.encode(), self._index, line.number):
             self._episodes.progress(found)
+        elif is_end(text):
+            self._episodes.finished(line)
+        elif is_new_attempt(text):
+            self._episodes.started_again()
 
     def _hand_on(self) -> None:
         for witness in self._statements.take():

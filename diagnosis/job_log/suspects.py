@@ -1,0 +1,99 @@
+"""Whom to look at: ranks that others wait for, peers, nodes and devices that the log names. Never who reports them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from ...telemetry.vocabulary import Bucket, Scope
+from .launcher import ROOT_RULE
+from .model import NOBODY_SUSPECTED, Episode, Form, Group, Rank, Suspects
+from .standstills import Difference
+
+Name = TypeVar("Name", int, str)
+#: More of them are no suspects but everybody.
+MOST_NAMED = 16
+#: Classes whose statement, on its own rank or device, says where the fault is.
+OF_ITS_OWN = frozenset({Scope.GPU, Scope.NODE, Scope.RANK, Scope.LINK})
+STANDS_STILL = frozenset({"collective_timeout", "hang", "collective_mismatch"})
+SAYS = {"elsewhere": "is in another collective than the others", "behind": "is behind the others", "silent": "says nothing"}
+
+
+def suspects_of(primary: Group, episode: Episode, difference: Difference | None) -> Suspects:
+    first = primary.first
+    failure = first.failure
+    if difference is not None and failure.name in STANDS_STILL and not primary.missing:
+        return Suspects(ranks=difference.ranks, missing=_if_absent(difference), why=told_difference(difference))
+    missing, peers_named = _named(primary, episode)
+    if missing or peers_named:
+        ranks, peers = _most_named(missing), _most_named(peers_named)
+        named = _ranks_told(ranks) if ranks else ", ".join(peers)
+        return Suspects(ranks=ranks, missing=ranks, peers=peers, why=f"it names {named}, which is the one to look at")
+    if failure.bucket is Bucket.PLANNED:
+        return NOBODY_SUSPECTED
+    nodes = (first.target.node,) if first.target.node else ()
+    ranks = tuple(sorted(primary.ranks)) if 0 < len(primary.ranks) <= MOST_NAMED else ()
+    if first.form is not Form.LAUNCHER and not ranks and first.line.node is None and not nodes:
+        return _as_the_launcher_says(episode)
+    if failure.scope not in OF_ITS_OWN or failure.rank in (Rank.SYMPTOM, Rank.CASCADE, Rank.TEARDOWN):
+        return Suspects(nodes=nodes) if nodes else NOBODY_SUSPECTED
+    own = (first.line.node,) if first.line.node and not nodes else nodes
+    return Suspects(ranks=ranks, nodes=own, devices=(first.device,) if first.device else ())
+
+
+def _named(primary: Group, episode: Episode) -> tuple[Mapping[int, int], Mapping[str, int]]:
+    """Ranks and hosts that it names, or that others of the same trouble do."""
+    failure = primary.first.failure
+    if primary.missing or primary.peers:
+        return primary.missing, primary.peers
+    missing: dict[int, int] = {}
+    peers: dict[str, int] = {}
+    if failure.rank not in (Rank.SYMPTOM, Rank.CASCADE) and failure.scope is not Scope.LINK:
+        return missing, peers
+    for group in episode.groups:
+        if group.first.points_elsewhere:
+            for rank, count in group.missing.items():
+                missing[rank] = missing.get(rank, 0) + count
+            for peer, count in group.peers.items():
+                peers[peer] = peers.get(peer, 0) + count
+    return missing, peers
+
+
+def told_difference(difference: Difference) -> str:
+    who = _ranks_told(difference.ranks)
+    says = SAYS[difference.differs]
+    if len(difference.ranks) > 1:
+        says = says.replace("is ", "are ", 1).replace("says", "say")
+    at = f" ({difference.theirs}, the others {difference.others})" if difference.theirs else ""
+    return f"{who} {says}{at}"
+
+
+def _if_absent(difference: Difference) -> tuple[int, ...]:
+    return () if difference.differs == "elsewhere" else difference.ranks
+
+
+def _as_the_launcher_says(episode: Episode) -> Suspects:
+    """A statement that tells no rank, where the launcher's first entry does: the exit code fits an exception."""
+    entries = [
+        group.first
+        for group in episode.groups
+        if group.first.rule == ROOT_RULE and group.first.exit_code in (1, 2, -6, 134, None)
+    ]
+    if len(entries) != 1:
+        return NOBODY_SUSPECTED
+    line = entries[0].line
+    return Suspects(
+        ranks=() if line.rank is None else (line.rank,),
+        nodes=() if line.node is None else (line.node,),
+        why="the launcher names the rank that ended first",
+    )
+
+
+def _most_named(counts: Mapping[Name, int]) -> tuple[Name, ...]:
+    ordered = sorted(counts, key=lambda each: (-counts[each], each))
+    return tuple(sorted(ordered[:MOST_NAMED]))
+
+
+def _ranks_told(ranks: Iterable[int]) -> str:
+    listed = list(ranks)
+    return ("rank " if len(listed) == 1 else "ranks ") + ", ".join(map(str, listed))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from ...diagnosis.job_log.model import Episode, Group, Progress, Verdict
+    from ...diagnosis.job_log.model import Episode, Group, Progress, Suspects, Verdict
     from ...diagnosis.job_log.reader import JobLog, Source
 
 EXIT_UNREADABLE = 2
@@ -87,7 +87,7 @@ def document(found: JobLog) -> dict[str, Any]:
         },
         "missing": ranges(verdict.suspects.missing),
         "peers": list(verdict.suspects.peers),
-        "primary": _statement(found, verdict.primary) if verdict.primary else None,
+        "primary": _statement(found, verdict.primary, verdict.suspects) if verdict.primary else None,
         "precursors": [_statement(found, group) for group in verdict.precursors],
         "confirmations": [_statement(found, group) for group in verdict.confirmations],
         "consequences": [_statement(found, group) for group in verdict.consequences],
@@ -117,14 +117,15 @@ def document(found: JobLog) -> dict[str, Any]:
     }
 
 
-def _statement(found: JobLog, group: Group) -> dict[str, Any]:
+def _statement(found: JobLog, group: Group, suspects: Suspects | None = None) -> dict[str, Any]:
     from ...diagnosis.job_log.witnesses import of_exit_code
 
     first = group.first
     where = first.where
     # Who only reports another is no place to look at.
     line, reporter = first.line, None
-    if first.points_elsewhere:
+    others = suspects is not None and bool(suspects.why) and bool(suspects.ranks or suspects.peers)
+    if first.points_elsewhere or (others and suspects is not None and line.rank not in suspects.ranks):
         reporter = {"rank": line.rank, "node": line.node}
         line = replace(line, rank=None, local_rank=None, node=first.target.node)
     return {

@@ -11,8 +11,8 @@ from .model import Progress
 LOOKED_AT = 40
 LONGEST = 600
 STEP = re.compile(
-    rb"\biterations?\s*[:=#]?\s*(?P<a>\d{1,9})(?:\s*/\s*(?P<at>\d{1,9}))?|"
-    rb"\b(?:global[_ ]?)?steps?\s*[:=#|]?\s*(?P<b>\d{1,9})(?:\s*/\s*(?P<bt>\d{1,9}))?|"
+    rb"\bit(?:er(?:ation)?s?)?[\"']?\s*[:=#]?\s*\[?\s*(?P<a>\d{1,9})(?:\s*/\s*(?P<at>\d{1,9}))?|"
+    rb"\b(?:(?:global|train(?:ing)?|optimizer)[_ ]?)?steps?[\"']?\s*[:=#|]?\s*\[?\s*(?P<b>\d{1,9})(?:\s*/\s*(?P<bt>\d{1,9}))?|"
     rb"(?P<c>\d{1,9})/(?P<ct>\d{1,9}) \[\d+:\d\d|"
     rb"\{'loss': [\d.]+",
     re.IGNORECASE,
@@ -56,7 +56,7 @@ OTHER_WORK = re.compile(
     rb"resolv\w*|index\w*|build\w*|captur\w*|warm\w*|test\w*|sanity\w*|upload\w*|copy\w*|compil\w*)\b[^|]{0,80}\d{1,3}%\|",
     re.IGNORECASE,
 )
-HINTS = (b"iter", b"tep", b"Iter", b"STEP", b"/", b"'loss'")
+HINTS = (b"iter", b"tep", b"Iter", b"STEP", b"/", b"'loss'", b"it ")
 
 
 def progress_of(raw: bytes, source: int, number: int) -> Progress | None:

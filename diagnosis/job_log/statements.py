@@ -5,6 +5,7 @@ from __future__ import annotations
 from .fatal_stacks import BEGIN as FATAL
 from .fatal_stacks import FatalStacks
 from .launcher import LauncherTables
+from .listings import Listings
 from .model import Line, Witness
 from .terminations import Terminations
 from .tracebacks import Tracebacks
@@ -19,12 +20,13 @@ class Statements:
         self._tables = LauncherTables()
         self._stacks = FatalStacks()
         self._ends = Terminations()
+        self._lists = Listings()
         self._done: list[Witness] = []
 
     def wants_next(self) -> bool:
         """Whether something is open, so that the very next line belongs to it, or ends it."""
         return any(
-            reader.wants_next() for reader in (self._tracebacks, self._tables, self._stacks, self._ends)
+            reader.wants_next() for reader in (self._tracebacks, self._tables, self._stacks, self._ends, self._lists)
         )
 
     @property
@@ -35,7 +37,8 @@ class Statements:
     def feed(self, line: Line) -> bool:
         """Whether the line is of a statement."""
         is_taken = (
-            self._tables.feed(line)
+            self._lists.feed(line)
+            or self._tables.feed(line)
             or self._stacks.feed(line)
             or self._ends.feed(line)
             or self._tracebacks.feed(line)
@@ -47,7 +50,7 @@ class Statements:
             self._stacks.hold(line.stream, of_line(line))
             return True
         said = list(of_line(line))
-        self._done += said
+        self._done += [witness for witness in said if not self._lists.hold(witness)]
         return bool(said)
 
     def finish(self) -> None:
@@ -55,6 +58,7 @@ class Statements:
         self._tables.finish()
         self._stacks.finish()
         self._ends.finish()
+        self._lists.finish()
         self._gather()
 
     def take(self) -> list[Witness]:
@@ -65,6 +69,6 @@ class Statements:
         for chain in self._tracebacks.done:
             self._done += of_chain(chain)
         self._tracebacks.done.clear()
-        for done in (self._tables.done, self._stacks.done, self._ends.done):
+        for done in (self._tables.done, self._stacks.done, self._ends.done, self._lists.done):
             self._done += done
             done.clear()

@@ -7,12 +7,13 @@ from typing import TypeVar
 
 from ...telemetry.vocabulary import Bucket, Scope
 from .launcher import ROOT_RULE
-from .model import NOBODY_SUSPECTED, Episode, Form, Group, Rank, Suspects
+from .model import NOBODY_SUSPECTED, Episode, Form, Group, Rank, Suspects, Witness
 from .standstills import Difference
 
 Name = TypeVar("Name", int, str)
 #: More of them are no suspects but everybody.
 MOST_NAMED = 16
+NEAR_LINES = 3
 #: Classes whose statement, on its own rank or device, says where the fault is.
 OF_ITS_OWN = frozenset({Scope.GPU, Scope.NODE, Scope.RANK, Scope.LINK})
 STANDS_STILL = frozenset({"collective_timeout", "hang", "collective_mismatch"})
@@ -28,13 +29,13 @@ def suspects_of(primary: Group, episode: Episode, difference: Difference | None)
     if missing or peers_named:
         ranks, peers = _most_named(missing), _most_named(peers_named)
         named = _ranks_told(ranks) if ranks else ", ".join(peers)
-        return Suspects(ranks=ranks, missing=ranks, peers=peers, why=f"it names {named}, which is the one to look at")
+        return Suspects(ranks=ranks, missing=ranks, peers=peers, why=f"what it names is {named}")
     if failure.bucket is Bucket.PLANNED:
         return NOBODY_SUSPECTED
-    nodes = (first.target.node,) if first.target.node else ()
+    nodes = _nodes(primary, episode)
     ranks = tuple(sorted(primary.ranks)) if 0 < len(primary.ranks) <= MOST_NAMED else ()
     if first.form is not Form.LAUNCHER and not ranks and first.line.node is None and not nodes:
-        return _as_the_launcher_says(episode)
+        return _as_the_launcher_says(episode) or _as_its_neighbour(first, episode) or NOBODY_SUSPECTED
     if failure.scope not in OF_ITS_OWN or failure.rank in (Rank.SYMPTOM, Rank.CASCADE, Rank.TEARDOWN):
         return Suspects(nodes=nodes) if nodes else NOBODY_SUSPECTED
     own = (first.line.node,) if first.line.node and not nodes else nodes
@@ -72,7 +73,29 @@ def _if_absent(difference: Difference) -> tuple[int, ...]:
     return () if difference.differs == "elsewhere" else difference.ranks
 
 
-def _as_the_launcher_says(episode: Episode) -> Suspects:
+def _nodes(primary: Group, episode: Episode) -> tuple[str, ...]:
+    """Nodes that the statement is about, or that others of the same class are."""
+    own = primary.first.target.node
+    if own is not None:
+        return (own,)
+    found = {
+        group.first.target.node: None
+        for group in episode.groups
+        if group.first.failure is primary.first.failure and group.first.target.node
+    }
+    return tuple(found)[:MOST_NAMED]
+
+
+def _as_its_neighbour(first: Witness, episode: Episode) -> Suspects | None:
+    """Of lines without a prefix: what was said right before, with a rank, was of the same process."""
+    for group in episode.groups:
+        line = group.first.line
+        if line.rank is not None and line.source == first.line.source and 0 < first.first_line - line.number <= NEAR_LINES:
+            return Suspects(ranks=(line.rank,), devices=(group.first.device,) if group.first.device else ())
+    return None
+
+
+def _as_the_launcher_says(episode: Episode) -> Suspects | None:
     """A statement that tells no rank, where the launcher's first entry does: the exit code fits an exception."""
     entries = [
         group.first
@@ -80,7 +103,7 @@ def _as_the_launcher_says(episode: Episode) -> Suspects:
         if group.first.rule == ROOT_RULE and group.first.exit_code in (1, 2, -6, 134, None)
     ]
     if len(entries) != 1:
-        return NOBODY_SUSPECTED
+        return None
     line = entries[0].line
     return Suspects(
         ranks=() if line.rank is None else (line.rank,),

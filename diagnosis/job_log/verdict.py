@@ -15,7 +15,7 @@ from .model import Episode, FailureClass, Form, Group, Rank, Restart, Role, Susp
 from .suspects import STANDS_STILL, suspects_of
 from .taxonomy import failure_classes
 from .advice import advise
-from .carriers import LOUD_LEVELS
+from .carriers import LOUD_LEVELS, WARNINGS
 from .episodes import CHANGING, Episodes
 from .gpu_memory import is_held_by_others
 from .tracebacks import CUT_OFF
@@ -39,6 +39,9 @@ TIER_LAUNCHER = 6
 TIER_LAUNCHER_VAGUE = 7
 TIER_CASCADE = 8
 TIER_TEARDOWN = 9
+#: Classes that say little: where the next lines of the same writer have another of the same footing, that decides.
+VAGUE = frozenset({"exception", "cuda_error", "nccl_failure", "error_message", "cuda_library"})
+NEAR_LINES = 12
 ABORTS = frozenset({"aborted", "python_aborted"})
 #: Signals that end a process by themselves; SIGABRT and SIGTERM are mostly the answer to something else.
 OWN_SIGNALS = frozenset({4, 7, 8, 9, 11})
@@ -67,6 +70,8 @@ def judge(found: Episodes) -> Verdict:
         return _nothing("training went on to its end after what the log tells of")
     if episode.is_after_end and tier >= TIER_CASCADE:
         return _nothing("training was done, and what follows only takes things down")
+    if episode.after is not None and primary.first.line.level in WARNINGS:
+        return _nothing("training went on after what was only warned of")
     failure = of_exit_code(primary.first).failure
     difference = found.standstills.difference() if failure.name in STANDS_STILL else None
     if difference is not None and difference.differs == "elsewhere" and not primary.missing:
@@ -202,9 +207,27 @@ def _rank(episode: Episode) -> list[tuple[int, Group]]:
     """Every group with its tier, the likeliest cause first."""
     tiers = [(_tier(group, episode), group) for group in episode.groups]
     best = min(tier for tier, _ in tiers)
-    first = _earliest([group for tier, group in tiers if tier == best])
+    first = _specific(_earliest([group for tier, group in tiers if tier == best]), tiers)
     rest = sorted((pair for pair in tiers if pair[1] is not first), key=lambda pair: (pair[0], _place(pair[1])))
     return [(best, first), *rest]
+
+
+def _specific(first: Group, tiers: Sequence[tuple[int, Group]]) -> Group:
+    """The same trouble in exacter words, if its writer has them right behind."""
+    own = first.first
+    if own.failure.name not in VAGUE:
+        return first
+    tier = next(tier for tier, group in tiers if group is first)
+    near = [
+        group
+        for other, group in tiers
+        if other == tier
+        and group.first.failure.name not in VAGUE
+        and group.first.line.source == own.line.source
+        and 0 < group.first.line.number - own.line.number <= NEAR_LINES
+        and group.first.line.rank in (own.line.rank, None)
+    ]
+    return min(near, key=_place) if near else first
 
 
 def _tier(group: Group, episode: Episode) -> int:
@@ -223,9 +246,11 @@ def _tier(group: Group, episode: Episode) -> int:
     if first.role is Role.TEARDOWN:
         return TIER_TEARDOWN
     tier = TIERS[first.failure.rank]
+    if first.failure.name == "error_message" and NATIVE.search(first.line.logger):
+        return TIER_ABORTED
     if first.failure.name == "error_message" or first.exception == CUT_OFF:
         return TIER_UNEXPLAINED
-    if tier == 1 and first.line.level in ("WARN", "WARNING"):
+    if tier == 1 and first.line.level in WARNINGS:
         return TIER_WARNING
     return tier
 

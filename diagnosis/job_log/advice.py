@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from ...telemetry.vocabulary import Action
@@ -9,6 +10,14 @@ from .model import FailureClass, Rank, Restart, Suspects
 
 #: Classes that make a finished training's result worthless, or that the next job meets as well.
 OUTLIVES_THE_END = frozenset({"disk_full", "quota_exceeded", "permission_denied", "checkpoint_write", "filesystem_error"})
+
+
+#: What no second start changes, whatever the class says of its like.
+SURE = re.compile(
+    r"version mismatch|\b(?:driver|version)\b.{0,40}\b(?:too old|insufficient)|\bincompatible version|unsupported (?:version|display driver)|"
+    r"not compiled with|was compiled (?:with|for|against)|\brequires (?:at least )?(?:CUDA|driver|version|glibc|python)\b",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,27 +28,36 @@ class Advice:
 
 
 def advise(
-    failure: FailureClass, *, is_cause: bool, is_after_end: bool, attempts: int, suspects: Suspects, differs: str
+    failure: FailureClass,
+    *,
+    text: str,
+    is_cause: bool,
+    is_after_end: bool,
+    attempts: int,
+    suspects: Suspects,
+    differs: str,
 ) -> Advice:
-    """attempts: in how many starts of the job the same was said. differs: how the suspects differ from the others."""
+    """text: of the statement that decides. attempts: in how many starts of the job the same was said. differs: how the suspects differ from the others."""
     if is_after_end and failure.name not in OUTLIVES_THE_END:
         return Advice(
             action=Action.WAIT,
             restart=Restart.NO,
             text="training was done before: nothing to restart; check that the last checkpoint is whole",
         )
-    action, restart, text = failure.action, failure.restart, failure.advice
+    action, restart, told = failure.action, failure.restart, failure.advice
+    if SURE.search(text):
+        restart = Restart.NO
     if differs in ("behind", "silent") and suspects.ranks and failure.rank is Rank.SYMPTOM:
         action = Action.ASK_A_HUMAN if differs == "behind" else action
-        text = f"{_who(suspects)}: stacks of it tell where it stands; {text}"
+        told = f"{_who(suspects)}: stacks of it tell where it stands; {told}"
     elif suspects.peers or suspects.missing:
-        text = f"look at {_who(suspects)}; {text}"
+        told = f"look at {_who(suspects)}; {told}"
     if not is_cause:
-        text = f"the cause is not in this log; {text}"
+        told = f"the cause is not in this log; {told}"
     if attempts > 1:
         restart = Restart.NO
-        text = f"{attempts} attempts ended alike, so a restart unchanged will, too; {text}"
-    return Advice(action=action, restart=restart, text=text)
+        told = f"{attempts} attempts ended alike, so a restart unchanged will, too; {told}"
+    return Advice(action=action, restart=restart, text=told)
 
 
 def _who(suspects: Suspects) -> str:

@@ -90,6 +90,7 @@ def judge(found: Episodes) -> Verdict:
         confidence *= 0.7
     advice = advise(
         failure,
+        text=primary.first.text,
         is_cause=is_cause,
         is_after_end=episode.is_after_end,
         attempts=_alike(episodes, primary),

@@ -31,7 +31,10 @@ OPERATION = re.compile(r"SeqNum=(?P<sequence>\d+),\s*OpType=(?P<operation>\w+)(?
 XID_DEVICE = re.compile(
     r"(?:PCI:|GPU at |GPU )(?P<device>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
 )
-GPU_NUMBER = re.compile(r"\b(?:GPU|device|cuda:)[ =:]?(?P<device>\d{1,2})\b", re.IGNORECASE)
+GPU_NUMBER = re.compile(
+    r"\b(?:GPU|NPU|HPU|XPU|TPU|HIP|device|cuda:|hl|card|accel)(?: ?id)?[ =:#]{0,2}(?P<device>\d{1,2})\b(?! ?(?:GPUs?|devices|MiB|GiB|MB|GB))",
+    re.IGNORECASE,
+)
 LOCAL_RANK = re.compile(r"local_rank: ?(\d{1,4})")
 #: Rules that hold although the line's own level says that all is well.
 EVEN_IF_QUIET = frozenset(

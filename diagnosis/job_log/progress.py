@@ -14,63 +14,50 @@ STEP = re.compile(
     rb"\bit(?:er(?:ation)?s?)?[\"']?\s*[:=#]?\s*\[?\s*(?P<a>\d{1,9})(?:\s*/\s*(?P<at>\d{1,9}))?|"
     rb"\b(?:(?:global|train(?:ing)?|optimizer)[_ ]?)?steps?[\"']?\s*[:=#|]?\s*\[?\s*(?P<b>\d{1,9})(?:\s*/\s*(?P<bt>\d{1,9}))?|"
     rb"(?P<c>\d{1,9})/(?P<ct>\d{1,9}) \[\d+:\d\d|"
-    rb"\{'loss': [\d.]+",
-    re.IGNORECASE,
+    rb"\{'loss': [\d.]+"
 )
 SAVED = re.compile(
     rb"(?:saved|saving|wrote|written|finished (?:saving|writing))\b.{0,80}\b(?:checkpoint|ckpt|model|state)"
     rb".{0,60}?\b(?:iteration|step|global_step|iter)[ _=:]*(?P<step>\d{1,9})|"
-    rb"checkpoint.{0,60}\bsaved\b(?:.{0,60}?(?:iteration|step)[ _=:]*(?P<late>\d{1,9}))?",
-    re.IGNORECASE,
+    rb"checkpoint.{0,60}\bsaved\b(?:.{0,60}?(?:iteration|step)[ _=:]*(?P<late>\d{1,9}))?"
 )
 #: Speaking of a step is not making one.
 NOT_PROGRESS = re.compile(
     rb"\b(?:load(?:ing|ed)?|resum(?:e|ing)|start(?:ing)? (?:from|at)|restor(?:e|ing)|checkpoint|config|warmup|"
-    rb"max_steps|total_steps|save_steps|eval_steps|timeout|watchdog)\b|(?:error|exception|traceback|fail)",
-    re.IGNORECASE,
+    rb"max_steps|total_steps|save_steps|eval_steps|timeout|watchdog)\b|(?:error|exception|traceback|fail)"
 )
-#: What trainers say when they are through; what came before it was outlived, what comes after it is taking down.
-END = re.compile(
-    r"\b(?:training|fine-?tuning|pre-?training|run|job)(?: loop| run| job)? (?:is |has |was |process )?(?:now )?(?:all )?"
-    r"(?:complete[d.]?\b(?! with errors)|finished(?! with errors)|done\b|ended (?:successfully|normally))|"
-    r"\b(?:finished|completed|done) (?:with )?(?:the )?(?:training|fine-?tuning|pretraining)\b(?! (?:step|epoch|iteration|batch))|"
-    r"'train_runtime': |`?Trainer\.fit`? stopped: `?max_|\bafter training is done\b|\breached max(?:imum)? (?:steps|iterations|epochs)\b|"
-    r"\bsuccessfully (?:finished|completed) (?:training|the job|the run|all)\b|"
-    r"\b(?:job|run|training|workload) (?:finished|completed|succeeded|exited) (?:successfully|with (?:exit )?(?:code|status) 0|normally)\b|"
-    r"\ball (?:ranks|workers|epochs|steps) (?:have )?(?:finished|completed|done)(?: successfully)?|exiting program at iteration \d+",
-    re.IGNORECASE,
-)
-#: Who starts the job anew says so: torchrun, schedulers, scripts around them. The first start is none.
-ATTEMPT = re.compile(
-    r"\b(?:restarting|will restart|restarted|starting again|relaunching|resubmitting|requeu(?:ed|ing))\b.{0,60}\b(?:worker|group|job|training|"
-    r"run|process|pod|attempt|container|trainer|step)|\[default\] worker group .{0,60}restart|"
-    r"\b(?:attempt|restart|retry|try|incarnation|relaunch|restart_count|run)(?: (?:no\.?|number|count))?[ #:=]{1,3}0*(?:[1-9]\d*)"
-    r"(?:\s*(?:/|of)\s*\d+)?(?=\W*$|\s*(?:of|/|:|-|=|\)|\]|at|started|starting|begins?)\b|\s*[=\-:\])])",
-    re.IGNORECASE,
-)
-FIRST_ATTEMPT = re.compile(r"\b(?:attempt|try|run)(?: (?:no\.?|number))?[ #:=]{1,3}0*1\b", re.IGNORECASE)
 #: A bar of something else than steps of training.
 OTHER_WORK = re.compile(
     rb"^\W*(?:map|filter|tokeni[sz]\w*|convert\w*|generat\w*|download\w*|extract\w*|prepar\w*|(?:pre-?)?process\w*|fetch\w*|pack\w*|"
     rb"group\w*|running tokenizer|casting|creat\w*|sav\w*|writ\w*|eval\w*|validat\w*|predict\w*|sampl\w*|inference|shard\w*|read\w*|"
-    rb"resolv\w*|index\w*|build\w*|captur\w*|warm\w*|test\w*|sanity\w*|upload\w*|copy\w*|compil\w*)\b[^|]{0,80}\d{1,3}%\|",
-    re.IGNORECASE,
+    rb"resolv\w*|index\w*|build\w*|captur\w*|warm\w*|test\w*|sanity\w*|upload\w*|copy\w*|compil\w*)\b[^|]{0,80}\d{1,3}%\|"
 )
-HINTS = (b"iter", b"tep", b"Iter", b"STEP", b"/", b"'loss'", b"it ")
+#: Without one of these, in lower case, a line has no step; without one of the others it has no excuse.
+HINTS = (b"step", b"iter", b" [", b"'loss'", b"it ", b"it:", b"it=")
+EXCUSES = (
+    b"load", b"resum", b"start", b"restor", b"checkpoint", b"config", b"warmup", b"_steps", b"timeout", b"watchdog", b"error",
+    b"exception", b"traceback", b"fail",
+)  # fmt: skip
+SAVES = (b"saved", b"saving", b"wrote", b"written", b"writing")
+#: How far before a hint its match may begin.
+BEFORE_HINT = 24
 
 
 def progress_of(raw: bytes, source: int, number: int) -> Progress | None:
     if b"\r" in raw:
         # Of a bar that was drawn over and over the last counts.
         raw = raw.rstrip().rpartition(b"\r")[2]
-    raw = raw[:LONGEST]
-    if not any(hint in raw for hint in HINTS):
+    low = raw[:LONGEST].lower()
+    found = [at for hint in HINTS if (at := low.find(hint)) >= 0]
+    if not found:
         return None
-    if saved := SAVED.search(raw):
+    if any(word in low for word in SAVES) and (saved := SAVED.search(low)):
         step = saved["step"] or saved["late"]
         return Progress(source=source, number=number, step=int(step) if step else None, checkpoint=True)
-    match = STEP.search(raw)
-    if match is None or NOT_PROGRESS.search(raw) or OTHER_WORK.search(raw):
+    match = STEP.search(low, max(0, min(found) - BEFORE_HINT))
+    if match is None or (any(word in low for word in EXCUSES) and NOT_PROGRESS.search(low)):
+        return None
+    if b"%|" in low and OTHER_WORK.search(low):
         return None
     step, total = match["a"] or match["b"] or match["c"], match["at"] or match["bt"] or match["ct"]
     return Progress(
@@ -80,14 +67,6 @@ def progress_of(raw: bytes, source: int, number: int) -> Progress | None:
         total=int(total) if total else None,
         is_bar=match["c"] is not None,
     )
-
-
-def is_end(text: str) -> bool:
-    return END.search(text) is not None
-
-
-def is_new_attempt(text: str) -> bool:
-    return ATTEMPT.search(text) is not None and FIRST_ATTEMPT.search(text) is None
 
 
 def first_progress(chunk: bytes, start: int, end: int, number: int, source: int) -> Iterator[Progress]:

@@ -12,10 +12,11 @@ from functools import cache
 from typing import BinaryIO
 
 from ..word_gate import WordGate
+from .course import is_end, is_new_attempt
 from .episodes import Episodes, Wave
 from .model import Episode, Line, Progress, Verdict
 from .prefix import read_lines
-from .progress import first_progress, is_end, is_new_attempt, last_progress, progress_of
+from .progress import first_progress, last_progress, progress_of
 from .scan import scan
 from .statements import Statements
 from .stream import make_gate

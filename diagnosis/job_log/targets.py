@@ -73,8 +73,8 @@ def target_of(text: str) -> Target:
     text = text[:SEARCHED_CHARS]
     low = text.lower()
     told: dict[str, str] = {}
-    for form in forms():
-        if not any(word in low for word in form.words) or not (match := form.pattern.search(text)):
+    for form in _possible(low):
+        if not (match := form.pattern.search(text)):
             continue
         for name, value in match.groupdict().items():
             if value and not _is_no_name(name, value):
@@ -94,6 +94,21 @@ def target_of(text: str) -> Target:
         rank=int(told["rank"]) if told.get("rank", "").isdigit() else None,
         device=told.get("device"),
     )
+
+
+def _possible(low: str) -> Iterator[_Form]:
+    found = {index for word, indices in _by_word().items() if word in low for index in indices}
+    every = forms()
+    return (every[index] for index in sorted(found))
+
+
+@cache
+def _by_word() -> dict[str, tuple[int, ...]]:
+    by_word: dict[str, tuple[int, ...]] = {}
+    for index, form in enumerate(forms()):
+        for word in form.words:
+            by_word[word] = (*by_word.get(word, ()), index)
+    return by_word
 
 
 def _is_no_name(name: str, value: str) -> bool:

@@ -1,4 +1,7 @@
-"""What to do, from the class and from what the whole log tells beside it: attempts that ended alike, training that was done."""
+"""What to do: from the class, and from what the whole log tells beside it.
+
+Attempts that ended alike speak against another; where training was done there is nothing to start again.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,17 @@ from ...telemetry.vocabulary import Action
 from .model import FailureClass, Rank, Restart, Suspects
 
 #: Classes that make a finished training's result worthless, or that the next job meets as well.
-OUTLIVES_THE_END = frozenset({"disk_full", "quota_exceeded", "permission_denied", "checkpoint_write", "filesystem_error"})
+OUTLIVES_THE_END = frozenset(
+    {"disk_full", "quota_exceeded", "permission_denied", "checkpoint_write", "filesystem_error"}
+)
 
 
 #: What no second start changes, whatever the class says of its like.
 SURE = re.compile(
-    r"version mismatch|\b(?:driver|version)\b.{0,40}\b(?:too old|insufficient)|\bincompatible version|unsupported (?:version|display driver)|"
-    r"not compiled with|was compiled (?:with|for|against)|\brequires (?:at least )?(?:CUDA|driver|version|glibc|python)\b",
+    r"version mismatch|\b(?:driver|version)\b.{0,40}\b(?:too old|insufficient)|\bincompatible version|"
+    r"unsupported (?:version|display driver)|"
+    r"not compiled with|was compiled (?:with|for|against)|\brequires (?:at least )?(?:CUDA|driver|version|"
+    r"glibc|python)\b",
     re.IGNORECASE,
 )
 
@@ -37,7 +44,11 @@ def advise(
     suspects: Suspects,
     differs: str,
 ) -> Advice:
-    """text: of the statement that decides. attempts: in how many starts of the job the same was said. differs: how the suspects differ from the others."""
+    """What follows for the job.
+
+    text: of the statement that decides. attempts: in how many starts of the job the same was said. differs: how the
+    suspects differ from the others.
+    """
     if is_after_end and failure.name not in OUTLIVES_THE_END:
         return Advice(
             action=Action.WAIT,

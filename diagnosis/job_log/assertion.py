@@ -1,7 +1,7 @@
 """What a statement asserts, without what it only supposes, advises or asks: ``hedges.toml`` has the words.
 
-"Worker died. There are some potential root causes. (1) killed by the OOM killer" asserts that a worker died, and nothing
-of memory. A possibility is no evidence for a class; that which is asserted beside it is.
+"Worker died. There are some potential root causes. (1) killed by the OOM killer" asserts that a worker died, and
+nothing of memory. A possibility is no evidence for a class; that which is asserted beside it is.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ CONTAINERS = (
 )
 
 #: What a carrier can begin with (a bracket, 0 for a digit, a for a letter, a dash), and its pattern. Tried in turn till
-#: none matches. Named groups: rank (global), local, inner (a rank in ``group``), role and replica (of torchx), actor (of
-#: Ray, read further by ``prefix``), node, device, level, logger, and the parts of a time.
+#: none matches. Named groups: rank (global), local, inner (a rank in ``group``), role and replica (of torchx), actor
+#: (of Ray, read further by ``prefix``), node, device, level, logger, and the parts of a time.
 PATTERNS: tuple[tuple[str, str], ...] = (
     # kubectl logs --prefix, stern, docker compose
     ("[", r"\[(?:pod/)?(?P<node>[a-z0-9][a-z0-9.-]*-[a-z0-9.-]+)/[a-z0-9][\w.-]*\] ?"),
@@ -41,7 +41,10 @@ PATTERNS: tuple[tuple[str, str], ...] = (
     # mpirun --tag-output; srun -l; torchrun --tee and c10d
     ("[", r"\[(?:[\w.@-]+@|\d+,)(?:\d+,)?(?P<rank>\d{1,6})\](?:\[[\w.:-]+\])?<std(?:out|err|diag)>: ?"),
     ("[", r"\[(?P<rank>\d{1,6})\]<std(?:out|err)>: ?"),
-    ("a", rf"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) (?P<mon>{MONTH}) +(?P<d>\d\d?) {CLOCK}(?: [A-Z]{{3,4}})? \d{{4}}:? ?(?=\S)"),
+    (
+        "a",
+        rf"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) (?P<mon>{MONTH}) +(?P<d>\d\d?) {CLOCK}(?: [A-Z]{{3,4}})? \d{{4}}:? ?(?=\S)",
+    ),
     # pdsh and clush: addresses
     ("0", r"(?P<node>\d{1,3}(?:\.\d{1,3}){3}): ?"),
     ("[0a", r"\[?(?P<node>(?=[0-9a-fA-F:]*::|(?:[0-9a-fA-F]+:){7})[0-9a-fA-F:]*[0-9a-fA-F](?:%\w+)?)\]?: "),
@@ -52,7 +55,11 @@ PATTERNS: tuple[tuple[str, str], ...] = (
     ("[", r"\[(?P<rank>\d{1,5})\] (?=\S| )"),
     # torchx: role/replica, and the worker of it
     ("a", r"(?P<role>[a-z][\w-]*)/(?P<replica>\d{1,5}) \[(?P<local>\d{1,4})\]: ?"),
-    ("a", r"(?P<role>(?:trainer|worker|head|chief|ps|launcher|node|main|app|ddp|actor|learner|python))/(?P<replica>\d{1,5}) "),
+    (
+        "a",
+        r"(?P<role>(?:trainer|worker|head|chief|ps|launcher|node|main|app|ddp|actor|learner|"
+        r"python))/(?P<replica>\d{1,5}) ",
+    ),
     ("[", r"\[default(?P<local>\d{1,4})\]: ?"),
     ("[", r"\[(?:[Rr]ank|RANK)[ _:]?(?P<rank>\d{1,6})\]:? ?"),
     ("[", r"\[(?:trainer|worker)(?P<local>\d{1,4})\]: ?"),

@@ -6,20 +6,27 @@ import re
 
 #: What trainers say when they are through; what came before it was outlived, what comes after it is taking down.
 END = re.compile(
-    r"\b(?:training|fine-?tuning|pre-?training|run|job)(?: loop| run| job)? (?:is |has |was |process )?(?:now )?(?:all )?"
+    r"\b(?:training|fine-?tuning|pre-?training|run|job)(?: loop| run| job)? (?:is |has |was |"
+    r"process )?(?:now )?(?:all )?"
     r"(?:complete[d.]?\b(?! with errors)|finished(?! with errors)|done\b|ended (?:successfully|normally))|"
-    r"\b(?:finished|completed|done) (?:with )?(?:the )?(?:training|fine-?tuning|pretraining)\b(?! (?:step|epoch|iteration|batch))|"
-    r"'train_runtime': |`?Trainer\.fit`? stopped: `?max_|\bafter training is done\b|\breached max(?:imum)? (?:steps|iterations|epochs)\b|"
+    r"\b(?:finished|completed|done) (?:with )?(?:the )?(?:training|fine-?tuning|pretraining)\b(?! (?:step|"
+    r"epoch|iteration|batch))|"
+    r"'train_runtime': |`?Trainer\.fit`? stopped: `?max_|\bafter training is done\b|"
+    r"\breached max(?:imum)? (?:steps|iterations|epochs)\b|"
     r"\bsuccessfully (?:finished|completed) (?:training|the job|the run|all)\b|"
-    r"\b(?:job|run|training|workload) (?:finished|completed|succeeded|exited) (?:successfully|with (?:exit )?(?:code|status) 0|normally)\b|"
-    r"\ball (?:ranks|workers|epochs|steps) (?:have )?(?:finished|completed|done)(?: successfully)?|exiting program at iteration \d+",
+    r"\b(?:job|run|training|workload) (?:finished|completed|succeeded|exited) (?:successfully|"
+    r"with (?:exit )?(?:code|status) 0|normally)\b|"
+    r"\ball (?:ranks|workers|epochs|steps) (?:have )?(?:finished|completed|done)(?: successfully)?|"
+    r"exiting program at iteration \d+",
     re.IGNORECASE,
 )
 #: Who starts the job anew says so: torchrun, schedulers, scripts around them. The first start is none.
 ATTEMPT = re.compile(
-    r"\b(?:restarting|will restart|restarted|starting again|relaunching|resubmitting|requeu(?:ed|ing))\b.{0,60}\b(?:worker|group|job|training|"
+    r"\b(?:restarting|will restart|restarted|starting again|relaunching|resubmitting|requeu(?:ed|"
+    r"ing))\b.{0,60}\b(?:worker|group|job|training|"
     r"run|process|pod|attempt|container|trainer|step)|\[default\] worker group .{0,60}restart|"
-    r"\b(?:attempt|restart|retry|try|incarnation|relaunch|restart_count|run)(?: (?:no\.?|number|count))?[ #:=]{1,3}0*(?:[1-9]\d*)"
+    r"\b(?:attempt|restart|retry|try|incarnation|relaunch|restart_count|run)(?: (?:no\.?|number|"
+    r"count))?[ #:=]{1,3}0*(?:[1-9]\d*)"
     r"(?:\s*(?:/|of)\s*\d+)?(?=\W*$|\s*(?:of|/|:|-|=|\)|\]|at|started|starting|begins?)\b|\s*[=\-:\])])",
     re.IGNORECASE,
 )

@@ -1,7 +1,7 @@
 """Whose memory it was: a GPU that was full before this process asked is no matter of the batch size.
 
-An allocator's message has the sizes: what is neither free nor this process's is held by others. A driver's has none, but
-before the first step, where a context is made or a library is set up, hardly anything of this process is on the device.
+An allocator's message has the sizes: what is neither free nor this process's is held by others. A driver's has none,
+but before the first step, where a context is made or a library is set up, hardly anything of this process is there.
 """
 
 from __future__ import annotations
@@ -14,11 +14,18 @@ from .model import Frame
 UNITS = {"b": 1, "bytes": 1, "k": 1 << 10, "kib": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mib": 1 << 20, "mb": 1 << 20,
          "g": 1 << 30, "gib": 1 << 30, "gb": 1 << 30, "t": 1 << 40, "tib": 1 << 40}  # fmt: skip
 SIZE = r"(?P<{}>[\d.]+) ?(?P<{}_unit>[KMGT]i?B|bytes|B)"
-TOTAL = re.compile(SIZE.format("total", "total") + r" total capacity|total (?:capacity|memory) of " + SIZE.format("of", "of"))
+TOTAL = re.compile(
+    SIZE.format("total", "total") + r" total capacity|total (?:capacity|memory) of " + SIZE.format("of", "of")
+)
 FREE = re.compile(SIZE.format("free", "free") + r" (?:is )?free")
 OWN = re.compile(
-    r"this process has " + SIZE.format("own", "own") + r"|" + SIZE.format("reserved", "reserved") + r" reserved in total|"
-    + SIZE.format("allocated", "allocated") + r" already allocated"
+    r"this process has "
+    + SIZE.format("own", "own")
+    + r"|"
+    + SIZE.format("reserved", "reserved")
+    + r" reserved in total|"
+    + SIZE.format("allocated", "allocated")
+    + r" already allocated"
 )
 OTHER = re.compile(r"\b[Pp]rocess \d+ has " + SIZE.format("other", "other") + r" memory in use")
 ASKED = re.compile(r"[Tt]r(?:ied|ying) to allocate " + SIZE.format("asked", "asked"))

@@ -1,4 +1,4 @@
-"""Statements that end with a colon and go on as a list: the ranks or tasks that did not come, one in each line below."""
+"""Statements that end with a colon and go on as a list: ranks or tasks that did not come, one in each line below."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ from dataclasses import replace
 from .model import Line, Witness
 
 HEAD = re.compile(
-    r"(?:[Tt]imed out task names?|(?:[Mm]issing|[Ss]talled|[Ss]ilent|[Aa]bsent) (?:ranks|tasks|workers|processes)|stopped sending heartbeats\)?|"
-    r"\b(?:ranks?|tasks?|workers?|processes)\b[^:\n]{0,80}\b(?:did not|have not|failed|missing|unhealthy|not (?:join|respond|arriv)\w*)[^:\n]{0,80}):\s*$"
+    r"(?:[Tt]imed out task names?|(?:[Mm]issing|[Ss]talled|[Ss]ilent|[Aa]bsent) (?:ranks|tasks|workers|"
+    r"processes)|stopped sending heartbeats\)?|"
+    r"\b(?:ranks?|tasks?|workers?|processes)\b[^:\n]{0,80}\b(?:did not|have not|failed|missing|unhealthy|"
+    r"not (?:join|respond|arriv)\w*)[^:\n]{0,80}):\s*$"
 )
-ITEM = re.compile(r"(?:[-*] ?)?(?:/job:\S*/task:(?P<task>\d{1,6})|(?:[Rr]ank |[Tt]ask |[Ww]orker )?(?P<rank>\d{1,6})(?::? ?\[|[,;]|\s*$|\s*\())")
+ITEM = re.compile(
+    r"(?:[-*] ?)?(?:/job:\S*/task:(?P<task>\d{1,6})|(?:[Rr]ank |[Tt]ask |"
+    r"[Ww]orker )?(?P<rank>\d{1,6})(?::? ?\[|[,;]|\s*$|\s*\())"
+)
 MOST_ITEMS = 64
 #: Lines that others may put between.
 PATIENCE = 4

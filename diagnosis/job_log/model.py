@@ -227,14 +227,20 @@ class Progress:
     @property
     def is_last(self) -> bool:
         """Whether the step is the last of those that were asked for; a bar is as often of an epoch."""
-        return not self.is_bar and self.step is not None and self.total is not None and self.step >= self.total >= FEWEST_STEPS
+        return (
+            not self.is_bar
+            and self.step is not None
+            and self.total is not None
+            and self.step >= self.total >= FEWEST_STEPS
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspects:
-    """Whom to look at, as the log names them: not who reported it. missing: ranks that did not come to where others wait.
+    """Whom to look at, as the log names them: not who reported it.
 
-    peers: hosts at the other end of what failed. why: half a sentence, "" where the statement speaks of its own rank.
+    missing: ranks that did not come to where others wait. peers: hosts at the other end of what failed. why: half a
+    sentence, "" where the statement speaks of its own rank.
     """
 
     ranks: tuple[int, ...] = ()

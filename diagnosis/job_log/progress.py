@@ -12,7 +12,8 @@ LOOKED_AT = 40
 LONGEST = 600
 STEP = re.compile(
     rb"\bit(?:er(?:ation)?s?)?[\"']?\s*[:=#]?\s*\[?\s*(?P<a>\d{1,9})(?:\s*/\s*(?P<at>\d{1,9}))?|"
-    rb"\b(?:(?:global|train(?:ing)?|optimizer)[_ ]?)?steps?[\"']?\s*[:=#|]?\s*\[?\s*(?P<b>\d{1,9})(?:\s*/\s*(?P<bt>\d{1,9}))?|"
+    rb"\b(?:(?:global|train(?:ing)?|optimizer)[_ ]?)?steps?[\"']?\s*[:=#|"
+    rb"]?\s*\[?\s*(?P<b>\d{1,9})(?:\s*/\s*(?P<bt>\d{1,9}))?|"
     rb"(?P<c>\d{1,9})/(?P<ct>\d{1,9}) \[\d+:\d\d|"
     rb"\{'loss': [\d.]+"
 )
@@ -29,14 +30,15 @@ NOT_PROGRESS = re.compile(
 #: A bar of something else than steps of training.
 OTHER_WORK = re.compile(
     rb"^\W*(?:map|filter|tokeni[sz]\w*|convert\w*|generat\w*|download\w*|extract\w*|prepar\w*|(?:pre-?)?process\w*|fetch\w*|pack\w*|"
-    rb"group\w*|running tokenizer|casting|creat\w*|sav\w*|writ\w*|eval\w*|validat\w*|predict\w*|sampl\w*|inference|shard\w*|read\w*|"
+    rb"group\w*|running tokenizer|casting|creat\w*|sav\w*|writ\w*|eval\w*|validat\w*|predict\w*|sampl\w*|"
+    rb"inference|shard\w*|read\w*|"
     rb"resolv\w*|index\w*|build\w*|captur\w*|warm\w*|test\w*|sanity\w*|upload\w*|copy\w*|compil\w*)\b[^|]{0,80}\d{1,3}%\|"
 )
 #: Without one of these, in lower case, a line has no step; without one of the others it has no excuse.
 HINTS = (b"step", b"iter", b" [", b"'loss'", b"it ", b"it:", b"it=")
 EXCUSES = (
-    b"load", b"resum", b"start", b"restor", b"checkpoint", b"config", b"warmup", b"_steps", b"timeout", b"watchdog", b"error",
-    b"exception", b"traceback", b"fail",
+    b"load", b"resum", b"start", b"restor", b"checkpoint", b"config", b"warmup", b"_steps", b"timeout",
+    b"watchdog", b"error", b"exception", b"traceback", b"fail",
 )  # fmt: skip
 SAVES = (b"saved", b"saving", b"wrote", b"written", b"writing")
 #: How far before a hint its match may begin.

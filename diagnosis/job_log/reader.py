@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from ..word_gate import WordGate
 from .carriers import LOUD_LEVELS
 from .course import is_end, is_new_attempt
-from .episodes import Episodes, Wave
+from .episodes import Episodes
 from .model import Episode, Line, Progress, Verdict
 from .prefix import read_lines
 from .progress import first_progress, last_progress, progress_of
 from .scan import scan
+from .standstills import Wave
 from .statements import Statements
 from .stream import make_gate
 from .verdict import judge

@@ -1,7 +1,7 @@
 """Time-outs of collectives, compared over the ranks: who is elsewhere, who is behind, who says nothing.
 
-Who reports a time-out has waited. Where the reports agree in one operation of one group, they tell nothing of each other;
-where one names another operation or number than the rest, that rank went another way, and the others wait for it.
+Who reports a time-out has waited. Where the reports agree in one operation of one group, they tell nothing of each
+other; where one names another operation or number than the rest, it went another way, and the others wait for it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ WAVE_LINES = 1000
 MOST_ODD = 64
 WORK = re.compile(r"SeqNum=(?P<sequence>\d+),\s*OpType=(?P<operation>\w+)")
 #: "Last enqueued NCCL work: 7, last completed NCCL work: 6", "last enqueued work: 7, last completed work: 6".
-QUEUE = re.compile(r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d+)", re.I)
+QUEUE = re.compile(
+    r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d+)", re.I
+)
 DEFAULT = re.compile(r"^$|default_pg|^0\b(?!\s*PG GUID [1-9])")
 
 
@@ -71,7 +73,7 @@ class Standstills:
         self._groups: dict[str, _Group] = {}
 
     def see(self, line: Line) -> None:
-        """Keeps what a watchdog's line tells of its rank: the first word of each counts, later ones are of the abort."""
+        """Keeps what a watchdog's line tells of its rank: the first of each counts, later ones are of the abort."""
         if line.rank is None:
             return
         work, queue = WORK.search(line.text), QUEUE.search(line.text)

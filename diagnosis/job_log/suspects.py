@@ -17,7 +17,11 @@ NEAR_LINES = 3
 #: Classes whose statement, on its own rank or device, says where the fault is.
 OF_ITS_OWN = frozenset({Scope.GPU, Scope.NODE, Scope.RANK, Scope.LINK})
 STANDS_STILL = frozenset({"collective_timeout", "hang", "collective_mismatch"})
-SAYS = {"elsewhere": "is in another collective than the others", "behind": "is behind the others", "silent": "says nothing"}
+SAYS = {
+    "elsewhere": "is in another collective than the others",
+    "behind": "is behind the others",
+    "silent": "says nothing",
+}
 
 
 def suspects_of(primary: Group, episode: Episode, difference: Difference | None) -> Suspects:
@@ -90,7 +94,11 @@ def _as_its_neighbour(first: Witness, episode: Episode) -> Suspects | None:
     """Of lines without a prefix: what was said right before, with a rank, was of the same process."""
     for group in episode.groups:
         line = group.first.line
-        if line.rank is not None and line.source == first.line.source and 0 < first.first_line - line.number <= NEAR_LINES:
+        if (
+            line.rank is not None
+            and line.source == first.line.source
+            and 0 < first.first_line - line.number <= NEAR_LINES
+        ):
             return Suspects(ranks=(line.rank,), devices=(group.first.device,) if group.first.device else ())
     return None
 

@@ -17,7 +17,8 @@ def table(name: str) -> dict[str, Any]:
     file = resources.files(__package__)
     for part in name.split("/"):
         file = file / part
-    return tomllib.loads(file.read_text(encoding="utf-8"))
+    entries: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
+    return entries
 
 
 def tables_in(folder: str) -> list[str]:

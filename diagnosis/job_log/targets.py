@@ -1,6 +1,7 @@
 """Whom a statement is about, besides who says it: the peer at the other end, ranks that did not come, a node, a device.
 
-``targets.toml`` has the forms in which programs name them. Who reports that a peer is silent, is not the one to look at.
+``targets.toml`` has the forms in which programs name them. Who reports that a peer is silent is not the one to look
+at.
 """
 
 from __future__ import annotations
@@ -20,12 +21,6 @@ ADDRESS = r"\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F]{0,4}(?::[0-9a-fA-F]{0,4}){2,7}"
 HOSTLIKE = rf"(?:{ADDRESS}|(?=[\w.-]*[\d.-])[A-Za-z][A-Za-z0-9]*(?:[-_.][A-Za-z0-9]+)*)"
 ADDR = rf"(?:{ADDRESS}|[A-Za-z][A-Za-z0-9]*(?:[-_.][A-Za-z0-9]+)*)"
 NODES = r"(?:[A-Za-z][\w.-]*\[[\d,-]+\]|" + ADDRESS + r"|[A-Za-z][\w.-]*[\w])"
-#: Words that stand where a name would, and are none.
-NO_NAMES = frozenset(
-    {"the", "a", "an", "any", "all", "this", "that", "peer", "remote", "host", "node", "server", "rank", "master", "store", "socket",
-     "failed", "refused", "port", "address", "localhost", "which", "is", "to", "on", "of", "for", "and", "unknown", "none", "null",
-     "internal", "device", "gpu", "from", "by", "failure", "error", "status", "id", "name", "with"}
-)  # fmt: skip
 RUN = re.compile(r"(\d{1,6})(?:\s*-\s*(\d{1,6}))?")
 TASK = re.compile(r"/task:(\d{1,6})")
 #: Horovod's newer form: "1: [gradient.0, gradient.1]" behind "Missing ranks:".
@@ -112,7 +107,12 @@ def _by_word() -> dict[str, tuple[int, ...]]:
 
 
 def _is_no_name(name: str, value: str) -> bool:
-    return name.rstrip("0123456789") in ("peer", "node") and value.lower() in NO_NAMES
+    return name.rstrip("0123456789") in ("peer", "node") and value.lower() in _no_names()
+
+
+@cache
+def _no_names() -> frozenset[str]:
+    return frozenset(table("targets.toml")["no_names"])
 
 
 def _ranks(text: str) -> tuple[int, ...]:

@@ -21,7 +21,8 @@ FRAME = re.compile(r'File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,7})(?:,? i
 BOXED_FRAME = re.compile(r"(?P<file>\S+\.\w+|<\w+>):(?P<line>\d{1,7}) in (?P<function>\S+)")
 #: What follows a traceback that was caught and does no harm.
 HANDLED = re.compile(
-    r"\b(?:fall(?:ing|s)? ?back|continuing|ignor(?:ed|ing)|skipp(?:ed|ing)|will (?:retry|use|continue|try)|retrying|using .{1,60}instead|"
+    r"\b(?:fall(?:ing|s)? ?back|continuing|ignor(?:ed|ing)|skipp(?:ed|ing)|will (?:retry|use|continue|try)|"
+    r"retrying|using .{1,60}instead|"
     r"disabl(?:ed|ing)|recovered|proceeding|as expected|expected (?:error|exception)|caught and handled|non-?fatal)\b",
     re.IGNORECASE,
 )

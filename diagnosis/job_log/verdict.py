@@ -10,14 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from .launcher import ROOT_RULE
-from .model import Episode, FailureClass, Form, Group, Rank, Restart, Role, Suspects, Verdict
-from .suspects import STANDS_STILL, suspects_of
-from .taxonomy import failure_classes
 from .advice import advise
 from .carriers import LOUD_LEVELS, WARNINGS
 from .episodes import CHANGING, Episodes
 from .gpu_memory import is_held_by_others
+from .launcher import ROOT_RULE
+from .model import Episode, FailureClass, Form, Group, Rank, Restart, Role, Suspects, Verdict
+from .suspects import STANDS_STILL, suspects_of
+from .taxonomy import failure_classes
 from .tracebacks import CUT_OFF
 from .witnesses import of_exit_code, signal_of
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ...telemetry.ring_layout import cut_text
+from .carriers import LOUD_LEVELS, QUIET_LEVELS
 from .gpu_memory import is_held_by_others
 from .model import Collective, FailureClass, Form, Line, Rank, Role, Witness
-from .carriers import LOUD_LEVELS, QUIET_LEVELS
 from .prefix import node_in, rank_in, whom_in
-from .taxonomy import exception_types, failure_classes, fallback_types, frame_rules, rules
 from .targets import Target, target_of
+from .taxonomy import exception_types, failure_classes, fallback_types, frame_rules, rules
 from .tracebacks import Link, Raised, bare_exception, quoted_exceptions
 
 #: Of a statement this much is kept.
@@ -27,12 +27,15 @@ EXIT_CLASSES = {
     4: "native_crash", 6: "native_crash", 7: "bus_error", 8: "native_crash", 9: "process_killed",
     11: "segmentation_fault", 15: "terminated", 2: "user_cancelled",
 }  # fmt: skip
-OPERATION = re.compile(r"SeqNum=(?P<sequence>\d+),\s*OpType=(?P<operation>\w+)(?:.{0,400}?Timeout\(ms\)=(?P<timeout>\d+))?")
+OPERATION = re.compile(
+    r"SeqNum=(?P<sequence>\d+),\s*OpType=(?P<operation>\w+)(?:.{0,400}?Timeout\(ms\)=(?P<timeout>\d+))?"
+)
 XID_DEVICE = re.compile(
     r"(?:PCI:|GPU at |GPU )(?P<device>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
 )
 GPU_NUMBER = re.compile(
-    r"\b(?:GPU|NPU|HPU|XPU|TPU|HIP|device|cuda:|hl|card|accel)(?: ?id)?[ =:#]{0,2}(?P<device>\d{1,2})\b(?! ?(?:GPUs?|devices|MiB|GiB|MB|GB))",
+    r"\b(?:GPU|NPU|HPU|XPU|TPU|HIP|device|cuda:|hl|card|"
+    r"accel)(?: ?id)?[ =:#]{0,2}(?P<device>\d{1,2})\b(?! ?(?:GPUs?|devices|MiB|GiB|MB|GB))",
     re.IGNORECASE,
 )
 LOCAL_RANK = re.compile(r"local_rank: ?(\d{1,4})")

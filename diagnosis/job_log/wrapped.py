@@ -1,7 +1,7 @@
 """Lines that a terminal has cut at its width, put together again: a log that somebody copied from a screen.
 
-The width shows in the log itself: no line is longer, and more than one is exactly so long. A line of that width goes on in
-the next one if nothing there says that another line begins.
+The width shows in the log itself: no line is longer, and more than one is exactly so long. A line of that width goes on
+in the next one if nothing there says that another line begins.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def wrap_width(ends: NDArray[np.int64]) -> int:
 
 
 class Unwrapper:
-    """``width`` of the block at hand; ``feed`` lines with their numbers, take whole ones; ``flush`` at a gap or the end."""
+    """``width`` of the block at hand; ``feed`` lines with their numbers, take whole ones; ``flush`` at a gap."""
 
     def __init__(self) -> None:
         self.width = 0

@@ -122,8 +122,10 @@ def _job_log_rule(document: Document, name: str, rule: Any) -> str:
         "silent": (lambda: (word is None) is rule, f"class is {word}"),
         "class": (lambda: word is not None and _fits(rule, word, whole=True), f"class is {word}"),
         "action": (
-            lambda: (not rule.get("any") or advice.get("action") in rule["any"])
-            and advice.get("action") not in rule.get("not", ()),
+            lambda: (
+                (not rule.get("any") or advice.get("action") in rule["any"])
+                and advice.get("action") not in rule.get("not", ())
+            ),
             f"action is {advice.get('action')}",
         ),
         "restart": (lambda: advice.get("restart") in rule, f"restart unchanged is {advice.get('restart')}"),
@@ -178,7 +180,9 @@ def row_fits(row: Mapping[str, Any], rule: Mapping[str, Any]) -> bool:
         elif name == "device":
             holds = re.fullmatch(value, str(said or ""), re.IGNORECASE) is not None
         elif name == "code":
-            codes = {str(said)} | ({str(each) for each in (row.get("facts") or {}).values()} if "code_in_facts" in rule else set())
+            codes = {str(said)} | (
+                {str(each) for each in (row.get("facts") or {}).values()} if "code_in_facts" in rule else set()
+            )
             holds = bool(codes & set(value))
         elif name == "code_in_facts":
             holds = True

@@ -1,8 +1,8 @@
 """``python -m tests.outside.log_cases FOLDER [--classes] [--only WORD]``: labelled logs against ``whichrank diagnose``.
 
-Each ``expect.json`` below FOLDER is read: one with ``command`` is a case of its own, one without is a table of them. Every
-log is given to the command under a neutral name, since names of files and folders tell ranks and nodes. One line per
-wrong case, then ``K of N right``; exit status 1 if any is wrong.
+Each ``expect.json`` below FOLDER is read: one with ``command`` is a case of its own, one without is a table of them.
+Every log is given to the command under a neutral name, since names of files and folders tell ranks and nodes. One line
+per wrong case, then ``K of N right``; exit status 1 if any is wrong.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _case(name: str, expected: dict[str, Any], source: Path) -> Case:
 
 
 def document_of(command: str, source: Path) -> tuple[dict[str, Any], str]:
-    """What the command prints about one log, and "", or why there is nothing. Changes the working directory meanwhile."""
+    """What the command prints about one log, and "", or why there is nothing. Works in a directory of its own."""
     from whichrank.commands.main import app
 
     before = Path.cwd()

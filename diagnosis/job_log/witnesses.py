@@ -33,6 +33,7 @@ OPERATION = re.compile(
 XID_DEVICE = re.compile(
     r"(?:PCI:|GPU at |GPU )(?P<device>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
 )
+PCI_DEVICE = re.compile(r"\b(?P<device>[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])\b")
 GPU_NUMBER = re.compile(
     r"\b(?:GPU|NPU|HPU|XPU|TPU|HIP|device|cuda:|hl|card|"
     r"accel)(?: ?id)?[ =:#]{0,2}(?P<device>\d{1,2})\b(?! ?(?:GPUs?|devices|MiB|GiB|MB|GB))",
@@ -212,7 +213,7 @@ def _with_whom(line: Line, text: str, target: Target) -> Line:
 
 
 def _device(text: str) -> str | None:
-    match = XID_DEVICE.search(text) or GPU_NUMBER.search(text)
+    match = XID_DEVICE.search(text) or PCI_DEVICE.search(text) or GPU_NUMBER.search(text)
     return match["device"] if match else None
 
 

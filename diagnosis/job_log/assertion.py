@@ -16,6 +16,14 @@ from .tables import table
 SENTENCE = re.compile(r"(?<=[.!?;])\s+|(?<=[\w)]\.)(?=(?:This|That|There|If|Please|You|It|Try|Additionally)\b)|\n")
 
 
+#: Without one of these nothing is supposed, and there is no second sentence that could advise.
+HINTS = (
+    "may", "might", "could", "can ", "possib", "potential", "probab", "perhaps", "presum", "usual", "typical", "often",
+    "general", "normal", "common", "likely", "indicates", "suggests", "hints", "?", "solution", "troubleshoot", ". ", "; ",
+    "! ", "\n", ".this", ".that", ".there", ".if", ".please", ".you", ".it", ".try", ".additionally",
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Hedges:
     suppose: re.Pattern[str]
@@ -35,7 +43,9 @@ def hedges() -> Hedges:
 
 def asserted(text: str) -> str:
     """The text without what is not said as a fact; "" if nothing is left."""
-    words = hedges()
+    words, low = hedges(), text.lower()
+    if not any(hint in low for hint in HINTS) and not words.advise.match(text):
+        return text
     if found := words.lists.search(text):
         text = text[: found.start()]
     kept = []

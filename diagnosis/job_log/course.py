@@ -33,9 +33,18 @@ ATTEMPT = re.compile(
 FIRST_ATTEMPT = re.compile(r"\b(?:attempt|try|run)(?: (?:no\.?|number))?[ #:=]{1,3}0*1\b", re.IGNORECASE)
 
 
+#: Lower case; without one of them nothing is said to be done, or to begin again.
+DONE = ("complete", "finish", "done", "succe", "ended", "reached max", "stopped: ", "train_runtime", "exiting program", "exited")
+AGAIN = ("restart", "attempt", "relaunch", "resubmit", "requeu", "starting again", "incarnation", "retry", "try ", "run ")
+
+
 def is_end(text: str) -> bool:
-    return END.search(text) is not None
+    low = text.lower()
+    return any(word in low for word in DONE) and END.search(text) is not None
 
 
 def is_new_attempt(text: str) -> bool:
+    low = text.lower()
+    if not any(word in low for word in AGAIN):
+        return False
     return ATTEMPT.search(text) is not None and FIRST_ATTEMPT.search(text) is None

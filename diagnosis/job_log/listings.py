@@ -36,7 +36,7 @@ class Listings:
 
     def hold(self, witness: Witness) -> bool:
         """Whether it waits for a list."""
-        if HEAD.search(witness.text) is None:
+        if not witness.text.endswith(":") or HEAD.search(witness.text) is None:
             return False
         self.finish()
         self._held, self._last = witness, witness.line.number

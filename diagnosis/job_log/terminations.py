@@ -40,7 +40,7 @@ class Terminations:
             for stream, ended in list(self._open.items()):
                 if not 0 <= line.number - ended.line.number <= PATIENCE:
                     self._end(stream)
-        if begun := BEGIN.search(line.text):
+        if "terminat" in line.text and (begun := BEGIN.search(line.text)):
             if begun["message"]:
                 self.done.append(_thrown(line, begun["type"], begun["message"]))
                 return True

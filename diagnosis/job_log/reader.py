@@ -151,6 +151,9 @@ class _Reader:
         text = line.text
         ends = line.level not in LOUD_LEVELS and is_end(text)
         if ends:
+            # What was open stood before it.
+            self._statements.finish()
+            self._hand_on()
             self._episodes.finished(line)
         said = self._statements.feed(line)
         self._hand_on()

@@ -203,13 +203,16 @@ def _with_whom(line: Line, text: str, target: Target) -> Line:
         line = replace(line, rank=target.rank)
     if target.node is not None:
         line = replace(line, node=target.node)
-    rank = line.rank
-    if (told := rank_in(text)) is not None and rank is None:
-        rank = told
-    local = line.local_rank
-    if local is None and (match := LOCAL_RANK.search(text)):
+    rank, local, node = line.rank, line.local_rank, line.node
+    if rank is None:
+        rank = rank_in(text)
+    if local is None and "local_rank" in text and (match := LOCAL_RANK.search(text)):
         local = int(match[1])
-    return replace(line, rank=rank, local_rank=local, node=line.node or node_in(text))
+    if not node:
+        node = node_in(text)
+    if (rank, local, node) == (line.rank, line.local_rank, line.node):
+        return line
+    return replace(line, rank=rank, local_rank=local, node=node)
 
 
 def _device(text: str) -> str | None:

@@ -58,6 +58,9 @@ def advise(
     action, restart, told = failure.action, failure.restart, failure.advice
     if SURE.search(text):
         restart = Restart.NO
+    elif suspects.peers and len(suspects.peers) == 1 and restart is Restart.YES and failure.rank is not Rank.ROOT:
+        # One and the same peer: whether it answers the next time is not told here.
+        restart = Restart.UNKNOWN
     if differs in ("behind", "silent") and suspects.ranks and failure.rank is Rank.SYMPTOM:
         action = Action.ASK_A_HUMAN if differs == "behind" else action
         told = f"{_who(suspects)}: stacks of it tell where it stands; {told}"

@@ -40,6 +40,7 @@ EXCUSES = (
     b"load", b"resum", b"start", b"restor", b"checkpoint", b"config", b"warmup", b"_steps", b"timeout",
     b"watchdog", b"error", b"exception", b"traceback", b"fail",
 )  # fmt: skip
+COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
 SAVES = (b"saved", b"saving", b"wrote", b"written", b"writing")
 #: How far before a hint its match may begin.
 BEFORE_HINT = 24
@@ -50,6 +51,8 @@ def progress_of(raw: bytes, source: int, number: int) -> Progress | None:
         # Of a bar that was drawn over and over the last counts.
         raw = raw.rstrip().rpartition(b"\r")[2]
     low = raw[:LONGEST].lower()
+    if b"\x1b" in low:
+        low = COLOUR.sub(b"", low)
     found = [at for hint in HINTS if (at := low.find(hint)) >= 0]
     if not found:
         return None

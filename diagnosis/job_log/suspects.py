@@ -111,13 +111,26 @@ def _as_the_launcher_says(episode: Episode) -> Suspects | None:
         if group.first.rule == ROOT_RULE and group.first.exit_code in (1, 2, -6, 134, None)
     ]
     if len(entries) != 1:
-        return None
+        return _local_rank_told(episode)
     line = entries[0].line
     return Suspects(
         ranks=() if line.rank is None else (line.rank,),
         nodes=() if line.node is None else (line.node,),
         why="the launcher names the rank that ended first",
     )
+
+
+def _local_rank_told(episode: Episode) -> Suspects | None:
+    """A launcher that tells only the place on its node: no rank of the job, but a help to people."""
+    told = {
+        (group.first.line.local_rank, group.first.line.node)
+        for group in episode.groups
+        if group.first.form is Form.LAUNCHER and group.first.line.local_rank is not None
+    }
+    if len(told) != 1:
+        return None
+    local, node = told.pop()
+    return Suspects(nodes=(node,) if node else (), why=f"the launcher says that local rank {local} ended")
 
 
 def _most_named(counts: Mapping[Name, int]) -> tuple[Name, ...]:

@@ -57,7 +57,7 @@ class Unwrapper:
     def flush(self) -> Iterator[tuple[int, bytes]]:
         if self._parts:
             parts, self._parts = self._parts, []
-            yield self._number, b"".join(parts)
+            yield self._number, b"".join(part.rstrip(b"\r") for part in parts)
 
 
 def _begins_anew(raw: bytes) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ...telemetry.vocabulary import Action
+from ...telemetry.vocabulary import Action, Bucket
 from .model import FailureClass, Rank, Restart, Suspects
 
 #: Classes that make a finished training's result worthless, or that the next job meets as well.
@@ -68,6 +68,8 @@ def advise(
         told = f"look at {_who(suspects)}; {told}"
     if not is_cause:
         told = f"the cause is not in this log; {told}"
+        if restart is Restart.YES and failure.bucket is not Bucket.PLANNED:
+            restart = Restart.UNKNOWN
     if attempts > 1:
         restart = Restart.NO
         told = f"{attempts} attempts ended alike, so a restart unchanged will, too; {told}"

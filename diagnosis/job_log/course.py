@@ -34,8 +34,30 @@ FIRST_ATTEMPT = re.compile(r"\b(?:attempt|try|run)(?: (?:no\.?|number))?[ #:=]{1
 
 
 #: Lower case; without one of them nothing is said to be done, or to begin again.
-DONE = ("complete", "finish", "done", "succe", "ended", "reached max", "stopped: ", "train_runtime", "exiting program", "exited")
-AGAIN = ("restart", "attempt", "relaunch", "resubmit", "requeu", "starting again", "incarnation", "retry", "try ", "run ")
+DONE = (
+    "complete",
+    "finish",
+    "done",
+    "succe",
+    "ended",
+    "reached max",
+    "stopped: ",
+    "train_runtime",
+    "exiting program",
+    "exited",
+)
+AGAIN = (
+    "restart",
+    "attempt",
+    "relaunch",
+    "resubmit",
+    "requeu",
+    "starting again",
+    "incarnation",
+    "retry",
+    "try ",
+    "run ",
+)
 
 
 def is_end(text: str) -> bool:

@@ -185,7 +185,9 @@ class Witness:
 
     @property
     def points_elsewhere(self) -> bool:
-        """Whether it is told of another: who reports a silent or lost peer is not the one to look at."""
+        """Whether it is told of another: who reports a silent peer or a lost node is not the one to look at."""
+        if self.failure.name == "node_failure" and self.target.node is None:
+            return True
         return self.target.is_other and (
             self.failure.rank in (Rank.SYMPTOM, Rank.CASCADE) or self.failure.scope in (Scope.LINK, Scope.NODE)
         )

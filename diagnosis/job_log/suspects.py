@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from ...telemetry.vocabulary import Bucket, Scope
+from .details import devices_in
 from .launcher import ROOT_RULE
 from .model import NOBODY_SUSPECTED, Episode, Form, Group, Rank, Suspects, Witness
 from .standstills import Difference
@@ -42,8 +43,9 @@ def suspects_of(primary: Group, episode: Episode, difference: Difference | None)
         return _as_the_launcher_says(episode) or _as_its_neighbour(first, episode) or NOBODY_SUSPECTED
     if failure.scope not in OF_ITS_OWN or failure.rank in (Rank.SYMPTOM, Rank.CASCADE, Rank.TEARDOWN):
         return Suspects(nodes=nodes) if nodes else NOBODY_SUSPECTED
-    own = (first.line.node,) if first.line.node and not nodes else nodes
-    return Suspects(ranks=ranks, nodes=own, devices=(first.device,) if first.device else ())
+    own = (first.line.node,) if first.line.node and not nodes and not first.points_elsewhere else nodes
+    named = dict.fromkeys((first.device, *devices_in(first.text)))
+    return Suspects(ranks=ranks, nodes=own, devices=tuple(device for device in named if device))
 
 
 def _named(primary: Group, episode: Episode) -> tuple[Mapping[int, int], Mapping[str, int]]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from ...telemetry.ring_layout import cut_text
 from .carriers import LOUD_LEVELS, QUIET_LEVELS
+from .details import devices_in
 from .gpu_memory import is_held_by_others
 from .model import Collective, FailureClass, Form, Line, Rank, Role, Witness
 from .prefix import node_in, rank_in, whom_in
@@ -29,15 +30,6 @@ EXIT_CLASSES = {
 }  # fmt: skip
 OPERATION = re.compile(
     r"SeqNum=(?P<sequence>\d+),\s*OpType=(?P<operation>\w+)(?:.{0,400}?Timeout\(ms\)=(?P<timeout>\d+))?"
-)
-XID_DEVICE = re.compile(
-    r"(?:PCI:|GPU at |GPU )(?P<device>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
-)
-PCI_DEVICE = re.compile(r"\b(?P<device>[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])\b")
-GPU_NUMBER = re.compile(
-    r"\b(?:GPU|NPU|HPU|XPU|TPU|HIP|device|cuda:|hl|card|"
-    r"accel)(?: ?id)?[ =:#]{0,2}(?P<device>\d{1,2})\b(?! ?(?:GPUs?|devices|MiB|GiB|MB|GB))",
-    re.IGNORECASE,
 )
 LOCAL_RANK = re.compile(r"local_rank: ?(\d{1,4})")
 #: Rules that hold although the line's own level says that all is well.
@@ -177,7 +169,7 @@ def _witness(line: Line, failure: FailureClass | None, role: Role, form: Form, t
         first_line=line.number,
         wraps=is_report,
         exit_code=_exit_code(text) if is_report else None,
-        device=target.device or _device(text) or line.device,
+        device=target.device or next(iter(devices_in(text)), None) or line.device,
         target=target,
         collective=operation
         and Collective(
@@ -213,11 +205,6 @@ def _with_whom(line: Line, text: str, target: Target) -> Line:
     if (rank, local, node) == (line.rank, line.local_rank, line.node):
         return line
     return replace(line, rank=rank, local_rank=local, node=node)
-
-
-def _device(text: str) -> str | None:
-    match = XID_DEVICE.search(text) or PCI_DEVICE.search(text) or GPU_NUMBER.search(text)
-    return match["device"] if match else None
 
 
 def _role(failure: FailureClass) -> Role:

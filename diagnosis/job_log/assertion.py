@@ -19,9 +19,8 @@ SENTENCE = re.compile(r"(?<=[.!?;])\s+|(?<=[\w)]\.)(?=(?:This|That|There|If|Plea
 #: Without one of these nothing is supposed, and there is no second sentence that could advise.
 HINTS = (
     "may", "might", "could", "can ", "possib", "potential", "probab", "perhaps", "presum", "usual", "typical", "often",
-    "general", "normal", "common", "likely", "indicates", "suggests", "hints", "?", "solution", "
-    ""troubleshoot", ". ", "; ",
-    "! ", "\n", ".this", ".that", ".there", ".if", ".please", ".you", ".it", ".try", ".additionally",
+    "general", "normal", "common", "likely", "indicates", "suggests", "hints", "?", "solution", "troubleshoot", ". ",
+    "; ", "! ", "\n", ".this", ".that", ".there", ".if", ".please", ".you", ".it", ".try", ".additionally",
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What single statements tell besides their class: devices, the port of their own node, the peer that was waited for."""
+"""What single statements tell besides their class: devices, the port of their node, the peer that was waited for."""
 
 from __future__ import annotations
 

@@ -44,8 +44,8 @@ def suspects_of(primary: Group, episode: Episode, difference: Difference | None)
     if failure.scope not in OF_ITS_OWN or failure.rank in (Rank.SYMPTOM, Rank.CASCADE, Rank.TEARDOWN):
         return Suspects(nodes=nodes) if nodes else NOBODY_SUSPECTED
     own = (first.line.node,) if first.line.node and not nodes and not first.points_elsewhere else nodes
-    named = dict.fromkeys((first.device, *devices_in(first.text)))
-    return Suspects(ranks=ranks, nodes=own, devices=tuple(device for device in named if device))
+    devices = dict.fromkeys((*((first.device,) if first.device else ()), *devices_in(first.text)))
+    return Suspects(ranks=ranks, nodes=own, devices=tuple(devices))
 
 
 def _named(primary: Group, episode: Episode) -> tuple[Mapping[int, int], Mapping[str, int]]:

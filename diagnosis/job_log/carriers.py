@@ -7,6 +7,7 @@ parts of a time. Nothing here knows an order: containers in syslog in srun in to
 from __future__ import annotations
 
 import re
+from string import ascii_letters, digits
 
 LEVEL = r"TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|ERR|CRITICAL|FATAL|SEVERE"
 QUIET_LEVELS = frozenset({"TRACE", "DEBUG", "INFO", "NOTICE"})
@@ -28,21 +29,21 @@ CONTAINERS = (
     r"driver|container(?:-\d+)?|torchrun|megatron|nemo|user-container|llm|model|python|cuda|pretrain|finetune)"
 )
 
-#: What a carrier can begin with (a bracket, 0 for a digit, a for a letter, a dash), and its pattern. Tried in turn till
-#: none matches. Named groups: rank (global), local, inner (a rank in ``group``), role and replica (of torchx), actor
-#: (of Ray, read further by ``prefix``), node, device, level, logger, and the parts of a time.
+#: What a carrier can begin with (a bracket, a dash, 0 for any digit, a for any letter; after "=" only what is listed),
+#: and its pattern. Tried in turn till none matches. Named groups: rank (global), local, inner (a rank in ``group``), role
+#: and replica (of torchx), actor (of Ray, read further by ``prefix``), node, device, level, logger, and the parts of a time.
 PATTERNS: tuple[tuple[str, str], ...] = (
     # kubectl logs --prefix, stern, docker compose
     ("[", r"\[(?:pod/)?(?P<node>[a-z0-9][a-z0-9.-]*-[a-z0-9.-]+)/[a-z0-9][\w.-]*\] ?"),
     ("a", r"(?P<node>[a-z][\w.-]*[-_]\d+)\s+\| ?"),
     ("a", rf"(?:[a-z][a-z0-9-]* )?(?P<node>[a-z][a-z0-9-]*-(?:\d{{1,4}}|[a-z0-9]{{5}})) {CONTAINERS} (?=\S|  )"),
     # CRI: after its time stamp
-    ("a", r"(?:stdout|stderr) [FP] "),
+    ("=s", r"(?:stdout|stderr) [FP] "),
     # mpirun --tag-output; srun -l; torchrun --tee and c10d
     ("[", r"\[(?:[\w.@-]+@|\d+,)(?:\d+,)?(?P<rank>\d{1,6})\](?:\[[\w.:-]+\])?<std(?:out|err|diag)>: ?"),
     ("[", r"\[(?P<rank>\d{1,6})\]<std(?:out|err)>: ?"),
     (
-        "a",
+        "=MTWFS",
         rf"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) (?P<mon>{MONTH}) +(?P<d>\d\d?) {CLOCK}(?: [A-Z]{{3,4}})? \d{{4}}:? ?(?=\S)",
     ),
     # pdsh and clush: addresses
@@ -63,7 +64,7 @@ PATTERNS: tuple[tuple[str, str], ...] = (
     ("[", r"\[default(?P<local>\d{1,4})\]: ?"),
     ("[", r"\[(?:[Rr]ank|RANK)[ _:]?(?P<rank>\d{1,6})\]:? ?"),
     ("[", r"\[(?:trainer|worker)(?P<local>\d{1,4})\]: ?"),
-    ("a", r"(?:[Rr]ank|RANK)[ _]?(?P<rank>\d{1,6}) ?[:|] ?"),
+    ("=Rr", r"(?:[Rr]ank|RANK)[ _]?(?P<rank>\d{1,6}) ?[:|] ?"),
     ("(", r"\((?:rank|RANK)[ =](?P<rank>\d{1,6})\) ?"),
     # Ray and vLLM
     ("(", r"\((?P<actor>(?:[^()]|\([^()]*\)){0,100}?\b(?:pid|ip)=(?:[^()]|\([^()]*\)){1,80})\) ?"),
@@ -75,19 +76,19 @@ PATTERNS: tuple[tuple[str, str], ...] = (
     ("0a", r"(?P<logger>[\w./-]+\.(?:cc|cpp|h|hpp|c|cu|py|rs|go):\d+): (?=\S)"),
     # glog and c10d: [E224 19:02:08.000 file.cpp:697], E0224 19:02:08.0 123 file.cc:1]
     (
-        "[a",
+        "=[IWEFCV",
         rf"\[?(?P<glog>[IWEFCV])(?:(?P<mo>\d\d?)(?P<d>\d\d) {CLOCK})?(?: +\d+)? (?P<logger>[\w./-]+\.\w+:\d+)\] ?",
     ),
     # syslog: <priority>, time, host, program[pid]:
     ("<", r"<\d{1,3}>(?:\d )?"),
-    ("a", rf"(?P<mon>{MONTH})\s+(?P<d>\d\d?) {CLOCK}(?: \d{{4}})? "),
+    ("=JFMASOND", rf"(?P<mon>{MONTH})\s+(?P<d>\d\d?) {CLOCK}(?: \d{{4}})? "),
     (
         "0a",
         r"(?P<node>[A-Za-z][\w.-]*|\d+\.\d+\.\d+\.\d+) (?!slurmstepd|kernel|srun|slurmctld)(?:[\w./@-]+)\[\d+\]: ",
     ),
     ("a", r"(?P<node>[A-Za-z][\w.-]*) (?:(?=(?:slurmstepd|slurmd|srun|slurmctld)(?:\[\d+\])?: )|kernel: )"),
-    ("a", r"kernel: "),
-    ("a", r"(?:slurmstepd|slurmd)\[\d+\]: (?=error)"),
+    ("=k", r"kernel: "),
+    ("=s", r"(?:slurmstepd|slurmd)\[\d+\]: (?=error)"),
     # times of loggers, in brackets or not
     ("[(0", rf"[\[(]?{DATE}[T _-]{CLOCK}{ZONE}[\])]?,?(?:\s*[|:-](?=\s))?\s*"),
     ("[(", rf"[\[(](?P<mo>\d\d)/(?P<d>\d\d)/(?P<y>\d\d(?:\d\d)?),? {CLOCK}[\])]\s*"),
@@ -96,7 +97,7 @@ PATTERNS: tuple[tuple[str, str], ...] = (
     ("0", rf"{CLOCK}(?:\s*[|:-])?\s+(?=\S)"),
     ("[", r"\[\s*\d+\.\d{6}\] "),
     # levels
-    ("[a", rf"\[?(?P<level>{LEVEL})\]?(?:[:|\s-]|$)\s*(?:(?<=:)(?P<logger>[\w.]+):)?\s*"),
+    ("=[TDINWECFS", rf"\[?(?P<level>{LEVEL})\]?(?:[:|\s-]|$)\s*(?:(?<=:)(?P<logger>[\w.]+):)?\s*"),
     ("[", rf"\[(?P<logger>[\w./<>-]+)\]\s?\[(?P<level>{LEVEL})\](?:\s?[:-])?\s*"),
     (
         "0a-",
@@ -119,6 +120,16 @@ PATTERNS: tuple[tuple[str, str], ...] = (
         rf"(?P<node>[a-z][a-z0-9]*(?:[-.][a-z0-9]+)*): (?={PROGRAM_BEGINS})",
     ),
 )
+
+
+def _begins(starts: str, letter: str) -> bool:
+    if starts.startswith("="):
+        return letter in starts[1:]
+    return (letter.isdigit() and "0" in starts) or (letter.isalpha() and "a" in starts) or letter in starts.strip("0a")
+
+
+#: By the character with which a line goes on.
 CARRIERS: dict[str, tuple[re.Pattern[str], ...]] = {
-    start: tuple(re.compile(pattern) for starts, pattern in PATTERNS if start in starts) for start in "[(<0a-"
+    letter: tuple(re.compile(pattern) for starts, pattern in PATTERNS if _begins(starts, letter))
+    for letter in f"{ascii_letters}{digits}[(<-"
 }

@@ -164,7 +164,7 @@ def _carrier(text: str, at: int) -> re.Match[str] | None:
     # Indented text is a frame or of a message of several lines, unless it is a rank that srun has padded.
     if start - at > 1 and kind != "0" and letter != "[":
         return None
-    for pattern in CARRIERS.get(kind, ()):
+    for pattern in CARRIERS.get(letter, ()):
         if match := pattern.match(text, start):
             return match
     return None

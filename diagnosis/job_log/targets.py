@@ -92,18 +92,21 @@ def target_of(text: str) -> Target:
 
 
 def _possible(low: str) -> Iterator[_Form]:
-    found = {index for word, indices in _by_word().items() if word in low for index in indices}
+    found: set[int] = set()
+    for word, indices in _by_word():
+        if word in low:
+            found.update(indices)
     every = forms()
     return (every[index] for index in sorted(found))
 
 
 @cache
-def _by_word() -> dict[str, tuple[int, ...]]:
+def _by_word() -> tuple[tuple[str, tuple[int, ...]], ...]:
     by_word: dict[str, tuple[int, ...]] = {}
     for index, form in enumerate(forms()):
         for word in form.words:
             by_word[word] = (*by_word.get(word, ()), index)
-    return by_word
+    return tuple(by_word.items())
 
 
 def _is_no_name(name: str, value: str) -> bool:

@@ -30,8 +30,9 @@ CONTAINERS = (
 )
 
 #: What a carrier can begin with (a bracket, a dash, 0 for any digit, a for any letter; after "=" only what is listed),
-#: and its pattern. Tried in turn till none matches. Named groups: rank (global), local, inner (a rank in ``group``), role
-#: and replica (of torchx), actor (of Ray, read further by ``prefix``), node, device, level, logger, and the parts of a time.
+#: and its pattern. Tried in turn till none matches. Named groups: rank (global), local, inner (a rank in ``group``),
+#: role and replica (of torchx), actor (of Ray, read further by ``prefix``), node, device, level, logger, and the parts
+#: of a time.
 PATTERNS: tuple[tuple[str, str], ...] = (
     # kubectl logs --prefix, stern, docker compose
     ("[", r"\[(?:pod/)?(?P<node>[a-z0-9][a-z0-9.-]*-[a-z0-9.-]+)/[a-z0-9][\w.-]*\] ?"),

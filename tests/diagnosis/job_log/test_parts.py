@@ -1,4 +1,4 @@
-"""Parts of the reader by themselves: what is asserted, whom a text names, how time-outs differ, what a terminal wrapped."""
+"""Parts of the reader by themselves: what is asserted, whom a text names, how time-outs differ, what was wrapped."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +16,7 @@ from .input_file import Unreadable
 from .packed_file import opened, text_only, unpacked, without_suffix
 
 if TYPE_CHECKING:
-    from ...diagnosis.job_log.model import Episode, Group, Progress
+    from ...diagnosis.job_log.model import Episode, Group, Progress, Suspects, Verdict
     from ...diagnosis.job_log.reader import JobLog, Source
 
 EXIT_UNREADABLE = 2
@@ -85,12 +86,20 @@ def document(found: JobLog) -> dict[str, Any]:
         "is_cause": verdict.is_cause,
         "confidence": verdict.confidence,
         "why": verdict.why,
-        "primary": _statement(found, verdict.primary) if verdict.primary else None,
+        "suspects": {
+            "ranks": ranges(verdict.suspects.ranks),
+            "nodes": list(verdict.suspects.nodes),
+            "devices": list(verdict.suspects.devices),
+            "why": verdict.suspects.why or None,
+        },
+        "missing": ranges(verdict.suspects.missing),
+        "peers": list(verdict.suspects.peers),
+        "primary": _statement(found, verdict.primary, verdict.suspects) if verdict.primary else None,
         "precursors": [_statement(found, group) for group in verdict.precursors],
         "confirmations": [_statement(found, group) for group in verdict.confirmations],
         "consequences": [_statement(found, group) for group in verdict.consequences],
         "advice": {
-            "action": failure.action.value if failure else None,
+            "action": verdict.action.value if verdict.action else None,
             "restart": restart_word(verdict).value,
             "text": verdict.advice,
         },
@@ -115,11 +124,17 @@ def document(found: JobLog) -> dict[str, Any]:
     }
 
 
-def _statement(found: JobLog, group: Group) -> dict[str, Any]:
+def _statement(found: JobLog, group: Group, suspects: Suspects | None = None) -> dict[str, Any]:
     from ...diagnosis.job_log.witnesses import of_exit_code
 
     first = group.first
     where = first.where
+    # Who only reports another is no place to look at.
+    line, reporter = first.line, None
+    others = suspects is not None and bool(suspects.why) and bool(suspects.ranks or suspects.peers)
+    if first.points_elsewhere or (others and suspects is not None and line.rank not in suspects.ranks):
+        reporter = {"rank": line.rank, "node": line.node}
+        line = replace(line, rank=None, local_rank=None, node=first.target.node)
     return {
         "file": found.names[first.line.source],
         "line": first.line.number,
@@ -131,10 +146,12 @@ def _statement(found: JobLog, group: Group) -> dict[str, Any]:
         "exception": first.exception or None,
         "where": {"file": where.file, "line": where.line, "function": where.function} if where else None,
         "time": _time(group),
-        "rank": first.line.rank,
-        "local_rank": first.line.local_rank,
-        "node": first.line.node,
+        "rank": line.rank,
+        "local_rank": line.local_rank,
+        "node": line.node,
         "device": first.device,
+        "peer": first.target.peer,
+        "reported_by": reporter,
         "exit_code": first.exit_code,
         "count": group.count,
         "ranks": ranges(group.ranks),
@@ -195,9 +212,11 @@ def _show(found: JobLog) -> None:
     if first.where is not None and first.where.file:
         console.print(f"  raised at {escape(first.where.file)}:{first.where.line} in {escape(first.where.function)}")
     console.print(
-        f"advice: {verdict.failure.action.value}, restart unchanged: {verdict.failure.restart.value}. "
+        f"advice: {verdict.action.value if verdict.action else '-'}, restart unchanged: {verdict.restart.value}. "
         f"{escape(verdict.advice)}"
     )
+    if told := _suspects(verdict):
+        console.print(f"look at: {escape(told)}")
     for warning in verdict.warnings:
         console.print(f"note: {escape(warning)}")
     others = [*verdict.confirmations, *verdict.consequences]
@@ -218,6 +237,13 @@ def _show(found: JobLog) -> None:
     console.print(table)
     if len(others) > SHOWN:
         console.print(f"... {len(others) - SHOWN} more (--json)")
+
+
+def _suspects(verdict: Verdict) -> str:
+    suspects = verdict.suspects
+    ranks = f"rank{'s' if len(suspects.ranks) > 1 else ''} {ranges(suspects.ranks)}" if suspects.ranks else ""
+    devices = f"device {', '.join(suspects.devices)}" if suspects.devices else ""
+    return ", ".join(part for part in (ranks, *suspects.nodes, *suspects.peers, devices) if part)
 
 
 def _place(found: JobLog, group: Group) -> str:

@@ -1,4 +1,4 @@
-"""What single statements tell besides their class: the port of their own node, the peer that was waited for."""
+"""What single statements tell besides their class: devices, the port of their node, the peer that was waited for."""
 
 from __future__ import annotations
 
@@ -12,6 +12,22 @@ LOCAL_PORT = re.compile(
 EXPECTED_PEER = re.compile(
     r"\bglobal src ?[:=] ?(?P<rank>\d{1,6})|\b(?:from|peer)(?: global)? ?rank ?[:=]? ?(?P<named>\d{1,6})"
 )
+
+XID_DEVICE = re.compile(
+    r"(?:PCI:|GPU at |GPU )(?P<device>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
+)
+PCI_DEVICE = re.compile(r"\b(?P<device>[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])\b")
+GPU_NUMBER = re.compile(
+    r"\b(?:GPU|NPU|HPU|XPU|TPU|HIP|device|cuda:|hl|card|"
+    r"accel)(?: ?id)?[ =:#]{0,2}(?P<device>\d{1,2})\b(?! ?(?:GPUs?|devices|MiB|GiB|MB|GB))",
+    re.IGNORECASE,
+)
+
+
+def devices_in(text: str) -> tuple[str, ...]:
+    """Names of devices, an address before a number: "GPU3: 0000:4E:00.0" has both."""
+    found = (pattern.search(text) for pattern in (XID_DEVICE, PCI_DEVICE, GPU_NUMBER))
+    return tuple(dict.fromkeys(match["device"] for match in found if match))
 
 
 def local_port(text: str) -> str:

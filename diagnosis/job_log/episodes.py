@@ -6,34 +6,16 @@ The same statement of many ranks is one group, so 10,000 ranks that say the same
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 
-from .model import Episode, Form, Group, Progress, Role, Stamp, Witness
+from .model import Episode, Form, Group, Line, Progress, Role, Witness
+from .standstills import Standstills, Wave
 
 #: Different statements kept per episode, episodes kept per job (the first and the newest), lines kept per group.
 MOST_GROUPS = 1000
 MOST_EPISODES = 64
 KEPT_LINES = 20
 MOST_RANKS = 1 << 17
-#: Time-outs that lie closer than this are of one standstill: by their times of day, or by lines where they have none.
-WAVE_S = 300.0
-WAVE_LINES = 1000
 CHANGING = re.compile(r"0x[0-9a-fA-F]+|\d+|'[^']{0,200}/[^']{0,200}'")
-
-
-@dataclass(slots=True)
-class Wave:
-    """Time-outs of collectives over the ranks, that one standstill explains."""
-
-    timeout_ms: int | None
-    source: int
-    last_line: int
-    first_line: int
-    stamps: list[Stamp] = field(default_factory=list)
-    count: int = 0
-    ranks: set[int] = field(default_factory=set)
-    operations: set[str] = field(default_factory=set)
-    lines: list[int] = field(default_factory=list)
 
 
 class Episodes:
@@ -41,11 +23,14 @@ class Episodes:
 
     def __init__(self) -> None:
         self.episodes: list[Episode] = []
-        self.waves: list[Wave] = []
+        self.standstills = Standstills()
         self.dropped_episodes = 0
         self.first_progress: Progress | None = None
         self.last_progress: Progress | None = None
         self.last_checkpoint: Progress | None = None
+        #: How often the job was started again, as far as this log shows.
+        self.attempt = 0
+        self._finished_at: tuple[int, int] | None = None
         self._is_open = False
         self._groups: dict[tuple[str, Role, str], Group] = {}
         self._terminal: Episode | None = None
@@ -54,8 +39,7 @@ class Episodes:
     def add(self, witness: Witness) -> None:
         if not self._is_open:
             self._begin()
-        if witness.failure.name == "collective_timeout" and witness.collective is not None:
-            self._join_wave(witness)
+        self.standstills.add(witness)
         key = (witness.failure.name, witness.role, CHANGING.sub("#", witness.text[:200].partition("\n")[0]))
         group = self._groups.get(key)
         if group is None:
@@ -65,6 +49,27 @@ class Episodes:
             group = self._groups[key] = Group(first=witness, count=0)
             self.episodes[-1].groups.append(group)
         _join(group, witness)
+        group.attempts.add(self.attempt)
+
+    @property
+    def waves(self) -> list[Wave]:
+        return self.standstills.waves
+
+    def started_again(self) -> None:
+        """The launcher says that it starts the workers anew."""
+        self.attempt += 1
+        self._finished_at = None
+
+    def finished(self, line: Line) -> None:
+        """The trainer says that training is done: what came before was outlived."""
+        self._finished_at = (line.source, line.number)
+        if self._is_open:
+            self.episodes[-1].after = Progress(source=line.source, number=line.number, step=None)
+            self._is_open = False
+
+    @property
+    def is_finished(self) -> bool:
+        return self._finished_at is not None
 
     @property
     def waits_for_progress(self) -> bool:
@@ -77,7 +82,13 @@ class Episodes:
             return
         if self.first_progress is None:
             self.first_progress = progress
+        last = self.last_progress
+        if last is not None and last.source == progress.source and _is_below(progress.step, last.step):
+            self.attempt += self._is_open
+            self._finished_at = None
         self.last_progress = progress
+        if progress.is_last:
+            self._finished_at = (progress.source, progress.number)
         if self._is_open:
             self.episodes[-1].after = progress
             self._is_open = False
@@ -115,40 +126,13 @@ class Episodes:
         if len(self.episodes) >= MOST_EPISODES:
             del self.episodes[1]
             self.dropped_episodes += 1
-        self.episodes.append(Episode(before=self.last_progress))
+        self.episodes.append(Episode(before=self.last_progress, is_after_end=self._finished_at is not None))
         self._groups = {}
         self._is_open = True
 
-    def _join_wave(self, witness: Witness) -> None:
-        operation = witness.collective
-        assert operation is not None
-        line = witness.line
-        for wave in self.waves[-8:]:
-            if wave.timeout_ms == operation.timeout_ms and _is_near(wave, witness):
-                break
-        else:
-            if len(self.waves) >= MOST_EPISODES:
-                return
-            wave = Wave(operation.timeout_ms, line.source, line.number, line.number)
-            self.waves.append(wave)
-        wave.last_line = line.number
-        wave.source = line.source
-        wave.count += 1
-        wave.operations.add(operation.operation)
-        if line.own_stamp is not None and len(wave.stamps) < KEPT_LINES:
-            wave.stamps.append(line.own_stamp)
-        if line.rank is not None and len(wave.ranks) < MOST_RANKS:
-            wave.ranks.add(line.rank)
-        if len(wave.lines) < KEPT_LINES:
-            wave.lines.append(line.number)
 
-
-def _is_near(wave: Wave, witness: Witness) -> bool:
-    line = witness.line
-    if line.own_stamp is not None and wave.stamps:
-        # By the time of day: c10d writes the month and day of its own, local, sometimes stale, idea.
-        return any(abs(line.own_stamp.of_day().minus(stamp.of_day())) <= WAVE_S for stamp in wave.stamps)
-    return line.source != wave.source or abs(line.number - wave.last_line) <= WAVE_LINES
+def _is_below(step: int | None, last: int | None) -> bool:
+    return step is not None and last is not None and step < last
 
 
 def _join(group: Group, witness: Witness) -> None:
@@ -160,6 +144,13 @@ def _join(group: Group, witness: Witness) -> None:
         group.nodes.add(line.node)
     if len(group.lines) < KEPT_LINES:
         group.lines.append((line.source, line.number))
+    target = witness.target
+    if target.peer is not None and (target.peer in group.peers or len(group.peers) < KEPT_LINES):
+        group.peers[target.peer] = group.peers.get(target.peer, 0) + 1
+    named = (*target.missing, *(() if target.peer_rank is None else (target.peer_rank,)))
+    for rank in dict.fromkeys(named):
+        if rank in group.missing or len(group.missing) < MOST_RANKS:
+            group.missing[rank] = group.missing.get(rank, 0) + 1
     if group.count > 1 and _comes_first(witness, group.first):
         group.first = witness
 
@@ -168,6 +159,11 @@ def _merge_groups(into: Group, group: Group) -> None:
     into.count += group.count
     into.ranks |= group.ranks
     into.nodes |= group.nodes
+    into.attempts |= group.attempts
+    for peer, count in group.peers.items():
+        into.peers[peer] = into.peers.get(peer, 0) + count
+    for rank, count in group.missing.items():
+        into.missing[rank] = into.missing.get(rank, 0) + count
     into.lines += group.lines[: KEPT_LINES - len(into.lines)]
     if _comes_first(group.first, into.first):
         into.first = group.first

@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ...telemetry.vocabulary import Action, Bucket, Scope
+from .targets import NOBODY, Target
 
 DIGIT = re.compile(r"\d")
 DAY_S = 86_400.0
+#: A bar of fewer steps is of loading or saving something.
+FEWEST_STEPS = 10
 #: Stamps without a year wrap around at its end.
 YEAR_S = 366 * DAY_S
 
@@ -103,7 +106,9 @@ class Line:
 
     stamp: of the outermost carrier, one clock for all lines; own_stamp: of the program, the nearest to what happened.
     rank: global; local_rank where the log tells only that. level: as printed, upper case, "" if none.
-    indent: columns before the text, which tracebacks need.
+    indent: columns before the text, which tracebacks need; is_boxed: it stood in a frame that rich draws.
+    group: of a process group's own lines, its name; a rank inside of it is no rank of the job. lead: what stood before
+    "Traceback" and no carrier is known for.
     """
 
     source: int
@@ -117,6 +122,10 @@ class Line:
     level: str = ""
     logger: str = ""
     indent: int = 0
+    device: str | None = None
+    group: str = ""
+    lead: str = ""
+    is_boxed: bool = False
 
     def seconds_after(self, other: Line) -> float | None:
         """By the programs' own times if both write them in one way, else by their carriers'; None: not to be told."""
@@ -172,6 +181,16 @@ class Witness:
     collective: Collective | None = None
     exit_code: int | None = None
     device: str | None = None
+    target: Target = NOBODY
+
+    @property
+    def points_elsewhere(self) -> bool:
+        """Whether it is told of another: who reports a silent peer or a lost node is not the one to look at."""
+        if self.failure.name == "node_failure" and self.target.node is None:
+            return True
+        return self.target.is_other and (
+            self.failure.rank in (Rank.SYMPTOM, Rank.CASCADE) or self.failure.scope in (Scope.LINK, Scope.NODE)
+        )
 
     @property
     def where(self) -> Frame | None:
@@ -189,6 +208,10 @@ class Group:
     count: int = 1
     ranks: set[int] = field(default_factory=set)
     nodes: set[str] = field(default_factory=set)
+    #: Named by who says it: hosts at the other end, and ranks there or that did not come; in which attempts of the job.
+    peers: dict[str, int] = field(default_factory=dict)
+    missing: dict[int, int] = field(default_factory=dict)
+    attempts: set[int] = field(default_factory=set)
     lines: list[tuple[int, int]] = field(default_factory=list)
 
 
@@ -201,6 +224,33 @@ class Progress:
     step: int | None
     total: int | None = None
     checkpoint: bool = False
+    is_bar: bool = False
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the step is the last of those that were asked for; a bar is as often of an epoch."""
+        return (
+            not self.is_bar
+            and self.step is not None
+            and self.total is not None
+            and self.step >= self.total >= FEWEST_STEPS
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspects:
+    """Whom to look at, as the log names them: not who reported it.
+
+    missing: ranks that did not come to where others wait. peers: hosts at the other end of what failed. why: half a
+    sentence, "" where the statement speaks of its own rank.
+    """
+
+    ranks: tuple[int, ...] = ()
+    nodes: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    missing: tuple[int, ...] = ()
+    peers: tuple[str, ...] = ()
+    why: str = ""
 
 
 class EpisodeStatus(str, Enum):
@@ -219,6 +269,8 @@ class Episode:
     after: Progress | None = None
     #: Statements beyond the bound, which only count.
     overflow: int = 0
+    #: Training was done before anything of this was said.
+    is_after_end: bool = False
 
     @property
     def status(self) -> EpisodeStatus:
@@ -226,6 +278,9 @@ class Episode:
 
     def of(self, *roles: Role) -> list[Group]:
         return [group for group in self.groups if group.first.role in roles]
+
+
+NOBODY_SUSPECTED = Suspects()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,6 +297,9 @@ class Verdict:
     confidence: float = 0.0
     why: str = ""
     advice: str = ""
+    action: Action | None = None
+    restart: Restart = Restart.UNKNOWN
+    suspects: Suspects = NOBODY_SUSPECTED
     warnings: Sequence[str] = ()
     episode: Episode | None = None
     confirmations: Sequence[Group] = ()

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from .carriers import CARRIERS, GLOG_LEVELS
 from .model import DAY_S, Line, Stamp
 
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -20,81 +21,29 @@ DEEPEST = 10
 MOST_PARTS = 16
 ANSI = re.compile(r"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-LEVEL = r"TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|ERR|CRITICAL|FATAL|SEVERE"
-QUIET_LEVELS = frozenset({"TRACE", "DEBUG", "INFO", "NOTICE"})
-LOUD_LEVELS = frozenset({"ERROR", "ERR", "CRITICAL", "FATAL", "SEVERE"})
-GLOG_LEVELS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "FATAL", "C": "CRITICAL", "V": "DEBUG"}
-CLOCK = r"(?P<h>\d\d):(?P<mi>\d\d):(?P<s>\d\d(?:[.,]\d{1,9})?)"
-ZONE = r"(?:\s?(?:Z\b|UTC\b|[+-]\d\d:?\d\d\b))?"
-DATE = r"(?P<y>\d{4})[-/](?P<mo>\d\d)[-/](?P<d>\d\d)"
 TRACEBACK = "Traceback (most recent call last)"
 
-#: What a carrier can begin with (a bracket, 0 for a digit, a for a letter, a dash), and its pattern. Tried in turn till
-#: none matches. Named groups: rank, local, node, level, logger, and the parts of a time.
-PATTERNS: tuple[tuple[str, str], ...] = (
-    # kubectl logs --prefix, stern, docker compose
-    ("[", r"\[pod/(?P<node>[\w.-]+)/[\w.-]+\] ?"),
-    ("a", r"(?P<node>[a-z][\w.-]*-\d+)\s+\| ?"),
-    # CRI: after its time stamp
-    ("a", r"(?:stdout|stderr) [FP] "),
-    # mpirun --tag-output; srun -l; torchrun --tee and c10d
-    ("[", r"\[\d+,(?P<rank>\d{1,6})\]<std(?:out|err)>: ?"),
-    ("0", r"(?P<rank>\d{1,6}): ?(?!\d\d:\d\d)"),
-    ("[", r"\[default(?P<local>\d{1,4})\]: ?"),
-    ("[", r"\[(?:[Rr]ank|RANK)[ _:]?(?P<rank>\d{1,6})\]:? ?"),
-    ("[", r"\[(?:trainer|worker)(?P<local>\d{1,4})\]: ?"),
-    ("a", r"(?:[Rr]ank|RANK)[ _]?(?P<rank>\d{1,6}) ?[:|] ?"),
-    ("(", r"\((?:rank|RANK)[ =](?P<rank>\d{1,6})\) ?"),
-    # Ray and vLLM
-    ("(", r"\((?!rank)[\w:.<>\[\]-]+(?: rank=(?P<rank>\d{1,6}))? pid=\d+(?:, ip=(?P<node>[\w.:-]+))?\) ?"),
-    # glog and c10d: [E224 19:02:08.000 file.cpp:697], E0224 19:02:08.0 123 file.cc:1]
-    (
-        "[a",
-        rf"\[?(?P<glog>[IWEFCV])(?:(?P<mo>\d\d?)(?P<d>\d\d) {CLOCK})?(?: +\d+)? (?P<logger>[\w./-]+\.\w+:\d+)\] ?",
-    ),
-    # syslog: <priority>, time, host, program[pid]:
-    ("<", r"<\d{1,3}>(?:\d )?"),
-    ("a", rf"(?P<mon>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\s+(?P<d>\d\d?) {CLOCK}(?: \d{{4}})? "),
-    (
-        "0a",
-        r"(?P<node>[A-Za-z][\w.-]*|\d+\.\d+\.\d+\.\d+) (?!slurmstepd|kernel|srun|slurmctld)(?:[\w./@-]+)\[\d+\]: ",
-    ),
-    ("a", r"(?P<node>[A-Za-z][\w.-]*) (?:(?=(?:slurmstepd|slurmd|srun|slurmctld)(?:\[\d+\])?: )|kernel: )"),
-    ("a", r"kernel: "),
-    ("a", r"(?:slurmstepd|slurmd)\[\d+\]: (?=error)"),
-    # times of loggers, in brackets or not
-    ("[(0", rf"[\[(]?{DATE}[T _-]{CLOCK}{ZONE}[\])]?,?(?:\s*[|:-](?=\s))?\s*"),
-    ("[(", rf"[\[(](?P<mo>\d\d)/(?P<d>\d\d)/(?P<y>\d\d(?:\d\d)?),? {CLOCK}[\])]\s*"),
-    ("0", rf"(?P<mo>\d\d)[/-](?P<d>\d\d)(?:[/-]\d\d(?:\d\d)?)? {CLOCK}(?:\s*[|:-](?=\s))?\s+"),
-    ("[(", rf"[\[(]{CLOCK}{ZONE}[\])](?:\s*[|:-](?=\s))?\s*"),
-    ("0", rf"{CLOCK}(?:\s*[|:-])?\s+(?=\S)"),
-    ("[", r"\[\s*\d+\.\d{6}\] "),
-    # levels
-    ("[a", rf"\[?(?P<level>{LEVEL})\]?(?:[:|\s-]|$)\s*(?:(?<=:)(?P<logger>[\w.]+):)?\s*"),
-    ("[", rf"\[(?P<logger>[\w./<>-]+)\]\s?\[(?P<level>{LEVEL})\](?:\s?[:-])?\s*"),
-    (
-        "0a-",
-        rf"(?:- )?(?P<logger>[\w./]+)(?:\s+[-|]|\s*:)\s+\[?(?P<level>{LEVEL})\]?(?:\s+[-|:])?(?:\s+|$)",
-    ),
-    ("[", rf"\[(?P<level>{LEVEL})\s*\]\s*"),
-    ("[", r"\[(?P<level>debug|info|notice|warn|warning|error|fatal|critical)\]:?\s+"),
-    ("[", r"\[(?P<logger>[\w./-]+\.py):\d+(?::[\w<>]+)?\]:?\s*"),
-    ("0a", r"(?P<logger>[\w./-]+\.py):\d+\]\s*"),
-    ("[", r"\[(?:PG|pg) (?:ID )?[^\]]{0,80}?\b(?:Rank|rank) (?P<rank>\d{1,6})\]\s*"),
-    # pdsh, deepspeed, clush: a host with a number in its name
-    (
-        "a",
-        r"(?![\w.]*(?:Error|Exception|Timeout|Warning|Interrupt)\b)(?!(?:python|rank|step|epoch|loss|iter|cuda|gpu)_?\d)"
-        r"(?P<node>[a-zA-Z][a-zA-Z.-]*[_.-]?\d[\w.-]*): (?!error|line )(?=\S)",
-    ),
-)
-CARRIERS: dict[str, tuple[re.Pattern[str], ...]] = {
-    start: tuple(re.compile(pattern) for starts, pattern in PATTERNS if start in starts) for start in "[(<0a-"
-}
+#: Of tqdm: description, share, bar, count, times. What stands before and behind it was written by others.
+BAR = re.compile(r"\d{1,3}%\|[^|\r]{0,300}\| *[\d.]+\w{0,2}/[\d.?]+\w{0,2} \[[^\]\r]{0,160}\]?")
+#: What a bar is of stands before it.
+MOST_TITLE = 80
+#: Corners and edges of the frames that rich draws.
+BOX = "\u2500\u2502\u256d\u256e\u256f\u2570\u2503\u250f\u2513\u2517\u251b\u2501\u250c\u2510\u2514\u2518"
+#: A tag of mpirun that came between the characters of another writer's line.
+TAG_WITHIN = re.compile(r"\[\d+,\d+\]<std(?:out|err)>:")
+REPEATED = re.compile(r"\s*\[repeated \d+x across cluster\](?: \(Ray deduplicates.{0,300}\))?\s*$")
+#: rich writes the place behind the message.
+PLACE_BEHIND = re.compile(r"\s{3,}[\w./-]+\.\w{1,3}:\d+$")
+LOGFMT = re.compile(r"(?:^|\s)(?:level|lvl)=\w+ ")
+PAIR = re.compile(r'(?P<key>[\w.]+)=(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<bare>\S*))')
+ACTOR_RANK = re.compile(r"\brank[=:](\d{1,6})")
+ACTOR_ADDRESS = re.compile(r"\bip=([\w.:-]+)")
+#: The process group of all ranks: a rank in it is a rank of the job.
+DEFAULT_GROUP = re.compile(r"default_pg|^0\b(?!\s*PG GUID [1-9])")
 #: What an exception group draws to the left of its exceptions.
 GROUP_MARKS = re.compile(r"(?:[|+] +)+")
 #: A logger's name behind the level: "ERROR trainer - lost".
-LOGGER_AFTER = re.compile(r"[A-Za-z_][\w./]* +[-|] +")
+LOGGER_AFTER = re.compile(r"[A-Za-z_][\w./:<>]* +[-|] +")
 NCCL_HEAD = re.compile(r"(?P<node>[\w.-]+):\d+:\d+ \[(?P<gpu>-?\d+)\] ")
 
 RANK_IN_TEXT = re.compile(r"\b[Rr](?:ank|ANK)[ =:#](\d{1,6})\b(?!\s*/)")
@@ -105,7 +54,7 @@ JSON_MORE = ("exception", "exc_info", "traceback", "stack_trace", "stack", "erro
 
 
 def read_lines(source: int, number: int, raw: bytes) -> Iterator[Line]:
-    """A line of a file as one or several: parts between carriage returns, and what a JSON record holds."""
+    """A line of a file as one or several: parts between carriage returns, bars and what is glued to them, JSON."""
     text = raw.decode("utf-8", "replace")
     if "\x1b" in text:
         text = ANSI.sub("", text)
@@ -120,12 +69,31 @@ def read_lines(source: int, number: int, raw: bytes) -> Iterator[Line]:
 
 def _read(source: int, number: int, text: str) -> Iterator[Line]:
     found = _strip(source, number, CONTROL.sub("", text))
+    if "%|" in found.text and (bar := BAR.search(found.text)):
+        yield from _around(found, bar)
+        return
     if found.text.startswith("{") and found.text.rstrip().endswith("}") and '"' in found.text:
         inner = list(_json_lines(found))
         if inner:
             yield from inner
             return
+    if "msg=" in found.text and LOGFMT.search(found.text):
+        yield _logfmt_line(found)
+        return
     yield found
+
+
+def _around(line: Line, bar: re.Match[str]) -> Iterator[Line]:
+    """What was glued to a bar, before and behind it, as lines of their own; its title stays with it."""
+    text, begin, end = line.text, bar.start(), bar.end()
+    if begin <= MOST_TITLE and text[:begin].rstrip().endswith(":"):
+        begin = 0
+    if begin == 0 and end == len(text):
+        yield line
+        return
+    for part in (text[:begin], text[begin:end], text[end:]):
+        if part.strip():
+            yield _within(line, part)
 
 
 def _strip(source: int, number: int, text: str) -> Line:
@@ -142,17 +110,47 @@ def _strip(source: int, number: int, text: str) -> Line:
     rest = text[at:]
     body = rest.lstrip(" \t")
     indent = len(rest) - len(body)
-    if marks := GROUP_MARKS.match(body):
+    if body[:1] in BOX and body:
+        known["is_boxed"] = True
+        body = body.strip(BOX + " \t")
+    elif marks := GROUP_MARKS.match(body):
         indent, body = indent + marks.end(), body[marks.end() :]
     bar = body.find(TRACEBACK)
     if bar > 0 and body[0] != "{" and "\\n" not in body and not body.startswith(("Original ", "Exception Group ")):
+        known["lead"] = body[:bar]
         body = body[bar:]
+    if "]<std" in body:
+        body = TAG_WITHIN.sub("", body)
+    if body.endswith((")", "]")) and " [repeated " in body:
+        body = REPEATED.sub("", body)
     if "level" in known and (logger := LOGGER_AFTER.match(body)):
         body = body[logger.end() :]
+    if "level" in known and body.endswith(tuple("0123456789")) and (place := PLACE_BEHIND.search(body)):
+        body = body[: place.start()]
     head = NCCL_HEAD.match(body)
-    if head and "node" not in known:
-        known["node"] = head["node"]
+    if head:
+        known.setdefault("node", head["node"])
+        known.setdefault("device", head["gpu"])
+    inner = known.pop("inner", None)
+    if inner is not None and DEFAULT_GROUP.search(known["group"]):
+        known.setdefault("rank", inner)
     return Line(source=source, number=number, text=body.rstrip(), indent=indent, **known)
+
+
+def _within(outer: Line, text: str) -> Line:
+    """A part of a line: what its own carriers do not tell, the line's told."""
+    inner = _strip(outer.source, outer.number, text)
+    return replace(
+        inner,
+        rank=outer.rank if inner.rank is None else inner.rank,
+        local_rank=outer.local_rank if inner.local_rank is None else inner.local_rank,
+        node=inner.node or outer.node,
+        stamp=inner.stamp or outer.stamp,
+        own_stamp=inner.own_stamp or outer.own_stamp,
+        level=inner.level or outer.level,
+        device=inner.device or outer.device,
+        group=inner.group or outer.group,
+    )
 
 
 def _carrier(text: str, at: int) -> re.Match[str] | None:
@@ -166,7 +164,7 @@ def _carrier(text: str, at: int) -> re.Match[str] | None:
     # Indented text is a frame or of a message of several lines, unless it is a rank that srun has padded.
     if start - at > 1 and kind != "0" and letter != "[":
         return None
-    for pattern in CARRIERS.get(kind, ()):
+    for pattern in CARRIERS.get(letter, ()):
         if match := pattern.match(text, start):
             return match
     return None
@@ -180,6 +178,20 @@ def _learn(match: re.Match[str], known: dict[str, Any]) -> None:
         known["local_rank"] = int(local)
     if (node := parts.get("node")) and "node" not in known:
         known["node"] = node
+    if replica := parts.get("replica"):
+        known.setdefault("node", f"{parts['role']}/{replica}")
+        # One worker in a replica: its number is the rank.
+        if parts.get("local") in (None, replica):
+            known.setdefault("rank", int(replica))
+    if actor := parts.get("actor"):
+        if rank_told := ACTOR_RANK.search(actor):
+            known["rank"] = int(rank_told[1])
+        if address := ACTOR_ADDRESS.search(actor):
+            known.setdefault("node", address[1])
+    if device := parts.get("device"):
+        known["device"] = device
+    if inner := parts.get("inner"):
+        known["inner"], known["group"] = int(inner), parts.get("group", "")
     if level := parts.get("level"):
         known["level"] = level.upper()
     elif glog := parts.get("glog"):
@@ -239,16 +251,20 @@ def _json_lines(line: Line) -> Iterator[Line]:
             break
     outer = replace(line, **{key: value for key, value in known.items() if value is not None})
     for part in "\n".join([text, *more]).split("\n"):
-        inner = _strip(line.source, line.number, part)
-        yield replace(
-            inner,
-            rank=outer.rank if inner.rank is None else inner.rank,
-            local_rank=outer.local_rank if inner.local_rank is None else inner.local_rank,
-            node=inner.node or outer.node,
-            stamp=inner.stamp or outer.stamp,
-            own_stamp=inner.own_stamp or outer.own_stamp,
-            level=inner.level or outer.level,
-        )
+        yield _within(outer, part)
+
+
+def _logfmt_line(line: Line) -> Line:
+    """key=value pairs, as Go programs write them: the message as a line of its own."""
+    pairs = {match["key"]: (match["quoted"] or match["bare"] or "") for match in PAIR.finditer(line.text)}
+    known: dict[str, Any] = {"level": pairs.get("level", pairs.get("lvl", "")).upper() or line.level}
+    if (rank := pairs.get("rank", "")).isdigit():
+        known["rank"] = int(rank)
+    if node := pairs.get("node") or pairs.get("host") or pairs.get("hostname"):
+        known["node"] = node
+    error = pairs.get("error") or pairs.get("err")
+    text = pairs.get("msg", "").replace('\\"', '"')
+    return _within(replace(line, **known), f"{text}: {error}" if error else text)
 
 
 def rank_in(text: str) -> int | None:

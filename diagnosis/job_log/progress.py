@@ -11,39 +11,75 @@ from .model import Progress
 LOOKED_AT = 40
 LONGEST = 600
 STEP = re.compile(
-    rb"\biterations?\s*[:=#]?\s*(?P<a>\d{1,9})(?:\s*/\s*(?P<at>\d{1,9}))?|"
-    rb"\b(?:global[_ ]?)?steps?\s*[:=#|]?\s*(?P<b>\d{1,9})(?:\s*/\s*(?P<bt>\d{1,9}))?|"
+    rb"\bit(?:er(?:ation)?s?)?[\"']?\s*[:=#]?\s*\[?\s*(?P<a>\d{1,9})(?:\s*/\s*(?P<at>\d{1,9}))?|"
+    rb"\b(?:(?:global|train(?:ing)?|optimizer)[_ ]?)?steps?[\"']?\s*[:=#|"
+    rb"]?\s*\[?\s*(?P<b>\d{1,9})(?:\s*/\s*(?P<bt>\d{1,9}))?|"
     rb"(?P<c>\d{1,9})/(?P<ct>\d{1,9}) \[\d+:\d\d|"
-    rb"\{'loss': [\d.]+",
-    re.IGNORECASE,
+    rb"\{'loss': [\d.]+"
 )
 SAVED = re.compile(
     rb"(?:saved|saving|wrote|written|finished (?:saving|writing))\b.{0,80}\b(?:checkpoint|ckpt|model|state)"
     rb".{0,60}?\b(?:iteration|step|global_step|iter)[ _=:]*(?P<step>\d{1,9})|"
-    rb"checkpoint.{0,60}\bsaved\b(?:.{0,60}?(?:iteration|step)[ _=:]*(?P<late>\d{1,9}))?",
-    re.IGNORECASE,
+    rb"checkpoint.{0,60}\bsaved\b(?:.{0,60}?(?:iteration|step)[ _=:]*(?P<late>\d{1,9}))?"
 )
 #: Speaking of a step is not making one.
 NOT_PROGRESS = re.compile(
     rb"\b(?:load(?:ing|ed)?|resum(?:e|ing)|start(?:ing)? (?:from|at)|restor(?:e|ing)|checkpoint|config|warmup|"
-    rb"max_steps|total_steps|save_steps|eval_steps|timeout|watchdog)\b|(?:error|exception|traceback|fail)",
-    re.IGNORECASE,
+    rb"max_steps|total_steps|save_steps|eval_steps|timeout|watchdog)\b|(?:error|exception|traceback|fail)"
 )
-HINTS = (b"iter", b"tep", b"Iter", b"STEP", b"/", b"'loss'")
+#: A bar of something else than steps of training.
+OTHER_WORK = re.compile(
+    rb"^\W*(?:map|filter|tokeni[sz]\w*|convert\w*|generat\w*|download\w*|extract\w*|prepar\w*|(?:pre-?)?process\w*|fetch\w*|pack\w*|"
+    rb"group\w*|running tokenizer|casting|creat\w*|sav\w*|writ\w*|eval\w*|validat\w*|predict\w*|sampl\w*|"
+    rb"inference|shard\w*|read\w*|"
+    rb"resolv\w*|index\w*|build\w*|captur\w*|warm\w*|test\w*|sanity\w*|upload\w*|copy\w*|compil\w*)\b[^|]{0,80}\d{1,3}%\|"
+)
+#: Without one of these, in lower case, a line has no step; without one of the others it has no excuse.
+HINTS = (b"step", b"iter", b" [", b"'loss'", b"it ", b"it:", b"it=")
+EXCUSES = (
+    b"load", b"resum", b"start", b"restor", b"checkpoint", b"config", b"warmup", b"_steps", b"timeout",
+    b"watchdog", b"error", b"exception", b"traceback", b"fail",
+)  # fmt: skip
+COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
+SAVES = (b"saved", b"saving", b"wrote", b"written", b"writing")
+#: How far before a hint its match may begin.
+BEFORE_HINT = 24
 
 
 def progress_of(raw: bytes, source: int, number: int) -> Progress | None:
-    raw = raw[:LONGEST]
-    if not any(hint in raw for hint in HINTS):
+    if b"\r" in raw:
+        # Of a bar that was drawn over and over the last counts.
+        raw = raw.rstrip().rpartition(b"\r")[2]
+    low = raw[:LONGEST].lower()
+    if b"\x1b" in low:
+        low = COLOUR.sub(b"", low)
+    found = [at for hint in HINTS if (at := low.find(hint)) >= 0]
+    if not found:
         return None
-    if saved := SAVED.search(raw):
+    if _holds(low, SAVES) and (saved := SAVED.search(low)):
         step = saved["step"] or saved["late"]
         return Progress(source=source, number=number, step=int(step) if step else None, checkpoint=True)
-    match = STEP.search(raw)
-    if match is None or NOT_PROGRESS.search(raw):
+    match = STEP.search(low, max(0, min(found) - BEFORE_HINT))
+    if match is None or (_holds(low, EXCUSES) and NOT_PROGRESS.search(low)):
+        return None
+    if b"%|" in low and OTHER_WORK.search(low):
         return None
     step, total = match["a"] or match["b"] or match["c"], match["at"] or match["bt"] or match["ct"]
-    return Progress(source=source, number=number, step=int(step) if step else None, total=int(total) if total else None)
+    return Progress(
+        source=source,
+        number=number,
+        step=int(step) if step else None,
+        total=int(total) if total else None,
+        is_bar=match["c"] is not None,
+    )
+
+
+def _holds(low: bytes, words: tuple[bytes, ...]) -> bool:
+    # Half as dear as any(), and asked of every line beside a gap.
+    for word in words:  # noqa: SIM110
+        if word in low:
+            return True
+    return False
 
 
 def first_progress(chunk: bytes, start: int, end: int, number: int, source: int) -> Iterator[Progress]:
@@ -53,7 +89,7 @@ def first_progress(chunk: bytes, start: int, end: int, number: int, source: int)
             return
         stop = chunk.find(b"\n", start, end)
         stop = end if stop < 0 else stop
-        if found := progress_of(chunk[start : min(stop, start + LONGEST)], source, number):
+        if found := progress_of(_part(chunk, start, stop), source, number):
             yield found
         start, number = stop + 1, number + 1
 
@@ -65,6 +101,15 @@ def last_progress(chunk: bytes, start: int, end: int, last_number: int, source: 
         if end < start:
             return
         begin = chunk.rfind(b"\n", start, end) + 1 or start
-        if found := progress_of(chunk[begin : min(end, begin + LONGEST)], source, last_number):
+        if found := progress_of(_part(chunk, begin, end), source, last_number):
             yield found
         end, last_number = begin - 1, last_number - 1
+
+
+def _part(chunk: bytes, start: int, end: int) -> bytes:
+    """The begin of a long line, but the end of one that was drawn over with carriage returns."""
+    if end - start <= LONGEST:
+        return chunk[start:end]
+    over = chunk.rfind(b"\r", start, end - 2)
+    begin = start if over < 0 else over
+    return chunk[begin : min(end, begin + LONGEST)]

@@ -11,15 +11,22 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import BinaryIO
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..word_gate import WordGate
-from .episodes import Episodes, Wave
+from .carriers import LOUD_LEVELS
+from .course import is_end, is_new_attempt
+from .episodes import Episodes
 from .model import Episode, Line, Progress, Verdict
 from .prefix import read_lines
 from .progress import first_progress, last_progress, progress_of
 from .scan import scan
+from .standstills import Wave
 from .statements import Statements
 from .stream import make_gate
 from .verdict import judge
+from .wrapped import Unwrapper, wrap_width
 
 #: Rank and node in the name of a file: rank_3.log, 3.err, node-07/stdout, slurm-123_4.out, attempt_0/3/stderr.log.
 RANK_IN_NAME = re.compile(
@@ -69,7 +76,7 @@ def read_job_logs(sources: Iterable[Source]) -> JobLog:
     return JobLog(
         names=tuple(names),
         lines=lines,
-        verdict=judge(episodes.episodes),
+        verdict=judge(episodes),
         episodes=tuple(episodes.episodes),
         waves=tuple(episodes.waves),
         first_progress=episodes.first_progress,
@@ -100,13 +107,21 @@ class _Reader:
         self._source = source
         self._episodes = episodes
         self._statements = Statements()
+        self._unwrapper = Unwrapper()
 
     def wants_next(self) -> bool:
-        return self._statements.wants_next()
+        return self._unwrapper.wants_next() or self._statements.wants_next()
+
+    def block(self, ends: NDArray[np.int64]) -> None:
+        self._unwrapper.width = wrap_width(ends)
 
     def line(self, number: int, raw: bytes) -> None:
+        for first, whole in self._unwrapper.feed(number, raw):
+            self._whole(first, whole)
+
+    def _whole(self, number: int, raw: bytes) -> None:
         for line in read_lines(self._index, number, raw):
-            self._one(self._with_source(line), raw)
+            self._one(self._with_source(line))
 
     def gap(self, chunk: bytes, start: int, end: int, first_number: int) -> None:
         self._end_open()
@@ -127,14 +142,29 @@ class _Reader:
         self._end_open()
 
     def _end_open(self) -> None:
+        for number, raw in self._unwrapper.flush():
+            self._whole(number, raw)
         self._statements.finish()
         self._hand_on()
 
-    def _one(self, line: Line, raw: bytes) -> None:
+    def _one(self, line: Line) -> None:
+        text = line.text
+        ends = line.level not in LOUD_LEVELS and is_end(text)
+        if ends:
+            # What was open stood before it.
+            self._statements.finish()
+            self._hand_on()
+            self._episodes.finished(line)
         said = self._statements.feed(line)
         self._hand_on()
-        if not said and not self.wants_next() and (found := progress_of(raw, self._index, line.number)):
+        if "SeqNum=" in text or "enqueued" in text:
+            self._episodes.standstills.see(line)
+        if said or self._statements.wants_next():
+            return
+        if found := progress_of(text.encode(), self._index, line.number):
             self._episodes.progress(found)
+        elif not ends and is_new_attempt(text):
+            self._episodes.started_again()
 
     def _hand_on(self) -> None:
         for witness in self._statements.take():

@@ -5,7 +5,9 @@ from __future__ import annotations
 from .fatal_stacks import BEGIN as FATAL
 from .fatal_stacks import FatalStacks
 from .launcher import LauncherTables
+from .listings import Listings
 from .model import Line, Witness
+from .terminations import Terminations
 from .tracebacks import Tracebacks
 from .witnesses import of_chain, of_line
 
@@ -17,11 +19,15 @@ class Statements:
         self._tracebacks = Tracebacks()
         self._tables = LauncherTables()
         self._stacks = FatalStacks()
+        self._ends = Terminations()
+        self._lists = Listings()
         self._done: list[Witness] = []
 
     def wants_next(self) -> bool:
         """Whether something is open, so that the very next line belongs to it, or ends it."""
-        return self._tracebacks.wants_next() or self._tables.wants_next() or self._stacks.wants_next()
+        return any(
+            reader.wants_next() for reader in (self._tracebacks, self._tables, self._stacks, self._ends, self._lists)
+        )
 
     @property
     def is_cut(self) -> bool:
@@ -30,7 +36,13 @@ class Statements:
 
     def feed(self, line: Line) -> bool:
         """Whether the line is of a statement."""
-        is_taken = self._tables.feed(line) or self._stacks.feed(line) or self._tracebacks.feed(line)
+        is_taken = (
+            self._lists.feed(line)
+            or self._tables.feed(line)
+            or self._stacks.feed(line)
+            or self._ends.feed(line)
+            or self._tracebacks.feed(line)
+        )
         self._gather()
         if is_taken:
             return True
@@ -38,13 +50,15 @@ class Statements:
             self._stacks.hold(line.stream, of_line(line))
             return True
         said = list(of_line(line))
-        self._done += said
+        self._done += [witness for witness in said if not self._lists.hold(witness)]
         return bool(said)
 
     def finish(self) -> None:
         self._tracebacks.finish()
         self._tables.finish()
         self._stacks.finish()
+        self._ends.finish()
+        self._lists.finish()
         self._gather()
 
     def take(self) -> list[Witness]:
@@ -55,6 +69,6 @@ class Statements:
         for chain in self._tracebacks.done:
             self._done += of_chain(chain)
         self._tracebacks.done.clear()
-        for done in (self._tables.done, self._stacks.done):
+        for done in (self._tables.done, self._stacks.done, self._ends.done, self._lists.done):
             self._done += done
             done.clear()

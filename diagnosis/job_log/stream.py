@@ -9,6 +9,9 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..word_gate import WordGate
 from .model import Line, Witness
 from .prefix import read_lines
@@ -51,6 +54,9 @@ class LogStream:
     # --- the sink of the scan -----------------------------------------------------------------------------------------
     def wants_next(self) -> bool:
         return self._statements.wants_next()
+
+    def block(self, ends: NDArray[np.int64]) -> None:
+        """What is still written was not copied from a screen: nothing is wrapped."""
 
     def line(self, number: int, raw: bytes) -> None:
         for line in read_lines(0, number, raw):

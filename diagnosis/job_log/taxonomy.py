@@ -7,20 +7,15 @@ in the order of their names and the first rule that matches decides; so traps co
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any
 
 from ...telemetry.vocabulary import Action, Bucket, Scope
+from .assertion import asserted
 from .model import FailureClass, Rank, Restart, Role
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
+from .tables import table, tables_in
 
 #: Patterns see no more of a line than this: none is quadratic in so little.
 MATCHED_CHARS = 2000
@@ -72,7 +67,11 @@ class Rules:
             return self._known[text]
         if len(self._known) >= REMEMBERED:
             self._known.clear()
-        rule = self._known[text] = self._search(text)
+        rule = self._search(text)
+        # What is only supposed or advised is no evidence; what explains or decorates is told from the whole.
+        if rule is not None and rule.role is not Role.CONTEXT and (sure := asserted(text)) != text:
+            rule = self._search(sure)
+        self._known[text] = rule
         return rule
 
     def _search(self, text: str) -> Rule | None:
@@ -110,31 +109,26 @@ def failure_classes() -> Mapping[str, FailureClass]:
             says=entry["says"],
             advice=entry["advice"],
         )
-        for name, entry in _read("classes.toml").items()
+        for name, entry in table("classes.toml").items()
     }
 
 
 @cache
 def rules() -> Rules:
     """Raises ValueError that names the rule if one is not sound."""
-    folder = resources.files(__package__) / "rules"
-    found: list[Rule] = []
-    for file in sorted(folder.iterdir(), key=lambda file: file.name):
-        if file.name.endswith(".toml"):
-            found += [_rule(file.name, entry) for entry in tomllib.loads(file.read_text(encoding="utf-8"))["rule"]]
-    return Rules(found)
+    return Rules([_rule(name, entry) for name in tables_in("rules") for entry in table(f"rules/{name}")["rule"]])
 
 
 @cache
 def exception_types() -> Mapping[str, str]:
     """Type of an exception, without its module -> class, for those that no rule knows by their message."""
-    return {kind: name for name, kinds in _read("exceptions.toml")["class"].items() for kind in kinds}
+    return {kind: name for name, kinds in table("exceptions.toml")["class"].items() for kind in kinds}
 
 
 @cache
 def fallback_types() -> frozenset[str]:
     """Exceptions that code catches to try something else: what is raised while one is handled is the failure."""
-    return frozenset(_read("exceptions.toml")["fallback"])
+    return frozenset(table("exceptions.toml")["fallback"])
 
 
 @cache
@@ -143,18 +137,13 @@ def frame_rules() -> tuple[FrameRule, ...]:
         FrameRule(
             of=frozenset(entry["of"]), pattern=re.compile(entry["pattern"]), failure=failure_classes()[entry["class"]]
         )
-        for entry in _read("frames.toml")["frame"]
+        for entry in table("frames.toml")["frame"]
     )
 
 
 @cache
 def gate_words() -> tuple[str, ...]:
-    return tuple(dict.fromkeys(_read("gate.toml")["words"]))
-
-
-def _read(name: str) -> dict[str, Any]:
-    entries: dict[str, Any] = tomllib.loads((resources.files(__package__) / name).read_text(encoding="utf-8"))
-    return entries
+    return tuple(dict.fromkeys(table("gate.toml")["words"]))
 
 
 def _rule(file: str, entry: Mapping[str, Any]) -> Rule:

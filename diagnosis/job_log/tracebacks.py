@@ -8,14 +8,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from ...telemetry.ring_layout import cut_text
+from .carriers import LOUD_LEVELS, WARNINGS
 from .model import Frame, Line
 from .prefix import TRACEBACK
 
 FRAME = re.compile(r'File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,7})(?:,? in (?P<function>.{1,200}))?')
+#: A frame as rich draws it.
+BOXED_FRAME = re.compile(r"(?P<file>\S+\.\w+|<\w+>):(?P<line>\d{1,7}) in (?P<function>\S+)")
+#: What follows a traceback that was caught and does no harm.
+HANDLED = re.compile(
+    r"\b(?:fall(?:ing|s)? ?back|continuing|ignor(?:ed|ing)|skipp(?:ed|ing)|will (?:retry|use|continue|try)|"
+    r"retrying|using .{1,60}instead|"
+    r"disabl(?:ed|ing)|recovered|proceeding|as expected|expected (?:error|exception)|caught and handled|non-?fatal)\b",
+    re.IGNORECASE,
+)
 #: The line that ends a traceback: a dotted type, then its message if it has one.
 EXCEPTION = re.compile(r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:\([\w.]+\))?)(?:: ?(?P<message>.*))?$")
 #: Outside of a traceback a type must look like one.
@@ -41,6 +51,7 @@ ENDING = frozenset(
      "_python_exit", "_shutdown_workers", "_run_exitfuncs", "shutdown", "_teardown", "teardown", "close_all"}
 )  # fmt: skip
 MESSAGE_LINES = 12
+MOST_LEAD = 80
 MOST_FRAMES = 200
 MOST_CHAIN = 16
 MOST_STREAMS = 1 << 14
@@ -77,6 +88,9 @@ class Raised:
     kind: str = ""
     message: str = ""
     more: int = 0
+    #: Said right behind it: somebody caught it and went on. Right before it: a warning.
+    is_handled: bool = False
+    is_warned: bool = False
 
     @property
     def text(self) -> str:
@@ -98,6 +112,10 @@ class _Open:
     is_ignored: bool = False
     #: Its frames are not indented: a carrier has eaten leading blanks.
     is_flat: bool = False
+    #: What stands before each of its lines, where no carrier is known for it.
+    lead: re.Pattern[str] | None = None
+    is_handled: bool = False
+    is_warned: bool = False
 
     @property
     def is_raised(self) -> bool:
@@ -112,6 +130,8 @@ class Tracebacks:
         self.done: list[list[Raised]] = []
         self._looked_at = 0
         self._ignored: set[tuple[int, int | None, int | None, str | None]] = set()
+        #: The last line fed that was of no traceback: a warning right before one tells that it was caught.
+        self._before: Line | None = None
 
     def wants_next(self) -> bool:
         return bool(self._open)
@@ -133,12 +153,17 @@ class Tracebacks:
             self._ignored.add(stream)
             return False
         if chain is None:
+            self._before = line
             return False
         chain.last_number = line.number
-        took = self._continue(chain, line)
+        took = self._continue(chain, _without_lead(chain, line))
         if took is None:
+            chain.is_handled |= _tells_of_handling(chain, line)
             self._finish(stream)
+            self._before = line
             return False
+        if not took:
+            chain.is_handled |= _tells_of_handling(chain, line)
         return took
 
     def finish(self) -> None:
@@ -162,7 +187,16 @@ class Tracebacks:
         if len(self._open) >= MOST_STREAMS:
             self._finish(next(iter(self._open)))
         self._open[stream] = _Open([raised], line.indent, line.number, is_ignored=stream in self._ignored)
+        self._open[stream].lead = _lead(line)
+        self._open[stream].is_warned = self._is_warned(line)
         self._ignored.discard(stream)
+
+    def _is_warned(self, line: Line) -> bool:
+        """Whether a logger wrote it below a warning: Python's exc_info of something that was caught."""
+        before = self._before
+        if before is None or line.level:
+            return line.level in WARNINGS
+        return before.level in WARNINGS and before.stream == line.stream and line.number - before.number == 1
 
     def _continue(self, chain: _Open, line: Line) -> bool | None:
         """True: taken; False: not part of it, but it may go on; None: it has ended before this line."""
@@ -171,6 +205,8 @@ class Tracebacks:
         if CAUSE in text or CONTEXT in text:
             chain.link = Link.CAUSED_BY if CAUSE in text else Link.WHILE_HANDLING
             return True
+        if line.is_boxed:
+            return self._boxed(last, text)
         if not text or chain.link is not None:
             return not text or None
         frame = FRAME.match(text)
@@ -200,6 +236,12 @@ class Tracebacks:
             return True
         return False
 
+    def _boxed(self, last: Raised, text: str) -> bool:
+        frame = BOXED_FRAME.match(text)
+        if frame and not last.kind and len(last.frames) < MOST_FRAMES:
+            last.frames.append(Frame(frame["file"], int(frame["line"]), frame["function"]))
+        return True
+
     def _end_silent(self, line: Line) -> None:
         # With thousands of ranks in one log a rank's next line is thousands of lines away; and looking at all is dear.
         if len(self._open) > FEW_STREAMS and 0 <= line.number - self._looked_at < len(self._open):
@@ -222,10 +264,39 @@ class Tracebacks:
             # Cut off before its end: that something was raised is all that is known.
             first.kind, first.line = CUT_OFF, first.first
             raised = [first]
+        for each in raised:
+            each.is_handled, each.is_warned = chain.is_handled, chain.is_warned
         if chain.is_ignored:
             for each in raised:
                 each.frames.append(Frame("", 0, "__del__"))
         self.done.append(raised)
+
+
+def _lead(line: Line) -> re.Pattern[str] | None:
+    """A pattern of what stood before the first line, any number for its numbers: it stands before the others too."""
+    lead = line.lead.strip(" \t")
+    if not 1 < len(lead) <= MOST_LEAD or "%|" in lead or TRACEBACK in lead:
+        return None
+    return re.compile(r"\d+".join(re.escape(part) for part in re.split(r"\d+", lead)) + " ?")
+
+
+def _without_lead(chain: _Open, line: Line) -> Line:
+    if chain.lead is None or not (match := chain.lead.match(line.text)):
+        return line
+    rest = line.text[match.end() :]
+    body = rest.lstrip(" \t")
+    return replace(line, text=body, indent=line.indent + len(rest) - len(body))
+
+
+def _tells_of_handling(chain: _Open, line: Line) -> bool:
+    """The line right after an exception, not louder than a warning, that says how things went on."""
+    last = chain.chain[-1]
+    return (
+        bool(last.kind)
+        and line.number - last.line.number <= 2
+        and line.level not in LOUD_LEVELS
+        and HANDLED.search(line.text) is not None
+    )
 
 
 def _looks_raised(kind: str, text: str) -> bool:

@@ -10,9 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from .advice import advise
+from .carriers import LOUD_LEVELS, WARNINGS
+from .episodes import CHANGING, Episodes
+from .gpu_memory import is_held_by_others
 from .launcher import ROOT_RULE
-from .model import Episode, Form, Group, Rank, Restart, Role, Verdict
-from .prefix import LOUD_LEVELS
+from .model import Episode, FailureClass, Form, Group, Rank, Restart, Role, Suspects, Verdict
+from .suspects import STANDS_STILL, suspects_of
+from .taxonomy import failure_classes
 from .tracebacks import CUT_OFF
 from .witnesses import of_exit_code, signal_of
 
@@ -22,20 +27,26 @@ TIERS = {
     Rank.FAILURE: 1,
     Rank.GENERIC: 1,
     Rank.SYMPTOM: 4,
-    Rank.CASCADE: 7,
+    Rank.CASCADE: 8,
     Rank.TEARDOWN: 9,
 }
 TIER_UNEXPLAINED = 3
 TIER_WARNING = 2
-TIER_CASCADE = 7
+#: An abort is what a process does about something else.
+TIER_ABORTED = 5
 #: A launcher that tells rank and exit code, and one that only tells that something ended.
-TIER_LAUNCHER = 5
-TIER_LAUNCHER_VAGUE = 6
+TIER_LAUNCHER = 6
+TIER_LAUNCHER_VAGUE = 7
+TIER_CASCADE = 8
 TIER_TEARDOWN = 9
+#: Classes that say little: where the next lines of the same writer have another of the same footing, that decides.
+VAGUE = frozenset({"exception", "cuda_error", "nccl_failure", "error_message", "cuda_library"})
+NEAR_LINES = 12
+ABORTS = frozenset({"aborted", "python_aborted"})
 #: Signals that end a process by themselves; SIGABRT and SIGTERM are mostly the answer to something else.
 OWN_SIGNALS = frozenset({4, 7, 8, 9, 11})
 #: Where a class of failure stands behind a rank's own words; how sure its statement makes.
-CONFIDENCE = {0: 0.95, 1: 0.9, 2: 0.6, 3: 0.5, 4: 0.6, 5: 0.4, 6: 0.3, 7: 0.3, 9: 0.2}
+CONFIDENCE = {0: 0.95, 1: 0.9, 2: 0.6, 3: 0.5, 4: 0.6, 5: 0.5, 6: 0.4, 7: 0.3, 8: 0.3, 9: 0.2}
 #: An earlier episode that training outlived explains a later one only if no more than this many steps lie between.
 OUTLIVED_STEPS = 50
 #: Stamps closer than this do not order two lines.
@@ -49,14 +60,27 @@ NUMERIC_WARNING = (
 )
 
 
-def judge(episodes: Sequence[Episode]) -> Verdict:
+def judge(found: Episodes) -> Verdict:
+    episodes = found.episodes
     if not any(episode.groups for episode in episodes):
-        return Verdict(
-            failure=None, why="nothing in the log tells of a failure", advice="no action follows from this log"
-        )
+        return _nothing("nothing in the log tells of a failure")
     episode, ranked = _deciding(episodes)
     tier, primary = ranked[0]
+    if found.is_finished and episode.after is not None:
+        return _nothing("training went on to its end after what the log tells of")
+    if episode.is_after_end and tier >= TIER_CASCADE:
+        return _nothing("training was done, and what follows only takes things down")
+    if episode.after is not None and primary.first.line.level in WARNINGS:
+        return _nothing("training went on after what was only warned of")
     failure = of_exit_code(primary.first).failure
+    difference = found.standstills.difference() if failure.name in STANDS_STILL else None
+    if difference is not None and difference.differs == "elsewhere" and not primary.missing:
+        failure = failure_classes()["collective_mismatch"]
+    elif failure.name == "cuda_out_of_memory" and is_held_by_others(
+        primary.first.text, primary.first.frames, has_trained=found.last_progress is not None
+    ):
+        failure = failure_classes()["gpu_memory_held"]
+    suspects = suspects_of(primary, episode, difference)
     is_cause = tier < TIER_LAUNCHER
     explained = [group for group in episode.of(Role.CONFIRMATION) if group is not primary]
     confidence = CONFIDENCE[tier] - (0.1 if failure.rank is Rank.GENERIC and tier == 1 else 0.0)
@@ -64,19 +88,26 @@ def judge(episodes: Sequence[Episode]) -> Verdict:
         confidence -= 0.2
     if episode.after is not None:
         confidence *= 0.7
-    warnings = [NUMERIC_WARNING] if any(g.first.failure.name == "user_buffer_timeout" for g in episode.groups) else []
-    if episode.after is not None:
-        warnings.append("training went on afterwards; that does not prove that what failed has recovered")
-    if len(primary.ranks) > 1 and failure.rank not in (Rank.SYMPTOM, Rank.CASCADE):
-        warnings.append(f"the same was said by {len(primary.ranks)} ranks: one cause, not one per rank")
+    advice = advise(
+        failure,
+        text=primary.first.text,
+        is_cause=is_cause,
+        is_after_end=episode.is_after_end,
+        attempts=_alike(episodes, primary),
+        suspects=suspects,
+        differs=difference.differs if difference is not None else "",
+    )
     return Verdict(
         failure=failure,
         primary=primary,
         is_cause=is_cause,
         confidence=round(confidence, 2),
-        why=_why(tier, primary, failure.says),
-        advice=failure.advice if is_cause else _without_cause(failure.advice),
-        warnings=warnings,
+        why=_why(tier, primary, failure, suspects),
+        advice=advice.text,
+        action=advice.action,
+        restart=advice.restart,
+        suspects=suspects,
+        warnings=_warnings(episode, primary, failure),
         episode=episode,
         confirmations=explained,
         precursors=precursors(episode),
@@ -84,6 +115,32 @@ def judge(episodes: Sequence[Episode]) -> Verdict:
             (group for group in episode.groups if group is not primary and group not in explained), key=_place
         ),
     )
+
+
+def _nothing(why: str) -> Verdict:
+    return Verdict(failure=None, why=why, advice="no action follows from this log")
+
+
+def _warnings(episode: Episode, primary: Group, failure: FailureClass) -> list[str]:
+    warnings = [NUMERIC_WARNING] if any(g.first.failure.name == "user_buffer_timeout" for g in episode.groups) else []
+    if episode.after is not None:
+        warnings.append("training went on afterwards; that does not prove that what failed has recovered")
+    if len(primary.ranks) > 1 and failure.rank not in (Rank.SYMPTOM, Rank.CASCADE):
+        warnings.append(f"the same was said by {len(primary.ranks)} ranks: one cause, not one per rank")
+    return warnings
+
+
+def _alike(episodes: Sequence[Episode], primary: Group) -> int:
+    """In how many attempts of the job the same was said."""
+    first = primary.first
+    key = (first.failure.name, first.exception, CHANGING.sub("#", first.text[:120]))
+    attempts: set[int] = set()
+    for episode in episodes:
+        for group in episode.groups:
+            other = group.first
+            if (other.failure.name, other.exception, CHANGING.sub("#", other.text[:120])) == key:
+                attempts |= group.attempts
+    return len(attempts)
 
 
 def failures(episodes: Sequence[Episode]) -> list[Episode]:
@@ -151,9 +208,27 @@ def _rank(episode: Episode) -> list[tuple[int, Group]]:
     """Every group with its tier, the likeliest cause first."""
     tiers = [(_tier(group, episode), group) for group in episode.groups]
     best = min(tier for tier, _ in tiers)
-    first = _earliest([group for tier, group in tiers if tier == best])
+    first = _specific(_earliest([group for tier, group in tiers if tier == best]), tiers)
     rest = sorted((pair for pair in tiers if pair[1] is not first), key=lambda pair: (pair[0], _place(pair[1])))
     return [(best, first), *rest]
+
+
+def _specific(first: Group, tiers: Sequence[tuple[int, Group]]) -> Group:
+    """The same trouble in exacter words, if its writer has them right behind."""
+    own = first.first
+    if own.failure.name not in VAGUE:
+        return first
+    tier = next(tier for tier, group in tiers if group is first)
+    near = [
+        group
+        for other, group in tiers
+        if other == tier
+        and group.first.failure.name not in VAGUE
+        and group.first.line.source == own.line.source
+        and 0 < group.first.line.number - own.line.number <= NEAR_LINES
+        and group.first.line.rank in (own.line.rank, None)
+    ]
+    return min(near, key=_place) if near else first
 
 
 def _tier(group: Group, episode: Episode) -> int:
@@ -167,12 +242,16 @@ def _tier(group: Group, episode: Episode) -> int:
         return TIER_LAUNCHER_VAGUE if first.exit_code is None else TIER_LAUNCHER
     if first.wraps or first.role is Role.CASCADE:
         return TIER_CASCADE
+    if first.rule in ABORTS:
+        return TIER_ABORTED
     if first.role is Role.TEARDOWN:
         return TIER_TEARDOWN
     tier = TIERS[first.failure.rank]
+    if first.failure.name == "error_message" and NATIVE.search(first.line.logger):
+        return TIER_ABORTED
     if first.failure.name == "error_message" or first.exception == CUT_OFF:
         return TIER_UNEXPLAINED
-    if tier == 1 and first.line.level in ("WARN", "WARNING"):
+    if tier == 1 and first.line.level in WARNINGS:
         return TIER_WARNING
     return tier
 
@@ -204,22 +283,19 @@ def _rivals(ranked: Sequence[tuple[int, Group]], primary: Group) -> bool:
     )
 
 
-def _why(tier: int, primary: Group, says: str) -> str:
+def _why(tier: int, primary: Group, failure: FailureClass, suspects: Suspects) -> str:
+    says = f"{failure.says}; {suspects.why}" if suspects.why else failure.says
     who = f"{len(primary.ranks)} ranks say" if len(primary.ranks) > 1 else "it says"
     if tier == 0:
         return f"{says}; the kernel, a driver or the scheduler tells that, so it outweighs what ranks report"
     if tier <= TIER_WARNING:
         return f"{says}; it is the first failure of its own in this log"
-    if tier == TIER_UNEXPLAINED:
+    if tier in (TIER_UNEXPLAINED, TIER_ABORTED):
         return f"{says}; nothing else explains the end"
     if tier == TIERS[Rank.SYMPTOM]:
         return f"{says}; {who} so, and nothing in this log tells why"
     return f"{says}; that is a consequence, and its cause is not in this log"
 
 
-def _without_cause(advice: str) -> str:
-    return f"the cause is not in this log; {advice}"
-
-
 def restart_word(verdict: Verdict) -> Restart:
-    return verdict.failure.restart if verdict.failure is not None else Restart.UNKNOWN
+    return verdict.restart

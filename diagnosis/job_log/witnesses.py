@@ -7,8 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ...telemetry.ring_layout import cut_text
+from .carriers import LOUD_LEVELS, QUIET_LEVELS
+from .details import devices_in
+from .gpu_memory import is_held_by_others
 from .model import Collective, FailureClass, Form, Line, Rank, Role, Witness
-from .prefix import LOUD_LEVELS, QUIET_LEVELS, node_in, rank_in, whom_in
+from .prefix import node_in, rank_in, whom_in
+from .targets import Target, target_of
 from .taxonomy import exception_types, failure_classes, fallback_types, frame_rules, rules
 from .tracebacks import Link, Raised, bare_exception, quoted_exceptions
 
@@ -24,11 +28,9 @@ EXIT_CLASSES = {
     4: "native_crash", 6: "native_crash", 7: "bus_error", 8: "native_crash", 9: "process_killed",
     11: "segmentation_fault", 15: "terminated", 2: "user_cancelled",
 }  # fmt: skip
-OPERATION = re.compile(r"SeqNum=(?P<sequence>\d+),\s*OpType=(?P<operation>\w+).{0,400}?Timeout\(ms\)=(?P<timeout>\d+)")
-XID_DEVICE = re.compile(
-    r"(?:PCI:|GPU at |GPU )(?P<device>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
+OPERATION = re.compile(
+    r"SeqNum=(?P<sequence>\d+),\s*OpType=(?P<operation>\w+)(?:.{0,400}?Timeout\(ms\)=(?P<timeout>\d+))?"
 )
-GPU_NUMBER = re.compile(r"\b(?:GPU|device|cuda:)[ =:]?(?P<device>\d{1,2})\b", re.IGNORECASE)
 LOCAL_RANK = re.compile(r"local_rank: ?(\d{1,4})")
 #: Rules that hold although the line's own level says that all is well.
 EVEN_IF_QUIET = frozenset(
@@ -59,7 +61,7 @@ def of_line(line: Line) -> Iterator[Witness]:
 
 
 def of_exception(line: Line, kind: str, message: str, raised: Raised | None = None) -> Witness:
-    short = kind.split("(")[0].split(".")[-1]
+    short = re.split(r"\.|::", kind.split("(")[0])[-1]
     text = f"{kind}: {message}" if message else kind
     rule = rules().find(text)
     role: Role
@@ -70,16 +72,22 @@ def of_exception(line: Line, kind: str, message: str, raised: Raised | None = No
         role, name = _role(failure), ""
     if raised is not None and raised.is_ending:
         role = Role.TEARDOWN
+    elif raised is not None and raised.is_handled:
+        role = Role.CONTEXT
     frames = tuple(raised.frames) if raised is not None else ()
     first = raised.first.number if raised is not None else line.number
     return refined(
         replace(
-            _witness(line, failure, role, Form.EXCEPTION, text, rule=name),
+            _witness(_warned(line, raised), failure, role, Form.EXCEPTION, text, rule=name),
             exception=kind,
             frames=frames,
             first_line=first,
         )
     )
+
+
+def _warned(line: Line, raised: Raised | None) -> Line:
+    return replace(line, level="WARNING") if raised is not None and raised.is_warned and not line.level else line
 
 
 def refined(witness: Witness) -> Witness:
@@ -95,6 +103,8 @@ def refined(witness: Witness) -> Witness:
 def of_chain(chain: Sequence[Raised]) -> Iterator[Witness]:
     """The witnesses of linked exceptions: one is the failure, the others report it."""
     witnesses = [of_exception(raised.line, raised.kind, raised.message, raised) for raised in chain]
+    if any(witness.role is Role.CONTEXT for witness in witnesses):
+        return
     cause = _cause(chain, witnesses)
     for index, witness in enumerate(witnesses):
         if index == cause:
@@ -135,12 +145,22 @@ def signal_of(exit_code: int | None) -> int | None:
     return exit_code - 128 if 128 < exit_code < 160 else None
 
 
+def _held_by_others(failure: FailureClass, text: str) -> FailureClass:
+    if failure.name == "cuda_out_of_memory" and is_held_by_others(text, (), has_trained=True):
+        return failure_classes()["gpu_memory_held"]
+    return failure
+
+
 def _witness(line: Line, failure: FailureClass | None, role: Role, form: Form, text: str, *, rule: str = "") -> Witness:
     assert failure is not None
+    failure = _held_by_others(failure, text)
     is_report = failure.name == "launcher_report"
     operation = OPERATION.search(text) if failure.name == "collective_timeout" else None
+    target = target_of(text)
+    if target.peer is not None and target.peer == line.node:
+        target = replace(target, peer=None)
     return Witness(
-        line=_with_whom(line, text),
+        line=_with_whom(line, text, target),
         failure=failure,
         role=role,
         form=Form.LAUNCHER if is_report else form,
@@ -149,12 +169,13 @@ def _witness(line: Line, failure: FailureClass | None, role: Role, form: Form, t
         first_line=line.number,
         wraps=is_report,
         exit_code=_exit_code(text) if is_report else None,
-        device=_device(text),
+        device=target.device or next(iter(devices_in(text)), None) or line.device,
+        target=target,
         collective=operation
         and Collective(
             operation=operation["operation"].lower(),
             sequence=int(operation["sequence"]),
-            timeout_ms=int(operation["timeout"]),
+            timeout_ms=int(operation["timeout"]) if operation["timeout"] else None,
         ),
     )
 
@@ -166,22 +187,24 @@ def _exit_code(text: str) -> int | None:
     return int(match["code"]) if match["code"] else -int(match["signal"])
 
 
-def _with_whom(line: Line, text: str) -> Line:
-    """Rank and node from the text where nothing before it told them, or where it names both."""
+def _with_whom(line: Line, text: str, target: Target) -> Line:
+    """Rank and node from the text where nothing before it told them, or where it names them as what it is about."""
     if (both := whom_in(text)) is not None:
         return replace(line, rank=both[0], node=both[1])
-    rank = line.rank
-    if (told := rank_in(text)) is not None and rank is None:
-        rank = told
-    local = line.local_rank
-    if local is None and (match := LOCAL_RANK.search(text)):
+    if target.rank is not None and not target.is_other:
+        line = replace(line, rank=target.rank)
+    if target.node is not None:
+        line = replace(line, node=target.node)
+    rank, local, node = line.rank, line.local_rank, line.node
+    if rank is None:
+        rank = rank_in(text)
+    if local is None and "local_rank" in text and (match := LOCAL_RANK.search(text)):
         local = int(match[1])
-    return replace(line, rank=rank, local_rank=local, node=line.node or node_in(text))
-
-
-def _device(text: str) -> str | None:
-    match = XID_DEVICE.search(text) or GPU_NUMBER.search(text)
-    return match["device"] if match else None
+    if not node:
+        node = node_in(text)
+    if (rank, local, node) == (line.rank, line.local_rank, line.node):
+        return line
+    return replace(line, rank=rank, local_rank=local, node=node)
 
 
 def _role(failure: FailureClass) -> Role:

@@ -7,7 +7,9 @@ import random
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tests.diagnosis.job_log.test_cases import CASES, holdout
 from whichrank.diagnosis.job_log.model import Rank, Restart, Role
@@ -36,6 +38,9 @@ class Kept:
 
     def wants_next(self) -> bool:
         return self._left > 0
+
+    def block(self, ends: NDArray[np.int64]) -> None:
+        pass
 
     def line(self, number: int, raw: bytes) -> None:
         self._left = self._follow if b"Traceback" in raw else self._left - 1

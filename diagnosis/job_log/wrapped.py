@@ -1,0 +1,67 @@
+"""Lines that a terminal has cut at its width, put together again: a log that somebody copied from a screen.
+
+The width shows in the log itself: no line is longer, and more than one is exactly so long. A line of that width goes on
+in the next one if nothing there says that another line begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .prefix import BOX, TRACEBACK, read_lines
+
+NARROWEST, WIDEST = 60, 400
+MOST_PARTS = 12
+#: A line that ends so was drawn to that width.
+RULED = (*(edge.encode() for edge in BOX), b"=", b"-", b"*", b"#", b"_")
+#: Beginnings of lines of their own, which have no carrier.
+OWN = (b" ", b"\t", b"File ", b"Traceback", b"During handling", b"The above", b"frame #", b"[", b"=", b"-", b"#")
+
+
+def wrap_width(ends: NDArray[np.int64]) -> int:
+    """Of a block, by where its lines end; 0 if it has none."""
+    if len(ends) < 2:
+        return 0
+    lengths = np.diff(ends, prepend=-1) - 1
+    widest = int(lengths.max())
+    return widest if NARROWEST <= widest <= WIDEST and int((lengths == widest).sum()) > 1 else 0
+
+
+class Unwrapper:
+    """``width`` of the block at hand; ``feed`` lines with their numbers, take whole ones; ``flush`` at a gap."""
+
+    def __init__(self) -> None:
+        self.width = 0
+        self._number = 0
+        self._parts: list[bytes] = []
+
+    def wants_next(self) -> bool:
+        return bool(self._parts)
+
+    def feed(self, number: int, raw: bytes) -> Iterator[tuple[int, bytes]]:
+        if self._parts:
+            if not _begins_anew(raw) and len(self._parts) < MOST_PARTS:
+                self._parts.append(raw)
+                if len(raw) != self.width:
+                    yield from self.flush()
+                return
+            yield from self.flush()
+        if self.width and len(raw) == self.width and not raw.endswith(RULED) and TRACEBACK.encode() not in raw:
+            self._number, self._parts = number, [raw]
+            return
+        yield number, raw
+
+    def flush(self) -> Iterator[tuple[int, bytes]]:
+        if self._parts:
+            parts, self._parts = self._parts, []
+            yield self._number, b"".join(part.rstrip(b"\r") for part in parts)
+
+
+def _begins_anew(raw: bytes) -> bool:
+    if not raw.strip() or raw.startswith(OWN):
+        return True
+    text = raw.decode("utf-8", "replace").rstrip()
+    return any(line.text != text for line in read_lines(0, 0, raw))

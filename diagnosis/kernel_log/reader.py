@@ -15,6 +15,8 @@ from typing import TypeVar
 from ...telemetry.vocabulary import CausalRole
 from .device import canonical_gpu, canonical_pci, pci_slot
 from .event import KernelEvent, Stamp
+from .hung_task import HUNG_TASK, HungFollower
+from .oops import KERNEL_OOPS, OopsFollower
 from .prefix import Line, unwrap
 from .rules import LineRule, event_rules, line_rules, match
 from .several_lines import (
@@ -26,7 +28,7 @@ from .several_lines import (
     PanicFollower,
 )
 from .stamps import Calendar
-from .xid import OFF_THE_BUS_XID, XID, parse_sxid, parse_xid, policy_of
+from .xid import OFF_THE_BUS_XID, XID, implied_xid, parse_sxid, parse_xid, policy_of
 
 #: What stands further out in a line is not read.
 LINE_CHARACTERS = 16_384
@@ -34,6 +36,8 @@ LINE_CHARACTERS = 16_384
 CASCADE_S = 60.0
 #: Xid 79 and the text about the bus are one loss within this time.
 ONE_LOSS_S = 300.0
+#: An Xid that another one names as its cause, if nothing told it within this time, stood in what was cut off.
+IMPLIED_S = 3600.0
 #: Devices remembered; the longest silent are forgotten first.
 DEVICES = 512
 XIDS_PER_DEVICE = 8
@@ -42,7 +46,6 @@ OOPS_LINES = 12
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
-_OOPS = "kernel_oops"
 _XID_WORD = "Xid ("
 _NUMBERS = ('"MESSAGE":[', '"MESSAGE" : [', '"MESSAGE": [')
 _DRIVER = re.compile(
@@ -74,6 +77,8 @@ class KernelLogReader:
         self._bus = BusFollower()
         self._napi = NapiFollower()
         self._followers = (self._oom, self._panic, self._bus, self._napi)
+        self._hung = HungFollower()
+        self._oops = OopsFollower()
         self._beginnings = frozenset((*OomFollower.WORDS, *PanicFollower.WORDS, *BusFollower.WORDS))
         self._is_following = False
         self._xids: OrderedDict[tuple[str, str], list[tuple[str, Stamp]]] = OrderedDict()
@@ -111,7 +116,12 @@ class KernelLogReader:
     @property
     def wants_next(self) -> bool:
         """Whether the next line counts whatever it holds: the last one began something of several lines."""
-        return self._is_following or self._oops_lines_left > 0
+        return self._is_following or self._oops_lines_left > 0 or self._is_holding
+
+    @property
+    def _is_holding(self) -> bool:
+        """Whether something was read that the lines after it tell more of."""
+        return self._hung.lines_left > 0 or self._oops.lines_left > 0
 
     def read(
         self, line: str, *, now_s: float | None = None, literals: Sequence[str] | None = None
@@ -141,11 +151,18 @@ class KernelLogReader:
     def flush(self) -> Sequence[KernelEvent]:
         """What was held back for lines to come: at the end of the input, or when it has fallen silent for a second."""
         self._is_following = False
-        return [event for follower in self._followers for event in follower.flush()]
+        held = [*self._hung.flush(), *self._oops.flush()]
+        return held + [event for follower in self._followers for event in follower.flush()]
 
     def _read_text(self, text: str, literals: Sequence[str], line: Line, now_s: float | None) -> Sequence[KernelEvent]:
         """One line of ``line``'s text. Most say nothing: when and where it was is made out only for those that do."""
         self._oops_lines_left = max(0, self._oops_lines_left - 1)
+        if self._is_holding:
+            stamp = self._stamp(line, now_s)
+            return [*self._hung.read(text, stamp), *self._oops.read(text, stamp), *self._told(text, literals, line, now_s)]
+        return self._told(text, literals, line, now_s)
+
+    def _told(self, text: str, literals: Sequence[str], line: Line, now_s: float | None) -> Sequence[KernelEvent]:
         hits = [word for word in literals if word in text]
         if self._is_following or not self._beginnings.isdisjoint(hits):
             stamp = self._stamp(line, now_s)
@@ -206,16 +223,21 @@ class KernelLogReader:
         for event in events:
             key = (stamp.host, pci_slot(event.device))
             if event.event == XID:
+                kept += self._implied(event, key, stamp)
                 event = self._xid_role(event, key, stamp)
             elif event.event == OFF_THE_BUS:
                 lost = self._lost.get(key) if event.device else self._last_lost(stamp.host)
                 _remember(self._lost, key, stamp)
                 if lost is not None and lost.is_within(ONE_LOSS_S, stamp):
                     continue
-            elif event.event == _OOPS:
-                if self._oops_lines_left:
-                    continue
-                self._oops_lines_left = OOPS_LINES
+            elif event.event == KERNEL_OOPS:
+                if not self._oops_lines_left:
+                    kept += self._oops.begin(event, stamp)
+                    self._oops_lines_left = OOPS_LINES
+                continue
+            elif event.event == HUNG_TASK:
+                kept += self._hung.begin(event, stamp)
+                continue
             elif event.event == SOFT_LOCKUP:
                 self._napi.begin(event)
                 self._is_following = True
@@ -239,6 +261,15 @@ class KernelLogReader:
             return False
         del self._before[key]
         return True
+
+    def _implied(self, event: KernelEvent, key: tuple[str, str], stamp: Stamp) -> list[KernelEvent]:
+        """The Xid that this one names as its cause, where its own line is missing: it is what there is to act on."""
+        cause = event.facts.get("caused_by", "")
+        earlier = self._xids.get(key, ())
+        if not cause or cause == event.code or any(c == cause and at.is_within(IMPLIED_S, stamp) for c, at in earlier):
+            return []
+        _remember(self._xids, key, [*earlier, (cause, stamp)][-XIDS_PER_DEVICE:])
+        return [stamp.on(implied_xid(event, cause))]
 
     def _xid_role(self, event: KernelEvent, key: tuple[str, str], stamp: Stamp) -> KernelEvent:
         role = event.role

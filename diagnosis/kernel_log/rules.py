@@ -14,15 +14,17 @@ A table per event, named by its word:
     after = "…"               # a recovery: only said of a device that had this event before
     lines = [{ needs = "a literal every such line has (or a list: one of them)", regex = '…' }]
 
-Groups of a regex: ``device``, ``process``, ``pid``, ``code``; any other is a fact. ``{pci}`` and ``{interface}`` stand
-for an address and for the name of a real network interface. Repeats are bounded, so that every search is linear.
+A line may have a severity, domain or action of its own. Groups of a regex: ``device``, ``process``, ``pid``, ``code``; any
+other is a fact. ``{pci}`` and ``{interface}`` stand for an address and for the name of a real network interface,
+``{amd}``, ``{intel}``, ``{habana}``, ``{ascend}`` for how lines of those drivers are told, ``{accelerator}`` for any of
+these. Repeats are bounded, so that every search is linear.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -32,14 +34,31 @@ from .device import canonical_pci
 from .event import DeviceKind, Domain, KernelEvent, Repair, Severity
 from .tables import read_toml
 
-FILES = ("rules_gpu.toml", "rules_network.toml", "rules_storage.toml", "rules_host.toml")
+FILES = ("rules_gpu.toml", "rules_accelerator.toml", "rules_network.toml", "rules_storage.toml", "rules_host.toml")
 _PCI = r"(?:[0-9a-fA-F]{4}){1,2}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
 #: Containers' and virtual machines' ends come and go all day.
 _INTERFACE = (
     r"(?!veth|docker|br-|cali|cni|flannel|cilium|lxc|tap|tun|virbr|vnet|vxlan|lo\b|dummy|ovs|podman)"
     r"[A-Za-z][\w.-]{0,15}"
 )
-_MACROS = {"{pci}": _PCI, "{interface}": _INTERFACE}
+_AMD = r"(?:\bamdgpu\b|\bkfd kfd\b|\bamdkfd\b|\bradeon\b)"
+_INTEL = r"(?:\bi915\b|\bxe (?=[0-9a-f]{4}:)|\[xe\])"
+_HABANA = r"(?:\bhabanalabs\b|\bhabana\b|\baccel accel\d)"
+_ASCEND = r"(?:\b[Aa]scend\b|\bdavinci|\bdevdrv|\bhdcdrv|\bdevmm|\btsdrv|\bdrv_pcie|\bdms_module|\[dms\])"
+_MACROS = {
+    "{accelerator}": f"(?:{_AMD}|{_INTEL}|{_HABANA}|{_ASCEND})",
+    "{amd}": _AMD,
+    "{intel}": _INTEL,
+    "{habana}": _HABANA,
+    "{ascend}": _ASCEND,
+    "{pci}": _PCI,
+    "{interface}": _INTERFACE,
+}
+#: Words of which every line of such a driver has one.
+_DRIVER_WORDS = {
+    "{habana}": ("habana", "accel accel"),
+    "{ascend}": ("scend", "davinci", "devdrv", "hdcdrv", "devmm", "tsdrv", "drv_pcie", "dms_module", "[dms]"),
+}
 _ANY_PCI = re.compile(rf"(?<!\w){_PCI}(?!\w)")
 _ANY_NIC = re.compile(r"\b(mlx[45]_\d{1,3}|mlx[45]_bond_\d|rdmap\w{1,12}|ib\d{1,3}|bnxt_re\d{1,3})\b")
 
@@ -60,13 +79,24 @@ class EventRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineRule:
-    """``order``: earlier ones are tried first."""
+    """``order``: earlier ones are tried first. ``rule``: with what this line has of its own."""
 
     order: int
     needs: tuple[str, ...]
-    pattern: re.Pattern[str]
+    regex: str
     rule: EventRule
-    severity: Severity
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        """Compiled when it is first asked for: of some hundred a log needs a few."""
+        return _compiled(self.regex)
+
+
+@cache
+def _compiled(regex: str) -> re.Pattern[str]:
+    for macro, written in _MACROS.items():
+        regex = regex.replace(macro, written)
+    return re.compile(regex)
 
 
 @cache
@@ -80,24 +110,19 @@ def line_rules() -> tuple[LineRule, ...]:
     found: list[LineRule] = []
     for rule, lines in _read():
         for line in lines:
-            pattern = line["regex"]
-            for macro, regex in _MACROS.items():
-                pattern = pattern.replace(macro, regex)
-            severity = Severity(line["severity"]) if "severity" in line else rule.severity
-            found.append(
-                LineRule(
-                    order=len(found),
-                    needs=_needs(line["needs"]),
-                    pattern=re.compile(pattern),
-                    rule=rule,
-                    severity=severity,
-                )
+            own = replace(
+                rule,
+                severity=Severity(line.get("severity", rule.severity)),
+                domain=Domain(line.get("domain", rule.domain)),
+                action=Action(line.get("action", rule.action)),
             )
+            found.append(LineRule(order=len(found), needs=_needs(line["needs"]), regex=line["regex"], rule=own))
     return tuple(found)
 
 
 def _needs(value: str | list[str]) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(value)
+    words = (value,) if isinstance(value, str) else tuple(value)
+    return tuple(told for word in words for told in _DRIVER_WORDS.get(word, (word,)))
 
 
 def _read() -> list[tuple[EventRule, list[dict[str, Any]]]]:
@@ -142,7 +167,6 @@ def match(line_rule: LineRule, text: str) -> KernelEvent | None:
     return event_of(
         line_rule.rule,
         text,
-        severity=line_rule.severity,
         device=device,
         code=groups.pop("code", ""),
         process=process,
@@ -155,7 +179,6 @@ def event_of(
     rule: EventRule,
     text: str,
     *,
-    severity: Severity | None = None,
     device: str = "",
     code: str = "",
     process: str = "",
@@ -167,7 +190,7 @@ def event_of(
         code=code,
         device_kind=rule.device_kind,
         device=device,
-        severity=severity or rule.severity,
+        severity=rule.severity,
         component=rule.component,
         domain=rule.domain,
         repair=rule.repair,

@@ -16,7 +16,7 @@ A table per event, named by its word:
 
 A line may have a severity, domain or action of its own. Groups of a regex: ``device``, ``process``, ``pid``, ``code``; any
 other is a fact. ``{pci}`` and ``{interface}`` stand for an address and for the name of a real network interface,
-``{amd}``, ``{intel}``, ``{habana}``, ``{ascend}`` for how lines of those drivers are told, ``{accelerator}`` for any of
+``{nic}`` for a NIC's driver, ``{amd}``, ``{intel}``, ``{habana}``, ``{ascend}`` for how lines of those drivers are told, ``{accelerator}`` for any of
 these. Repeats are bounded, so that every search is linear.
 """
 
@@ -45,7 +45,12 @@ _AMD = r"(?:\bamdgpu\b|\bkfd kfd\b|\bamdkfd\b|\bradeon\b)"
 _INTEL = r"(?:\bi915\b|\bxe (?=[0-9a-f]{4}:)|\[xe\])"
 _HABANA = r"(?:\bhabanalabs\b|\bhabana\b|\baccel accel\d)"
 _ASCEND = r"(?:\b[Aa]scend\b|\bdavinci|\bdevdrv|\bhdcdrv|\bdevmm|\btsdrv|\bdrv_pcie|\bdms_module|\[dms\])"
+_NIC = (
+    r"(?:\bmlx[45]_\w+|\bbnxt_(?:en|re)\b|\bice\b|\bi40e\b|\biavf\b|\birdma\b|\bixgbe(?:vf)?\b|\bigb\b|\bigc\b|\be1000e\b|\bena\b|\befa\b|\bqed\w?\b|"
+    r"\bhfi1\w*|\bcxi_\w+|\bcxgb4\b|\bhns3\b|\bhinic\w*|\bionic\w*|\bsfc\b|\btg3\b|\bbnx2x?\b|\bfm10k\b|\bgve\b|\bmana\b|\benic\b|\bnfp\b|\batlantic\b|\br8169\b)"
+)
 _MACROS = {
+    "{nic}": _NIC,
     "{accelerator}": f"(?:{_AMD}|{_INTEL}|{_HABANA}|{_ASCEND})",
     "{amd}": _AMD,
     "{intel}": _INTEL,

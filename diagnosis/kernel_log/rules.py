@@ -16,7 +16,7 @@ A table per event, named by its word:
 
 A line may have a severity, domain or action of its own. Groups of a regex: ``device``, ``process``, ``pid``, ``code``; any
 other is a fact. ``{pci}`` and ``{interface}`` stand for an address and for the name of a real network interface,
-``{nic}`` for a NIC's driver, ``{amd}``, ``{intel}``, ``{habana}``, ``{ascend}`` for how lines of those drivers are told, ``{accelerator}`` for any of
+``{daemon}`` for programs of the machine, ``{nic}`` for a NIC's driver, ``{amd}``, ``{intel}``, ``{habana}``, ``{ascend}`` for how lines of those drivers are told, ``{accelerator}`` for any of
 these. Repeats are bounded, so that every search is linear.
 """
 
@@ -49,7 +49,14 @@ _NIC = (
     r"(?:\bmlx[45]_\w+|\bbnxt_(?:en|re)\b|\bice\b|\bi40e\b|\biavf\b|\birdma\b|\bixgbe(?:vf)?\b|\bigb\b|\bigc\b|\be1000e\b|\bena\b|\befa\b|\bqed\w?\b|"
     r"\bhfi1\w*|\bcxi_\w+|\bcxgb4\b|\bhns3\b|\bhinic\w*|\bionic\w*|\bsfc\b|\btg3\b|\bbnx2x?\b|\bfm10k\b|\bgve\b|\bmana\b|\benic\b|\bnfp\b|\batlantic\b|\br8169\b)"
 )
+#: Programs of the machine, whose end is not a job's.
+_DAEMON = (
+    r"(?:sshd|systemd[\w-]{0,12}|rsyslogd|syslogd|crond|cron|dbus-daemon|snmpd|NetworkManager|polkitd|auditd|chronyd|ntpd|sssd\w{0,10}|"
+    r"gnome-[\w-]{1,10}|Xorg|gdm[\w-]{0,10}|packagekitd|udisksd|irqbalance|tuned|cupsd|postfix|master|zabbix_agentd|collectd|telegraf|"
+    r"node_exporter|lldpd|ipmievd|rpcbind|agetty|login|accounts-daemon|firewalld|snapd|fwupd|abrtd?[\w-]{0,10}|smartd|lvmetad|multipathd)"
+)
 _MACROS = {
+    "{daemon}": _DAEMON,
     "{nic}": _NIC,
     "{accelerator}": f"(?:{_AMD}|{_INTEL}|{_HABANA}|{_ASCEND})",
     "{amd}": _AMD,
@@ -65,6 +72,10 @@ _DRIVER_WORDS = {
     "{ascend}": ("scend", "davinci", "devdrv", "hdcdrv", "devmm", "tsdrv", "drv_pcie", "dms_module", "[dms]"),
 }
 _ANY_PCI = re.compile(rf"(?<!\w){_PCI}(?!\w)")
+_BY_DRIVER = re.compile(
+    rf"(?P<gpu>\b(?:nvidia|amdgpu|radeon|i915|xe|habanalabs) (?={_PCI}))|(?P<nic>{_NIC} (?={_PCI}))|"
+    rf"(?P<disk>\b(?:nvme|ahci|megaraid_sas|mpt3sas|mpi3mr|smartpqi|hpsa|vmd) (?:nvme\d+: )?(?={_PCI}))"
+)
 _ANY_NIC = re.compile(r"\b(mlx[45]_\d{1,3}|mlx[45]_bond_\d|rdmap\w{1,12}|ib\d{1,3}|bnxt_re\d{1,3})\b")
 
 
@@ -168,9 +179,12 @@ def match(line_rule: LineRule, text: str) -> KernelEvent | None:
         return None
     groups = {name: value for name, value in found.groupdict().items() if value}
     pid, process = groups.pop("pid", ""), groups.pop("process", "")
-    device = _device(line_rule.rule.device_kind, groups.pop("device", ""), text, groups, process)
+    rule = line_rule.rule
+    device = _device(rule.device_kind, groups.pop("device", ""), text, groups, process)
+    if rule.device_kind is DeviceKind.PCIE and (kind := _kind_by_driver(text)) is not None:
+        rule = replace(rule, device_kind=kind)
     return event_of(
-        line_rule.rule,
+        rule,
         text,
         device=device,
         code=groups.pop("code", ""),
@@ -178,6 +192,12 @@ def match(line_rule: LineRule, text: str) -> KernelEvent | None:
         pid=int(pid) if pid else None,
         facts=groups,
     )
+
+
+def _kind_by_driver(text: str) -> DeviceKind | None:
+    """PCIe says of every device the same; whose driver writes the line tells what it is."""
+    found = _BY_DRIVER.search(text)
+    return DeviceKind(found.lastgroup) if found and found.lastgroup else None
 
 
 def event_of(

@@ -184,7 +184,6 @@ SHAPES = (
     "Freeing unused kernel image (initmem) memory: {n}K",
     "Out of memory handling: panic_on_oom=0",
     "cgroup: Disabling memory control group subsystem",
-    "oom_reaper: reaped process {n} ({w}), now anon-rss:0kB, file-rss:0kB, shmem-rss:0kB",
     'audit: type=1400 audit({f}:{n}): apparmor="DENIED" operation="open" class="file" profile="{w}" error=-13',
     "audit: backlog limit exceeded, no error",
     "random: crng init done",

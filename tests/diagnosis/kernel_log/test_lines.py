@@ -41,9 +41,9 @@ def test_what_a_line_is_wrapped_in_changes_nothing_and_tells_time_and_host(name:
 
 def test_a_date_without_a_year_is_the_last_one_before_the_log_was_written() -> None:
     line = "Dec 31 23:59:59 n1 kernel: Oops: 0000 [#1] SMP"
-    reader = KernelLogReader(calendar=Calendar(reference_s=1_735_700_000.0))  # 2025-01-01
-    assert [event.time_s for event in reader.read(line)] == [1_735_689_599.0]
-    assert [event.time_s for event in KernelLogReader().read(line)] == [None]
+    for reference_s, time_s in ((1_735_700_000.0, 1_735_689_599.0), (None, None)):  # 2025-01-01
+        reader = KernelLogReader(calendar=Calendar(reference_s=reference_s))
+        assert [event.time_s for event in (*reader.read(line), *reader.flush())] == [time_s]
 
 
 def test_of_a_whole_date_the_years_of_others_are_learnt() -> None:

@@ -76,6 +76,8 @@ _BY_DRIVER = re.compile(
     rf"(?P<gpu>\b(?:nvidia|amdgpu|radeon|i915|xe|habanalabs) (?={_PCI}))|(?P<nic>{_NIC} (?={_PCI}))|"
     rf"(?P<disk>\b(?:nvme|ahci|megaraid_sas|mpt3sas|mpi3mr|smartpqi|hpsa|vmd) (?:nvme\d+: )?(?={_PCI}))"
 )
+#: What Habana's and Ascend's drivers call their devices where they give no address.
+_NUMBERED = re.compile(r"\b(?:habanalabs|accel) ((?:hl|accel)\d{1,3})\b|\bdev(?:ice)?_?(?:id)?[ =:]{1,2}(\d{1,3})\b")
 _ANY_NIC = re.compile(r"\b(mlx[45]_\d{1,3}|mlx[45]_bond_\d|rdmap\w{1,12}|ib\d{1,3}|bnxt_re\d{1,3})\b")
 
 
@@ -248,4 +250,6 @@ def _device(kind: DeviceKind, named: str, text: str, facts: dict[str, str], proc
         return nic[1] if nic else named
     if not named and kind in (DeviceKind.GPU, DeviceKind.NVSWITCH, DeviceKind.PCIE) and (at := _ANY_PCI.search(text)):
         return canonical_pci(at[0]) or ""
+    if not named and kind is DeviceKind.GPU and (numbered := _NUMBERED.search(text)) is not None:
+        return numbered[1] or f"npu{numbered[2]}"
     return named

@@ -28,12 +28,10 @@ from .several_lines import (
     PanicFollower,
 )
 from .stamps import Calendar
-from .xid import OFF_THE_BUS_XID, XID, implied_xid, parse_sxid, parse_xid, policy_of
+from .xid import CASCADE_S, OFF_THE_BUS_XID, XID, implied_xid, is_consequence, parse_sxid, parse_xid, policy_of
 
 #: What stands further out in a line is not read.
 LINE_CHARACTERS = 16_384
-#: An Xid this long after another on the same device may be its consequence.
-CASCADE_S = 60.0
 #: Xid 79 and the text about the bus are one loss within this time.
 ONE_LOSS_S = 300.0
 #: An Xid that another one names as its cause, if nothing told it within this time, stood in what was cut off.
@@ -52,6 +50,8 @@ _DRIVER = re.compile(
     r"(?:NVRM: loading NVIDIA UNIX|NVRM version: NVIDIA UNIX)[^\n]{0,80}?\s(\d{3})\.\d{1,4}(?:\.\d{1,3})?\s"
 )
 _UUID = re.compile(r"NVRM: GPU at (?:PCI:)?(?P<pci>[0-9a-fA-F:.]{7,16}): (?P<uuid>GPU-[0-9a-fA-F-]{36})")
+#: In which text does not stand as it is: JSON, and colours.
+_ENCODED = re.compile(r'\x1b|\{ ?"')
 _MAJOR = re.compile(r"\D{0,3}(\d{3})\b")
 
 
@@ -101,6 +101,7 @@ class KernelLogReader:
             "loading NVIDIA",
             "NVRM: GPU at",
         )
+        self._own_words = frozenset(words)
         self._words = tuple(dict.fromkeys((*words, *self._index)))
 
     @property
@@ -137,6 +138,8 @@ class KernelLogReader:
             return ()
         if len(line) > LINE_CHARACTERS:
             line = line[:LINE_CHARACTERS]
+        if not self.wants_next and not self._may_tell(line, literals):
+            return ()
         unwrapped = unwrap(line, self._calendar)
         if unwrapped.is_continuation:
             return ()
@@ -147,6 +150,33 @@ class KernelLogReader:
         for part in unwrapped.text.splitlines():
             events += self._read_text(program + part.strip(), literals, unwrapped, now_s)
         return events
+
+    def _may_tell(self, line: str, literals: Sequence[str]) -> bool:
+        """Whether it is worth to take the line out of its wrapper: most lines with a word of a fault tell of none."""
+        if _ENCODED.search(line) is not None:
+            return True
+        for word in literals:
+            if word in self._own_words:
+                return True
+            for rule in self._index[word]:
+                # What is only said of a device that was gone says nothing as long as none is.
+                if (self._before or not rule.rule.after) and rule.within.search(line) is not None:
+                    return True
+        return False
+
+    def again(self, event: KernelEvent, later_s: float) -> None:
+        """An Xid that this reader gave came again so much later, without its line having been read."""
+        key = (event.host, pci_slot(event.device))
+        earlier = self._xids.get(key)
+        if not earlier or policy_of(event.code).follows is None:
+            return
+        stamp = Stamp(
+            time_s=None if event.time_s is None else event.time_s + later_s,
+            monotonic_s=None if event.monotonic_s is None else event.monotonic_s + later_s,
+            host=event.host,
+        )
+        kept = [(code, at) for code, at in earlier if code != event.code]
+        _remember(self._xids, key, [*kept, (event.code, stamp)][-XIDS_PER_DEVICE:])
 
     def flush(self) -> Sequence[KernelEvent]:
         """What was held back for lines to come: at the end of the input, or when it has fallen silent for a second."""
@@ -275,7 +305,7 @@ class KernelLogReader:
         role = event.role
         earlier = [code for code, at in self._xids.get(key, ()) if at.is_within(CASCADE_S, stamp)]
         follows = policy_of(event.code).follows
-        if any(code != event.code and (follows is None or code in follows) for code in earlier):
+        if is_consequence(event.code, earlier):
             role = CausalRole.CASCADE
         if event.code == OFF_THE_BUS_XID:
             lost = self._lost.get(key)

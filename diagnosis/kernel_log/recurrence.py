@@ -139,10 +139,15 @@ def conclusions(history: Sequence[Sighting], given: Parameters | None = None) ->
     known = given or parameters()
     newest = history[-1]
     found = []
+    looked_back: dict[float, Sequence[Sighting]] = {}
     for rule in known.rules:
         if rule.codes and newest.code not in rule.codes:
             continue
-        recent = [s for s in history if newest.time_s - s.time_s <= rule.lookback_s]
+        recent = looked_back.get(rule.lookback_s)
+        if recent is None:
+            since_s = newest.time_s - rule.lookback_s
+            recent = history if history[0].time_s >= since_s else [s for s in history if s.time_s >= since_s]
+            looked_back[rule.lookback_s] = recent
         count = _KINDS[rule.kind](rule, recent, known)
         if count >= rule.least:
             found.append(

@@ -43,8 +43,8 @@ _INTERFACE = (
 )
 _AMD = r"(?:\bamdgpu\b|\bkfd kfd\b|\bamdkfd\b|\bradeon\b)"
 _INTEL = r"(?:\bi915\b|\bxe (?=[0-9a-f]{4}:)|\[xe\])"
-_HABANA = r"(?:\bhabanalabs\b|\bhabana\b|\baccel accel\d)"
-_ASCEND = r"(?:\b[Aa]scend\b|\bdavinci|\bdevdrv|\bhdcdrv|\bdevmm|\btsdrv|\bdrv_pcie|\bdms_module|\[dms\])"
+_HABANA = r"\bhabanalabs\b"
+_ASCEND = r"(?:\bAscend\b|\[ascend\]|\bascend |\bdavinci|\bdevdrv|\bhdcdrv|\bdevmm|\btsdrv|\bdrv_pcie|\bdms_module|\[dms\])"
 _NIC = (
     r"(?:\bmlx[45]_\w+|\bbnxt_(?:en|re)\b|\bice\b|\bi40e\b|\biavf\b|\birdma\b|\bixgbe(?:vf)?\b|\bigb\b|\bigc\b|\be1000e\b|\bena\b|\befa\b|\bqed\w?\b|"
     r"\bhfi1\w*|\bcxi_\w+|\bcxgb4\b|\bhns3\b|\bhinic\w*|\bionic\w*|\bsfc\b|\btg3\b|\bbnx2x?\b|\bfm10k\b|\bgve\b|\bmana\b|\benic\b|\bnfp\b|\batlantic\b|\br8169\b)"
@@ -68,9 +68,10 @@ _MACROS = {
 }
 #: Words of which every line of such a driver has one.
 _DRIVER_WORDS = {
-    "{habana}": ("habana", "accel accel"),
-    "{ascend}": ("scend", "davinci", "devdrv", "hdcdrv", "devmm", "tsdrv", "drv_pcie", "dms_module", "[dms]"),
+    "{habana}": ("habanalabs",),
+    "{ascend}": ("[ascend]", "ascend ", "Ascend", "davinci", "devdrv", "hdcdrv", "devmm", "tsdrv", "drv_pcie", "dms_module", "[dms]"),
 }
+_ANCHOR = re.compile(r"(?<![\[\\])\^")
 _ANY_PCI = re.compile(rf"(?<!\w){_PCI}(?!\w)")
 _BY_DRIVER = re.compile(
     rf"(?P<gpu>\b(?:nvidia|amdgpu|radeon|i915|xe|habanalabs) (?={_PCI}))|(?P<nic>{_NIC} (?={_PCI}))|"
@@ -108,6 +109,16 @@ class LineRule:
     def pattern(self) -> re.Pattern[str]:
         """Compiled when it is first asked for: of some hundred a log needs a few."""
         return _compiled(self.regex)
+
+    @property
+    def within(self) -> re.Pattern[str]:
+        """Matches in a line whose wrapper is still on it wherever ``pattern`` matches without."""
+        return _compiled_within(self.regex)
+
+
+@cache
+def _compiled_within(regex: str) -> re.Pattern[str]:
+    return _compiled(_ANCHOR.sub("", regex))
 
 
 @cache

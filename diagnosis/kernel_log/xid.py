@@ -6,7 +6,7 @@ Tables: xid.tsv (173 codes), sxid.tsv (NVSwitch), nvlink5.tsv (how 144-150 are t
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
@@ -21,6 +21,8 @@ XID = "xid"
 SXID = "sxid"
 OFF_THE_BUS_XID = "79"
 RECOVERY_XID = 154
+#: An Xid this long after another on the same device may be its consequence.
+CASCADE_S = 60.0
 
 _XID = re.compile(
     r"(?:\bNVRM: {0,3}(?:GPU\d{1,2} )?|\bnvidia: {0,3}|^)Xid \((?P<device>[^()\s]{4,60})(?: (?P<instance>[^()]{1,40}))?\):"
@@ -153,6 +155,12 @@ def policy_of(code: str) -> XidPolicy:
         action=Action.ASK_A_HUMAN,
         follows=frozenset(),
     )
+
+
+def is_consequence(code: str, earlier: Iterable[str]) -> bool:
+    """Whether an Xid follows from those that the same device had in the last ``CASCADE_S``."""
+    follows = policy_of(code).follows
+    return any(other != code and (follows is None or other in follows) for other in earlier)
 
 
 def parse_xid(text: str, driver_major: int | None) -> KernelEvent | None:

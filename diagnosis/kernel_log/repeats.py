@@ -1,0 +1,195 @@
+"""The same Xid again and again: counted in its group without being read anew, where the line's beginning tells all.
+
+A GPU that fails can fill a log with one Xid; what such lines add is a count and a time. ``RepeatLane`` learns from a line
+that was read where host and time stand in it, and takes those that differ from it in the time and the tail only. What the
+reader has to know of them for the role of others it is told before it reads the next line (``catch_up``).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from ...telemetry.vocabulary import CausalRole
+from . import nvlink5
+from .event import KernelEvent
+from .findings import Findings, Group, when_of
+from .reader import KernelLogReader
+from .recurrence import parameters
+from .xid import CASCADE_S, RECOVERY_XID, XID, policy_of
+
+_WORD = b"Xid ("
+_NOTHING: frozenset[str] = frozenset()
+_MONOTONIC = re.compile(rb"\[( *\d{1,9}\.\d{1,9})\]")
+_CLOCK = re.compile(rb"\d\d:\d\d:\d\d")
+#: A time of the day tells no fraction; one of the line before may lie as much behind.
+_FRACTION_S = 1.0
+#: Kinds of lines remembered; then all are learnt anew.
+MOST = 4096
+
+
+@dataclass(slots=True)
+class _Layout:
+    """Where a line's head has what. ``base_s``: what the clock's own number is added to."""
+
+    date: bytes
+    begin: int
+    end: int
+    host: bytes
+    host_at: int
+    is_monotonic: bool
+    base_s: float
+
+
+@dataclass(slots=True)
+class _Entry:
+    """``seen``: of its device, when each code that explains others came last. ``follows``: as in ``XidPolicy``."""
+
+    group: Group
+    event: KernelEvent
+    code: str
+    follows: frozenset[str] | None
+    is_cascade: bool
+    seen: dict[str, float]
+    is_told: bool = True
+
+
+class RepeatLane:
+    """For one log and its findings."""
+
+    def __init__(self, findings: Findings) -> None:
+        self._findings = findings
+        self._entries: dict[bytes, _Entry] = {}
+        #: By host and device, when each code came last.
+        self._seen: dict[tuple[str, str], dict[str, float]] = {}
+        self._untold: list[_Entry] = []
+        self._layout: _Layout | None = None
+        self._window_s = parameters().coalesce_s
+        self._second, self._second_s = b"", 0.0
+
+    def take(self, line: bytes) -> bool:
+        """Whether the line is a repeat, which then was counted."""
+        head, _, tail = line.partition(_WORD)
+        entry = self._entries.get(tail.partition(b",")[0])
+        if entry is None:
+            return False
+        layout = self._layout
+        if layout is None or head[: layout.begin] != layout.date or not head.startswith(layout.host, layout.host_at):
+            return False
+        if entry.follows != _NOTHING and b" Xid" in tail:
+            return False
+        group = entry.group
+        if not layout.end:  # nothing here tells a time
+            self._findings.events += 1
+            self._findings.repeat(group, None)
+            return True
+        clock = head[layout.begin : layout.end]
+        if layout.is_monotonic:
+            try:
+                when_s = float(clock) + layout.base_s
+            except ValueError:
+                return False
+        elif clock == self._second:
+            when_s = self._second_s
+        else:
+            if _CLOCK.fullmatch(clock) is None:
+                return False
+            when_s = self._second_s = _of_day_s(clock) + layout.base_s
+            self._second = clock
+        last_s = group.last_s
+        if last_s is None or when_s - last_s < -_FRACTION_S:
+            return False
+        if when_s - last_s > self._window_s and (group.is_kept or not self._findings.is_full):
+            return False
+        if entry.follows != _NOTHING and entry.is_cascade is not _follows(entry, when_s):
+            return False
+        if entry.follows is not None:
+            entry.seen[entry.code] = when_s
+        self._findings.events += 1
+        group.count += 1
+        if when_s > last_s:
+            group.last_s = when_s
+        if not group.is_kept:
+            self._findings.left_out += 1
+        if entry.is_told:
+            entry.is_told = False
+            self._untold.append(entry)
+        return True
+
+    def catch_up(self, reader: KernelLogReader) -> None:
+        """Tells the reader how late those that were counted here were seen last."""
+        for entry in self._untold:
+            entry.is_told = True
+            last_s, first_s = entry.group.last_s, when_of(entry.event)
+            if last_s is not None and first_s is not None:
+                reader.again(entry.event, last_s - first_s)
+        self._untold.clear()
+
+    def learn(self, line: bytes, event: KernelEvent) -> None:
+        """After ``event``, and nothing else, was read in ``line`` and has got its group."""
+        if event.event != XID:
+            return
+        when_s = when_of(event)
+        seen = self._seen.setdefault((event.host, event.device), {})
+        follows = policy_of(event.code).follows
+        if when_s is not None and follows is not None:
+            seen[event.code] = when_s
+        group = self._findings.group_of(event)
+        number = int(event.code)
+        if group is None or number in nvlink5.CODES or number == RECOVERY_XID or "caused_by" in event.facts:
+            return
+        head, _, tail = line.partition(_WORD)
+        layout = _layout(head, event, when_s)
+        if layout is None:
+            return
+        known = self._layout
+        if known is None or layout != known or len(self._entries) >= MOST:
+            if known is None or not _is_like(layout, known):
+                self._entries.clear()
+                self._seen = {(event.host, event.device): seen}
+            self._layout, self._second = layout, b""
+        self._entries[tail.partition(b",")[0]] = _Entry(
+            group=group,
+            event=event,
+            code=event.code,
+            follows=follows,
+            is_cascade=event.role is CausalRole.CASCADE,
+            seen=seen,
+        )
+
+
+def _follows(entry: _Entry, when_s: float) -> bool:
+    """As ``is_consequence`` says of what the device had."""
+    for code, at_s in entry.seen.items():
+        if when_s - at_s <= CASCADE_S and code != entry.code and (entry.follows is None or code in entry.follows):
+            return True
+    return False
+
+
+def _is_like(one: _Layout, other: _Layout) -> bool:
+    """The same but for the day."""
+    return (one.host, one.host_at, one.is_monotonic) == (other.host, other.host_at, other.is_monotonic)
+
+
+def _layout(head: bytes, event: KernelEvent, when_s: float | None) -> _Layout | None:
+    host = event.host.encode()
+    host_at = head.find(b" " + host + b" ") + 1 if host else 0
+    if host and not host_at:
+        return None
+    host = host + b" " if host else b""
+    clock = _CLOCK.search(head)
+    if when_s is None:
+        return None if clock else _Layout(b"", 0, 0, host, host_at, is_monotonic=False, base_s=0.0)
+    is_monotonic = event.time_s is None
+    found = _MONOTONIC.search(head) if is_monotonic else clock
+    if found is None:
+        return None
+    begin, end = found.span(1) if is_monotonic else found.span()
+    # Of a time of the day the whole seconds count.
+    base_s = 0.0 if is_monotonic else float(math.floor(when_s - _of_day_s(found[0])))
+    return _Layout(head[:begin], begin, end, host, host_at, is_monotonic, base_s)
+
+
+def _of_day_s(clock: bytes) -> float:
+    return float(int(clock[:2]) * 3600 + int(clock[3:5]) * 60 + int(clock[6:8]))

@@ -60,11 +60,9 @@ def _read_block(
         literals = [word for word, raw in words if raw in line]
         if not literals and not is_wanted:
             continue
-        if repeats is not None:
-            repeats.catch_up(reader)
         text = line[:LINE_CHARACTERS].decode("utf-8", "replace").rstrip("\r")
         events = reader.read(text, literals=literals)
         yield from events
         if repeats is not None and len(events) == 1:
-            repeats.learn(line, events[0])
+            repeats.learn(line, events[0], reader)
         is_wanted = reader.wants_next

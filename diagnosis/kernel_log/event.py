@@ -111,6 +111,11 @@ class Stamp:
     monotonic_s: float | None = None
     host: str = ""
 
+    @property
+    def when_s(self) -> float | None:
+        """By whichever clock the lines of this log have."""
+        return self.monotonic_s if self.time_s is None else self.time_s
+
     def on(self, event: KernelEvent) -> KernelEvent:
         """Written out: ``replace`` takes four times as long, and this is done for every event."""
         return KernelEvent(

@@ -14,7 +14,7 @@ from .hung_task import HUNG_TASK
 from .recurrence import Conclusion, Sighting, conclusions, parameters, sighting_of
 
 #: Distinct faults kept; more are counted.
-MOST_GROUPS = 10_000
+MOST_GROUPS = 5_000
 #: Groups that a repeat is looked for in: the longest silent are forgotten first.
 OPEN_GROUPS = 4096
 #: Of one node, for its repeats, and of how many nodes.

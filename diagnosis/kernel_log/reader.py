@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -38,7 +38,7 @@ ONE_LOSS_S = 300.0
 IMPLIED_S = 3600.0
 #: Devices remembered; the longest silent are forgotten first.
 DEVICES = 512
-XIDS_PER_DEVICE = 8
+XIDS_PER_DEVICE = 32
 #: Lines of one oops that would each look like another.
 OOPS_LINES = 12
 
@@ -50,8 +50,6 @@ _DRIVER = re.compile(
     r"(?:NVRM: loading NVIDIA UNIX|NVRM version: NVIDIA UNIX)[^\n]{0,80}?\s(\d{3})\.\d{1,4}(?:\.\d{1,3})?\s"
 )
 _UUID = re.compile(r"NVRM: GPU at (?:PCI:)?(?P<pci>[0-9a-fA-F:.]{7,16}): (?P<uuid>GPU-[0-9a-fA-F-]{36})")
-#: In which text does not stand as it is: JSON, and colours.
-_ENCODED = re.compile(r'\x1b|\{ ?"')
 _MAJOR = re.compile(r"\D{0,3}(\d{3})\b")
 
 
@@ -81,7 +79,7 @@ class KernelLogReader:
         self._oops = OopsFollower()
         self._beginnings = frozenset((*OomFollower.WORDS, *PanicFollower.WORDS, *BusFollower.WORDS))
         self._is_following = False
-        self._xids: OrderedDict[tuple[str, str], list[tuple[str, Stamp]]] = OrderedDict()
+        self._xids: OrderedDict[tuple[str, str], dict[str, float | None]] = OrderedDict()
         self._lost: OrderedDict[tuple[str, str], Stamp] = OrderedDict()
         self._before: OrderedDict[tuple[str, str, str], None] = OrderedDict()
         self._uuids: OrderedDict[tuple[str, str], str] = OrderedDict()
@@ -102,6 +100,8 @@ class KernelLogReader:
             "NVRM: GPU at",
         )
         self._own_words = frozenset(words)
+        #: By word, what its rules search a line for that is still wrapped; compiled when first asked for.
+        self._searches: dict[str, list[tuple[Callable[[str], object], bool]]] = {}
         self._words = tuple(dict.fromkeys((*words, *self._index)))
 
     @property
@@ -153,30 +153,30 @@ class KernelLogReader:
 
     def _may_tell(self, line: str, literals: Sequence[str]) -> bool:
         """Whether it is worth to take the line out of its wrapper: most lines with a word of a fault tell of none."""
-        if _ENCODED.search(line) is not None:
+        if "\x1b" in line or '{"' in line or '{ "' in line:  # colours, JSON: the text does not stand there as it is
             return True
         for word in literals:
-            if word in self._own_words:
-                return True
-            for rule in self._index[word]:
+            searches = self._searches.get(word)
+            if searches is None:
+                rules = self._index.get(word, ())
+                searches = [(rule.within.search, bool(rule.rule.after)) for rule in rules]
+                searches = self._searches[word] = [] if word in self._own_words else searches
+            if not searches:
+                return True  # one that is looked for elsewhere than in the rules
+            for search, is_recovery in searches:
                 # What is only said of a device that was gone says nothing as long as none is.
-                if (self._before or not rule.rule.after) and rule.within.search(line) is not None:
+                if (self._before or not is_recovery) and search(line) is not None:
                     return True
         return False
 
-    def again(self, event: KernelEvent, later_s: float) -> None:
-        """An Xid that this reader gave came again so much later, without its line having been read."""
-        key = (event.host, pci_slot(event.device))
-        earlier = self._xids.get(key)
-        if not earlier or policy_of(event.code).follows is None:
-            return
-        stamp = Stamp(
-            time_s=None if event.time_s is None else event.time_s + later_s,
-            monotonic_s=None if event.monotonic_s is None else event.monotonic_s + later_s,
-            host=event.host,
-        )
-        kept = [(code, at) for code, at in earlier if code != event.code]
-        _remember(self._xids, key, [*kept, (event.code, stamp)][-XIDS_PER_DEVICE:])
+    def recent_xids(self, host: str, device: str) -> dict[str, float | None]:
+        """When the device had each code last that may explain others. Who reads Xids elsewhere writes it down here."""
+        key = (host, pci_slot(device))
+        recent = self._xids.get(key)
+        if recent is None:
+            recent = {}
+        _remember(self._xids, key, recent)
+        return recent
 
     def flush(self) -> Sequence[KernelEvent]:
         """What was held back for lines to come: at the end of the input, or when it has fallen silent for a second."""
@@ -295,17 +295,17 @@ class KernelLogReader:
     def _implied(self, event: KernelEvent, key: tuple[str, str], stamp: Stamp) -> list[KernelEvent]:
         """The Xid that this one names as its cause, where its own line is missing: it is what there is to act on."""
         cause = event.facts.get("caused_by", "")
-        earlier = self._xids.get(key, ())
-        if not cause or cause == event.code or any(c == cause and at.is_within(IMPLIED_S, stamp) for c, at in earlier):
+        recent = self.recent_xids(*key)
+        if not cause or cause == event.code or (cause in recent and _is_soon(recent[cause], stamp.when_s, IMPLIED_S)):
             return []
-        _remember(self._xids, key, [*earlier, (cause, stamp)][-XIDS_PER_DEVICE:])
+        _note(recent, cause, stamp.when_s)
         return [stamp.on(implied_xid(event, cause))]
 
     def _xid_role(self, event: KernelEvent, key: tuple[str, str], stamp: Stamp) -> KernelEvent:
         role = event.role
-        earlier = [code for code, at in self._xids.get(key, ()) if at.is_within(CASCADE_S, stamp)]
+        recent = self.recent_xids(*key)
         follows = policy_of(event.code).follows
-        if is_consequence(event.code, earlier):
+        if is_consequence(event.code, [c for c, at_s in recent.items() if _is_soon(at_s, stamp.when_s, CASCADE_S)]):
             role = CausalRole.CASCADE
         if event.code == OFF_THE_BUS_XID:
             lost = self._lost.get(key)
@@ -313,8 +313,7 @@ class KernelLogReader:
                 role = CausalRole.CASCADE
             _remember(self._lost, key, stamp)
         if follows is not None:  # what follows anything explains nothing itself
-            recent = [*self._xids.get(key, ()), (event.code, stamp)][-XIDS_PER_DEVICE:]
-            _remember(self._xids, key, recent)
+            _note(recent, event.code, stamp.when_s)
         uuid = self._uuids.get(key)
         if uuid:
             event = replace(event, facts={**event.facts, "uuid": uuid})
@@ -342,3 +341,15 @@ def _remember(table: OrderedDict[_K, _V], key: _K, value: _V) -> None:
     table.move_to_end(key)
     if len(table) > DEVICES:
         table.popitem(last=False)
+
+
+def _note(recent: dict[str, float | None], code: str, when_s: float | None) -> None:
+    recent.pop(code, None)
+    recent[code] = when_s
+    if len(recent) > XIDS_PER_DEVICE:
+        del recent[next(iter(recent))]
+
+
+def _is_soon(earlier_s: float | None, when_s: float | None, window_s: float) -> bool:
+    """Without a clock the order of lines is all there is, and counts."""
+    return earlier_s is None or when_s is None or 0 <= when_s - earlier_s <= window_s

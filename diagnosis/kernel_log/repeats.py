@@ -1,8 +1,8 @@
 """The same Xid again and again: counted in its group without being read anew, where the line's beginning tells all.
 
 A GPU that fails can fill a log with one Xid; what such lines add is a count and a time. ``RepeatLane`` learns from a line
-that was read where host and time stand in it, and takes those that differ from it in the time and the tail only. What the
-reader has to know of them for the role of others it is told before it reads the next line (``catch_up``).
+that was read where host and time stand in it, and takes those that differ from it in the time and the tail only. Which codes a
+device had last it shares with the reader, which decides by them what follows from what.
 """
 
 from __future__ import annotations
@@ -46,13 +46,12 @@ class _Layout:
 class _Entry:
     """``seen``: of its device, when each code that explains others came last. ``follows``: as in ``XidPolicy``."""
 
-    group: Group
-    event: KernelEvent
     code: str
     follows: frozenset[str] | None
-    is_cascade: bool
-    seen: dict[str, float]
-    is_told: bool = True
+    seen: dict[str, float | None]
+    #: Its group where it began something, and the one where it followed; None: not seen in that role yet.
+    began: Group | None = None
+    followed: Group | None = None
 
 
 class RepeatLane:
@@ -61,9 +60,6 @@ class RepeatLane:
     def __init__(self, findings: Findings) -> None:
         self._findings = findings
         self._entries: dict[bytes, _Entry] = {}
-        #: By host and device, when each code came last.
-        self._seen: dict[tuple[str, str], dict[str, float]] = {}
-        self._untold: list[_Entry] = []
         self._layout: _Layout | None = None
         self._window_s = parameters().coalesce_s
         self._second, self._second_s = b"", 0.0
@@ -79,8 +75,10 @@ class RepeatLane:
             return False
         if entry.follows != _NOTHING and b" Xid" in tail:
             return False
-        group = entry.group
+        group = entry.began
         if not layout.end:  # nothing here tells a time
+            if group is None or entry.follows != _NOTHING:
+                return False
             self._findings.events += 1
             self._findings.repeat(group, None)
             return True
@@ -97,12 +95,14 @@ class RepeatLane:
                 return False
             when_s = self._second_s = _of_day_s(clock) + layout.base_s
             self._second = clock
+        if entry.follows != _NOTHING and _follows(entry, when_s):
+            group = entry.followed
+        if group is None:
+            return False
         last_s = group.last_s
         if last_s is None or when_s - last_s < -_FRACTION_S:
             return False
         if when_s - last_s > self._window_s and (group.is_kept or not self._findings.is_full):
-            return False
-        if entry.follows != _NOTHING and entry.is_cascade is not _follows(entry, when_s):
             return False
         if entry.follows is not None:
             entry.seen[entry.code] = when_s
@@ -112,58 +112,42 @@ class RepeatLane:
             group.last_s = when_s
         if not group.is_kept:
             self._findings.left_out += 1
-        if entry.is_told:
-            entry.is_told = False
-            self._untold.append(entry)
         return True
 
-    def catch_up(self, reader: KernelLogReader) -> None:
-        """Tells the reader how late those that were counted here were seen last."""
-        for entry in self._untold:
-            entry.is_told = True
-            last_s, first_s = entry.group.last_s, when_of(entry.event)
-            if last_s is not None and first_s is not None:
-                reader.again(entry.event, last_s - first_s)
-        self._untold.clear()
-
-    def learn(self, line: bytes, event: KernelEvent) -> None:
+    def learn(self, line: bytes, event: KernelEvent, reader: KernelLogReader) -> None:
         """After ``event``, and nothing else, was read in ``line`` and has got its group."""
         if event.event != XID:
             return
-        when_s = when_of(event)
-        seen = self._seen.setdefault((event.host, event.device), {})
-        follows = policy_of(event.code).follows
-        if when_s is not None and follows is not None:
-            seen[event.code] = when_s
         group = self._findings.group_of(event)
         number = int(event.code)
         if group is None or number in nvlink5.CODES or number == RECOVERY_XID or "caused_by" in event.facts:
             return
         head, _, tail = line.partition(_WORD)
-        layout = _layout(head, event, when_s)
+        layout = _layout(head, event, when_of(event))
         if layout is None:
             return
         known = self._layout
         if known is None or layout != known or len(self._entries) >= MOST:
             if known is None or not _is_like(layout, known):
                 self._entries.clear()
-                self._seen = {(event.host, event.device): seen}
             self._layout, self._second = layout, b""
-        self._entries[tail.partition(b",")[0]] = _Entry(
-            group=group,
-            event=event,
-            code=event.code,
-            follows=follows,
-            is_cascade=event.role is CausalRole.CASCADE,
-            seen=seen,
-        )
+        mark = tail.partition(b",")[0]
+        entry = self._entries.get(mark)
+        if entry is None:
+            seen = reader.recent_xids(event.host, event.device)
+            entry = self._entries[mark] = _Entry(code=event.code, follows=policy_of(event.code).follows, seen=seen)
+        if event.role is CausalRole.CASCADE:
+            entry.followed = group
+        else:
+            entry.began = group
 
 
 def _follows(entry: _Entry, when_s: float) -> bool:
     """As ``is_consequence`` says of what the device had."""
     for code, at_s in entry.seen.items():
-        if when_s - at_s <= CASCADE_S and code != entry.code and (entry.follows is None or code in entry.follows):
-            return True
+        if code != entry.code and (entry.follows is None or code in entry.follows):
+            if at_s is None or when_s - at_s <= CASCADE_S:
+                return True
     return False
 
 

@@ -118,7 +118,7 @@ class LineRule:
 
 @cache
 def _compiled_within(regex: str) -> re.Pattern[str]:
-    return _compiled(_ANCHOR.sub("", regex))
+    return _compiled(_ANCHOR.sub(r"(?<!\\w)", regex))
 
 
 @cache

@@ -17,22 +17,26 @@ KINDS = 16_384
 KINDS_BYTES = 4 << 20
 #: Longer lines are kinds of their own.
 LONG = 1024
+#: Of so many bytes at least a word has to be, after that.
+LEAST = 3
 
 #: A word as text, and as it stands in the line.
 Word = tuple[str, bytes]
-_NONE: tuple[Word, ...] = ()
 
 
 class LineScan:
     """Raises ValueError for a word of which too little is left."""
 
-    LEAST = 3
-
     def __init__(self, words: Sequence[str]) -> None:
-        self._words = [(word, raw, raw.translate(None, FOLDED)) for word in words for raw in (word.encode(),)]
-        if short := [word for word, _, left in self._words if len(left) < self.LEAST]:
-            raise ValueError(f"too short to be looked for without digits and a to f: {', '.join(short)}")
-        self._any = re.compile(_any_of({left for _, _, left in self._words}))
+        #: By their first bytes, the words and what is left of them.
+        self._words: dict[bytes, list[tuple[Word, bytes]]] = {}
+        for word in words:
+            left = word.encode().translate(None, FOLDED)
+            if len(left) < LEAST:
+                raise ValueError(f"{word!r} is too short to be looked for without digits and a to f")
+            self._words.setdefault(left[:LEAST], []).append(((word, word.encode()), left))
+        #: Looks ahead, so that words that overlap are found.
+        self._any = re.compile(b"(?=" + _any_of({left for found in self._words.values() for _, left in found}) + b")")
         self._known: dict[bytes, tuple[Word, ...]] = {}
         self._bytes = 0
 
@@ -49,9 +53,11 @@ class LineScan:
     def _learn(self, kind: bytes) -> tuple[Word, ...]:
         if (words := self._known.get(kind)) is not None:
             return words
-        words = _NONE
-        if self._any.search(kind) is not None:
-            words = tuple((word, raw) for word, raw, left in self._words if left in kind)
+        held: dict[Word, None] = {}
+        for found in self._any.finditer(kind):
+            at = found.start()
+            held |= {word: None for word, left in self._words[kind[at : at + LEAST]] if kind.startswith(left, at)}
+        words = tuple(held)
         if len(kind) <= LONG:
             self._bytes += len(kind)
             if len(self._known) >= KINDS or self._bytes > KINDS_BYTES:

@@ -61,6 +61,8 @@ class Findings:
         group = self._open.get(key)
         if group is not None and (event.event == HUNG_TASK or is_repeat(group, when_s)):
             self.repeat(group, when_s)
+            if event.event in parameters().uncoalesced:
+                self._conclude(event)
             if event.event == HUNG_TASK and _knows_more(event, group.event):
                 told = replace(event, time_s=group.event.time_s, monotonic_s=group.event.monotonic_s)
                 group.event = told

@@ -16,7 +16,7 @@ from ...telemetry.vocabulary import CausalRole
 from .device import canonical_gpu, canonical_pci, pci_slot
 from .event import KernelEvent, Stamp
 from .hung_task import HUNG_TASK, HungFollower
-from .oops import KERNEL_OOPS, OopsFollower
+from .oops import KERNEL_OOPS, OOPS_S, OopsFollower
 from .prefix import Line, unwrap
 from .rules import LineRule, event_rules, line_rules, match
 from .several_lines import (
@@ -83,7 +83,7 @@ class KernelLogReader:
         self._lost: OrderedDict[tuple[str, str], Stamp] = OrderedDict()
         self._before: OrderedDict[tuple[str, str, str], None] = OrderedDict()
         self._uuids: OrderedDict[tuple[str, str], str] = OrderedDict()
-        self._oops_lines_left = 0
+        self._oops_lines_left, self._oops_at = 0, Stamp()
         self._index: dict[str, list[LineRule]] = {}
         for rule in line_rules():
             for word in rule.needs:
@@ -261,9 +261,9 @@ class KernelLogReader:
                 if lost is not None and lost.is_within(ONE_LOSS_S, stamp):
                     continue
             elif event.event == KERNEL_OOPS:
-                if not self._oops_lines_left:
+                if not (self._oops_lines_left and self._oops_at.is_within(OOPS_S, stamp)):
                     kept += self._oops.begin(event, stamp)
-                    self._oops_lines_left = OOPS_LINES
+                    self._oops_lines_left, self._oops_at = OOPS_LINES, stamp
                 continue
             elif event.event == HUNG_TASK:
                 kept += self._hung.begin(event, stamp)

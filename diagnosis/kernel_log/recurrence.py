@@ -69,6 +69,7 @@ class Rule:
 class Parameters:
     coalesce_s: float
     one_loss_s: float
+    uncoalesced: frozenset[str] = frozenset()
     burst_gap_s: float
     sticky: frozenset[str]
     sticky_s: float
@@ -102,6 +103,7 @@ def parameters() -> Parameters:
     return Parameters(
         coalesce_s=document["coalesce_s"],
         one_loss_s=document["one_loss_s"],
+        uncoalesced=frozenset(document["uncoalesced"]),
         burst_gap_s=document["bursts"]["gap_s"],
         sticky=frozenset(document["bursts"]["sticky"]),
         sticky_s=document["bursts"]["sticky_s"],

@@ -143,7 +143,7 @@ def _plain(group: Group) -> dict[str, Any]:
 
 
 def _show(findings: Findings, out: TextIO) -> None:
-    """A line for each, whatever the terminal's width. Written as they are made: a table that knows them all is large."""
+    """A line for each, whatever the terminal's width. Written as made: a table that knows all its cells is large."""
     if not findings.groups:
         out.write("no fault found\n")
         return

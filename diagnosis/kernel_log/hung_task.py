@@ -24,16 +24,21 @@ _FRAME = re.compile(
     r"(?: \[(?P<module>\w{1,60})(?: [0-9a-f]{6,40})?\])?\s*$"
 )
 #: Old kernels mark the caller in parentheses, ``(sync_page+0x0/0x50)``, others print no offsets at all.
-_BARE_FRAME = re.compile(r"^(?:\[<[0-9a-fx]{1,18}>\] )?(?P<unsure>\? )?\(?(?P<function>[A-Za-z_]\w{2,100})\+0x[0-9a-f]{1,8}")
+_BARE_FRAME = re.compile(
+    r"^(?:\[<[0-9a-fx]{1,18}>\] )?(?P<unsure>\? )?\(?(?P<function>[A-Za-z_]\w{2,100})\+0x[0-9a-f]{1,8}"
+)
 _STACK_ENDS = re.compile(
     r"^</TASK>|\b(?:ret_from_fork(?:_asm)?|entry_SYSCALL_64_after_hwframe|system_call_fastpath|child_rip|el0t?_64_sync|"
     r"el0_svc_naked|system_call_vectored_common|kernel_thread_helper|ret_from_kernel_thread)\b"
 )
 #: The kernel says something else: the stack is over, or was never printed.
 _OTHER = re.compile(
-    r"^(?:INFO: |BUG: |WARNING: |Kernel panic|NMI backtrace|Showing all locks|Future hung task|NVRM: |rcu: |watchdog: |Out of memory)"
+    r"^(?:INFO: |BUG: |WARNING: |Kernel panic|NMI backtrace|Showing all locks|Future hung task|NVRM: |rcu: |watchdog: |"
+    r"Out of memory)"
 )
-_OWNER = re.compile(r"is blocked on an? (?P<lock>[\w ]{3,40}?),? (?:likely |but the )?(?:owned by task (?P<owner>\S{1,80}))?")
+_OWNER = re.compile(
+    r"is blocked on an? (?P<lock>[\w ]{3,40}?),? (?:likely |but the )?(?:owned by task (?P<owner>\S{1,80}))?"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +92,7 @@ class HungFollower:
 
     #: With registers and the list of modules of a long stack.
     LINES = 100
+
     def __init__(self) -> None:
         self.lines_left = 0
         self._held: KernelEvent | None = None

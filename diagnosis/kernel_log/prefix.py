@@ -187,19 +187,28 @@ _ANGLE = _strippers(
 )
 #: What only a kernel's line, or the wrapper of one, begins with: before it a tool may have put a file or a host.
 _BEGINS = (
-    rf"(?:\[ *\d{{1,12}}\.\d{{3,9}}\]|\[{_WEEKDAY} {_MONTH} |{_MONTH} +\d{{1,2}} \d\d:|{_WEEKDAY} {_MONTH} +\d|<\d{{1,3}}>|"
+    rf"(?:\[ *\d{{1,12}}\.\d{{3,9}}\]|\[{_WEEKDAY} {_MONTH} |{_MONTH} +\d{{1,2}} \d\d:|{_WEEKDAY} {_MONTH} +\d|"
+    r"<\d{1,3}>|"
     r"\d{4}-\d\d-\d\d[T ]\d\d:|\{\"|\d{1,3},\d{1,19},\d{1,19},|(?:kern|user|daemon)\s{0,8}[.:]\s?[a-z]{3,6}\s{0,8}:|"
     r"kernel: |NVRM: |nvidia|amdgpu |mlx[45]_|INFO: task |Out of memory|Memory cgroup|oom-kill:|BUG: |Kernel panic|"
-    r"EXT4-fs |XFS \(|nfs: server |LustreError|Lustre: |nvme |pcieport |watchdog: |rcu: |EDAC |mce: |\[Hardware Error\]|i915 |xe \d|habanalabs )"
+    r"EXT4-fs |XFS \(|nfs: server |LustreError|Lustre: |nvme |pcieport |watchdog: |rcu: |EDAC |mce: |"
+    r"\[Hardware Error\]|i915 |xe \d|habanalabs )"
 )
 #: ``grep -Hn``: file, line, and ":" behind both, or "-" in lines of context; a blank never stands in between.
 _GREP = rf"[^\s\[<{{:][^\s:\[<{{]{{0,200}}[:-](?:\d{{1,9}}[:-])?(?={_BEGINS})"
 #: Words that kernel lines themselves have in such a place: ``watchdog: BUG: ...``.
-_SUBSYSTEM = r"watchdog|mce|rcu|kernel|nvidia|NVRM|nvme|traps|EDAC|INFO|BUG|NMI|perf|lockdep|amdgpu|drm|MCE|systemd|ACPI|GHES"
+_SUBSYSTEM = (
+    r"watchdog|mce|rcu|kernel|nvidia|NVRM|nvme|traps|EDAC|INFO|BUG|NMI|perf|lockdep|amdgpu|drm|MCE|systemd|ACPI|GHES"
+)
 #: pdsh, clush, ansible and dsh: the host, and a blank before its line.
-_EACH_HOST = rf"(?:\[\d{{1,6}}\] )?(?!(?:{_SUBSYSTEM})\b)(?P<host>[A-Za-z0-9][\w.-]{{0,254}}) ?(?::|\||>>) {{1,8}}(?={_BEGINS})"
+_EACH_HOST = (
+    rf"(?:\[\d{{1,6}}\] )?(?!(?:{_SUBSYSTEM})\b)(?P<host>[A-Za-z0-9][\w.-]{{0,254}}) ?(?::|\||>>) {{1,8}}(?={_BEGINS})"
+)
 #: Pods and containers, as stern and kubetail write them: a name, or two.
-_POD = rf"[a-z0-9][a-z0-9.-]{{0,252}} (?:[a-z0-9][a-z0-9-]{{0,62}} )?(?=\[ *\d{{1,12}}\.\d{{3,9}}\]|\[{_WEEKDAY} |<\d{{1,3}}>)"
+_POD = (
+    r"[a-z0-9][a-z0-9.-]{0,252} (?:[a-z0-9][a-z0-9-]{0,62} )?"
+    rf"(?=\[ *\d{{1,12}}\.\d{{3,9}}\]|\[{_WEEKDAY} |<\d{{1,3}}>)"
+)
 _DIGITS = _strippers(
     (r"\d{1,3},\d{1,19},(?P<us>\d{1,19}),[^;]{0,100};", _kmsg),
     (rf"(?P<iso>{_ISO})(?: +(?:stdout|stderr) [FP])?(?::| |\Z)", _iso),
@@ -221,7 +230,11 @@ _WORDS = _strippers(
     (rf"{_WEEKDAY} (?P<iso>{_ISO})(?: [A-Z]{{2,5}})? ", _iso),
     (rf"(?:kern|user|daemon|syslog|auth)\s{{0,8}}[.:]\s{{0,2}}{_LEVEL}\s{{0,8}}:\s*", _nothing),
     (r"[IWEF](?P<date>\d{4} \d\d:\d\d:\d\d\.\d{1,9}) +\d{1,9} [\w.-]{1,100}:\d{1,6}\] ", _klog),
-    (rf"(?:(?P<host>[A-Za-z0-9][\w.:-]{{0,254}}) )?(?:(?:kern|user|daemon)\.{_LEVEL} )?{_PROGRAM}(?:\[\d{{1,10}}\])?: ?", _tag),
+    (
+        rf"(?:(?P<host>[A-Za-z0-9][\w.:-]{{0,254}}) )?(?:(?:kern|user|daemon)\.{_LEVEL} )?"
+        rf"{_PROGRAM}(?:\[\d{{1,10}}\])?: ?",
+        _tag,
+    ),
     (r"(?P<host>[A-Za-z0-9][\w.-]{0,254}) (?P<tag>kernel) ?(?=\[ *\d)", _tag),
     (_GREP, _nothing),
     (_EACH_HOST, _host),

@@ -189,7 +189,11 @@ class KernelLogReader:
         self._oops_lines_left = max(0, self._oops_lines_left - 1)
         if self._is_holding:
             stamp = self._stamp(line, now_s)
-            return [*self._hung.read(text, stamp), *self._oops.read(text, stamp), *self._told(text, literals, line, now_s)]
+            return [
+                *self._hung.read(text, stamp),
+                *self._oops.read(text, stamp),
+                *self._told(text, literals, line, now_s),
+            ]
         return self._told(text, literals, line, now_s)
 
     def _told(self, text: str, literals: Sequence[str], line: Line, now_s: float | None) -> Sequence[KernelEvent]:

@@ -1,8 +1,8 @@
 """The same Xid again and again: counted in its group without being read anew, where the line's beginning tells all.
 
-A GPU that fails can fill a log with one Xid; what such lines add is a count and a time. ``RepeatLane`` learns from a line
-that was read where host and time stand in it, and takes those that differ from it in the time and the tail only. Which codes a
-device had last it shares with the reader, which decides by them what follows from what.
+A GPU that fails can fill a log with one Xid; what such lines add is a count and a time. ``RepeatLane`` learns from a
+line that was read where host and time stand in it, and takes those that differ from it in the time and the tail only. Which
+codes a device had last it shares with the reader, which decides by them what follows from what.
 """
 
 from __future__ import annotations
@@ -145,9 +145,9 @@ class RepeatLane:
 def _follows(entry: _Entry, when_s: float) -> bool:
     """As ``is_consequence`` says of what the device had."""
     for code, at_s in entry.seen.items():
-        if code != entry.code and (entry.follows is None or code in entry.follows):
-            if at_s is None or when_s - at_s <= CASCADE_S:
-                return True
+        is_other = code != entry.code and (entry.follows is None or code in entry.follows)
+        if is_other and (at_s is None or when_s - at_s <= CASCADE_S):
+            return True
     return False
 
 

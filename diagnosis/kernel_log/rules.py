@@ -14,10 +14,9 @@ A table per event, named by its word:
     after = "…"               # a recovery: only said of a device that had this event before
     lines = [{ needs = "a literal every such line has (or a list: one of them)", regex = '…' }]
 
-A line may have a severity, domain or action of its own. Groups of a regex: ``device``, ``process``, ``pid``, ``code``; any
-other is a fact. ``{pci}`` and ``{interface}`` stand for an address and for the name of a real network interface,
-``{daemon}`` for programs of the machine, ``{nic}`` for a NIC's driver, ``{amd}``, ``{intel}``, ``{habana}``, ``{ascend}`` for how lines of those drivers are told, ``{accelerator}`` for any of
-these. Repeats are bounded, so that every search is linear.
+A line may have a severity, domain or action of its own. Groups of a regex: ``device``, ``process``, ``pid``, ``code``;
+any other is a fact. What stands in braces (``{pci}``, ``{interface}``, ``{amd}``) is replaced: ``macros.py``. Repeats
+are bounded, so that every search is linear.
 """
 
 from __future__ import annotations
@@ -32,51 +31,12 @@ from typing import Any
 from ...telemetry.vocabulary import Action
 from .device import canonical_pci
 from .event import DeviceKind, Domain, KernelEvent, Repair, Severity
+from .macros import DRIVER_WORDS, MACROS, PCI, kind_by_driver
 from .tables import read_toml
 
 FILES = ("rules_gpu.toml", "rules_accelerator.toml", "rules_network.toml", "rules_storage.toml", "rules_host.toml")
-_PCI = r"(?:[0-9a-fA-F]{4}){1,2}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
-#: Containers' and virtual machines' ends come and go all day.
-_INTERFACE = (
-    r"(?!veth|docker|br-|cali|cni|flannel|cilium|lxc|tap|tun|virbr|vnet|vxlan|lo\b|dummy|ovs|podman)"
-    r"[A-Za-z][\w.-]{0,15}"
-)
-_AMD = r"(?:\bamdgpu\b|\bkfd kfd\b|\bamdkfd\b|\bradeon\b)"
-_INTEL = r"(?:\bi915\b|\bxe (?=[0-9a-f]{4}:)|\[xe\])"
-_HABANA = r"\bhabanalabs\b"
-_ASCEND = r"(?:\bAscend\b|\[ascend\]|\bascend |\bdavinci|\bdevdrv|\bhdcdrv|\bdevmm|\btsdrv|\bdrv_pcie|\bdms_module|\[dms\])"
-_NIC = (
-    r"(?:\bmlx[45]_\w+|\bbnxt_(?:en|re)\b|\bice\b|\bi40e\b|\biavf\b|\birdma\b|\bixgbe(?:vf)?\b|\bigb\b|\bigc\b|\be1000e\b|\bena\b|\befa\b|\bqed\w?\b|"
-    r"\bhfi1\w*|\bcxi_\w+|\bcxgb4\b|\bhns3\b|\bhinic\w*|\bionic\w*|\bsfc\b|\btg3\b|\bbnx2x?\b|\bfm10k\b|\bgve\b|\bmana\b|\benic\b|\bnfp\b|\batlantic\b|\br8169\b)"
-)
-#: Programs of the machine, whose end is not a job's.
-_DAEMON = (
-    r"(?:sshd|systemd[\w-]{0,12}|rsyslogd|syslogd|crond|cron|dbus-daemon|snmpd|NetworkManager|polkitd|auditd|chronyd|ntpd|sssd\w{0,10}|"
-    r"gnome-[\w-]{1,10}|Xorg|gdm[\w-]{0,10}|packagekitd|udisksd|irqbalance|tuned|cupsd|postfix|master|zabbix_agentd|collectd|telegraf|"
-    r"node_exporter|lldpd|ipmievd|rpcbind|agetty|login|accounts-daemon|firewalld|snapd|fwupd|abrtd?[\w-]{0,10}|smartd|lvmetad|multipathd)"
-)
-_MACROS = {
-    "{daemon}": _DAEMON,
-    "{nic}": _NIC,
-    "{accelerator}": f"(?:{_AMD}|{_INTEL}|{_HABANA}|{_ASCEND})",
-    "{amd}": _AMD,
-    "{intel}": _INTEL,
-    "{habana}": _HABANA,
-    "{ascend}": _ASCEND,
-    "{pci}": _PCI,
-    "{interface}": _INTERFACE,
-}
-#: Words of which every line of such a driver has one.
-_DRIVER_WORDS = {
-    "{habana}": ("habanalabs",),
-    "{ascend}": ("[ascend]", "ascend ", "Ascend", "davinci", "devdrv", "hdcdrv", "devmm", "tsdrv", "drv_pcie", "dms_module", "[dms]"),
-}
 _ANCHOR = re.compile(r"(?<![\[\\])\^")
-_ANY_PCI = re.compile(rf"(?<!\w){_PCI}(?!\w)")
-_BY_DRIVER = re.compile(
-    rf"(?P<gpu>\b(?:nvidia|amdgpu|radeon|i915|xe|habanalabs) (?={_PCI}))|(?P<nic>{_NIC} (?={_PCI}))|"
-    rf"(?P<disk>\b(?:nvme|ahci|megaraid_sas|mpt3sas|mpi3mr|smartpqi|hpsa|vmd) (?:nvme\d+: )?(?={_PCI}))"
-)
+_ANY_PCI = re.compile(rf"(?<!\w){PCI}(?!\w)")
 #: What Habana's and Ascend's drivers call their devices where they give no address.
 _NUMBERED = re.compile(r"\b(?:habanalabs|accel) ((?:hl|accel)\d{1,3})\b|\bdev(?:ice)?_?(?:id)?[ =:]{1,2}(\d{1,3})\b")
 _ANY_NIC = re.compile(r"\b(mlx[45]_\d{1,3}|mlx[45]_bond_\d|rdmap\w{1,12}|ib\d{1,3}|bnxt_re\d{1,3})\b")
@@ -123,7 +83,7 @@ def _compiled_within(regex: str) -> re.Pattern[str]:
 
 @cache
 def _compiled(regex: str) -> re.Pattern[str]:
-    for macro, written in _MACROS.items():
+    for macro, written in MACROS.items():
         regex = regex.replace(macro, written)
     return re.compile(regex)
 
@@ -151,7 +111,7 @@ def line_rules() -> tuple[LineRule, ...]:
 
 def _needs(value: str | list[str]) -> tuple[str, ...]:
     words = (value,) if isinstance(value, str) else tuple(value)
-    return tuple(told for word in words for told in _DRIVER_WORDS.get(word, (word,)))
+    return tuple(told for word in words for told in DRIVER_WORDS.get(word, (word,)))
 
 
 def _read() -> list[tuple[EventRule, list[dict[str, Any]]]]:
@@ -194,7 +154,7 @@ def match(line_rule: LineRule, text: str) -> KernelEvent | None:
     pid, process = groups.pop("pid", ""), groups.pop("process", "")
     rule = line_rule.rule
     device = _device(rule.device_kind, groups.pop("device", ""), text, groups, process)
-    if rule.device_kind is DeviceKind.PCIE and (kind := _kind_by_driver(text)) is not None:
+    if rule.device_kind is DeviceKind.PCIE and (kind := kind_by_driver(text)) is not None:
         rule = replace(rule, device_kind=kind)
     return event_of(
         rule,
@@ -205,12 +165,6 @@ def match(line_rule: LineRule, text: str) -> KernelEvent | None:
         pid=int(pid) if pid else None,
         facts=groups,
     )
-
-
-def _kind_by_driver(text: str) -> DeviceKind | None:
-    """PCIe says of every device the same; whose driver writes the line tells what it is."""
-    found = _BY_DRIVER.search(text)
-    return DeviceKind(found.lastgroup) if found and found.lastgroup else None
 
 
 def event_of(

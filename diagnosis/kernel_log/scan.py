@@ -68,7 +68,7 @@ class LineScan:
 
 
 def _any_of(words: set[bytes]) -> bytes:
-    """A pattern that matches where one of them begins. As a tree of their bytes: hundreds beside each other are slow."""
+    """A pattern that matches where one of them is. As a tree of their bytes: hundreds beside each other are slow."""
     tree: dict[int, dict[int, object]] = {}
     for word in sorted(words):
         node: dict = tree  # type: ignore[type-arg]

@@ -109,6 +109,7 @@ class OomFollower:
 
 _PANIC = re.compile(r"(?<!end )Kernel [pP]anic - not syncing: ?(?P<reason>[^\n]{0,200})")
 
+
 class PanicFollower:
     """Holds the panic until the line that says on which CPU and in which process it was."""
 

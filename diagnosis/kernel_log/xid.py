@@ -25,8 +25,8 @@ RECOVERY_XID = 154
 CASCADE_S = 60.0
 
 _XID = re.compile(
-    r"(?:\bNVRM: {0,3}(?:GPU\d{1,2} )?|\bnvidia: {0,3}|^)Xid \((?P<device>[^()\s]{4,60})(?: (?P<instance>[^()]{1,40}))?\):"
-    r" {0,3}(?P<code>\d{1,5})\b(?P<rest>.*)",
+    r"(?:\bNVRM: {0,3}(?:GPU\d{1,2} )?|\bnvidia: {0,3}|^)"
+    r"Xid \((?P<device>[^()\s]{4,60})(?: (?P<instance>[^()]{1,40}))?\): {0,3}(?P<code>\d{1,5})\b(?P<rest>.*)",
     re.DOTALL,
 )
 _OLD_ADDRESS = re.compile(r"(?:PCI:)?00([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\Z")
@@ -38,7 +38,8 @@ _PID = re.compile(r"\bpid='?(\d{1,10})")
 _NAME = re.compile(r"\bname='?([^,']{1,64}?)'?(?:,|$)")
 _RECOVERY = re.compile(r"\bto 0x[0-9a-fA-F]{1,4} \(([^)]{1,60})\)")
 _CAUSED_BY = re.compile(
-    r"(?:previous|prior|due to|caused by|because of|triggered by|after)[^\n]{0,40}?\b[Xx][Ii][Dd]\s?[(:#]?\s?(\d{1,3})\b"
+    r"(?:previous|prior|due to|caused by|because of|triggered by|after)[^\n]{0,40}?"
+    r"\b[Xx][Ii][Dd]\s?[(:#]?\s?(\d{1,3})\b"
 )
 _NVLINK_REGISTERS = re.compile(
     r"on link (?P<link>\d{1,3})\s?\((?P<registers>0x[0-9a-fA-F]{1,8}(?:,? ?0x[0-9a-fA-F]{1,8}){0,9})"

@@ -132,7 +132,9 @@ def test_memory_is_bounded() -> None:
 
 
 LETTERS = "xyzXYZ (:12ab"
-WORDS = st.text(LETTERS, min_size=4, max_size=9).filter(lambda word: len(word.encode().translate(None, FOLDED)) >= LEAST)
+WORDS = st.text(LETTERS, min_size=4, max_size=9).filter(
+    lambda word: len(word.encode().translate(None, FOLDED)) >= LEAST
+)
 
 
 @given(st.lists(WORDS, min_size=1, max_size=20), st.data())

@@ -17,9 +17,11 @@ from .event import KernelEvent
 from .findings import Findings, Group, when_of
 from .reader import KernelLogReader
 from .recurrence import parameters
-from .xid import CASCADE_S, RECOVERY_XID, XID, policy_of
+from .xid import CASCADE_S, OFF_THE_BUS_XID, RECOVERY_XID, XID, policy_of
 
 _WORD = b"Xid ("
+#: What these say stands in their tails; and losses of one GPU from the bus are told from each other by the reader.
+_READ_WHOLE = frozenset({*map(str, nvlink5.CODES), str(RECOVERY_XID), OFF_THE_BUS_XID})
 _NOTHING: frozenset[str] = frozenset()
 _MONOTONIC = re.compile(rb"\[( *\d{1,9}\.\d{1,9})\]")
 _CLOCK = re.compile(rb"\d\d:\d\d:\d\d")
@@ -119,8 +121,7 @@ class RepeatLane:
         if event.event != XID:
             return
         group = self._findings.group_of(event)
-        number = int(event.code)
-        if group is None or number in nvlink5.CODES or number == RECOVERY_XID or "caused_by" in event.facts:
+        if group is None or event.code in _READ_WHOLE or "caused_by" in event.facts:
             return
         head, _, tail = line.partition(_WORD)
         layout = _layout(head, event, when_of(event))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import repeat
 from typing import Protocol
 
 from .event import KernelEvent
 from .reader import LINE_CHARACTERS, KernelLogReader
 from .repeats import RepeatLane
-from .scan import LineScan
+from .scan import LineScan, Word
 
 BLOCK_BYTES = 1 << 18
 
@@ -51,12 +52,19 @@ def _read_block(
     """Whole lines. After a line that began something the next ones are read too, as long as the reader wants them."""
     lines = block.split(b"\n")
     is_wanted = reader.wants_next
-    for at, words in enumerate(scan.candidates(block)):
-        if not words and not is_wanted:
+    # In a flood most lines are repeats: what they might hold is asked of the others only.
+    is_flood = repeats is not None and repeats.is_flood
+    known: Iterable[tuple[Word, ...] | None] = repeat(None, len(lines)) if is_flood else scan.candidates(block)
+    taken = 0
+    for at, words in enumerate(known):
+        if words is not None and not words and not is_wanted:
             continue
         line = lines[at]
         if repeats is not None and not is_wanted and repeats.take(line):
+            taken += 1
             continue
+        if words is None:
+            words = scan.of_line(line)
         literals = [word for word, raw in words if raw in line]
         if not literals and not is_wanted:
             continue
@@ -66,3 +74,5 @@ def _read_block(
         if repeats is not None and len(events) == 1:
             repeats.learn(line, events[0], reader)
         is_wanted = reader.wants_next
+    if repeats is not None:
+        repeats.is_flood = taken * 2 > len(lines)

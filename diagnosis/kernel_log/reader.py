@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -80,7 +80,7 @@ class KernelLogReader:
         self._beginnings = frozenset((*OomFollower.WORDS, *PanicFollower.WORDS, *BusFollower.WORDS))
         self._is_following = False
         self._xids: OrderedDict[tuple[str, str], dict[str, float | None]] = OrderedDict()
-        self._lost: OrderedDict[tuple[str, str], Stamp] = OrderedDict()
+        self._lost: OrderedDict[tuple[str, str], float | None] = OrderedDict()
         self._before: OrderedDict[tuple[str, str, str], None] = OrderedDict()
         self._uuids: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._oops_lines_left, self._oops_at = 0, Stamp()
@@ -178,6 +178,10 @@ class KernelLogReader:
         _remember(self._xids, key, recent)
         return recent
 
+    def lost(self, host: str, device: str) -> tuple[MutableMapping[tuple[str, str], float | None], tuple[str, str]]:
+        """Where, and by what, it stands when a GPU was last said to have left the bus."""
+        return self._lost, (host, pci_slot(device))
+
     def flush(self) -> Sequence[KernelEvent]:
         """What was held back for lines to come: at the end of the input, or when it has fallen silent for a second."""
         self._is_following = False
@@ -260,9 +264,9 @@ class KernelLogReader:
                 kept += self._implied(event, key, stamp)
                 event = self._xid_role(event, key, stamp)
             elif event.event == OFF_THE_BUS:
-                lost = self._lost.get(key) if event.device else self._last_lost(stamp.host)
-                _remember(self._lost, key, stamp)
-                if lost is not None and lost.is_within(ONE_LOSS_S, stamp):
+                is_again = self._is_lost(key if event.device else self._last_lost(stamp.host), stamp)
+                _remember(self._lost, key, stamp.when_s)
+                if is_again:
                     continue
             elif event.event == KERNEL_OOPS:
                 if not (self._oops_lines_left and self._oops_at.is_within(OOPS_S, stamp)):
@@ -278,9 +282,12 @@ class KernelLogReader:
             kept.append(event)
         return kept
 
-    def _last_lost(self, host: str) -> Stamp | None:
+    def _last_lost(self, host: str) -> tuple[str, str] | None:
         """For a line that does not say which GPU it was."""
-        return next((stamp for (of, _), stamp in reversed(self._lost.items()) if of == host), None)
+        return next((key for key in reversed(self._lost) if key[0] == host), None)
+
+    def _is_lost(self, key: tuple[str, str] | None, stamp: Stamp) -> bool:
+        return key is not None and key in self._lost and is_soon(self._lost[key], stamp.when_s, ONE_LOSS_S)
 
     def _is_awaited(self, event: KernelEvent, host: str) -> bool:
         """A recovery says something only of a device that was gone."""
@@ -300,7 +307,7 @@ class KernelLogReader:
         """The Xid that this one names as its cause, where its own line is missing: it is what there is to act on."""
         cause = event.facts.get("caused_by", "")
         recent = self.recent_xids(*key)
-        if not cause or cause == event.code or (cause in recent and _is_soon(recent[cause], stamp.when_s, IMPLIED_S)):
+        if not cause or cause == event.code or (cause in recent and is_soon(recent[cause], stamp.when_s, IMPLIED_S)):
             return []
         _note(recent, cause, stamp.when_s)
         return [stamp.on(implied_xid(event, cause))]
@@ -309,13 +316,12 @@ class KernelLogReader:
         role = event.role
         recent = self.recent_xids(*key)
         follows = policy_of(event.code).follows
-        if is_consequence(event.code, [c for c, at_s in recent.items() if _is_soon(at_s, stamp.when_s, CASCADE_S)]):
+        if is_consequence(event.code, [c for c, at_s in recent.items() if is_soon(at_s, stamp.when_s, CASCADE_S)]):
             role = CausalRole.CASCADE
         if event.code == OFF_THE_BUS_XID:
-            lost = self._lost.get(key)
-            if lost is not None and lost.is_within(ONE_LOSS_S, stamp):
+            if self._is_lost(key, stamp):
                 role = CausalRole.CASCADE
-            _remember(self._lost, key, stamp)
+            _remember(self._lost, key, stamp.when_s)
         if follows is not None:  # what follows anything explains nothing itself
             _note(recent, event.code, stamp.when_s)
         uuid = self._uuids.get(key)
@@ -354,6 +360,6 @@ def _note(recent: dict[str, float | None], code: str, when_s: float | None) -> N
         del recent[next(iter(recent))]
 
 
-def _is_soon(earlier_s: float | None, when_s: float | None, window_s: float) -> bool:
+def is_soon(earlier_s: float | None, when_s: float | None, window_s: float) -> bool:
     """Without a clock the order of lines is all there is, and counts."""
     return earlier_s is None or when_s is None or 0 <= when_s - earlier_s <= window_s

@@ -1,27 +1,28 @@
 """The same Xid again and again: counted in its group without being read anew, where the line's beginning tells all.
 
 A GPU that fails can fill a log with one Xid; what such lines add is a count and a time. ``RepeatLane`` learns from a
-line that was read where host and time stand in it, and takes those that differ from it in the time and the tail only. Which
-codes a device had last it shares with the reader, which decides by them what follows from what.
+line that was read where host and time stand in it, and takes those that differ from it in the time and the tail only.
+Which codes a device had last it shares with the reader, which decides by them what follows from what.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 
 from ...telemetry.vocabulary import CausalRole
 from . import nvlink5
 from .event import KernelEvent
 from .findings import Findings, Group, when_of
-from .reader import KernelLogReader
+from .reader import ONE_LOSS_S, KernelLogReader, is_soon
 from .recurrence import parameters
 from .xid import CASCADE_S, OFF_THE_BUS_XID, RECOVERY_XID, XID, policy_of
 
 _WORD = b"Xid ("
-#: What these say stands in their tails; and losses of one GPU from the bus are told from each other by the reader.
-_READ_WHOLE = frozenset({*map(str, nvlink5.CODES), str(RECOVERY_XID), OFF_THE_BUS_XID})
+#: What these say stands in their tails.
+_READ_WHOLE = frozenset({*map(str, nvlink5.CODES), str(RECOVERY_XID)})
 _NOTHING: frozenset[str] = frozenset()
 _MONOTONIC = re.compile(rb"\[( *\d{1,9}\.\d{1,9})\]")
 _CLOCK = re.compile(rb"\d\d:\d\d:\d\d")
@@ -33,8 +34,9 @@ MOST = 4096
 
 @dataclass(slots=True)
 class _Layout:
-    """Where a line's head has what. ``base_s``: what the clock's own number is added to."""
+    """Where a line has what: ``word_at`` the word itself. ``base_s``: what the clock's own number is added to."""
 
+    word_at: int
     date: bytes
     begin: int
     end: int
@@ -54,13 +56,17 @@ class _Entry:
     #: Its group where it began something, and the one where it followed; None: not seen in that role yet.
     began: Group | None = None
     followed: Group | None = None
+    #: Of Xid 79: when the GPU was last said to be lost, and its name there.
+    lost: MutableMapping[tuple[str, str], float | None] | None = None
+    lost_key: tuple[str, str] = ("", "")
 
 
 class RepeatLane:
-    """For one log and its findings."""
+    """For one log and its findings. ``is_flood``: whether most lines of late were repeats, as who reads them found."""
 
     def __init__(self, findings: Findings) -> None:
         self._findings = findings
+        self.is_flood = False
         self._entries: dict[bytes, _Entry] = {}
         self._layout: _Layout | None = None
         self._window_s = parameters().coalesce_s
@@ -68,23 +74,25 @@ class RepeatLane:
 
     def take(self, line: bytes) -> bool:
         """Whether the line is a repeat, which then was counted."""
-        head, _, tail = line.partition(_WORD)
-        entry = self._entries.get(tail.partition(b",")[0])
-        if entry is None:
-            return False
         layout = self._layout
-        if layout is None or head[: layout.begin] != layout.date or not head.startswith(layout.host, layout.host_at):
+        if layout is None or not line.startswith(_WORD, layout.word_at):
             return False
-        if entry.follows != _NOTHING and b" Xid" in tail:
+        begin = layout.word_at + len(_WORD)
+        end = line.find(b",", begin)
+        entry = self._entries.get(line[begin:end])
+        if entry is None or not line.startswith(layout.date) or not line.startswith(layout.host, layout.host_at):
+            return False
+        follows = entry.follows
+        if follows != _NOTHING and line.find(b" Xid", end) >= 0:
             return False
         group = entry.began
         if not layout.end:  # nothing here tells a time
-            if group is None or entry.follows != _NOTHING:
+            if group is None or follows != _NOTHING or entry.lost is not None:
                 return False
             self._findings.events += 1
             self._findings.repeat(group, None)
             return True
-        clock = head[layout.begin : layout.end]
+        clock = line[layout.begin : layout.end]
         if layout.is_monotonic:
             try:
                 when_s = float(clock) + layout.base_s
@@ -97,7 +105,10 @@ class RepeatLane:
                 return False
             when_s = self._second_s = _of_day_s(clock) + layout.base_s
             self._second = clock
-        if entry.follows != _NOTHING and _follows(entry, when_s):
+        if entry.lost is not None:
+            if entry.lost_key in entry.lost and is_soon(entry.lost[entry.lost_key], when_s, ONE_LOSS_S):
+                group = entry.followed
+        elif follows != _NOTHING and _follows(entry, when_s):
             group = entry.followed
         if group is None:
             return False
@@ -106,8 +117,10 @@ class RepeatLane:
             return False
         if when_s - last_s > self._window_s and (group.is_kept or not self._findings.is_full):
             return False
-        if entry.follows is not None:
+        if follows is not None:
             entry.seen[entry.code] = when_s
+        if entry.lost is not None:
+            entry.lost[entry.lost_key] = when_s
         self._findings.events += 1
         group.count += 1
         if when_s > last_s:
@@ -132,11 +145,15 @@ class RepeatLane:
             if known is None or not _is_like(layout, known):
                 self._entries.clear()
             self._layout, self._second = layout, b""
-        mark = tail.partition(b",")[0]
+        mark, comma, _ = tail.partition(b",")
+        if not comma:
+            return
         entry = self._entries.get(mark)
         if entry is None:
             seen = reader.recent_xids(event.host, event.device)
             entry = self._entries[mark] = _Entry(code=event.code, follows=policy_of(event.code).follows, seen=seen)
+            if event.code == OFF_THE_BUS_XID:
+                entry.lost, entry.lost_key = reader.lost(event.host, event.device)
         if event.role is CausalRole.CASCADE:
             entry.followed = group
         else:
@@ -165,7 +182,7 @@ def _layout(head: bytes, event: KernelEvent, when_s: float | None) -> _Layout | 
     host = host + b" " if host else b""
     clock = _CLOCK.search(head)
     if when_s is None:
-        return None if clock else _Layout(b"", 0, 0, host, host_at, is_monotonic=False, base_s=0.0)
+        return None if clock else _Layout(len(head), b"", 0, 0, host, host_at, is_monotonic=False, base_s=0.0)
     is_monotonic = event.time_s is None
     found = _MONOTONIC.search(head) if is_monotonic else clock
     if found is None:
@@ -173,7 +190,7 @@ def _layout(head: bytes, event: KernelEvent, when_s: float | None) -> _Layout | 
     begin, end = found.span(1) if is_monotonic else found.span()
     # Of a time of the day the whole seconds count.
     base_s = 0.0 if is_monotonic else float(math.floor(when_s - _of_day_s(found[0])))
-    return _Layout(head[:begin], begin, end, host, host_at, is_monotonic, base_s)
+    return _Layout(len(head), head[:begin], begin, end, host, host_at, is_monotonic, base_s)
 
 
 def _of_day_s(clock: bytes) -> float:

@@ -50,6 +50,12 @@ class LineScan:
             return [learn(kind) if words is None else words for kind, words in zip(kinds, found, strict=True)]
         return found  # type: ignore[return-value]  # there is no None in it
 
+    def of_line(self, line: bytes) -> tuple[Word, ...]:
+        """As ``candidates``, for a line by itself."""
+        kind = line.translate(None, FOLDED)
+        words = self._known.get(kind)
+        return self._learn(kind) if words is None else words
+
     def _learn(self, kind: bytes) -> tuple[Word, ...]:
         if (words := self._known.get(kind)) is not None:
             return words

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from .event import Domain, KernelEvent
 from .hung_task import HUNG_TASK
 from .recurrence import Conclusion, Sighting, conclusions, parameters, sighting_of
+from .several_lines import CGROUP_OOM_KILL, OOM_KILL
 
 #: Distinct faults kept; more are counted.
 MOST_GROUPS = 5_000
@@ -35,6 +36,8 @@ class Group:
     is_kept: bool = True
 
 
+#: Each of these is the end of one process.
+_ENDS = frozenset({OOM_KILL, CGROUP_OOM_KILL})
 Key = tuple[str, ...]
 
 
@@ -117,7 +120,8 @@ def _key(event: KernelEvent) -> Key:
     """A task that hangs is one thing however often and long it is said: by its process."""
     if event.event == HUNG_TASK:
         return (event.host, event.event, event.process, str(event.pid))
-    return (event.host, event.event, event.code, event.device, event.role.value, event.facts.get("unit", ""))
+    who = str(event.pid) if event.event in _ENDS else ""
+    return (event.host, event.event, event.code, event.device, event.role.value, event.facts.get("unit", ""), who)
 
 
 def _knows_more(event: KernelEvent, first: KernelEvent) -> bool:

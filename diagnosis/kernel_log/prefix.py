@@ -176,7 +176,7 @@ _BRACKET = _strippers(
     (r"\[ *\+ *\d+\.\d+\] ?", _nothing),
     (r"\[\.\.\.\] ?", _nothing),
     (r"\[pod/[^\]\s]{1,300}\] ?", _nothing),
-    (rf"\[(?P<host>[A-Za-z][\w.-]{{1,254}})\] (?=\[ *\d{{1,12}}\.\d{{3,9}}\]|\[{_WEEKDAY} |<\d|{_MONTH} +\d)", _host),
+    (rf"\[(?P<host>[A-Za-z][\w.-]{{1,254}})\] (?=\[ *\d{{1,12}}\.\d{{1,9}}\]|\[{_WEEKDAY} |<\d|{_MONTH} +\d)", _host),
 )
 _ANGLE = _strippers(
     (
@@ -187,7 +187,7 @@ _ANGLE = _strippers(
 )
 #: What only a kernel's line, or the wrapper of one, begins with: before it a tool may have put a file or a host.
 _BEGINS = (
-    rf"(?:\[ *\d{{1,12}}\.\d{{3,9}}\]|\[{_WEEKDAY} {_MONTH} |{_MONTH} +\d{{1,2}} \d\d:|{_WEEKDAY} {_MONTH} +\d|"
+    rf"(?:\[ *\d{{1,12}}\.\d{{1,9}}\]|\[{_WEEKDAY} {_MONTH} |{_MONTH} +\d{{1,2}} \d\d:|{_WEEKDAY} {_MONTH} +\d|"
     r"<\d{1,3}>|"
     r"\d{4}-\d\d-\d\d[T ]\d\d:|\{\"|\d{1,3},\d{1,19},\d{1,19},|(?:kern|user|daemon)\s{0,8}[.:]\s?[a-z]{3,6}\s{0,8}:|"
     r"kernel: |NVRM: |nvidia|amdgpu |mlx[45]_|INFO: task |Out of memory|Memory cgroup|oom-kill:|BUG: |Kernel panic|"
@@ -207,7 +207,7 @@ _EACH_HOST = (
 #: Pods and containers, as stern and kubetail write them: a name, or two.
 _POD = (
     r"[a-z0-9][a-z0-9.-]{0,252} (?:[a-z0-9][a-z0-9-]{0,62} )?"
-    rf"(?=\[ *\d{{1,12}}\.\d{{3,9}}\]|\[{_WEEKDAY} |<\d{{1,3}}>)"
+    rf"(?=\[ *\d{{1,12}}\.\d{{1,9}}\]|\[{_WEEKDAY} |<\d{{1,3}}>)"
 )
 _DIGITS = _strippers(
     (r"\d{1,3},\d{1,19},(?P<us>\d{1,19}),[^;]{0,100};", _kmsg),
@@ -231,7 +231,7 @@ _WORDS = _strippers(
     (rf"(?:kern|user|daemon|syslog|auth)\s{{0,8}}[.:]\s{{0,2}}{_LEVEL}\s{{0,8}}:\s*", _nothing),
     (r"[IWEF](?P<date>\d{4} \d\d:\d\d:\d\d\.\d{1,9}) +\d{1,9} [\w.-]{1,100}:\d{1,6}\] ", _klog),
     (
-        rf"(?:(?P<host>[A-Za-z0-9][\w.:-]{{0,254}}) )?(?:(?:kern|user|daemon)\.{_LEVEL} )?"
+        rf"(?:(?P<host>[A-Za-z0-9](?:[\w.:-]{{0,253}}[\w.-])?):? )?(?:(?:kern|user|daemon)\.{_LEVEL} )?"
         rf"{_PROGRAM}(?:\[\d{{1,10}}\])?: ?",
         _tag,
     ),

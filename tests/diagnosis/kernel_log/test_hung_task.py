@@ -70,7 +70,8 @@ def test_each_of_several_tasks_has_its_own_stack() -> None:
         "[10.3]  fuse_simple_request+0x1/0x2",
         "[60.0]  ceph_mdsc_wait_request+0x1/0x2 [ceph]",
     )
-    assert [(e.process, e.facts["waits_for"], e.monotonic_s) for e in events] == [("a", "nfs", 10.0), ("b", "fuse", 10.2)]
+    told = [(event.process, event.facts["waits_for"], event.monotonic_s) for event in events]
+    assert told == [("a", "nfs", 10.0), ("b", "fuse", 10.2)]
 
 
 def test_stacks_of_other_hosts_are_theirs() -> None:

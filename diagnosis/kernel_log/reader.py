@@ -39,12 +39,15 @@ IMPLIED_S = 3600.0
 #: Devices remembered; the longest silent are forgotten first.
 DEVICES = 512
 XIDS_PER_DEVICE = 32
+#: So many devices that are gone can be looked for in a line; of an address bus, slot and function.
+FEW, SLOT_CHARACTERS = 16, 7
 #: Lines of one oops that would each look like another.
 OOPS_LINES = 12
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 _XID_WORD = "Xid ("
+_DRIVER_WORD = "loading NVIDIA"
 _NUMBERS = ('"MESSAGE":[', '"MESSAGE" : [', '"MESSAGE": [')
 _DRIVER = re.compile(
     r"(?:NVRM: loading NVIDIA UNIX|NVRM version: NVIDIA UNIX)[^\n]{0,80}?\s(\d{3})\.\d{1,4}(?:\.\d{1,3})?\s"
@@ -96,7 +99,7 @@ class KernelLogReader:
             *PanicFollower.WORDS,
             *BusFollower.WORDS,
             _XID_WORD,
-            "loading NVIDIA",
+            _DRIVER_WORD,
             "NVRM: GPU at",
         )
         self._own_words = frozenset(words)
@@ -161,13 +164,23 @@ class KernelLogReader:
                 rules = self._index.get(word, ())
                 searches = [(rule.within.search, bool(rule.rule.after)) for rule in rules]
                 searches = self._searches[word] = [] if word in self._own_words else searches
-            if not searches:
-                return True  # one that is looked for elsewhere than in the rules
+            if not searches:  # one that is looked for elsewhere than in the rules
+                if word != _DRIVER_WORD or _DRIVER.search(line) is not None:
+                    return True
+                continue
             for search, is_recovery in searches:
-                # What is only said of a device that was gone says nothing as long as none is.
-                if (self._before or not is_recovery) and search(line) is not None:
+                if is_recovery and not self._may_be_back(line):
+                    continue
+                if search(line) is not None:
                     return True
         return False
+
+    def _may_be_back(self, line: str) -> bool:
+        """What is only said of a device that was gone says nothing of one that was not."""
+        if not 0 < len(self._before) <= FEW:
+            return bool(self._before)
+        lower = line.lower()
+        return any(device[-SLOT_CHARACTERS:].lower() in lower for _, _, device in self._before)
 
     def recent_xids(self, host: str, device: str) -> dict[str, float | None]:
         """When the device had each code last that may explain others. Who reads Xids elsewhere writes it down here."""

@@ -56,7 +56,11 @@ def diagnose(files: Sequence[str], *, driver: str | None, as_json: bool) -> int:
         try:
             with _opened(name) as (stream, written_s):
                 reader = KernelLogReader(driver, calendar=Calendar(reference_s=written_s))
-                findings.collect(read_log(reader, stream, RepeatLane(findings)))
+                repeats = RepeatLane(findings)
+                try:
+                    findings.collect(read_log(reader, stream, repeats))
+                finally:
+                    findings.events += repeats.taken
                 findings.driver = reader.driver_major or findings.driver
         except (OSError, EOFError, zlib.error) as error:
             why = getattr(error, "strerror", None) or str(error)

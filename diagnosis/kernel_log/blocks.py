@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from itertools import repeat
 from typing import Protocol
 
@@ -51,28 +51,32 @@ def _read_block(
 ) -> Iterator[KernelEvent]:
     """Whole lines. After a line that began something the next ones are read too, as long as the reader wants them."""
     lines = block.split(b"\n")
+    if repeats is None:
+        for line, words in zip(lines, scan.candidates(block), strict=True):
+            if words or reader.wants_next:
+                yield from _read_line(reader, line, words)
+        return
+    take, before = repeats.take, repeats.taken
     is_wanted = reader.wants_next
     # In a flood most lines are repeats: what they might hold is asked of the others only.
-    is_flood = repeats is not None and repeats.is_flood
-    known: Iterable[tuple[Word, ...] | None] = repeat(None, len(lines)) if is_flood else scan.candidates(block)
-    taken = 0
-    for at, words in enumerate(known):
-        if words is not None and not words and not is_wanted:
-            continue
-        line = lines[at]
-        if repeats is not None and not is_wanted and repeats.take(line):
-            taken += 1
-            continue
-        if words is None:
-            words = scan.of_line(line)
-        literals = [word for word, raw in words if raw in line]
-        if not literals and not is_wanted:
-            continue
-        text = line[:LINE_CHARACTERS].decode("utf-8", "replace").rstrip("\r")
-        events = reader.read(text, literals=literals)
+    known = repeat(None, len(lines)) if repeats.is_flood else scan.candidates(block)
+    for line, words in zip(lines, known, strict=True):
+        if not is_wanted:
+            if words is not None and not words:
+                continue
+            if take(line):
+                continue
+        events = _read_line(reader, line, scan.of_line(line) if words is None else words)
         yield from events
-        if repeats is not None and len(events) == 1:
+        if len(events) == 1:
             repeats.learn(line, events[0], reader)
         is_wanted = reader.wants_next
-    if repeats is not None:
-        repeats.is_flood = taken * 2 > len(lines)
+    repeats.is_flood = (repeats.taken - before) * 2 > len(lines)
+
+
+def _read_line(reader: KernelLogReader, line: bytes, words: tuple[Word, ...]) -> Sequence[KernelEvent]:
+    literals = [word for word, raw in words if raw in line]
+    if not literals and not reader.wants_next:
+        return ()
+    text = line[:LINE_CHARACTERS].decode("utf-8", "replace").rstrip("\r")
+    return reader.read(text, literals=literals)

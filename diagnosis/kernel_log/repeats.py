@@ -62,11 +62,12 @@ class _Entry:
 
 
 class RepeatLane:
-    """For one log and its findings. ``is_flood``: whether most lines of late were repeats, as who reads them found."""
+    """For one log and its findings. ``taken``: lines counted here. ``is_flood``: whether most of late were."""
 
     def __init__(self, findings: Findings) -> None:
         self._findings = findings
         self.is_flood = False
+        self.taken = 0
         self._entries: dict[bytes, _Entry] = {}
         self._layout: _Layout | None = None
         self._window_s = parameters().coalesce_s
@@ -80,16 +81,18 @@ class RepeatLane:
         begin = layout.word_at + len(_WORD)
         end = line.find(b",", begin)
         entry = self._entries.get(line[begin:end])
-        if entry is None or not line.startswith(layout.date) or not line.startswith(layout.host, layout.host_at):
+        if entry is None or not line.startswith(layout.date):
+            return False
+        if layout.host and not line.startswith(layout.host, layout.host_at):
             return False
         follows = entry.follows
-        if follows != _NOTHING and line.find(b" Xid", end) >= 0:
+        if follows is not _NOTHING and line.find(b" Xid", end) >= 0:
             return False
         group = entry.began
         if not layout.end:  # nothing here tells a time
-            if group is None or follows != _NOTHING or entry.lost is not None:
+            if group is None or follows is not _NOTHING or entry.lost is not None:
                 return False
-            self._findings.events += 1
+            self.taken += 1
             self._findings.repeat(group, None)
             return True
         clock = line[layout.begin : layout.end]
@@ -108,20 +111,20 @@ class RepeatLane:
         if entry.lost is not None:
             if entry.lost_key in entry.lost and is_soon(entry.lost[entry.lost_key], when_s, ONE_LOSS_S):
                 group = entry.followed
-        elif follows != _NOTHING and _follows(entry, when_s):
+        elif follows is not _NOTHING and _follows(entry, when_s):
             group = entry.followed
         if group is None:
             return False
         last_s = group.last_s
-        if last_s is None or when_s - last_s < -_FRACTION_S:
+        if last_s is None or when_s < last_s - _FRACTION_S:
             return False
-        if when_s - last_s > self._window_s and (group.is_kept or not self._findings.is_full):
+        if when_s > last_s + self._window_s and (group.is_kept or not self._findings.is_full):
             return False
         if follows is not None:
             entry.seen[entry.code] = when_s
         if entry.lost is not None:
             entry.lost[entry.lost_key] = when_s
-        self._findings.events += 1
+        self.taken += 1
         group.count += 1
         if when_s > last_s:
             group.last_s = when_s
@@ -151,7 +154,9 @@ class RepeatLane:
         entry = self._entries.get(mark)
         if entry is None:
             seen = reader.recent_xids(event.host, event.device)
-            entry = self._entries[mark] = _Entry(code=event.code, follows=policy_of(event.code).follows, seen=seen)
+            follows = policy_of(event.code).follows
+            follows = _NOTHING if follows is not None and not follows else follows
+            entry = self._entries[mark] = _Entry(code=event.code, follows=follows, seen=seen)
             if event.code == OFF_THE_BUS_XID:
                 entry.lost, entry.lost_key = reader.lost(event.host, event.device)
         if event.role is CausalRole.CASCADE:
@@ -162,10 +167,12 @@ class RepeatLane:
 
 def _follows(entry: _Entry, when_s: float) -> bool:
     """As ``is_consequence`` says of what the device had."""
-    for code, at_s in entry.seen.items():
-        is_other = code != entry.code and (entry.follows is None or code in entry.follows)
-        if is_other and (at_s is None or when_s - at_s <= CASCADE_S):
-            return True
+    seen = entry.seen
+    for code in seen if entry.follows is None else entry.follows:
+        if code in seen and code != entry.code:
+            at_s = seen[code]
+            if at_s is None or when_s - at_s <= CASCADE_S:
+                return True
     return False
 
 

@@ -70,6 +70,38 @@ def test_an_interface_is_a_fact_where_the_board_is_named() -> None:
     assert (event.device, event.facts["interface"]) == ("0000:5e:00.1", "ens3f1np1")
 
 
+@pytest.mark.parametrize(
+    ("driver", "kind"),
+    [
+        ("nvidia", "gpu"),
+        ("amdgpu", "gpu"),
+        ("mlx5_core", "nic"),
+        ("ice", "nic"),
+        ("nvme", "disk"),
+        ("pcieport", "pcie"),
+    ],
+)
+def test_whose_error_on_pcie_it_is_tells_the_driver_that_the_line_names(driver: str, kind: str) -> None:
+    (event,) = read(f"{driver} 0000:5e:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer")
+    assert (event.device_kind.value, event.device) == (kind, "0000:5e:00.0")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "amdgpu 0000:c3:00.0: amdgpu: MES might be in unrecoverable state, issue a GPU reset",
+        "amdgpu 0000:c3:00.0: amdgpu: uncorrectable hardware error(ERREVENT_ATHUB_INTERRUPT) detected!",
+        "i915 0000:03:00.0: [drm] *ERROR* GT0: GuC communication failed, link down",
+        "habanalabs hl0: Unrecoverable hardware error in NIC",
+        "pcieport 0000:17:01.0: AER: device recovery failed",
+    ],
+)
+def test_what_is_no_nic_is_not_given_to_one(line: str) -> None:
+    assert [
+        event.component for event in read(line) if event.component == "nic" or event.domain.value == "network"
+    ] == []
+
+
 def test_process_and_pid_of_an_xid() -> None:
     (event,) = read("NVRM: Xid (PCI:0000:1b:00): 31, pid='4711', name='my job:1', Ch 0000000a, MMU Fault: ENGINE")
     assert (event.process, event.pid, event.facts["channel"]) == ("my job:1", 4711, "0000000a")

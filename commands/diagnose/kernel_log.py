@@ -3,55 +3,44 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 import time
+<<<<<<< HEAD
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
+=======
+import zlib
+from collections.abc import Iterator, Sequence
+>>>>>>> h5
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, TextIO
 
 import typer
 
 from ...diagnosis.kernel_log import KernelEvent, KernelLogReader
 from ...diagnosis.kernel_log.blocks import read_log
-from ...diagnosis.kernel_log.recurrence import Conclusion, Sighting, conclusions, parameters, sighting_of
+from ...diagnosis.kernel_log.findings import Findings, Group
+from ...diagnosis.kernel_log.repeats import RepeatLane
 from ...diagnosis.kernel_log.stamps import Calendar
 from .input_file import Unreadable
 from .packed_file import opened, text_only, unpacked
 
 EXIT_USAGE = 2
-LINE_COLUMNS = 200
 STDIN = "-"
 SCHEMA = 1
+<<<<<<< HEAD
 #: Distinct faults shown; more are counted.
 MOST_GROUPS = 10_000
 #: Of one node, for its repeats.
 HISTORY = 256
+=======
+HEADINGS = ("time", "host", "event", "code", "device", "severity", "component", "action", "", "n")
+_GZIP = b"\x1f\x8b"
+>>>>>>> h5
 _SHOWN_DEVICE = 40
-
-
-@dataclass(slots=True)
-class Group:
-    """Repeats of one event on one device: the first of them, how many, and when the last was."""
-
-    event: KernelEvent
-    count: int = 1
-    last_s: float | None = None
-
-
-@dataclass(slots=True)
-class Findings:
-    """What the logs say. ``left_out``: events beyond the first ``MOST_GROUPS`` groups."""
-
-    groups: list[Group] = field(default_factory=list)
-    concluded: dict[tuple[str, str, str], Conclusion] = field(default_factory=dict)
-    events: int = 0
-    left_out: int = 0
-    driver: int | None = None
 
 
 def register(app: typer.Typer) -> None:
@@ -81,7 +70,11 @@ def diagnose(files: Sequence[str], *, driver: str | None, as_json: bool) -> int:
         try:
             with _opened(name) as (stream, written_s):
                 reader = KernelLogReader(driver, calendar=Calendar(reference_s=written_s))
-                collect(read_log(reader, stream), findings)
+                repeats = RepeatLane(findings)
+                try:
+                    findings.collect(read_log(reader, stream, repeats))
+                finally:
+                    findings.events += repeats.taken
                 findings.driver = reader.driver_major or findings.driver
         except (OSError, Unreadable) as error:
             why = str(error)
@@ -90,9 +83,9 @@ def diagnose(files: Sequence[str], *, driver: str | None, as_json: bool) -> int:
             typer.echo(f"whichrank: {why}", err=True)
             status, unread = EXIT_USAGE, unread + 1  # what could be read is shown all the same
     if as_json:
-        sys.stdout.write(json.dumps(document(files, findings)) + "\n")
+        write_json(files, findings, sys.stdout)
     elif findings.groups or unread < len(files):  # of what was not read nobody knows that there is no fault in it
-        _show(findings)
+        _show(findings, sys.stdout)
     return status
 
 
@@ -107,77 +100,32 @@ def _opened(name: str) -> Iterator[tuple[BinaryIO, float]]:
         yield text_only(name, file), path.stat().st_mtime
 
 
-def collect(events: Iterable[KernelEvent], findings: Findings) -> None:
-    """Groups repeats and judges them, in bounded memory."""
-    window_s = parameters().coalesce_s
-    newest: OrderedDict[tuple[str, ...], Group] = OrderedDict()
-    histories: OrderedDict[str, deque[Sighting]] = OrderedDict()
-    for event in events:
-        findings.events += 1
-        when_s = _when_s(event)
-        key = (event.host, event.event, event.code, event.device, event.role.value, event.facts.get("unit", ""))
-        group = newest.get(key)
-        if group is not None and _is_repeat(group, when_s, window_s):
-            group.count += 1
-            group.last_s = when_s
-            continue
-        if len(findings.groups) >= MOST_GROUPS:
-            findings.left_out += 1
-            continue
-        group = Group(event, last_s=when_s)
-        findings.groups.append(group)
-        newest[key] = group
-        newest.move_to_end(key)
-        if len(newest) > HISTORY * 16:
-            newest.popitem(last=False)
-        _conclude(event, histories, findings)
-
-
-def _conclude(event: KernelEvent, histories: OrderedDict[str, deque[Sighting]], findings: Findings) -> None:
-    sighting = sighting_of(event, event.host)
-    if sighting is None:
-        return
-    history = histories.setdefault(event.host, deque(maxlen=HISTORY))
-    history.append(sighting)
-    if len(histories) > HISTORY:
-        histories.popitem(last=False)
-    for conclusion in conclusions(tuple(history)):
-        findings.concluded[(event.host, conclusion.rule, conclusion.device)] = conclusion
-
-
-def _when_s(event: KernelEvent) -> float | None:
-    return event.monotonic_s if event.time_s is None else event.time_s
-
-
-def _is_repeat(group: Group, when_s: float | None, window_s: float) -> bool:
-    if when_s is None or group.last_s is None:
-        return when_s is group.last_s
-    return 0 <= when_s - group.last_s <= window_s
-
-
-def document(files: Sequence[str], findings: Findings) -> dict[str, Any]:
-    """The JSON form; fields may be added, never renamed."""
-    return {
+def write_json(files: Sequence[str], findings: Findings, out: TextIO) -> None:
+    """The JSON form, piece by piece: there may be more of it than memory is for. Fields may be added, never renamed."""
+    head = {
         "schema": SCHEMA,
         "files": list(files),
         "driver": findings.driver,
         "events_read": findings.events,
         "events_left_out": findings.left_out,
-        "events": [_plain(group) for group in findings.groups],
-        "conclusions": [
-            {
-                "host": host,
-                "rule": conclusion.rule,
-                "also": conclusion.also,
-                "device": conclusion.device,
-                "domain": conclusion.domain.value,
-                "repair": conclusion.repair.value,
-                "action": conclusion.action.value,
-                "count": conclusion.count,
-            }
-            for (host, _, _), conclusion in findings.concluded.items()
-        ],
     }
+    out.write(json.dumps(head)[:-1] + ', "events": [')
+    for number, group in enumerate(findings.groups):
+        out.write((", " if number else "") + json.dumps(_plain(group)))
+    concluded = [
+        {
+            "host": host,
+            "rule": conclusion.rule,
+            "also": conclusion.also,
+            "device": conclusion.device,
+            "domain": conclusion.domain.value,
+            "repair": conclusion.repair.value,
+            "action": conclusion.action.value,
+            "count": conclusion.count,
+        }
+        for (host, _, _), conclusion in findings.concluded.items()
+    ]
+    out.write('], "conclusions": ' + json.dumps(concluded) + "}\n")
 
 
 def _plain(group: Group) -> dict[str, Any]:
@@ -207,43 +155,43 @@ def _plain(group: Group) -> dict[str, Any]:
     }
 
 
-def _show(findings: Findings) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    # A line for each, whatever the terminal's width.
-    console = Console(highlight=False, width=max(shutil.get_terminal_size().columns, LINE_COLUMNS))
+def _show(findings: Findings, out: TextIO) -> None:
+    """A line for each, whatever the terminal's width. Written as made: a table that knows all its cells is large."""
     if not findings.groups:
-        console.print("no fault found")
+        out.write("no fault found\n")
         return
-    table = Table(box=None, pad_edge=False)
-    for heading in ("time", "host", "event", "code", "device", "severity", "component", "action", "", "n"):
-        table.add_column(heading, justify="right" if heading == "n" else "left", overflow="fold")
+    widths = [len(heading) for heading in HEADINGS]
     for group in findings.groups:
-        event = group.event
-        cells = (
-            _clock(event),
-            event.host,
-            event.event,
-            event.code,
-            event.device[-_SHOWN_DEVICE:],
-            event.severity.value,
-            event.component,
-            event.action.value,
-            "" if event.role.value == "initiating" else event.role.value,
-            str(group.count),
-        )
-        table.add_row(*(Text(_printable(cell)) for cell in cells))
-    console.print(table)
+        widths = [max(width, len(cell)) for width, cell in zip(widths, _cells(group), strict=True)]
+    for cells in chain((HEADINGS,), map(_cells, findings.groups)):
+        *texts, count = [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
+        out.write(" ".join((*texts, count.strip().rjust(widths[-1]))) + "\n")
     for (host, _, _), found in findings.concluded.items():
         where = " ".join(filter(None, (_printable(host), _printable(found.device))))
-        console.print(
-            f"{where or 'this node'}: {found.rule} ({found.count}): {found.domain.value}, {found.action.value}",
-            markup=False,
-        )
+        out.write(f"{where or 'this node'}: {found.rule} ({found.count}): {found.domain.value}, {found.action.value}\n")
     if findings.left_out:
-        console.print(f"{findings.left_out} more events are not shown")
+        out.write(f"{findings.left_out} more events are not shown\n")
+
+
+def _cells(group: Group) -> tuple[str, ...]:
+    event = group.event
+    return tuple(
+        map(
+            _printable,
+            (
+                _clock(event),
+                event.host,
+                event.event,
+                event.code,
+                event.device[-_SHOWN_DEVICE:],
+                event.severity.value,
+                event.component,
+                event.action.value,
+                "" if event.role.value == "initiating" else event.role.value,
+                str(group.count),
+            ),
+        )
+    )
 
 
 def _clock(event: KernelEvent) -> str:

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import Protocol
 
 from .event import KernelEvent
 from .reader import LINE_CHARACTERS, KernelLogReader
-from .scan import LiteralScan
+from .repeats import RepeatLane
+from .scan import LineScan, Word
 
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 1 << 18
 
 
 class Readable(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
-def read_log(reader: KernelLogReader, stream: Readable) -> Iterator[KernelEvent]:
-    """All events of a log, to its end. Of a line longer than a block only the beginning is read.
+def read_log(reader: KernelLogReader, stream: Readable, repeats: RepeatLane | None = None) -> Iterator[KernelEvent]:
+    """All events of a log, to its end, but for those that ``repeats`` counts itself.
 
-    Raises what ``stream.read`` raises.
+    Of a line longer than a block only the beginning is read. Raises what ``stream.read`` raises.
     """
-    scan = LiteralScan(reader.words)
+    scan = LineScan(reader.words)
     kept = b""
     is_cut = False
     while block := stream.read(BLOCK_BYTES):
@@ -33,35 +35,48 @@ def read_log(reader: KernelLogReader, stream: Readable) -> Iterator[KernelEvent]
             is_cut = False
         end = whole.rfind(b"\n") + 1
         if not end and len(whole) >= BLOCK_BYTES:
-            yield from _read_block(reader, scan, whole[:LINE_CHARACTERS])
+            yield from _read_block(reader, scan, whole[:LINE_CHARACTERS], repeats)
             kept, is_cut = b"", True
             continue
-        yield from _read_block(reader, scan, whole[:end])
+        if end:
+            yield from _read_block(reader, scan, whole[: end - 1], repeats)
         kept = whole[end:]
-    yield from _read_block(reader, scan, kept)
+    if kept:
+        yield from _read_block(reader, scan, kept, repeats)
     yield from reader.flush()
 
 
-def _read_block(reader: KernelLogReader, scan: LiteralScan, block: bytes) -> Iterator[KernelEvent]:
+def _read_block(
+    reader: KernelLogReader, scan: LineScan, block: bytes, repeats: RepeatLane | None
+) -> Iterator[KernelEvent]:
     """Whole lines. After a line that began something the next ones are read too, as long as the reader wants them."""
-    at = 0
-    for begin, end, literals in scan.lines(block):
-        if reader.wants_next:
-            at = yield from _read_on(reader, block, at, begin)
-        yield from reader.read(_text(block, begin, end), literals=literals)
-        at = end + 1
-    yield from _read_on(reader, block, at, len(block))
+    lines = block.split(b"\n")
+    if repeats is None:
+        for line, words in zip(lines, scan.candidates(block), strict=True):
+            if words or reader.wants_next:
+                yield from _read_line(reader, line, words)
+        return
+    take, before = repeats.take, repeats.taken
+    is_wanted = reader.wants_next
+    # In a flood most lines are repeats: what they might hold is asked of the others only.
+    known = repeat(None, len(lines)) if repeats.is_flood else scan.candidates(block)
+    for line, words in zip(lines, known, strict=True):
+        if not is_wanted:
+            if words is not None and not words:
+                continue
+            if take(line):
+                continue
+        events = _read_line(reader, line, scan.of_line(line) if words is None else words)
+        yield from events
+        if len(events) == 1:
+            repeats.learn(line, events[0], reader)
+        is_wanted = reader.wants_next
+    repeats.is_flood = (repeats.taken - before) * 2 > len(lines)
 
 
-def _read_on(reader: KernelLogReader, block: bytes, at: int, until: int) -> Generator[KernelEvent, None, int]:
-    """Lines without any literal, which count by where they stand."""
-    while at < until and reader.wants_next:
-        end = block.find(b"\n", at, until)
-        end = until if end < 0 else end
-        yield from reader.read(_text(block, at, end), literals=())
-        at = end + 1
-    return at
-
-
-def _text(block: bytes, begin: int, end: int) -> str:
-    return block[begin : min(end, begin + LINE_CHARACTERS)].decode("utf-8", "replace").rstrip("\r")
+def _read_line(reader: KernelLogReader, line: bytes, words: tuple[Word, ...]) -> Sequence[KernelEvent]:
+    literals = [word for word, raw in words if raw in line]
+    if not literals and not reader.wants_next:
+        return ()
+    text = line[:LINE_CHARACTERS].decode("utf-8", "replace").rstrip("\r")
+    return reader.read(text, literals=literals)

@@ -104,6 +104,10 @@ def _tag(line: Line, found: re.Match[str], calendar: Calendar) -> None:
     line.tag = "" if found["tag"] == "kernel" else found["tag"]
 
 
+def _host(line: Line, found: re.Match[str], calendar: Calendar) -> None:
+    line.host = found["host"]
+
+
 def _rfc5424(line: Line, found: re.Match[str], calendar: Calendar) -> None:
     _seen(line, parse_iso(found["iso"], calendar) if found["iso"] != "-" else None)
     line.host = "" if found["host"] == "-" else found["host"]
@@ -172,6 +176,7 @@ _BRACKET = _strippers(
     (r"\[ *\+ *\d+\.\d+\] ?", _nothing),
     (r"\[\.\.\.\] ?", _nothing),
     (r"\[pod/[^\]\s]{1,300}\] ?", _nothing),
+    (rf"\[(?P<host>[A-Za-z][\w.-]{{1,254}})\] (?=\[ *\d{{1,12}}\.\d{{1,9}}\]|\[{_WEEKDAY} |<\d|{_MONTH} +\d)", _host),
 )
 _ANGLE = _strippers(
     (
@@ -180,11 +185,39 @@ _ANGLE = _strippers(
     ),
     (r"<\d{1,3}> ?(?=\S)", _nothing),
 )
+#: What only a kernel's line, or the wrapper of one, begins with: before it a tool may have put a file or a host.
+_BEGINS = (
+    rf"(?:\[ *\d{{1,12}}\.\d{{1,9}}\]|\[{_WEEKDAY} {_MONTH} |{_MONTH} +\d{{1,2}} \d\d:|{_WEEKDAY} {_MONTH} +\d|"
+    r"<\d{1,3}>|"
+    r"\d{4}-\d\d-\d\d[T ]\d\d:|\{\"|\d{1,3},\d{1,19},\d{1,19},|(?:kern|user|daemon)\s{0,8}[.:]\s?[a-z]{3,6}\s{0,8}:|"
+    r"kernel: |NVRM: |nvidia|amdgpu |mlx[45]_|INFO: task |Out of memory|Memory cgroup|oom-kill:|BUG: |Kernel panic|"
+    r"EXT4-fs |XFS \(|nfs: server |LustreError|Lustre: |nvme |pcieport |watchdog: |rcu: |EDAC |mce: |"
+    r"\[Hardware Error\]|i915 |xe \d|habanalabs )"
+)
+#: ``grep -Hn``: file, line, and ":" behind both, or "-" in lines of context; a blank never stands in between.
+_GREP = rf"[^\s\[<{{:][^\s:\[<{{]{{0,200}}[:-](?:\d{{1,9}}[:-])?(?={_BEGINS})"
+#: Words that kernel lines themselves have in such a place: ``watchdog: BUG: ...``.
+_SUBSYSTEM = (
+    r"watchdog|mce|rcu|kernel|nvidia|NVRM|nvme|traps|EDAC|INFO|BUG|NMI|perf|lockdep|amdgpu|drm|MCE|systemd|ACPI|GHES"
+)
+#: pdsh, clush, ansible and dsh: the host, and a blank before its line.
+_EACH_HOST = (
+    rf"(?:\[\d{{1,6}}\] )?(?!(?:{_SUBSYSTEM})\b)(?P<host>[A-Za-z0-9][\w.-]{{0,254}}) ?(?::|\||>>) {{1,8}}(?={_BEGINS})"
+)
+#: Pods and containers, as stern and kubetail write them: a name, or two.
+_POD = (
+    r"[a-z0-9][a-z0-9.-]{0,252} (?:[a-z0-9][a-z0-9-]{0,62} )?"
+    rf"(?=\[ *\d{{1,12}}\.\d{{1,9}}\]|\[{_WEEKDAY} |<\d{{1,3}}>)"
+)
 _DIGITS = _strippers(
     (r"\d{1,3},\d{1,19},(?P<us>\d{1,19}),[^;]{0,100};", _kmsg),
     (rf"(?P<iso>{_ISO})(?: +(?:stdout|stderr) [FP])?(?::| |\Z)", _iso),
     (r"1 (?P<iso>-|\d\S{18,40}) (?P<host>\S{1,255}) (?P<tag>\S{1,128}) \S+ \S+ (?:-|(?:\[[^\]]*\])+) ?", _rfc5424),
     (r"(?P<unix>1\d{9}(?:\.\d{1,9})) ", _unix),
+    (r"(?P<clock>\d\d:\d\d:\d\d(?:[.,]\d{1,9})?) ", _nothing),
+    (r"\d{1,9}[:-](?=" + _BEGINS + ")", _nothing),
+    (_GREP, _nothing),
+    (_EACH_HOST, _host),
 )
 #: ``host program[pid]: ``; the program is asked to be a known one, else any "word word: text" would lose its beginning.
 _PROGRAM = (
@@ -197,8 +230,15 @@ _WORDS = _strippers(
     (rf"{_WEEKDAY} (?P<iso>{_ISO})(?: [A-Z]{{2,5}})? ", _iso),
     (rf"(?:kern|user|daemon|syslog|auth)\s{{0,8}}[.:]\s{{0,2}}{_LEVEL}\s{{0,8}}:\s*", _nothing),
     (r"[IWEF](?P<date>\d{4} \d\d:\d\d:\d\d\.\d{1,9}) +\d{1,9} [\w.-]{1,100}:\d{1,6}\] ", _klog),
-    (rf"(?:(?P<host>[A-Za-z0-9][\w.:-]{{0,254}}) )?{_PROGRAM}(?:\[\d{{1,10}}\])?: ?", _tag),
+    (
+        rf"(?:(?P<host>[A-Za-z0-9](?:[\w.:-]{{0,253}}[\w.-])?):? )?(?:(?:kern|user|daemon)\.{_LEVEL} )?"
+        rf"{_PROGRAM}(?:\[\d{{1,10}}\])?: ?",
+        _tag,
+    ),
     (r"(?P<host>[A-Za-z0-9][\w.-]{0,254}) (?P<tag>kernel) ?(?=\[ *\d)", _tag),
+    (_GREP, _nothing),
+    (_EACH_HOST, _host),
+    (_POD, _nothing),
 )
 #: Whether any of them matches, asked once.
 _ANY_WORD = re.compile("|".join(f"(?:{re.sub(r'[(][?]P<[a-z]+>', '(?:', pattern.pattern)})" for pattern, _ in _WORDS))

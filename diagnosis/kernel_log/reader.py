@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 from ...telemetry.vocabulary import CausalRole
 from .device import canonical_gpu, canonical_pci, pci_slot
 from .event import KernelEvent, Stamp
+from .hung_task import HUNG_TASK, HungFollower
+from .oops import KERNEL_OOPS, OOPS_S, OopsFollower
 from .prefix import Line, unwrap
 from .rules import LineRule, event_rules, line_rules, match
 from .several_lines import (
@@ -26,24 +28,26 @@ from .several_lines import (
     PanicFollower,
 )
 from .stamps import Calendar
-from .xid import OFF_THE_BUS_XID, XID, parse_sxid, parse_xid, policy_of
+from .xid import CASCADE_S, OFF_THE_BUS_XID, XID, implied_xid, is_consequence, parse_sxid, parse_xid, policy_of
 
 #: What stands further out in a line is not read.
 LINE_CHARACTERS = 16_384
-#: An Xid this long after another on the same device may be its consequence.
-CASCADE_S = 60.0
 #: Xid 79 and the text about the bus are one loss within this time.
 ONE_LOSS_S = 300.0
+#: An Xid that another one names as its cause, if nothing told it within this time, stood in what was cut off.
+IMPLIED_S = 3600.0
 #: Devices remembered; the longest silent are forgotten first.
 DEVICES = 512
-XIDS_PER_DEVICE = 8
+XIDS_PER_DEVICE = 32
+#: So many devices that are gone can be looked for in a line; of an address bus, slot and function.
+FEW, SLOT_CHARACTERS = 16, 7
 #: Lines of one oops that would each look like another.
 OOPS_LINES = 12
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
-_OOPS = "kernel_oops"
 _XID_WORD = "Xid ("
+_DRIVER_WORD = "loading NVIDIA"
 _NUMBERS = ('"MESSAGE":[', '"MESSAGE" : [', '"MESSAGE": [')
 _DRIVER = re.compile(
     r"(?:NVRM: loading NVIDIA UNIX|NVRM version: NVIDIA UNIX)[^\n]{0,80}?\s(\d{3})\.\d{1,4}(?:\.\d{1,3})?\s"
@@ -74,13 +78,15 @@ class KernelLogReader:
         self._bus = BusFollower()
         self._napi = NapiFollower()
         self._followers = (self._oom, self._panic, self._bus, self._napi)
+        self._hung = HungFollower()
+        self._oops = OopsFollower()
         self._beginnings = frozenset((*OomFollower.WORDS, *PanicFollower.WORDS, *BusFollower.WORDS))
         self._is_following = False
-        self._xids: OrderedDict[tuple[str, str], list[tuple[str, Stamp]]] = OrderedDict()
-        self._lost: OrderedDict[tuple[str, str], Stamp] = OrderedDict()
+        self._xids: OrderedDict[tuple[str, str], dict[str, float | None]] = OrderedDict()
+        self._lost: OrderedDict[tuple[str, str], float | None] = OrderedDict()
         self._before: OrderedDict[tuple[str, str, str], None] = OrderedDict()
         self._uuids: OrderedDict[tuple[str, str], str] = OrderedDict()
-        self._oops_lines_left = 0
+        self._oops_lines_left, self._oops_at = 0, Stamp()
         self._index: dict[str, list[LineRule]] = {}
         for rule in line_rules():
             for word in rule.needs:
@@ -93,9 +99,12 @@ class KernelLogReader:
             *PanicFollower.WORDS,
             *BusFollower.WORDS,
             _XID_WORD,
-            "loading NVIDIA",
+            _DRIVER_WORD,
             "NVRM: GPU at",
         )
+        self._own_words = frozenset(words)
+        #: By word, what its rules search a line for that is still wrapped; compiled when first asked for.
+        self._searches: dict[str, list[tuple[Callable[[str], object], bool]]] = {}
         self._words = tuple(dict.fromkeys((*words, *self._index)))
 
     @property
@@ -111,7 +120,12 @@ class KernelLogReader:
     @property
     def wants_next(self) -> bool:
         """Whether the next line counts whatever it holds: the last one began something of several lines."""
-        return self._is_following or self._oops_lines_left > 0
+        return self._is_following or self._oops_lines_left > 0 or self._is_holding
+
+    @property
+    def _is_holding(self) -> bool:
+        """Whether something was read that the lines after it tell more of."""
+        return self._hung.lines_left > 0 or self._oops.lines_left > 0
 
     def read(
         self, line: str, *, now_s: float | None = None, literals: Sequence[str] | None = None
@@ -127,6 +141,8 @@ class KernelLogReader:
             return ()
         if len(line) > LINE_CHARACTERS:
             line = line[:LINE_CHARACTERS]
+        if not self.wants_next and not self._may_tell(line, literals):
+            return ()
         unwrapped = unwrap(line, self._calendar)
         if unwrapped.is_continuation:
             return ()
@@ -138,14 +154,66 @@ class KernelLogReader:
             events += self._read_text(program + part.strip(), literals, unwrapped, now_s)
         return events
 
+    def _may_tell(self, line: str, literals: Sequence[str]) -> bool:
+        """Whether it is worth to take the line out of its wrapper: most lines with a word of a fault tell of none."""
+        if "\x1b" in line or '{"' in line or '{ "' in line:  # colours, JSON: the text does not stand there as it is
+            return True
+        for word in literals:
+            searches = self._searches.get(word)
+            if searches is None:
+                rules = self._index.get(word, ())
+                searches = [(rule.within.search, bool(rule.rule.after)) for rule in rules]
+                searches = self._searches[word] = [] if word in self._own_words else searches
+            if not searches:  # one that is looked for elsewhere than in the rules
+                if word != _DRIVER_WORD or _DRIVER.search(line) is not None:
+                    return True
+                continue
+            for search, is_recovery in searches:
+                if is_recovery and not self._may_be_back(line):
+                    continue
+                if search(line) is not None:
+                    return True
+        return False
+
+    def _may_be_back(self, line: str) -> bool:
+        """What is only said of a device that was gone says nothing of one that was not."""
+        if not 0 < len(self._before) <= FEW:
+            return bool(self._before)
+        lower = line.lower()
+        return any(device[-SLOT_CHARACTERS:].lower() in lower for _, _, device in self._before)
+
+    def recent_xids(self, host: str, device: str) -> dict[str, float | None]:
+        """When the device had each code last that may explain others. Who reads Xids elsewhere writes it down here."""
+        key = (host, pci_slot(device))
+        recent = self._xids.get(key)
+        if recent is None:
+            recent = {}
+        _remember(self._xids, key, recent)
+        return recent
+
+    def lost(self, host: str, device: str) -> tuple[MutableMapping[tuple[str, str], float | None], tuple[str, str]]:
+        """Where, and by what, it stands when a GPU was last said to have left the bus."""
+        return self._lost, (host, pci_slot(device))
+
     def flush(self) -> Sequence[KernelEvent]:
         """What was held back for lines to come: at the end of the input, or when it has fallen silent for a second."""
         self._is_following = False
-        return [event for follower in self._followers for event in follower.flush()]
+        held = [*self._hung.flush(), *self._oops.flush()]
+        return held + [event for follower in self._followers for event in follower.flush()]
 
     def _read_text(self, text: str, literals: Sequence[str], line: Line, now_s: float | None) -> Sequence[KernelEvent]:
         """One line of ``line``'s text. Most say nothing: when and where it was is made out only for those that do."""
         self._oops_lines_left = max(0, self._oops_lines_left - 1)
+        if self._is_holding:
+            stamp = self._stamp(line, now_s)
+            return [
+                *self._hung.read(text, stamp),
+                *self._oops.read(text, stamp),
+                *self._told(text, literals, line, now_s),
+            ]
+        return self._told(text, literals, line, now_s)
+
+    def _told(self, text: str, literals: Sequence[str], line: Line, now_s: float | None) -> Sequence[KernelEvent]:
         hits = [word for word in literals if word in text]
         if self._is_following or not self._beginnings.isdisjoint(hits):
             stamp = self._stamp(line, now_s)
@@ -206,25 +274,33 @@ class KernelLogReader:
         for event in events:
             key = (stamp.host, pci_slot(event.device))
             if event.event == XID:
+                kept += self._implied(event, key, stamp)
                 event = self._xid_role(event, key, stamp)
             elif event.event == OFF_THE_BUS:
-                lost = self._lost.get(key) if event.device else self._last_lost(stamp.host)
-                _remember(self._lost, key, stamp)
-                if lost is not None and lost.is_within(ONE_LOSS_S, stamp):
+                is_again = self._is_lost(key if event.device else self._last_lost(stamp.host), stamp)
+                _remember(self._lost, key, stamp.when_s)
+                if is_again:
                     continue
-            elif event.event == _OOPS:
-                if self._oops_lines_left:
-                    continue
-                self._oops_lines_left = OOPS_LINES
+            elif event.event == KERNEL_OOPS:
+                if not (self._oops_lines_left and self._oops_at.is_within(OOPS_S, stamp)):
+                    kept += self._oops.begin(event, stamp)
+                    self._oops_lines_left, self._oops_at = OOPS_LINES, stamp
+                continue
+            elif event.event == HUNG_TASK:
+                kept += self._hung.begin(event, stamp)
+                continue
             elif event.event == SOFT_LOCKUP:
                 self._napi.begin(event)
                 self._is_following = True
             kept.append(event)
         return kept
 
-    def _last_lost(self, host: str) -> Stamp | None:
+    def _last_lost(self, host: str) -> tuple[str, str] | None:
         """For a line that does not say which GPU it was."""
-        return next((stamp for (of, _), stamp in reversed(self._lost.items()) if of == host), None)
+        return next((key for key in reversed(self._lost) if key[0] == host), None)
+
+    def _is_lost(self, key: tuple[str, str] | None, stamp: Stamp) -> bool:
+        return key is not None and key in self._lost and is_soon(self._lost[key], stamp.when_s, ONE_LOSS_S)
 
     def _is_awaited(self, event: KernelEvent, host: str) -> bool:
         """A recovery says something only of a device that was gone."""
@@ -240,20 +316,27 @@ class KernelLogReader:
         del self._before[key]
         return True
 
+    def _implied(self, event: KernelEvent, key: tuple[str, str], stamp: Stamp) -> list[KernelEvent]:
+        """The Xid that this one names as its cause, where its own line is missing: it is what there is to act on."""
+        cause = event.facts.get("caused_by", "")
+        recent = self.recent_xids(*key)
+        if not cause or cause == event.code or (cause in recent and is_soon(recent[cause], stamp.when_s, IMPLIED_S)):
+            return []
+        _note(recent, cause, stamp.when_s)
+        return [stamp.on(implied_xid(event, cause))]
+
     def _xid_role(self, event: KernelEvent, key: tuple[str, str], stamp: Stamp) -> KernelEvent:
         role = event.role
-        earlier = [code for code, at in self._xids.get(key, ()) if at.is_within(CASCADE_S, stamp)]
+        recent = self.recent_xids(*key)
         follows = policy_of(event.code).follows
-        if any(code != event.code and (follows is None or code in follows) for code in earlier):
+        if is_consequence(event.code, [c for c, at_s in recent.items() if is_soon(at_s, stamp.when_s, CASCADE_S)]):
             role = CausalRole.CASCADE
         if event.code == OFF_THE_BUS_XID:
-            lost = self._lost.get(key)
-            if lost is not None and lost.is_within(ONE_LOSS_S, stamp):
+            if self._is_lost(key, stamp):
                 role = CausalRole.CASCADE
-            _remember(self._lost, key, stamp)
+            _remember(self._lost, key, stamp.when_s)
         if follows is not None:  # what follows anything explains nothing itself
-            recent = [*self._xids.get(key, ()), (event.code, stamp)][-XIDS_PER_DEVICE:]
-            _remember(self._xids, key, recent)
+            _note(recent, event.code, stamp.when_s)
         uuid = self._uuids.get(key)
         if uuid:
             event = replace(event, facts={**event.facts, "uuid": uuid})
@@ -281,3 +364,15 @@ def _remember(table: OrderedDict[_K, _V], key: _K, value: _V) -> None:
     table.move_to_end(key)
     if len(table) > DEVICES:
         table.popitem(last=False)
+
+
+def _note(recent: dict[str, float | None], code: str, when_s: float | None) -> None:
+    recent.pop(code, None)
+    recent[code] = when_s
+    if len(recent) > XIDS_PER_DEVICE:
+        del recent[next(iter(recent))]
+
+
+def is_soon(earlier_s: float | None, when_s: float | None, window_s: float) -> bool:
+    """Without a clock the order of lines is all there is, and counts."""
+    return earlier_s is None or when_s is None or 0 <= when_s - earlier_s <= window_s

@@ -69,6 +69,7 @@ class Rule:
 class Parameters:
     coalesce_s: float
     one_loss_s: float
+    uncoalesced: frozenset[str] = frozenset()
     burst_gap_s: float
     sticky: frozenset[str]
     sticky_s: float
@@ -102,6 +103,7 @@ def parameters() -> Parameters:
     return Parameters(
         coalesce_s=document["coalesce_s"],
         one_loss_s=document["one_loss_s"],
+        uncoalesced=frozenset(document["uncoalesced"]),
         burst_gap_s=document["bursts"]["gap_s"],
         sticky=frozenset(document["bursts"]["sticky"]),
         sticky_s=document["bursts"]["sticky_s"],
@@ -139,10 +141,15 @@ def conclusions(history: Sequence[Sighting], given: Parameters | None = None) ->
     known = given or parameters()
     newest = history[-1]
     found = []
+    looked_back: dict[float, Sequence[Sighting]] = {}
     for rule in known.rules:
         if rule.codes and newest.code not in rule.codes:
             continue
-        recent = [s for s in history if newest.time_s - s.time_s <= rule.lookback_s]
+        recent = looked_back.get(rule.lookback_s)
+        if recent is None:
+            since_s = newest.time_s - rule.lookback_s
+            recent = history if history[0].time_s >= since_s else [s for s in history if s.time_s >= since_s]
+            looked_back[rule.lookback_s] = recent
         count = _KINDS[rule.kind](rule, recent, known)
         if count >= rule.least:
             found.append(

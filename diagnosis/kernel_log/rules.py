@@ -14,15 +14,16 @@ A table per event, named by its word:
     after = "…"               # a recovery: only said of a device that had this event before
     lines = [{ needs = "a literal every such line has (or a list: one of them)", regex = '…' }]
 
-Groups of a regex: ``device``, ``process``, ``pid``, ``code``; any other is a fact. ``{pci}`` and ``{interface}`` stand
-for an address and for the name of a real network interface. Repeats are bounded, so that every search is linear.
+A line may have a severity, domain or action of its own. Groups of a regex: ``device``, ``process``, ``pid``, ``code``;
+any other is a fact. What stands in braces (``{pci}``, ``{interface}``, ``{amd}``) is replaced: ``macros.py``. Repeats
+are bounded, so that every search is linear.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -30,17 +31,14 @@ from typing import Any
 from ...telemetry.vocabulary import Action
 from .device import canonical_pci
 from .event import DeviceKind, Domain, KernelEvent, Repair, Severity
+from .macros import DRIVER_WORDS, MACROS, PCI, kind_by_driver
 from .tables import read_toml
 
-FILES = ("rules_gpu.toml", "rules_network.toml", "rules_storage.toml", "rules_host.toml")
-_PCI = r"(?:[0-9a-fA-F]{4}){1,2}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
-#: Containers' and virtual machines' ends come and go all day.
-_INTERFACE = (
-    r"(?!veth|docker|br-|cali|cni|flannel|cilium|lxc|tap|tun|virbr|vnet|vxlan|lo\b|dummy|ovs|podman)"
-    r"[A-Za-z][\w.-]{0,15}"
-)
-_MACROS = {"{pci}": _PCI, "{interface}": _INTERFACE}
-_ANY_PCI = re.compile(rf"(?<!\w){_PCI}(?!\w)")
+FILES = ("rules_gpu.toml", "rules_accelerator.toml", "rules_network.toml", "rules_storage.toml", "rules_host.toml")
+_ANCHOR = re.compile(r"(?<![\[\\])\^")
+_ANY_PCI = re.compile(rf"(?<!\w){PCI}(?!\w)")
+#: What Habana's and Ascend's drivers call their devices where they give no address.
+_NUMBERED = re.compile(r"\b(?:habanalabs|accel) ((?:hl|accel)\d{1,3})\b|\bdev(?:ice)?_?(?:id)?[ =:]{1,2}(\d{1,3})\b")
 _ANY_NIC = re.compile(r"\b(mlx[45]_\d{1,3}|mlx[45]_bond_\d|rdmap\w{1,12}|ib\d{1,3}|bnxt_re\d{1,3})\b")
 
 
@@ -60,13 +58,34 @@ class EventRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineRule:
-    """``order``: earlier ones are tried first."""
+    """``order``: earlier ones are tried first. ``rule``: with what this line has of its own."""
 
     order: int
     needs: tuple[str, ...]
-    pattern: re.Pattern[str]
+    regex: str
     rule: EventRule
-    severity: Severity
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        """Compiled when it is first asked for: of some hundred a log needs a few."""
+        return _compiled(self.regex)
+
+    @property
+    def within(self) -> re.Pattern[str]:
+        """Matches in a line whose wrapper is still on it wherever ``pattern`` matches without."""
+        return _compiled_within(self.regex)
+
+
+@cache
+def _compiled_within(regex: str) -> re.Pattern[str]:
+    return _compiled(_ANCHOR.sub(r"(?<!\\w)", regex))
+
+
+@cache
+def _compiled(regex: str) -> re.Pattern[str]:
+    for macro, written in MACROS.items():
+        regex = regex.replace(macro, written)
+    return re.compile(regex)
 
 
 @cache
@@ -80,24 +99,19 @@ def line_rules() -> tuple[LineRule, ...]:
     found: list[LineRule] = []
     for rule, lines in _read():
         for line in lines:
-            pattern = line["regex"]
-            for macro, regex in _MACROS.items():
-                pattern = pattern.replace(macro, regex)
-            severity = Severity(line["severity"]) if "severity" in line else rule.severity
-            found.append(
-                LineRule(
-                    order=len(found),
-                    needs=_needs(line["needs"]),
-                    pattern=re.compile(pattern),
-                    rule=rule,
-                    severity=severity,
-                )
+            own = replace(
+                rule,
+                severity=Severity(line.get("severity", rule.severity)),
+                domain=Domain(line.get("domain", rule.domain)),
+                action=Action(line.get("action", rule.action)),
             )
+            found.append(LineRule(order=len(found), needs=_needs(line["needs"]), regex=line["regex"], rule=own))
     return tuple(found)
 
 
 def _needs(value: str | list[str]) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(value)
+    words = (value,) if isinstance(value, str) else tuple(value)
+    return tuple(told for word in words for told in DRIVER_WORDS.get(word, (word,)))
 
 
 def _read() -> list[tuple[EventRule, list[dict[str, Any]]]]:
@@ -138,11 +152,13 @@ def match(line_rule: LineRule, text: str) -> KernelEvent | None:
         return None
     groups = {name: value for name, value in found.groupdict().items() if value}
     pid, process = groups.pop("pid", ""), groups.pop("process", "")
-    device = _device(line_rule.rule.device_kind, groups.pop("device", ""), text, groups, process)
+    rule = line_rule.rule
+    device = _device(rule.device_kind, groups.pop("device", ""), text, groups, process)
+    if rule.device_kind is DeviceKind.PCIE and (kind := kind_by_driver(text)) is not None:
+        rule = replace(rule, device_kind=kind)
     return event_of(
-        line_rule.rule,
+        rule,
         text,
-        severity=line_rule.severity,
         device=device,
         code=groups.pop("code", ""),
         process=process,
@@ -155,7 +171,6 @@ def event_of(
     rule: EventRule,
     text: str,
     *,
-    severity: Severity | None = None,
     device: str = "",
     code: str = "",
     process: str = "",
@@ -167,7 +182,7 @@ def event_of(
         code=code,
         device_kind=rule.device_kind,
         device=device,
-        severity=severity or rule.severity,
+        severity=rule.severity,
         component=rule.component,
         domain=rule.domain,
         repair=rule.repair,
@@ -200,4 +215,6 @@ def _device(kind: DeviceKind, named: str, text: str, facts: dict[str, str], proc
         return nic[1] if nic else named
     if not named and kind in (DeviceKind.GPU, DeviceKind.NVSWITCH, DeviceKind.PCIE) and (at := _ANY_PCI.search(text)):
         return canonical_pci(at[0]) or ""
+    if not named and kind is DeviceKind.GPU and (numbered := _NUMBERED.search(text)) is not None:
+        return numbered[1] or f"npu{numbered[2]}"
     return named

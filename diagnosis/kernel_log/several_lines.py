@@ -6,10 +6,12 @@ Each follower sees the lines that may belong to it, keeps one open case at most,
 from __future__ import annotations
 
 import re
+from collections import deque
 from dataclasses import dataclass, replace
 
 from .device import canonical_pci
 from .event import KernelEvent, Stamp
+from .oops import WHO
 from .rules import event_of, event_rules
 
 OOM_KILL = "oom_kill"
@@ -27,15 +29,18 @@ _MEMCG = re.compile(r"\boom_memcg=(?P<memcg>[^,\s]{1,400})")
 _LIMIT_OF = re.compile(r"\bTask in \S{1,400} killed as a result of limit of (?P<memcg>\S{1,400})")
 _KILL = re.compile(r"[oO]ut of memory\b[^\n]{0,40}: Kill process (?P<pid>\d{1,10}) \((?P<process>[^\n]{1,64}?)\) score")
 _KILLED = re.compile(r"(?:^|: )Killed process (?P<pid>\d{1,10})(?:, UID \d{1,10})?,? \((?P<process>[^\n]{1,64}?)\)")
+_REAPED = re.compile(r"\boom_reaper: reaped process (?P<pid>\d{1,10}) \((?P<process>[^\n]{1,64}?)\)")
 _RSS = re.compile(r"\banon-rss:(?P<anon_rss_kb>\d{1,15})kB")
 
 
 class OomFollower:
     """One event per killed process, however many of its lines are there, in the words of kernels from 3.10 on."""
 
-    WORDS = ("oom-kill", "Kill process", "Killed process", "killed as a result of limit")
+    WORDS = ("oom-kill", "Kill process", "Killed process", "killed as a result of limit", "oom_reaper: reaped")
     #: The line that says "Killed" comes at once; a process table of a large node may stand between, on a slow console.
     ONE_KILL_S = 60.0
+    #: Killed processes remembered, for what is said of them later.
+    KILLS = 64
     #: Every line that counts has one of the words.
     lines_left = 0
 
@@ -43,10 +48,21 @@ class OomFollower:
         self._memcg: str | None = None
         self._told: tuple[str, Stamp] | None = None
         self._held: KernelEvent | None = None
+        #: Somebody asked for memory; whom it cost the log does not say any more, if it ends here.
+        self._invoked: KernelEvent | None = None
+        self._killed: deque[str] = deque(maxlen=self.KILLS)
 
     def read(self, text: str, stamp: Stamp) -> list[KernelEvent]:
         if _INVOKED.search(text):
-            return self.flush()
+            out = self.flush()
+            self._invoked = self._event(text, stamp, "", "")
+            return out
+        if (reaped := _REAPED.search(text)) is not None:
+            # Says again what another line has said, unless that line was cut off.
+            if reaped["pid"] in self._killed or self._held is not None:
+                return []
+            return [self._event(text, stamp, reaped["process"], reaped["pid"])]
+        self._invoked = None
         if (modern := _MODERN.search(text)) is not None:
             out = self.flush()
             memcg = _MEMCG.search(text)
@@ -74,25 +90,24 @@ class OomFollower:
         return []
 
     def flush(self) -> list[KernelEvent]:
-        held = self._held
+        held = self._held or self._invoked
         self._forget()
         return [held] if held is not None else []
 
     def _forget(self) -> None:
-        self._held, self._memcg, self._told = None, None, None
+        self._held, self._memcg, self._told, self._invoked = None, None, None, None
 
     def _event(self, text: str, stamp: Stamp, process: str, pid: str) -> KernelEvent:
         rule = event_rules()[OOM_KILL if self._memcg is None else CGROUP_OOM_KILL]
         facts = found.groupdict() if (found := _RSS.search(text)) else {}
-        event = event_of(rule, text, device=self._memcg or "", process=process, pid=int(pid), facts=facts)
+        if pid:
+            self._killed.append(pid)
+        device = self._memcg or ""
+        event = event_of(rule, text, device=device, process=process, pid=int(pid) if pid else None, facts=facts)
         return stamp.on(event)
 
 
 _PANIC = re.compile(r"(?<!end )Kernel [pP]anic - not syncing: ?(?P<reason>[^\n]{0,200})")
-_WHO = re.compile(
-    r"\bCPU: (?P<cpu>\d{1,5}) (?:UID: \d+ )?PID: (?P<pid>\d{1,10}) "
-    r"Comm: (?P<process>\S[^\n]{0,30}?)(?: (?:Not tainted|Tainted|Kdump)|$)"
-)
 
 
 class PanicFollower:
@@ -111,7 +126,7 @@ class PanicFollower:
             self._held = stamp.on(event_of(event_rules()[KERNEL_PANIC], text, facts={"reason": panic["reason"]}))
             self.lines_left = self.LINES
             return out
-        if self._held is not None and (who := _WHO.search(text)) is not None:
+        if self._held is not None and (who := WHO.search(text)) is not None:
             facts = {**self._held.facts, "cpu": who["cpu"]}
             self._held = replace(self._held, process=who["process"], pid=int(who["pid"]), facts=facts)
             return self.flush()

@@ -6,8 +6,8 @@ Tables: xid.tsv (173 codes), sxid.tsv (NVSwitch), nvlink5.tsv (how 144-150 are t
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
 
@@ -21,12 +21,15 @@ XID = "xid"
 SXID = "sxid"
 OFF_THE_BUS_XID = "79"
 RECOVERY_XID = 154
+#: An Xid this long after another on the same device may be its consequence.
+CASCADE_S = 60.0
 
 _XID = re.compile(
-    r"(?:\bNVRM: {0,3}|\bnvidia: {0,3}|^)Xid \((?P<device>[^()\s]{4,60})(?: (?P<instance>[^()]{1,40}))?\):"
-    r" {0,3}(?P<code>\d{1,5})\b(?P<rest>.*)",
+    r"(?:\bNVRM: {0,3}(?:GPU\d{1,2} )?|\bnvidia: {0,3}|^)"
+    r"Xid \((?P<device>[^()\s]{4,60})(?: (?P<instance>[^()]{1,40}))?\): {0,3}(?P<code>\d{1,5})\b(?P<rest>.*)",
     re.DOTALL,
 )
+_OLD_ADDRESS = re.compile(r"(?:PCI:)?00([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\Z")
 _SXID = re.compile(
     r"\bnvidia-nvswitch(?P<switch>\d{1,3}): SXid \((?P<device>[^()\s]{4,60})\): {0,3}(?P<code>\d{1,6})\b(?P<rest>.*)",
     re.DOTALL,
@@ -35,7 +38,8 @@ _PID = re.compile(r"\bpid='?(\d{1,10})")
 _NAME = re.compile(r"\bname='?([^,']{1,64}?)'?(?:,|$)")
 _RECOVERY = re.compile(r"\bto 0x[0-9a-fA-F]{1,4} \(([^)]{1,60})\)")
 _CAUSED_BY = re.compile(
-    r"(?:previous|prior|due to|caused by|because of)[^\n]{0,40}?\b[Xx][Ii][Dd]\s?[(:#]?\s?(\d{1,3})\b"
+    r"(?:previous|prior|due to|caused by|because of|triggered by|after)[^\n]{0,40}?"
+    r"\b[Xx][Ii][Dd]\s?[(:#]?\s?(\d{1,3})\b"
 )
 _NVLINK_REGISTERS = re.compile(
     r"on link (?P<link>\d{1,3})\s?\((?P<registers>0x[0-9a-fA-F]{1,8}(?:,? ?0x[0-9a-fA-F]{1,8}){0,9})"
@@ -154,10 +158,16 @@ def policy_of(code: str) -> XidPolicy:
     )
 
 
+def is_consequence(code: str, earlier: Iterable[str]) -> bool:
+    """Whether an Xid follows from those that the same device had in the last ``CASCADE_S``."""
+    follows = policy_of(code).follows
+    return any(other != code and (follows is None or other in follows) for other in earlier)
+
+
 def parse_xid(text: str, driver_major: int | None) -> KernelEvent | None:
     """One Xid line; None if it is none. Never raises. The reader sets time, host and role."""
     found = _XID.search(text)
-    device = canonical_gpu(found["device"]) if found else None
+    device = _gpu(found["device"]) if found else None
     if found is None or device is None:
         return None
     code, rest = str(int(found["code"])), found["rest"][:2048]
@@ -196,7 +206,7 @@ def parse_xid(text: str, driver_major: int | None) -> KernelEvent | None:
         device_kind=DeviceKind.GPU,
         device=device,
         severity=severity,
-        component="nvlink" if int(code) in nvlink5.CODES or code in ("74", "136", "137", "155") else "gpu",
+        component=_component(code),
         domain=domain,
         action=action,
         repair=repair,
@@ -207,6 +217,33 @@ def parse_xid(text: str, driver_major: int | None) -> KernelEvent | None:
         facts=facts,
         text=text,
     )
+
+
+def _gpu(text: str) -> str | None:
+    """Drivers before 340 write bus and slot only, the bus with four digits: ``0007:00``."""
+    old = _OLD_ADDRESS.match(text)
+    return canonical_gpu(f"{old[1]}:{old[2]}" if old else text)
+
+
+def implied_xid(event: KernelEvent, code: str) -> KernelEvent:
+    """The Xid ``code`` on the device of ``event``, which says that it followed from it."""
+    policy = policy_of(code)
+    return replace(
+        event,
+        code=code,
+        severity=policy.severity,
+        component=_component(code),
+        domain=policy.domain,
+        repair=policy.repair,
+        action=policy.action,
+        role=CausalRole.INITIATING,
+        meaning=policy.meaning,
+        facts={"told_by": event.code},
+    )
+
+
+def _component(code: str) -> str:
+    return "nvlink" if int(code) in nvlink5.CODES or code in ("74", "136", "137", "155") else "gpu"
 
 
 def _judge_link(link: nvlink5.Nvlink5) -> tuple[Severity, Domain, Repair]:

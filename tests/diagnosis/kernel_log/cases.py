@@ -127,5 +127,22 @@ WRAPPERS: Mapping[str, Wrapper] = {
     "kubectl logs --prefix --timestamps": Wrapper(
         wrap=lambda line: f"[pod/kmsg-abc12/reader] 2025-03-04T05:06:07.000000000Z {line}", has_time=True
     ),
+    "grep -H": Wrapper(
+        wrap=lambda line: f"/var/log/messages:Mar  4 05:06:07 {HOST} kernel: {line}", has_time=True, has_host=True
+    ),
+    "grep -n of dmesg": Wrapper(wrap=lambda line: f"dmesg.0:4711:[ 1234.567891] {line}", has_monotonic=True),
+    "grep -C": Wrapper(
+        wrap=lambda line: f"kern.log-4711-Mar  4 05:06:07 {HOST} kernel: [ 1234.567891] {line}",
+        has_time=True,
+        has_monotonic=True,
+        has_host=True,
+    ),
+    "pdsh": Wrapper(wrap=lambda line: f"{HOST}: [Tue Mar  4 05:06:07 2025] {line}", has_time=True, has_host=True),
+    "clush": Wrapper(wrap=lambda line: f"{HOST}: [ 1234.567891] {line}", has_monotonic=True, has_host=True),
+    "stern": Wrapper(wrap=lambda line: f"kmsg-abc12 reader [ 1234.567891] {line}", has_monotonic=True),
+    "busybox": Wrapper(
+        wrap=lambda line: f"Mar  4 05:06:07 {HOST} kern.err kernel: {line}", has_time=True, has_host=True
+    ),
+    "CRLF": Wrapper(wrap=lambda line: f"[ 1234.567891] {line}\r", has_monotonic=True),
     "pstore": Wrapper(wrap=lambda line: f"<0>[ 1234.567891] {line}", has_monotonic=True),
 }

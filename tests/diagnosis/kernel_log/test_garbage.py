@@ -16,7 +16,7 @@ from tests.diagnosis.kernel_log.cases import WRAPPERS, cases
 from tests.diagnosis.kernel_log.harmless import harmless_lines
 from whichrank.diagnosis.kernel_log import KernelEvent, KernelLogReader
 from whichrank.diagnosis.kernel_log.blocks import BLOCK_BYTES, read_log
-from whichrank.diagnosis.kernel_log.scan import LiteralScan
+from whichrank.diagnosis.kernel_log.scan import FOLDED, LEAST, LineScan
 
 WRAPPED = [wrapper.wrap(case.line) for wrapper in WRAPPERS.values() for case in cases()]
 
@@ -131,16 +131,24 @@ def test_memory_is_bounded() -> None:
     assert peak < 60e6
 
 
-@given(st.lists(st.text("abcXYZ (:", min_size=4, max_size=9), min_size=1, max_size=20), st.data())
+LETTERS = "xyzXYZ (:12ab"
+WORDS = st.text(LETTERS, min_size=4, max_size=9).filter(
+    lambda word: len(word.encode().translate(None, FOLDED)) >= LEAST
+)
+
+
+@given(st.lists(WORDS, min_size=1, max_size=20), st.data())
 @settings(max_examples=60, deadline=None)
-def test_no_line_with_a_literal_is_missed(literals: list[str], data: st.DataObject) -> None:
-    lines = data.draw(st.lists(st.text("abcXYZ (:", max_size=30), min_size=1, max_size=30))
-    block = "\n".join(lines).encode()
-    found = {block[begin:end].decode(): set(held) for begin, end, held in LiteralScan(literals).lines(block)}
-    held = {line: {literal for literal in literals if literal in line} for line in lines}
-    assert found == {line: literals for line, literals in held.items() if literals}
+def test_no_line_with_a_word_is_missed(words: list[str], data: st.DataObject) -> None:
+    lines = data.draw(st.lists(st.text(LETTERS, max_size=30), min_size=1, max_size=30))
+    scan = LineScan(words)
+    for _ in range(2):  # the second time the kinds of lines are known
+        found = scan.candidates("\n".join(lines).encode())
+        assert len(found) == len(lines)
+        for line, candidates in zip(lines, found, strict=True):
+            assert {word for word in words if word in line} <= {word for word, _ in candidates}
 
 
-def test_a_literal_too_short_to_be_looked_for_is_refused() -> None:
+def test_a_word_too_short_to_be_looked_for_is_refused() -> None:
     with pytest.raises(ValueError, match="too short"):
-        LiteralScan(["abc"])
+        LineScan(["dead12xy"])

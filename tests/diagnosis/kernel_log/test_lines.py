@@ -41,9 +41,9 @@ def test_what_a_line_is_wrapped_in_changes_nothing_and_tells_time_and_host(name:
 
 def test_a_date_without_a_year_is_the_last_one_before_the_log_was_written() -> None:
     line = "Dec 31 23:59:59 n1 kernel: Oops: 0000 [#1] SMP"
-    reader = KernelLogReader(calendar=Calendar(reference_s=1_735_700_000.0))  # 2025-01-01
-    assert [event.time_s for event in reader.read(line)] == [1_735_689_599.0]
-    assert [event.time_s for event in KernelLogReader().read(line)] == [None]
+    for reference_s, time_s in ((1_735_700_000.0, 1_735_689_599.0), (None, None)):  # 2025-01-01
+        reader = KernelLogReader(calendar=Calendar(reference_s=reference_s))
+        assert [event.time_s for event in (*reader.read(line), *reader.flush())] == [time_s]
 
 
 def test_of_a_whole_date_the_years_of_others_are_learnt() -> None:
@@ -68,6 +68,38 @@ def test_seconds_since_boot_become_a_time_where_the_boot_is_known() -> None:
 def test_an_interface_is_a_fact_where_the_board_is_named() -> None:
     (event,) = read("mlx5_core 0000:5e:00.1 ens3f1np1: TX timeout detected")
     assert (event.device, event.facts["interface"]) == ("0000:5e:00.1", "ens3f1np1")
+
+
+@pytest.mark.parametrize(
+    ("driver", "kind"),
+    [
+        ("nvidia", "gpu"),
+        ("amdgpu", "gpu"),
+        ("mlx5_core", "nic"),
+        ("ice", "nic"),
+        ("nvme", "disk"),
+        ("pcieport", "pcie"),
+    ],
+)
+def test_whose_error_on_pcie_it_is_tells_the_driver_that_the_line_names(driver: str, kind: str) -> None:
+    (event,) = read(f"{driver} 0000:5e:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer")
+    assert (event.device_kind.value, event.device) == (kind, "0000:5e:00.0")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "amdgpu 0000:c3:00.0: amdgpu: MES might be in unrecoverable state, issue a GPU reset",
+        "amdgpu 0000:c3:00.0: amdgpu: uncorrectable hardware error(ERREVENT_ATHUB_INTERRUPT) detected!",
+        "i915 0000:03:00.0: [drm] *ERROR* GT0: GuC communication failed, link down",
+        "habanalabs hl0: Unrecoverable hardware error in NIC",
+        "pcieport 0000:17:01.0: AER: device recovery failed",
+    ],
+)
+def test_what_is_no_nic_is_not_given_to_one(line: str) -> None:
+    assert [
+        event.component for event in read(line) if event.component == "nic" or event.domain.value == "network"
+    ] == []
 
 
 def test_process_and_pid_of_an_xid() -> None:

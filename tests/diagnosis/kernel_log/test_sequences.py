@@ -51,6 +51,13 @@ def test_of_old_kernels_who_was_killed_counts_not_who_was_chosen() -> None:
     assert [(e.event, e.device, e.process, e.pid) for e in events] == [("cgroup_oom_kill", "/j", "child", 11)]
 
 
+def test_of_an_oom_kill_whose_lines_were_cut_off_the_last_one_counts() -> None:
+    events = read("oom_reaper: reaped process 4711 (python3), now anon-rss:0kB, file-rss:0kB, shmem-rss:0kB")
+    assert [(e.event, e.process, e.pid) for e in events] == [("oom_kill", "python3", 4711)]
+    asked = "python3 invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0"
+    assert [(e.event, e.pid) for e in read(asked)] == [("oom_kill", None)]
+
+
 def test_an_oom_kill_cut_off_after_the_choice_is_told_at_the_end() -> None:
     events = read("Out of memory: Kill process 10 (parent) score 990 or sacrifice child")
     assert [(e.event, e.pid) for e in events] == [("oom_kill", 10)]
@@ -130,8 +137,22 @@ def test_xid_45_is_a_consequence_only_after_another_on_the_same_device_soon_befo
 
 
 def test_an_xid_that_names_its_cause_is_a_consequence() -> None:
-    (event,) = read("NVRM: Xid (PCI:0000:1b:00): 45, pid=1, name=x, Ch 00000001, due to a previous Xid 149")
-    assert (event.role, event.facts["caused_by"]) == (CausalRole.CASCADE, "149")
+    line = "NVRM: Xid (PCI:0000:1b:00): 45, pid=1, name=x, Ch 00000001, due to a previous Xid 13"
+    _, event = read("NVRM: Xid (PCI:0000:1b:00): 13, pid=1, name=x, Graphics Exception", line)
+    assert (event.role, event.facts["caused_by"]) == (CausalRole.CASCADE, "13")
+
+
+def test_an_xid_that_is_only_named_as_a_cause_is_told_once_for_its_device() -> None:
+    line = "NVRM: Xid (PCI:0000:{}:00): 45, pid=1, name=x, Ch {} caused by previous Xid 149"
+    events = read(*(line.format(bus, channel) for bus in ("1b", "1c") for channel in (1, 2)))
+    assert [(e.code, e.device, e.role.value) for e in events if e.code == "149"] == [
+        ("149", "0000:1b:00", "initiating"),
+        ("149", "0000:1c:00", "initiating"),
+    ]
+    assert [(e.action.value, e.facts["told_by"]) for e in events if e.code == "149"] == [
+        ("restart_without_node", "45"),
+    ] * 2
+    assert {e.role for e in events if e.code == "45"} == {CausalRole.CASCADE}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,131 @@
+"""What logs say, put together: repeats of one fault are one group, and what repeats say by their number is concluded.
+
+Bounded, whatever the logs' length: so many groups, of so many nodes a history; what is beyond is counted.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from .event import Domain, KernelEvent
+from .hung_task import HUNG_TASK
+from .recurrence import Conclusion, Sighting, conclusions, parameters, sighting_of
+from .several_lines import CGROUP_OOM_KILL, OOM_KILL
+
+#: Distinct faults kept; more are counted.
+MOST_GROUPS = 5_000
+#: Groups that a repeat is looked for in: the longest silent are forgotten first.
+OPEN_GROUPS = 4096
+#: Of one node, for its repeats, and of how many nodes.
+HISTORY = 256
+NODES = 64
+
+
+@dataclass(slots=True)
+class Group:
+    """Repeats of one event on one device: the first of them, how many, and when the last was.
+
+    is_kept: one of the first ``MOST_GROUPS``; of the others only how many events they are is told.
+    """
+
+    event: KernelEvent
+    count: int = 1
+    last_s: float | None = None
+    is_kept: bool = True
+
+
+#: Each of these is the end of one process.
+_ENDS = frozenset({OOM_KILL, CGROUP_OOM_KILL})
+Key = tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Findings:
+    """``left_out``: events beyond the first ``MOST_GROUPS`` groups. ``concluded``: by node, rule and device."""
+
+    groups: list[Group] = field(default_factory=list)
+    concluded: dict[tuple[str, str, str], Conclusion] = field(default_factory=dict)
+    events: int = 0
+    left_out: int = 0
+    driver: int | None = None
+    _open: OrderedDict[Key, Group] = field(default_factory=OrderedDict)
+    _histories: OrderedDict[str, deque[Sighting]] = field(default_factory=OrderedDict)
+
+    def collect(self, events: Iterable[KernelEvent]) -> None:
+        for event in events:
+            self.add(event)
+
+    def add(self, event: KernelEvent) -> None:
+        self.events += 1
+        key = _key(event)
+        when_s = when_of(event)
+        group = self._open.get(key)
+        if group is not None and (event.event == HUNG_TASK or is_repeat(group, when_s)):
+            self.repeat(group, when_s)
+            if event.event in parameters().uncoalesced:
+                self._conclude(event)
+            if event.event == HUNG_TASK and _knows_more(event, group.event):
+                told = replace(event, time_s=group.event.time_s, monotonic_s=group.event.monotonic_s)
+                group.event = told
+            return
+        group = Group(event, last_s=when_s, is_kept=not self.is_full)
+        if group.is_kept:
+            self.groups.append(group)
+            self._conclude(event)
+        else:
+            self.left_out += 1
+        self._open[key] = group
+        self._open.move_to_end(key)
+        if len(self._open) > OPEN_GROUPS:
+            self._open.popitem(last=False)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.groups) >= MOST_GROUPS
+
+    def repeat(self, group: Group, when_s: float | None) -> None:
+        group.last_s = when_s
+        group.count += 1
+        self.left_out += not group.is_kept
+
+    def group_of(self, event: KernelEvent) -> Group | None:
+        """The one that a repeat of this event would be counted in; None where there is none any more."""
+        return self._open.get(_key(event))
+
+    def _conclude(self, event: KernelEvent) -> None:
+        sighting = sighting_of(event, event.host)
+        if sighting is None:
+            return
+        history = self._histories.setdefault(event.host, deque(maxlen=HISTORY))
+        history.append(sighting)
+        if len(self._histories) > NODES:
+            self._histories.popitem(last=False)
+        for conclusion in conclusions(tuple(history)):
+            self.concluded[(event.host, conclusion.rule, conclusion.device)] = conclusion
+
+
+def when_of(event: KernelEvent) -> float | None:
+    return event.monotonic_s if event.time_s is None else event.time_s
+
+
+def is_repeat(group: Group, when_s: float | None) -> bool:
+    if when_s is None or group.last_s is None:
+        return when_s is group.last_s
+    return 0 <= when_s - group.last_s <= parameters().coalesce_s
+
+
+def _key(event: KernelEvent) -> Key:
+    """A task that hangs is one thing however often and long it is said: by its process."""
+    if event.event == HUNG_TASK:
+        return (event.host, event.event, event.process, str(event.pid))
+    who = str(event.pid) if event.event in _ENDS else ""
+    return (event.host, event.event, event.code, event.device, event.role.value, event.facts.get("unit", ""), who)
+
+
+def _knows_more(event: KernelEvent, first: KernelEvent) -> bool:
+    """What the task waits for, where the first of them had no stack, or one that told less."""
+    if "waits_for" not in event.facts:
+        return False
+    return "waits_for" not in first.facts or (first.domain is Domain.HOST and event.domain is not Domain.HOST)

@@ -1,0 +1,138 @@
+"""A hung task with the stack that follows it: what the task waits for, told by the innermost frame that says so.
+
+Pure but for the one open case that ``HungFollower`` keeps; which frames belong to what stands in waits.toml.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+from ...telemetry.vocabulary import Action
+from .event import Domain, KernelEvent, Stamp
+from .tables import read_toml
+
+HUNG_TASK = "hung_task"
+#: The stack comes at once; a slow console takes its time for it.
+STACK_S = 10.0
+
+#: A frame that the unwinder is not sure of is marked "?": what lay on the stack of calls that are over.
+_FRAME = re.compile(
+    r"(?:^|\s|\])(?P<unsure>\? )?(?P<function>[A-Za-z_][\w.]{1,100})\+0x[0-9a-f]{1,8}/0x[0-9a-f]{1,8}"
+    r"(?: \[(?P<module>\w{1,60})(?: [0-9a-f]{6,40})?\])?\s*$"
+)
+#: Old kernels mark the caller in parentheses, ``(sync_page+0x0/0x50)``, others print no offsets at all.
+_BARE_FRAME = re.compile(
+    r"^(?:\[<[0-9a-fx]{1,18}>\] )?(?P<unsure>\? )?\(?(?P<function>[A-Za-z_]\w{2,100})\+0x[0-9a-f]{1,8}"
+)
+_STACK_ENDS = re.compile(
+    r"^</TASK>|\b(?:ret_from_fork(?:_asm)?|entry_SYSCALL_64_after_hwframe|system_call_fastpath|child_rip|el0t?_64_sync|"
+    r"el0_svc_naked|system_call_vectored_common|kernel_thread_helper|ret_from_kernel_thread)\b"
+)
+#: The kernel says something else: the stack is over, or was never printed.
+_OTHER = re.compile(
+    r"^(?:INFO: |BUG: |WARNING: |Kernel panic|NMI backtrace|Showing all locks|Future hung task|NVRM: |rcu: |watchdog: |"
+    r"Out of memory)"
+)
+_OWNER = re.compile(
+    r"is blocked on an? (?P<lock>[\w ]{3,40}?),? (?:likely |but the )?(?:owned by task (?P<owner>\S{1,80}))?"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """One entry of waits.toml."""
+
+    name: str
+    is_weak: bool
+    domain: Domain
+    component: str
+    action: Action
+    modules: frozenset[str]
+    functions: tuple[str, ...]
+
+    def knows(self, function: str, module: str) -> bool:
+        return module in self.modules if module else function.startswith(self.functions)
+
+
+@cache
+def waits() -> tuple[Wait, ...]:
+    return tuple(
+        Wait(
+            name=name,
+            is_weak=entry.get("is_weak", False),
+            domain=Domain(entry["domain"]),
+            component=entry["component"],
+            action=Action(entry["action"]),
+            modules=frozenset(entry["modules"]),
+            functions=tuple(entry["functions"]),
+        )
+        for name, entry in read_toml("waits.toml").items()
+    )
+
+
+def waits_for(frames: Sequence[tuple[str, str]]) -> tuple[Wait, str] | None:
+    """(what, the frame that says it) of (function, module), innermost first; None: no frame tells."""
+    weak: list[tuple[int, Wait, str]] = []
+    for function, module in frames:
+        for order, wait in enumerate(waits()):
+            if wait.knows(function, module):
+                told = f"{function} [{module}]" if module else function
+                if not wait.is_weak:
+                    return wait, told
+                weak.append((order, wait, told))
+                break
+    return min(weak, key=lambda found: found[0])[1:] if weak else None
+
+
+class HungFollower:
+    """Holds a hung task until its stack is over, then says what it waits for."""
+
+    #: With registers and the list of modules of a long stack.
+    LINES = 100
+
+    def __init__(self) -> None:
+        self.lines_left = 0
+        self._held: KernelEvent | None = None
+        self._begun = Stamp()
+        self._facts: dict[str, str] = {}
+        self._frames: list[tuple[str, str]] = []
+        self._unsure: list[tuple[str, str]] = []
+
+    def begin(self, event: KernelEvent, stamp: Stamp) -> list[KernelEvent]:
+        """What was held before."""
+        out = self.flush()
+        self._held, self._begun, self.lines_left = event, stamp, self.LINES
+        return out
+
+    def read(self, text: str, stamp: Stamp) -> list[KernelEvent]:
+        held = self._held
+        if held is None or stamp.host != held.host:
+            return []
+        self.lines_left -= 1
+        if not self.lines_left or not self._begun.is_within(STACK_S, stamp):
+            return self.flush()
+        if (owner := _OWNER.search(text)) is not None and held.process in text:
+            self._facts |= {name: value for name, value in owner.groupdict().items() if value}
+            return []
+        if _OTHER.match(text):
+            return self.flush()
+        frame = _FRAME.search(text) or _BARE_FRAME.match(text)
+        if frame is not None:
+            found = (frame["function"], frame.groupdict().get("module") or "")
+            (self._unsure if frame["unsure"] else self._frames).append(found)
+        return self.flush() if _STACK_ENDS.search(text) else []
+
+    def flush(self) -> list[KernelEvent]:
+        held, facts, frames = self._held, self._facts, self._frames or self._unsure
+        self._held, self._facts, self._frames, self._unsure, self.lines_left = None, {}, [], [], 0
+        if held is None:
+            return []
+        found = waits_for(frames)
+        if found is not None:
+            facts = {**facts, "waits_for": found[0].name, "frame": found[1]}
+            held = replace(held, domain=found[0].domain, component=found[0].component, action=found[0].action)
+        merged: Mapping[str, str] = {**held.facts, **facts}
+        return [replace(held, facts=merged)]

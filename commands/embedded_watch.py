@@ -49,8 +49,9 @@ TURN_S = 0.1
 SAID_PERIOD_S = 1.0
 #: Files that incidents ask for; of what was drained of the rings so much is kept in memory for them.
 REQUESTS_PER_MINUTE, HISTORY_S, HISTORY_BYTES = 30, 120.0, 16 << 20
-#: After the command ended: how long conclusions that are held back for a rival explanation may take.
-SETTLE_S = 2.0
+#: After the command ended badly: how long conclusions that are held back for a rival explanation may take, and for how
+#: long at least what the node has to say of it (its kernel, its driver) is waited for where nothing is held back.
+SETTLE_S, LEAST_SETTLE_S = 1.0, 0.5
 
 
 def agent_settings(*, publishes: bool, kernel_log: str = "", withheld: frozenset[str] = frozenset()) -> AgentSettings:
@@ -243,12 +244,20 @@ class EmbeddedWatch:
 
     def settle(self, abnormal: bool) -> None:
         """After the command ended: the ranks' last events, and the conclusions that waited for them."""
-        deadline = time.monotonic() + (SETTLE_S if abnormal else TURN_S)
+        began = time.monotonic()
+        deadline = began + (SETTLE_S if abnormal else TURN_S)
         while True:
             self.turn()
-            if time.monotonic() >= deadline or self._broken is not None:
+            now = time.monotonic()
+            if now >= deadline or self._broken is not None:
+                return
+            if now >= began + LEAST_SETTLE_S and not self._decides_within(deadline - now):
                 return
             time.sleep(TURN_S)
+
+    def _decides_within(self, seconds: float) -> bool:
+        _, due_ns = self._runner.timers()
+        return due_ns is not None and due_ns <= self._bus.now_ns() + int(seconds * 1e9)
 
     def close(self) -> None:
         """Flush and close everything; says what failed."""

@@ -9,10 +9,13 @@ endpoint did not take is counted, and ``problem`` says so in one line.
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import numpy as np
 
@@ -29,8 +32,10 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.resources import Resource
 
-#: A dead endpoint may cost this much at the end of a run, and no more.
+#: A slow endpoint may cost this much at the end of a run, and no more.
 CLOSE_TIMEOUT_S = 5.0
+#: And one at which nobody listens this much, from ``flush`` on: the exporter would try again and again.
+UNHEARD_S = 1.0
 #: Seconds. The SDK's default bounds are made for milliseconds.
 STEP_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 #: The SDK warns here on every failed request; the count of them at the end says as much, once.
@@ -59,8 +64,22 @@ def wanted_signals(environ: Mapping[str, str]) -> tuple[frozenset[str], str | No
     return frozenset(signals), problem
 
 
+def endpoints(environ: Mapping[str, str]) -> list[tuple[str, int]]:
+    """Host and port of those that the environment names; what is no address is left out."""
+    found = []
+    for name in ("LOGS_", "METRICS_", ""):
+        try:
+            url = urlsplit(environ.get(f"OTEL_EXPORTER_OTLP_{name}ENDPOINT", "").strip())
+            place = url.hostname, url.port or (443 if url.scheme == "https" else 80)
+        except ValueError:
+            continue
+        if place[0]:
+            found.append((place[0], place[1]))
+    return found
+
+
 class OtlpExport:
-    """``incident`` for each revision, ``step_metrics`` for each block of steps, ``close`` at the end.
+    """``incident`` for each revision, ``step_metrics`` for each block of steps, ``flush`` and ``close`` at the end.
 
     submitted, delivered: incident events handed over, and those that the endpoint acknowledged.
     problem: one line for people, None while all is well.
@@ -71,6 +90,9 @@ class OtlpExport:
         self.submitted = 0
         self._delivered = _Delivered()
         self._problem: str | None = None
+        self._flushed_s: float | None = None
+        self._listens = threading.Event()
+        self._places = endpoints(environ)
         self._logs: _IncidentEvents | None = None
         self._metrics: _StepMetrics | None = None
         signals, self._problem = wanted_signals(environ)
@@ -123,22 +145,48 @@ class OtlpExport:
         except Exception as error:  # the edge towards the SDK, and blocks come from elsewhere
             self._fail("step metrics not recorded", error)
 
+    def flush(self) -> None:
+        """The command has ended: what is queued goes while the last conclusions are drawn. Returns at once."""
+        self._flushed_s = time.monotonic()
+        for part in (self._logs, self._metrics):
+            if part is not None:
+                threading.Thread(target=self._guarded, args=(part.flush,), daemon=True).start()
+        if self.active:
+            threading.Thread(target=self._knock, daemon=True).start()
+
     def close(self) -> None:
         """Send what is queued, within CLOSE_TIMEOUT_S, then give up on the rest and count it."""
-        deadline = time.monotonic() + CLOSE_TIMEOUT_S
+        if self._flushed_s is None:
+            self.flush()
         closing = [part for part in (self._logs, self._metrics) if part is not None]
         self._logs = self._metrics = None
         # In threads of their own: the exporter's back-off between tries knows no deadline of ours.
-        threads = [threading.Thread(target=self._shut, args=(part,), daemon=True) for part in closing]
+        threads = [threading.Thread(target=self._guarded, args=(part.shutdown,), daemon=True) for part in closing]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        unheard_s = (self._flushed_s or 0.0) + min(UNHEARD_S, CLOSE_TIMEOUT_S)
+        deadline_s = time.monotonic() + CLOSE_TIMEOUT_S
+        while any(thread.is_alive() for thread in threads):
+            if time.monotonic() >= (deadline_s if self._listens.is_set() else unheard_s):
+                break
+            time.sleep(0.01)
         self._delivered.refused = max(self._delivered.refused, self.submitted - self._delivered.records)
 
-    def _shut(self, part: _IncidentEvents | _StepMetrics) -> None:
+    def _knock(self) -> None:
+        """Whether anybody is there to be waited for; behind a proxy that is not ours to find out."""
+        for host, port in self._places:
+            try:
+                socket.create_connection((host, port), UNHEARD_S).close()
+            except OSError:
+                continue
+            self._listens.set()
+            return
+        if getproxies():
+            self._listens.set()
+
+    def _guarded(self, work: Callable[[], None]) -> None:
         try:
-            part.shutdown()
+            work()
         except Exception as error:  # the edge towards the SDK
             self._fail("not everything was delivered", error)
 
@@ -207,6 +255,9 @@ class _IncidentEvents:
             )
         )
 
+    def flush(self) -> None:
+        self._processor.force_flush()
+
     def shutdown(self) -> None:
         self._processor.shutdown()  # type: ignore[no-untyped-call]
 
@@ -249,6 +300,9 @@ class _StepMetrics:
             for phase in np.flatnonzero(row_phases_s):
                 phase_attributes = {**attributes, names.PHASE: Phase(int(phase)).name.lower()}
                 self._phase.record(float(row_phases_s[phase]), phase_attributes)
+
+    def flush(self) -> None:
+        self._provider.force_flush()
 
     def shutdown(self) -> None:
         self._provider.shutdown()

@@ -134,6 +134,8 @@ def watch(
     _tell_signals(child, watcher)
     watcher.turn()  # a rank that is the command itself ends with it: its exit comes before the job's
     watcher.tell(EventName.JOB_FINISHED, exit_code=child.exit_code, signal=child.signal_number)
+    watcher.turn()  # what is known by now is concluded, and goes out while the rest settles
+    export.flush()
     watcher.wait_for_peers(OTHERS_END_S)
     watcher.settle(abnormal=child.exit_code != 0)
     watcher.close()

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from whichrank.commands.otlp_export import (
-    CLOSE_TIMEOUT_S,
+    UNHEARD_S,
     OtlpExport,
+    endpoints,
     wanted_signals,
 )
 from whichrank.telemetry.records import Block, Identity
@@ -142,14 +143,38 @@ def test_an_endpoint_that_hangs_never_blocks_the_caller(
 
 
 def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("whichrank.commands.otlp_export.CLOSE_TIMEOUT_S", 0.5)
     monkeypatch.setenv(ENDPOINT, "http://127.0.0.1:9")  # the discard port: nothing listens there
     export = OtlpExport(environ())
     export.incident(DOCUMENT)
     began = time.perf_counter()
+    export.flush()
     export.close()
-    assert time.perf_counter() - began < CLOSE_TIMEOUT_S
+    assert time.perf_counter() - began < UNHEARD_S + 0.3
     assert export.dropped == 1
+
+
+def test_who_listens_and_is_slow_is_waited_for(endpoint: type[Endpoint]) -> None:
+    """Longer than for one that is not there."""
+    threading.Timer(UNHEARD_S + 0.5, endpoint.release.set).start()
+    export = OtlpExport(environ())
+    export.incident(DOCUMENT)
+    export.flush()
+    export.close()
+    assert (export.delivered, export.dropped, export.problem) == (1, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("variables", "found"),
+    [
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}, [("collector", 4318)]),
+        ({"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": "https://logs.example/v1/logs"}, [("logs.example", 443)]),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://[::1]:4318/"}, [("::1", 4318)]),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:many"}, []),
+        ({}, []),
+    ],
+)
+def test_where_endpoints_are(variables: dict[str, str], found: list[tuple[str, int]]) -> None:
+    assert endpoints(variables) == found
 
 
 @pytest.mark.usefixtures("endpoint")

@@ -47,6 +47,12 @@ except RuntimeError:
 """
 
 
+#: Of whichrank beyond the command's own end. It was 2.1 s, and 7.1 s where nobody listened at the endpoint.
+AFTER_THE_END_S = 1.5
+#: Notes when the launcher has ended, and ends as it did.
+NOTES_ITS_END = ["sh", "-c", '"$@"; status=$?; date +%s.%N >"$0"; exit $status']
+
+
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes], Path]:
     """Files of the exported archive by their paths in it, and the run's folder."""
@@ -55,9 +61,11 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes],
     script.write_text(JOB)
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("WHICHRANK_", "OTEL_", "TORCH_"))}
     environ.update(OMP_NUM_THREADS="1", TORCH_FR_DUMP_TEMP_FILE=str(folder / "trace_"), TORCH_FR_BUFFER_SIZE="2000")
+    environ.update(OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9")  # the discard port: nothing listens there
     whichrank = [sys.executable, "-m", "whichrank.commands.main"]
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--redirects=3"]
-    job = [sys.executable, *launch, f"--log-dir={folder / 'logs'}", str(script)]
+    ended = folder / "ended"
+    job = [*NOTES_ITS_END, str(ended), sys.executable, *launch, f"--log-dir={folder / 'logs'}", str(script)]
     began = time.monotonic()
     watched = subprocess.run(
         [*whichrank, "run", "--json", "--out", str(folder / "run"), "--", *job],
@@ -67,6 +75,9 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes],
         check=False,
     )
     print(f"the job took {time.monotonic() - began:.1f} s")
+    after_s = time.time() - float(ended.read_text())
+    print(f"whichrank ended {after_s:.2f} s after its command")
+    assert after_s < AFTER_THE_END_S
     assert watched.returncode == 1, watched.stderr.decode()
     (last,) = {
         document["id"]: document

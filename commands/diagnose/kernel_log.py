@@ -5,13 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-<<<<<<< HEAD
-from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Sequence
-=======
-import zlib
 from collections.abc import Iterator, Sequence
->>>>>>> h5
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from itertools import chain
@@ -31,15 +25,7 @@ from .packed_file import opened, text_only, unpacked
 EXIT_USAGE = 2
 STDIN = "-"
 SCHEMA = 1
-<<<<<<< HEAD
-#: Distinct faults shown; more are counted.
-MOST_GROUPS = 10_000
-#: Of one node, for its repeats.
-HISTORY = 256
-=======
 HEADINGS = ("time", "host", "event", "code", "device", "severity", "component", "action", "", "n")
-_GZIP = b"\x1f\x8b"
->>>>>>> h5
 _SHOWN_DEVICE = 40
 
 

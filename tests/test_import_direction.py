@@ -43,6 +43,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "commands": (
         {"telemetry", "instrumentation", "diagnosis", "agents", "transport", "processors", "simulator", "grafana"},
         {
+            "compression",  # Python's own from 3.14 on
             "jinja2",
             "markupsafe",
             "numpy",
@@ -57,6 +58,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "typer",
             "torch",
             "urllib3",
+            "zstandard",
         },
     ),
 }

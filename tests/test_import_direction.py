@@ -43,7 +43,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "commands": (
         {"telemetry", "instrumentation", "diagnosis", "agents", "transport", "processors", "simulator", "grafana"},
         {
-            "compression",  # the standard library's own from Python 3.14 on
+            "compression",  # Python's own from 3.14 on
             "jinja2",
             "markupsafe",
             "numpy",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Protocol
 
@@ -59,6 +59,7 @@ def _read_block(
     take, before = repeats.take, repeats.taken
     is_wanted = reader.wants_next
     # In a flood most lines are repeats: what they might hold is asked of the others only.
+    known: Iterable[tuple[tuple[str, bytes], ...] | None]
     known = repeat(None, len(lines)) if repeats.is_flood else scan.candidates(block)
     for line, words in zip(lines, known, strict=True):
         if not is_wanted:

@@ -61,13 +61,13 @@ def _read_block(
     # In a flood most lines are repeats: what they might hold is asked of the others only.
     known: Iterable[tuple[tuple[str, bytes], ...] | None]
     known = repeat(None, len(lines)) if repeats.is_flood else scan.candidates(block)
-    for line, words in zip(lines, known, strict=True):
+    for line, found in zip(lines, known, strict=True):
         if not is_wanted:
-            if words is not None and not words:
+            if found is not None and not found:
                 continue
             if take(line):
                 continue
-        events = _read_line(reader, line, scan.of_line(line) if words is None else words)
+        events = _read_line(reader, line, scan.of_line(line) if found is None else found)
         yield from events
         if len(events) == 1:
             repeats.learn(line, events[0], reader)

@@ -93,6 +93,7 @@ _MAKE_NOT: Mapping[str, Why] = {
     "test-long": Why.HOURS,
     "frameworks": Why.DOWNLOADS,
     "newcomer": Why.DOWNLOADS,
+    "outside": Why.HOURS,
     "pins": Why.DOWNLOADS,
     "format": Why.OWN_TREE,
 }

@@ -141,7 +141,7 @@ def test_each_row_of_the_table_can_hold() -> None:
         (make_finding(Kind.NODE_LOST, 2, at=1.0, scope="node"), ("restart_without_node", "automatic")),
         (make_finding(Kind.RANK_NEVER_JOINED, 2, at=1.0, severity=Severity.INFO), ("wait", "automatic")),
         (make_finding(Kind.RANK_NEVER_JOINED, 2, at=1.0, severity=Severity.PAGE), ("restart", "automatic")),
-        (make_finding(Kind.RANK_SLOW, 2, at=1.0), ("drain_after_job", "human")),
+        (make_finding(Kind.RANK_SLOW, 2, at=1.0), ("ask_a_human", "human")),
         (make_finding(Kind.RANK_SLOW, 2, at=1.0, scope="node"), ("drain_after_job", "automatic")),
         (make_finding(Kind.RANK_SLOW, None, at=1.0, scope="application"), ("fix_code", "human")),
         (make_finding(Kind.SLOW_TOGETHER, None, at=1.0, scope="job"), ("ask_a_human", "human")),

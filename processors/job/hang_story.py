@@ -104,7 +104,7 @@ def blockage_body(
 
 def _threshold_words(threshold_ns: int, severity: Severity) -> str:
     said = {Severity.PAGE: "is a page", Severity.TICKET: "is a ticket"}.get(severity, "is noticed")
-    return f"a wait for a rank in this phase {said} from {duration_words(threshold_ns)} on"
+    return f"a wait at this place {said} from {duration_words(threshold_ns)} on"
 
 
 def _may_move(job: JobState, rank: int, wait: Wait) -> bool:

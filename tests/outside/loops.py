@@ -16,11 +16,11 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tests.outside.runs import HERE, RANKS, RIGHT, Outcome, Planned, problems_of, programs, run
+from tests.outside.runs import HERE, KNOWN_S, RANKS, RIGHT, UNKNOWN_S, Outcome, Planned, problems_of, programs, run
 from tests.outside.table import Line, print_table
 
-#: What a place asks of a page where the job knows it, and where it does not, and how much later it may come.
-FORMULA_S, LATE_S = {True: 7.0, False: 60.0}, 3.0
+#: So much later than the formula has it a page may come.
+LATE_S = 3.0
 STANDING = ("hang", "blocked", "all")
 
 
@@ -32,7 +32,7 @@ def plan(seed: int) -> list[Planned]:
         clean = Planned(name=f"{script.stem}-clean", script=str(script), lasts_s=30.0)
         planned.append(clean)
         for fault in RIGHT:
-            known = draw.random() < 0.75 and fault != "all"  # nobody waits: it may as well be the end of the loop
+            known = draw.random() < 0.75
             planned.append(
                 Planned(
                     name=f"{script.stem}-{fault}",
@@ -61,12 +61,10 @@ def lines(outcomes: Sequence[Outcome]) -> list[Line]:
         of_kind = [outcome for outcome in faulty if outcome.planned.fault == fault]
         found.append(Line.of(f"of which {fault}", sum(o in right for o in of_kind), len(of_kind), 0.90))
     standing = [o for o in faulty if o.planned.fault in STANDING]
-    for known in (True, False):
-        asked = [o for o in standing if o.planned.known is known]
-        limit_s = FORMULA_S[known] + LATE_S
-        late = [o for o in asked if (after := o.said_after_s("page")) is None or after > limit_s]
-        place = "known to the job" if known else "not known"
-        text = f"stands still at a place {place}: page within {FORMULA_S[known]:.0f} + {LATE_S:.0f} s"
+    for formula_s in (KNOWN_S, UNKNOWN_S):
+        asked = [o for o in standing if o.planned.formula_s == formula_s]
+        late = [o for o in asked if (after := o.said_after_s("page")) is None or after > formula_s + LATE_S]
+        text = f"stands still where the formula gives {formula_s:.0f} s: page within {LATE_S:.0f} s of it"
         found.append(Line.of(text, len(asked) - len(late), len(asked), 0.95, _delays(asked)))
     return found
 

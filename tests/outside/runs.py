@@ -37,8 +37,12 @@ RIGHT: Mapping[str, tuple[str, ...]] = {
     "exit": ("rank_died", "desync"),
     "extra": ("desync",),
 }
-#: How long after the fault a page may be awaited, where the place is known to the job and where it is not.
-PAGE_WITHIN_S = {True: 45.0, False: 80.0}
+#: What docs/verdicts.md asks of a page after a standstill: where the place is known to the job, and where it is not, or the
+#: process stands in I/O, or nobody waits.
+KNOWN_S, UNKNOWN_S = 7.0, 60.0
+UNKNOWN_ANYWAY = ("blocked", "all")
+#: How long after the formula's time a page is awaited at all: a loop at one place is one after 30 s.
+AWAITED_S = 35.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +61,11 @@ class Planned:
     turns: int = 0
     lasts_s: float = 25.0
     environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def formula_s(self) -> float:
+        """When a rank that stands still is to be a page."""
+        return KNOWN_S if self.known and self.fault not in UNKNOWN_ANYWAY else UNKNOWN_S
 
 
 @dataclass(slots=True, kw_only=True)
@@ -167,7 +176,7 @@ def _follow(planned: Planned, outcome: Outcome, process: subprocess.Popen[bytes]
             page_s = now
         if page_s is not None and now - page_s > AFTER_PAGE_S:
             return
-        if since_s > PAGE_WITHIN_S[planned.known]:
+        if since_s > planned.formula_s + AWAITED_S:
             return
 
 

@@ -74,7 +74,7 @@ def test_what_counts_as_wrong(got: Outcome, wrong: str) -> None:
 def test_a_late_page_a_lost_run_and_a_run_that_was_not_made_all_count(capsys: pytest.CaptureFixture[str]) -> None:
     late = outcome("hang", said("page", "rank_not_entered", 1, 11.0))
     found = {line.asked.partition(" >=")[0]: line for line in loops.lines([late])}
-    assert found["stands still at a place known to the job: page within 7 + 3 s"].state == "SHORT"
+    assert found["stands still where the formula gives 7 s: page within 3 s of it"].state == "SHORT"
     assert found["of which kill"].state == "not run"
     lost = Outcome(planned=Planned(name="x", script="x.py"), problem="it did not end in time")
     assert sound.lines([lost])[0].state == "SHORT"

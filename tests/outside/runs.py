@@ -37,7 +37,7 @@ RIGHT: Mapping[str, tuple[str, ...]] = {
     "exit": ("rank_died", "desync"),
     "extra": ("desync",),
 }
-#: What docs/verdicts.md asks of a page after a standstill: where the place is known to the job, and where it is not, or the
+#: What docs/verdicts.md asks of a page after a standstill: where the place is known to the job, and where it is not, the
 #: process stands in I/O, or nobody waits.
 KNOWN_S, UNKNOWN_S = 7.0, 60.0
 UNKNOWN_ANYWAY = ("blocked", "all")

@@ -37,8 +37,8 @@ RIGHT: Mapping[str, tuple[str, ...]] = {
     "exit": ("rank_died", "desync"),
     "extra": ("desync",),
 }
-#: What docs/verdicts.md asks of a page after a standstill: where the place is known to the job, and where it is not, the
-#: process stands in I/O, or nobody waits.
+#: What docs/verdicts.md asks of a page after a standstill: where the place is known to the job; and where it is not, or
+#: the process stands in I/O, or nobody waits.
 KNOWN_S, UNKNOWN_S = 7.0, 60.0
 UNKNOWN_ANYWAY = ("blocked", "all")
 #: How long after the formula's time a page is awaited at all: a loop at one place is one after 30 s.

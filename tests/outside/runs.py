@@ -18,6 +18,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 HERE = Path(__file__).parent
 RANKS = 3
 #: From the start of the command until the fault has to have happened: torch alone takes ten seconds on two busy cores.
@@ -202,6 +204,11 @@ def _read(incidents: Path, outcome: Outcome) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
+    """With its ranks, which torchrun starts in sessions of their own: one that is stopped hears no other signal."""
+    try:
+        ranks = psutil.Process(process.pid).children(recursive=True)
+    except psutil.Error:
+        ranks = []
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         if process.poll() is not None:
             break
@@ -210,8 +217,11 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.wait(20)
         except (ProcessLookupError, subprocess.TimeoutExpired):
             continue
+    for each in ranks:
+        with contextlib.suppress(psutil.Error):
+            each.kill()
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # whoever is left of it, stopped ones too
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 

@@ -12,9 +12,10 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -23,7 +24,7 @@ from ..telemetry.otlp import decode_logs
 from ..telemetry.records import Block, Incident
 from ..telemetry.redaction import redact, redact_command
 from ..telemetry.ring_layout import cut_text
-from ..telemetry.vocabulary import EventName
+from ..telemetry.vocabulary import Bucket, EventName, Severity
 from ..transport.bus import TOPIC_BLOCKS
 from .embedded_watch import EmbeddedWatch, with_job
 from .foreground_command import ForegroundCommand
@@ -209,13 +210,20 @@ def choose_view(settings: RunSettings, job: str, running_s: float) -> View:
 def print_summary(
     incidents: dict[str, Incident], foreign: dict[str, Incident], status: JobStatus, directory: RunDirectory
 ) -> None:
-    """What happened, for a person, after the command's own last line. foreign: incidents of the node that judges."""
+    """What happened, for a person, after the command's own last line. foreign: incidents of the node that judges.
+
+    A wait that was noticed and has passed is counted, and has been a line when it was; it is in ``incidents.jsonl``.
+    """
     console = Console(stderr=True)
     try:
-        for incident in (*foreign.values(), *incidents.values()):
+        passed = [id_ for id_, incident in incidents.items() if _is_passed_wait(incident.document)]
+        told = {id_: incident for id_, incident in incidents.items() if id_ not in passed}
+        for incident in (*foreign.values(), *told.values()):
             console.print(incident_panel(incident.document))
-        count = sum(1 for incident in incidents.values() if incident.document.get("state") != "merged")
+        count = sum(1 for incident in told.values() if incident.document.get("state") != "merged")
         found = "no incident" if not count else f"{count} incident{'s' if count != 1 else ''}"
+        if passed:
+            found += f", {len(passed)} wait{'s' if len(passed) != 1 else ''} that passed"
         if foreign:
             found += f" here, {len(foreign)} where the job is judged"
         ranks = f"{len(status.ranks)} rank{'s' if len(status.ranks) != 1 else ''}"
@@ -223,6 +231,15 @@ def print_summary(
         say(f"{found}; {seen}; kept in {directory.path}")
     except OSError:
         pass  # nobody listens any more
+
+
+def _is_passed_wait(document: Mapping[str, Any]) -> bool:
+    """Nobody was called for it, and it ended by itself."""
+    return (
+        document.get("severity") == Severity.INFO.value
+        and document.get("bucket") == Bucket.COMMUNICATION_HANG.value
+        and document.get("state") == "resolved"
+    )
 
 
 class _Guarded:

@@ -6,6 +6,7 @@ import io
 import json
 import re
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,11 @@ from whichrank.commands.incident_panel import (
     incident_panel,
 )
 from whichrank.commands.job_status import JobStatus, describe_ranks
+from whichrank.commands.run_directory import RunDirectory
 from whichrank.commands.status_view import LineView, describe_waiting, render_lines, render_status
+from whichrank.commands.watching import print_summary
 from whichrank.telemetry.incident import complete_document
-from whichrank.telemetry.records import Block, Event, Group, Identity
+from whichrank.telemetry.records import Block, Event, Group, Identity, Incident
 from whichrank.telemetry.tables import GROUP_PROGRESS, PROGRESS, STEPS
 from whichrank.telemetry.vocabulary import EventName, Op, Phase, ProcessState, StepFlag
 
@@ -372,3 +375,17 @@ def test_a_node_is_named_with_its_ranks_and_nobody_with_what_is_known() -> None:
     assert "node_lost: node node-2 (ranks 8-15) is gone, with its ranks" in incident_line(lost)
     unseen = complete_document({"id": "b", "severity": "page", "change": "opened", "kind": "rank_not_entered"})
     assert "rank_not_entered: ranks wait in a collective for others that cannot be seen (" in incident_line(unseen)
+
+
+def test_a_wait_that_has_passed_is_counted_and_takes_no_room(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def of(number: str, severity: str, state: str) -> Incident:
+        return Incident(document={**incident(), "id": number, "severity": severity, "state": state})
+
+    told = {"a": of("a", "info", "resolved"), "b": of("b", "page", "resolved"), "c": of("c", "info", "open")}
+    print_summary(told, {}, JobStatus(), RunDirectory(path=tmp_path))
+    said = capsys.readouterr().err
+    assert "2 incidents, 1 wait that passed; no rank was seen" in said
+    assert "incident a" not in said
+    assert "incident b" in said

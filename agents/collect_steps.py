@@ -21,7 +21,7 @@ from .withheld import GRADIENT_NORM, LOSS
 
 _PHASES = len(Phase)
 _STEP, _PHASE = int(EventKind.STEP), int(EventKind.PHASE)
-_PARTLY_SEEN = int(StepFlag.PARTLY_SEEN)
+_PARTLY_SEEN, _INFERRED = int(StepFlag.PARTLY_SEEN), int(StepFlag.INFERRED)
 #: Steps of one rank whose collectives were counted but that have not ended: async calls of the next step, no more.
 _MAX_OPEN_STEPS = 64
 #: What is shorter is seen in no step of any length that people look at.
@@ -206,6 +206,10 @@ class StepCollector:
         rows["begin_ns"] = ends["step"]
         rows["end_ns"] = ends["time_ns"]
         rows["phase_ns"] = phase_ns
+        inferred = (rows["flags"] & _INFERRED) != 0
+        if inferred.any():  # nothing has told these ranks that their start is over
+            rows["phase_ns"][inferred, int(Phase.OTHER)] += rows["phase_ns"][inferred, int(Phase.INIT)]
+            rows["phase_ns"][inferred, int(Phase.INIT)] = 0
         rows["loss"] = _as_floats(ends["value"])
         rows["grad_norm"] = _as_floats(ends["extra"])
         for column, flag in self._withheld:

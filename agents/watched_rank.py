@@ -182,7 +182,7 @@ class WatchedRank:
             phase = head >> 16 & 0xFF
             step = event[L.E_STEP] if head & 0xFF != 5 else event[L.E_SEQ] + 1
         if self.inferred_step >= 0 and step <= 0:
-            step = self.inferred_step
+            step, phase = self.inferred_step, int(Phase.OTHER) if phase == Phase.INIT else phase
         return (step if 0 <= step < 1 << 62 else -1), (phase if phase < len(Phase) else int(Phase.OTHER))
 
     def completion_seen(self) -> bool:

@@ -99,7 +99,7 @@ class LineView:
             self._without_steps_since = None if self._without_steps_since != _SAID else _SAID
         elif self._without_steps_since is None:
             self._without_steps_since = self._now()
-        elif self._now() - self._without_steps_since >= NO_STEP_S:
+        elif self._now() - self._without_steps_since >= NO_STEP_S and not _anyone_waits_long(status):
             self._without_steps_since = _SAID
             self._say(describe_lack_of_steps(status))
 
@@ -209,9 +209,15 @@ def describe_lack_of_steps(status: JobStatus) -> str:
     group, calls = status.calls()
     known = f"{calls} calls in group {group}" if calls else "no calls in any group"
     return (
-        "no step is seen: no optimizer of torch's makes one, and no calls repeat; call whichrank.step() at the end of "
-        f"each turn. Meanwhile hangs are judged by the calls ({known} so far); slow ranks and goodput are not known"
+        "no step is seen yet: no optimizer of torch's has made one, and calls are not known to repeat; if this is no "
+        "long first step, call whichrank.step() at the end of each turn. Meanwhile hangs are judged by the calls "
+        f"({known} so far); slow ranks and goodput are not known"
     )
+
+
+def _anyone_waits_long(status: JobStatus) -> bool:
+    """Then that is the news, and the reason why no step ends."""
+    return any(_age_s(wait.since_ns) > 3 * WORTH_SHOWING_S for wait in status.waiting())
 
 
 def _rank_table(status: JobStatus, waiting: Sequence[Waiting]) -> RenderableType:

@@ -40,6 +40,9 @@ def blockage_body(
     where = _place(job, wait)
     onset = _onset(job, kind, wait, suspects)
     waiting = [rank for rank in blockage.waiting if rank not in suspects]
+    members = set(job.members[wait.group].tolist())
+    in_it = [rank for rank in waiting if rank in members] or waiting
+    behind = [rank for rank in waiting if rank not in in_it]
     probability = share(suspects)
     certain = blockage.sort == "missing"
     proof = []
@@ -55,8 +58,8 @@ def blockage_body(
                 "progress",
                 source_of(job, rank),
                 now,
-                f"rank {rank} {verb} {where}; {ranks_words(waiting)} wait{'s' if len(waiting) == 1 else ''} in it "
-                f"since {duration_words(wait.age_ns)}; {stands(job, rank)}",
+                f"rank {rank} {verb} {where}; {ranks_words(in_it)} wait{'s' if len(in_it) == 1 else ''} in it "
+                f"since {duration_words(wait.age_ns)}{_behind_words(behind)}; {stands(job, rank)}",
             )
         )
     proof.append(
@@ -100,6 +103,10 @@ def blockage_body(
         seq=wait.seq,
         op=wait.op,
     )
+
+
+def _behind_words(ranks: Sequence[int]) -> str:
+    return f", and {ranks_words(ranks)} wait{'s' if len(ranks) == 1 else ''} elsewhere behind them" if ranks else ""
 
 
 def _threshold_words(threshold_ns: int, severity: Severity) -> str:

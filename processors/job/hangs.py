@@ -250,8 +250,8 @@ def _stands_since_it_left(job: JobState, rank: int, wait: Wait) -> bool:
     """Whether the row that shows this wait is newer than the suspect's leaving, by enough: what it left behind may have
     ended the wait, and the row is from before that."""
     row = job.progress_row(wait.rank)
-    if row is None:
-        return False
+    if row is None or row["phase"] == Phase.EXIT or row["process_state"] in (ProcessState.DEAD, ProcessState.ZOMBIE):
+        return False  # it is past the call itself: that it ended may never have been written down
     left_ns = job.ranks[rank].exited_ns if rank in job.ranks else 0
     own = job.progress_row(rank)
     if own is not None and own["phase"] == Phase.EXIT:

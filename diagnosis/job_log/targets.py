@@ -58,7 +58,7 @@ def forms() -> tuple[_Form, ...]:
     found = []
     for entry in table("targets.toml")["target"]:
         pattern = entry["pattern"]
-        for name, part in (("{HOSTLIKE}", HOSTLIKE), ("{ADDR}", ADDR), ("{NODES}", NODES)):
+        for name, part in (("{ADDRESS}", ADDRESS), ("{HOSTLIKE}", HOSTLIKE), ("{ADDR}", ADDR), ("{NODES}", NODES)):
             pattern = pattern.replace(name, part)
         found.append(_Form(tuple(entry["words"]), re.compile(pattern, re.IGNORECASE)))
     return tuple(found)

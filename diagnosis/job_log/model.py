@@ -146,6 +146,8 @@ class Frame:
     file: str
     line: int
     function: str
+    #: Its source line, where the log has it.
+    code: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,6 +69,10 @@ def read_lines(source: int, number: int, raw: bytes) -> Iterator[Line]:
 
 def _read(source: int, number: int, text: str) -> Iterator[Line]:
     found = _strip(source, number, CONTROL.sub("", text))
+    if "%|" in found.lead and BAR.search(found.lead):
+        # A bar without an end of line: the traceback glued to it is a line of its own.
+        yield replace(found, text=found.lead.strip(), lead="", indent=0)
+        found = replace(found, lead="")
     if "%|" in found.text and (bar := BAR.search(found.text)):
         yield from _around(found, bar)
         return

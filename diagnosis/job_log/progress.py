@@ -11,9 +11,9 @@ from .model import Progress
 LOOKED_AT = 40
 LONGEST = 600
 STEP = re.compile(
-    rb"\bit(?:er(?:ation)?s?)?[\"']?\s*[:=#]?\s*\[?\s*(?P<a>\d{1,9})(?:\s*/\s*(?P<at>\d{1,9}))?|"
+    rb"\bit(?:er(?:ation)?s?)?[\"']?\s*[:=#]?\s*\[?\s*(?P<a>\d{1,9})(?![.\d]*%)(?:\s*/\s*(?P<at>\d{1,9}))?|"
     rb"\b(?:(?:global|train(?:ing)?|optimizer)[_ ]?)?steps?[\"']?\s*[:=#|"
-    rb"]?\s*\[?\s*(?P<b>\d{1,9})(?:\s*/\s*(?P<bt>\d{1,9}))?|"
+    rb"]?\s*\[?\s*(?P<b>\d{1,9})(?![.\d]*%)(?:\s*/\s*(?P<bt>\d{1,9}))?|"
     rb"(?P<c>\d{1,9})/(?P<ct>\d{1,9}) \[\d+:\d\d|"
     rb"\{'loss': [\d.]+"
 )

@@ -160,11 +160,20 @@ class _Reader:
         if "SeqNum=" in text or "enqueued" in text:
             self._episodes.standstills.see(line)
         if said or self._statements.wants_next():
+            if not self._statements.took:
+                self._said(line)
             return
         if found := progress_of(text.encode(), self._index, line.number):
             self._episodes.progress(found)
         elif not ends and is_new_attempt(text):
             self._episodes.started_again()
+
+    def _said(self, line: Line) -> None:
+        """A statement of one line can tell of a new attempt, or of a step whose numbers have gone bad."""
+        if is_new_attempt(line.text):
+            self._episodes.started_again()
+        elif found := progress_of(line.text.encode(), self._index, line.number):
+            self._episodes.step(found)
 
     def _hand_on(self) -> None:
         for witness in self._statements.take():

@@ -20,7 +20,7 @@ from .tracebacks import Link, Raised, bare_exception, quoted_exceptions
 KEPT_CHARS = 500
 EXIT_CODE = re.compile(
     r"(?:exit ?code|exited with(?: exit)?(?: code| status)?|return code|status|code)\s*[:=]?\s*(?P<code>-?\d{1,3})\b|"
-    r"on signal (?P<signal>\d{1,2})\b",
+    r"(?:on signal |died with <Signals\.\w+: )(?P<signal>\d{1,2})\b",
     re.IGNORECASE,
 )
 #: What an exit code alone tells; 128 + n is a shell's way of saying signal n.
@@ -32,6 +32,8 @@ OPERATION = re.compile(
     r"SeqNum=(?P<sequence>\d+),\s*OpType=(?P<operation>\w+)(?:.{0,400}?Timeout\(ms\)=(?P<timeout>\d+))?"
 )
 LOCAL_RANK = re.compile(r"local_rank: ?(\d{1,4})")
+#: What a writer notices first of what its file system says a moment later.
+WRITE_FAILS = {"checkpoint_write": frozenset({"disk_full", "quota_exceeded", "permission_denied", "filesystem_error"})}
 #: Rules that hold although the line's own level says that all is well.
 EVEN_IF_QUIET = frozenset(
     {"loss_value", "loss_scale_at_minimum", "time_limit", "preempted", "section_open", "heartbeat_stuck", "user_buffer",
@@ -121,6 +123,9 @@ def _cause(chain: Sequence[Raised], witnesses: Sequence[Witness]) -> int:
             cause = index
             continue
         before, this = witnesses[cause], witnesses[index]
+        if this.failure.name in WRITE_FAILS.get(before.failure.name, ()):
+            cause = index
+            continue
         is_fallback = before.exception.split(".")[-1] in fallback_types() and not before.rule
         says_more = bool(this.rule) and this.role is Role.INITIATING and this.failure.rank in (Rank.ROOT, Rank.FAILURE)
         if is_fallback and (chain[index].link is Link.WHILE_HANDLING or says_more) and this.role is Role.INITIATING:

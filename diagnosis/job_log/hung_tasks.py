@@ -18,8 +18,13 @@ BEGIN = re.compile(r"(?:INFO: )?task (?P<task>\S+:\d+) blocked for more than (?P
 FRAME = re.compile(
     r"(?:\[<[0-9a-f]+>\] )?(?:\? )?(?P<function>[A-Za-z_][\w.]*)\+0x[0-9a-f]+/0x[0-9a-f]+(?: \[(?P<module>\w+)\])?"
 )
-#: Class of what is waited for, by the domain of its table entry.
-CLASSES = {"storage": "filesystem_error", "gpu": "gpu_hardware", "network": "network_link"}
+#: Class of what is waited for, by the component or the domain of its table entry.
+CLASSES = {
+    "gpu_driver": "gpu_hardware", "accelerator": "gpu_hardware", "accelerator_driver": "gpu_hardware",
+    "storage": "filesystem_error", "network": "network_link",
+}  # fmt: skip
+#: What else stands between the first line and the stack.
+BETWEEN = ("Tainted:", "Not tainted", '"echo 0', "task:", "Call Trace", "<TASK>", "RIP:", "RSP:", "RAX:", "RDX:", "RBP:", "R10:", "R13:")
 MOST_LINES = 80
 
 
@@ -56,7 +61,7 @@ class HungTasks:
         if line.text.startswith("</TASK>") or hung.left <= 0:
             self.finish()
             return True
-        if line.text.startswith(("Tainted:", "Not tainted", '"echo 0', "task:", "Call Trace", "<TASK>", "RIP:", "RSP:", "R")):
+        if line.text.startswith(BETWEEN):
             return True
         self.finish()
         return False
@@ -66,7 +71,7 @@ class HungTasks:
         if hung is None:
             return
         found = waits_for(hung.frames)
-        failure = CLASSES.get(found[0].domain.value) if found else None
+        failure = CLASSES.get(found[0].component, CLASSES.get(found[0].domain.value)) if found else None
         if found is None or failure is None:
             self.done += of_line(replace(hung.line, level=""))
             return

@@ -32,7 +32,7 @@ EXCEPTION = re.compile(r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:\([\w.]+\))?
 BARE = re.compile(
     r"(?:ERROR:? ?|E {1,7})?"
     r"(?P<type>(?:[A-Za-z_]\w*\.)*_?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failed|Timeout|ChildFailed|Unavailable|OutOfResources)"
-    r"(?:\([\w.]+\))?|(?:[a-z_]\w*\.)+[A-Z][A-Za-z]\w+)(?:: ?(?P<message>.*)|\s*)$"
+    r"(?:\([\w.]+\))?|(?:[a-z_]\w*\.)+_?[A-Z][A-Za-z]\w+)(?:: ?(?P<message>.*)|\s*)$"
 )
 QUOTED = re.compile(
     r"""['"]((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b[^'"]{0,1000}?)(?:\\n)?['"]\s*[\])]"""

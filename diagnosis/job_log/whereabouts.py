@@ -53,10 +53,10 @@ def _with_rank(line: Line, first: Witness, others: list[Group]) -> Line:
 
 def _is_near(other: Witness, first: Witness, line: Line) -> bool:
     """Of the same trouble and the same process, as far as its line tells."""
+    apart = abs(other.line.number - line.number)
     return (
-        other.failure.scope is first.failure.scope
+        (apart <= 1 or (apart <= NEAR_LINES and other.failure.scope is first.failure.scope))
         and other.line.source == line.source
-        and abs(other.line.number - line.number) <= NEAR_LINES
         and other.line.rank in (None, line.rank)
     )
 

@@ -56,7 +56,7 @@ class Continued:
         if held.is_rpc:
             is_more = is_more and (text == ">" or DETAIL.match(text) is not None)
         else:
-            is_more = is_more and not line.level and set(text) > set("-") and not text.startswith("[")
+            is_more = is_more and not line.level and bool(text.strip("-")) and not text.startswith("[")
         if not is_more or len(held.more) >= MOST_LINES:
             self.finish()
             return False

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from ...telemetry.ring_layout import cut_text
 from .carriers import LOUD_LEVELS, QUIET_LEVELS
 from .details import devices_in
 from .gpu_memory import is_held_by_others
-from .model import Collective, FailureClass, Form, Line, Rank, Role, Witness
+from .model import Collective, FailureClass, Form, Frame, Line, Rank, Role, Witness
 from .prefix import node_in, rank_in, whom_in
 from .targets import Target, target_of
 from .taxonomy import exception_types, failure_classes, fallback_types, frame_rules, rules
@@ -31,6 +32,7 @@ EXIT_CLASSES = {
 OPERATION = re.compile(
     r"SeqNum=(?P<sequence>\d+),\s*OpType=(?P<operation>\w+)(?:.{0,400}?Timeout\(ms\)=(?P<timeout>\d+))?"
 )
+IMPORTS = re.compile(r"(?:import|from) \w|.*import_module\(")
 LOCAL_RANK = re.compile(r"local_rank: ?(\d{1,4})")
 #: What a writer notices first of what its file system says a moment later.
 WRITE_FAILS = {"checkpoint_write": frozenset({"disk_full", "quota_exceeded", "permission_denied", "filesystem_error"})}
@@ -94,12 +96,22 @@ def _warned(line: Line, raised: Raised | None) -> Line:
 
 def refined(witness: Witness) -> Witness:
     """The same with the class that its stack tells more exactly."""
+    if witness.failure.name == "exception" and _is_importing(witness.frames):
+        return replace(witness, failure=failure_classes()["import_failure"])
     for rule in frame_rules() if witness.frames else ():
         if witness.failure.name in rule.of and any(
             rule.pattern.search(frame.function) or rule.pattern.search(frame.file) for frame in witness.frames
         ):
             return replace(witness, failure=rule.failure)
     return witness
+
+
+def _is_importing(frames: Sequence[Frame]) -> bool:
+    """Whether it was raised while one module loaded another: what is installed does not fit together."""
+    return any(
+        one.function == other.function == "<module>" and IMPORTS.match(one.code) is not None
+        for one, other in pairwise(frames)
+    )
 
 
 def of_chain(chain: Sequence[Raised]) -> Iterator[Witness]:

@@ -43,8 +43,9 @@ class Unwrapper:
 
     def feed(self, number: int, raw: bytes) -> Iterator[tuple[int, bytes]]:
         if self._parts:
-            if not _begins_anew(raw) and len(self._parts) < MOST_PARTS:
-                self._parts.append(raw)
+            rest = _continuation(self._parts[0], raw)
+            if rest is not None and len(self._parts) < MOST_PARTS:
+                self._parts.append(rest)
                 if len(raw) != self.width:
                     yield from self.flush()
                 return
@@ -60,8 +61,26 @@ class Unwrapper:
             yield self._number, b"".join(part.rstrip(b"\r") for part in parts)
 
 
-def _begins_anew(raw: bytes) -> bool:
-    if not raw.strip() or raw.startswith(OWN):
-        return True
-    text = raw.decode("utf-8", "replace").rstrip()
-    return any(line.text != text for line in read_lines(0, 0, raw))
+def _continuation(first: bytes, raw: bytes) -> bytes | None:
+    """What of a line goes on with the one before: all of it, or what stands behind the same prefix; None: it begins."""
+    if not raw.strip():
+        return None
+    if not raw.startswith(OWN):
+        text = raw.decode("utf-8", "replace").rstrip()
+        if all(line.text == text for line in read_lines(0, 0, raw)):
+            return raw
+    prefix, body = _behind(raw)
+    if not prefix or not first.startswith(prefix) or body.startswith(OWN):
+        return None
+    # Two lines of one writer that begin alike are two: only what is of another kind goes on.
+    begun = first[len(prefix) :].split(maxsplit=1)
+    return None if not begun or body.split(maxsplit=1)[:1] == begun[:1] else body
+
+
+def _behind(raw: bytes) -> tuple[bytes, bytes]:
+    """Prefix and the rest, as far as carriers are known."""
+    lines = list(read_lines(0, 0, raw))
+    if len(lines) != 1 or not lines[0].text:
+        return b"", raw
+    at = raw.rfind(lines[0].text.encode())
+    return (raw[:at], raw[at:]) if at > 0 else (b"", raw)

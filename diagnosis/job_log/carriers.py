@@ -77,7 +77,7 @@ PATTERNS: tuple[tuple[str, str], ...] = (
     ("[", r"\[(?P<node>[A-Za-z][\w.-]*):\d+\] (?=\S| )"),
     (
         "=M",
-        rf"MPICH ERROR \[Rank (?P<rank>\d{{1,6}})\] \[job id [^\]]*\] \[[^\]]*\] \[(?P<node>[\w.-]+)\] - ",
+        r"MPICH ERROR \[Rank (?P<rank>\d{1,6})\] \[job id [^\]]*\] \[[^\]]*\] \[(?P<node>[\w.-]+)\] - ",
     ),
     # Horovod: [2023-01-01 00:00:00.000000: E file.cc:12] [3]:
     (

@@ -1,4 +1,4 @@
-"""What a program prints when it is asked for help: options and what they do, over many lines. Nothing in it happened."""
+"""What a program prints when it is asked for help: options and what they do, over many lines. Nothing happened."""
 
 from __future__ import annotations
 

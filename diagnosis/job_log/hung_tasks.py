@@ -24,7 +24,10 @@ CLASSES = {
     "storage": "filesystem_error", "network": "network_link",
 }  # fmt: skip
 #: What else stands between the first line and the stack.
-BETWEEN = ("Tainted:", "Not tainted", '"echo 0', "task:", "Call Trace", "<TASK>", "RIP:", "RSP:", "RAX:", "RDX:", "RBP:", "R10:", "R13:")
+BETWEEN = (
+    "Tainted:", "Not tainted", '"echo 0', "task:", "Call Trace", "<TASK>", "RIP:", "RSP:", "RAX:", "RDX:", "RBP:",
+    "R10:", "R13:",
+)  # fmt: skip
 MOST_LINES = 80
 
 

@@ -108,7 +108,8 @@ class Line:
     rank: global; local_rank where the log tells only that. level: as printed, upper case, "" if none.
     indent: columns before the text, which tracebacks need; is_boxed: it stood in a frame that rich draws.
     group: of a process group's own lines, its name; a rank inside of it is no rank of the job. lead: what stood before
-    "Traceback" and no carrier is known for. writer: a prefix that was learnt from the log, where it tells writers apart.
+    "Traceback" and no carrier is known for. writer: a prefix learnt from the log that tells
+    writers apart.
     """
 
     source: int

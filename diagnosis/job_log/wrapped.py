@@ -21,6 +21,10 @@ RULED = (*(edge.encode() for edge in BOX), b"=", b"-", b"*", b"#", b"_")
 OWN = (b" ", b"\t", b"File ", b"Traceback", b"During handling", b"The above", b"frame #", b"[", b"=", b"-", b"#")
 
 
+#: The same behind a prefix: one blank is where a word ended at the width.
+OWN_BEHIND = (b"  ", *(own for own in OWN if own.strip()), *(b" " + own for own in OWN if own.strip()))
+
+
 def wrap_width(ends: NDArray[np.int64]) -> int:
     """Of a block, by where its lines end; 0 if it has none."""
     if len(ends) < 2:
@@ -70,9 +74,11 @@ def _continuation(first: bytes, raw: bytes) -> bytes | None:
         if all(line.text == text for line in read_lines(0, 0, raw)):
             return raw
     prefix, body = _behind(raw)
-    if not prefix or not first.startswith(prefix) or body.startswith(OWN):
+    if not prefix or not first.startswith(prefix) or body.startswith(OWN_BEHIND):
         return None
     # Two lines of one writer that begin alike are two: only what is of another kind goes on.
+    if first[len(prefix) :].startswith(b" ") and body.startswith(b" "):
+        body = body[1:]
     begun = first[len(prefix) :].split(maxsplit=1)
     return None if not begun or body.split(maxsplit=1)[:1] == begun[:1] else body
 
@@ -83,4 +89,5 @@ def _behind(raw: bytes) -> tuple[bytes, bytes]:
     if len(lines) != 1 or not lines[0].text:
         return b"", raw
     at = raw.rfind(lines[0].text.encode())
-    return (raw[:at], raw[at:]) if at > 0 else (b"", raw)
+    prefix = raw[:at].rstrip() if at > 0 else b""
+    return prefix, raw[len(prefix) :]

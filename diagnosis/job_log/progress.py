@@ -35,7 +35,7 @@ OTHER_WORK = re.compile(
     rb"resolv\w*|index\w*|build\w*|captur\w*|warm\w*|test\w*|sanity\w*|upload\w*|copy\w*|compil\w*)\b[^|]{0,80}\d{1,3}%\|"
 )
 #: Without one of these, in lower case, a line has no step; without one of the others it has no excuse.
-HINTS = (b"step", b"iter", b" [", b"'loss'", b"it ", b"it:", b"it=")
+HINT = re.compile(rb"step|it(?:er|[ :=])| \[|'loss'")
 EXCUSES = (
     b"load", b"resum", b"start", b"restor", b"checkpoint", b"config", b"warmup", b"_steps", b"timeout",
     b"watchdog", b"error", b"exception", b"traceback", b"fail",
@@ -53,13 +53,13 @@ def progress_of(raw: bytes, source: int, number: int) -> Progress | None:
     low = raw[:LONGEST].lower()
     if b"\x1b" in low:
         low = COLOUR.sub(b"", low)
-    found = [at for hint in HINTS if (at := low.find(hint)) >= 0]
-    if not found:
+    hint = HINT.search(low)
+    if hint is None:
         return None
     if _holds(low, SAVES) and (saved := SAVED.search(low)):
         step = saved["step"] or saved["late"]
         return Progress(source=source, number=number, step=int(step) if step else None, checkpoint=True)
-    match = STEP.search(low, max(0, min(found) - BEFORE_HINT))
+    match = STEP.search(low, max(0, hint.start() - BEFORE_HINT))
     if match is None or (_holds(low, EXCUSES) and NOT_PROGRESS.search(low)):
         return None
     if b"%|" in low and OTHER_WORK.search(low):

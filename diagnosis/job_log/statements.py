@@ -43,10 +43,11 @@ class Statements:
         self._done: list[Witness] = []
         #: Whether the last line fed was of a statement of several lines.
         self.took = False
+        self._is_open = False
 
     def wants_next(self) -> bool:
         """Whether something is open, so that the very next line belongs to it, or ends it."""
-        return any(reader.wants_next() for reader in self._readers)
+        return self._is_open
 
     @property
     def is_cut(self) -> bool:
@@ -55,6 +56,11 @@ class Statements:
 
     def feed(self, line: Line) -> bool:
         """Whether the line is of a statement."""
+        is_said = self._feed(line)
+        self._is_open = self._any_open()
+        return is_said
+
+    def _feed(self, line: Line) -> bool:
         is_taken = any(reader.feed(line) for reader in self._readers)
         self._gather()
         self.took = is_taken
@@ -70,13 +76,23 @@ class Statements:
         return bool(said)
 
     def finish(self) -> None:
+        if not self._is_open:
+            return
         for reader in self._readers:
             reader.finish()
+        self._is_open = False
         self._gather()
 
     def take(self) -> list[Witness]:
         done, self._done = self._done, []
         return done
+
+    def _any_open(self) -> bool:
+        # Asked after each line: a generator costs more than all the answers.
+        for reader in self._readers:  # noqa: SIM110
+            if reader.wants_next():
+                return True
+        return False
 
     def _gather(self) -> None:
         for chain in self._tracebacks.done:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 #: A log of fewer lines has no habits. This share of them has to have it.
-FEWEST_LINES = 4
+FEWEST_LINES = 3
 SHARE = 0.75
 #: Of a line this much can be its prefix.
 LONGEST = 80

@@ -27,6 +27,11 @@ SURE = re.compile(
 )
 
 
+#: An eviction for what the job itself used: more than it may, or more than the node had beside others.
+OVER_ITS_LIMIT = re.compile(r"exceeds? (?:the |its )?(?:total )?(?:\w+ )?(?:limit|quota)", re.IGNORECASE)
+OWN_USE = re.compile(r"[Cc]ontainers? \S+ was using|larger consumption of|exceeds its request", re.IGNORECASE)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
     action: Action
@@ -43,11 +48,13 @@ def advise(
     attempts: int,
     suspects: Suspects,
     differs: str,
+    is_in_the_course: bool = False,
 ) -> Advice:
     """What follows for the job.
 
     text: of the statement that decides. attempts: in how many starts of the job the same was said. differs: how the
-    suspects differ from the others.
+    suspects differ from the others. is_in_the_course: the numbers of the training's own steps show it,
+    and what was saved meanwhile may hold it.
     """
     if is_after_end and failure.name not in OUTLIVES_THE_END:
         return Advice(
@@ -56,8 +63,11 @@ def advise(
             text="training was done before: nothing to restart; check that the last checkpoint is whole",
         )
     action, restart, told = failure.action, failure.restart, failure.advice
-    if SURE.search(text):
+    is_evicted = failure.name == "evicted"
+    if SURE.search(text) or (is_evicted and OVER_ITS_LIMIT.search(text)):
         restart = Restart.NO
+    elif (is_evicted and OWN_USE.search(text)) or (failure.name == "non_finite" and is_in_the_course):
+        restart = Restart.UNKNOWN
     elif suspects.peers and len(suspects.peers) == 1 and restart is Restart.YES and failure.rank is not Rank.ROOT:
         # One and the same peer: whether it answers the next time is not told here.
         restart = Restart.UNKNOWN

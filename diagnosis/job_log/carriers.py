@@ -13,7 +13,8 @@ LEVEL = r"TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|ERR|CRITICAL|FATAL|SEVERE"
 QUIET_LEVELS = frozenset({"TRACE", "DEBUG", "INFO", "NOTICE"})
 WARNINGS = frozenset({"WARN", "WARNING"})
 LOUD_LEVELS = frozenset({"ERROR", "ERR", "CRITICAL", "FATAL", "SEVERE"})
-GLOG_LEVELS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "FATAL", "C": "CRITICAL", "V": "DEBUG"}
+GLOG_LEVELS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "FATAL", "C": "CRITICAL", "V": "DEBUG", "D": "DEBUG",
+               "T": "TRACE"}  # fmt: skip
 CLOCK = r"(?P<h>\d\d):(?P<mi>\d\d):(?P<s>\d\d(?:[.,]\d{1,9})?)"
 ZONE = r"(?:\s?(?:Z\b|UTC\b|[+-]\d\d:?\d\d\b))?"
 DATE = r"(?P<y>\d{4})[-/](?P<mo>\d\d)[-/](?P<d>\d\d)"
@@ -72,6 +73,17 @@ PATTERNS: tuple[tuple[str, str], ...] = (
     ("(", r"\((?P<actor>(?:raylet|autoscaler|gcs_server|scheduler|log_monitor)\b[^()]{0,60})\) ?"),
     # torch_npu and CANN
     ("(", r"\(PID:\d+, Device:-?(?P<device>\d+), RankID:-?(?P<rank>\d+)\) ?"),
+    # Open MPI: [host:pid] of who says it; Cray MPICH: the rank, the job, the time and the node
+    ("[", r"\[(?P<node>[A-Za-z][\w.-]*):\d+\] (?=\S| )"),
+    (
+        "=M",
+        r"MPICH ERROR \[Rank (?P<rank>\d{1,6})\] \[job id [^\]]*\] \[[^\]]*\] \[(?P<node>[\w.-]+)\] - ",
+    ),
+    # Horovod: [2023-01-01 00:00:00.000000: E file.cc:12] [3]:
+    (
+        "[",
+        rf"\[{DATE} {CLOCK}: (?P<glog>[TDIWEF]) (?P<logger>[\w./-]+\.\w+:\d+)\] (?:\[(?P<rank>\d{{1,6}})\]: ?)?",
+    ),
     # Ray's own files: [2023-01-01 00:00:00,000 E 1 1] (raylet) node_manager.cc:3040:
     ("[", rf"\[{DATE} {CLOCK} (?P<glog>[IWEFCD]) \d+ \d+\] "),
     ("0a", r"(?P<logger>[\w./-]+\.(?:cc|cpp|h|hpp|c|cu|py|rs|go):\d+): (?=\S)"),

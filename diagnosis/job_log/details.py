@@ -25,9 +25,11 @@ GPU_NUMBER = re.compile(
 
 
 def devices_in(text: str) -> tuple[str, ...]:
-    """Names of devices, an address before a number: "GPU3: 0000:4E:00.0" has both."""
+    """Names of devices, an address before a number: "GPU3: 0000:4E:00.0" has both; a port of the network last."""
     found = (pattern.search(text) for pattern in (XID_DEVICE, PCI_DEVICE, GPU_NUMBER))
-    return tuple(dict.fromkeys(match["device"] for match in found if match))
+    names = [match["device"] for match in found if match]
+    port = local_port(text)
+    return tuple(dict.fromkeys([*names, port] if port else names))
 
 
 def local_port(text: str) -> str:

@@ -93,6 +93,12 @@ class Episodes:
             self.episodes[-1].after = progress
             self._is_open = False
 
+    def step(self, progress: Progress) -> None:
+        """A step that ends no trouble: its own line tells of it."""
+        last = self.last_progress
+        if not progress.checkpoint and progress.step is not None and last is not None and last.step is not None:
+            self.last_progress = progress if progress.step > last.step else last
+
     def end_of_file(self) -> None:
         """Files are ranks of one job, beside each other in time: what each ends with is one episode of all."""
         if self._is_open:

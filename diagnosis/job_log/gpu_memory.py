@@ -48,6 +48,14 @@ SETTING_UP = re.compile(
 )
 
 
+#: The same in a source line: calls before which nothing can be on the device, and the first small tensor of a probe.
+FIRST_CALL = re.compile(
+    r"\b(?:set_device|init_process_group|barrier|init_device_mesh|init_distributed|initialize_distributed|set_seed|"
+    r"manual_seed(?:_all)?|empty_cache|mem_get_info|get_device_properties|init_deepspeed|PartialState|Accelerator)\(|"
+    r"\b(?:zeros|ones|empty|rand|tensor)\(\[?1?[.\d]{0,3}\]?[,)].{0,40}(?:cuda|device|hpu|xpu|npu)"
+)
+
+
 def is_held_by_others(text: str, frames: Sequence[Frame], *, has_trained: bool) -> bool:
     """Of a statement that the GPU's memory was too small: whether that is the doing of other processes."""
     if AT_START.search(text):
@@ -62,7 +70,9 @@ def is_held_by_others(text: str, frames: Sequence[Frame], *, has_trained: bool) 
         return others >= SHARE * total and others > (own or 0) / 2
     if has_trained or not DRIVER_SAYS.search(text):
         return False
-    return any(SETTING_UP.match(frame.function.split(".")[-1]) for frame in frames[-6:])
+    return any(
+        SETTING_UP.match(frame.function.split(".")[-1]) or FIRST_CALL.search(frame.code) for frame in frames[-6:]
+    )
 
 
 def _size(pattern: re.Pattern[str], text: str) -> float | None:

@@ -108,7 +108,8 @@ class Line:
     rank: global; local_rank where the log tells only that. level: as printed, upper case, "" if none.
     indent: columns before the text, which tracebacks need; is_boxed: it stood in a frame that rich draws.
     group: of a process group's own lines, its name; a rank inside of it is no rank of the job. lead: what stood before
-    "Traceback" and no carrier is known for.
+    "Traceback" and no carrier is known for. writer: a prefix learnt from the log that tells
+    writers apart.
     """
 
     source: int
@@ -125,6 +126,7 @@ class Line:
     device: str | None = None
     group: str = ""
     lead: str = ""
+    writer: str = ""
     is_boxed: bool = False
 
     def seconds_after(self, other: Line) -> float | None:
@@ -138,7 +140,7 @@ class Line:
     @property
     def stream(self) -> tuple[int, int | None, int | None, str | None]:
         """Lines of one writer share it."""
-        return (self.source, self.rank, self.local_rank, self.node)
+        return (self.source, self.rank, self.local_rank, self.node or self.writer or None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,8 @@ class Frame:
     file: str
     line: int
     function: str
+    #: Its source line, where the log has it.
+    code: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 from .carriers import CARRIERS, GLOG_LEVELS
 from .model import DAY_S, Line, Stamp
+from .unknown_prefix import RANK, UnknownPrefix
 
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 #: Carriers can be nested this deep: container, syslog, srun, torchrun, logger.
@@ -44,7 +45,7 @@ DEFAULT_GROUP = re.compile(r"default_pg|^0\b(?!\s*PG GUID [1-9])")
 GROUP_MARKS = re.compile(r"(?:[|+] +)+")
 #: A logger's name behind the level: "ERROR trainer - lost".
 LOGGER_AFTER = re.compile(r"[A-Za-z_][\w./:<>]* +[-|] +")
-NCCL_HEAD = re.compile(r"(?P<node>[\w.-]+):\d+:\d+ \[(?P<gpu>-?\d+)\] ")
+NCCL_HEAD = re.compile(r"^(?P<node>[\w.-]+):\d+:\d+ \[(?P<gpu>-?\d+)\] ")
 
 RANK_IN_TEXT = re.compile(r"\b[Rr](?:ank|ANK)[ =:#](\d{1,6})\b(?!\s*/)")
 RANK_AND_NODE = re.compile(r"\b[Rr]ank[ =:#](\d{1,6}),? (?:on )?(?:node|host)[ =:]+([A-Za-z][\w.-]*)")
@@ -53,7 +54,7 @@ JSON_TEXT = ("message", "msg", "log", "event", "text", "body", "MESSAGE")
 JSON_MORE = ("exception", "exc_info", "traceback", "stack_trace", "stack", "error", "stacktrace")
 
 
-def read_lines(source: int, number: int, raw: bytes) -> Iterator[Line]:
+def read_lines(source: int, number: int, raw: bytes, learnt: UnknownPrefix | None = None) -> Iterator[Line]:
     """A line of a file as one or several: parts between carriage returns, bars and what is glued to them, JSON."""
     text = raw.decode("utf-8", "replace")
     if "\x1b" in text:
@@ -62,13 +63,17 @@ def read_lines(source: int, number: int, raw: bytes) -> Iterator[Line]:
     if "\r" in text:
         parts = [part for part in text.split("\r") if part.strip()]
         for part in parts[-MOST_PARTS:]:
-            yield from _read(source, number, part)
+            yield from _read(source, number, part, learnt)
         return
-    yield from _read(source, number, text)
+    yield from _read(source, number, text, learnt)
 
 
-def _read(source: int, number: int, text: str) -> Iterator[Line]:
-    found = _strip(source, number, CONTROL.sub("", text))
+def _read(source: int, number: int, text: str, learnt: UnknownPrefix | None) -> Iterator[Line]:
+    found = _strip(source, number, CONTROL.sub("", text), learnt)
+    if "%|" in found.lead and BAR.search(found.lead):
+        # A bar without an end of line: the traceback glued to it is a line of its own.
+        yield replace(found, text=found.lead.strip(), lead="", indent=0)
+        found = replace(found, lead="")
     if "%|" in found.text and (bar := BAR.search(found.text)):
         yield from _around(found, bar)
         return
@@ -96,14 +101,22 @@ def _around(line: Line, bar: re.Match[str]) -> Iterator[Line]:
             yield _within(line, part)
 
 
-def _strip(source: int, number: int, text: str) -> Line:
+def _strip(source: int, number: int, text: str, learnt: UnknownPrefix | None = None) -> Line:
     """Carriers off, from the outside in."""
     known: dict[str, Any] = {}
     at = 0
     for _ in range(DEEPEST):
         match = _carrier(text, at)
         if match is None or match.end() == at:
-            break
+            if learnt is None or not (own := learnt.pattern.match(text, at)):
+                break
+            at = own.end()
+            if told := RANK.search(own[0]):
+                known.setdefault("rank", int(told[1]))
+            if learnt.is_writer:
+                known["writer"] = own[0]
+            learnt = None
+            continue
         _learn(match, known)
         at = match.end()
     # A progress bar that was not ended by a newline stands before a traceback.

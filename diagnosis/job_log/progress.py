@@ -11,9 +11,9 @@ from .model import Progress
 LOOKED_AT = 40
 LONGEST = 600
 STEP = re.compile(
-    rb"\bit(?:er(?:ation)?s?)?[\"']?\s*[:=#]?\s*\[?\s*(?P<a>\d{1,9})(?:\s*/\s*(?P<at>\d{1,9}))?|"
+    rb"\bit(?:er(?:ation)?s?)?[\"']?\s*[:=#]?\s*\[?\s*(?P<a>\d{1,9})(?![.\d]*%)(?:\s*/\s*(?P<at>\d{1,9}))?|"
     rb"\b(?:(?:global|train(?:ing)?|optimizer)[_ ]?)?steps?[\"']?\s*[:=#|"
-    rb"]?\s*\[?\s*(?P<b>\d{1,9})(?:\s*/\s*(?P<bt>\d{1,9}))?|"
+    rb"]?\s*\[?\s*(?P<b>\d{1,9})(?![.\d]*%)(?:\s*/\s*(?P<bt>\d{1,9}))?|"
     rb"(?P<c>\d{1,9})/(?P<ct>\d{1,9}) \[\d+:\d\d|"
     rb"\{'loss': [\d.]+"
 )
@@ -35,7 +35,7 @@ OTHER_WORK = re.compile(
     rb"resolv\w*|index\w*|build\w*|captur\w*|warm\w*|test\w*|sanity\w*|upload\w*|copy\w*|compil\w*)\b[^|]{0,80}\d{1,3}%\|"
 )
 #: Without one of these, in lower case, a line has no step; without one of the others it has no excuse.
-HINTS = (b"step", b"iter", b" [", b"'loss'", b"it ", b"it:", b"it=")
+HINT = re.compile(rb"step|it(?:er|[ :=])| \[|'loss'")
 EXCUSES = (
     b"load", b"resum", b"start", b"restor", b"checkpoint", b"config", b"warmup", b"_steps", b"timeout",
     b"watchdog", b"error", b"exception", b"traceback", b"fail",
@@ -53,13 +53,13 @@ def progress_of(raw: bytes, source: int, number: int) -> Progress | None:
     low = raw[:LONGEST].lower()
     if b"\x1b" in low:
         low = COLOUR.sub(b"", low)
-    found = [at for hint in HINTS if (at := low.find(hint)) >= 0]
-    if not found:
+    hint = HINT.search(low)
+    if hint is None:
         return None
     if _holds(low, SAVES) and (saved := SAVED.search(low)):
         step = saved["step"] or saved["late"]
         return Progress(source=source, number=number, step=int(step) if step else None, checkpoint=True)
-    match = STEP.search(low, max(0, min(found) - BEFORE_HINT))
+    match = STEP.search(low, max(0, hint.start() - BEFORE_HINT))
     if match is None or (_holds(low, EXCUSES) and NOT_PROGRESS.search(low)):
         return None
     if b"%|" in low and OTHER_WORK.search(low):

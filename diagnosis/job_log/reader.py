@@ -19,15 +19,20 @@ from .carriers import LOUD_LEVELS
 from .course import is_end, is_new_attempt
 from .episodes import Episodes
 from .model import Episode, Line, Progress, Verdict
-from .prefix import read_lines
+from .prefix import NCCL_HEAD, read_lines
 from .progress import first_progress, last_progress, progress_of
 from .scan import scan
 from .standstills import Wave
 from .statements import Statements
 from .stream import make_gate
+from .unknown_prefix import UnknownPrefix, learnt
 from .verdict import judge
 from .wrapped import Unwrapper, wrap_width
 
+#: A prefix of the log's own is looked for in so many lines of its first blocks.
+SAMPLED_LINES = 96
+SAMPLED_BYTES = 400
+LEARNT_BLOCKS = 3
 #: Rank and node in the name of a file: rank_3.log, 3.err, node-07/stdout, slurm-123_4.out, attempt_0/3/stderr.log.
 RANK_IN_NAME = re.compile(
     r"(?:^|[/._-])rank[._-]?(?P<a>\d{1,6})(?=\D|$)|/(?P<b>\d{1,6})/std(?:out|err)(?:\.log)?$|"
@@ -99,6 +104,17 @@ def whose(name: str) -> tuple[int | None, str | None]:
     return (int(number) if number else None, node["node"] if node else None)
 
 
+def _sample(chunk: bytes, ends: NDArray[np.int64]) -> list[str]:
+    """Texts of some lines of a block, without the carriers that are known."""
+    found = []
+    for index in np.linspace(0, len(ends) - 1, num=min(len(ends), SAMPLED_LINES), dtype=np.int64).tolist():
+        start = int(ends[index - 1]) + 1 if index else 0
+        raw = chunk[start : min(int(ends[index]), start + SAMPLED_BYTES)]
+        # What stands in front of NCCL's lines is known, and kept: it tells node and device.
+        found += [NCCL_HEAD.sub("", line.text, count=1) for line in read_lines(0, 0, raw)]
+    return found
+
+
 class _Reader:
     """The sink of one file's scan."""
 
@@ -108,19 +124,24 @@ class _Reader:
         self._episodes = episodes
         self._statements = Statements()
         self._unwrapper = Unwrapper()
+        self._blocks = 0
+        self._learnt: UnknownPrefix | None = None
 
     def wants_next(self) -> bool:
         return self._unwrapper.wants_next() or self._statements.wants_next()
 
-    def block(self, ends: NDArray[np.int64]) -> None:
+    def block(self, chunk: bytes, ends: NDArray[np.int64]) -> None:
         self._unwrapper.width = wrap_width(ends)
+        if self._learnt is None and self._blocks < LEARNT_BLOCKS:
+            self._learnt = learnt(_sample(chunk, ends))
+        self._blocks += 1
 
     def line(self, number: int, raw: bytes) -> None:
         for first, whole in self._unwrapper.feed(number, raw):
             self._whole(first, whole)
 
     def _whole(self, number: int, raw: bytes) -> None:
-        for line in read_lines(self._index, number, raw):
+        for line in read_lines(self._index, number, raw, self._learnt):
             self._one(self._with_source(line))
 
     def gap(self, chunk: bytes, start: int, end: int, first_number: int) -> None:
@@ -160,11 +181,20 @@ class _Reader:
         if "SeqNum=" in text or "enqueued" in text:
             self._episodes.standstills.see(line)
         if said or self._statements.wants_next():
+            if not self._statements.took:
+                self._said(line)
             return
         if found := progress_of(text.encode(), self._index, line.number):
             self._episodes.progress(found)
         elif not ends and is_new_attempt(text):
             self._episodes.started_again()
+
+    def _said(self, line: Line) -> None:
+        """A statement of one line can tell of a new attempt, or of a step whose numbers have gone bad."""
+        if is_new_attempt(line.text):
+            self._episodes.started_again()
+        elif found := progress_of(line.text.encode(), self._index, line.number):
+            self._episodes.step(found)
 
     def _hand_on(self) -> None:
         for witness in self._statements.take():

@@ -19,7 +19,7 @@ KEPT_TAIL_BYTES = 1 << 13
 class Sink(Protocol):
     """Takes what the scan finds, in order."""
 
-    def block(self, ends: NDArray[np.int64]) -> None:
+    def block(self, chunk: bytes, ends: NDArray[np.int64]) -> None:
         """A block of lines begins; where in it each ends."""
 
     def wants_next(self) -> bool:
@@ -40,7 +40,7 @@ def scan(file: BinaryIO, gate: WordGate, sink: Sink, before: int = 0) -> int:
     for chunk in chunks(file):
         ends = np.flatnonzero(np.frombuffer(chunk, np.uint8) == 10)
         wanted = np.unique(np.searchsorted(ends, gate.positions(chunk)))
-        sink.block(ends)
+        sink.block(chunk, ends)
         _hand_over(chunk, ends, wanted, before + lines, sink)
         lines += len(ends)
     return lines

@@ -22,12 +22,18 @@ WAVE_S = 300.0
 WAVE_LINES = 1000
 #: More ranks than this that are elsewhere are no suspects, but a split of the job.
 MOST_ODD = 64
-WORK = re.compile(r"SeqNum=(?P<sequence>\d+),\s*OpType=(?P<operation>\w+)")
+WORK = re.compile(r"SeqNum=(?P<sequence>\d+),\s*OpType=(?P<operation>\w+)(?:,\s*NumelIn=(?P<numel>\d+))?")
+#: Collectives in which all ranks give the same number of elements; in others they may differ.
+EQUAL_SIZES = frozenset({"ALLREDUCE", "BROADCAST", "REDUCE", "ALLREDUCE_COALESCED"})
 #: "Last enqueued NCCL work: 7, last completed NCCL work: 6", "last enqueued work: 7, last completed work: 6".
 QUEUE = re.compile(
     r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d+)", re.I
 )
 DEFAULT = re.compile(r"^$|default_pg|^0\b(?!\s*PG GUID [1-9])")
+
+
+#: Number, operation, elements (0 where ranks may differ in them).
+Work = tuple[int, str, int]
 
 
 @dataclass(slots=True)
@@ -61,7 +67,7 @@ class Difference:
 
 @dataclass(slots=True)
 class _Group:
-    works: dict[int, tuple[int, str]] = field(default_factory=dict)
+    works: dict[int, Work] = field(default_factory=dict)
     enqueued: dict[int, int] = field(default_factory=dict)
 
 
@@ -87,7 +93,9 @@ class Standstills:
         if len(group.works) + len(group.enqueued) >= MOST_RANKS:
             return
         if work is not None:
-            group.works.setdefault(line.rank, (int(work["sequence"]), work["operation"]))
+            operation = work["operation"]
+            size = int(work["numel"] or 0) if operation in EQUAL_SIZES else 0
+            group.works.setdefault(line.rank, (int(work["sequence"]), operation, size))
         if queue is not None and int(queue["enqueued"]) >= 0:
             group.enqueued.setdefault(line.rank, int(queue["enqueued"]))
 
@@ -127,7 +135,7 @@ class Standstills:
         return None
 
 
-def _odd_works(works: dict[int, tuple[int, str]]) -> Difference | None:
+def _odd_works(works: dict[int, Work]) -> Difference | None:
     counted = Counter(works.values())
     if len(counted) < 2:
         return None
@@ -147,7 +155,7 @@ def _odd_works(works: dict[int, tuple[int, str]]) -> Difference | None:
 
 def _never_enqueued(group: _Group) -> Difference | None:
     """Ranks whose last enqueued number is below the one in which others wait: they never came to it."""
-    waited = Counter(sequence for sequence, _ in group.works.values()).most_common(1)
+    waited = Counter(sequence for sequence, _, _ in group.works.values()).most_common(1)
     if not waited:
         levels = Counter(group.enqueued.values()).most_common()
         if len(levels) < 2 or levels[0][1] <= levels[1][1]:
@@ -171,8 +179,8 @@ def _silent(said: Sequence[int]) -> tuple[int, ...]:
     return tuple(quiet) if 0 < 2 * len(quiet) <= len(said) else ()
 
 
-def _told(work: tuple[int, str]) -> str:
-    return f"{work[1]} #{work[0]}"
+def _told(work: Work) -> str:
+    return f"{work[1]} #{work[0]}" + (f" of {work[2]} elements" if work[2] else "")
 
 
 def _is_near(wave: Wave, witness: Witness) -> bool:

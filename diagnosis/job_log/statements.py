@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from .caught import Caught
+from .continued import Continued
 from .fatal_stacks import BEGIN as FATAL
 from .fatal_stacks import FatalStacks
+from .help_texts import HelpTexts
+from .hung_tasks import HungTasks
 from .launcher import LauncherTables
 from .listings import Listings
 from .model import Line, Witness
@@ -21,13 +25,29 @@ class Statements:
         self._stacks = FatalStacks()
         self._ends = Terminations()
         self._lists = Listings()
+        self._help = HelpTexts()
+        self._hung = HungTasks()
+        self._continued = Continued()
+        self._caught = Caught()
+        self._readers = (
+            self._caught,
+            self._lists,
+            self._tables,
+            self._stacks,
+            self._ends,
+            self._hung,
+            self._continued,
+            self._tracebacks,
+            self._help,
+        )
         self._done: list[Witness] = []
+        #: Whether the last line fed was of a statement of several lines.
+        self.took = False
+        self._is_open = False
 
     def wants_next(self) -> bool:
         """Whether something is open, so that the very next line belongs to it, or ends it."""
-        return any(
-            reader.wants_next() for reader in (self._tracebacks, self._tables, self._stacks, self._ends, self._lists)
-        )
+        return self._is_open
 
     @property
     def is_cut(self) -> bool:
@@ -36,39 +56,56 @@ class Statements:
 
     def feed(self, line: Line) -> bool:
         """Whether the line is of a statement."""
-        is_taken = (
-            self._lists.feed(line)
-            or self._tables.feed(line)
-            or self._stacks.feed(line)
-            or self._ends.feed(line)
-            or self._tracebacks.feed(line)
-        )
+        is_said = self._feed(line)
+        self._is_open = self._any_open()
+        return is_said
+
+    def _feed(self, line: Line) -> bool:
+        is_taken = any(reader.feed(line) for reader in self._readers)
         self._gather()
+        self.took = is_taken
         if is_taken:
             return True
         if FATAL in line.text:
             self._stacks.hold(line.stream, of_line(line))
             return True
+        if self._continued.hold(line):
+            return True
         said = list(of_line(line))
-        self._done += [witness for witness in said if not self._lists.hold(witness)]
+        self._done += [witness for witness in said if not (self._lists.hold(witness) or self._caught.hold(witness))]
         return bool(said)
 
     def finish(self) -> None:
-        self._tracebacks.finish()
-        self._tables.finish()
-        self._stacks.finish()
-        self._ends.finish()
-        self._lists.finish()
+        if not self._is_open:
+            return
+        for reader in self._readers:
+            reader.finish()
+        self._is_open = False
         self._gather()
 
     def take(self) -> list[Witness]:
         done, self._done = self._done, []
         return done
 
+    def _any_open(self) -> bool:
+        # Asked after each line: a generator costs more than all the answers.
+        for reader in self._readers:  # noqa: SIM110
+            if reader.wants_next():
+                return True
+        return False
+
     def _gather(self) -> None:
         for chain in self._tracebacks.done:
             self._done += of_chain(chain)
         self._tracebacks.done.clear()
-        for done in (self._tables.done, self._stacks.done, self._ends.done, self._lists.done):
+        for done in (
+            self._caught.done,
+            self._tables.done,
+            self._stacks.done,
+            self._ends.done,
+            self._lists.done,
+            self._hung.done,
+            self._continued.done,
+        ):
             self._done += done
             done.clear()

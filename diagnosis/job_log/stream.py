@@ -55,7 +55,7 @@ class LogStream:
     def wants_next(self) -> bool:
         return self._statements.wants_next()
 
-    def block(self, ends: NDArray[np.int64]) -> None:
+    def block(self, chunk: bytes, ends: NDArray[np.int64]) -> None:
         """What is still written was not copied from a screen: nothing is wrapped."""
 
     def line(self, number: int, raw: bytes) -> None:

@@ -18,6 +18,8 @@ NEAR_LINES = 3
 #: Classes whose statement, on its own rank or device, says where the fault is.
 OF_ITS_OWN = frozenset({Scope.GPU, Scope.NODE, Scope.RANK, Scope.LINK})
 STANDS_STILL = frozenset({"collective_timeout", "hang", "collective_mismatch"})
+#: How a job ends that stood still until then.
+WAITED_UNTIL = frozenset({"time_limit"})
 SAYS = {
     "elsewhere": "is in another collective than the others",
     "behind": "is behind the others",
@@ -51,17 +53,18 @@ def suspects_of(primary: Group, episode: Episode, difference: Difference | None)
 def _named(primary: Group, episode: Episode) -> tuple[Mapping[int, int], Mapping[str, int]]:
     """Ranks and hosts that it names, or that others of the same trouble do."""
     failure = primary.first.failure
-    if primary.missing or primary.peers:
+    if primary.missing:
         return primary.missing, primary.peers
     missing: dict[int, int] = {}
-    peers: dict[str, int] = {}
-    if failure.rank not in (Rank.SYMPTOM, Rank.CASCADE) and failure.scope is not Scope.LINK:
+    peers = dict(primary.peers)
+    is_of_others = failure.rank in (Rank.SYMPTOM, Rank.CASCADE) or failure.scope in (Scope.LINK, Scope.SERVICE)
+    if not is_of_others and failure.name not in WAITED_UNTIL:
         return missing, peers
     for group in episode.groups:
         if group.first.points_elsewhere:
             for rank, count in group.missing.items():
                 missing[rank] = missing.get(rank, 0) + count
-            for peer, count in group.peers.items():
+            for peer, count in group.peers.items() if not primary.peers else ():
                 peers[peer] = peers.get(peer, 0) + count
     return missing, peers
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 from .tables import table
 
 #: Of a statement this much is searched: names stand at its begin.
 SEARCHED_CHARS = 2000
 MOST_RANKS = 4096
+#: What differs from statement to statement; digits inside of a word (ipv4, c10d) do not.
+NUMBERS = re.compile(r"(?<![a-z])\d+(?![a-z])|(?<=[a-z])\d{3,}")
+REMEMBERED = 4096
 #: An address, or a name that no sentence has as a word: with a digit, a dot or a dash in it.
 ADDRESS = r"\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F]{0,4}(?::[0-9a-fA-F]{0,4}){2,7}"
 HOSTLIKE = rf"(?:{ADDRESS}|(?=[\w.-]*[\d.-])[A-Za-z][A-Za-z0-9]*(?:[-_.][A-Za-z0-9]+)*)"
@@ -58,7 +61,7 @@ def forms() -> tuple[_Form, ...]:
     found = []
     for entry in table("targets.toml")["target"]:
         pattern = entry["pattern"]
-        for name, part in (("{HOSTLIKE}", HOSTLIKE), ("{ADDR}", ADDR), ("{NODES}", NODES)):
+        for name, part in (("{ADDRESS}", ADDRESS), ("{HOSTLIKE}", HOSTLIKE), ("{ADDR}", ADDR), ("{NODES}", NODES)):
             pattern = pattern.replace(name, part)
         found.append(_Form(tuple(entry["words"]), re.compile(pattern, re.IGNORECASE)))
     return tuple(found)
@@ -91,13 +94,19 @@ def target_of(text: str) -> Target:
     )
 
 
-def _possible(low: str) -> Iterator[_Form]:
+def _possible(low: str) -> tuple[_Form, ...]:
+    """Forms of which a word is in the text: the same for all texts that differ in their numbers only."""
+    return _forms_of(NUMBERS.sub("7", low))
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _forms_of(low: str) -> tuple[_Form, ...]:
     found: set[int] = set()
     for word, indices in _by_word():
         if word in low:
             found.update(indices)
     every = forms()
-    return (every[index] for index in sorted(found))
+    return tuple(every[index] for index in sorted(found))
 
 
 @cache

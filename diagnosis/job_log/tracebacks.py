@@ -32,7 +32,7 @@ EXCEPTION = re.compile(r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:\([\w.]+\))?
 BARE = re.compile(
     r"(?:ERROR:? ?|E {1,7})?"
     r"(?P<type>(?:[A-Za-z_]\w*\.)*_?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failed|Timeout|ChildFailed|Unavailable|OutOfResources)"
-    r"(?:\([\w.]+\))?|(?:[a-z_]\w*\.)+[A-Z][A-Za-z]\w+)(?:: ?(?P<message>.*)|\s*)$"
+    r"(?:\([\w.]+\))?|(?:[a-z_]\w*\.)+_?[A-Z][A-Za-z]\w+)(?:: ?(?P<message>.*)|\s*)$"
 )
 QUOTED = re.compile(
     r"""['"]((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b[^'"]{0,1000}?)(?:\\n)?['"]\s*[\])]"""
@@ -54,6 +54,7 @@ MESSAGE_LINES = 12
 MOST_LEAD = 80
 MOST_FRAMES = 200
 MOST_CHAIN = 16
+MOST_CODE = 200
 MOST_STREAMS = 1 << 14
 FEW_STREAMS = 64
 #: Lines of others that may stand between two of one stream before it counts as silent.
@@ -220,6 +221,8 @@ class Tracebacks:
             if raised and (line.indent <= chain.indent or not last.frames) and _looks_raised(raised["type"], text):
                 last.kind, last.message, last.line = raised["type"], raised["message"] or "", line
                 return True
+            if last.frames and not last.frames[-1].code and line.indent > chain.indent:
+                last.frames[-1] = replace(last.frames[-1], code=cut_text(text, MOST_CODE))
             # Source lines, carets, "[Previous line repeated]": all further right than the beginning.
             return True if line.indent > chain.indent or chain.is_flat or set(text) <= set("~^ |+") else None
         if CARRIED.search(last.kind + last.message) and (frame or (EXCEPTION.match(text) and BARE.match(text))):

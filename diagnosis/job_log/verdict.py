@@ -19,6 +19,7 @@ from .model import Episode, FailureClass, Form, Group, Rank, Restart, Role, Susp
 from .suspects import STANDS_STILL, suspects_of
 from .taxonomy import failure_classes
 from .tracebacks import CUT_OFF
+from .whereabouts import located
 from .witnesses import of_exit_code, signal_of
 
 #: Lower is nearer to the cause.
@@ -80,6 +81,7 @@ def judge(found: Episodes) -> Verdict:
         primary.first.text, primary.first.frames, has_trained=found.last_progress is not None
     ):
         failure = failure_classes()["gpu_memory_held"]
+    primary.first = located(primary, episode)
     suspects = suspects_of(primary, episode, difference)
     is_cause = tier < TIER_LAUNCHER
     explained = [group for group in episode.of(Role.CONFIRMATION) if group is not primary]
@@ -96,6 +98,7 @@ def judge(found: Episodes) -> Verdict:
         attempts=_alike(episodes, primary),
         suspects=suspects,
         differs=difference.differs if difference is not None else "",
+        is_in_the_course=any(group.first.rule == "loss_value" for group in episode.groups),
     )
     return Verdict(
         failure=failure,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from ...telemetry.ring_layout import cut_text
 from .carriers import LOUD_LEVELS, QUIET_LEVELS
 from .details import devices_in
 from .gpu_memory import is_held_by_others
-from .model import Collective, FailureClass, Form, Line, Rank, Role, Witness
+from .model import Collective, FailureClass, Form, Frame, Line, Rank, Role, Witness
 from .prefix import node_in, rank_in, whom_in
 from .targets import Target, target_of
 from .taxonomy import exception_types, failure_classes, fallback_types, frame_rules, rules
@@ -20,7 +21,7 @@ from .tracebacks import Link, Raised, bare_exception, quoted_exceptions
 KEPT_CHARS = 500
 EXIT_CODE = re.compile(
     r"(?:exit ?code|exited with(?: exit)?(?: code| status)?|return code|status|code)\s*[:=]?\s*(?P<code>-?\d{1,3})\b|"
-    r"on signal (?P<signal>\d{1,2})\b",
+    r"(?:on signal |died with <Signals\.\w+: )(?P<signal>\d{1,2})\b",
     re.IGNORECASE,
 )
 #: What an exit code alone tells; 128 + n is a shell's way of saying signal n.
@@ -31,7 +32,10 @@ EXIT_CLASSES = {
 OPERATION = re.compile(
     r"SeqNum=(?P<sequence>\d+),\s*OpType=(?P<operation>\w+)(?:.{0,400}?Timeout\(ms\)=(?P<timeout>\d+))?"
 )
+IMPORTS = re.compile(r"(?:import|from) \w|.*import_module\(")
 LOCAL_RANK = re.compile(r"local_rank: ?(\d{1,4})")
+#: What a writer notices first of what its file system says a moment later.
+WRITE_FAILS = {"checkpoint_write": frozenset({"disk_full", "quota_exceeded", "permission_denied", "filesystem_error"})}
 #: Rules that hold although the line's own level says that all is well.
 EVEN_IF_QUIET = frozenset(
     {"loss_value", "loss_scale_at_minimum", "time_limit", "preempted", "section_open", "heartbeat_stuck", "user_buffer",
@@ -92,12 +96,22 @@ def _warned(line: Line, raised: Raised | None) -> Line:
 
 def refined(witness: Witness) -> Witness:
     """The same with the class that its stack tells more exactly."""
+    if witness.failure.name == "exception" and _is_importing(witness.frames):
+        return replace(witness, failure=failure_classes()["import_failure"])
     for rule in frame_rules() if witness.frames else ():
         if witness.failure.name in rule.of and any(
             rule.pattern.search(frame.function) or rule.pattern.search(frame.file) for frame in witness.frames
         ):
             return replace(witness, failure=rule.failure)
     return witness
+
+
+def _is_importing(frames: Sequence[Frame]) -> bool:
+    """Whether it was raised while one module loaded another: what is installed does not fit together."""
+    return any(
+        one.function == other.function == "<module>" and IMPORTS.match(one.code) is not None
+        for one, other in pairwise(frames)
+    )
 
 
 def of_chain(chain: Sequence[Raised]) -> Iterator[Witness]:
@@ -121,6 +135,9 @@ def _cause(chain: Sequence[Raised], witnesses: Sequence[Witness]) -> int:
             cause = index
             continue
         before, this = witnesses[cause], witnesses[index]
+        if this.failure.name in WRITE_FAILS.get(before.failure.name, ()):
+            cause = index
+            continue
         is_fallback = before.exception.split(".")[-1] in fallback_types() and not before.rule
         says_more = bool(this.rule) and this.role is Role.INITIATING and this.failure.rank in (Rank.ROOT, Rank.FAILURE)
         if is_fallback and (chain[index].link is Link.WHILE_HANDLING or says_more) and this.role is Role.INITIATING:

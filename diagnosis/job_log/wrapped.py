@@ -21,6 +21,10 @@ RULED = (*(edge.encode() for edge in BOX), b"=", b"-", b"*", b"#", b"_")
 OWN = (b" ", b"\t", b"File ", b"Traceback", b"During handling", b"The above", b"frame #", b"[", b"=", b"-", b"#")
 
 
+#: The same behind a prefix: one blank is where a word ended at the width.
+OWN_BEHIND = (b"  ", *(own for own in OWN if own.strip()), *(b" " + own for own in OWN if own.strip()))
+
+
 def wrap_width(ends: NDArray[np.int64]) -> int:
     """Of a block, by where its lines end; 0 if it has none."""
     if len(ends) < 2:
@@ -43,8 +47,9 @@ class Unwrapper:
 
     def feed(self, number: int, raw: bytes) -> Iterator[tuple[int, bytes]]:
         if self._parts:
-            if not _begins_anew(raw) and len(self._parts) < MOST_PARTS:
-                self._parts.append(raw)
+            rest = _continuation(self._parts[0], raw)
+            if rest is not None and len(self._parts) < MOST_PARTS:
+                self._parts.append(rest)
                 if len(raw) != self.width:
                     yield from self.flush()
                 return
@@ -60,8 +65,29 @@ class Unwrapper:
             yield self._number, b"".join(part.rstrip(b"\r") for part in parts)
 
 
-def _begins_anew(raw: bytes) -> bool:
-    if not raw.strip() or raw.startswith(OWN):
-        return True
-    text = raw.decode("utf-8", "replace").rstrip()
-    return any(line.text != text for line in read_lines(0, 0, raw))
+def _continuation(first: bytes, raw: bytes) -> bytes | None:
+    """What of a line goes on with the one before: all of it, or what stands behind the same prefix; None: it begins."""
+    if not raw.strip():
+        return None
+    if not raw.startswith(OWN):
+        text = raw.decode("utf-8", "replace").rstrip()
+        if all(line.text == text for line in read_lines(0, 0, raw)):
+            return raw
+    prefix, body = _behind(raw)
+    if not prefix or not first.startswith(prefix) or body.startswith(OWN_BEHIND):
+        return None
+    # Two lines of one writer that begin alike are two: only what is of another kind goes on.
+    if first[len(prefix) :].startswith(b" ") and body.startswith(b" "):
+        body = body[1:]
+    begun = first[len(prefix) :].split(maxsplit=1)
+    return None if not begun or body.split(maxsplit=1)[:1] == begun[:1] else body
+
+
+def _behind(raw: bytes) -> tuple[bytes, bytes]:
+    """Prefix and the rest, as far as carriers are known."""
+    lines = list(read_lines(0, 0, raw))
+    if len(lines) != 1 or not lines[0].text:
+        return b"", raw
+    at = raw.rfind(lines[0].text.encode())
+    prefix = raw[:at].rstrip() if at > 0 else b""
+    return prefix, raw[len(prefix) :]

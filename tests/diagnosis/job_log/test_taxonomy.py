@@ -39,7 +39,7 @@ class Kept:
     def wants_next(self) -> bool:
         return self._left > 0
 
-    def block(self, ends: NDArray[np.int64]) -> None:
+    def block(self, chunk: bytes, ends: NDArray[np.int64]) -> None:
         pass
 
     def line(self, number: int, raw: bytes) -> None:

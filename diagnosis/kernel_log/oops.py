@@ -34,6 +34,9 @@ class OopsFollower:
         self._held: KernelEvent | None = None
         self._begun = Stamp()
 
+    def takes(self, event: KernelEvent) -> bool:
+        return event.event == KERNEL_OOPS
+
     def begin(self, event: KernelEvent, stamp: Stamp) -> list[KernelEvent]:
         """What was held before."""
         out = self.flush()

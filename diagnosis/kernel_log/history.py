@@ -23,6 +23,9 @@ ONE_LOSS_S = 300.0
 IMPLIED_S = 3600.0
 DEVICES = 512
 XIDS_PER_DEVICE = 32
+#: The kernel, its audit and systemd-coredump each tell of one crash.
+CRASHES = frozenset({"segfault", "segfault_in_library", "service_crashed"})
+ONE_CRASH_S = 300.0
 #: So many devices that are gone can be looked for in a line; of an address bus, slot and function.
 FEW, SLOT_CHARACTERS = 16, 7
 
@@ -40,6 +43,7 @@ class History:
         self._lost: OrderedDict[Device, float | None] = OrderedDict()
         self._before: OrderedDict[tuple[str, str, str], None] = OrderedDict()
         self._uuids: OrderedDict[Device, str] = OrderedDict()
+        self._crashed: OrderedDict[tuple[str, int], float | None] = OrderedDict()
         self._awaited = {rule.rule.after for rule in line_rules() if rule.rule.after}
 
     def recent_xids(self, host: str, device: str) -> dict[str, float | None]:
@@ -68,6 +72,15 @@ class History:
 
     def _is_lost(self, key: Device | None, stamp: Stamp) -> bool:
         return key is not None and key in self._lost and is_soon(self._lost[key], stamp.when_s, ONE_LOSS_S)
+
+    def is_crashed_again(self, event: KernelEvent, stamp: Stamp) -> bool:
+        """Writes the end of a process down; whether it was told before."""
+        if event.pid is None:
+            return False
+        key = (stamp.host, event.pid)
+        is_again = key in self._crashed and is_soon(self._crashed[key], stamp.when_s, ONE_CRASH_S)
+        _remember(self._crashed, key, stamp.when_s)
+        return is_again
 
     def may_be_back(self, line: str) -> bool:
         """What is only said of a device that was gone says nothing of one that was not."""

@@ -14,8 +14,9 @@ from .cper import CperFollower
 from .device import canonical_gpu, canonical_pci
 from .event import KernelEvent, Stamp
 from .gpu_details import GpuDetailFollower
-from .history import History
+from .history import CRASHES, History
 from .hung_task import HungFollower
+from .links_down import LINK_DOWN, LINK_UP, LinksDown
 from .oops import KERNEL_OOPS, OOPS_S, OopsFollower
 from .prefix import Line, unwrap
 from .rules import LineRule, line_rules, match
@@ -82,6 +83,7 @@ class KernelLogReader:
         self._beginnings = frozenset((*OomFollower.WORDS, *PanicFollower.WORDS, *BusFollower.WORDS))
         self._is_following = False
         self.history = History()
+        self._links = LinksDown()
         self._oops_lines_left, self._oops_at = 0, Stamp()
         self._index: dict[str, list[LineRule]] = {}
         for rule in line_rules():
@@ -176,6 +178,10 @@ class KernelLogReader:
         held = [event for holder in self._holders for event in holder.flush()]
         return held + [event for follower in self._followers for event in follower.flush()]
 
+    def end(self, last_line: str) -> Sequence[KernelEvent]:
+        """What only the end of the log tells; after ``flush``, and not where lines are still to come."""
+        return self._links.at_end(self._stamp(unwrap(last_line[:LINE_CHARACTERS], self._calendar), None))
+
     def _read_text(self, text: str, literals: Sequence[str], line: Line, now_s: float | None) -> Sequence[KernelEvent]:
         """One line of ``line``'s text. Most say nothing: when and where it was is made out only for those that do."""
         self._oops_lines_left = max(0, self._oops_lines_left - 1)
@@ -254,6 +260,11 @@ class KernelLogReader:
                 if self._oops_lines_left and self._oops_at.is_within(OOPS_S, stamp):
                     continue
                 self._oops_lines_left, self._oops_at = OOPS_LINES, stamp
+            elif event.event in CRASHES:
+                if self.history.is_crashed_again(event, stamp):
+                    continue
+            elif event.event in (LINK_DOWN, LINK_UP):
+                self._links.read(event, stamp)
             elif event.event == SOFT_LOCKUP:
                 self._napi.begin(event)
                 self._is_following = True

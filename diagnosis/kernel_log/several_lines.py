@@ -27,8 +27,10 @@ _MODERN = re.compile(
 )
 _MEMCG = re.compile(r"\boom_memcg=(?P<memcg>[^,\s]{1,400})")
 _LIMIT_OF = re.compile(r"\bTask in \S{1,400} killed as a result of limit of (?P<memcg>\S{1,400})")
-_KILL = re.compile(r"[oO]ut of memory\b[^\n]{0,40}: Kill process (?P<pid>\d{1,10}) \((?P<process>[^\n]{1,64}?)\) score")
-_KILLED = re.compile(r"(?:^|: )Killed process (?P<pid>\d{1,10})(?:, UID \d{1,10})?,? \((?P<process>[^\n]{1,64}?)\)")
+_KILL = re.compile(
+    r"[oO]ut of memory\b[^\n]{0,40}: [Kk]ill process (?P<pid>\d{1,10}) \((?P<process>[^\n]{1,64}?)\) score"
+)
+_KILLED = re.compile(r"(?:^|: )[Kk]illed process (?P<pid>\d{1,10})(?:, UID \d{1,10})?,? \((?P<process>[^\n]{1,64}?)\)")
 _REAPED = re.compile(r"\boom_reaper: reaped process (?P<pid>\d{1,10}) \((?P<process>[^\n]{1,64}?)\)")
 _RSS = re.compile(r"\banon-rss:(?P<anon_rss_kb>\d{1,15})kB")
 
@@ -36,7 +38,7 @@ _RSS = re.compile(r"\banon-rss:(?P<anon_rss_kb>\d{1,15})kB")
 class OomFollower:
     """One event per killed process, however many of its lines are there, in the words of kernels from 3.10 on."""
 
-    WORDS = ("oom-kill", "Kill process", "Killed process", "killed as a result of limit", "oom_reaper: reaped")
+    WORDS = ("oom-kill", "ill process", "illed process", "killed as a result of limit", "oom_reaper: reaped")
     #: The line that says "Killed" comes at once; a process table of a large node may stand between, on a slow console.
     ONE_KILL_S = 60.0
     #: Killed processes remembered, for what is said of them later.
@@ -107,7 +109,8 @@ class OomFollower:
         return stamp.on(event)
 
 
-_PANIC = re.compile(r"(?<!end )Kernel [pP]anic - not syncing: ?(?P<reason>[^\n]{0,200})")
+_PANIC = re.compile(r"(?<!end )Kernel [pP]anic - not syncing: ?(?P<reason>[^\n\"]{0,200})")
+_PANIC_ENDS = re.compile(r"end Kernel [pP]anic - not syncing(?:: ?(?P<reason>[^\n]{0,200}?))?(?: \]|$)")
 
 
 class PanicFollower:
@@ -119,10 +122,21 @@ class PanicFollower:
     def __init__(self) -> None:
         self.lines_left = 0
         self._held: KernelEvent | None = None
+        #: Of which host's panic the beginning was read.
+        self._told: str | None = None
 
     def read(self, text: str, stamp: Stamp) -> list[KernelEvent]:
+        if (end := _PANIC_ENDS.search(text)) is not None:
+            is_told, self._told = self._told == stamp.host, None
+            out = self.flush()
+            if is_told:
+                return out
+            # The beginning was cut off: by a ring that is full, or a part of the record that was lost.
+            facts = {"reason": end["reason"]} if end["reason"] else {}
+            return [*out, stamp.on(event_of(event_rules()[KERNEL_PANIC], text, facts=facts))]
         if (panic := _PANIC.search(text)) is not None:
             out = self.flush()
+            self._told = stamp.host
             self._held = stamp.on(event_of(event_rules()[KERNEL_PANIC], text, facts={"reason": panic["reason"]}))
             self.lines_left = self.LINES
             return out

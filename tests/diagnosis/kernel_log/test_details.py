@@ -1,10 +1,13 @@
-"""Lines that say of a fault what its own line does not: process and device of a GPU's, the part of a firmware's report."""
+"""Lines that tell of a fault what its own does not: process and device of a GPU, the part of a firmware report."""
 
 from __future__ import annotations
+
+import io
 
 import pytest
 
 from whichrank.diagnosis.kernel_log import KernelEvent, KernelLogReader
+from whichrank.diagnosis.kernel_log.blocks import read_log
 from whichrank.diagnosis.kernel_log.cper import kind_of
 from whichrank.diagnosis.kernel_log.findings import Findings
 
@@ -48,9 +51,9 @@ def test_the_next_lines_name_process_and_device(event: str, lines: tuple[str, ..
 
 def test_an_error_without_a_device_has_that_of_the_reset_it_brings() -> None:
     error = "[9.0] [drm:amdgpu_ras_reset_gpu [amdgpu]] *ERROR* uncorrectable hardware error(ERREVENT_ATHUB_INTERRUPT)!"
-    assert [(e.event, e.device) for e in read(error, RESET)][0] == ("gpu_memory_error", "0000:03:00.0")
+    assert next((e.event, e.device) for e in read(error, RESET)) == ("gpu_memory_error", "0000:03:00.0")
     late = RESET.replace("9.2", "99.2")
-    assert [(e.event, e.device) for e in read(error, late)][0] == ("gpu_memory_error", "")
+    assert next((e.event, e.device) for e in read(error, late)) == ("gpu_memory_error", "")
 
 
 def test_another_gpu_between_them_is_not_the_device() -> None:
@@ -110,7 +113,7 @@ def test_kind_of_a_pci_device(maker: str, code: str, kind: str | None) -> None:
 
 def test_warnings_that_come_slowly_are_one_group_and_errors_are_not() -> None:
     warning = "[{t}.0] EDAC MC1: 1 CE memory read error on CPU_SrcID#0_MC#1_Chan#0_DIMM#0 (channel:0 slot:0)"
-    error = "[{t}.0] python3[7]: segfault at 0 ip 00007f sp 00007f error 4 in python3[55+1]"
+    error = "[{t}.0] python3[{t}]: segfault at 0 ip 00007f sp 00007f error 4 in python3[55+1]"
     for line, groups in ((warning, 1), (error, 5)):
         findings = Findings()
         findings.collect(read(*(line.format(t=100 * n) for n in range(1, 6))))
@@ -122,3 +125,54 @@ def test_a_group_learns_the_process_from_a_later_line() -> None:
     findings = Findings()
     findings.collect(read(xid.format(n=1, pid="'<unknown>'", name="<unknown>"), xid.format(n=2, pid=9, name="train")))
     assert [(g.event.process, g.event.pid, g.count) for g in findings.groups] == [("train", 9, 2)]
+
+
+def test_one_crash_that_three_programs_tell_of_is_one() -> None:
+    crash = "[5.0] python3[4711]: segfault at 0 ip 00007f sp 00007f error 4 in libtorch_cpu.so[55+1]"
+    audit = (
+        '[5.1] audit: type=1701 audit(1.2:3): auid=1 uid=1 gid=1 ses=3 pid=4711 comm="python3" exe="/x" sig=11 res=1'
+    )
+    dump = "[6.0] systemd-coredump[9]: Process 4711 (python3) of user 1000 dumped core."
+    assert [e.event for e in read(crash, audit, dump)] == ["segfault_in_library"]
+    assert [(e.event, e.pid) for e in read(audit, dump)] == [("segfault", 4711)]
+    assert len(read(dump, dump.replace("4711", "4712"))) == 2
+
+
+def test_a_signal_nobody_expected_is_of_the_process_in_the_next_line() -> None:
+    (event,) = read("potentially unexpected fatal signal 11.", "CPU: 5 PID: 4711 Comm: python3 Tainted: P           OE")
+    assert (event.event, event.device, event.process, event.pid) == ("segfault", "python3", "python3", 4711)
+
+
+def test_the_end_of_a_panic_tells_it_only_where_its_beginning_was_lost() -> None:
+    begin, end = (
+        "Kernel panic - not syncing: Fatal exception",
+        "---[ end Kernel panic - not syncing: Fatal exception ]---",
+    )
+    assert [e.facts["reason"] for e in read(end)] == ["Fatal exception"]
+    assert len(read(begin, end)) == 1
+    assert len(read(begin, "CPU: 5 PID: 4711 Comm: python3 Tainted: P", end)) == 1
+
+
+@pytest.mark.parametrize(
+    ("lines", "stays"),
+    [
+        (("[900.0] mlx5_core 0000:5e:00.0 ibp94s0: Link down", "[990.0] something else"), True),
+        (("[900.0] eth1: Link down", "[901.0] mlx5_core 0000:5e:00.0 ens1: Link down", "[990.0] eth1: Link up"), True),
+        (("[900.0] mlx5_core 0000:5e:00.0 ibp94s0: Link down", "[930.0] something else"), False),
+        (("[20.0] mlx5_core 0000:5e:00.0 ibp94s0: Link down", "[990.0] something else"), False),
+        (
+            (
+                "[900.0] mlx5_core 0000:5e:00.0 ibp94s0: Link down",
+                "[903.0] mlx5_core 0000:5e:00.0 ibp94s0: Link up",
+                "[990.0] something else",
+            ),
+            False,
+        ),
+        (("mlx5_core 0000:5e:00.0 ibp94s0: Link down", "something else"), False),
+    ],
+)
+@pytest.mark.parametrize("end", ["", "\n", "\n\n"])
+def test_a_link_that_does_not_come_back_is_told_at_the_end(lines: tuple[str, ...], stays: bool, end: str) -> None:
+    log = io.BytesIO(("\n".join(lines) + end).encode())
+    found = [e for e in read_log(KernelLogReader(), log) if e.event == "nic_link_stays_down"]
+    assert [(e.device, e.action.value) for e in found] == ([("0000:5e:00.0", "replace_link")] if stays else [])

@@ -110,7 +110,6 @@ class OomFollower:
 
 
 _PANIC = re.compile(r"(?<!end )Kernel [pP]anic - not syncing: ?(?P<reason>[^\n\"]{0,200})")
-_PANIC_ENDS = re.compile(r"end Kernel [pP]anic - not syncing(?:: ?(?P<reason>[^\n]{0,200}?))?(?: \]|$)")
 
 
 class PanicFollower:
@@ -122,21 +121,10 @@ class PanicFollower:
     def __init__(self) -> None:
         self.lines_left = 0
         self._held: KernelEvent | None = None
-        #: Of which host's panic the beginning was read.
-        self._told: str | None = None
 
     def read(self, text: str, stamp: Stamp) -> list[KernelEvent]:
-        if (end := _PANIC_ENDS.search(text)) is not None:
-            is_told, self._told = self._told == stamp.host, None
-            out = self.flush()
-            if is_told:
-                return out
-            # The beginning was cut off: by a ring that is full, or a part of the record that was lost.
-            facts = {"reason": end["reason"]} if end["reason"] else {}
-            return [*out, stamp.on(event_of(event_rules()[KERNEL_PANIC], text, facts=facts))]
         if (panic := _PANIC.search(text)) is not None:
             out = self.flush()
-            self._told = stamp.host
             self._held = stamp.on(event_of(event_rules()[KERNEL_PANIC], text, facts={"reason": panic["reason"]}))
             self.lines_left = self.LINES
             return out

@@ -143,16 +143,6 @@ def test_a_signal_nobody_expected_is_of_the_process_in_the_next_line() -> None:
     assert (event.event, event.device, event.process, event.pid) == ("segfault", "python3", "python3", 4711)
 
 
-def test_the_end_of_a_panic_tells_it_only_where_its_beginning_was_lost() -> None:
-    begin, end = (
-        "Kernel panic - not syncing: Fatal exception",
-        "---[ end Kernel panic - not syncing: Fatal exception ]---",
-    )
-    assert [e.facts["reason"] for e in read(end)] == ["Fatal exception"]
-    assert len(read(begin, end)) == 1
-    assert len(read(begin, "CPU: 5 PID: 4711 Comm: python3 Tainted: P", end)) == 1
-
-
 @pytest.mark.parametrize(
     ("lines", "stays"),
     [

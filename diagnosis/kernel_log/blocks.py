@@ -24,7 +24,7 @@ def read_log(reader: KernelLogReader, stream: Readable, repeats: RepeatLane | No
     Of a line longer than a block only the beginning is read. Raises what ``stream.read`` raises.
     """
     scan = LineScan(reader.words)
-    kept = b""
+    kept, last = b"", b""
     is_cut = False
     while block := stream.read(BLOCK_BYTES):
         whole = block if not kept else kept + block
@@ -40,10 +40,14 @@ def read_log(reader: KernelLogReader, stream: Readable, repeats: RepeatLane | No
             continue
         if end:
             yield from _read_block(reader, scan, whole[: end - 1], repeats)
+            last = whole[max(0, end - LINE_CHARACTERS) : end]
         kept = whole[end:]
     if kept:
         yield from _read_block(reader, scan, kept, repeats)
+        last = kept if kept.strip() else last
     yield from reader.flush()
+    if last.strip():
+        yield from reader.end(last.rstrip().rpartition(b"\n")[2].decode("utf-8", "replace"))
 
 
 def _read_block(

@@ -9,10 +9,11 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from .event import Domain, KernelEvent
+from .event import Domain, KernelEvent, Severity
 from .hung_task import HUNG_TASK
 from .recurrence import Conclusion, Sighting, conclusions, parameters, sighting_of
 from .several_lines import CGROUP_OOM_KILL, OOM_KILL
+from .xid import SXID, XID
 
 #: Distinct faults kept; more are counted.
 MOST_GROUPS = 5_000
@@ -38,6 +39,7 @@ class Group:
 
 #: Each of these is the end of one process.
 _ENDS = frozenset({OOM_KILL, CGROUP_OOM_KILL})
+_HARMLESS = frozenset({Severity.WARNING, Severity.INFO})
 Key = tuple[str, ...]
 
 
@@ -62,13 +64,16 @@ class Findings:
         key = _key(event)
         when_s = when_of(event)
         group = self._open.get(key)
-        if group is not None and (event.event == HUNG_TASK or is_repeat(group, when_s)):
+        if group is not None and (event.event == HUNG_TASK or is_repeat(group, when_s) or is_slow(group, when_s)):
+            is_soon = is_repeat(group, when_s)
             self.repeat(group, when_s)
-            if event.event in parameters().uncoalesced:
+            if event.event in parameters().uncoalesced or not is_soon:
                 self._conclude(event)
             if event.event == HUNG_TASK and _knows_more(event, group.event):
                 told = replace(event, time_s=group.event.time_s, monotonic_s=group.event.monotonic_s)
                 group.event = told
+            elif event.process and not group.event.process:
+                group.event = replace(group.event, process=event.process, pid=event.pid)
             return
         group = Group(event, last_s=when_s, is_kept=not self.is_full)
         if group.is_kept:
@@ -114,6 +119,16 @@ def is_repeat(group: Group, when_s: float | None) -> bool:
     if when_s is None or group.last_s is None:
         return when_s is group.last_s
     return 0 <= when_s - group.last_s <= parameters().coalesce_s
+
+
+def is_slow(group: Group, when_s: float | None) -> bool:
+    """Whether what harms nothing by itself comes again within the hour: each time a line of its own says no more.
+
+    Xids are told apart by the minute whatever they say: rules count their bursts, and people their lines.
+    """
+    if when_s is None or group.last_s is None or group.event.event in (XID, SXID):
+        return False
+    return group.event.severity in _HARMLESS and 0 <= when_s - group.last_s <= parameters().slow_s
 
 
 def _key(event: KernelEvent) -> Key:

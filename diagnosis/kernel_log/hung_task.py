@@ -101,6 +101,9 @@ class HungFollower:
         self._frames: list[tuple[str, str]] = []
         self._unsure: list[tuple[str, str]] = []
 
+    def takes(self, event: KernelEvent) -> bool:
+        return event.event == HUNG_TASK
+
     def begin(self, event: KernelEvent, stamp: Stamp) -> list[KernelEvent]:
         """What was held before."""
         out = self.flush()

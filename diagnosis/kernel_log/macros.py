@@ -19,8 +19,10 @@ _ASCEND = (
     r"(?:\bAscend\b|\[ascend\]|\bascend |\bdavinci|\bdevdrv|\bhdcdrv|\bdevmm|\btsdrv|\bdrv_pcie|\bdms_module|\[dms\])"
 )
 _NIC = (
-    r"(?:\bmlx[45]_\w+|\bbnxt_(?:en|re)\b|\bhfi1\w*|\bcxi_\w+|\bhinic\w*|\bionic\w*|\bixgbe(?:vf)?\b|\bqed\w?\b|"
-    r"\b(?:ice|i40e|iavf|irdma|igb|igc|e1000e|ena|efa|cxgb4|hns3|sfc|tg3|bnx2x?|fm10k|gve|mana|enic|nfp|r8169)\b)"
+    r"(?:\bmlx[45]_\w+|\bbnxt_(?:en|re)\b|\bhfi1\w*|\bcxi_\w+|\bhinic\w*|\bionic\w*|\bixgbe(?:vf)?\b|\bqed[efir]?(?:_\w+)?\b|"
+    r"\bbnx2x_\w+|"
+    r"\b(?:ice|i40e|iavf|irdma|igb|igc|e1000e|ena|efa|erdma|cxgb4|hns3|hns_roce\w*|sfc|tg3|bnx2x?|be2net|ocrdma|fm10k|"
+    r"gve|mana|mana_ib|enic|nfp|atlantic|r8169)\b)"
 )
 #: Programs of the machine, whose end is not a job's.
 _DAEMON = (

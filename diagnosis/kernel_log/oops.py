@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from .event import KernelEvent, Stamp
+from .event import DeviceKind, KernelEvent, Stamp
+from .history import CRASHES
 
 KERNEL_OOPS = "kernel_oops"
 
@@ -34,6 +35,9 @@ class OopsFollower:
         self._held: KernelEvent | None = None
         self._begun = Stamp()
 
+    def takes(self, event: KernelEvent) -> bool:
+        return event.event == KERNEL_OOPS or (event.event in CRASHES and not event.process)
+
     def begin(self, event: KernelEvent, stamp: Stamp) -> list[KernelEvent]:
         """What was held before."""
         out = self.flush()
@@ -50,6 +54,8 @@ class OopsFollower:
         if not held.process and (who := WHO.search(text) or _OLD_WHO.search(text)) is not None:
             facts = {**held.facts, **({"cpu": who["cpu"]} if "cpu" in who.groupdict() else {})}
             held = replace(held, process=who["process"], pid=int(who["pid"]), facts=facts)
+            if held.device_kind is DeviceKind.PROCESS:
+                held = replace(held, device=held.process)
         if "function" not in held.facts and (where := _WHERE.search(text)) is not None:
             told = {name: value for name, value in where.groupdict().items() if value}
             held = replace(held, facts={**held.facts, **told})

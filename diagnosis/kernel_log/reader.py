@@ -7,18 +7,19 @@ their wrapper and held against the rules that asked for the literals they have. 
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, MutableMapping, Sequence
-from dataclasses import replace
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
-from ...telemetry.vocabulary import CausalRole
-from .device import canonical_gpu, canonical_pci, pci_slot
+from .cper import CperFollower
+from .device import canonical_gpu, canonical_pci
 from .event import KernelEvent, Stamp
-from .hung_task import HUNG_TASK, HungFollower
+from .gpu_details import GpuDetailFollower
+from .history import CRASHES, History
+from .hung_task import HungFollower
+from .links_down import LINK_DOWN, LINK_UP, LinksDown
 from .oops import KERNEL_OOPS, OOPS_S, OopsFollower
 from .prefix import Line, unwrap
-from .rules import LineRule, event_rules, line_rules, match
+from .rules import LineRule, line_rules, match
 from .several_lines import (
     OFF_THE_BUS,
     SOFT_LOCKUP,
@@ -28,24 +29,13 @@ from .several_lines import (
     PanicFollower,
 )
 from .stamps import Calendar
-from .xid import CASCADE_S, OFF_THE_BUS_XID, XID, implied_xid, is_consequence, parse_sxid, parse_xid, policy_of
+from .xid import XID, parse_sxid, parse_xid
 
 #: What stands further out in a line is not read.
 LINE_CHARACTERS = 16_384
-#: Xid 79 and the text about the bus are one loss within this time.
-ONE_LOSS_S = 300.0
-#: An Xid that another one names as its cause, if nothing told it within this time, stood in what was cut off.
-IMPLIED_S = 3600.0
-#: Devices remembered; the longest silent are forgotten first.
-DEVICES = 512
-XIDS_PER_DEVICE = 32
-#: So many devices that are gone can be looked for in a line; of an address bus, slot and function.
-FEW, SLOT_CHARACTERS = 16, 7
 #: Lines of one oops that would each look like another.
 OOPS_LINES = 12
 
-_K = TypeVar("_K")
-_V = TypeVar("_V")
 _XID_WORD = "Xid ("
 _DRIVER_WORD = "loading NVIDIA"
 _NUMBERS = ('"MESSAGE":[', '"MESSAGE" : [', '"MESSAGE": [')
@@ -54,6 +44,17 @@ _DRIVER = re.compile(
 )
 _UUID = re.compile(r"NVRM: GPU at (?:PCI:)?(?P<pci>[0-9a-fA-F:.]{7,16}): (?P<uuid>GPU-[0-9a-fA-F-]{36})")
 _MAJOR = re.compile(r"\D{0,3}(\d{3})\b")
+
+
+class _Holder(Protocol):
+    """Holds an event while the lines after it tell more of it."""
+
+    lines_left: int
+
+    def takes(self, event: KernelEvent) -> bool: ...
+    def begin(self, event: KernelEvent, stamp: Stamp) -> list[KernelEvent]: ...
+    def read(self, text: str, stamp: Stamp) -> list[KernelEvent]: ...
+    def flush(self) -> list[KernelEvent]: ...
 
 
 class KernelLogReader:
@@ -78,20 +79,16 @@ class KernelLogReader:
         self._bus = BusFollower()
         self._napi = NapiFollower()
         self._followers = (self._oom, self._panic, self._bus, self._napi)
-        self._hung = HungFollower()
-        self._oops = OopsFollower()
+        self._holders: tuple[_Holder, ...] = (HungFollower(), OopsFollower(), GpuDetailFollower(), CperFollower())
         self._beginnings = frozenset((*OomFollower.WORDS, *PanicFollower.WORDS, *BusFollower.WORDS))
         self._is_following = False
-        self._xids: OrderedDict[tuple[str, str], dict[str, float | None]] = OrderedDict()
-        self._lost: OrderedDict[tuple[str, str], float | None] = OrderedDict()
-        self._before: OrderedDict[tuple[str, str, str], None] = OrderedDict()
-        self._uuids: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self.history = History()
+        self._links = LinksDown()
         self._oops_lines_left, self._oops_at = 0, Stamp()
         self._index: dict[str, list[LineRule]] = {}
         for rule in line_rules():
             for word in rule.needs:
                 self._index.setdefault(word, []).append(rule)
-        self._awaited = {rule.rule.after for rule in line_rules() if rule.rule.after}
         # journald writes a message that is not UTF-8 as numbers, in which no word can be found.
         words = (
             *_NUMBERS,
@@ -125,7 +122,7 @@ class KernelLogReader:
     @property
     def _is_holding(self) -> bool:
         """Whether something was read that the lines after it tell more of."""
-        return self._hung.lines_left > 0 or self._oops.lines_left > 0
+        return any(holder.lines_left > 0 for holder in self._holders)
 
     def read(
         self, line: str, *, now_s: float | None = None, literals: Sequence[str] | None = None
@@ -169,48 +166,29 @@ class KernelLogReader:
                     return True
                 continue
             for search, is_recovery in searches:
-                if is_recovery and not self._may_be_back(line):
+                if is_recovery and not self.history.may_be_back(line):
                     continue
                 if search(line) is not None:
                     return True
         return False
 
-    def _may_be_back(self, line: str) -> bool:
-        """What is only said of a device that was gone says nothing of one that was not."""
-        if not 0 < len(self._before) <= FEW:
-            return bool(self._before)
-        lower = line.lower()
-        return any(device[-SLOT_CHARACTERS:].lower() in lower for _, _, device in self._before)
-
-    def recent_xids(self, host: str, device: str) -> dict[str, float | None]:
-        """When the device had each code last that may explain others. Who reads Xids elsewhere writes it down here."""
-        key = (host, pci_slot(device))
-        recent = self._xids.get(key)
-        if recent is None:
-            recent = {}
-        _remember(self._xids, key, recent)
-        return recent
-
-    def lost(self, host: str, device: str) -> tuple[MutableMapping[tuple[str, str], float | None], tuple[str, str]]:
-        """Where, and by what, it stands when a GPU was last said to have left the bus."""
-        return self._lost, (host, pci_slot(device))
-
     def flush(self) -> Sequence[KernelEvent]:
         """What was held back for lines to come: at the end of the input, or when it has fallen silent for a second."""
         self._is_following = False
-        held = [*self._hung.flush(), *self._oops.flush()]
+        held = [event for holder in self._holders for event in holder.flush()]
         return held + [event for follower in self._followers for event in follower.flush()]
+
+    def end(self, last_line: str) -> Sequence[KernelEvent]:
+        """What only the end of the log tells; after ``flush``, and not where lines are still to come."""
+        return self._links.at_end(self._stamp(unwrap(last_line[:LINE_CHARACTERS], self._calendar), None))
 
     def _read_text(self, text: str, literals: Sequence[str], line: Line, now_s: float | None) -> Sequence[KernelEvent]:
         """One line of ``line``'s text. Most say nothing: when and where it was is made out only for those that do."""
         self._oops_lines_left = max(0, self._oops_lines_left - 1)
         if self._is_holding:
             stamp = self._stamp(line, now_s)
-            return [
-                *self._hung.read(text, stamp),
-                *self._oops.read(text, stamp),
-                *self._told(text, literals, line, now_s),
-            ]
+            more = [event for holder in self._holders if holder.lines_left for event in holder.read(text, stamp)]
+            return [*more, *self._told(text, literals, line, now_s)]
         return self._told(text, literals, line, now_s)
 
     def _told(self, text: str, literals: Sequence[str], line: Line, now_s: float | None) -> Sequence[KernelEvent]:
@@ -226,7 +204,7 @@ class KernelLogReader:
         else:
             self._learn(text, line.host)
             event = self._first_match(text, hits)
-        if event is None or not self._is_awaited(event, line.host):
+        if event is None or not self.history.is_awaited(event, line.host):
             return ()
         stamp = self._stamp(line, now_s)
         return self._judged([stamp.on(event)], stamp)
@@ -266,81 +244,33 @@ class KernelLogReader:
         if (driver := _DRIVER.search(text)) is not None:
             self._driver_major = int(driver[1])
         elif (gpu := _UUID.search(text)) is not None and (address := canonical_pci(gpu["pci"])) is not None:
-            _remember(self._uuids, (host, pci_slot(address)), canonical_gpu(gpu["uuid"]) or "")
+            self.history.name_gpu(host, address, canonical_gpu(gpu["uuid"]) or "")
 
     def _judged(self, events: Iterable[KernelEvent], stamp: Stamp) -> list[KernelEvent]:
         """Drops what was said before in other words, and marks consequences."""
         kept: list[KernelEvent] = []
         for event in events:
-            key = (stamp.host, pci_slot(event.device))
             if event.event == XID:
-                kept += self._implied(event, key, stamp)
-                event = self._xid_role(event, key, stamp)
+                kept += self.history.implied(event, stamp)
+                event = self.history.with_role(event, stamp)
             elif event.event == OFF_THE_BUS:
-                is_again = self._is_lost(key if event.device else self._last_lost(stamp.host), stamp)
-                _remember(self._lost, key, stamp.when_s)
-                if is_again:
+                if self.history.is_lost_again(event, stamp):
                     continue
             elif event.event == KERNEL_OOPS:
-                if not (self._oops_lines_left and self._oops_at.is_within(OOPS_S, stamp)):
-                    kept += self._oops.begin(event, stamp)
-                    self._oops_lines_left, self._oops_at = OOPS_LINES, stamp
-                continue
-            elif event.event == HUNG_TASK:
-                kept += self._hung.begin(event, stamp)
-                continue
+                if self._oops_lines_left and self._oops_at.is_within(OOPS_S, stamp):
+                    continue
+                self._oops_lines_left, self._oops_at = OOPS_LINES, stamp
+            elif event.event in CRASHES:
+                if self.history.is_crashed_again(event, stamp):
+                    continue
+            elif event.event in (LINK_DOWN, LINK_UP):
+                self._links.read(event, stamp)
             elif event.event == SOFT_LOCKUP:
                 self._napi.begin(event)
                 self._is_following = True
-            kept.append(event)
+            holder = next((holder for holder in self._holders if holder.takes(event)), None)
+            kept += [event] if holder is None else holder.begin(event, stamp)
         return kept
-
-    def _last_lost(self, host: str) -> tuple[str, str] | None:
-        """For a line that does not say which GPU it was."""
-        return next((key for key in reversed(self._lost) if key[0] == host), None)
-
-    def _is_lost(self, key: tuple[str, str] | None, stamp: Stamp) -> bool:
-        return key is not None and key in self._lost and is_soon(self._lost[key], stamp.when_s, ONE_LOSS_S)
-
-    def _is_awaited(self, event: KernelEvent, host: str) -> bool:
-        """A recovery says something only of a device that was gone."""
-        if event.event in self._awaited:
-            _remember(self._before, (host, event.event, event.device), None)
-        rule = event_rules().get(event.event)
-        after = rule.after if rule is not None else ""
-        if not after:
-            return True
-        key = (host, after, event.device)
-        if key not in self._before:
-            return False
-        del self._before[key]
-        return True
-
-    def _implied(self, event: KernelEvent, key: tuple[str, str], stamp: Stamp) -> list[KernelEvent]:
-        """The Xid that this one names as its cause, where its own line is missing: it is what there is to act on."""
-        cause = event.facts.get("caused_by", "")
-        recent = self.recent_xids(*key)
-        if not cause or cause == event.code or (cause in recent and is_soon(recent[cause], stamp.when_s, IMPLIED_S)):
-            return []
-        _note(recent, cause, stamp.when_s)
-        return [stamp.on(implied_xid(event, cause))]
-
-    def _xid_role(self, event: KernelEvent, key: tuple[str, str], stamp: Stamp) -> KernelEvent:
-        role = event.role
-        recent = self.recent_xids(*key)
-        follows = policy_of(event.code).follows
-        if is_consequence(event.code, [c for c, at_s in recent.items() if is_soon(at_s, stamp.when_s, CASCADE_S)]):
-            role = CausalRole.CASCADE
-        if event.code == OFF_THE_BUS_XID:
-            if self._is_lost(key, stamp):
-                role = CausalRole.CASCADE
-            _remember(self._lost, key, stamp.when_s)
-        if follows is not None:  # what follows anything explains nothing itself
-            _note(recent, event.code, stamp.when_s)
-        uuid = self._uuids.get(key)
-        if uuid:
-            event = replace(event, facts={**event.facts, "uuid": uuid})
-        return event if role is event.role else replace(event, role=role)
 
     def _stamp(self, line: Line, now_s: float | None) -> Stamp:
         time_s = line.time_s
@@ -357,22 +287,3 @@ def driver_major(version: str | None) -> int | None:
 
 def _order(rule: LineRule) -> int:
     return rule.order
-
-
-def _remember(table: OrderedDict[_K, _V], key: _K, value: _V) -> None:
-    table[key] = value
-    table.move_to_end(key)
-    if len(table) > DEVICES:
-        table.popitem(last=False)
-
-
-def _note(recent: dict[str, float | None], code: str, when_s: float | None) -> None:
-    recent.pop(code, None)
-    recent[code] = when_s
-    if len(recent) > XIDS_PER_DEVICE:
-        del recent[next(iter(recent))]
-
-
-def is_soon(earlier_s: float | None, when_s: float | None, window_s: float) -> bool:
-    """Without a clock the order of lines is all there is, and counts."""
-    return earlier_s is None or when_s is None or 0 <= when_s - earlier_s <= window_s

@@ -68,6 +68,7 @@ class Rule:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters:
     coalesce_s: float
+    slow_s: float = 3600.0
     one_loss_s: float
     uncoalesced: frozenset[str] = frozenset()
     burst_gap_s: float
@@ -102,6 +103,7 @@ def parameters() -> Parameters:
         raise ValueError(f"recurrence.toml: no kind of rule is called {', '.join(sorted(unknown))}")
     return Parameters(
         coalesce_s=document["coalesce_s"],
+        slow_s=document["slow_s"],
         one_loss_s=document["one_loss_s"],
         uncoalesced=frozenset(document["uncoalesced"]),
         burst_gap_s=document["bursts"]["gap_s"],

@@ -16,13 +16,15 @@ from ...telemetry.vocabulary import CausalRole
 from . import nvlink5
 from .event import KernelEvent
 from .findings import Findings, Group, when_of
-from .reader import ONE_LOSS_S, KernelLogReader, is_soon
+from .history import ONE_LOSS_S, is_soon
+from .reader import KernelLogReader
 from .recurrence import parameters
 from .xid import CASCADE_S, OFF_THE_BUS_XID, RECOVERY_XID, XID, policy_of
 
 _WORD = b"Xid ("
 #: What these say stands in their tails.
 _READ_WHOLE = frozenset({*map(str, nvlink5.CODES), str(RECOVERY_XID)})
+_NAMED = re.compile(rb"name='?[^<',\s]")
 _NOTHING: frozenset[str] = frozenset()
 _MONOTONIC = re.compile(rb"\[( *\d{1,9}\.\d{1,9})\]")
 _CLOCK = re.compile(rb"\d\d:\d\d:\d\d")
@@ -59,6 +61,8 @@ class _Entry:
     #: Of Xid 79: when the GPU was last said to be lost, and its name there.
     lost: MutableMapping[tuple[str, str], float | None] | None = None
     lost_key: tuple[str, str] = ("", "")
+    #: No line of its group has named a process yet.
+    is_nameless: bool = False
 
 
 class RepeatLane:
@@ -87,6 +91,8 @@ class RepeatLane:
             return False
         follows = entry.follows
         if follows is not _NOTHING and line.find(b" Xid", end) >= 0:
+            return False
+        if entry.is_nameless and _NAMED.search(line, end):  # it may know whose fault it was
             return False
         group = entry.began
         if not layout.end:  # nothing here tells a time
@@ -153,12 +159,13 @@ class RepeatLane:
             return
         entry = self._entries.get(mark)
         if entry is None:
-            seen = reader.recent_xids(event.host, event.device)
+            seen = reader.history.recent_xids(event.host, event.device)
             follows = policy_of(event.code).follows
             follows = _NOTHING if follows is not None and not follows else follows
             entry = self._entries[mark] = _Entry(code=event.code, follows=follows, seen=seen)
             if event.code == OFF_THE_BUS_XID:
-                entry.lost, entry.lost_key = reader.lost(event.host, event.device)
+                entry.lost, entry.lost_key = reader.history.lost(event.host, event.device)
+        entry.is_nameless = not group.event.process
         if event.role is CausalRole.CASCADE:
             entry.followed = group
         else:

@@ -12,6 +12,7 @@ A table per event, named by its word:
     meaning = "…"
     also = ["…"]              # what other monitors call it
     after = "…"               # a recovery: only said of a device that had this event before
+    says_what = true          # many things have this word: the words that matched are a fact
     lines = [{ needs = "a literal every such line has (or a list: one of them)", regex = '…' }]
 
 A line may have a severity, domain or action of its own. Groups of a regex: ``device``, ``process``, ``pid``, ``code``;
@@ -39,7 +40,13 @@ _ANCHOR = re.compile(r"(?<![\[\\])\^")
 _ANY_PCI = re.compile(rf"(?<!\w){PCI}(?!\w)")
 #: What Habana's and Ascend's drivers call their devices where they give no address.
 _NUMBERED = re.compile(r"\b(?:habanalabs|accel) ((?:hl|accel)\d{1,3})\b|\bdev(?:ice)?_?(?:id)?[ =:]{1,2}(\d{1,3})\b")
-_ANY_NIC = re.compile(r"\b(mlx[45]_\d{1,3}|mlx[45]_bond_\d|rdmap\w{1,12}|ib\d{1,3}|bnxt_re\d{1,3})\b")
+_ANY_NIC = re.compile(
+    r"\b(mlx[45]_\d{1,3}|mlx[45]_bond_\d|rdmap\w{1,12}|roce\w{1,12}|ib\d{1,3}|bnxt_re\d{1,3}|hfi1_\d|cxi\d{1,2}|"
+    # Drivers of QLogic and old Broadcom cards: ``[qede_tx_timeout:565(ens3f0)]``.
+    r"(?<=\()[A-Za-z][\w.-]{1,14}(?=\)\]))"
+)
+#: Of the words that matched, where they are a fact.
+WHAT_CHARACTERS = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +61,7 @@ class EventRule:
     meaning: str
     also: tuple[str, ...]
     after: str
+    says_what: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +148,7 @@ def _event_rule(file: str, word: str, entry: dict[str, Any]) -> EventRule:
         meaning=entry.pop("meaning"),
         also=tuple(entry.pop("also", ())),
         after=entry.pop("after", ""),
+        says_what=entry.pop("says_what", False),
     )
     if entry:
         raise ValueError(f"{file}: {word} has keys that nobody reads: {', '.join(entry)}")
@@ -154,6 +163,8 @@ def match(line_rule: LineRule, text: str) -> KernelEvent | None:
     pid, process = groups.pop("pid", ""), groups.pop("process", "")
     rule = line_rule.rule
     device = _device(rule.device_kind, groups.pop("device", ""), text, groups, process)
+    if rule.says_what and "what" not in groups:
+        groups["what"] = found[0].rpartition(": ")[2][:WHAT_CHARACTERS].strip()
     if rule.device_kind is DeviceKind.PCIE and (kind := kind_by_driver(text)) is not None:
         rule = replace(rule, device_kind=kind)
     return event_of(

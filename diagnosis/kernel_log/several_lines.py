@@ -27,8 +27,10 @@ _MODERN = re.compile(
 )
 _MEMCG = re.compile(r"\boom_memcg=(?P<memcg>[^,\s]{1,400})")
 _LIMIT_OF = re.compile(r"\bTask in \S{1,400} killed as a result of limit of (?P<memcg>\S{1,400})")
-_KILL = re.compile(r"[oO]ut of memory\b[^\n]{0,40}: Kill process (?P<pid>\d{1,10}) \((?P<process>[^\n]{1,64}?)\) score")
-_KILLED = re.compile(r"(?:^|: )Killed process (?P<pid>\d{1,10})(?:, UID \d{1,10})?,? \((?P<process>[^\n]{1,64}?)\)")
+_KILL = re.compile(
+    r"[oO]ut of memory\b[^\n]{0,40}: [Kk]ill process (?P<pid>\d{1,10}) \((?P<process>[^\n]{1,64}?)\) score"
+)
+_KILLED = re.compile(r"(?:^|: )[Kk]illed process (?P<pid>\d{1,10})(?:, UID \d{1,10})?,? \((?P<process>[^\n]{1,64}?)\)")
 _REAPED = re.compile(r"\boom_reaper: reaped process (?P<pid>\d{1,10}) \((?P<process>[^\n]{1,64}?)\)")
 _RSS = re.compile(r"\banon-rss:(?P<anon_rss_kb>\d{1,15})kB")
 
@@ -36,7 +38,7 @@ _RSS = re.compile(r"\banon-rss:(?P<anon_rss_kb>\d{1,15})kB")
 class OomFollower:
     """One event per killed process, however many of its lines are there, in the words of kernels from 3.10 on."""
 
-    WORDS = ("oom-kill", "Kill process", "Killed process", "killed as a result of limit", "oom_reaper: reaped")
+    WORDS = ("oom-kill", "ill process", "illed process", "killed as a result of limit", "oom_reaper: reaped")
     #: The line that says "Killed" comes at once; a process table of a large node may stand between, on a slow console.
     ONE_KILL_S = 60.0
     #: Killed processes remembered, for what is said of them later.
@@ -107,7 +109,7 @@ class OomFollower:
         return stamp.on(event)
 
 
-_PANIC = re.compile(r"(?<!end )Kernel [pP]anic - not syncing: ?(?P<reason>[^\n]{0,200})")
+_PANIC = re.compile(r"(?<!end )Kernel [pP]anic - not syncing: ?(?P<reason>[^\n\"]{0,200})")
 
 
 class PanicFollower:

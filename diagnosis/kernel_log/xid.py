@@ -31,7 +31,8 @@ _XID = re.compile(
 )
 _OLD_ADDRESS = re.compile(r"(?:PCI:)?00([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\Z")
 _SXID = re.compile(
-    r"\bnvidia-nvswitch(?P<switch>\d{1,3}): SXid \((?P<device>[^()\s]{4,60})\): {0,3}(?P<code>\d{1,6})\b(?P<rest>.*)",
+    r"(?:\bnvidia-nvswitch(?P<switch>\d{0,3}): {0,3}|\bNVRM: {0,3}|^)"
+    r"SXid \((?P<device>[^()\s]{4,60})\): {0,3}(?P<code>\d{1,6})\b(?P<rest>.*)",
     re.DOTALL,
 )
 _PID = re.compile(r"\bpid='?(\d{1,10})")
@@ -44,7 +45,8 @@ _CAUSED_BY = re.compile(
 _NVLINK_REGISTERS = re.compile(
     r"on link (?P<link>\d{1,3})\s?\((?P<registers>0x[0-9a-fA-F]{1,8}(?:,? ?0x[0-9a-fA-F]{1,8}){0,9})"
 )
-_SXID_SEVERITY = re.compile(r"\b(Fatal|Non-fatal)\b")
+#: The line after it, of engine and registers, has a number for the word: 1 is fatal.
+_SXID_SEVERITY = re.compile(r"\b(?:(Fatal|FATAL)|Non-[Ff]atal|NON-FATAL|Severity (?:(1)|0))\b")
 _LINK = re.compile(r"\bLink (-?\d{1,3})\b")
 #: What else the lines of some codes tell.
 _FACTS = (
@@ -284,12 +286,12 @@ def parse_sxid(text: str) -> KernelEvent | None:
     severity = policy.severity if policy else Severity.WARNING
     repair = policy.repair if policy else Repair.CONTACT_SUPPORT
     if word := _SXID_SEVERITY.search(rest):
-        is_fatal = word[1] == "Fatal"
+        is_fatal = bool(word[1] or word[2])
         if is_fatal:
             severity, repair = Severity.FATAL, repair if repair is not Repair.IGNORE else Repair.CONTACT_SUPPORT
         else:
             severity, repair = Severity.WARNING, Repair.IGNORE
-    facts = {"switch": found["switch"]}
+    facts = {"switch": found["switch"]} if found["switch"] else {}
     if link := _LINK.search(rest):
         facts["link"] = link[1]
     return KernelEvent(

@@ -64,13 +64,13 @@ def _read_block(
     is_wanted = reader.wants_next
     # In a flood most lines are repeats: what they might hold is asked of the others only.
     known = repeat(None, len(lines)) if repeats.is_flood else scan.candidates(block)
-    for line, words in zip(lines, known, strict=True):
+    for line, held in zip(lines, known, strict=True):
         if not is_wanted:
-            if words is not None and not words:
+            if held is not None and not held:
                 continue
             if take(line):
                 continue
-        events = _read_line(reader, line, scan.of_line(line) if words is None else words)
+        events = _read_line(reader, line, scan.of_line(line) if held is None else held)
         yield from events
         if len(events) == 1:
             repeats.learn(line, events[0], reader)

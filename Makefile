@@ -25,7 +25,8 @@ PURE_TESTS := $(addprefix tests/,diagnosis golden processors scoreboard simulato
   $(addprefix tests/agents/collectors/,test_gpu_bus.py test_gpu_values.py test_network.py test_topology_collector.py) \
   $(addprefix tests/grafana/,test_annotate.py test_dashboards.py test_paging.py test_rules.py test_runbooks.py test_sync.py)
 # These measure times that two cores' other work would spoil, so they have the machine for themselves.
-TIMED_TESTS := $(addprefix tests/,abuse benchmarks scenarios commands/test_two_instances.py commands/test_two_namespaces.py)
+TIMED_TESTS := $(addprefix tests/,abuse benchmarks scenarios commands/test_goodput_run.py commands/test_two_instances.py \
+  commands/test_two_namespaces.py)
 # Everything that ends up in the optional C modules, and what names the entry points.
 PACKAGE_SOURCES := pyproject.toml $(wildcard setup.py) $(wildcard instrumentation/*.c) $(wildcard telemetry/*.c) __init__.py
 # So many of the slowest tests are told.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import repeat
 from typing import Protocol
 
@@ -63,15 +63,14 @@ def _read_block(
     take, before = repeats.take, repeats.taken
     is_wanted = reader.wants_next
     # In a flood most lines are repeats: what they might hold is asked of the others only.
-    known: Iterable[tuple[tuple[str, bytes], ...] | None]
     known = repeat(None, len(lines)) if repeats.is_flood else scan.candidates(block)
-    for line, found in zip(lines, known, strict=True):
+    for line, held in zip(lines, known, strict=True):
         if not is_wanted:
-            if found is not None and not found:
+            if held is not None and not held:
                 continue
             if take(line):
                 continue
-        events = _read_line(reader, line, scan.of_line(line) if found is None else found)
+        events = _read_line(reader, line, scan.of_line(line) if held is None else held)
         yield from events
         if len(events) == 1:
             repeats.learn(line, events[0], reader)

@@ -158,7 +158,7 @@ def judge_waits(job: JobState, now: int, ctx: Context) -> None:
             return
     hang = _find_hang(job, now)
     if hang is not None:
-        _tell(job, ctx, now, finding, hang)
+        _open_or_revise(job, ctx, now, finding, hang)
 
 
 def _find_hang(job: JobState, now: int) -> _Hang | None:
@@ -264,7 +264,7 @@ def _timeout_s(job: JobState, wait: Wait) -> float:
     return job.groups[wait.group].timeout_s
 
 
-def _tell(job: JobState, ctx: Context, now: int, finding: OpenFinding | None, hang: _Hang) -> None:
+def _open_or_revise(job: JobState, ctx: Context, now: int, finding: OpenFinding | None, hang: _Hang) -> None:
     """Opens a finding, or makes the one that is open graver; what it names follows as long as it is no page."""
     if finding is None:
         open_blockage(job, ctx, now, hang.kind, hang.wait, hang.body)

@@ -39,8 +39,9 @@ def plan(seed: int) -> list[Planned]:
                     script=str(script),
                     fault=fault,
                     rank=draw.randrange(RANKS),
-                    after_s=draw.uniform(6.0, 12.0) if known else 0.0,
-                    after_count=100 if known else draw.randrange(3),
+                    # All at once: before the same call, else one of them is in it already and waits.
+                    after_s=draw.uniform(6.0, 12.0) if known and fault != "all" else 0.0,
+                    after_count=(300 if fault == "all" else 100) if known else draw.randrange(3),
                     known=known,
                     lasts_s=20.0 if known else 70.0,
                 )

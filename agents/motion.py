@@ -71,6 +71,9 @@ class Motion:
     _moved_ns: int = 0
     _busy_ns: int = 0
     _place: Frame | None = None
+    #: Functions on the main thread's stack, and when they were last others: a loop that calls much is at work.
+    _functions: tuple[tuple[str, str], ...] = ()
+    _varied_ns: int = 0
     _carried: int | None = None  # by its connections; asked only while nothing else of it moves
 
     def is_due(self, now_ns: int) -> bool:
@@ -81,6 +84,7 @@ class Motion:
         if self._looked_ns:
             self.still_since_ns = self._looked_ns = self._moved_ns = self._busy_ns = 0
             self._before = self._place = self._carried = None
+            self._functions, self._varied_ns = (), 0
 
     def look(
         self,
@@ -107,6 +111,9 @@ class Motion:
             self._moves_in_code(stack)
             return
         has_read = abs(look.moved_bytes - before.moved_bytes) >= _IDLE_BYTES or look.faults != before.faults
+        functions = tuple((frame.file, frame.function) for frame in stack.frames) if stack is not None else ()
+        if functions != self._functions:
+            self._functions, self._varied_ns = functions, now_ns if self._functions else self._varied_ns
         if self._moves_in_code(stack) or has_read:
             self._moved_ns, self._carried = now_ns, None
         elif self._has_sent(look, carried):
@@ -121,7 +128,8 @@ class Motion:
             since_ns = max(self._moved_ns, self._busy_ns)
             return since_ns if since_ns < now_ns else 0
         is_place_known = self._place is not None or heartbeat_age_ns >= _LOOP_NS
-        return self._moved_ns if is_place_known and now_ns - self._moved_ns >= _LOOP_NS else 0
+        since_ns = max(self._moved_ns, self._varied_ns)
+        return since_ns if is_place_known and now_ns - since_ns >= _LOOP_NS else 0
 
     def _has_sent(self, look: _Look, carried: Callable[[], Mapping[int, int]]) -> bool:
         inodes = [inode for pid in look.processes for inode in inodes_of(pid, _MOST_DESCRIPTORS)]

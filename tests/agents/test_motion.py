@@ -133,6 +133,19 @@ def test_a_loop_at_one_place_of_the_code_is_no_work_for_ever() -> None:
     assert motion.still_since_ns == 0
 
 
+def test_a_loop_that_calls_now_this_now_that_is_at_work() -> None:
+    """As one that samples text does: its own line stays, what it calls does not."""
+    motion, began_ns = Motion(), time.monotonic_ns()
+    for second in range(60):
+        sum(range(200_000))
+        inner = Frame(
+            "/usr/lib/python3.11/site-packages/torch/nn/functional.py", 5, ("linear", "tanh")[second // 9 % 2]
+        )
+        stack = RingStack(time_ns=0, frames=(Frame("train.py", 10, "sample"), inner))
+        motion.look(os.getpid(), began_ns, 0, stack, dict, began_ns + second * SECOND_NS)
+    assert motion.still_since_ns == 0
+
+
 def test_a_process_that_is_gone_or_may_not_be_read_is_not_told_to_stand_still() -> None:
     process = subprocess.Popen(["sleep", "0"])
     process.wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 
 from .kafka_client import Fenced, KafkaTrouble, TooLarge
@@ -9,6 +10,8 @@ from .kafka_settings import KafkaSettings
 
 #: By the name of the error, as Kafka's protocol has it; kafka-python appends "Error", librdkafka writes it in capitals.
 _FENCED = frozenset({"producerfenced", "invalidproducerepoch", "transactioncoordinatorfenced", "fenced"})
+#: kafka-python keeps the error that stopped a producer, and raises at each later call KafkaError with its words.
+_STOPPED_BY = re.compile(r"we are in an error state: \[Error \d+\] (\w+?)Error\b")
 _AUTHENTICATION = frozenset(
     {"saslauthenticationfailed", "unsupportedsaslmechanism", "illegalsaslstate", "authentication"}
 )
@@ -67,6 +70,8 @@ def explain(
     plain = (name or type(error).__name__).lower().replace("_", "").removesuffix("error").removesuffix("exception")
     at = f"Kafka at {settings.brokers}"
     text = " ".join((text or str(error)).split())
+    if stopped_by := _STOPPED_BY.search(text):
+        plain = stopped_by[1].lower()
     who = f"user {settings.user!r}" if settings.user else "this client (no user is set)"
     if plain in _FENCED:
         return Fenced(f"{at}: another whichrank process has taken over; this one goes on as a standby")

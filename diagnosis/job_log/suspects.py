@@ -116,7 +116,7 @@ def _as_the_launcher_says(episode: Episode) -> Suspects | None:
         if group.first.rule == ROOT_RULE and group.first.exit_code in (1, 2, -6, 134, None)
     ]
     if len(entries) != 1:
-        return _local_rank_told(episode)
+        return _launcher_local_rank(episode)
     line = entries[0].line
     return Suspects(
         ranks=() if line.rank is None else (line.rank,),
@@ -125,7 +125,7 @@ def _as_the_launcher_says(episode: Episode) -> Suspects | None:
     )
 
 
-def _local_rank_told(episode: Episode) -> Suspects | None:
+def _launcher_local_rank(episode: Episode) -> Suspects | None:
     """A launcher that tells only the place on its node: no rank of the job, but a help to people."""
     told = {
         (group.first.line.local_rank, group.first.line.node)

@@ -159,12 +159,12 @@ class Tracebacks:
         chain.last_number = line.number
         took = self._continue(chain, _without_lead(chain, line))
         if took is None:
-            chain.is_handled |= _tells_of_handling(chain, line)
+            chain.is_handled |= _is_handled(chain, line)
             self._finish(stream)
             self._before = line
             return False
         if not took:
-            chain.is_handled |= _tells_of_handling(chain, line)
+            chain.is_handled |= _is_handled(chain, line)
         return took
 
     def finish(self) -> None:
@@ -291,7 +291,7 @@ def _without_lead(chain: _Open, line: Line) -> Line:
     return replace(line, text=body, indent=line.indent + len(rest) - len(body))
 
 
-def _tells_of_handling(chain: _Open, line: Line) -> bool:
+def _is_handled(chain: _Open, line: Line) -> bool:
     """The line right after an exception, not louder than a warning, that says how things went on."""
     last = chain.chain[-1]
     return (

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from .device import canonical_pci
-from .event import DeviceKind, KernelEvent, Stamp
+from .event import DeviceKind, KernelEvent
+from .holder import Holder
 from .macros import PCI
 
 CPER = "cper"
@@ -50,36 +51,21 @@ _SECTIONS: tuple[tuple[str, DeviceKind, str], ...] = (
 _NVSWITCH_CLASS, _NVIDIA, _BRIDGE = "0680", "10de", "06"
 
 
-class CperFollower:
+class CperFollower(Holder):
     """Holds the report until its block is over."""
 
     LINES = 60
-    SECONDS = 10.0
 
     def __init__(self) -> None:
-        self.lines_left = 0
-        self._held: KernelEvent | None = None
-        self._begun = Stamp()
+        super().__init__()
         self._maker, self._class = "", ""
 
     def takes(self, event: KernelEvent) -> bool:
         return event.event == CPER and not event.device and "event severity" in event.text
 
-    def begin(self, event: KernelEvent, stamp: Stamp) -> list[KernelEvent]:
-        """What was held before."""
-        out = self.flush()
-        self._held, self._begun, self.lines_left = event, stamp, self.LINES
-        return out
-
-    def read(self, text: str, stamp: Stamp) -> list[KernelEvent]:
-        held = self._held
-        if held is None or stamp.host != held.host:
-            return []
-        self.lines_left -= 1
-        if not self.lines_left or not self._begun.is_within(self.SECONDS, stamp):
-            return self.flush()
+    def add(self, held: KernelEvent, text: str) -> tuple[KernelEvent, bool]:
         if "[Hardware Error]" not in text:
-            return []  # other CPUs' lines stand in between
+            return held, False  # other CPUs' lines stand in between
         if (section := _SECTION.search(text)) is not None:
             held = _in_section(held, section["section"])
         if not held.device and (at := _ADDRESS.search(text)) is not None:
@@ -93,17 +79,12 @@ class CperFollower:
         facts = {
             name: value for fact in _OTHER_FACTS if (m := fact.search(text)) for name, value in m.groupdict().items()
         }
-        self._held = replace(held, facts={**facts, **held.facts}) if facts else held
-        return []
+        return (replace(held, facts={**facts, **held.facts}) if facts else held), False
 
-    def flush(self) -> list[KernelEvent]:
-        held, maker, code = self._held, self._maker, self._class
-        self._held, self._maker, self._class, self.lines_left = None, "", "", 0
-        if held is None:
-            return []
-        if held.device_kind is DeviceKind.PCIE and (kind := kind_of(maker, code)) is not None:
-            held = replace(held, device_kind=kind)
-        return [held]
+    def finish(self, held: KernelEvent) -> KernelEvent:
+        kind = kind_of(self._maker, self._class) if held.device_kind is DeviceKind.PCIE else None
+        self._maker, self._class = "", ""
+        return held if kind is None else replace(held, device_kind=kind)
 
 
 def _in_section(held: KernelEvent, section: str) -> KernelEvent:

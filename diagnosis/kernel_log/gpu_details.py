@@ -10,7 +10,8 @@ import re
 from dataclasses import replace
 
 from .device import canonical_pci
-from .event import KernelEvent, Stamp
+from .event import KernelEvent
+from .holder import Holder
 from .macros import PCI
 
 #: What is done for a process, and what has none.
@@ -24,17 +25,11 @@ _WHO = re.compile(
 _WHOSE = re.compile(rf"\b(?:amdgpu|radeon|kfd) (?P<device>{PCI})")
 
 
-class GpuDetailFollower:
+class GpuDetailFollower(Holder):
     """Holds the fault until process and device are known, or its lines are over."""
 
     #: Between the two stand the registers of a page fault.
     LINES = 12
-    SECONDS = 10.0
-
-    def __init__(self) -> None:
-        self.lines_left = 0
-        self._held: KernelEvent | None = None
-        self._begun = Stamp()
 
     def takes(self, event: KernelEvent) -> bool:
         is_known = event.event in _OF_A_PROCESS or event.event in _OF_THE_DEVICE
@@ -44,30 +39,13 @@ class GpuDetailFollower:
     def _lacks(event: KernelEvent) -> bool:
         return not event.device or (event.event in _OF_A_PROCESS and not event.process)
 
-    def begin(self, event: KernelEvent, stamp: Stamp) -> list[KernelEvent]:
-        """What was held before."""
-        out = self.flush()
-        self._held, self._begun, self.lines_left = event, stamp, self.LINES
-        return out
-
-    def read(self, text: str, stamp: Stamp) -> list[KernelEvent]:
-        held = self._held
-        if held is None or stamp.host != held.host:
-            return []
-        self.lines_left -= 1
-        if not self.lines_left or not self._begun.is_within(self.SECONDS, stamp):
-            return self.flush()
+    def add(self, held: KernelEvent, text: str) -> tuple[KernelEvent, bool]:
         whose = _WHOSE.search(text)
         device = (canonical_pci(whose["device"]) or "") if whose is not None else ""
         if held.device and device and device != held.device:
-            return []  # another GPU's line stands in between
+            return held, False  # another GPU's line stands in between
         if not held.process and (who := _WHO.search(text)) is not None:
             held = replace(held, process=who["process"], pid=int(who["pid"]))
         if not held.device and device:
             held = replace(held, device=device)
-        self._held = held
-        return [] if self._lacks(held) else self.flush()
-
-    def flush(self) -> list[KernelEvent]:
-        held, self._held, self.lines_left = self._held, None, 0
-        return [held] if held is not None else []
+        return held, not self._lacks(held)

@@ -6,18 +6,16 @@ Pure but for the one open case that ``HungFollower`` keeps; which frames belong 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
 from ...telemetry.vocabulary import Action
-from .event import Domain, KernelEvent, Stamp
+from .event import Domain, KernelEvent
+from .holder import Holder
 from .tables import read_toml
 
 HUNG_TASK = "hung_task"
-#: The stack comes at once; a slow console takes its time for it.
-STACK_S = 10.0
-
 #: A frame that the unwinder is not sure of is marked "?": what lay on the stack of calls that are over.
 _FRAME = re.compile(
     r"(?:^|\s|\])(?P<unsure>\? )?(?P<function>[A-Za-z_][\w.]{1,100})\+0x[0-9a-f]{1,8}/0x[0-9a-f]{1,8}"
@@ -87,16 +85,16 @@ def waits_for(frames: Sequence[tuple[str, str]]) -> tuple[Wait, str] | None:
     return min(weak, key=lambda found: found[0])[1:] if weak else None
 
 
-class HungFollower:
+class HungFollower(Holder):
     """Holds a hung task until its stack is over, then says what it waits for."""
 
     #: With registers and the list of modules of a long stack.
     LINES = 100
+    #: The stack comes at once; a slow console takes its time for it.
+    SECONDS = 10.0
 
     def __init__(self) -> None:
-        self.lines_left = 0
-        self._held: KernelEvent | None = None
-        self._begun = Stamp()
+        super().__init__()
         self._facts: dict[str, str] = {}
         self._frames: list[tuple[str, str]] = []
         self._unsure: list[tuple[str, str]] = []
@@ -104,38 +102,23 @@ class HungFollower:
     def takes(self, event: KernelEvent) -> bool:
         return event.event == HUNG_TASK
 
-    def begin(self, event: KernelEvent, stamp: Stamp) -> list[KernelEvent]:
-        """What was held before."""
-        out = self.flush()
-        self._held, self._begun, self.lines_left = event, stamp, self.LINES
-        return out
-
-    def read(self, text: str, stamp: Stamp) -> list[KernelEvent]:
-        held = self._held
-        if held is None or stamp.host != held.host:
-            return []
-        self.lines_left -= 1
-        if not self.lines_left or not self._begun.is_within(STACK_S, stamp):
-            return self.flush()
+    def add(self, held: KernelEvent, text: str) -> tuple[KernelEvent, bool]:
         if (owner := _OWNER.search(text)) is not None and held.process in text:
             self._facts |= {name: value for name, value in owner.groupdict().items() if value}
-            return []
+            return held, False
         if _OTHER.match(text):
-            return self.flush()
+            return held, True
         frame = _FRAME.search(text) or _BARE_FRAME.match(text)
         if frame is not None:
             found = (frame["function"], frame.groupdict().get("module") or "")
             (self._unsure if frame["unsure"] else self._frames).append(found)
-        return self.flush() if _STACK_ENDS.search(text) else []
+        return held, _STACK_ENDS.search(text) is not None
 
-    def flush(self) -> list[KernelEvent]:
-        held, facts, frames = self._held, self._facts, self._frames or self._unsure
-        self._held, self._facts, self._frames, self._unsure, self.lines_left = None, {}, [], [], 0
-        if held is None:
-            return []
+    def finish(self, held: KernelEvent) -> KernelEvent:
+        facts, frames = self._facts, self._frames or self._unsure
+        self._facts, self._frames, self._unsure = {}, [], []
         found = waits_for(frames)
         if found is not None:
             facts = {**facts, "waits_for": found[0].name, "frame": found[1]}
             held = replace(held, domain=found[0].domain, component=found[0].component, action=found[0].action)
-        merged: Mapping[str, str] = {**held.facts, **facts}
-        return [replace(held, facts=merged)]
+        return replace(held, facts={**held.facts, **facts})

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from .event import DeviceKind, KernelEvent, Stamp
+from .event import DeviceKind, KernelEvent
 from .history import CRASHES
+from .holder import Holder
 
 KERNEL_OOPS = "kernel_oops"
 
@@ -25,32 +26,16 @@ _ENDS = re.compile(r"end trace|Kernel panic|^Modules linked in: |^Code: ")
 OOPS_S = 10.0
 
 
-class OopsFollower:
+class OopsFollower(Holder):
     """Holds the oops until process and place are known, or its lines are over."""
 
     LINES = 30
-
-    def __init__(self) -> None:
-        self.lines_left = 0
-        self._held: KernelEvent | None = None
-        self._begun = Stamp()
+    SECONDS = OOPS_S
 
     def takes(self, event: KernelEvent) -> bool:
         return event.event == KERNEL_OOPS or (event.event in CRASHES and not event.process)
 
-    def begin(self, event: KernelEvent, stamp: Stamp) -> list[KernelEvent]:
-        """What was held before."""
-        out = self.flush()
-        self._held, self._begun, self.lines_left = event, stamp, self.LINES
-        return out
-
-    def read(self, text: str, stamp: Stamp) -> list[KernelEvent]:
-        held = self._held
-        if held is None or stamp.host != held.host:
-            return []
-        self.lines_left -= 1
-        if not self.lines_left or not self._begun.is_within(OOPS_S, stamp):
-            return self.flush()
+    def add(self, held: KernelEvent, text: str) -> tuple[KernelEvent, bool]:
         if not held.process and (who := WHO.search(text) or _OLD_WHO.search(text)) is not None:
             facts = {**held.facts, **({"cpu": who["cpu"]} if "cpu" in who.groupdict() else {})}
             held = replace(held, process=who["process"], pid=int(who["pid"]), facts=facts)
@@ -59,10 +44,5 @@ class OopsFollower:
         if "function" not in held.facts and (where := _WHERE.search(text)) is not None:
             told = {name: value for name, value in where.groupdict().items() if value}
             held = replace(held, facts={**held.facts, **told})
-        self._held = held
         is_told = bool(held.process) and "function" in held.facts
-        return self.flush() if is_told or _ENDS.search(text) else []
-
-    def flush(self) -> list[KernelEvent]:
-        held, self._held, self.lines_left = self._held, None, 0
-        return [held] if held is not None else []
+        return held, is_told or _ENDS.search(text) is not None

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
 
 from .cper import CperFollower
 from .device import canonical_gpu, canonical_pci
 from .event import KernelEvent, Stamp
 from .gpu_details import GpuDetailFollower
 from .history import CRASHES, History
+from .holder import Holder
 from .hung_task import HungFollower
 from .links_down import LINK_DOWN, LINK_UP, LinksDown
 from .oops import KERNEL_OOPS, OOPS_S, OopsFollower
@@ -46,17 +46,6 @@ _UUID = re.compile(r"NVRM: GPU at (?:PCI:)?(?P<pci>[0-9a-fA-F:.]{7,16}): (?P<uui
 _MAJOR = re.compile(r"\D{0,3}(\d{3})\b")
 
 
-class _Holder(Protocol):
-    """Holds an event while the lines after it tell more of it."""
-
-    lines_left: int
-
-    def takes(self, event: KernelEvent) -> bool: ...
-    def begin(self, event: KernelEvent, stamp: Stamp) -> list[KernelEvent]: ...
-    def read(self, text: str, stamp: Stamp) -> list[KernelEvent]: ...
-    def flush(self) -> list[KernelEvent]: ...
-
-
 class KernelLogReader:
     """One per log. ``driver_version``: of the NVIDIA driver ("570.148.08"), else learnt from the log's own lines.
 
@@ -79,7 +68,7 @@ class KernelLogReader:
         self._bus = BusFollower()
         self._napi = NapiFollower()
         self._followers = (self._oom, self._panic, self._bus, self._napi)
-        self._holders: tuple[_Holder, ...] = (HungFollower(), OopsFollower(), GpuDetailFollower(), CperFollower())
+        self._holders: tuple[Holder, ...] = (HungFollower(), OopsFollower(), GpuDetailFollower(), CperFollower())
         self._beginnings = frozenset((*OomFollower.WORDS, *PanicFollower.WORDS, *BusFollower.WORDS))
         self._is_following = False
         self.history = History()
@@ -138,7 +127,7 @@ class KernelLogReader:
             return ()
         if len(line) > LINE_CHARACTERS:
             line = line[:LINE_CHARACTERS]
-        if not self.wants_next and not self._may_tell(line, literals):
+        if not self.wants_next and not self._may_match(line, literals):
             return ()
         unwrapped = unwrap(line, self._calendar)
         if unwrapped.is_continuation:
@@ -151,7 +140,7 @@ class KernelLogReader:
             events += self._read_text(program + part.strip(), literals, unwrapped, now_s)
         return events
 
-    def _may_tell(self, line: str, literals: Sequence[str]) -> bool:
+    def _may_match(self, line: str, literals: Sequence[str]) -> bool:
         """Whether it is worth to take the line out of its wrapper: most lines with a word of a fault tell of none."""
         if "\x1b" in line or '{"' in line or '{ "' in line:  # colours, JSON: the text does not stand there as it is
             return True
@@ -188,10 +177,10 @@ class KernelLogReader:
         if self._is_holding:
             stamp = self._stamp(line, now_s)
             more = [event for holder in self._holders if holder.lines_left for event in holder.read(text, stamp)]
-            return [*more, *self._told(text, literals, line, now_s)]
-        return self._told(text, literals, line, now_s)
+            return [*more, *self._events_of(text, literals, line, now_s)]
+        return self._events_of(text, literals, line, now_s)
 
-    def _told(self, text: str, literals: Sequence[str], line: Line, now_s: float | None) -> Sequence[KernelEvent]:
+    def _events_of(self, text: str, literals: Sequence[str], line: Line, now_s: float | None) -> Sequence[KernelEvent]:
         hits = [word for word in literals if word in text]
         if self._is_following or not self._beginnings.isdisjoint(hits):
             stamp = self._stamp(line, now_s)

@@ -62,6 +62,7 @@ def lines(outcomes: Sequence[Outcome]) -> list[Line]:
     early = [o for o in judged if o.said_severity("ticket", within_s=60.0)]
     listed = ", ".join(o.planned.name for o in allowed if o.said_severity("page"))
     return [
+        Line.count("sound jobs", len(outcomes), RUNS),
         Line.of("sound jobs end well", len(ended), len(outcomes), 1.0),
         Line.of("no page", len(judged) - len(paged), len(judged), 1.0, ", ".join(o.planned.name for o in paged)),
         Line.of("no ticket before a minute", len(judged) - len(early), len(judged), 0.97),
@@ -69,7 +70,7 @@ def lines(outcomes: Sequence[Outcome]) -> list[Line]:
             asked="blocked beyond 60 s, never as long before (may be a page)",
             measured=listed or "none paged",
             k_of_n=f"{sum(o.said_severity('page') for o in allowed)} of {len(allowed)}",
-            state="ok",
+            state="no bar" if allowed else "not run",
         ),
     ]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """state: ok, SHORT, or not run."""
+    """state: ok, SHORT, not run, or "no bar" for what is only counted."""
 
     asked: str
     measured: str
@@ -25,6 +25,12 @@ class Line:
         return cls(asked=f"{asked} >= {share:.0%}", measured=said, k_of_n=f"{right} of {runs}", state=state)
 
     @classmethod
+    def count(cls, asked: str, runs: int, least: int) -> Line:
+        """A share of a few runs says little: so many have to be there."""
+        state = "not run" if not runs else "ok" if runs >= least else "SHORT"
+        return cls(asked=f"{asked} >= {least}", measured=str(runs), k_of_n=f"{runs} of {least}", state=state)
+
+    @classmethod
     def skipped(cls, asked: str, why: str) -> Line:
         return cls(asked=asked, measured=why, k_of_n="0", state="not run")
 
@@ -36,6 +42,7 @@ def print_table(lines: Sequence[Line], title: str) -> int:
     for line in lines:
         cells = (line.asked.ljust(widths[0]), line.measured.ljust(widths[1]), line.k_of_n.ljust(widths[2]), line.state)
         print(" | ".join(cells))
-    counts = {state: sum(line.state == state for line in lines) for state in ("ok", "SHORT", "not run")}
-    print(f"{counts['ok']} of {len(lines)} lines ok, {counts['SHORT']} SHORT, {counts['not run']} not run")
+    counts = {state: sum(line.state == state for line in lines) for state in ("ok", "SHORT", "not run", "no bar")}
+    others = ", ".join(f"{counts[state]} {state}" for state in ("SHORT", "not run", "no bar"))
+    print(f"{counts['ok']} of {len(lines)} lines ok, {others}")
     return int(counts["SHORT"] > 0)

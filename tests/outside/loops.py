@@ -14,6 +14,7 @@ import random
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tests.outside.runs import HERE, KNOWN_S, RANKS, RIGHT, UNKNOWN_S, Outcome, Planned, problems_of, programs, run
@@ -111,10 +112,14 @@ def gather(results: Path, seed: int, minutes: float, *, only: str = "") -> list[
 
 
 def kept(folder: Path, planned: Planned) -> Outcome | None:
-    """What was measured before."""
+    """What was measured before of this very plan; of another one, that an older harness drew, it says nothing."""
     try:
         values = json.loads((folder / "outcome.json").read_text())
     except OSError:
+        return None
+    before = Planned(**values["planned"])
+    if replace(before, script=Path(before.script).name) != replace(planned, script=Path(planned.script).name):
+        print(f"{folder}: measured with another plan, not counted; remove it", flush=True)
         return None
     return Outcome(**{**values, "planned": planned})
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from whichrank.commands.terminal_block import TerminalBlock
 
 ROWS, COLUMNS = 16, 40
+END = b"\x00"
 _TOKEN = re.compile(r"\x1b[78D]|\x1b\[(\??)([0-9;]*)([A-Za-z])|\r|\n|[^\x1b\r\n]")
 
 
@@ -94,20 +95,17 @@ class Line:
         os.write(self.slave, text.encode())
 
     def close(self) -> str:
+        """All that was written. The end is a mark: closing one side can reach a reader before what was written to it."""
+        os.write(self.slave, END)
+        self._reader.join(30)
+        assert self._read.endswith(END), "the terminal has not passed on all that was written to it within 30 s"
         os.close(self.slave)
-        self._reader.join(5)
         os.close(self.master)
-        return self._read.decode()
+        return self._read[: -len(END)].decode()
 
     def _collect(self) -> None:
-        while True:
-            try:
-                data = os.read(self.master, 4096)
-            except OSError:
-                return
-            if not data:
-                return
-            self._read += data
+        while not self._read.endswith(END):
+            self._read += os.read(self.master, 4096)
 
 
 @pytest.fixture

@@ -24,6 +24,8 @@ from ..telemetry.records import Event, Identity
 from ..telemetry.vocabulary import EventName, ProcessState
 from . import motion, processes
 from .block_builder import BlockBuilder
+from .call_sites import ACTION as CALLS_ACTION
+from .call_sites import CallDesk
 from .crash_area import read_stack
 from .definitions import Definitions
 from .drain import Drained, drain_rings
@@ -113,6 +115,7 @@ class Agent:
         self._more_health = more_health
         self._stacks = StackDesk(self.settings, self.health, self._identity.node)
         self._files = EvidenceDesk(self.settings, self.health, wall_ns)
+        self._calls = CallDesk(self.health, is_refused=STACKS in self.settings.withheld)
         self._blocks = BlockBuilder(
             self.health,
             self.settings.open_rows,
@@ -180,7 +183,11 @@ class Agent:
 
     def request(self, event: Event) -> None:
         """Take an EVIDENCE_REQUEST: bounded, idempotent by id, answered within its lifetime or dropped."""
-        desk = self._files if event.attributes.get("action") in FILE_ACTIONS else self._stacks
+        action = event.attributes.get("action")
+        if action == CALLS_ACTION:
+            self._calls.request(event)
+            return
+        desk = self._files if action in FILE_ACTIONS else self._stacks
         desk.request(event, self._monotonic_ns())
 
     def rename_node(self, node: str) -> None:
@@ -273,6 +280,7 @@ class Agent:
         if paused_ns > _SUSPENDED_NS:
             self._tell_resumed(now_ns)
         self._tell_stacks(now_ns)
+        self._tell_calls(now_ns)
         self._tell_files()
         if now_ns >= self._next_health_ns:
             self._next_health_ns = now_ns + to_ns(settings.health_period_s)
@@ -540,6 +548,10 @@ class Agent:
         for report in self._stacks.finished(self._ranks):
             self._news.tell(report.rank, EventName.RANK_STACK, now_ns, report.attributes)
             self._endings.save_stack(report)
+
+    def _tell_calls(self, now_ns: int) -> None:
+        for rank, attributes in self._calls.answers(self._ranks):
+            self._news.tell(rank, EventName.RANK_CALLS, now_ns, attributes)
 
     def _tell_files(self) -> None:
         """What was asked for, in pieces; at once, because it may be all that is left of a node soon."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from ..telemetry import ring_layout as L
 from ..telemetry.vocabulary import EventName, ExitState
 from . import processes
+from .call_sites import failing_calls
 from .crash_area import read_exception, read_signal, read_stack
 from .evidence import EvidenceStore
 from .gate import pack
@@ -44,6 +45,8 @@ class Endings:
         if rank.exit_sent:
             return
         rank.exit_sent = True
+        if exit_state_of(rank) != ExitState.NORMAL:
+            self._tell_calls(rank, now_ns)
         self._tell_last_stack(rank)
         status = processes.exit_status(rank.pid, rank.start_ticks, rank.pidfd, rank.ring.uid)
         told = read_signal(rank.ring)
@@ -83,9 +86,17 @@ class Endings:
         if not self._tells_stacks:
             attributes = without_stack(attributes)
         raised_ns = min(found.time_ns, now_ns) if found.time_ns > 0 else now_ns
+        self._tell_calls(rank, now_ns)
         self._news.tell(rank, EventName.RANK_EXCEPTION, raised_ns, attributes)
         if not attributes["communication"]:
             self.save_ring(rank, "raised")
+
+    def _tell_calls(self, rank: WatchedRank, now_ns: int) -> None:
+        """Which lines its newest operations came from, once: nobody can ask for it later."""
+        if self._tells_stacks and not rank.calls_told:
+            rank.calls_told = True
+            for attributes in failing_calls(rank):
+                self._news.tell(rank, EventName.RANK_CALLS, now_ns, attributes)
 
     def _tell_last_stack(self, rank: WatchedRank) -> None:
         """Where the main thread was when a fatal signal came, if the rank could still write it down."""

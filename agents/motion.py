@@ -16,10 +16,11 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from ..telemetry.user_code import is_user_file
 from .crash_area import RingStack
 from .processes import read_stat
 from .socket_bytes import inodes_of
-from .user_frames import Frame, is_user_file
+from .user_frames import Frame
 
 #: Time between two looks at one rank, and how long its ring has to stand still before the first.
 LOOK_NS = 500_000_000

@@ -53,7 +53,7 @@ def _is_as_written(header: RingHeader) -> bool:
     return (
         (header.progress_offset, header.events_offset) == (L.HEADER_BYTES, events)
         and (header.definitions_offset, header.crash_offset) == (definitions, crash)
-        and header.crash_bytes >= L.DEFAULT_CRASH_BYTES
+        and header.crash_bytes >= L.CRASH_BYTES
     )
 
 

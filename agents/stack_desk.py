@@ -20,7 +20,7 @@ from .rank_events import frame_attributes, where_attributes
 from .settings import AgentSettings
 from .stacks import StackAnswer, StackRequest, StackTaker
 from .user_frames import format_stack
-from .watched_rank import WatchedRank
+from .watched_rank import WatchedRank, requested_rank
 from .withheld import STACKS
 
 _MAX_REQUESTS = 256
@@ -105,7 +105,7 @@ class StackDesk:
     def _serve(self, ranks: Sequence[WatchedRank], now_ns: int) -> None:
         waiting: deque[tuple[int, Event]] = deque()
         for asked_ns, event in self._requests:
-            rank = _requested_rank(ranks, event)
+            rank = requested_rank(ranks, event)
             if rank is None or not rank.alive:
                 self._health.drop("requests_for_nobody")
             elif now_ns - asked_ns > to_ns(self._settings.request_lifetime_s):
@@ -168,11 +168,3 @@ class StackDesk:
         return StackReport(
             rank=rank, why=answer.request.why, attributes=attributes, text=answer.text or format_stack(frames)
         )
-
-
-def _requested_rank(ranks: Sequence[WatchedRank], event: Event) -> WatchedRank | None:
-    """The rank of that launch; of any if the request names one of another node, the last to come first."""
-    wanted = event.attributes.get("rank", event.identity.rank)
-    found = [rank for rank in ranks if rank.rank == wanted]
-    of_launch = [rank for rank in found if rank.identity.attempt == event.identity.attempt]
-    return next(reversed(of_launch or found), None)

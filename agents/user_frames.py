@@ -5,30 +5,11 @@ The text form is the ring's: one ``file\\tline\\tfunction\\n`` per frame, innerm
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from pathlib import Path
+
+from ..telemetry.user_code import is_framework_file, is_user_file
 
 MAX_FRAMES = 256
-
-#: Code that is never the user's: installed packages, torch in a source checkout, the standard library, frozen and
-#: generated code.
-_FOREIGN = re.compile(
-    r"(^|/)(site-packages|dist-packages)/"
-    r"|/lib(64)?/python3(\.\d+)?t?/"
-    r"|/torch/(_\w+|ao|autograd|cuda|distributed|export|fx|jit|multiprocessing|nn|optim|profiler|utils)(/|\.py)"
-    r"|/torch/\w+\.py$"
-    r"|^<(frozen|__array_function__|eval_with_key)"
-    r"|^$"
-)
-#: Where the framework is the program (``python -m``, a command of its own), its line says more than none.
-_FRAMEWORK = re.compile(
-    r"/(site|dist)-packages/(lightning|pytorch_lightning|transformers|accelerate|trl|deepspeed|megatron|torchtitan"
-    r"|torchtune|axolotl|llamafactory|composer|nemo)/"
-)
-_PACKAGE = Path(__file__).resolve().parents[1].as_posix()
-#: Our own hooks where they do not lie in site-packages. The demo script and the tests are user code like any other.
-_OWN_FOLDERS = (f"{_PACKAGE}/instrumentation/", f"{_PACKAGE}/telemetry/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +34,12 @@ def format_stack(frames: tuple[Frame, ...] | list[Frame]) -> str:
     return "".join(f"{frame.file}\t{frame.line}\t{frame.function}\n" for frame in frames)
 
 
-def is_user_file(file: str) -> bool:
-    return not file.startswith(_OWN_FOLDERS) and not _FOREIGN.search(file)
-
-
 def innermost_user_frame(frames: tuple[Frame, ...]) -> Frame | None:
     """The last frame of the user's code, else of the framework that runs it; None rather than a line of torch."""
     for frame in reversed(frames):
         if is_user_file(frame.file):
             return frame
     for frame in reversed(frames):
-        if _FRAMEWORK.search(frame.file):
+        if is_framework_file(frame.file):
             return frame
     return None

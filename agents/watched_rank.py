@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..telemetry import ring_layout as L
-from ..telemetry.records import Identity
+from ..telemetry.records import Event, Identity
 from ..telemetry.vocabulary import ExitState, HookState, Phase, ProcessState
 from . import processes
 from .motion import Motion
@@ -83,6 +84,7 @@ class WatchedRank:
     exception_final: bool = False  # the main thread's was told: nothing replaces it
     had_exception: bool = False
     exit_sent: bool = False
+    calls_told: bool = False  # the lines of its newest operations, when it failed
     slow_open_ns: int = 0  # enqueue time of the slow operation that was already announced
     stack_taken_at_head: int = -1
     notes: list[str] = field(default_factory=list)
@@ -233,3 +235,11 @@ class WatchedRank:
         if self.pidfd >= 0:
             os.close(self.pidfd)
             self.pidfd = -1
+
+
+def requested_rank(ranks: Sequence[WatchedRank], event: Event) -> WatchedRank | None:
+    """The rank of that launch; of any if the request names one of another node, the last to come first."""
+    wanted = event.attributes.get("rank", event.identity.rank)
+    found = [rank for rank in ranks if rank.rank == wanted]
+    of_launch = [rank for rank in found if rank.identity.attempt == event.identity.attempt]
+    return next(reversed(of_launch or found), None)

@@ -94,6 +94,7 @@ enum {
     SAMPLE_EVERY = 64,     /* own cost is measured on every 64th call */
     MAX_SAMPLE_NS = 50000, /* longer means that we were descheduled, not slow */
     ABANDONED_NS = 500000000,
+    CALLS_OF_SORT = 8, /* of the newest calls of a group, collectives and point-to-point, the lines are kept */
 };
 
 static inline uint64_t now_ns(void) {
@@ -1094,6 +1095,7 @@ typedef struct {
     Switch *gate;
     PyObject *dtypes; /* dict: torch.dtype -> code */
     PyObject *define; /* () -> (row, members, on_cpu, cpu_on_host), or None while the members are not known */
+    PyObject *note_site; /* (place, mark): which line of the user's code issues it; see call_sites.py */
     int64_t row;
     int completes;
     int on_cpu;
@@ -1105,11 +1107,11 @@ typedef struct {
 } HookGroup;
 
 static PyObject *HookGroup_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    PyObject *recorder, *open, *gate, *dtypes, *define;
+    PyObject *recorder, *open, *gate, *dtypes, *define, *note_site;
     int completes;
     (void)kwargs;
-    if (!PyArg_ParseTuple(args, "O!O!O!O!Op", Recorder_type, &recorder, OpenWork_type, &open, Switch_type, &gate,
-                          &PyDict_Type, &dtypes, &define, &completes))
+    if (!PyArg_ParseTuple(args, "O!O!O!O!OOp", Recorder_type, &recorder, OpenWork_type, &open, Switch_type, &gate,
+                          &PyDict_Type, &dtypes, &define, &note_site, &completes))
         return NULL;
     HookGroup *self = (HookGroup *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (self == NULL) return NULL;
@@ -1118,11 +1120,13 @@ static PyObject *HookGroup_new(PyTypeObject *type, PyObject *args, PyObject *kwa
     Py_INCREF(gate);
     Py_INCREF(dtypes);
     Py_INCREF(define);
+    Py_INCREF(note_site);
     self->recorder = (Recorder *)recorder;
     self->open = (OpenWork *)open;
     self->gate = (Switch *)gate;
     self->dtypes = dtypes;
     self->define = define;
+    self->note_site = note_site;
     self->row = ROW_UNDEFINED;
     self->completes = completes;
     return (PyObject *)self;
@@ -1134,8 +1138,22 @@ static void HookGroup_dealloc(HookGroup *self) {
     Py_XDECREF((PyObject *)self->gate);
     Py_XDECREF(self->dtypes);
     Py_XDECREF(self->define);
+    Py_XDECREF(self->note_site);
     PyMem_Free(self->members);
     free_object((PyObject *)self);
+}
+
+/* The words are ring_layout's call_place and call_mark. */
+static int note_site(HookGroup *self, uint64_t seq, uint64_t flags) {
+    PyObject *place = PyLong_FromUnsignedLongLong((uint64_t)self->row * 2 * CALLS_OF_SORT +
+                                                  (flags & FLAG_P2P) * CALLS_OF_SORT + (seq & (CALLS_OF_SORT - 1)));
+    PyObject *mark = PyLong_FromUnsignedLongLong((seq & (((uint64_t)1 << 48) - 1)) << 16);
+    PyObject *done = place != NULL && mark != NULL ? PyObject_CallFunctionObjArgs(self->note_site, place, mark, NULL)
+                                                   : NULL;
+    Py_XDECREF(place);
+    Py_XDECREF(mark);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
 }
 
 static int define_group(HookGroup *self) {
@@ -1342,6 +1360,7 @@ static int before_operation(HookGroup *group, PyObject *args, uint64_t now) {
     }
     uint64_t seq = record_enqueue(group->recorder, (Py_ssize_t)group->row, operation.op, sizes.nbytes, sizes.dtype,
                                   peer, flags, now);
+    if (note_site(group, seq, flags)) return -1;
     if (group->completes) {
         Issued raised; /* never reached its post hook: it raised while it was issued, and will not end */
         if (group->issued_count && take_issued(group, &raised))
@@ -1538,6 +1557,7 @@ static int before_dispatch(DispatchHook *self, PyObject *args, uint64_t now, Rec
                               flags, now);
     out->flags = flags;
     out->on_host = on_host;
+    if (note_site(group, out->seq, flags)) goto fail;
     out->group = group;
     return 0;
 fail:
@@ -1673,7 +1693,8 @@ static struct PyModuleDef module_definition = {PyModuleDef_HEAD_INIT, "_recorder
     X(R_STEP_SINCE_NS) X(R_LOSS) X(R_GRAD_NORM) X(R_LOSS_STEP) X(R_LEVEL) X(R_HOOK_STATE) X(R_COST_NS) X(R_CALLS)     \
     X(R_EXIT_STATE) X(R_FLAGS) X(R_MICROSTEPS) X(G_VERSION) X(G_ENQUEUED) X(G_P2P_ENQUEUED) X(G_ENQUEUE_NS)           \
     X(G_SIGNATURE) X(G_BYTES) X(G_PEER) X(G_DONE_VERSION) X(G_COMPLETED) X(G_P2P_COMPLETED) X(G_COMPLETE_NS)          \
-    X(G_STARTED) X(G_STARTED_NS) X(G_OLDEST_OPEN_NS) X(G_OPEN) X(RUN_DELAY_PERIOD_NS)
+    X(G_STARTED) X(G_STARTED_NS) X(G_OLDEST_OPEN_NS) X(G_OPEN) X(CALLS_OF_SORT)          \
+    X(RUN_DELAY_PERIOD_NS)
 
 static PyTypeObject *add_type(PyObject *module, PyType_Spec *spec, const char *name) {
     PyObject *type = PyType_FromSpec(spec);

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from ..telemetry import ring_layout as layout
 from ..telemetry.vocabulary import HOST_BACKENDS, EventFlag, EventKind, HookState, Level, Op
+from .call_sites import CallSites
 from .collectives_status import FlightRecorderStatus
 from .completion import CompletionTracker
 from .groups import GroupRegistry, RankGroup
@@ -67,6 +68,7 @@ class CollectiveHooks:
             self.switch = HookSwitch()
             self.completion = CompletionTracker(writer)
         self.status = FlightRecorderStatus(writer)
+        self.sites = CallSites(writer)
         self.registry = GroupRegistry(writer, self._hook_group, self._forget_group)
         self.backend: CollectiveBackend | None = None
         self._polling = threading.Lock()
@@ -223,7 +225,9 @@ class CollectiveHooks:
                 self.writer.skip(group.row, 0)
                 return None
             flags = int(EventFlag.NO_SIZE)
-            return group.row, self.writer.enqueue(group.row, int(Op.MONITORED_BARRIER), 0, 0, -1, flags)
+            seq = self.writer.enqueue(group.row, int(Op.MONITORED_BARRIER), 0, 0, -1, flags)
+            self.sites.note(layout.call_place(group.row, seq, flags), layout.call_mark(seq))
+            return group.row, seq
         except Exception as error:
             self.fail(error)
             return None

@@ -16,6 +16,7 @@ from threading import get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
+from ..telemetry.ring_layout import call_mark, call_place
 from ..telemetry.vocabulary import EventFlag, Op
 from .groups import RankGroup
 from .hook_switch import MAX_SAMPLE_NS, SAMPLE_EVERY
@@ -111,6 +112,7 @@ class OfficialHooks:
         switch = hooks.switch
         writer = hooks.writer
         enqueue = writer.enqueue
+        note_site = hooks.sites.note
         operations = self.operations.get
         dtypes = self.dtypes.get
         completes = hooks.completes
@@ -167,6 +169,7 @@ class OfficialHooks:
                     if 0 <= root < len(group.members):
                         peer = group.members[root]
                 seq = enqueue(row, op, nbytes, dtype, peer, flags)
+                note_site(call_place(row, seq, flags), call_mark(seq))
                 if completes:
                     on_host = group.on_cpu or (tensor is not None and tensor.is_cpu and group.cpu_on_host)
                     thread = get_ident()

@@ -67,7 +67,7 @@ def _make_group(hooks: CollectiveHooks, group: RankGroup, dtypes: dict[Any, int]
     writer: Any = hooks.writer
     completion: Any = hooks.completion
     switch: Any = hooks.switch
-    return _recorder.HookGroup(writer, completion.open_work, switch, dtypes, define, hooks.completes)
+    return _recorder.HookGroup(writer, completion.open_work, switch, dtypes, define, hooks.sites.note, hooks.completes)
 
 
 class NativeOfficialHooks(OfficialHooks):

@@ -27,7 +27,6 @@ class RingGeometry:
     group_rows: int = layout.DEFAULT_GROUP_ROWS
     event_slots: int = layout.DEFAULT_EVENT_SLOTS
     definitions_bytes: int = layout.DEFAULT_DEFINITIONS_BYTES
-    crash_bytes: int = layout.DEFAULT_CRASH_BYTES
 
     def __post_init__(self) -> None:
         if self.event_slots < 2 or self.event_slots & (self.event_slots - 1):
@@ -53,6 +52,10 @@ class RingGeometry:
         return self.definitions_offset + (self.definitions_bytes + 7) // 8 * 8
 
     @property
+    def crash_bytes(self) -> int:
+        return layout.C_CALLS + self.group_rows * layout.CALL_WORDS * 8
+
+    @property
     def file_bytes(self) -> int:
         page = 4096
         return (self.crash_offset + self.crash_bytes + page - 1) // page * page
@@ -63,7 +66,8 @@ def geometry_for(world_size: int, *, event_slots: int | None = None, group_rows:
     return RingGeometry(
         group_rows=layout.DEFAULT_GROUP_ROWS if group_rows is None else group_rows,
         event_slots=layout.DEFAULT_EVENT_SLOTS if event_slots is None else event_slots,
-        definitions_bytes=max(layout.DEFAULT_DEFINITIONS_BYTES, (48 * world_size + 4095) // 4096 * 4096),
+        definitions_bytes=max(layout.DEFAULT_DEFINITIONS_BYTES, (48 * world_size + 4095) // 4096 * 4096)
+        + layout.CALL_SITE_BYTES,
     )
 
 

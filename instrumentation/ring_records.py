@@ -18,6 +18,10 @@ from ..telemetry import ring_layout as layout
 from ..telemetry.vocabulary import EventKind
 from .ring_file import RingGeometry
 
+#: Characters of a file's or function's name that a call site keeps; in JSON one may take six bytes.
+_LONGEST_NAME = 200
+_LONGEST_CALL_SITE = 12 * _LONGEST_NAME + 128
+
 Frame = tuple[str, int, str]
 """File, line, function; lists of frames have the innermost last."""
 
@@ -34,16 +38,20 @@ class RingRecords:
     _words: memoryview
     _records_lock: threading.Lock
     _definitions_used: int
+    _call_site_bytes: int
+    _calls_word: int
     _exception_written: bool
     _exception_in_main: bool
 
     def _start_records(self, path: Path, geometry: RingGeometry) -> None:
         self.path = path
         self.geometry = geometry
+        self._calls_word = geometry.crash_offset + layout.C_CALLS >> 3
         self.groups_defined = 0
         self.groups_blind = 0
         self._records_lock = threading.Lock()
         self._definitions_used = 0
+        self._call_site_bytes = 0
         self._exception_written = False
         self._exception_in_main = False
 
@@ -78,6 +86,21 @@ class RingRecords:
             self._definitions_used = used + padded
             self._words[layout.H_DEFINITIONS_USED >> 3] = self._definitions_used
         return True
+
+    def define_call_site(self, number: int, payload: dict[str, Any]) -> bool:
+        """A line that issues operations; False where the room for such is used up. A lock is not needed: under the GIL
+        two threads may at worst define one line twice."""
+        before = self._definitions_used
+        if self._call_site_bytes >= layout.CALL_SITE_BYTES - _LONGEST_CALL_SITE:
+            return False
+        payload = {**payload, "file": payload["file"][-_LONGEST_NAME:], "function": payload["function"][:_LONGEST_NAME]}
+        is_written = self.define(layout.DEFINITION_CALL_SITE, number, payload)
+        self._call_site_bytes += self._definitions_used - before
+        return is_written
+
+    def note_call(self, place: int, word: int) -> None:
+        """Which line issued an operation: place and word as ``ring_layout`` has them."""
+        self._words[self._calls_word + place] = word
 
     def define_group(self, definition: dict[str, Any]) -> int:
         """Give a process group a row. Returns its index, or -1 where rows or definitions are used up (blind)."""

@@ -94,14 +94,16 @@ class Event:
       RANK_STACK       method ("py-spy"|"signal"|"ring"), stack (as above, innermost last), file, line, function
                        (innermost frame of user code), phase, step, request_id,
                        why ("not entered"|"waits"|"request"), stopped (bool: process state T)
+      RANK_CALLS       group* (uid), point_to_point*, seqs* (numbers of its newest operations of this sort), sites* (the
+                       innermost line of user code that issued each: frames as above), request_id
       RANK_CHECKPOINT  checkpoint* (which one: hex, of its path), read* (bool; else it was written), step (steps made by
                        the attempt when it was)
       RANK_LEVEL       level*, hook_state*, note (the rank's last note: why a hook is off)
       AGENT_HEALTH     counters by name; attempt_words ("LAUNCH WORD" for each launch here: how its attempt is known in
                        traces; only where spans are told)
       AGENT_STOPPED    (none: the node's agent was told to end; ranks of this launch go on unseen)
-      EVIDENCE_REQUEST id*, rank*, node, action ("stack"; answered by files: "ring", "history" (its last minutes),
-                       "log_tail")
+      EVIDENCE_REQUEST id*, rank*, node, action ("stack", "calls"; answered by files: "ring", "history" (its last
+                       minutes), "log_tail")
       EVIDENCE         a piece of such a file (``evidence``)
       PEER_CONNECTED   role* ("follower": the identity's node sends its records here; "judge": that node judges from now
                        on), offset_ns (from that node's monotonic clock to the wall clock of this bus)

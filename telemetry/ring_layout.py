@@ -7,7 +7,7 @@ little-endian 64-bit words unless said otherwise; all times are nanoseconds of C
     progress page              row 0: rank row; row 1: heartbeat row; then one row of 128 B per process group
     events                     ring of EVENT_SLOTS slots of 64 B
     definitions                append-only area of JSON entries (groups, attempt token)
-    crash area                 exception, fatal signal, main-thread stack of a stuck phase
+    crash area                 exception, fatal signal, main-thread stack of a stuck phase; lines of the newest calls
 
 Rules for the writer (docs/decisions/0001-ring.md): ``struct.pack_into`` zeroes its target before it
 writes, so words that a reader polls are stored as 8-byte items of a ``memoryview.cast("Q")``; a row's version word is
@@ -155,8 +155,11 @@ DEFINITION_HEAD = struct.Struct("<IHH")
 DEFINITION_GROUP = 1  # {"name", "desc", "ranks": "0-3,7", "size", "backend", "ordinal", "timeout_s", "default": bool}
 DEFINITION_ATTEMPT = 2  # {"token"}
 DEFINITION_JOINING = 4  # {"timeout_s", "joined": bool, "time_ns"}: init_process_group was called, has returned
+DEFINITION_CALL_SITE = 5  # {"file", "line", "function"} of the call sites' words with this index, from 1 on
 DEFINITION_NOTE = 3  # {"text"}: things said once, such as a hook that was disabled, and why
 DEFAULT_DEFINITIONS_BYTES = 65536
+#: So much of the definitions is for call sites, beside what groups need.
+CALL_SITE_BYTES = 24576
 
 # --- crash area -----------------------------------------------------------------------------------------------------
 # Exception: the first uncaught one; the main thread's replaces a worker thread's once (the version tells).
@@ -181,7 +184,23 @@ C_STACK_TIME_NS = 12360
 C_STACK_BYTES = 12368
 C_STACK = 12416
 C_STACK_MAX = 8192  # same format as the exception stack
-DEFAULT_CRASH_BYTES = 20608
+CRASH_BYTES = 20608
+# Call sites: which line issued each of the newest operations, behind the crash area and counted to it. Rings of earlier
+# releases have none. By group row 16 words, 8 of collectives and 8 point-to-point, by the number's last three bits:
+# number << 16 | definition index, which is 0 where no line of the user's code is known.
+C_CALLS = CRASH_BYTES
+CALLS_OF_SORT = 8
+CALL_WORDS = 2 * CALLS_OF_SORT
+
+
+def call_place(row: int, seq: int, flags: int) -> int:
+    """Which word of the call sites an operation has. flags: of its ENQUEUE event."""
+    return row * CALL_WORDS + (flags & 1) * CALLS_OF_SORT + (seq & CALLS_OF_SORT - 1)
+
+
+def call_mark(seq: int) -> int:
+    """What this word holds, but for the index."""
+    return (seq & (1 << 48) - 1) << 16
 
 
 def pack_head(kind: int, op: int = 0, phase: int = 0, flags: int = 0, group: int = 0, dtype: int = 0) -> int:

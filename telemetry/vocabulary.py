@@ -369,6 +369,7 @@ class EventName(str, Enum):
     RANK_CONTINUED = "whichrank.rank.continued"
     RANK_STALE = "whichrank.rank.stale"
     RANK_STACK = "whichrank.rank.stack"
+    RANK_CALLS = "whichrank.rank.calls"
     RANK_LEVEL = "whichrank.rank.level"
     RANK_CHECKPOINT = "whichrank.rank.checkpoint"
     AGENT_HEALTH = "whichrank.agent.health"

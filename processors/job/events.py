@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from ...telemetry.records import Event, Group
 from ...telemetry.vocabulary import EventName, ExitState, Kind, Level, Severity
 from ..operator import Context
+from .call_sites import take_calls
 from .crash_order import Ending, role_hint, weigh_thread_error
 from .crash_story import planned_body
 from .crashes import judge_crash, note_ending
@@ -181,6 +182,11 @@ def _take_stack(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> Non
         revise_all(job, ctx, stamp_ns)
 
 
+def _take_calls(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
+    if take_calls(job, event):
+        revise_all(job, ctx, stamp_ns)
+
+
 def _take_level(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
     level = event.attributes.get("level")
     if level in (int(Level.OFF), Level.OFF.name.lower()):
@@ -298,6 +304,7 @@ TAKE: Mapping[EventName, Callable[[JobState, Event, int, Context], None]] = {
     EventName.RANK_CONTINUED: _take_continued,
     EventName.RANK_STALE: _take_stale,
     EventName.RANK_STACK: _take_stack,
+    EventName.RANK_CALLS: _take_calls,
     EventName.RANK_LEVEL: _take_level,
     EventName.RANK_DEVICE: _take_device,
     EventName.SCHEDULER: _take_scheduler,

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class CallSite(NamedTuple):
+    """The line of the user's code that issued an operation. group: the job's index."""
+
+    group: int
+    point_to_point: bool
+    seq: int
+    file: str
+    line: int
+    function: str
 
 
 @dataclass(slots=True)
@@ -23,6 +34,7 @@ class RankFacts:
     continued_ns: int = 0
     exited_ns: int = 0
     stack: dict[str, Any] = field(default_factory=dict)
+    calls: list[CallSite] = field(default_factory=list)
     stale_ns: int = 0
     gpu: str = ""  # UUID of the device that its process uses
 

@@ -15,6 +15,7 @@ from ...telemetry.ring_layout import format_ranks, parse_ranks
 from ...telemetry.topics import TOPIC_FINDINGS, TOPIC_REQUESTS
 from ...telemetry.vocabulary import EventName, Kind, Severity
 from ..operator import Context
+from .call_sites import add_sites, ask_for_calls
 from .crash_order import Ending, role_hint
 from .crash_story import consequence, ending_words
 from .facts import OpenFinding
@@ -75,6 +76,7 @@ def open_finding(
     revise(job, ctx, now, finding)
     if _host_stands(finding):
         _request_stacks(job, ctx, now, finding)
+    ask_for_calls(job, ctx, now, finding)
 
 
 def suspected_ranks(body: Mapping[str, Any]) -> list[int]:
@@ -86,12 +88,20 @@ def suspected_ranks(body: Mapping[str, Any]) -> list[int]:
 
 
 def replace_finding(
-    job: JobState, ctx: Context, now: int, finding: OpenFinding, *, kind: Kind, body: dict[str, Any]
+    job: JobState,
+    ctx: Context,
+    now: int,
+    finding: OpenFinding,
+    *,
+    kind: Kind,
+    body: dict[str, Any],
+    detail: dict[str, Any] | None = None,
 ) -> None:
     """A better explanation of the same stop: the key, and so the incident, stays; what is said changes."""
     body["times"]["detected"] = finding.body["times"]["detected"]
-    before = finding.suspects
+    before, asked_before = finding.suspects, finding.detail.get("calls")
     finding.kind, finding.body = kind.value, body
+    finding.detail = finding.detail if detail is None else detail
     finding.suspects = suspected_ranks(body)
     finding.onset_ns = int(body["times"]["onset"] * 1e9)
     finding.shown_ns = 0
@@ -100,6 +110,8 @@ def replace_finding(
     revise(job, ctx, now, finding)
     if _host_stands(finding) and finding.suspects != before:
         _request_stacks(job, ctx, now, finding)
+    if finding.detail.get("calls") != asked_before:
+        ask_for_calls(job, ctx, now, finding)
 
 
 def raise_severity(job: JobState, ctx: Context, now: int, finding: OpenFinding, severity: Severity) -> None:
@@ -193,6 +205,7 @@ def _complete(job: JobState, finding: OpenFinding) -> dict[str, Any]:
         if item["rank"] is not None:
             item["gpu"] = job.facts(item["rank"]).gpu or item["gpu"]
             _add_stack(job, finding, body, item)
+    add_sites(job, finding, body)
     if finding.kind == Kind.RANK_SLOW.value or finding.kind == Kind.SLOW_TOGETHER.value:
         return body
     _add_endings(job, finding, body)

@@ -274,10 +274,15 @@ def _onset(job: JobState, kind: Kind, wait: Wait, suspects: Sequence[int]) -> in
     return moved_ns if stands_still and moved_ns else wait.since_ns
 
 
+def cycle_waits(blockage: Blockage, waits: Sequence[Wait]) -> list[Wait]:
+    """Those of all open operations that make the circle, at most four."""
+    return [item for item in waits if item.rank in blockage.cycle and item.missing][:4]
+
+
 def deadlock_body(job: JobState, blockage: Blockage, waits: Sequence[Wait], severity: Severity, now: int) -> Body:
     """waits: all open operations; those of the cycle become evidence, at most four."""
     wait = blockage.wait
-    shown = [item for item in waits if item.rank in blockage.cycle and item.missing][:4]
+    shown = cycle_waits(blockage, waits)
     row = job.progress_row(wait.rank)
     proof = [
         evidence(

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ...telemetry.vocabulary import Kind, Phase, ProcessState, Severity
 from ..operator import Context
 from . import hang_story
+from .call_sites import Asked, asked_detail
 from .device import (
     BLURRED_NS,
     BLURRED_STEPS,
@@ -54,6 +56,8 @@ STALL_ON_HOSTS_NS = 10_000_000_000
 BEHIND_NS = 10_000_000_000
 #: A blind rank may be innocent: wait longer before it is even named as a candidate.
 UNSEEN_FACTOR = 2
+#: Waiting ranks whose lines of code are asked for.
+MOST_WAITING = 2
 #: A wait for a rank that has left is one only if it is seen so long after that.
 SEEN_AFTER_NS = 1_500_000_000
 #: While a wait is noticed and no more, what is called may still differ: so often that is asked.
@@ -127,6 +131,7 @@ class _Hang:
     kind: Kind
     wait: Wait
     body: Body
+    calls: Sequence[Asked] = ()  # whose lines are wanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +180,8 @@ def _find_hang(job: JobState, now: int) -> _Hang | None:
         if severity is None:
             return None
         body = hang_story.deadlock_body(job, blockage, waits, severity, now)
-        return _Hang(kind=Kind.DEADLOCK, wait=blockage.wait, body=body)
+        calls = [Asked(each.rank, each.group, each.p2p, each.seq) for each in hang_story.cycle_waits(blockage, waits)]
+        return _Hang(kind=Kind.DEADLOCK, wait=blockage.wait, body=body, calls=calls)
     return _judge_blockage(job, blockage, waits, now)
 
 
@@ -209,7 +215,9 @@ def _judge_blockage(job: JobState, blockage: Blockage, waits: Sequence[Wait], no
     limit_ns = max(each.limit_ns for each in late if each.severity is severity)
     motions = {each.rank: each.motion for each in late}
     body = hang_story.blockage_body(job, kind, blockage, ranks, limit_ns, severity, motions, now)
-    return _Hang(kind=kind, wait=blockage.wait, body=body)
+    waiting = [each for each in waits if each.rank in blockage.waiting and each.group == blockage.wait.group]
+    calls = [Asked(each.rank, each.group, each.p2p, each.seq) for each in waiting[:MOST_WAITING]]
+    return _Hang(kind=kind, wait=blockage.wait, body=body, calls=calls)
 
 
 def _judge_suspect(job: JobState, blockage: Blockage, waits: Sequence[Wait], rank: int, now: int) -> _Late | None:
@@ -267,7 +275,7 @@ def _timeout_s(job: JobState, wait: Wait) -> float:
 def _open_or_revise(job: JobState, ctx: Context, now: int, finding: OpenFinding | None, hang: _Hang) -> None:
     """Opens a finding, or makes the one that is open graver; what it names follows as long as it is no page."""
     if finding is None:
-        open_blockage(job, ctx, now, hang.kind, hang.wait, hang.body)
+        _open(job, ctx, now, hang)
         return
     suspects = [item["rank"] for item in hang.body["suspects"] if item["rank"] is not None]
     other = hang.kind.value != finding.kind or suspects != finding.suspects
@@ -276,8 +284,8 @@ def _open_or_revise(job: JobState, ctx: Context, now: int, finding: OpenFinding 
         return
     if is_graver(Severity(finding.body["severity"]), severity.value):
         hang.body["severity"] = finding.body["severity"]  # what was said is not taken back by half
-    finding.group, finding.seq, finding.detail = _sequence_of(hang)
-    replace_finding(job, ctx, now, finding, kind=hang.kind, body=hang.body)
+    finding.group, finding.seq, detail = _sequence_of(hang)
+    replace_finding(job, ctx, now, finding, kind=hang.kind, body=hang.body, detail=detail)
 
 
 def _absent(job: JobState, blockage: Blockage) -> set[int]:
@@ -334,16 +342,22 @@ def _stalled_exchanges(job: JobState, blockage: Blockage, now: int) -> _Hang:
 
 
 def open_blockage(job: JobState, ctx: Context, now: int, kind: Kind, wait: Wait, body: Body) -> None:
+    _open(job, ctx, now, _Hang(kind=kind, wait=wait, body=body))
+
+
+def _open(job: JobState, ctx: Context, now: int, hang: _Hang) -> None:
+    wait = hang.wait
     place = f"{job.groups[wait.group].uid}:{'p2p ' if wait.p2p else ''}{wait.seq}"
-    group, seq, detail = _sequence_of(_Hang(kind=kind, wait=wait, body=body))
-    open_finding(job, ctx, now, kind=kind, place=place, body=body, group=group, seq=seq, detail=detail)
+    group, seq, detail = _sequence_of(hang)
+    open_finding(job, ctx, now, kind=hang.kind, place=place, body=hang.body, group=group, seq=seq, detail=detail)
 
 
-def _sequence_of(hang: _Hang) -> tuple[int, int, dict[str, bool]]:
+def _sequence_of(hang: _Hang) -> tuple[int, int, dict[str, Any]]:
     """(group, sequence that ends it, -1 of none; what else is to be known of the finding)."""
     wait = hang.wait
     by_device = bool(wait.launched) and {item["rank"] for item in hang.body["suspects"]} <= set(wait.launched)
-    return wait.group, -1 if wait.p2p else wait.seq, {"by_device": True} if by_device else {}
+    detail = asked_detail(hang.calls) | ({"by_device": True} if by_device else {})
+    return wait.group, -1 if wait.p2p else wait.seq, detail
 
 
 def _is_ending(job: JobState, rank: int, now: int) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 from ...telemetry.vocabulary import Kind
 from ..operator import Context
 from . import desync_story
+from .call_sites import Asked, asked_detail
 from .findings import open_finding, replace_finding
 from .gathering import Gathered, block_of_row
 from .matching import Mismatch, judge_mismatch
@@ -28,6 +29,8 @@ SHORT_STEP_LOOK_NS = 300_000_000
 SIGNAL_DOUBT_NS = 100_000_000
 
 
+#: Ranks of each side whose lines of code are asked for.
+MOST_GUILTY, MOST_INNOCENT = 4, 2
 #: Of a node that has not flushed before.
 _NEVER_NS = -(1 << 62)
 #: For so long a mismatch of a few waits for the votes of those who have yet to come to that call.
@@ -50,11 +53,23 @@ def report_mismatch(job: JobState, mismatch: Mismatch, now: int, ctx: Context) -
     if divergence.by == "none" and _more_are_to_come(job, mismatch):
         return False
     body = desync_story.mismatch_body(job, mismatch, divergence, now)
+    parties = [*divergence.guilty[:MOST_GUILTY], *divergence.innocent[:MOST_INNOCENT]]
+    detail = asked_detail(Asked(rank, mismatch.group, False, mismatch.seq) for rank in parties)
     if finding is not None:
-        replace_finding(job, ctx, now, finding, kind=Kind.DESYNC, body=body)
+        replace_finding(job, ctx, now, finding, kind=Kind.DESYNC, body=body, detail=detail)
         return True
     place = f"{job.groups[mismatch.group].uid}:{mismatch.seq}"
-    open_finding(job, ctx, now, kind=Kind.DESYNC, place=place, body=body, group=mismatch.group, seq=mismatch.seq)
+    open_finding(
+        job,
+        ctx,
+        now,
+        kind=Kind.DESYNC,
+        place=place,
+        body=body,
+        group=mismatch.group,
+        seq=mismatch.seq,
+        detail=detail,
+    )
     return True
 
 

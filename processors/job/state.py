@@ -275,6 +275,10 @@ class JobState:
         self.facts_changed = True
         return index
 
+    def group_index(self, uid: str) -> int | None:
+        """This job's index of the group with that uid."""
+        return self._group_index.get(uid)
+
     def device_groups(self) -> np.ndarray:
         """``on_device`` as an array."""
         if self._device_groups.size != len(self.on_device):

@@ -20,7 +20,7 @@ from .attempts import Attempts
 from .call_gaps import CallGaps
 from .crash_order import Ending
 from .device_window import DeviceWindow
-from .facts import NodeFacts, OpenFinding, RankFacts
+from .facts import CallSite, NodeFacts, OpenFinding, RankFacts
 from .ledger import Ledger
 from .open_rows import Arrived, OpenChunk, OpenRows
 from .packing import pack, unpack
@@ -223,12 +223,16 @@ def _read_facts(job: JobState, values: dict[str, Any]) -> None:
     job.attempts = Attempts.from_json(values["attempts"])
     for group in values["groups"]:
         job.add_group(Group(**group))
-    job.ranks = {int(rank): RankFacts(**facts) for rank, facts in values["ranks"].items()}
+    job.ranks = {int(rank): _rank_facts(facts) for rank, facts in values["ranks"].items()}
     job.endings = [Ending(**ending) for ending in values["endings"]]
     job.raised = {ending.rank for ending in job.endings if ending.sort == "exception"}
     job.blind_ranks = set(values["blind_ranks"])
     job.nodes = {name: NodeFacts(**node) for name, node in values["nodes"].items()}
     job.findings = {item["key"]: OpenFinding(**item) for item in values["findings"]}
+
+
+def _rank_facts(values: dict[str, Any]) -> RankFacts:
+    return RankFacts(**{**values, "calls": [CallSite(*call) for call in values.get("calls", ())]})
 
 
 def _read_progress(job: JobState, arrays: dict[str, np.ndarray]) -> None:

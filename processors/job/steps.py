@@ -7,6 +7,7 @@ import numpy as np
 from ...telemetry.vocabulary import Kind
 from ..operator import Context
 from . import desync_story
+from .call_sites import Asked, asked_detail
 from .closing import FURTHEST_BEHIND, Closed, close_steps, horizon_of, is_early
 from .device import device_horizon, has_device_groups
 from .facts import OpenFinding
@@ -14,7 +15,7 @@ from .findings import clear_finding, open_finding, replace_finding, revise
 from .matching import find_mismatch, join_instances
 from .numeric import find_non_finite
 from .rows import pick
-from .signatures import open_look_ns, report_mismatch
+from .signatures import MOST_GUILTY, MOST_INNOCENT, open_look_ns, report_mismatch
 from .soft_accounting import judge_slow, take_steps
 from .speed import judge_numbers, judge_speed
 from .state import JobState
@@ -65,12 +66,15 @@ def judge_steps(job: JobState, closed: Closed, now: int, ctx: Context) -> None:
         ends = closed.rows["end_ns"][closed.rows["step"] == short.step]
         onset = int(ends.min()) if ends.size else now
         body = desync_story.short_step_body(job, short.group, short.step, short.counts, short.guilty, onset, now)
+        innocent = [rank for rank in short.counts if rank not in short.guilty]
+        parties = [*short.guilty[:MOST_GUILTY], *innocent[:MOST_INNOCENT]]
+        detail = asked_detail(Asked(rank, short.group, False, -1) for rank in parties)
         noticed = job.noticed_wait()
         if noticed is not None:
-            replace_finding(job, ctx, now, noticed, kind=Kind.DESYNC, body=body)
+            replace_finding(job, ctx, now, noticed, kind=Kind.DESYNC, body=body, detail=detail)
         else:
             place = f"{job.groups[short.group].uid}:step {short.step}"
-            open_finding(job, ctx, now, kind=Kind.DESYNC, place=place, body=body, group=short.group)
+            open_finding(job, ctx, now, kind=Kind.DESYNC, place=place, body=body, group=short.group, detail=detail)
     for finding in list(job.findings.values()):
         _end_if_passed(job, finding, now, ctx)
     judge_numbers(job, closed.rows, now, ctx)

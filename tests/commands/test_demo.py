@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from whichrank.agents.user_frames import is_user_file
 from whichrank.commands.demo import SCENARIOS, TRAINING, WITHOUT_LINE, copy_training, fault_lines, judge
 from whichrank.telemetry.incident import canonical_line, complete_document
+from whichrank.telemetry.user_code import is_user_file
 
 
 def verdict(rank: int, kind: str, line: int | None, **fields: Any) -> dict[str, Any]:

@@ -95,7 +95,7 @@ class Line:
         os.write(self.slave, text.encode())
 
     def close(self) -> str:
-        """All that was written. The end is a mark: closing one side can reach a reader before what was written to it."""
+        """All that was written. The end is a mark: a reader may hear of a closed end before what was written to it."""
         os.write(self.slave, END)
         self._reader.join(30)
         assert self._read.endswith(END), "the terminal has not passed on all that was written to it within 30 s"

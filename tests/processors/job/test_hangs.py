@@ -68,7 +68,8 @@ def test_a_stack_is_asked_for_and_its_line_becomes_a_revision() -> None:
     )
     context = drive(job.records())
     requests = [record.payload for record in context.emitted if isinstance(record.payload, Event)]
-    assert [(request.attributes["rank"], request.attributes["action"]) for request in requests] == [(2, "stack")]
+    asked = [(request.attributes["rank"], request.attributes["action"]) for request in requests]
+    assert asked == [(2, "stack"), (0, "calls"), (1, "calls")]  # where it stands, and what two of the others wait in
     finding = only(context)
     assert finding.body["suspects"][0]["where"] == {"file": "train.py", "line": 88, "phase": "forward"}
     assert [len(item.body["evidence"]) for item in context.findings()] == [3, 4, 4]

@@ -24,7 +24,7 @@ NEEDED = frozenset({"gpu", "host", "kernel_log", "network", "processes", "storag
 RECENT_S = 900.0
 _GRAVE = frozenset({"error", "fatal"})
 _WORDS = {
-    "gpu": "GPUs",
+    "gpu": "GPUs where there are any",
     "host": "memory and load",
     "kernel_log": "kernel log",
     "network": "network ports",

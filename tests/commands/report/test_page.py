@@ -105,6 +105,15 @@ def test_the_largest_report_is_small_enough() -> None:
     assert sum(len(each.body) + len(str(each.head)) for each in maps) < 9_500_000
 
 
+def test_no_map_is_drawn_of_a_job_of_which_no_step_was_seen_to_end() -> None:
+    """A loop without steps is "in step 0" from its begin to its end; what it did meanwhile is not known."""
+    grid, everybody = Grid(), np.arange(4)
+    grid.add(Column(attempt=0, first_step=0, last_step=0, begin_s=1.0, unfinished=True), everybody, *np.ones((2, 4)))
+    assert heat_maps(grid, [1]) == []
+    grid.add(Column(attempt=1, first_step=0, last_step=0, begin_s=9.0), everybody, *np.ones((2, 4)))
+    assert len(heat_maps(grid, [1])) == 1
+
+
 def test_a_run_without_incidents_says_so(tmp_path: Path) -> None:
     run = make_large_run(tmp_path, ranks=16, guilty=3)
     (run / "incidents.jsonl").write_bytes(b"")

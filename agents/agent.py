@@ -48,7 +48,7 @@ from .local_verdicts import (
 )
 from .news import News
 from .people import People
-from .rank_events import checkpoints_named, level_changes, started_attributes, where_attributes
+from .rank_events import bad_loss_attributes, checkpoints_named, level_changes, started_attributes, where_attributes
 from .rank_spans import attempt_words
 from .ring_directory import EndedRings, RingDirectory, find_process, gave_sign_of_life
 from .ring_file import RingFile
@@ -514,6 +514,8 @@ class Agent:
                 self._announce_slow(rank, now_ns)
         self._news.urgent = False  # what would have been announced is in this flush
         drained = self._inferred_steps.add_steps(self._ranks, drained)
+        for bad in self._inferred_steps.take_bad_losses():
+            self._news.behind_blocks(EventName.RANK_BAD_LOSS, bad.rank.identity, bad.time_ns, bad_loss_attributes(bad))
         if len(drained.events):
             self._tell_levels(drained)
         offset_ns = self._news.clock_offset_ns

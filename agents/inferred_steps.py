@@ -20,7 +20,7 @@ from ..telemetry.vocabulary import EventFlag, EventKind, StepFlag
 from .drain import Drained
 from .watched_rank import WatchedRank
 
-_STEP, _ENQUEUE = int(EventKind.STEP), int(EventKind.ENQUEUE)
+_STEP, _ENQUEUE, _BAD_LOSS = int(EventKind.STEP), int(EventKind.ENQUEUE), int(EventKind.BAD_LOSS)
 _P2P = int(EventFlag.P2P)
 #: A period is looked for after so many calls of the group, and each time they have doubled, in the newer half of them.
 FIRST_LOOK = 64
@@ -58,8 +58,19 @@ class _Loop:
     begun_ns: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadLoss:
+    """A loss that is not finite. calls: of the world's group, which the rank had issued before it was known."""
+
+    rank: WatchedRank
+    time_ns: int
+    is_nan: bool
+    calls: int
+
+
 class InferredSteps:
     def __init__(self) -> None:
+        self._bad_losses: list[BadLoss] = []
         self._loops: dict[int, _Loop] = {}
         self._with_steps: set[int] = set()
         #: By launch and first call of a period: how many turns make a step, as the first ring of this node found it.
@@ -68,6 +79,11 @@ class InferredSteps:
     def forget(self, slot: int) -> None:
         self._loops.pop(slot, None)
         self._with_steps.discard(slot)
+
+    def take_bad_losses(self) -> list[BadLoss]:
+        """What was found since the last call, of rings without steps: no step row tells of it."""
+        taken, self._bad_losses = self._bad_losses, []
+        return taken
 
     def add_steps(self, ranks: Sequence[WatchedRank], drained: Drained) -> Drained:
         """The same events, and a STEP event wherever a turn ends; calls carry the step that they belong to."""
@@ -105,7 +121,11 @@ class InferredSteps:
         is_call = (events["kind"] == _ENQUEUE) & (events["group"] == row) & ((events["flags"] & _P2P) == 0)
         ends: list[tuple[int, NDArray[np.void]]] = []
         steps = np.full(len(events), loop.step, np.int64)
-        for place in np.flatnonzero(is_call).tolist():
+        is_bad = events["kind"] == _BAD_LOSS
+        for place in np.flatnonzero(is_call | is_bad).tolist():
+            if is_bad[place]:
+                self._bad_losses.append(_bad_loss(rank, events[place], loop.newest))
+                continue
             before = loop.step
             end = self._take_call(loop, events[place], rank.identity.attempt)
             if end is not None:
@@ -169,6 +189,11 @@ class InferredSteps:
         begun_ns, loop.begun_ns, before = loop.begun_ns, int(event["time_ns"]), loop.step
         loop.step = period.step + step
         return _step_event(event, before, begun_ns) if before >= 0 and step else None
+
+
+def _bad_loss(rank: WatchedRank, event: np.void, calls: int) -> BadLoss:
+    loss = event["value"].view(np.float64)
+    return BadLoss(rank=rank, time_ns=int(event["time_ns"]), is_nan=bool(np.isnan(loss)), calls=calls)
 
 
 def _turns_of_a_step(turn_ns: int) -> int:

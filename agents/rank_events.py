@@ -15,6 +15,7 @@ from ..telemetry import ring_layout as L
 from ..telemetry.vocabulary import EventKind, ExitState, Phase
 from .crash_area import FatalSignal, RingException, RingStack
 from .drain import Drained
+from .inferred_steps import BadLoss
 from .processes import ExitStatus
 from .ring_directory import identity_int
 from .user_frames import Frame, format_stack, innermost_user_frame
@@ -133,6 +134,14 @@ def checkpoints_named(
                 "step": int(event["step"]),
             }
             yield rank, int(event["time_ns"]), attributes
+
+
+def bad_loss_attributes(bad: BadLoss) -> Attributes:
+    return {
+        **where_attributes(bad.rank),
+        "value": "NaN" if bad.is_nan else "infinity",
+        "calls": bad.calls,
+    }
 
 
 def joining_attributes(rank: WatchedRank, payload: Mapping[str, Any], now_ns: int) -> tuple[int, Attributes]:

@@ -75,6 +75,7 @@ enum {
     KIND_STEP = 5,
     KIND_LEVEL = 6,
     KIND_EXIT = 9,
+    KIND_BAD_LOSS = 13,
     FLAG_P2P = 1,
     FLAG_POLLED = 4,
     FLAG_FAILED = 8,
@@ -102,6 +103,9 @@ static inline uint64_t now_ns(void) {
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
+
+/* Of a float64: all ones where it is NaN or infinite. */
+#define EXPONENT ((uint64_t)0x7FF << 52)
 
 /* Stores that a reader in another process watches: whole words, in this order. */
 #define STORE(address, value) __atomic_store_n((address), (uint64_t)(value), __ATOMIC_RELEASE)
@@ -558,6 +562,8 @@ static PyObject *Recorder_set_loss(Recorder *r, PyObject *value) {
         r->rank_row[R_LOSS / 8] = bits;
         r->rank_row[R_LOSS_STEP / 8] = r->step;
         STORE(&r->rank_row[0], version + 1);
+        if (!r->silent && (bits & EXPONENT) == EXPONENT) /* NaN or infinite */
+            append_event(r, pack_head(KIND_BAD_LOSS, 0, r->phase, 0, 0, 0), 0, now_ns(), bits, r->step, 0);
     }
     Py_RETURN_NONE;
 }

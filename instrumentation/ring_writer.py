@@ -14,6 +14,7 @@ import struct
 import threading
 import weakref
 from collections.abc import Sequence
+from math import isfinite
 from pathlib import Path
 from time import monotonic_ns
 from typing import Any, Protocol
@@ -28,6 +29,7 @@ from .run_delay import RunDelay
 
 _PHASE = int(EventKind.PHASE)
 _STEP = int(EventKind.STEP)
+_BAD_LOSS = int(EventKind.BAD_LOSS)
 _HAS_LOSS, _HAS_GRAD_NORM = int(StepFlag.HAS_LOSS), int(StepFlag.HAS_GRAD_NORM)
 _PARTLY_SEEN = int(StepFlag.PARTLY_SEEN)
 _HEAD_WORD = layout.H_EVENT_HEAD >> 3
@@ -255,6 +257,9 @@ class RingWriter(RingCollectives):
             _pack_float(self._bytes, (row + 5) << 3, loss)
             words[row + 7] = self._step
             words[row] += 1
+            if not self._silent and not isfinite(loss):
+                bits = words[row + 5]
+                self._append(_BAD_LOSS, 0, 0, monotonic_ns(), bits, self._step, 0, 0)
 
     # --- level, cost, exit ------------------------------------------------------------------------------------------
     def set_level(self, level: int, hook_state: int) -> None:

@@ -96,6 +96,8 @@ class Event:
                        why ("not entered"|"waits"|"request"), stopped (bool: process state T)
       RANK_CALLS       group* (uid), point_to_point*, seqs* (numbers of its newest operations of this sort), sites* (the
                        innermost line of user code that issued each: frames as above), request_id
+      RANK_BAD_LOSS    value* ("NaN"|"infinity"), calls* (collectives of the default group that it had issued before),
+                       step, phase, pid: the first loss that is not finite, of a loop without steps of its own
       RANK_CHECKPOINT  checkpoint* (which one: hex, of its path), read* (bool; else it was written), step (steps made by
                        the attempt when it was)
       RANK_LEVEL       level*, hook_state*, note (the rank's last note: why a hook is off)

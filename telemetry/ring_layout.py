@@ -139,6 +139,7 @@ DEFAULT_EVENT_SLOTS = 8192
 #:   EXIT      value = ExitState
 #:   HOOK_OFF  value = HookState
 #:   MARK      free
+#:   BAD_LOSS  value = the loss as float64 bits: the first of a step that is not finite, when it became known
 #:   CHECKPOINT value = which one (hash of its path), extra = 1 written, 2 read; phase and step are the rank's own
 EVENT_STRUCT = struct.Struct("<8Q")
 #: Of a CHECKPOINT event.

@@ -107,6 +107,7 @@ class EventKind(IntEnum):
     HOOK_OFF = 10
     MARK = 11
     CHECKPOINT = 12
+    BAD_LOSS = 13
 
 
 class EventFlag(IntFlag):
@@ -370,6 +371,7 @@ class EventName(str, Enum):
     RANK_STALE = "whichrank.rank.stale"
     RANK_STACK = "whichrank.rank.stack"
     RANK_CALLS = "whichrank.rank.calls"
+    RANK_BAD_LOSS = "whichrank.rank.bad_loss"
     RANK_LEVEL = "whichrank.rank.level"
     RANK_CHECKPOINT = "whichrank.rank.checkpoint"
     AGENT_HEALTH = "whichrank.agent.health"

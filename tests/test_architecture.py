@@ -40,7 +40,10 @@ def heavy(modules: set[str]) -> set[str]:
     [
         ("import whichrank", set()),
         ("import whichrank.telemetry", set()),
-        ("import whichrank.telemetry.vocabulary, whichrank.telemetry.ring_layout, whichrank.telemetry.user_code", set()),
+        (
+            "import whichrank.telemetry.vocabulary, whichrank.telemetry.ring_layout, whichrank.telemetry.user_code",
+            set(),
+        ),
         ("import whichrank.telemetry.attributes, whichrank.telemetry.incident", set()),
         ("import whichrank.transport.embedded", set()),
         ("import whichrank.commands.peer_setup", set()),

@@ -41,8 +41,8 @@ class HeatMap:
 
 
 def heat_maps(grid: Grid, suspects: Iterable[int]) -> list[HeatMap]:
-    """All ranks; and where they share rows, each suspect among its neighbours. Empty where no step was seen to end: what
-    a job without steps did with its time is not known."""
+    """All ranks; and where they share rows, each suspect among its neighbours. Empty where no step was seen to end:
+    what a job without steps did with its time is not known."""
     if all(column.unfinished for column in grid.columns):
         return []
     marked = sorted({rank for rank in suspects if 0 <= rank < grid.ranks})

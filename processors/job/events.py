@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from ...telemetry.records import Event, Group
 from ...telemetry.vocabulary import EventName, ExitState, Kind, Level, Severity
 from ..operator import Context
+from .bad_losses import BAD_LOSS_HOLD_NS
 from .call_sites import take_calls
 from .crash_order import Ending, role_hint, weigh_thread_error
 from .crash_story import planned_body
@@ -187,6 +188,16 @@ def _take_calls(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> Non
         revise_all(job, ctx, stamp_ns)
 
 
+def _take_bad_loss(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
+    facts = job.facts(event.identity.rank)
+    if not facts.bad_loss:
+        facts.bad_loss = str(event.attributes.get("value", "NaN"))
+        facts.bad_loss_ns = _time_of(job, event)
+        facts.bad_loss_calls = int(event.attributes.get("calls", 0))
+        job.facts_changed = True
+        job.schedule(stamp_ns + BAD_LOSS_HOLD_NS)
+
+
 def _take_level(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
     level = event.attributes.get("level")
     if level in (int(Level.OFF), Level.OFF.name.lower()):
@@ -305,6 +316,7 @@ TAKE: Mapping[EventName, Callable[[JobState, Event, int, Context], None]] = {
     EventName.RANK_STALE: _take_stale,
     EventName.RANK_STACK: _take_stack,
     EventName.RANK_CALLS: _take_calls,
+    EventName.RANK_BAD_LOSS: _take_bad_loss,
     EventName.RANK_LEVEL: _take_level,
     EventName.RANK_DEVICE: _take_device,
     EventName.SCHEDULER: _take_scheduler,

@@ -36,6 +36,10 @@ class RankFacts:
     stack: dict[str, Any] = field(default_factory=dict)
     calls: list[CallSite] = field(default_factory=list)
     stale_ns: int = 0
+    #: Of a loop without steps: its first loss that is not finite, when, after how many calls of the world's group.
+    bad_loss: str = ""
+    bad_loss_ns: int = 0
+    bad_loss_calls: int = 0
     gpu: str = ""  # UUID of the device that its process uses
 
 

@@ -13,8 +13,9 @@ def number_body(job: JobState, bad: BadNumber, now: int) -> tuple[Kind, Body]:
     fine = [rank for rank in bad.all_ranks if rank not in bad.ranks]
     kind = Kind.NUMERIC_ALL if bad.everywhere and len(job.ranks) > 1 else Kind.NUMERIC_FIRST_RANK
     named = bad.ranks if kind is Kind.NUMERIC_FIRST_RANK else ()
-    shows = f"the {bad.what} of {ranks_words(bad.ranks)} is {bad.value} in step {bad.step}"
-    shows += f"; that of {ranks_words(fine)} is still good" if fine else ", on all ranks in the same step"
+    where = f"in step {bad.step}" if bad.calls_before < 0 else f"after {bad.calls_before} calls of all ranks' group"
+    shows = f"the {bad.what} of {ranks_words(bad.ranks)} is {bad.value} {where}"
+    shows += f"; that of {ranks_words(fine)} is still good then" if fine else ", on all ranks at once"
     return kind, body(
         job,
         kind,
@@ -33,9 +34,7 @@ def number_body(job: JobState, bad: BadNumber, now: int) -> tuple[Kind, Body]:
                 bad.value,
             )
         ],
-        cleared=[ruled_out(fine, "becomes bad in the next step", f"its {bad.what} was good in step {bad.step}")]
-        if fine
-        else [],
+        cleared=[ruled_out(fine, "becomes bad in the next step", f"its {bad.what} was good {where}")] if fine else [],
         confidence=0.95 if len(named) == 1 else 0.7,
         step=bad.step,
     )

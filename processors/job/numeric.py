@@ -29,7 +29,8 @@ EXPLOSION_WINDOW = 64
 class BadNumber:
     """what: "loss" | "gradient norm"; ranks: where it was bad at that step; all_ranks: those whose value is known.
 
-    usual_norm: largest usual gradient norm of a rank, for an explosion.
+    usual_norm: largest usual gradient norm of a rank, for an explosion. calls_before: of a loop without steps, the
+    calls of the world's group that the ranks had issued; -1: steps tell it.
     """
 
     step: int
@@ -39,6 +40,7 @@ class BadNumber:
     all_ranks: tuple[int, ...]
     onset_ns: int
     usual_norm: float = 0.0
+    calls_before: int = -1
 
     @property
     def everywhere(self) -> bool:

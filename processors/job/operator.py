@@ -13,6 +13,7 @@ from ...telemetry.tables import TABLES
 from ...telemetry.vocabulary import EventName, Kind
 from ..operator import Context, Timer
 from .attempts import Place, place_of
+from .bad_losses import judge_bad_losses
 from .closing import is_early, most_pending_rows, prune_pending
 from .crashes import judge_crash
 from .device import has_device_groups
@@ -168,6 +169,7 @@ class JobOperator:
         judge_nodes(job, now, ctx)
         judge_late_numbers(job, now, ctx)
         judge_counts(job, now, ctx)
+        judge_bad_losses(job, now, ctx)
         if self._listens:
             listen_on(job, now)
             judge_over(job, now, ctx)

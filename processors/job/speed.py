@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...telemetry.vocabulary import Kind
+from ...telemetry.vocabulary import Kind, StepFlag
 from ..operator import Context
 from . import number_story, pace_story, slow_device_story, slow_rank_story
 from .culprit import have_something_in_common
@@ -42,6 +42,7 @@ from .wandering import find_sudden_wandering, find_wandering
 
 PACE_CHECK_STEPS = 4
 GOOD_STEPS_TO_CLEAR = 3
+_HAS_NUMBERS = int(StepFlag.HAS_LOSS | StepFlag.HAS_GRAD_NORM)
 #: So many others of a device's company may have nothing in common with it.
 MOST_BY_CHANCE = 3
 
@@ -95,7 +96,8 @@ def _is_still_exploded(job: JobState, finding: OpenFinding) -> bool:
 
 
 def _count_good_steps(job: JobState, finding: OpenFinding, rows: np.ndarray, now: int, ctx: Context) -> None:
-    finding.detail["good"] = finding.detail.get("good", 0) + int(np.unique(rows["step"]).size)
+    told = (rows["flags"] & _HAS_NUMBERS) != 0  # of a step without numbers nobody knows that they are good
+    finding.detail["good"] = finding.detail.get("good", 0) + int(np.unique(rows["step"][told]).size)
     job.facts_changed = True
     if finding.detail["good"] >= GOOD_STEPS_TO_CLEAR:
         clear_finding(job, ctx, now, finding, f"the numbers are good again since {finding.detail['good']} steps")

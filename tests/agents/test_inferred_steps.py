@@ -124,3 +124,17 @@ def test_calls_that_repeat_nothing_have_no_period() -> None:
     draw = np.random.default_rng(1)
     assert find_period([(int(value), int(value) % 50) for value in draw.integers(0, 1 << 30, FIRST_LOOK)]) is None
     assert find_period([(1, 1), (2, 1), (1, 1)] * 10) == (3, True)
+
+
+def test_a_loss_that_is_not_finite_is_told_with_the_calls_before_it() -> None:
+    """By it ranks are compared: who had issued fewer calls when it was known was the first."""
+    one, inferred = rank(), InferredSteps()
+    events = calls(20)
+    bad = np.zeros(1, EVENT)
+    bad["kind"], bad["time_ns"] = int(EventKind.BAD_LOSS), events["time_ns"][70]
+    bad["value"] = np.array([np.inf]).view(bad["value"].dtype)
+    for part in (events[:60], np.concatenate((events[60:71], bad, events[71:]))):
+        inferred.add_steps([one], Drained(events=part, ring=np.zeros(len(part), np.uint16)))
+    (told,) = inferred.take_bad_losses()
+    assert (told.calls, told.is_nan, told.time_ns) == (71, False, int(events["time_ns"][70]))
+    assert inferred.take_bad_losses() == []

@@ -662,3 +662,13 @@ def test_what_was_only_counted_is_shown_once_the_level_is_back(writer: RankRecor
     writer.end_step(None, None, 0)
     steps = [event for event in reader.events() if kind_of(event) == EventKind.STEP]
     assert [bool(flags_of(event) & StepFlag.PARTLY_SEEN) for event in steps] == [True, False]
+
+
+def test_a_loss_that_is_not_finite_is_an_event_and_others_are_none(writer: RankRecorder, reader: RingReader) -> None:
+    for loss in (1.5, math.nan, 2.0, -math.inf):
+        writer.set_loss(loss)
+    bad = [event for event in reader.events() if kind_of(event) == EventKind.BAD_LOSS]
+    assert [str(as_float(event[layout.E_VALUE])) for event in bad] == ["nan", "-inf"]
+    writer.set_level(Level.OFF, HookState.NONE)
+    writer.set_loss(math.nan)
+    assert sum(kind_of(event) == EventKind.BAD_LOSS for event in reader.events()) == 2

@@ -98,7 +98,7 @@ def test_all_that_must_be_seen_passes_the_gate() -> None:
 
 
 def test_ordinary_lines_stay_outside(tmp_path: Path) -> None:
-    from benchmarks.diagnose_job_log import ORDINARY
+    from benchmarks.job_log_lines import ORDINARY
 
     draw = random.Random(3)
     lines = [

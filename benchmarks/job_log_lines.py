@@ -40,7 +40,7 @@ START = (
     *("node-{r}:2211:2{y} [{r}] NCCL INFO Channel {y}/0 : {r}[{r}] -> 5[5] via P2P/CUMEM/read",) * 48,
     "node-{r}:2211:2211 [{r}] NCCL INFO Bootstrap : Using eth0:192.0.2.{y}<0>",
     "node-{r}:2211:2211 [{r}] NCCL INFO NCCL_IB_TIMEOUT set by environment to 22.",
-    "node-{r}:2211:2211 [{r}] NCCL INFO comm 0x{x:x} rank {r} nranks 8 cudaDev {r} nvmlDev {r} busId 1b000 - Init START",
+    "node-{r}:2211:2211 [{r}] NCCL INFO comm 0x{x:x} rank {r} nranks 8 cudaDev {r} nvmlDev {r} busId 1b000 - Init",
     "[rank{r}]:[I304 11:{m:02d}:{s:02d}.{y} ProcessGroupNCCL.cpp:905] [PG ID 0 PG GUID 0 Rank {r}] ProcessGroupNCCL "
     "environments: NCCL version: 2.21.5, TORCH_NCCL_ASYNC_ERROR_HANDLING: 3, TORCH_NCCL_DUMP_ON_TIMEOUT: 1",
     *("{r}:   hidden_size_of_layer_{y} ........................ {x}",) * 48,
@@ -48,7 +48,7 @@ START = (
     "{r}:   distributed_timeout_minutes ..................... 30",
     "{r}:   exit_signal_handler ............................. False",
     "{r}:   overlap_p2p_communication ....................... {y}",
-    "{r}: /opt/env/lib/python3.11/site-packages/torch/amp/grad.py:{y}: FutureWarning: `torch.cuda.amp.autocast(args...)` "
+    "{r}: /opt/env/lib/python3.11/site-packages/torch/amp/grad.py:{y}: FutureWarning: `torch.cuda.amp.autocast` "
     "is deprecated. Please use `torch.amp.autocast('cuda', args...)` instead.",
     "{r}:   with torch.cuda.amp.autocast():",
 )  # fmt: skip
@@ -56,7 +56,7 @@ WARNINGS = (
     "{r}: WARNING: could not read sample {x}, error 5, retrying in 2 s",
     "[W304 11:{m:02d}:{s:02d} TCPStore.cpp:115] [c10d] recvVector failed on SocketImpl(fd={y}): reset by peer {x}",
     "{r}: [2026-03-04 11:{m:02d}:{s:02d}] successfully saved checkpoint from iteration {n:7d} to /ckpt/run_{y}",
-    "[rank{r}]: 2026-03-04 11:{m:02d}:{s:02d},{y} - WARNING - fetch of shard-{x:08d}.tar took {y} s; retrying (attempt 1)",
+    "[rank{r}]: 2026-03-04 11:{m:02d}:{s:02d},{y} - WARNING - fetch of shard-{x:08d}.tar took {y} s; retrying",
     "{r}: Gradient overflow. Skipping step, loss scaler 0 reducing loss scale to {y}.0",
     "wandb: Network error (ConnectTimeout), entering retry loop.",
 )
@@ -70,12 +70,12 @@ FAILURE = (
     '[rank{r}]:   File "/code/train.py", line {y}, in <module>',
     "[rank{r}]:     main(parse())",
     *FRAME * 7,
-    "[rank{r}]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.{y} GiB. GPU {r} has a total capacity of "
-    "79.15 GiB of which 1.{y} GiB is free. Process {x} has 77.{y} GiB memory in use.",
+    "[rank{r}]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.{y} GiB. GPU {r} has a total capacity "
+    "of 79.15 GiB of which 1.{y} GiB is free. Process {x} has 77.{y} GiB memory in use.",
     "[rank{r}]:[E304 11:{m:02d}:{s:02d}.{y} ProcessGroupNCCL.cpp:632] [Rank {r}] Watchdog caught collective operation "
     "timeout: WorkNCCL(SeqNum={n}, OpType=ALLREDUCE, NumelIn={x}, Timeout(ms)=600000) ran for 600{y} milliseconds",
-    "W0304 11:{m:02d}:{s:02d}.{y} {x} torch/distributed/elastic/multiprocessing/api.py:897] Sending process {x} closing "
-    "signal SIGTERM",
+    "W0304 11:{m:02d}:{s:02d}.{y} {x} torch/distributed/elastic/multiprocessing/api.py:897] Sending process {x} "
+    "closing signal SIGTERM",
     "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
     "============================================================",
     "/code/train.py FAILED",

@@ -22,48 +22,42 @@ _NO_DIGITS = re.compile(r"\{\d*,?\d*\}|\(\?P<\w+>|(?<=(?<!\\)\[)0-9|(?<=[a-zA-Z;
 
 
 def kind_of(text: str) -> str:
-    return _text(_bytes(text).translate(_ZEROS))
+    return _bytes(text).translate(_ZEROS).decode("utf-8", "surrogatepass")
 
 
 def asked_once(question: Callable[[str], Answer]) -> Callable[[str], Answer]:
     """question: takes all digits alike."""
-    ask = _remembering(lambda kind: question(_text(kind)), _ZEROS)
+    known = _Kinds(lambda kind: question(kind.decode("utf-8", "surrogatepass")))
     # As bytes: replacing characters of a str takes ten times as long.
-    return lambda text: ask(_bytes(text))
+    return lambda text: known[_bytes(text).translate(_ZEROS)]
 
 
 def asked_once_of_bytes(question: Callable[[bytes], Answer]) -> Callable[[bytes], Answer]:
     """question: takes all digits alike, and is asked of the text in lower case."""
-    return _remembering(question, _LOWER_ZEROS)
+    known = _Kinds(question)
+    return lambda text: known[text.translate(_LOWER_ZEROS)]
 
 
-def _remembering(question: Callable[[bytes], Answer], zeros: bytes) -> Callable[[bytes], Answer]:
-    known: dict[bytes, Answer] = {}
-    size = 0
+class _Kinds(dict[bytes, Answer]):
+    """The answer for each kind that was asked for."""
 
-    def ask(text: bytes) -> Answer:
-        nonlocal size
-        kind = text.translate(zeros)
-        try:
-            return known[kind]
-        except KeyError:
-            size += len(kind)
-            if len(known) >= KINDS or size > KINDS_BYTES:
-                known.clear()
-                size = len(kind)
-            known[kind] = answer = question(kind)
-            return answer
+    def __init__(self, question: Callable[[bytes], Answer]) -> None:
+        super().__init__()
+        self._question = question
+        self._size = 0
 
-    return ask
+    def __missing__(self, kind: bytes) -> Answer:
+        self._size += len(kind)
+        if len(self) >= KINDS or self._size > KINDS_BYTES:
+            self.clear()
+            self._size = len(kind)
+        answer = self[kind] = self._question(kind)
+        return answer
 
 
 def _bytes(text: str) -> bytes:
     # JSON can hold halves of characters.
     return text.encode("utf-8", "surrogatepass")
-
-
-def _text(kind: bytes) -> str:
-    return kind.decode("utf-8", "surrogatepass")
 
 
 def takes_digits_alike(pattern: str) -> bool:

@@ -144,14 +144,13 @@ class _Reader:
         for line in read_lines(self._origin, number, raw):
             self._one(line)
 
-    def gap(self, chunk: bytes, start: int, end: int, first_number: int) -> None:
+    def gap(self, chunk: bytes, start: int, end: int, first_number: int, last_number: int) -> None:
         self._end_open()
         if self._episodes.waits_for_progress:
             for found in first_progress(chunk, start, end, first_number, self._index):
                 self._episodes.progress(found)
                 if not found.checkpoint:
                     break
-        last_number = first_number + chunk.count(b"\n", start, end) - 1
         newest = next(
             (found for found in last_progress(chunk, start, end, last_number, self._index) if not found.checkpoint),
             None,

@@ -66,16 +66,21 @@ class Statements:
 
     def feed(self, line: Line) -> bool:
         """Whether the line is of a statement."""
+        if not self._is_open and not _may_begin(line.text):
+            return self._alone(line)
         is_said = self._feed(line)
-        if is_said or self._is_open or _may_begin(line.text):
-            self._is_open = self._any_open()
+        self._is_open = self._any_open()
+        return is_said
+
+    def _alone(self, line: Line) -> bool:
+        """A line that nothing waits for and that is none of several: most are."""
+        self._tracebacks.passes(line)
+        self.took = False
+        is_said = self._said(line)
+        self._is_open = is_said and (self._caught.wants_next() or self._lists.wants_next())
         return is_said
 
     def _feed(self, line: Line) -> bool:
-        if not self._is_open and not _may_begin(line.text):
-            self._tracebacks.passes(line)
-            self.took = False
-            return self._said(line)
         is_taken = any(reader.feed(line) for reader in self._readers)
         self._gather()
         self.took = is_taken

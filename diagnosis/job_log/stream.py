@@ -61,7 +61,7 @@ class LogStream:
         for line in read_lines(self._origin, number, raw):
             self._statements.feed(line)
 
-    def gap(self, chunk: bytes, start: int, end: int, first_number: int) -> None:
+    def gap(self, chunk: bytes, start: int, end: int, first_number: int, last_number: int) -> None:
         self._statements.finish()
 
 

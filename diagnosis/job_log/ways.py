@@ -1,7 +1,7 @@
 """What carriers put in front of a line, as places in it: found once for all lines that differ in their digits only.
 
-``way_of`` walks through the carriers from the outside in; ``along`` makes the line of it. No pattern here tells one digit
-from another (a test holds them to that); what depends on digits is asked of each line.
+``way_of`` walks through the carriers from the outside in; ``along`` makes the line of it. No pattern here tells one
+digit from another (a test holds them to that); what depends on digits is asked of each line.
 """
 
 from __future__ import annotations

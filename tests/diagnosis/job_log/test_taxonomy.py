@@ -46,7 +46,7 @@ class Kept:
         self._left = self._follow if b"Traceback" in raw else self._left - 1
         self.lines.append((number, raw))
 
-    def gap(self, chunk: bytes, start: int, end: int, first_number: int) -> None:
+    def gap(self, chunk: bytes, start: int, end: int, first_number: int, last_number: int) -> None:
         self.gaps.append((first_number, chunk[start:end]))
 
 

@@ -79,7 +79,7 @@ def chunks(file: BinaryIO) -> Iterator[bytes]:
             if len(carry) > LONGEST_LINE_BYTES:
                 carry = carry[: LONGEST_LINE_BYTES - KEPT_TAIL_BYTES] + carry[-KEPT_TAIL_BYTES:]
             continue
-        yield carry + data[: cut + 1]
+        yield b"".join((carry, memoryview(data)[: cut + 1]))  # copied once
         carry = data[cut + 1 :]
     if carry:
         yield carry + b"\n"

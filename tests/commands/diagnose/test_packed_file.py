@@ -85,7 +85,7 @@ def test_a_packed_log_says_what_it_says_unpacked(
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
 @pytest.mark.parametrize(
-    ("command", "log", "says"), [("job-log", JOB_LOG, "ValueError"), ("kernel-log", KERNEL_LOG, "Xid")]
+    ("command", "log", "says"), [("job-log", JOB_LOG, "ValueError"), ("kernel-log", KERNEL_LOG, "xid")]
 )
 def test_what_windows_writes_is_read(command: str, log: bytes, says: str, encoding: str, tmp_path: Path) -> None:
     """UTF-16 with a mark at its begin, longer than one read of it, with characters of two words and half of one."""

@@ -28,7 +28,7 @@ PURE_TESTS := $(addprefix tests/,diagnosis golden processors scoreboard simulato
 TIMED_TESTS := $(addprefix tests/,abuse benchmarks scenarios commands/test_goodput_run.py commands/test_two_instances.py \
   commands/test_two_namespaces.py)
 # Everything that ends up in the optional C modules, and what names the entry points.
-PACKAGE_SOURCES := pyproject.toml $(wildcard setup.py) $(wildcard instrumentation/*.c) $(wildcard telemetry/*.c) __init__.py
+PACKAGE_SOURCES := pyproject.toml $(wildcard setup.py) $(wildcard instrumentation/*.c) $(wildcard telemetry/*.c) $(wildcard diagnosis/*.c) __init__.py
 # So many of the slowest tests are told.
 DURATIONS ?= 15
 # Two cores are shared by up to six ranks: one thread each.
@@ -222,4 +222,4 @@ pins: setup ## requirements/*.txt anew from pyproject.toml and requirements/*.in
 clean: ## remove the environments and everything that was built
 	rm -rf $(VENV) $(OLDEST) $(FRAMEWORKS) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
-	rm -f instrumentation/*.so
+	rm -f instrumentation/*.so telemetry/*.so diagnosis/*.so

@@ -1,4 +1,4 @@
-"""What a wheel holds, by rule, and the C parts of the instrumentation and of reading what agents send.
+"""What a wheel holds, by rule, and the C parts: of the instrumentation, of reading what agents send, and logs.
 
 The repository's root is the package ``whichrank``. A folder below it is a package if all folders on the way to it have
 an ``__init__.py``; whatever else lies in a package belongs to it, unless it is made (``MADE``) or what is compiled
@@ -83,6 +83,7 @@ setup(
         Extension("whichrank.instrumentation._phases", ["instrumentation/_phases.c"], **STABLE_ABI),
         Extension("whichrank.instrumentation._steps", ["instrumentation/_steps.c"], **STABLE_ABI),
         Extension("whichrank.telemetry._otlp_scan", ["telemetry/_otlp_scan.c"], **STABLE_ABI),
+        Extension("whichrank.diagnosis._word_gate", ["diagnosis/_word_gate.c"], **STABLE_ABI),
     ],
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )

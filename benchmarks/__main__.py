@@ -27,6 +27,7 @@ BENCHMARKS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
     "demo_draws": ((), ("--quick",)),
     "harmless": ((), ("--quick",)),
     "diagnose_speed": ((), ("--quick",)),
+    "diagnose_job_log": ((), ("--quick",)),
 }
 
 

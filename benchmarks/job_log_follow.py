@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.diagnose_job_log import SHARE_OF_TROUBLE, lines
+from benchmarks.job_log_lines import SHARE_OF_TROUBLE, lines
 from whichrank.agents.collectors.collector import Moment
 from whichrank.agents.collectors.logs.job_log_events import JobLogEvents
 from whichrank.agents.collectors.logs.job_logs import JobLogsCollector

@@ -1,16 +1,23 @@
 """Where in a block of bytes some hundred words stand: found at memory speed, most bytes are never looked at by Python.
 
 Each word is found by its rarest four bytes: a block is read as 32-bit numbers at four offsets, hashed into a table of
-one bit per value, and only what hits is compared: with the first, rarest and last four bytes of a word.
+one bit per value, and only what hits is compared: with the first, rarest and last four bytes of a word. In C where
+there was a compiler (``_word_gate.c``), four times as fast; else by numpy.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+try:
+    from ._word_gate import positions as _positions
+except ImportError:  # no compiler where this was installed
+    _positions = None  # type: ignore[assignment]
 
 WINDOW = 4
 #: Sets the bit that tells lower from upper case, in letters.
@@ -65,9 +72,22 @@ class WordGate:
                 self._first[row, column] = parts.first
         self._table = np.zeros(1 << HASH_BITS, np.bool_)
         self._table[_hash(self._grams)] = True
+        #: The same as ``_word_gate.c`` takes it: a bit per hash, and the words by their grams.
+        self._bits = np.packbits(self._table, bitorder="little").tobytes()
+        by_number = sorted(parsed, key=lambda parts: parts.gram)
+        rows = (
+            (each.gram, each.first, each.last, -each.offset, each.length - WINDOW - each.offset) for each in by_number
+        )
+        self._packed = b"".join(struct.pack("=IIIii", *row) for row in rows)
 
     def positions(self, block: bytes) -> NDArray[np.int64]:
         """Where words are, in no order; at their rarest four bytes. In a long word's middle anything may stand."""
+        if _positions is None:
+            return self.positions_by_numpy(block)
+        return np.frombuffer(_positions(block, self._fold, self._bits, int(HASH), self._packed), np.int64)
+
+    def positions_by_numpy(self, block: bytes) -> NDArray[np.int64]:
+        """The same without the C module."""
         margin = self._margin
         data = np.full(len(block) + 2 * margin, FOLD, np.uint8)
         np.bitwise_or(np.frombuffer(block, np.uint8), self._fold, out=data[margin : margin + len(block)])

@@ -21,6 +21,7 @@ Standard library only.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 
 MAGIC = b"WHCHRNK1"
 LAYOUT_VERSION = 1
@@ -239,6 +240,14 @@ def format_ranks(ranks: list[int]) -> str:
     if first is not None:
         parts.append(f"{first}" if first == last else f"{first}-{last}")
     return ",".join(parts)
+
+
+def ranks_words(ranks: Iterable[int]) -> str:
+    """``[2] -> "rank 2"``, ``[0, 1, 3] -> "ranks 0-1,3"``, ``[] -> "no rank"``."""
+    members = sorted(set(ranks))
+    if not members:
+        return "no rank"
+    return f"rank{'s' if len(members) > 1 else ''} {format_ranks(members)}"
 
 
 def parse_ranks(text: str) -> list[int]:

@@ -7,6 +7,7 @@ nothing happened.
 from __future__ import annotations
 
 import bz2
+import codecs
 import gzip
 import io
 import lzma
@@ -60,8 +61,10 @@ def unpacked(name: str, file: BinaryIO) -> io.BufferedReader:
 
 
 def text_only(name: str, file: BinaryIO) -> io.BufferedReader:
-    """The file, if it begins like text. Raises Unreadable."""
+    """The file, if it begins like text; as UTF-8 where its first bytes say that it is UTF-16. Raises Unreadable."""
     buffered = _buffered(file)
+    if buffered.peek(2)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        buffered = io.BufferedReader(_FromUtf16(buffered), SAMPLE_BYTES)
     sample = _HOLE.sub(b"", buffered.peek(SAMPLE_BYTES)[:SAMPLE_BYTES])
     junk = len(sample) - len(sample.translate(None, _JUNK))
     if junk > MOST_JUNK * len(sample):
@@ -131,6 +134,28 @@ class _Frames:
                 self._rest, self._frame = self._frame.unused_data, None
         taken, self._ready = self._ready[:size], self._ready[size:]
         return taken
+
+
+class _FromUtf16(io.RawIOBase):
+    """As Windows and PowerShell write text: ``>`` makes UTF-16 of what a program has said. What is none is replaced."""
+
+    def __init__(self, file: io.BufferedReader) -> None:
+        self._file = file
+        self._decode = codecs.getincrementaldecoder("utf-16")("replace").decode
+        self._ready = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any, /) -> int:
+        while not self._ready:
+            data = self._file.read(SAMPLE_BYTES)
+            self._ready = self._decode(data, not data).encode("utf-8", "replace")
+            if not data:
+                break
+        taken, self._ready = self._ready[: len(into)], self._ready[len(into) :]
+        into[: len(taken)] = taken
+        return len(taken)
 
 
 class _Named(io.RawIOBase):

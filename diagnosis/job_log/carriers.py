@@ -21,7 +21,7 @@ DATE = r"(?P<y>\d{4})[-/](?P<mo>\d\d)[-/](?P<d>\d\d)"
 MONTH = "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
 #: What programs print first: behind a bare word and a colon it tells that the word is a host (pdsh, clush, DeepSpeed).
 PROGRAM_BEGINS = (
-    r"(?:Traceback \(most|  +\S|\[rank ?\d|\[default\d|[A-Za-z]\w*(?:\.\w+)*(?:Error|Exception)\b|\[?20\d\d-|"
+    r"(?:Traceback \(most|  +\S|\[rank ?\d|\[default\d|[A-Za-z]\w*(?:\.\w+)*(?:Error|Exception)\b|\[?\d{4}-|"
     r"\[?[IWEF]\d{3,4} |\d{1,3}%\||slurmstepd: |terminate called|NCCL |\S+:\d+:\d+ \[\d+\] )"
 )
 #: Containers of pods as people call them: stern prints "pod container text", and any other word may be of a sentence.

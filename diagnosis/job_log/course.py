@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from .alike import asked_once
+
 #: What trainers say when they are through; what came before it was outlived, what comes after it is taking down.
 END = re.compile(
     r"\b(?:training|fine-?tuning|pre-?training|run|job)(?: loop| run| job)? (?:is |has |was |"
@@ -61,12 +63,20 @@ AGAIN = (
 
 
 def is_end(text: str) -> bool:
-    low = text.lower()
-    return any(word in low for word in DONE) and END.search(text) is not None
+    return _speaks_of_an_end(text) and END.search(text) is not None
 
 
 def is_new_attempt(text: str) -> bool:
+    return _speaks_of_a_start(text) and ATTEMPT.search(text) is not None and FIRST_ATTEMPT.search(text) is None
+
+
+@asked_once
+def _speaks_of_an_end(text: str) -> bool:
     low = text.lower()
-    if not any(word in low for word in AGAIN):
-        return False
-    return ATTEMPT.search(text) is not None and FIRST_ATTEMPT.search(text) is None
+    return any(word in low for word in DONE)
+
+
+@asked_once
+def _speaks_of_a_start(text: str) -> bool:
+    low = text.lower()
+    return any(word in low for word in AGAIN)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from .alike import asked_once
+
 #: NCCL's InfiniBand lines name the device that they used: "NET/IB : mlx5_2:1 Got async event", "... hca mlx5_2".
 LOCAL_PORT = re.compile(
     r"\b(?P<device>(?:mlx[45]|bnxt_re|irdma|hns|erdma|qedr|efa|rdmap\d+s|rocep\d+s|ibp\d+s)_?\d+(?:f\d+)?)(?::(?P<port>\d{1,2})\b)?"
@@ -26,10 +28,24 @@ GPU_NUMBER = re.compile(
 
 def devices_in(text: str) -> tuple[str, ...]:
     """Names of devices, an address before a number: "GPU3: 0000:4E:00.0" has both; a port of the network last."""
+    if not _may_name_a_device(text):
+        return ()
     found = (pattern.search(text) for pattern in (XID_DEVICE, PCI_DEVICE, GPU_NUMBER))
     names = [match["device"] for match in found if match]
     port = local_port(text)
     return tuple(dict.fromkeys([*names, port] if port else names))
+
+
+#: With any digit where a pattern wants one of some: then the answer is one for all digits.
+LOOSER = tuple(
+    re.compile(re.sub(r"\[(?:0-7|45)\]", r"\\d", pattern.pattern), pattern.flags)
+    for pattern in (XID_DEVICE, PCI_DEVICE, GPU_NUMBER, LOCAL_PORT)
+)
+
+
+@asked_once
+def _may_name_a_device(text: str) -> bool:
+    return any(pattern.search(text) is not None for pattern in LOOSER)
 
 
 def local_port(text: str) -> str:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from .model import Form, Line, Role, Witness
 from .prefix import read_lines
 from .taxonomy import failure_classes
+from .ways import NOBODY_KNOWN
 from .witnesses import signal_of
 
 #: Name of the rule of the entry that the agent saw first.
@@ -87,9 +88,8 @@ class LauncherTables:
         killed = SIGNAL.search(entry.get("traceback", ""))
         exit_code = int(code[0]) if code else -int(killed[1]) if killed else None
         rank = RANK.match(entry.get("rank", ""))
-        stamped = next(
-            iter(read_lines(line.source, line.number, (entry.get("time", "").replace("_", " ") + " x").encode()))
-        )
+        time = (entry.get("time", "").replace("_", " ") + " x").encode()
+        stamped = next(read_lines(NOBODY_KNOWN, line.number, time))
         number = signal_of(exit_code)
         self.done.append(
             Witness(

@@ -88,16 +88,15 @@ class Stamp:
         """Whether both are written in one way: what writes alike reads one clock."""
         return DIGIT.sub("0", self.text) == DIGIT.sub("0", other.text)
 
-    def of_day(self) -> Stamp:
-        return Stamp(self.second % DAY_S, False, self.text)
-
     def minus(self, other: Stamp) -> float:
         """Seconds from ``other`` to this, the short way round midnight or New Year."""
-        if self.has_day and other.has_day:
-            period, difference = YEAR_S, self.second - other.second
-        else:
-            period, difference = DAY_S, self.second % DAY_S - other.second % DAY_S
-        return (difference + period / 2) % period - period / 2
+        if not (self.has_day and other.has_day):
+            return self.minus_of_day(other)
+        return (self.second - other.second + YEAR_S / 2) % YEAR_S - YEAR_S / 2
+
+    def minus_of_day(self, other: Stamp) -> float:
+        """The same by the times of day alone."""
+        return (self.second % DAY_S - other.second % DAY_S + DAY_S / 2) % DAY_S - DAY_S / 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
+from .alike import asked_once_of_bytes
 from .model import Progress
 
 #: How many lines at each end of a stretch without trouble are looked at.
@@ -40,46 +42,65 @@ EXCUSES = (
     b"load", b"resum", b"start", b"restor", b"checkpoint", b"config", b"warmup", b"_steps", b"timeout",
     b"watchdog", b"error", b"exception", b"traceback", b"fail",
 )  # fmt: skip
-COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
+COLOUR = re.compile(rb"\x1b\[[0-9;]*[mM]")
 SAVES = (b"saved", b"saving", b"wrote", b"written", b"writing")
 #: How far before a hint its match may begin.
 BEFORE_HINT = 24
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """Where in a line its step and their total stand."""
+
+    step: slice | None
+    total: slice | None = None
+    is_checkpoint: bool = False
+    is_bar: bool = False
 
 
 def progress_of(raw: bytes, source: int, number: int) -> Progress | None:
     if b"\r" in raw:
         # Of a bar that was drawn over and over the last counts.
         raw = raw.rstrip().rpartition(b"\r")[2]
-    low = raw[:LONGEST].lower()
-    if b"\x1b" in low:
-        low = COLOUR.sub(b"", low)
+    raw = raw[:LONGEST]
+    if b"\x1b" in raw:
+        raw = COLOUR.sub(b"", raw)
+    told = _told(raw)
+    if told is None:
+        return None
+    return Progress(
+        source=source,
+        number=number,
+        step=int(raw[told.step]) if told.step is not None else None,
+        total=int(raw[told.total]) if told.total is not None else None,
+        checkpoint=told.is_checkpoint,
+        is_bar=told.is_bar,
+    )
+
+
+@asked_once_of_bytes
+def _told(low: bytes) -> _Told | None:
+    """low: in lower case, with a zero for each digit."""
     hint = HINT.search(low)
     if hint is None:
         return None
     if _holds(low, SAVES) and (saved := SAVED.search(low)):
-        step = saved["step"] or saved["late"]
-        return Progress(source=source, number=number, step=int(step) if step else None, checkpoint=True)
+        return _Told(_place(saved, "step", "late"), is_checkpoint=True)
     match = STEP.search(low, max(0, hint.start() - BEFORE_HINT))
     if match is None or (_holds(low, EXCUSES) and NOT_PROGRESS.search(low)):
         return None
     if b"%|" in low and OTHER_WORK.search(low):
         return None
-    step, total = match["a"] or match["b"] or match["c"], match["at"] or match["bt"] or match["ct"]
-    return Progress(
-        source=source,
-        number=number,
-        step=int(step) if step else None,
-        total=int(total) if total else None,
-        is_bar=match["c"] is not None,
-    )
+    return _Told(_place(match, "a", "b", "c"), _place(match, "at", "bt", "ct"), is_bar=match["c"] is not None)
+
+
+def _place(match: re.Match[bytes], *names: str) -> slice | None:
+    """Of the first of these groups that is in the match."""
+    return next((slice(*match.span(name)) for name in names if match[name]), None)
 
 
 def _holds(low: bytes, words: tuple[bytes, ...]) -> bool:
-    # Half as dear as any(), and asked of every line beside a gap.
-    for word in words:  # noqa: SIM110
-        if word in low:
-            return True
-    return False
+    return any(word in low for word in words)
 
 
 def first_progress(chunk: bytes, start: int, end: int, number: int, source: int) -> Iterator[Progress]:

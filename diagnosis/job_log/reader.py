@@ -19,14 +19,15 @@ from .carriers import LOUD_LEVELS
 from .course import is_end, is_new_attempt
 from .episodes import Episodes
 from .model import Episode, Line, Progress, Verdict
-from .prefix import NCCL_HEAD, read_lines
+from .prefix import read_lines
 from .progress import first_progress, last_progress, progress_of
 from .scan import scan
 from .standstills import Wave
 from .statements import Statements
 from .stream import make_gate
-from .unknown_prefix import UnknownPrefix, learnt
+from .unknown_prefix import learnt
 from .verdict import judge
+from .ways import NCCL_HEAD, NOBODY_KNOWN, Origin
 from .wrapped import Unwrapper, wrap_width
 
 #: A prefix of the log's own is looked for in so many lines of its first blocks.
@@ -111,7 +112,7 @@ def _sample(chunk: bytes, ends: NDArray[np.int64]) -> list[str]:
         start = int(ends[index - 1]) + 1 if index else 0
         raw = chunk[start : min(int(ends[index]), start + SAMPLED_BYTES)]
         # What stands in front of NCCL's lines is known, and kept: it tells node and device.
-        found += [NCCL_HEAD.sub("", line.text, count=1) for line in read_lines(0, 0, raw)]
+        found += [NCCL_HEAD.sub("", line.text, count=1) for line in read_lines(NOBODY_KNOWN, 0, raw)]
     return found
 
 
@@ -120,20 +121,19 @@ class _Reader:
 
     def __init__(self, index: int, source: Source, episodes: Episodes) -> None:
         self._index = index
-        self._source = source
+        self._origin = Origin(source=index, rank=source.rank, node=source.node)
         self._episodes = episodes
         self._statements = Statements()
         self._unwrapper = Unwrapper()
         self._blocks = 0
-        self._learnt: UnknownPrefix | None = None
 
     def wants_next(self) -> bool:
         return self._unwrapper.wants_next() or self._statements.wants_next()
 
     def block(self, chunk: bytes, ends: NDArray[np.int64]) -> None:
         self._unwrapper.width = wrap_width(ends)
-        if self._learnt is None and self._blocks < LEARNT_BLOCKS:
-            self._learnt = learnt(_sample(chunk, ends))
+        if self._origin.learnt is None and self._blocks < LEARNT_BLOCKS:
+            self._origin = replace(self._origin, learnt=learnt(_sample(chunk, ends)))
         self._blocks += 1
 
     def line(self, number: int, raw: bytes) -> None:
@@ -141,17 +141,16 @@ class _Reader:
             self._whole(first, whole)
 
     def _whole(self, number: int, raw: bytes) -> None:
-        for line in read_lines(self._index, number, raw, self._learnt):
-            self._one(self._with_source(line))
+        for line in read_lines(self._origin, number, raw):
+            self._one(line)
 
-    def gap(self, chunk: bytes, start: int, end: int, first_number: int) -> None:
+    def gap(self, chunk: bytes, start: int, end: int, first_number: int, last_number: int) -> None:
         self._end_open()
         if self._episodes.waits_for_progress:
             for found in first_progress(chunk, start, end, first_number, self._index):
                 self._episodes.progress(found)
                 if not found.checkpoint:
                     break
-        last_number = first_number + chunk.count(b"\n", start, end) - 1
         newest = next(
             (found for found in last_progress(chunk, start, end, last_number, self._index) if not found.checkpoint),
             None,
@@ -199,10 +198,3 @@ class _Reader:
     def _hand_on(self) -> None:
         for witness in self._statements.take():
             self._episodes.add(witness)
-
-    def _with_source(self, line: Line) -> Line:
-        source = self._source
-        if (source.rank is None or line.rank is not None) and (source.node is None or line.node is not None):
-            return line
-        rank = source.rank if line.rank is None else line.rank
-        return replace(line, rank=rank, node=line.node or source.node)

@@ -27,8 +27,8 @@ class Sink(Protocol):
 
     def line(self, number: int, raw: bytes) -> None: ...
 
-    def gap(self, chunk: bytes, start: int, end: int, first_number: int) -> None:
-        """Lines without any word: ``chunk[start:end]``, whole lines, the first of which is ``first_number``."""
+    def gap(self, chunk: bytes, start: int, end: int, first_number: int, last_number: int) -> None:
+        """Lines without any word: ``chunk[start:end]``, whole lines with these numbers."""
 
 
 def scan(file: BinaryIO, gate: WordGate, sink: Sink, before: int = 0) -> int:
@@ -61,7 +61,7 @@ def _hand_over(chunk: bytes, ends: NDArray[np.int64], wanted: NDArray[np.int64],
             this = len(ends) if index is None else index
             if this > done:
                 start = int(ends[done - 1]) + 1 if done else 0
-                sink.gap(chunk, start, int(ends[this - 1]) + 1, before + done + 1)
+                sink.gap(chunk, start, int(ends[this - 1]) + 1, before + done + 1, before + this)
             if index is None:
                 return
         start = int(ends[this - 1]) + 1 if this else 0
@@ -79,7 +79,7 @@ def chunks(file: BinaryIO) -> Iterator[bytes]:
             if len(carry) > LONGEST_LINE_BYTES:
                 carry = carry[: LONGEST_LINE_BYTES - KEPT_TAIL_BYTES] + carry[-KEPT_TAIL_BYTES:]
             continue
-        yield carry + data[: cut + 1]
+        yield b"".join((carry, memoryview(data)[: cut + 1]))  # copied once
         carry = data[cut + 1 :]
     if carry:
         yield carry + b"\n"

@@ -187,6 +187,5 @@ def _is_near(wave: Wave, witness: Witness) -> bool:
     line = witness.line
     if line.own_stamp is not None and wave.stamps:
         # By the time of day: c10d writes the month and day of its own, local, sometimes stale, idea. The newest first.
-        own = line.own_stamp.of_day()
-        return any(abs(own.minus(stamp.of_day())) <= WAVE_S for stamp in reversed(wave.stamps))
+        return any(abs(line.own_stamp.minus_of_day(stamp)) <= WAVE_S for stamp in reversed(wave.stamps))
     return line.source != wave.source or abs(line.number - wave.last_line) <= WAVE_LINES

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import re
+
+from .alike import asked_once
 from .caught import Caught
-from .continued import Continued
+from .continued import LAUNCHER, Continued
 from .fatal_stacks import BEGIN as FATAL
 from .fatal_stacks import FatalStacks
+from .help_texts import BEGIN as USAGE
 from .help_texts import HelpTexts
 from .hung_tasks import HungTasks
+from .launcher import BEGIN as TABLE
 from .launcher import LauncherTables
 from .listings import Listings
 from .model import Line, Witness
-from .terminations import Terminations
+from .terminations import WHAT, Terminations
 from .tracebacks import Tracebacks
+from .ways import TRACEBACK
 from .witnesses import of_chain, of_line
+
+#: Anywhere in the first line of what one of the readers below takes or notes, or at its begin.
+BEGINNINGS = (TABLE, FATAL, TRACEBACK, "terminat", "blocked for more than", "RPC that", "Exception ignored in")
+BEGINNING_PATTERNS = (USAGE, WHAT, LAUNCHER, re.compile("-"))
 
 
 class Statements:
@@ -56,8 +66,18 @@ class Statements:
 
     def feed(self, line: Line) -> bool:
         """Whether the line is of a statement."""
+        if not self._is_open and not _may_begin(line.text):
+            return self._alone(line)
         is_said = self._feed(line)
         self._is_open = self._any_open()
+        return is_said
+
+    def _alone(self, line: Line) -> bool:
+        """A line that nothing waits for and that is none of several: most are."""
+        self._tracebacks.passes(line)
+        self.took = False
+        is_said = self._said(line)
+        self._is_open = is_said and (self._caught.wants_next() or self._lists.wants_next())
         return is_said
 
     def _feed(self, line: Line) -> bool:
@@ -71,6 +91,10 @@ class Statements:
             return True
         if self._continued.hold(line):
             return True
+        return self._said(line)
+
+    def _said(self, line: Line) -> bool:
+        """Whether a line by itself says something."""
         said = list(of_line(line))
         self._done += [witness for witness in said if not (self._lists.hold(witness) or self._caught.hold(witness))]
         return bool(said)
@@ -109,3 +133,9 @@ class Statements:
         ):
             self._done += done
             done.clear()
+
+
+@asked_once
+def _may_begin(text: str) -> bool:
+    """Whether a statement of several lines could begin with it: most lines are asked no more."""
+    return any(word in text for word in BEGINNINGS) or any(pattern.match(text) for pattern in BEGINNING_PATTERNS)

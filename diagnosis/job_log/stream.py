@@ -7,17 +7,17 @@ that of its own words. Memory is bounded by what one traceback may hold of each 
 from __future__ import annotations
 
 import io
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..word_gate import WordGate
-from .model import Line, Witness
+from .model import Witness
 from .prefix import read_lines
 from .scan import scan
 from .statements import Statements
 from .taxonomy import gate_words
+from .ways import Origin
 
 
 class LogStream:
@@ -25,8 +25,7 @@ class LogStream:
 
     def __init__(self, gate: WordGate, *, rank: int | None = None, node: str | None = None) -> None:
         self._gate = gate
-        self._rank = rank
-        self._node = node
+        self._origin = Origin(rank=rank, node=node)
         self._statements = Statements()
         #: Lines so far; the next is one more.
         self.lines = 0
@@ -59,15 +58,11 @@ class LogStream:
         """What is still written was not copied from a screen: nothing is wrapped."""
 
     def line(self, number: int, raw: bytes) -> None:
-        for line in read_lines(0, number, raw):
-            self._statements.feed(self._with_writer(line))
+        for line in read_lines(self._origin, number, raw):
+            self._statements.feed(line)
 
-    def gap(self, chunk: bytes, start: int, end: int, first_number: int) -> None:
+    def gap(self, chunk: bytes, start: int, end: int, first_number: int, last_number: int) -> None:
         self._statements.finish()
-
-    def _with_writer(self, line: Line) -> Line:
-        rank = self._rank if line.rank is None else line.rank
-        return replace(line, rank=rank, node=line.node or self._node)
 
 
 def make_gate() -> WordGate:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TypeVar
 
+from ...telemetry.ring_layout import ranks_words
 from ...telemetry.vocabulary import Bucket, Scope
 from .details import devices_in
 from .launcher import ROOT_RULE
@@ -35,7 +36,7 @@ def suspects_of(primary: Group, episode: Episode, difference: Difference | None)
     missing, peers_named = _named(primary, episode)
     if missing or peers_named:
         ranks, peers = _most_named(missing), _most_named(peers_named)
-        named = _ranks_told(ranks) if ranks else ", ".join(peers)
+        named = ranks_words(ranks) if ranks else ", ".join(peers)
         return Suspects(ranks=ranks, missing=ranks, peers=peers, why=f"what it names is {named}")
     if failure.bucket is Bucket.PLANNED:
         return NOBODY_SUSPECTED
@@ -70,7 +71,7 @@ def _named(primary: Group, episode: Episode) -> tuple[Mapping[int, int], Mapping
 
 
 def told_difference(difference: Difference) -> str:
-    who = _ranks_told(difference.ranks)
+    who = ranks_words(difference.ranks)
     says = SAYS[difference.differs]
     if len(difference.ranks) > 1:
         says = says.replace("is ", "are ", 1).replace("says", "say")
@@ -141,8 +142,3 @@ def _launcher_local_rank(episode: Episode) -> Suspects | None:
 def _most_named(counts: Mapping[Name, int]) -> tuple[Name, ...]:
     ordered = sorted(counts, key=lambda each: (-counts[each], each))
     return tuple(sorted(ordered[:MOST_NAMED]))
-
-
-def _ranks_told(ranks: Iterable[int]) -> str:
-    listed = list(ranks)
-    return ("rank " if len(listed) == 1 else "ranks ") + ", ".join(map(str, listed))

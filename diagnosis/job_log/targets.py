@@ -9,16 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 
+from .alike import asked_once, kind_of, takes_digits_alike
 from .tables import table
 
 #: Of a statement this much is searched: names stand at its begin.
 SEARCHED_CHARS = 2000
 MOST_RANKS = 4096
-#: What differs from statement to statement; digits inside of a word (ipv4, c10d) do not.
-NUMBERS = re.compile(r"(?<![a-z])\d+(?![a-z])|(?<=[a-z])\d{3,}")
-REMEMBERED = 4096
 #: An address, or a name that no sentence has as a word: with a digit, a dot or a dash in it.
 ADDRESS = r"\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F]{0,4}(?::[0-9a-fA-F]{0,4}){2,7}"
 HOSTLIKE = rf"(?:{ADDRESS}|(?=[\w.-]*[\d.-])[A-Za-z][A-Za-z0-9]*(?:[-_.][A-Za-z0-9]+)*)"
@@ -54,6 +52,7 @@ NOBODY = Target()
 class _Form:
     words: tuple[str, ...]
     pattern: re.Pattern[str]
+    takes_digits_alike: bool
 
 
 @cache
@@ -63,7 +62,8 @@ def forms() -> tuple[_Form, ...]:
         pattern = entry["pattern"]
         for name, part in (("{ADDRESS}", ADDRESS), ("{HOSTLIKE}", HOSTLIKE), ("{ADDR}", ADDR), ("{NODES}", NODES)):
             pattern = pattern.replace(name, part)
-        found.append(_Form(tuple(entry["words"]), re.compile(pattern, re.IGNORECASE)))
+        compiled = re.compile(pattern, re.IGNORECASE)
+        found.append(_Form(tuple(entry["words"]), compiled, takes_digits_alike(pattern)))
     return tuple(found)
 
 
@@ -71,7 +71,7 @@ def target_of(text: str) -> Target:
     text = text[:SEARCHED_CHARS]
     low = text.lower()
     told: dict[str, str] = {}
-    for form in _possible(low):
+    for form in _matching(text):
         if not (match := form.pattern.search(text)):
             continue
         for name, value in match.groupdict().items():
@@ -94,26 +94,23 @@ def target_of(text: str) -> Target:
     )
 
 
-def _possible(low: str) -> tuple[_Form, ...]:
-    """Forms of which a word is in the text: the same for all texts that differ in their numbers only."""
-    return _forms_of(NUMBERS.sub("7", low))
-
-
-@lru_cache(maxsize=REMEMBERED)
-def _forms_of(low: str) -> tuple[_Form, ...]:
+@asked_once
+def _matching(text: str) -> tuple[_Form, ...]:
+    """Forms that the text has; those that take digits for what they are may be in it."""
+    low = text.lower()
     found: set[int] = set()
     for word, indices in _by_word():
         if word in low:
             found.update(indices)
-    every = forms()
-    return tuple(every[index] for index in sorted(found))
+    possible = (forms()[index] for index in sorted(found))
+    return tuple(form for form in possible if not form.takes_digits_alike or form.pattern.search(text))
 
 
 @cache
 def _by_word() -> tuple[tuple[str, tuple[int, ...]], ...]:
     by_word: dict[str, tuple[int, ...]] = {}
     for index, form in enumerate(forms()):
-        for word in form.words:
+        for word in map(kind_of, form.words):
             by_word[word] = (*by_word.get(word, ()), index)
     return tuple(by_word.items())
 

@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 from ...telemetry.vocabulary import Action, Bucket, Scope
+from .alike import asked_once, kind_of, takes_digits_alike
 from .assertion import asserted
 from .model import FailureClass, Rank, Restart, Role
 from .tables import table, tables_in
@@ -21,8 +22,6 @@ from .tables import table, tables_in
 MATCHED_CHARS = 2000
 LETTERS = 3
 COMMON = " etaoinsrlcdumpfg"
-#: Texts whose answer is remembered; ranks say the same thing by the thousand.
-REMEMBERED = 8192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,48 +45,98 @@ class FrameRule:
     failure: FailureClass
 
 
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """For texts that differ in their digits only: rules to try on each of them, in order, and what else is the answer.
+
+    asked: rules that take digits for what they are; with the words of which one has to stand in the text, none where
+    one does anyway. is_sure: nothing in it is only supposed or advised.
+    """
+
+    asked: tuple[tuple[Rule, tuple[str, ...]], ...]
+    answer: Rule | None
+    is_sure: bool
+
+
 class Rules:
     """Finds the rule of a text. Not for several threads at once: it remembers."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self.rules = tuple(rules)
-        by_word: dict[str, int] = {}
+        #: Bits of rules, by word; words with digits apart, with zeros for them.
+        self._by_word: dict[str, int] = {}
+        self._by_numbered_word: dict[str, int] = {}
         for index, rule in enumerate(self.rules):
             for word in rule.words:
-                by_word[word] = by_word.get(word, 0) | 1 << index
-        #: Words by four letters of theirs, so that a line is asked for the few that it can hold.
-        self._by_letters: dict[str, list[tuple[str, int]]] = {}
-        for word, found in by_word.items():
-            self._by_letters.setdefault(_rarest(word), []).append((word, found))
-        self._known: dict[str, Rule | None] = {}
+                kind = kind_of(word)
+                by_word = self._by_numbered_word if _has_digit(word) else self._by_word
+                by_word[kind] = by_word.get(kind, 0) | 1 << index
+        self._takes_digits_alike = tuple(_takes_digits_alike(rule) for rule in self.rules)
+        #: Words by three letters of theirs, so that a line is asked for the few that it can hold.
+        self._by_letters: dict[str, list[str]] = {}
+        for word in {*self._by_word, *self._by_numbered_word}:
+            self._by_letters.setdefault(_rarest(word), []).append(word)
+        self._plan = asked_once(self._planned)
 
     def find(self, text: str) -> Rule | None:
         text = text[:MATCHED_CHARS]
-        if text in self._known:
-            return self._known[text]
-        if len(self._known) >= REMEMBERED:
-            self._known.clear()
-        rule = self._search(text)
+        plan = self._plan(text)
+        rule = _carried_out(plan, text)
         # What is only supposed or advised is no evidence; what explains or decorates is told from the whole.
-        if rule is not None and rule.role is not Role.CONTEXT and (sure := asserted(text)) != text:
-            rule = self._search(sure)
-        self._known[text] = rule
+        if rule is not None and not plan.is_sure and rule.role is not Role.CONTEXT:
+            sure = asserted(text)
+            rule = _carried_out(self._plan(sure), sure)
         return rule
 
-    def _search(self, text: str) -> Rule | None:
-        low = text.lower() + "\n"
-        tried = 0
+    def _planned(self, kind: str) -> _Plan:
+        low = kind.lower() + "\n"
+        tried, numbered = self._with_words(low)
+        left = tried | numbered
+        asked: list[tuple[Rule, tuple[str, ...]]] = []
+        answer = None
+        while left and answer is None:
+            lowest = left & -left
+            left ^= lowest
+            index = lowest.bit_length() - 1
+            rule = self.rules[index]
+            if not tried & lowest:
+                asked.append((rule, tuple(word for word in rule.words if kind_of(word) in low)))
+            elif not self._takes_digits_alike[index]:
+                asked.append((rule, ()))
+            elif _matches(rule, kind):
+                answer = rule
+        return _Plan(tuple(asked), answer, asserted(kind) == kind)
+
+    def _with_words(self, low: str) -> tuple[int, int]:
+        """Bits of the rules of which a word is in the text, and of those of which one is if the digits are the same."""
+        tried = numbered = 0
         for letters in self._by_letters.keys() & {low[at : at + LETTERS] for at in range(len(low) - LETTERS + 1)}:
-            for word, found in self._by_letters[letters]:
+            for word in self._by_letters[letters]:
                 if word in low:
-                    tried |= found
-        while tried:
-            lowest = tried & -tried
-            tried ^= lowest
-            rule = self.rules[lowest.bit_length() - 1]
-            if rule.pattern.search(text) and not (rule.unless and rule.unless.search(text)):
+                    tried |= self._by_word.get(word, 0)
+                    numbered |= self._by_numbered_word.get(word, 0)
+        return tried, numbered
+
+
+def _carried_out(plan: _Plan, text: str) -> Rule | None:
+    if plan.asked:
+        low = text.lower() + "\n"
+        for rule, words in plan.asked:
+            if (not words or any(word in low for word in words)) and _matches(rule, text):
                 return rule
-        return None
+    return plan.answer
+
+
+def _matches(rule: Rule, text: str) -> bool:
+    return rule.pattern.search(text) is not None and not (rule.unless and rule.unless.search(text))
+
+
+def _takes_digits_alike(rule: Rule) -> bool:
+    return takes_digits_alike(rule.pattern.pattern) and (rule.unless is None or takes_digits_alike(rule.unless.pattern))
+
+
+def _has_digit(word: str) -> bool:
+    return any(letter.isdigit() for letter in word)
 
 
 def _rarest(word: str) -> str:

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from ...telemetry.ring_layout import cut_text
+from .alike import asked_once
 from .carriers import LOUD_LEVELS, WARNINGS
 from .model import Frame, Line
-from .prefix import TRACEBACK
+from .ways import TRACEBACK
 
 FRAME = re.compile(r'File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,7})(?:,? in (?P<function>.{1,200}))?')
 #: A frame as rich draws it.
@@ -167,6 +168,10 @@ class Tracebacks:
             chain.is_handled |= _is_handled(chain, line)
         return took
 
+    def passes(self, line: Line) -> None:
+        """A line by itself, while nothing is open."""
+        self._before = line
+
     def finish(self) -> None:
         for stream in list(self._open):
             self._finish(stream)
@@ -310,8 +315,13 @@ def _looks_raised(kind: str, text: str) -> bool:
 
 def bare_exception(line: Line) -> tuple[str, str] | None:
     """(type, message) of an exception that stands alone in its line."""
-    match = BARE.match(line.text)
+    match = BARE.match(line.text) if _is_bare(line.text) else None
     return (match["type"], match["message"] or "") if match else None
+
+
+@asked_once
+def _is_bare(text: str) -> bool:
+    return BARE.match(text) is not None
 
 
 def quoted_exceptions(text: str) -> Iterator[tuple[str, str]]:

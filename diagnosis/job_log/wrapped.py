@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from .prefix import BOX, TRACEBACK, read_lines
+from .prefix import read_lines
+from .ways import BOX, NOBODY_KNOWN, TRACEBACK
 
 NARROWEST, WIDEST = 60, 400
 MOST_PARTS = 12
@@ -71,7 +72,7 @@ def _continuation(first: bytes, raw: bytes) -> bytes | None:
         return None
     if not raw.startswith(OWN):
         text = raw.decode("utf-8", "replace").rstrip()
-        if all(line.text == text for line in read_lines(0, 0, raw)):
+        if all(line.text == text for line in read_lines(NOBODY_KNOWN, 0, raw)):
             return raw
     prefix, body = _behind(raw)
     if not prefix or not first.startswith(prefix) or body.startswith(OWN_BEHIND):
@@ -85,7 +86,7 @@ def _continuation(first: bytes, raw: bytes) -> bytes | None:
 
 def _behind(raw: bytes) -> tuple[bytes, bytes]:
     """Prefix and the rest, as far as carriers are known."""
-    lines = list(read_lines(0, 0, raw))
+    lines = list(read_lines(NOBODY_KNOWN, 0, raw))
     if len(lines) != 1 or not lines[0].text:
         return b"", raw
     at = raw.rfind(lines[0].text.encode())

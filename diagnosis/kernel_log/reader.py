@@ -71,6 +71,8 @@ class KernelLogReader:
         self._holders: tuple[Holder, ...] = (HungFollower(), OopsFollower(), GpuDetailFollower(), CperFollower())
         self._beginnings = frozenset((*OomFollower.WORDS, *PanicFollower.WORDS, *BusFollower.WORDS))
         self._is_following = False
+        #: ``_holds``, kept: it changes with lines that say something only, and is asked for all.
+        self._is_holding = False
         self.history = History()
         self._links = LinksDown()
         self._oops_lines_left, self._oops_at = 0, Stamp()
@@ -108,8 +110,7 @@ class KernelLogReader:
         """Whether the next line counts whatever it holds: the last one began something of several lines."""
         return self._is_following or self._oops_lines_left > 0 or self._is_holding
 
-    @property
-    def _is_holding(self) -> bool:
+    def _holds(self) -> bool:
         """Whether something was read that the lines after it tell more of."""
         return any(holder.lines_left > 0 for holder in self._holders)
 
@@ -138,6 +139,7 @@ class KernelLogReader:
         program = f"{unwrapped.tag}: " if unwrapped.tag else ""
         for part in unwrapped.text.splitlines():
             events += self._read_text(program + part.strip(), literals, unwrapped, now_s)
+            self._is_holding = self._holds()
         return events
 
     def _may_match(self, line: str, literals: Sequence[str]) -> bool:
@@ -165,6 +167,7 @@ class KernelLogReader:
         """What was held back for lines to come: at the end of the input, or when it has fallen silent for a second."""
         self._is_following = False
         held = [event for holder in self._holders for event in holder.flush()]
+        self._is_holding = self._holds()
         return held + [event for follower in self._followers for event in follower.flush()]
 
     def end(self, last_line: str) -> Sequence[KernelEvent]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from ...telemetry.ring_layout import format_ranks
+from ...telemetry.ring_layout import ranks_words as ranks_words
 from ...telemetry.vocabulary import Op, Phase, ProcessState
 
 PROCESS_WORDS = {
@@ -28,14 +26,6 @@ SIGNAL_NAMES = {
     11: "SIGSEGV",
     15: "SIGTERM",
 }
-
-
-def ranks_words(ranks: Iterable[int]) -> str:
-    """``[2] -> "rank 2"``, ``[0, 1, 3] -> "ranks 0-1,3"``, ``[] -> "no rank"``."""
-    members = sorted(set(ranks))
-    if not members:
-        return "no rank"
-    return f"rank{'s' if len(members) > 1 else ''} {format_ranks(members)}"
 
 
 def cut_short(text: str, chars: int) -> str:

@@ -130,7 +130,13 @@ def test_what_reads_a_run_reads_this_one(words: str, says: str, own_job: OwnJob)
 
 def test_the_wheels_c_modules_recorded_it(own_job: OwnJob) -> None:
     """Where a compiler was; the wheel is one for every Python and torch."""
-    modules = ("instrumentation._recorder", "instrumentation._phases", "instrumentation._steps", "telemetry._otlp_scan")
+    modules = (
+        "instrumentation._recorder",
+        "instrumentation._phases",
+        "instrumentation._steps",
+        "telemetry._otlp_scan",
+        "diagnosis._word_gate",
+    )
     imports = "; ".join(f"import whichrank.{name}" for name in modules)
     said = own_job.environment.run(f"python -c '{imports}'", own_job.folder)
     assert (said.status, said.output) == (0, "")

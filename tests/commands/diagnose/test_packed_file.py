@@ -53,7 +53,7 @@ JUNK = {
     "random": random.Random(7).randbytes(40_000),
     "a program": Path(sys.executable).resolve().read_bytes()[:100_000],
     "a ring": b"WRNG" + (1234567).to_bytes(8, "little") * 900,
-    "wide characters": ("an error\n" * 900).encode("utf-16"),
+    "wide characters that do not say what they are": ("an error\n" * 900).encode("utf-16-le"),
 }
 
 
@@ -81,6 +81,25 @@ def test_a_packed_log_says_what_it_says_unpacked(
     assert says in told.stdout
     assert told_packed.stdout.replace(suffix, "") == told.stdout.replace(suffix, "")
     assert says in diagnose(command, "-", stdin=PACKERS[suffix](log)).stdout
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize(
+    ("command", "log", "says"), [("job-log", JOB_LOG, "ValueError"), ("kernel-log", KERNEL_LOG, "xid")]
+)
+def test_what_windows_writes_is_read(command: str, log: bytes, says: str, encoding: str, tmp_path: Path) -> None:
+    """UTF-16 with a mark at its begin, longer than one read of it, with characters of two words and half of one."""
+    path = tmp_path / "rank_2.log"
+    path.write_bytes(log)
+    told = diagnose(command, path)
+    text = "\ufeff" + log.decode()
+    path.write_bytes(text.encode(encoding))
+    assert diagnose(command, path).stdout == told.stdout
+    assert says in told.stdout
+    path.write_bytes((text + "step 1 \U0001f3d6\n" * 40_000).encode(encoding) + b"\n")
+    with opened("x", path) as file:
+        read = text_only("x", file).read().decode()
+    assert read.rstrip("\ufffd") == log.decode() + "step 1 \U0001f3d6\n" * 40_000
 
 
 def test_whose_log_it_is_stands_before_the_packers_suffix(tmp_path: Path) -> None:

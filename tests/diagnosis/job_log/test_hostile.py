@@ -10,9 +10,10 @@ import tracemalloc
 import pytest
 
 from tests.diagnosis.job_log.test_cases import CASES
-from whichrank.diagnosis.job_log import episodes, scan, taxonomy
+from whichrank.diagnosis.job_log import alike, episodes, scan
 from whichrank.diagnosis.job_log.prefix import read_lines
 from whichrank.diagnosis.job_log.reader import Source, read_job_logs
+from whichrank.diagnosis.job_log.ways import NOBODY_KNOWN
 
 
 def read(raw: bytes) -> None:
@@ -73,7 +74,7 @@ def test_a_line_of_a_megabyte_ends_soon() -> None:
 
 def test_memory_does_not_grow_with_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan, "CHUNK_BYTES", 1 << 14)
-    monkeypatch.setattr(taxonomy, "REMEMBERED", 500)
+    monkeypatch.setattr(alike, "KINDS", 200)
     monkeypatch.setattr(episodes, "MOST_GROUPS", 100)
     monkeypatch.setattr(episodes, "MOST_RANKS", 1000)
 
@@ -98,13 +99,13 @@ def test_carriers_can_be_nested_and_none_is_needed() -> None:
         b"2026-01-01T10:00:00.123456789Z stderr F \x1b[31m12: [rank12]: "
         b"[2026-01-01 10:00:01,500] [train] [ERROR] lost it"
     )
-    (line,) = read_lines(0, 1, raw)
+    (line,) = read_lines(NOBODY_KNOWN, 1, raw)
     assert (line.rank, line.level, line.text) == (12, "ERROR", "lost it")
     assert line.stamp is not None
     assert line.stamp.text == "2026-01-01T10:00:00.123456789"
     assert line.own_stamp is not None
     assert line.own_stamp.text == "2026-01-01 10:00:01,500"
-    (line,) = read_lines(0, 1, b"Killed")
+    (line,) = read_lines(NOBODY_KNOWN, 1, b"Killed")
     assert (line.rank, line.node, line.text) == (None, None, "Killed")
 
 
@@ -126,5 +127,5 @@ def test_carriers_can_be_nested_and_none_is_needed() -> None:
 def test_carriers_tell_who_wrote(
     raw: bytes, rank: int | None, local_rank: int | None, node: str | None, text: str
 ) -> None:
-    (line,) = read_lines(0, 1, raw)
+    (line,) = read_lines(NOBODY_KNOWN, 1, raw)
     assert (line.rank, line.local_rank, line.node, line.text) == (rank, local_rank, node, text)

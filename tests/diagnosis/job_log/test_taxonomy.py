@@ -46,7 +46,7 @@ class Kept:
         self._left = self._follow if b"Traceback" in raw else self._left - 1
         self.lines.append((number, raw))
 
-    def gap(self, chunk: bytes, start: int, end: int, first_number: int) -> None:
+    def gap(self, chunk: bytes, start: int, end: int, first_number: int, last_number: int) -> None:
         self.gaps.append((first_number, chunk[start:end]))
 
 
@@ -98,7 +98,7 @@ def test_all_that_must_be_seen_passes_the_gate() -> None:
 
 
 def test_ordinary_lines_stay_outside(tmp_path: Path) -> None:
-    from benchmarks.diagnose_job_log import ORDINARY
+    from benchmarks.job_log_lines import ORDINARY
 
     draw = random.Random(3)
     lines = [

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -123,6 +124,7 @@ def gather(setup: Setup, seed: int, minutes: float, *, only: str = "") -> list[F
     recorded = read_record(RECORD / f"loops-{seed}.jsonl")
     until = time.monotonic() + 60 * minutes
     turns = Turns(setup.working)
+    stopped = threading.Event()
 
     def one(each: Planned) -> Facts | None:
         folder = setup.results.resolve() / f"{seed}-{each.name}"
@@ -134,7 +136,7 @@ def gather(setup: Setup, seed: int, minutes: float, *, only: str = "") -> list[F
         if not re.search(only, each.name) or not setup.has(kind) or time.monotonic() > until:
             return None
         with turns.one() as quiet:
-            if time.monotonic() > until:
+            if stopped.is_set() or time.monotonic() > until:
                 return None
             launch = launch_of(kind, setup)
             facts = facts_of(run(each, folder, launch, quiet.set), seed)
@@ -142,7 +144,10 @@ def gather(setup: Setup, seed: int, minutes: float, *, only: str = "") -> list[F
         return facts
 
     with ThreadPoolExecutor(setup.jobs) as pool:
-        found = [facts for facts in pool.map(one, plan(seed)) if facts is not None]
+        try:
+            found = [facts for facts in pool.map(one, plan(seed)) if facts is not None]
+        finally:  # asked to end: what is under way is brought to its end, and nothing new begun
+            stopped.set()
     if setup.record and found:
         write_record(RECORD / f"loops-{seed}.jsonl", found)
     return found
@@ -175,6 +180,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="of runs whose name fits this regular expression")
     add_options(parser)
     chosen = parser.parse_args(words)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     setup = setup_of(chosen, chosen.results)
     until = time.monotonic() + 60 * chosen.minutes
     facts = []

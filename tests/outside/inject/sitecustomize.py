@@ -41,12 +41,17 @@ class AfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def __init__(self) -> None:
         self.inner: Any = None
+        self.asking = False
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        if name != "torch":
+        """Also asked by those who only want to know whether there is torch: nothing has happened yet."""
+        if name != "torch" or self.asking:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        self.asking = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self.asking = False
         if spec is None or spec.loader is None:
             return None
         self.inner, spec.loader = spec.loader, self
@@ -57,6 +62,8 @@ class AfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return made
 
     def exec_module(self, module: ModuleType) -> None:
+        with suppress(ValueError):
+            sys.meta_path.remove(self)
         with suppress(AttributeError):
             module.__spec__.loader = self.inner  # type: ignore[union-attr]
         self.inner.exec_module(module)

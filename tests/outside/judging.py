@@ -35,7 +35,7 @@ WITH_LINE = ("hang", "killed", "raise")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """One run. key: of its plan. incidents: (severity, kind, ranks) of each that asked for a person. Seconds are from
-    the fault on; formula_s as the job itself told it. line: whether the suspect's line is the script's own one at the
+    the fault on, asked_s to the first word that asks for a person; formula_s as the job itself told it. line: whether the suspect's line is the script's own one at the
     fault; None where none is told. version: of the code that was measured."""
 
     seed: int
@@ -50,6 +50,7 @@ class Facts:
     incidents: tuple[tuple[str, str, tuple[int, ...]], ...]
     formula_s: float | None
     noticed_s: float | None
+    asked_s: float | None
     paged_s: float | None
     line: bool | None
     where: str
@@ -85,6 +86,7 @@ def facts_of(outcome: Outcome, seed: int) -> Facts:
         incidents=tuple((str(d["severity"]), str(d["kind"]), tuple(ranks_of(d))) for d in found),
         formula_s=outcome.formula_s(),
         noticed_s=_rounded(outcome.said_after_s("info")),
+        asked_s=_rounded(outcome.said_after_s("ticket")),
         paged_s=_rounded(outcome.said_after_s("page")),
         line=where == outcome.where[0] if where and outcome.where else None,
         where=":".join(Path(where).name.split(":")) if where else "",
@@ -116,6 +118,8 @@ def problems_of(facts: Facts) -> list[str]:
     if not facts.incidents:
         return ["nothing was said"]
     problems = []
+    if facts.asked_s is not None and facts.asked_s < 0.0:
+        problems.append("somebody was called before the fault")
     if len(facts.incidents) > 1:
         problems.append(f"{len(facts.incidents)} incidents: {', '.join(kind for _, kind, _ in facts.incidents)}")
     _, kind, ranks = facts.incidents[0]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from tests.outside.judging import RIGHT, Facts, problems_of
 from tests.outside.plan import KINDS
+from tests.outside.public_loops import PUBLIC
 from tests.outside.runs import KNOWN_S
 from tests.outside.table import Line
 
@@ -30,6 +31,9 @@ def lines(facts: Sequence[Facts]) -> list[Line]:
     found += [_line(f"of which {fault}", [f for f in faulty if f.fault == fault], 0.90) for fault in RIGHT]
     for source in ("own", "public", "device"):
         found.append(_line(f"of which {source} loops", [f for f in faulty if SOURCES.get(f.kind) == source], 0.97))
+    for kind in PUBLIC:
+        if not any(each.kind == kind.name for each in facts):
+            found.append(Line.skipped(f"public loop {kind.name}", "no run of it: its snapshot and packages are needed"))
     standing = [each for each in faulty if each.stands]
     seven = [each for each in standing if each.formula_s is not None and each.formula_s <= KNOWN_S]
     found.append(Line.of("stands still: said at all", sum(bool(f.incidents) for f in standing), len(standing), 1.0))

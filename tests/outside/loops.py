@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from tests.outside.judging import Facts, facts_of, key_of, problems_of, read_record, write_record
@@ -48,9 +49,12 @@ class Setup:
     record: bool = False
 
     def has(self, kind: Kind) -> bool:
+        """Whether a public kind's script is there, and what it imports."""
         if not kind.repository:
             return True
-        return bool(self.public and self.python and (self.public / kind.repository / kind.script).is_file())
+        if self.public is None or self.python is None:
+            return False
+        return (self.public / kind.repository / kind.script).is_file() and not missing(self.python, kind.packages)
 
 
 class Turns:
@@ -74,6 +78,14 @@ class Turns:
             yield quiet
         finally:
             quiet.set()
+
+
+@cache
+def missing(python: Path, packages: tuple[str, ...]) -> tuple[str, ...]:
+    """Of these, what this interpreter cannot import."""
+    ask = "import importlib.util, sys; print(*(n for n in sys.argv[1:] if importlib.util.find_spec(n) is None))"
+    said = subprocess.run([str(python), "-c", ask, *packages], check=True, capture_output=True, text=True).stdout
+    return tuple(said.split())
 
 
 def launch_of(kind: Kind, setup: Setup) -> Launch:

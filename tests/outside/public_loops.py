@@ -1,8 +1,10 @@
 """Public scripts that are run as they are, on gloo: which, with which arguments, on which data of ours.
 
 Nothing of them is committed. The command takes a folder with a snapshot of each repository under its own name
-(``nanoGPT/``, ``accelerate/`` ...) and a Python environment in which ``packages`` are installed beside torch. Scripts
-that name GPUs only run with the names of devices turned to cpu from outside (``inject/on_cpu.py``); no file is edited.
+(``nanoGPT/``, ``accelerate/`` ...) and a Python in which ``packages`` can be imported beside torch (tried with timm
+1.0, transformers 5.24, accelerate 1.15, trl 1.16, datasets 5.2, evaluate 0.4, gymnasium 0.29.1, ale-py 0.10.2).
+Scripts that name GPUs only run with the names of devices turned to cpu from outside (``inject/on_cpu.py``); no file
+is edited.
 
 Left out: minGPT's projects and timm's validate.py (one process), pytorch/examples' imagenet (no process group's model
 on the CPU), tensor_parallelism and FSDP2 (end after ten steps), rpc (no process group), accelerate's cv examples
@@ -101,7 +103,7 @@ PUBLIC: tuple[Kind, ...] = (
         name="cleanrl_ppo", repository="cleanrl", script="cleanrl/ppo_atari_multigpu.py",
         packages=("gymnasium", "ale_py", "cv2", "tyro", "tensorboard", "rich"),
         environment={"PYTHONPATH": "{repository}"},
-        arguments=("--env-id=ale_py:BreakoutNoFrameskip-v4", "--local-num-envs=2", "--num-steps=16", "--no-cuda"),
+        arguments=("--local-num-envs=2", "--num-steps=16", "--no-cuda"),
         turn="backward", turns=60, numbers=True, desync=("extra", "skip"),
         places=(*known("call", "backward", "sample"), *new("backward", "sample")),
     ),

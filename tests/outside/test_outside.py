@@ -84,6 +84,7 @@ def facts(fault: str, *revisions: dict[str, object]) -> Facts:
         (facts("hang", said("page", "rank_died", 1, 7.5)), "kind rank_died"),
         (facts("kill", said("page", "rank_died", 1, 0.2), said("page", "rank_slow", 1, 0.3)), "2 incidents"),
         (facts("kill", said("page", "rank_died", 1, 0.2, "")), ""),
+        (facts("slow", said("ticket", "rank_slow", 1, -1.0)), "before the fault"),
         (facts("all", said("page", "rank_not_entered", None, 61.0)), ""),
         (facts("slow", said("ticket", "rank_slow", 1, 20.0)), ""),
         (facts("nan", said("ticket", "numeric_all", None, 20.0)), "kind numeric_all"),

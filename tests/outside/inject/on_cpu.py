@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 
@@ -37,7 +38,7 @@ def pretend_accelerator() -> None:
     accelerator.device_count = lambda: 8
     accelerator.current_accelerator = lambda *args, **values: torch.device("cpu")
     accelerator.current_device_index = lambda: 0
-    accelerator.current_stream = lambda *args: None
+    accelerator.current_stream = lambda *args: SimpleNamespace(is_capturing=lambda: False)
     accelerator.set_device_index = lambda *args: None
     accelerator.device_index = lambda *args: nullcontext()
 

@@ -35,8 +35,8 @@ WITH_LINE = ("hang", "killed", "raise")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """One run. key: of its plan. incidents: (severity, kind, ranks) of each that asked for a person. Seconds are from
-    the fault on, asked_s to the first word that asks for a person; formula_s as the job itself told it. line: whether the suspect's line is the script's own one at the
-    fault; None where none is told. version: of the code that was measured."""
+    the fault on, asked_s to the first word that asks for a person; formula_s as the job itself told it. line: whether
+    the suspect's line is the script's own one at the fault; None where none is told. version: of the measured code."""
 
     seed: int
     name: str

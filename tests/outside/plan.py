@@ -92,6 +92,9 @@ def _place(kind: Kind, fault: str, draw: random.Random) -> tuple[Place, str]:
 
 
 def _after_s(place: Place, fault: str, draw: random.Random) -> float:
+    """Since the first time at this place. A wait needs a past to be measured by, a crash does not."""
     if fault == "all" or not place.known:
         return 0.0
-    return SLOW_AFTER_S if fault == "slow" else draw.uniform(8.0, 12.0)
+    if fault == "slow":
+        return SLOW_AFTER_S
+    return draw.uniform(8.0, 12.0) if fault in ("hang", "hang_new", "killed") else draw.uniform(2.0, 8.0)

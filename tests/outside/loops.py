@@ -11,6 +11,7 @@ are not run. Exit status 1 where a line falls short.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import os
 import re
 import signal
@@ -131,6 +132,18 @@ def _make_data(kind: Kind, folder: Path, python: Path) -> None:
         unfinished.rename(folder)
 
 
+@contextmanager
+def alone(results: Path) -> Iterator[None]:
+    """Two commands would empty each other's folders. Raises SystemExit where another one works in these results."""
+    results.mkdir(parents=True, exist_ok=True)
+    with (results / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SystemExit(f"another command runs loops in {results}; wait for its end") from None
+        yield
+
+
 def gather(setup: Setup, seed: int, minutes: float, *, only: str = "") -> list[Facts]:
     """What is kept or recorded of this seed's plan, and what can be begun within so many minutes."""
     recorded = read_record(RECORD / f"loops-{seed}.jsonl")
@@ -155,7 +168,7 @@ def gather(setup: Setup, seed: int, minutes: float, *, only: str = "") -> list[F
         _tell(facts)
         return facts
 
-    with ThreadPoolExecutor(setup.jobs) as pool:
+    with alone(setup.results), ThreadPoolExecutor(setup.jobs) as pool:
         try:
             found = [facts for facts in pool.map(one, plan(seed)) if facts is not None]
         finally:  # asked to end: what is under way is brought to its end, and nothing new begun

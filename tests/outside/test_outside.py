@@ -13,6 +13,7 @@ from tests.outside.judging import Facts, facts_of, problems_of, read_record, wri
 from tests.outside.kinds import HERE
 from tests.outside.log_cases import cases_in, judge_all
 from tests.outside.loop_lines import lines
+from tests.outside.loops import alone
 from tests.outside.plan import KINDS, ON_DEVICE, faults_of, plan
 from tests.outside.runs import Launch, Outcome, Planned, kept, programs, run
 from tests.outside.table import Line, print_table
@@ -119,6 +120,13 @@ def test_a_record_keeps_the_facts_and_another_plan_does_not_count(tmp_path: Path
     (tmp_path / "outcome.json").write_text(json.dumps(asdict(Outcome(planned=planned))))
     assert kept(tmp_path, planned) == Outcome(planned=planned)
     assert kept(tmp_path, replace(planned, rank=2)) is None
+
+
+def test_two_commands_do_not_run_in_the_same_results(tmp_path: Path) -> None:
+    with alone(tmp_path), pytest.raises(SystemExit, match="another command"), alone(tmp_path):
+        pass
+    with alone(tmp_path):
+        pass
 
 
 def test_every_kind_runs_with_every_fault_once_and_the_draw_is_the_seeds() -> None:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.outside.runs import Outcome, Planned
+from tests.outside.outcomes import Outcome, Planned
 
 #: Kinds of faults, and the kinds of incidents that are right.
 RIGHT: Mapping[str, tuple[str, ...]] = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from tests.outside.judging import RIGHT, Facts, problems_of
+from tests.outside.outcomes import KNOWN_S
 from tests.outside.plan import KINDS
 from tests.outside.public_loops import PUBLIC
-from tests.outside.runs import KNOWN_S
 from tests.outside.table import Line
 
 #: So much later than the formula has it a page may come.

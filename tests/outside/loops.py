@@ -29,8 +29,9 @@ from pathlib import Path
 from tests.outside.judging import Facts, facts_of, key_of, problems_of, read_record, write_record
 from tests.outside.kinds import HERE, Kind
 from tests.outside.loop_lines import lines
+from tests.outside.outcomes import Planned, kept
 from tests.outside.plan import KINDS, plan
-from tests.outside.runs import Launch, Planned, kept, programs, run
+from tests.outside.runs import Launch, programs, run
 from tests.outside.table import print_table
 
 RECORD = HERE / "record"

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.outside.kinds import DEVICE, OWN, RANKS, Kind, Place
+from tests.outside.outcomes import Planned
 from tests.outside.public_loops import PUBLIC
-from tests.outside.runs import Planned
 
 KINDS: tuple[Kind, ...] = (*OWN, *PUBLIC, *DEVICE)
 #: hang_new: at a place that is new to the job, or in a read, or in a loop of its own.

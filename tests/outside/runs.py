@@ -9,65 +9,27 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from tests.outside.kinds import HERE, RANKS
+from tests.outside.outcomes import SOFT, Outcome, Planned
 
 #: From the start of the command until the loop has to turn: imports alone take half a minute on two busy cores. And
 #: from there until the fault has to have happened.
 START_S, COME_S = 240.0, 120.0
 #: What is said within this time after the page is waited for: stacks, better causes.
 AFTER_PAGE_S = 3.0
-#: What docs/verdicts.md asks of a page after a standstill: where the place is known to the job; and where it is not, or
-#: the process stands in I/O, or nobody waits.
-KNOWN_S, UNKNOWN_S = 7.0, 60.0
 #: How long after the formula's time a page is awaited at all: a loop at one place is one after 30 s.
 AWAITED_S = 35.0
-#: Faults that end with what is said of them, however quiet, and those in which nothing moves any more.
-SOFT = ("slow", "nan", "pause")
-MOTIONLESS = ("hang", "killed", "all", "stop")
-THRESHOLD = re.compile(r"is a page from ([\d.]+) s on")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
-    """fault: of ``inject``, "" none. known: the job has been at the place often. turns: of the script, 0: no end.
-    lasts_s: of a clean run, from its first turn; of a slow one, or one that a person ends, from the fault."""
-
-    name: str
-    script: str
-    kind: str = ""
-    fault: str = ""
-    place: str = "call"
-    manner: str = "sleep"
-    rank: int = 1
-    after_s: float = 8.0
-    after_count: int = 100
-    share: float = 0.3
-    known: bool = True
-    turns: int = 0
-    lasts_s: float = 25.0
-    environment: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def expected_s(self) -> float:
-        """When a rank that stands still is to be a page, as far as the plan can know."""
-        return KNOWN_S if self.known else UNKNOWN_S
-
-    @property
-    def is_motionless(self) -> bool:
-        return self.fault in MOTIONLESS and self.manner != "spin"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,51 +42,6 @@ class Launch:
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     links: Mapping[str, Path] = field(default_factory=dict)
-
-
-@dataclass(slots=True, kw_only=True)
-class Outcome:
-    """fired: Unix seconds, 0 never. where: FILE:LINE of the script at the fault, innermost first."""
-
-    planned: Planned
-    began: float = 0.0
-    fired: float = 0.0
-    where: list[str] = field(default_factory=list)
-    exit_code: int | None = None
-    revisions: list[dict[str, Any]] = field(default_factory=list)
-    problem: str = ""
-    version: str = ""
-
-    def incidents(self) -> list[dict[str, Any]]:
-        """The last revision of each that asked for a person at any time."""
-        last = {str(document["id"]): document for document in self.revisions}
-        loud = {str(d["id"]) for d in self.revisions if d["severity"] != "info" and d["bucket"] != "planned"}
-        return [document for id_, document in last.items() if id_ in loud]
-
-    def said_severity(self, severity: str, *, within_s: float = float("inf")) -> bool:
-        """Whether this severity or more was ever asked for, by an incident no older than that when it was."""
-        return any(float(d["seen"]) - float(d["times"]["onset"]) <= within_s for d in self._as_loud_as(severity))
-
-    def said_after_s(self, severity: str) -> float | None:
-        """From the fault to the first word of this severity or more."""
-        times = [float(d["seen"]) for d in self._as_loud_as(severity)]
-        return min(times) - self.fired if times and self.fired else None
-
-    def _as_loud_as(self, severity: str) -> list[dict[str, Any]]:
-        order = ("info", "ticket", "page")
-        wanted = order[order.index(severity) :]
-        return [d for d in self.revisions if d["severity"] in wanted and d["bucket"] != "planned"]
-
-    def formula_s(self) -> float | None:
-        """From when on a wait at this place is a page, as the job itself told it last before the page or ever."""
-        told = None
-        for document in self.revisions:
-            for shown in document["evidence"]:
-                if (found := THRESHOLD.search(str(shown["shows"]))) is not None:
-                    told = float(found.group(1))
-            if document["severity"] == "page" and told is not None:
-                return told
-        return told
 
 
 def run(planned: Planned, folder: Path, launch: Launch, quiet: Callable[[], None] = lambda: None) -> Outcome:
@@ -277,21 +194,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-
-
-def kept(folder: Path, planned: Planned) -> Outcome | None:
-    """What was measured before of this very plan; of another one, that an older harness drew, it says nothing."""
-    try:
-        values = json.loads((folder / "outcome.json").read_text())
-        before = Planned(**values["planned"])
-        outcome = Outcome(**{**values, "planned": planned})
-    except OSError:
-        return None
-    except TypeError:  # of a harness that knew other fields
-        return None
-    if replace(before, script=Path(before.script).name) != replace(planned, script=Path(planned.script).name):
-        return None
-    return outcome
 
 
 def version() -> str:

@@ -19,7 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.outside.kinds import HERE
-from tests.outside.runs import Launch, Outcome, Planned, kept, programs, run
+from tests.outside.outcomes import Outcome, Planned, kept
+from tests.outside.runs import Launch, programs, run
 from tests.outside.table import Line, print_table
 
 SCRIPT = HERE / "scripts_sound" / "uneven.py"

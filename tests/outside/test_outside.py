@@ -14,8 +14,9 @@ from tests.outside.kinds import HERE
 from tests.outside.log_cases import cases_in, judge_all
 from tests.outside.loop_lines import lines
 from tests.outside.loops import alone
+from tests.outside.outcomes import Outcome, Planned, kept
 from tests.outside.plan import KINDS, ON_DEVICE, faults_of, plan
-from tests.outside.runs import Launch, Outcome, Planned, kept, programs, run
+from tests.outside.runs import Launch, programs, run
 from tests.outside.table import Line, print_table
 
 SECOND_SET = HERE / "second_set"

@@ -117,12 +117,14 @@ class Fault:
 
 
 def own_frames() -> list[str]:
-    """FILE:LINE of the script's and its own modules' frames, innermost first."""
+    """FILE:LINE of the script's and its own modules' frames, innermost first; whichrank's hooks are nobody's."""
+    package = os.path.dirname(str(getattr(sys.modules.get("whichrank"), "__file__", "/none/of/it")))
+    foreign = (*INSTALLED, os.path.join(package, "instrumentation", ""), os.path.join(package, "telemetry", ""))
     found = []
     frame: Any = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith(INSTALLED):
+        if not name.startswith(foreign):
             found.append(f"{name}:{frame.f_lineno}")
         frame = frame.f_back
     return found

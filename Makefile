@@ -195,8 +195,9 @@ faultbench-whole: setup ## all runs that the lines of make faultbench ask for an
 	@$(BIN)/python -m benchmarks.faultbench --results $(FAULTBENCH)
 
 .PHONY: outside
-outside: setup ## logs, loops and sound jobs of other people: what is right of them, k of n (RESULTS=DIR, MINUTES=30 of running jobs, SEED=1)
-	@$(BIN)/python -m tests.outside --results $(or $(RESULTS),build/outside) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+outside: setup ## logs, loops and sound jobs of other people, k of n (RESULTS=DIR, MINUTES=30 of jobs, SEED=1, PUBLIC=snapshots PUBLIC_PYTHON=their python)
+	@$(BIN)/python -m tests.outside --results $(or $(RESULTS),build/outside) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) \
+	  $(if $(PUBLIC),--public $(PUBLIC)) $(if $(PUBLIC_PYTHON),--python $(PUBLIC_PYTHON))
 
 .PHONY: newcomer
 newcomer: setup ## clones into an empty folder with empty caches and follows the README: seconds until a rank is named

@@ -62,15 +62,7 @@ def blockage_body(
                 f"since {duration_words(wait.age_ns)}{_behind_words(behind)}; {stands(job, rank)}",
             )
         )
-    proof.append(
-        evidence(
-            "progress.threshold",
-            f"job {job.job}",
-            now,
-            _threshold_words(threshold_ns, severity),
-            severity.value,
-        )
-    )
+    proof.append(threshold_evidence(job, "a wait at this place", threshold_ns, severity, now))
     proof += [_motion_evidence(job, rank, motions[rank], now) for rank in suspects[:3] if _may_move(job, rank, wait)]
     row = job.progress_row(suspects[0])
     step, phase = (int(row["step"]), phase_word(row["phase"])) if row is not None else (None, None)
@@ -109,9 +101,11 @@ def _behind_words(ranks: Sequence[int]) -> str:
     return f", and {ranks_words(ranks)} wait{'s' if len(ranks) == 1 else ''} elsewhere behind them" if ranks else ""
 
 
-def _threshold_words(threshold_ns: int, severity: Severity) -> str:
+def threshold_evidence(job: JobState, what: str, threshold_ns: int, severity: Severity, now: int) -> dict[str, Any]:
+    """From how long on what is seen is said with this severity."""
     said = {Severity.PAGE: "is a page", Severity.TICKET: "is a ticket"}.get(severity, "is noticed")
-    return f"a wait at this place {said} from {duration_words(threshold_ns)} on"
+    shows = f"{what} {said} from {duration_words(threshold_ns)} on"
+    return evidence("progress.threshold", f"job {job.job}", now, shows, severity.value)
 
 
 def _may_move(job: JobState, rank: int, wait: Wait) -> bool:

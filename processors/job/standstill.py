@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from ...telemetry.vocabulary import Bucket, Kind, Phase, ProcessState, Scope, Severity
 from ..operator import Context
 from .findings import open_finding, replace_finding
-from .hang_story import BY_DESIGN, MOTION_SIGNAL
+from .hang_story import BY_DESIGN, MOTION_SIGNAL, threshold_evidence
 from .progress import last_moves_ns
 from .state import FRESH_NS, JobState
 from .story import Body, body, evidence, ruled_out, source_of, stands, suspect
@@ -51,10 +51,11 @@ def judge_standstill(job: JobState, now: int, ctx: Context) -> None:
     judged = found.others if found.behind < 0 else (found.behind,)
     motions = {rank: motion_of(job, rank) for rank in judged}
     motion = next(each for each in (Motion.MOVES, Motion.IN_IO, Motion.STILL) if each in motions.values())
-    severity = _ladder(job, found, motion).severity(found.age_ns, motion)
+    steps = _ladder(job, found, motion)
+    severity = steps.severity(found.age_ns, motion)
     if severity is None:
         return
-    body_now = standstill_body(job, found, severity, motion, now)
+    body_now = standstill_body(job, found, severity, motion, now, limit_ns=steps.limit_ns(severity, motion))
     rank = found.behind if found.behind >= 0 else min(found.others)
     row = job.progress_row(rank)
     place = f"outside:{int(row['step']) if row is not None else -1}"
@@ -156,7 +157,10 @@ def _step_ns(job: JobState) -> int:
     return job.median_step_ns() or sum(int(job.longest_ns[phase]) for phase in _ORDER)
 
 
-def standstill_body(job: JobState, found: Standstill, severity: Severity, motion: Motion, now: int) -> Body:
+def standstill_body(
+    job: JobState, found: Standstill, severity: Severity, motion: Motion, now: int, *, limit_ns: int
+) -> Body:
+    """limit_ns: from how long on it is said with this severity."""
     row = job.progress_row(found.behind)
     shown = [found.behind] if row is not None else []
     proof = [
@@ -172,6 +176,7 @@ def standstill_body(job: JobState, found: Standstill, severity: Severity, motion
     proof.append(
         evidence("progress", ranks_words(found.others), now, _whereabouts(job, found.others)),
     )
+    proof.append(threshold_evidence(job, "that all stand at such a place", limit_ns, severity, now))
     shows = "nothing of it moves" if motion is not Motion.MOVES else "it is not known to stand still: it may be at work"
     source = source_of(job, found.behind) if row is not None else f"job {job.job}"
     proof.append(evidence(MOTION_SIGNAL, source, now, shows, motion.value))

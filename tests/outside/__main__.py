@@ -12,7 +12,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from tests.outside import loops, sound
+from tests.outside import loop_lines, loops, sound
 from tests.outside.log_cases import Case, Result, cases_in, judge_all
 from tests.outside.table import Line, print_table
 
@@ -56,9 +56,11 @@ def main() -> int:
         "--minutes", type=float, default=0.0, help="of each of the two that run jobs; 0: only what is kept"
     )
     parser.add_argument("--seed", type=int, default=1)
+    loops.add_options(parser)
     chosen = parser.parse_args()
     lines = log_lines()
-    lines += loops.lines(loops.gather(chosen.results / "loops", chosen.seed, chosen.minutes))
+    setup = loops.setup_of(chosen, chosen.results / "loops")
+    lines += loop_lines.lines(loops.gather(setup, chosen.seed, chosen.minutes))
     lines += sound.lines(sound.gather(chosen.results / "sound", chosen.seed, chosen.minutes))
     short = print_table(lines, "outside")
     return max(short, int(not PUBLIC.is_dir()))

@@ -1,127 +1,230 @@
 """Loops of other people, with faults that are drawn: is the right rank named, with the right kind, in time?
 
-    python -m tests.outside.loops --seed 7 --results DIR [--minutes 30] [--only WORD]
+    python -m tests.outside.loops --seed 7 --results DIR [--public FOLDER --python PATH] [--minutes 30] [--jobs 4]
 
-Each script of ``scripts/`` runs clean and with every kind of fault; rank and moment are drawn by seed. What was run
-stays in DIR and is not run again. Exit status 1 where a line falls short.
+Each kind of loop runs clean and with every kind of fault; rank, place and moment are drawn by seed. What was run stays
+in DIR, with its capture, and is not run again; ``--record`` also writes its facts beside this file, where they count
+like runs. Public scripts need a folder with their snapshots and a Python with what they import; without, their lines
+are not run. Exit status 1 where a line falls short.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import random
+import fcntl
+import os
+import re
+import signal
+import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from tests.outside.runs import HERE, KNOWN_S, RANKS, RIGHT, UNKNOWN_S, Outcome, Planned, problems_of, programs, run
-from tests.outside.table import Line, print_table
+from tests.outside.judging import Facts, facts_of, key_of, problems_of, read_record, write_record
+from tests.outside.kinds import HERE, Kind
+from tests.outside.loop_lines import lines
+from tests.outside.outcomes import Planned, kept
+from tests.outside.plan import KINDS, plan
+from tests.outside.runs import Launch, programs, run
+from tests.outside.table import print_table
 
-#: So much later than the formula has it a page may come.
-LATE_S = 3.0
-STANDING = ("hang", "blocked", "all")
-
-
-def plan(seed: int) -> list[Planned]:
-    """Every script with every kind of fault, in an order that is drawn, so that any part of it is a sample."""
-    draw = random.Random(seed)
-    planned = []
-    for script in sorted((HERE / "scripts").glob("*.py")):
-        clean = Planned(name=f"{script.stem}-clean", script=str(script), lasts_s=30.0)
-        planned.append(clean)
-        for fault in RIGHT:
-            known = draw.random() < 0.75
-            planned.append(
-                Planned(
-                    name=f"{script.stem}-{fault}",
-                    script=str(script),
-                    fault=fault,
-                    rank=draw.randrange(RANKS),
-                    # All at once: before the same call, else one of them is in it already and waits.
-                    after_s=draw.uniform(6.0, 12.0) if known and fault != "all" else 0.0,
-                    after_count=(300 if fault == "all" else 100) if known else draw.randrange(3),
-                    known=known,
-                    lasts_s=20.0 if known else 70.0,
-                )
-            )
-    draw.shuffle(planned)
-    return planned
+RECORD = HERE / "record"
+BY_NAME = {kind.name: kind for kind in KINDS}
 
 
-#: Fewer runs say little about a share of 97 %.
-LEAST_RUNS = 180
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """results: where runs stay. public: folder of snapshots; python: what runs their scripts. jobs: at a time, of which
+    ``working`` do something; the others stand still, and are only waited for."""
+
+    results: Path
+    public: Path | None = None
+    python: Path | None = None
+    jobs: int = 1
+    working: int = 1
+    record: bool = False
+
+    def has(self, kind: Kind) -> bool:
+        """Whether a public kind's script is there, and what it imports."""
+        if not kind.repository:
+            return True
+        if self.public is None or self.python is None:
+            return False
+        return (self.public / kind.repository / kind.script).is_file() and not missing(self.python, kind.packages)
 
 
-def lines(outcomes: Sequence[Outcome]) -> list[Line]:
-    clean = [outcome for outcome in outcomes if not outcome.planned.fault]
-    faulty = [outcome for outcome in outcomes if outcome.planned.fault]
-    right = [outcome for outcome in faulty if not problems_of(outcome)]
-    found = [
-        Line.count("loops", len(outcomes), LEAST_RUNS),
-        Line.of("clean loops without a page or ticket", sum(not problems_of(o) for o in clean), len(clean), 1.0),
-        Line.of("loops with a fault: right kind, rank, one incident", len(right), len(faulty), 0.97),
-    ]
-    for fault in RIGHT:
-        of_kind = [outcome for outcome in faulty if outcome.planned.fault == fault]
-        found.append(Line.of(f"of which {fault}", sum(o in right for o in of_kind), len(of_kind), 0.90))
-    standing = [o for o in faulty if o.planned.fault in STANDING]
-    for formula_s in (KNOWN_S, UNKNOWN_S):
-        asked = [o for o in standing if o.planned.formula_s == formula_s]
-        late = [o for o in asked if (after := o.said_after_s("page")) is None or after > formula_s + LATE_S]
-        text = f"stands still where the formula gives {formula_s:.0f} s: page within {LATE_S:.0f} s of it"
-        found.append(Line.of(text, len(asked) - len(late), len(asked), 0.95, _delays(asked)))
+class Turns:
+    """So many jobs work at a time; one that stands still makes room for the next."""
+
+    def __init__(self, working: int) -> None:
+        self._room = threading.Semaphore(working)
+
+    @contextmanager
+    def one(self) -> Iterator[threading.Event]:
+        """Set the event when the job stands still."""
+        self._room.acquire()
+        quiet = threading.Event()
+
+        def make_room() -> None:
+            quiet.wait()
+            self._room.release()
+
+        threading.Thread(target=make_room, daemon=True).start()
+        try:
+            yield quiet
+        finally:
+            quiet.set()
+
+
+@cache
+def missing(python: Path, packages: tuple[str, ...]) -> tuple[str, ...]:
+    """Of these, what this interpreter cannot import."""
+    ask = "import importlib.util, sys; print(*(n for n in sys.argv[1:] if importlib.util.find_spec(n) is None))"
+    said = subprocess.run([str(python), "-c", ask, *packages], check=True, capture_output=True, text=True).stdout
+    return tuple(said.split())
+
+
+def launch_of(kind: Kind, setup: Setup) -> Launch:
+    """How a kind is started; its data is made where it is not there yet."""
+    whichrank, torchrun = programs()
+    environment = dict(kind.environment)
+    if kind.on_device:
+        environment["OUTSIDE_DEVICE"] = str(HERE.parents[1])
+    if not kind.repository:
+        return Launch(script=HERE / "scripts" / kind.script, whichrank=whichrank, torchrun=torchrun,
+                      environment=environment)  # fmt: skip
+    assert setup.public is not None
+    assert setup.python is not None
+    repository = setup.public / kind.repository
+    script = repository / kind.script
+    data = setup.results / "data" / kind.name
+    _make_data(kind, data, setup.python)
+    environment = {name: value.format(repository=repository) for name, value in environment.items()}
+    links = {each.name: each for each in sorted(data.iterdir())}
+    links |= {name: script.parent / name for name in kind.links}
+    return Launch(
+        script=script,
+        whichrank=whichrank,
+        torchrun=programs(setup.python)[1],
+        arguments=kind.arguments,
+        environment={**environment, "HF_HOME": str(data / "hf")},
+        links=links,
+    )
+
+
+_making = threading.Lock()
+
+
+def _make_data(kind: Kind, folder: Path, python: Path) -> None:
+    with _making:
+        if folder.is_dir():
+            return
+        unfinished = folder.with_name(f"{folder.name}.unfinished")
+        unfinished.mkdir(parents=True, exist_ok=True)
+        words = [str(python), str(HERE / "public_data.py"), str(unfinished), *kind.data]
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+        subprocess.run(words, check=True, capture_output=True, stdin=subprocess.DEVNULL, env=environment)
+        unfinished.rename(folder)
+
+
+@contextmanager
+def alone(results: Path) -> Iterator[None]:
+    """Two commands would empty each other's folders. Raises SystemExit where another one works in these results."""
+    results.mkdir(parents=True, exist_ok=True)
+    with (results / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SystemExit(f"another command runs loops in {results}; wait for its end") from None
+        yield
+
+
+def gather(setup: Setup, seed: int, minutes: float, *, only: str = "") -> list[Facts]:
+    """What is kept or recorded of this seed's plan, and what can be begun within so many minutes."""
+    recorded = read_record(RECORD / f"loops-{seed}.jsonl")
+    until = time.monotonic() + 60 * minutes
+    turns = Turns(setup.working)
+    stopped = threading.Event()
+
+    def one(each: Planned) -> Facts | None:
+        folder = setup.results.resolve() / f"{seed}-{each.name}"
+        if (outcome := kept(folder, each)) is not None:
+            return facts_of(outcome, seed)
+        if (before := recorded.get((each.name, key_of(each)))) is not None:
+            return before
+        kind = BY_NAME[each.kind]
+        if not re.search(only, each.name) or not setup.has(kind) or time.monotonic() > until:
+            return None
+        with turns.one() as quiet:
+            if stopped.is_set() or time.monotonic() > until:
+                return None
+            launch = launch_of(kind, setup)
+            facts = facts_of(run(each, folder, launch, quiet.set), seed)
+        _tell(facts)
+        return facts
+
+    with alone(setup.results), ThreadPoolExecutor(setup.jobs) as pool:
+        try:
+            found = [facts for facts in pool.map(one, plan(seed)) if facts is not None]
+        finally:  # asked to end: what is under way is brought to its end, and nothing new begun
+            stopped.set()
+    if setup.record and found:
+        write_record(RECORD / f"loops-{seed}.jsonl", found)
     return found
 
 
-def _delays(outcomes: Iterable[Outcome]) -> str:
-    found = sorted(after for outcome in outcomes if (after := outcome.said_after_s("page")) is not None)
-    return f"median {found[len(found) // 2]:.1f} s, longest {found[-1]:.1f} s" if found else ""
+def _tell(facts: Facts) -> None:
+    said = "; ".join(problems_of(facts)) or "ok"
+    times = [
+        f"{word} {value:.1f} s"
+        for word, value in (("formula", facts.formula_s), ("noticed", facts.noticed_s), ("paged", facts.paged_s))
+        if value is not None
+    ]
+    drawn = f"{facts.manner} at {facts.place}, rank {facts.rank}" if facts.fault else ""
+    print(f"{facts.name} ({drawn}): {said} ({', '.join(times)})", flush=True)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--public", type=Path, help="folder with a snapshot of each public repository")
+    parser.add_argument("--python", type=Path, help="interpreter that has what the public scripts import")
+    parser.add_argument("--jobs", type=int, default=4, help="at a time; those that stand still are only waited for")
+    parser.add_argument("--working", type=int, default=1, help="of which so many work")
+    parser.add_argument("--record", action="store_true", help=f"write the facts to {RECORD.name}/")
 
 
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, nargs="+", default=[1])
     parser.add_argument("--results", type=Path, required=True)
-    parser.add_argument("--minutes", type=float, help="begin nothing new after that")
-    parser.add_argument("--only", default="", help="of runs whose name holds this word")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin nothing new after that")
+    parser.add_argument("--only", default="", help="of runs whose name fits this regular expression")
+    add_options(parser)
     chosen = parser.parse_args(words)
-    minutes = chosen.minutes if chosen.minutes is not None else float("inf")
-    outcomes = gather(chosen.results, chosen.seed, minutes, only=chosen.only)
-    return print_table(lines(outcomes), f"loops, seed {chosen.seed}: {len(outcomes)} of {len(plan(chosen.seed))} runs")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    setup = setup_of(chosen, chosen.results)
+    until = time.monotonic() + 60 * chosen.minutes
+    facts = []
+    for seed in chosen.seed:
+        facts += gather(setup, seed, (until - time.monotonic()) / 60, only=chosen.only)
+    whole = sum(len(plan(seed)) for seed in chosen.seed)
+    return print_table(lines(facts), f"loops, seeds {chosen.seed}: {len(facts)} of {whole} runs")
 
 
-def gather(results: Path, seed: int, minutes: float, *, only: str = "") -> list[Outcome]:
-    """What is kept in this folder, and what can be begun within so many minutes."""
-    whichrank, torchrun = programs()
-    until = time.monotonic() + 60 * minutes
-    outcomes = []
-    for each in plan(seed):
-        folder = results / f"{seed}-{each.name}"
-        outcome = kept(folder, each)
-        if outcome is None and only in each.name and time.monotonic() < until:
-            outcome = run(each, folder, whichrank, torchrun)
-            said = "; ".join(problems_of(outcome)) or "ok"
-            after = outcome.said_after_s("page")
-            print(f"{each.name}: {said}" + (f" ({after:.1f} s)" if after is not None else ""), flush=True)
-        if outcome is not None:
-            outcomes.append(outcome)
-    return outcomes
-
-
-def kept(folder: Path, planned: Planned) -> Outcome | None:
-    """What was measured before of this very plan; of another one, that an older harness drew, it says nothing."""
-    try:
-        values = json.loads((folder / "outcome.json").read_text())
-    except OSError:
-        return None
-    before = Planned(**values["planned"])
-    if replace(before, script=Path(before.script).name) != replace(planned, script=Path(planned.script).name):
-        print(f"{folder}: measured with another plan, not counted; remove it", flush=True)
-        return None
-    return Outcome(**{**values, "planned": planned})
+def setup_of(chosen: argparse.Namespace, results: Path) -> Setup:
+    return Setup(
+        results=results.resolve(),
+        public=chosen.public.resolve() if chosen.public else None,
+        python=chosen.python.absolute() if chosen.python else None,
+        jobs=chosen.jobs,
+        working=chosen.working,
+        record=chosen.record,
+    )
 
 
 if __name__ == "__main__":

@@ -9,185 +9,156 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
 
-HERE = Path(__file__).parent
-RANKS = 3
-#: From the start of the command until the fault has to have happened: torch alone takes ten seconds on two busy cores.
-START_S = 90.0
+from tests.outside.kinds import HERE, RANKS
+from tests.outside.outcomes import SOFT, Outcome, Planned
+
+#: From the start of the command until the loop has to turn: imports alone take half a minute on two busy cores. And
+#: from there until the fault has to have happened.
+START_S, COME_S = 240.0, 120.0
 #: What is said within this time after the page is waited for: stacks, better causes.
 AFTER_PAGE_S = 3.0
-#: Kinds of faults after which a page has to come, and the kinds of incidents that are right.
-RIGHT: Mapping[str, tuple[str, ...]] = {
-    "hang": ("rank_not_entered",),
-    "blocked": ("rank_not_entered",),
-    "spin": ("rank_not_entered",),
-    "all": ("rank_not_entered",),
-    "killed": ("rank_not_entered",),
-    "kill": ("rank_died",),
-    "stop": ("rank_stopped",),
-    "raise": ("rank_raised",),
-    "exit": ("rank_died", "desync"),
-    "extra": ("desync",),
-}
-#: What docs/verdicts.md asks of a page after a standstill: where the place is known to the job; and where it is not, or
-#: the process stands in I/O, or nobody waits.
-KNOWN_S, UNKNOWN_S = 7.0, 60.0
-UNKNOWN_ANYWAY = ("blocked", "all")
 #: How long after the formula's time a page is awaited at all: a loop at one place is one after 30 s.
 AWAITED_S = 35.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
-    """fault: of ``inject``, "" none. known: the job has been at the place often. turns: of the script, 0: no end."""
+class Launch:
+    """links: names in the working folder, and where they lead."""
 
-    name: str
-    script: str
-    fault: str = ""
-    place: str = "call"
-    rank: int = 1
-    after_s: float = 8.0
-    after_count: int = 100
-    share: float = 0.3
-    known: bool = True
-    turns: int = 0
-    lasts_s: float = 25.0
+    script: Path
+    whichrank: Path
+    torchrun: Path
+    arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def formula_s(self) -> float:
-        """When a rank that stands still is to be a page."""
-        return KNOWN_S if self.known and self.fault not in UNKNOWN_ANYWAY else UNKNOWN_S
+    links: Mapping[str, Path] = field(default_factory=dict)
 
 
-@dataclass(slots=True, kw_only=True)
-class Outcome:
-    """severities: of each incident in their order, with the seconds after the fault. fired: Unix seconds, 0 never."""
-
-    planned: Planned
-    fired: float = 0.0
-    exit_code: int | None = None
-    revisions: list[dict[str, Any]] = field(default_factory=list)
-    problem: str = ""
-
-    def incidents(self) -> list[dict[str, Any]]:
-        """The last revision of each that asked for a person at any time."""
-        last = {str(document["id"]): document for document in self.revisions}
-        loud = {str(d["id"]) for d in self.revisions if d["severity"] != "info" and d["bucket"] != "planned"}
-        return [document for id_, document in last.items() if id_ in loud]
-
-    def said_severity(self, severity: str, *, within_s: float = float("inf")) -> bool:
-        """Whether this severity or more was ever asked for, by an incident no older than that when it was."""
-        order = ("info", "ticket", "page")
-        wanted = order[order.index(severity) :]
-        loud = [d for d in self.revisions if d["severity"] in wanted and d["bucket"] != "planned"]
-        return any(float(d["seen"]) - float(d["times"]["onset"]) <= within_s for d in loud)
-
-    def said_after_s(self, severity: str, *, at: str = "seen") -> float | None:
-        """From the fault to the first word of this severity or more."""
-        order = ("info", "ticket", "page")
-        wanted = order[order.index(severity) :]
-        times = [float(d[at]) for d in self.revisions if d["severity"] in wanted and d["bucket"] != "planned"]
-        return min(times) - self.fired if times and self.fired else None
-
-
-def run(planned: Planned, folder: Path, whichrank: Path, torchrun: Path) -> Outcome:
-    """folder: an empty one, for all that comes of it."""
-    folder.mkdir(parents=True, exist_ok=True)
+def run(planned: Planned, folder: Path, launch: Launch, quiet: Callable[[], None] = lambda: None) -> Outcome:
+    """folder: for all that comes of it; what another run left there goes. quiet: called once the job stands still."""
+    shutil.rmtree(folder, ignore_errors=True)
+    work = folder / "work"
+    work.mkdir(parents=True)
+    for name, target in launch.links.items():
+        (work / name).parent.mkdir(parents=True, exist_ok=True)
+        (work / name).symlink_to(target)
     truth, out = folder / "truth.jsonl", folder / "run"
     fault = {
         "kind": planned.fault,
         "place": planned.place,
+        "manner": planned.manner,
         "rank": planned.rank,
         "after_s": planned.after_s,
         "after_count": planned.after_count,
         "share": planned.share,
     }
+    paths = [str(HERE / "inject"), launch.environment.get("PYTHONPATH", "")]
     environment = {
         **os.environ,
+        **launch.environment,
         **planned.environment,
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(HERE / "inject"),
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         "OUTSIDE_TRUTH": str(truth),
-        "OUTSIDE_FAULT": json.dumps(fault if planned.fault else None),
+        "OUTSIDE_FAULT": json.dumps(None if planned.turns else fault),
         "TURNS": str(planned.turns or 10_000_000),
     }
     command = [
-        *(str(whichrank), "run", "--out", str(out), "--", str(torchrun), "--standalone"),
-        *(f"--nproc-per-node={RANKS}", planned.script),
+        *(str(launch.whichrank), "run", "--out", str(out), "--", str(launch.torchrun), "--standalone"),
+        *(f"--nproc-per-node={RANKS}", str(launch.script), *launch.arguments),
     ]
-    outcome = Outcome(planned=planned)
+    outcome = Outcome(planned=planned, version=version())
     with (folder / "output.txt").open("wb") as output:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment,
-            start_new_session=True, cwd=folder,
+            start_new_session=True, cwd=work,
         )  # fmt: skip
         try:
-            _follow(planned, outcome, process, truth, out / "incidents.jsonl")
+            _follow(outcome, process, truth, out / "incidents.jsonl", quiet)
         finally:
             _end(process)
     outcome.exit_code = process.returncode
+    _look(outcome, truth)
     _read(out / "incidents.jsonl", outcome)
+    if not outcome.problem and (planned.fault and not outcome.fired):
+        outcome.problem = f"the job ended before the fault, with {outcome.exit_code}"
+    shutil.rmtree(work, ignore_errors=True)
     (folder / "outcome.json").write_text(json.dumps(asdict(outcome), indent=1))
     return outcome
 
 
-def _follow(planned: Planned, outcome: Outcome, process: subprocess.Popen[bytes], truth: Path, incidents: Path) -> None:
-    began = time.monotonic()
-    page_s: float | None = None
-    killed = False
+def _follow(
+    outcome: Outcome, process: subprocess.Popen[bytes], truth: Path, incidents: Path, quiet: Callable[[], None]
+) -> None:
+    """Returns when nothing more is to be waited for."""
+    planned, began = outcome.planned, time.monotonic()
+    said_at: float | None = None
+    asked_to_end = was_quiet = False
     while process.poll() is None:
         time.sleep(0.1)
-        now = time.monotonic()
-        if not planned.fault:
-            if not planned.turns and incidents.parent.exists() and now - began > planned.lasts_s + 15:
-                return
-            if now - began > START_S + planned.lasts_s:
+        _look(outcome, truth)
+        _read(incidents, outcome)
+        now = time.time()
+        if planned.turns:
+            if time.monotonic() - began > START_S + planned.lasts_s:
                 outcome.problem = "it did not end in time"
                 return
-            _read(incidents, outcome)
+            continue
+        if not outcome.began and time.monotonic() - began > START_S:
+            outcome.problem = "the loop never turned"
+            return
+        if not planned.fault:
+            if outcome.began and now - outcome.began > planned.lasts_s:
+                return
             continue
         if not outcome.fired:
-            outcome.fired = _fired(truth)
-            if not outcome.fired and now - began > START_S:
+            if outcome.began and now - outcome.began > COME_S + planned.after_s:
                 outcome.problem = "the fault never came"
                 return
             continue
-        _read(incidents, outcome)
-        since_s = time.time() - outcome.fired
+        since_s = now - outcome.fired
+        if planned.is_motionless and not was_quiet:
+            was_quiet = True
+            quiet()
         if planned.fault == "killed":
-            if since_s > planned.lasts_s and not killed:
-                killed = True
+            if since_s > planned.lasts_s and not asked_to_end:
+                asked_to_end = True
                 os.killpg(process.pid, signal.SIGINT)
             continue
-        if planned.fault in ("pause", "slow"):
-            if since_s > planned.lasts_s:
-                return
-            continue
-        if page_s is None and outcome.said_after_s("page") is not None:
-            page_s = now
-        if page_s is not None and now - page_s > AFTER_PAGE_S:
+        soft = planned.fault in SOFT
+        if said_at is None and outcome.said_after_s("ticket" if soft else "page") is not None:
+            said_at = time.monotonic()
+        if said_at is not None and time.monotonic() - said_at > AFTER_PAGE_S:
             return
-        if since_s > planned.formula_s + AWAITED_S:
+        if since_s > (planned.lasts_s if soft else max(outcome.formula_s() or 0.0, planned.expected_s) + AWAITED_S):
             return
 
 
-def _fired(truth: Path) -> float:
+def _look(outcome: Outcome, truth: Path) -> None:
+    """What the ranks have told of the first turn and of the fault: of several ranks the last one's."""
+    if outcome.fired and outcome.planned.fault != "all":
+        return
     try:
         lines = truth.read_text().splitlines()
     except OSError:
-        return 0.0
-    return max((float(json.loads(line)["time"]) for line in lines), default=0.0)
+        return
+    for line in lines:
+        with contextlib.suppress(ValueError):  # it is still being written
+            told = json.loads(line)
+            outcome.began = outcome.began or float(told.get("began", 0.0))
+            if "time" in told:
+                outcome.fired = max(outcome.fired, float(told["time"]))
+                outcome.where = list(told["where"])
 
 
 def _read(incidents: Path, outcome: Outcome) -> None:
@@ -225,33 +196,16 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def problems_of(outcome: Outcome) -> list[str]:
-    """What is wrong with what was said; [] nothing."""
-    planned, found = outcome.planned, outcome.incidents()
-    if outcome.problem:
-        return [outcome.problem]
-    if planned.fault in ("", "pause"):
-        return [f"{d['severity']} {d['kind']} {_ranks(d)} in a sound job" for d in found]
-    if not found:
-        return ["nothing was said"]
-    problems = []
-    if len(found) > 1:
-        problems.append(f"{len(found)} incidents: {', '.join(str(d['kind']) for d in found)}")
-    first = found[0]
-    if first["kind"] not in RIGHT[planned.fault]:
-        problems.append(f"kind {first['kind']}")
-    wanted = [] if planned.fault == "all" else [planned.rank]
-    if _ranks(first) != wanted:
-        problems.append(f"names {_ranks(first)}, not {wanted}")
-    if planned.fault != "killed" and outcome.said_after_s("page") is None:
-        problems.append("no page")
-    return problems
+def version() -> str:
+    """Of the code that is measured: commit, and a plus where the working tree differs from it."""
+    root = HERE.parents[1]
+    words = ["git", "-C", str(root), "describe", "--always", "--dirty=+"]
+    try:
+        return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
 
 
-def _ranks(document: Mapping[str, Any]) -> list[int]:
-    return [int(item["rank"]) for item in document["suspects"] if item.get("rank") is not None]
-
-
-def programs(python: Path = Path(sys.executable)) -> Sequence[Path]:
+def programs(python: Path = Path(sys.executable)) -> tuple[Path, Path]:
     """whichrank and torchrun beside this interpreter."""
-    return [python.parent / name for name in ("whichrank", "torchrun")]
+    return python.parent / "whichrank", python.parent / "torchrun"

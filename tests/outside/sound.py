@@ -18,8 +18,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.outside.loops import kept
-from tests.outside.runs import HERE, Outcome, Planned, programs, run
+from tests.outside.kinds import HERE
+from tests.outside.outcomes import Outcome, Planned, kept
+from tests.outside.runs import Launch, programs, run
 from tests.outside.table import Line, print_table
 
 SCRIPT = HERE / "scripts_sound" / "uneven.py"
@@ -99,13 +100,14 @@ def gather(
 ) -> list[Outcome]:
     """What is kept in this folder, and what can be begun within so many minutes."""
     whichrank, torchrun = programs()
+    launch = Launch(script=SCRIPT, whichrank=whichrank, torchrun=torchrun)
     until = time.monotonic() + 60 * minutes
 
     def one(each: Planned) -> Outcome | None:
         folder = results / f"{seed}-{each.name}"
         outcome = kept(folder, each)
         if outcome is None and only in each.name and time.monotonic() < until:
-            outcome = run(each, folder, whichrank, torchrun)
+            outcome = run(each, folder, launch)
             said = ", ".join(f"{d['severity']} {d['kind']}" for d in outcome.revisions) or "nothing said"
             print(f"{each.name}: {outcome.problem or said}", flush=True)
         return outcome

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
-from tests.outside import loops, sound
+from tests.outside import sound
+from tests.outside.judging import Facts, facts_of, problems_of, read_record, write_record
+from tests.outside.kinds import HERE
 from tests.outside.log_cases import cases_in, judge_all
-from tests.outside.runs import HERE, Outcome, Planned, problems_of, programs, run
+from tests.outside.loop_lines import lines
+from tests.outside.loops import alone
+from tests.outside.outcomes import Outcome, Planned, kept
+from tests.outside.plan import KINDS, ON_DEVICE, faults_of, plan
+from tests.outside.runs import Launch, programs, run
 from tests.outside.table import Line, print_table
 
 SECOND_SET = HERE / "second_set"
@@ -27,72 +35,129 @@ def test_the_second_set_is_read_as_well_as_its_table_says(name: str) -> None:
     assert [line for line in wrong if line.partition(":")[0] in harmless] == []
 
 
+def launch(script: str) -> Launch:
+    whichrank, torchrun = programs()
+    return Launch(script=HERE / "scripts" / script, whichrank=whichrank, torchrun=torchrun)
+
+
 def test_a_loop_without_an_optimizer_that_hangs_is_a_page_within_seconds(tmp_path: Path) -> None:
     """A real job of three ranks that updates its weights by hand; the fault is put in from outside."""
-    planned = Planned(name="hang", script=str(HERE / "scripts" / "hand_update.py"), fault="hang", rank=1, after_s=6.0)
-    outcome = run(planned, tmp_path / "run", *programs())
-    assert problems_of(outcome) == []
-    after_s = outcome.said_after_s("page")
-    assert after_s is not None
-    assert 6.0 <= after_s <= 20.0  # the formula gives 7 s; two cores start a job meanwhile
+    planned = Planned(name="hang", script="hand_update.py", fault="hang", rank=1, after_s=6.0)
+    outcome = run(planned, tmp_path / "run", launch("hand_update.py"))
+    facts = facts_of(outcome, 1)
+    assert problems_of(facts) == []
+    assert facts.where == "hand_update.py:23"  # the call before which the rank stands still, and no line of the harness
+    assert facts.formula_s is not None
+    assert facts.paged_s is not None
+    assert facts.formula_s - 1.0 <= facts.paged_s <= 20.0  # two cores start a job meanwhile
+    assert kept(tmp_path / "run", planned) == outcome
 
 
-def said(severity: str, kind: str, rank: int | None, after_s: float) -> dict[str, object]:
+def said(severity: str, kind: str, rank: int | None, after_s: float, where: str = "x.py:3") -> dict[str, object]:
+    file, _, line = where.partition(":")
+    suspect = {"rank": rank, "where": {"file": file, "line": int(line)} if where else None}
     return {
         "id": kind,
         "severity": severity,
         "kind": kind,
         "bucket": "communication_hang",
-        "suspects": [] if rank is None else [{"rank": rank}],
+        "suspects": [] if rank is None else [suspect],
         "times": {"onset": 100.0},
+        "evidence": [{"shows": "a wait at this place is a page from 7.0 s on"}],
         "seen": 100.0 + after_s,
     }
 
 
-def outcome(fault: str, *revisions: dict[str, object], known: bool = True) -> Outcome:
-    planned = Planned(name=fault, script="x.py", fault=fault, rank=1, known=known)
-    return Outcome(planned=planned, fired=100.0, exit_code=1, revisions=list(revisions))
+def facts(fault: str, *revisions: dict[str, object]) -> Facts:
+    planned = Planned(name=fault, kind="trainer", script="x.py", fault=fault, rank=1)
+    outcome = Outcome(planned=planned, fired=100.0, where=["x.py:3"], exit_code=1, revisions=list(revisions))
+    return facts_of(outcome, 1)
 
 
 @pytest.mark.parametrize(
     ("got", "wrong"),
     [
-        (outcome("hang", said("info", "rank_not_entered", 1, 3.0), said("page", "rank_not_entered", 1, 7.5)), ""),
-        (outcome("hang", said("info", "rank_not_entered", 1, 3.0)), "nothing was said"),
-        (outcome("hang", said("page", "rank_not_entered", 0, 7.5)), "names [0]"),
-        (outcome("hang", said("page", "rank_died", 1, 7.5)), "kind rank_died"),
-        (outcome("kill", said("page", "rank_died", 1, 0.2), said("page", "rank_slow", 1, 0.3)), "2 incidents"),
-        (outcome("all", said("page", "rank_not_entered", None, 61.0)), ""),
-        (outcome("", said("ticket", "rank_not_entered", 0, 61.0)), "ticket rank_not_entered"),
+        (facts("hang", said("info", "rank_not_entered", 1, 3.0), said("page", "rank_not_entered", 1, 7.5)), ""),
+        (facts("hang", said("info", "rank_not_entered", 1, 3.0)), "nothing was said"),
+        (facts("hang", said("ticket", "rank_not_entered", 1, 3.0)), "no page"),
+        (facts("hang", said("page", "rank_not_entered", 0, 7.5)), "names [0]"),
+        (facts("hang", said("page", "rank_not_entered", 1, 7.5, "x.py:4")), "line x.py:4"),
+        (facts("hang", said("page", "rank_not_entered", 1, 7.5, "")), "line not told"),
+        (facts("hang", said("page", "rank_died", 1, 7.5)), "kind rank_died"),
+        (facts("kill", said("page", "rank_died", 1, 0.2), said("page", "rank_slow", 1, 0.3)), "2 incidents"),
+        (facts("kill", said("page", "rank_died", 1, 0.2, "")), ""),
+        (facts("slow", said("ticket", "rank_slow", 1, -1.0)), "before the fault"),
+        (facts("all", said("page", "rank_not_entered", None, 61.0)), ""),
+        (facts("slow", said("ticket", "rank_slow", 1, 20.0)), ""),
+        (facts("nan", said("ticket", "numeric_all", None, 20.0)), "kind numeric_all"),
+        (facts("", said("ticket", "rank_not_entered", 0, 61.0)), "ticket rank_not_entered"),
     ],
 )
-def test_what_counts_as_wrong(got: Outcome, wrong: str) -> None:
+def test_what_counts_as_wrong(got: Facts, wrong: str) -> None:
     problems = problems_of(got)
     assert (problems == []) if not wrong else any(wrong in problem for problem in problems)
 
 
 def test_a_late_page_a_lost_run_and_a_run_that_was_not_made_all_count(capsys: pytest.CaptureFixture[str]) -> None:
-    late = outcome("hang", said("page", "rank_not_entered", 1, 11.0))
-    found = {line.asked.partition(" >=")[0]: line for line in loops.lines([late])}
-    assert found["stands still where the formula gives 7 s: page within 3 s of it"].state == "SHORT"
-    assert found["of which kill"].state == "not run"
+    late = facts("hang", said("page", "rank_not_entered", 1, 11.0))
+    found = {line.asked.partition(" >=")[0]: line for line in lines([late])}
+    assert found["stands still, formula 7 s: page within 3 s of it"].state == "SHORT"
+    assert "formula 7.0 s, paged 11.0 s" in found["stands still, formula 7 s: page within 3 s of it"].measured
+    assert found["stands still where the job's formula gives 7 s"].k_of_n == "1 of 1"
+    assert found["of which kill"].state == found["public scripts"].state == "not run"
     lost = Outcome(planned=Planned(name="x", script="x.py"), problem="it did not end in time")
+    assert problems_of(facts_of(lost, 1)) == ["it did not end in time"]
     assert sound.lines([lost])[0].state == "SHORT"
     assert print_table([Line.of("a", 9, 10, 0.95), Line.of("b", 10, 10, 1.0)], "both") == 1
     assert "1 of 2 lines ok, 1 SHORT, 0 not run" in capsys.readouterr().out
 
 
-def test_every_script_runs_with_every_fault_once_and_the_draw_is_the_seeds() -> None:
-    planned = loops.plan(3)
-    scripts = {each.script for each in planned}
-    assert len(scripts) == len(list((HERE / "scripts").glob("*.py")))
+def test_a_record_keeps_the_facts_and_another_plan_does_not_count(tmp_path: Path) -> None:
+    got = facts("hang", said("page", "rank_not_entered", 1, 7.5))
+    write_record(tmp_path / "record.jsonl", [got])
+    assert read_record(tmp_path / "record.jsonl") == {("hang", got.key): got}
+    assert facts("kill").key != got.key
+    planned = Planned(name="hang", script="x.py", fault="hang", rank=1)
+    (tmp_path / "outcome.json").write_text(json.dumps(asdict(Outcome(planned=planned))))
+    assert kept(tmp_path, planned) == Outcome(planned=planned)
+    assert kept(tmp_path, replace(planned, rank=2)) is None
+
+
+def test_two_commands_do_not_run_in_the_same_results(tmp_path: Path) -> None:
+    with alone(tmp_path), pytest.raises(SystemExit, match="another command"), alone(tmp_path):
+        pass
+    with alone(tmp_path):
+        pass
+
+
+def test_every_kind_runs_with_every_fault_once_and_the_draw_is_the_seeds() -> None:
+    planned = plan(3)
     assert len({each.name for each in planned}) == len(planned)
-    assert (
-        [each.name for each in planned]
-        == [each.name for each in loops.plan(3)]
-        != [each.name for each in loops.plan(4)]
-    )
+    for kind in KINDS:
+        assert len([each for each in planned if each.kind == kind.name]) == len(faults_of(kind))
+    assert {kind.script for kind in KINDS if kind.source == "own"} == {
+        path.name for path in (HERE / "scripts").glob("*.py")
+    }
+    assert planned == plan(3) != plan(4)
     pauses = [
         float(each.environment["PAUSE_S"]) for each in sound.plan(1, 400) if each.environment["PAUSE_S"] != "0.00"
     ]
     assert 0.25 <= sum(pause > 60 for pause in pauses) / len(pauses) <= 0.45
+
+
+def test_any_first_part_of_a_plan_has_all_kinds_and_all_faults_alike() -> None:
+    part = plan(5)[: 2 * len(KINDS)]
+    faults = [each.name.rpartition("-")[2] for each in part]
+    assert set(ON_DEVICE) < set(faults)
+    counts = [faults.count(fault) for fault in ON_DEVICE]  # those that every kind has
+    assert max(counts) - min(counts) <= 1
+    assert len({each.kind for each in part}) == len(KINDS)
+    standing = [each for each in plan(5) if each.fault in ("hang", "killed", "all") and each.manner != "spin"]
+    assert sum(each.known for each in standing) >= 0.5 * len(standing)
+
+
+def test_a_place_is_one_that_the_kind_has_and_that_the_rank_comes_to() -> None:
+    kinds = {kind.name: kind for kind in KINDS}
+    for each in plan(6):
+        places = [place for place in kinds[each.kind].places if place.name == each.place]
+        assert not each.fault or any(not place.ranks or each.rank in place.ranks for place in places)

@@ -1,10 +1,12 @@
 """Actors play and send what they saw to the learner (rank 0), which learns and gives them its weights."""
 
 import os
+import time
 
 import torch
 import torch.distributed as dist
 
+TURN_S = 0.01  # of each turn, as a device would work
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(rank)
@@ -32,6 +34,7 @@ def learn(seen):
 
 
 for turn in range(int(os.environ.get("TURNS", "100000"))):
+    time.sleep(TURN_S)
     rollout = play(64) if rank > 0 else torch.zeros(64, 17)
     parts = [torch.empty(64, 17) for _ in range(world)] if rank == 0 else None
     dist.gather(rollout, parts, dst=0)

@@ -1,11 +1,13 @@
 """torch.func: gradients of a functional call, summed as one flat tensor."""
 
 import os
+import time
 
 import torch
 import torch.distributed as dist
 from torch.func import functional_call, grad_and_value
 
+TURN_S = 0.01  # of each turn, as a device would work
 dist.init_process_group("gloo")
 model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.GELU(), torch.nn.Linear(128, 8))
 weights = {name: value.detach().clone() for name, value in model.named_parameters()}
@@ -17,6 +19,7 @@ def loss_of(weights, samples, labels):
 
 for turn in range(int(os.environ.get("TURNS", "100000"))):
     samples, labels = torch.randn(256, 64), torch.randint(0, 8, (256,))
+    time.sleep(TURN_S)
     grads, loss = grad_and_value(loss_of)(weights, samples, labels)
     flat = torch.cat([grad.flatten() for grad in grads.values()])
     dist.all_reduce(flat)

@@ -1,14 +1,17 @@
 """Data is shuffled between the ranks, and counted: sizes differ from turn to turn."""
 
 import os
+import time
 
 import torch
 import torch.distributed as dist
 
+TURN_S = 0.01  # of each turn, as a device would work
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
 total = 0
 for turn in range(int(os.environ.get("TURNS", "100000"))):
+    time.sleep(TURN_S)
     records = torch.randint(0, 1000, (5000 + 37 * ((turn * 7 + rank * 3) % 11),))
     parts = [records[records % world == owner] for owner in range(world)]
     sizes = torch.tensor([len(part) for part in parts])

@@ -84,6 +84,8 @@ def test_where_all_stand_at_one_place_nobody_is_named() -> None:
     (finding,) = run(dict.fromkeys(range(4), Phase.FORWARD)).final().values()
     assert (finding.body["kind"], finding.body["severity"]) == ("rank_not_entered", "page")
     assert (finding.body["suspects"], finding.body["scope"]) == ([], "job")
+    threshold = next(item for item in finding.body["evidence"] if item["signal"] == "progress.threshold")
+    assert threshold["shows"] == "that all stand at such a place is a page from 7.0 s on"
 
 
 def test_where_all_are_at_work_it_is_a_ticket_after_a_minute() -> None:

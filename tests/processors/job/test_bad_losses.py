@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ def told(at_s: float, rank: int, calls: int, value: str = "NaN") -> tuple[float,
     return at_s, EventName.RANK_BAD_LOSS, rank, {"value": value, "calls": calls, "step": 3, "phase": "other", "pid": 1}
 
 
-def numeric(context: MemoryContext) -> list[dict[str, Any]]:
+def numeric(context: MemoryContext) -> list[Mapping[str, Any]]:
     return [item.body for item in context.final().values() if item.body["bucket"] == "numeric"]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from whichrank.processors.job.excess import excess_over_others
 from whichrank.processors.job.median import median
-from whichrank.processors.job.pace import LONGEST_HISTORY, PaceChange, find_pace_change
+from whichrank.processors.job.pace import PaceChange, find_pace_change, kept_history
 from whichrank.processors.job.speed import PACE_CHECK_STEPS
 from whichrank.processors.job.straggler import (
     LONGEST_BASELINE,
@@ -164,7 +164,7 @@ def first_pace_change(pace: Pace) -> tuple[int, PaceChange] | None:
     slowest = np.maximum(excess_over_others(times.self_ns), 0).max(axis=1)
     pace_ns = (times.duration_ns - slowest - median(times.starved_ns, axis=1)).astype(np.int64)
     for end in range(PACE_CHECK_STEPS, times.steps.size + 1, PACE_CHECK_STEPS):
-        part = slice(max(0, end - LONGEST_HISTORY), end)
+        part = slice(end - kept_history(pace_ns[:end]), end)
         found = find_pace_change(times.steps[part], times.begin_ns[part], pace_ns[part])
         if found is not None:
             return end, found

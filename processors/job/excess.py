@@ -24,6 +24,16 @@ OWN_WEIGHT = 0.7
 #: where they would fall so on one rank with less than this probability.
 PAUSE_SIGMAS = 1.5
 PAUSE_CHANCE = 1e-6
+#: What a single step counts at most, in standard deviations.
+CLIPPED = 2.5
+#: How far apart steps still lean on one another; of fewer steps than these nobody can tell, and this is taken.
+LONGEST_LAG, FEWEST_TO_CORRELATE, FEW_CARRIED_ON = 8, 24, 1.3
+#: Of a series whose level may have changed: the correlation is no larger than this, and means are over so many steps,
+#: where there are enough of these.
+MOST_CARRIED = 0.6
+NOISE_BLOCK, FEWEST_NOISE_BLOCKS = 8, 12
+#: Where chance is asked, in standard deviations; and what a quantile says of the spread beside all values.
+FAR_OUT, EFFICIENCY = 5.0, 0.7
 #: Fewer means over a window than this say less about noise than the steps themselves.
 FEWEST_BLOCKS = 8
 
@@ -69,27 +79,95 @@ def view(
     center = median(before, axis=0) if based else np.zeros(series.shape[1])
     usual = center if signed else np.maximum(center, 0.0)
     above = recent - usual
-    middle = median(above, axis=0)
-    # One long step must not carry a window: what stands out counts twice the middle at most.
-    most = np.maximum(2.0 * middle, 0.0)
-    gain = np.minimum(above, most).mean(axis=0)
-    if not (gain > least_gain).any():
+    if not (above.mean(axis=0) > least_gain).any():
         return None
+    middle = median(above, axis=0)
     pooled = _scale(recent - median(recent, axis=0))
     own = _scale_by_rank(above - middle)
     # Few steps say little about one rank's own noise: it counts where it is clearly larger than the ranks' together.
     step_noise = np.maximum(np.maximum(pooled, OWN_WEIGHT * own), SMALLEST_NOISE)
-    means_noise = 0.0
-    past = 0.0
-    lean = np.zeros(gain.size)
-    if based:
-        lean = np.maximum(np.minimum(before - usual, most).mean(axis=0), 0.0)
-        residuals = before - center
-        step_noise = np.maximum(step_noise, _scale(residuals))
-        means_noise = _noise_of_means(residuals, window)
-        past = 1.0 / before.shape[0]
-    noise = np.maximum(step_noise * (1.0 / window + past) ** 0.5, means_noise)
-    return View(recent=recent, usual=usual, gain=gain, middle=middle, noise=noise, lean=lean)
+    if not based:
+        gain = np.minimum(above, np.maximum(2.0 * middle, 0.0)).mean(axis=0)
+        return View(
+            recent=recent,
+            usual=usual,
+            gain=gain,
+            middle=middle,
+            noise=step_noise / window**0.5,
+            lean=np.zeros(gain.size),
+        )
+    residuals = before - center
+    step_noise = np.maximum(step_noise, _scale(residuals))
+    # One long step must not carry a window: what stands out counts twice the middle at most, or as far as noise goes.
+    most = np.maximum(2.0 * middle, CLIPPED * step_noise)
+    least = -CLIPPED * step_noise
+    lean = np.maximum(np.clip(before - usual, least, most).mean(axis=0), 0.0)
+    # What is cut off above and not below would make any window lie lower.
+    gain = np.clip(above, least, most).mean(axis=0) - np.minimum(np.clip(residuals, least, most).mean(axis=0), 0.0)
+    # Of the last steps before the window some may be slow already: they would look as if all leant on one another.
+    older = residuals[: max(FEWEST_TO_CORRELATE, len(residuals) - window)]
+    leaning = _carried_on(np.clip(older / step_noise, -CLIPPED, CLIPPED), window)
+    noise = step_noise * (leaning / window + leaning / before.shape[0]) ** 0.5 * _luck(residuals.size)
+    return View(
+        recent=recent,
+        usual=usual,
+        gain=gain,
+        middle=middle,
+        noise=np.maximum(noise, _noise_of_means(residuals, window)),
+        lean=lean,
+    )
+
+
+def noise_of_one(series: np.ndarray) -> float:
+    """Of one step of (n,), as it counts in means: what strikes a crowded node lasts longer than a step.
+
+    By how much a step differs from the next and the one after that, which a change within the series leaves as it is:
+    of a first-order autoregression with correlation r these variances are as 1 to 1 + r. And by how much means over
+    some steps differ from the next ones.
+    """
+    if series.size < 3:
+        return 0.0
+    next_one, one_after = (_spread(series[lag:] - series[:-lag]) ** 2 / 2.0 for lag in (1, 2))
+    carried = min(max(one_after / max(next_one, 1e-12) - 1.0, 0.0), MOST_CARRIED)
+    noise = (next_one * (1.0 + carried)) ** 0.5 / (1.0 - carried)
+    blocks = series.size // NOISE_BLOCK
+    if blocks >= FEWEST_NOISE_BLOCKS:
+        means = series[-blocks * NOISE_BLOCK :].reshape(blocks, NOISE_BLOCK).mean(axis=1)
+        noise = max(noise, _spread(np.diff(means)) * (NOISE_BLOCK / 2.0) ** 0.5)
+    return float(noise)
+
+
+def _spread(differences: np.ndarray) -> float:
+    return float(1.4826 * median(np.abs(differences)))
+
+
+def _carried_on(residuals: np.ndarray, window: int) -> float:
+    """By how much the variance of a mean over ``window`` steps is larger than that of as many steps that have nothing
+    to do with each other: what one step has more, the next ones often have as well.
+
+    By the ranks' autocorrelations together (Bartlett 1946). residuals: (n, ranks), long steps clipped.
+    """
+    count = residuals.shape[0]
+    if count < FEWEST_TO_CORRELATE:
+        return FEW_CARRIED_ON
+    residuals = residuals - residuals.mean(axis=0)
+    variance = float((residuals**2).sum())
+    if variance <= 0.0:
+        return 1.0
+    factor = 1.0
+    for lag in range(1, min(LONGEST_LAG, window - 1, count // 4) + 1):
+        correlation = float((residuals[lag:] * residuals[:-lag]).sum()) / variance
+        if correlation <= 0.0:
+            break
+        factor += 2.0 * (1.0 - lag / window) * correlation
+    return factor
+
+
+def _luck(count: int) -> float:
+    """Noise is known from so many steps only: the quantile of Student's t beside that of the normal distribution, far
+    out (Wallace 1959)."""
+    freedom = max(4.0, EFFICIENCY * count)
+    return float((freedom * np.expm1(FAR_OUT**2 / freedom)) ** 0.5 / FAR_OUT)
 
 
 def may_be_pauses(before: np.ndarray, threshold: float, slow: int, window: int, chance: float = PAUSE_CHANCE) -> bool:

@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from .excess import SMALLEST_NOISE, noise_of_one
 from .median import median
 
-LONGEST_HISTORY = 512
+#: Steps that are kept: so many, and of short steps more, until they reach as far back.
+LONGEST_HISTORY, MOST_HISTORY, HISTORY_NS = 512, 4_096, 80_000_000_000
 WARM_UP_STEPS = 10
 STEPS_BEFORE = 50
 STEPS_AFTER = 40
@@ -23,6 +25,8 @@ CLEAR_SIGNIFICANCE, CLEAR_STEPS_AFTER = 12.0, 24
 PLAIN_SIGNIFICANCE, PLAIN_RATIO, PLAIN_STEPS_BEFORE, PLAIN_STEPS_AFTER = 20.0, 1.25, 32, 12
 NS_BEFORE = 20_000_000_000
 NS_AFTER = 30_000_000_000
+#: What stands out by ``PLAIN_SIGNIFICANCE``, over as many steps as anything has to, is no burst after this time.
+PLAIN_NS_AFTER = 12_000_000_000
 #: Ten percent are to be told; their estimate may come out a little lower.
 SMALLEST_RATIO = 1.08
 #: A rise that none of its steps leaves in doubt is told after as few as these, once so much time has passed: each of
@@ -37,6 +41,8 @@ LARGEST_SLOPE = 0.35
 #: Share of the rise that has to happen at the step itself.
 SMALLEST_EDGE = 0.6
 EDGE_STEPS = 8
+#: Steps as before, and how much likelier they are of the old pace, until it is over.
+FEWEST_BACK, BACK_LIKELIHOOD = 10, 14.0
 #: Of the steps before and after, how many must have parts: the first ones may be over before a start is seen.
 KNOWN_SHARE = 0.5
 
@@ -61,6 +67,13 @@ class PaceChange:
         return self.after_ns / max(1, self.before_ns)
 
 
+def kept_history(lengths_ns: np.ndarray) -> int:
+    """How many of the last steps are kept."""
+    if lengths_ns.size <= LONGEST_HISTORY:
+        return int(lengths_ns.size)
+    return min(MOST_HISTORY, max(LONGEST_HISTORY, _steps_of(lengths_ns, HISTORY_NS)))
+
+
 def find_pace_change(steps: np.ndarray, begin_ns: np.ndarray, pace_ns: np.ndarray) -> PaceChange | None:
     """All (n,), in order. pace_ns: step time without the excess of the slowest rank."""
     if pace_ns.size < PLAIN_STEPS_BEFORE + PLAIN_STEPS_AFTER:
@@ -70,10 +83,15 @@ def find_pace_change(steps: np.ndarray, begin_ns: np.ndarray, pace_ns: np.ndarra
     before, after = pace[:change], pace[change:]
     if before.size < PLAIN_STEPS_BEFORE or after.size < PLAIN_STEPS_AFTER:
         return None
-    if int(pace_ns[:change].sum()) < NS_BEFORE or int(pace_ns[change:].sum()) < NS_AFTER:
+    after_ns = int(pace_ns[change:].sum())
+    if int(pace_ns[:change].sum()) < NS_BEFORE or after_ns < PLAIN_NS_AFTER:
         return None
     rise = float(median(after) - median(before))
     smallest, asked = _asked(before.size, after.size)
+    if after_ns < NS_AFTER:
+        if before.size < STEPS_BEFORE or after.size < STEPS_AFTER:
+            return None
+        asked = PLAIN_SIGNIFICANCE
     if rise < np.log(smallest) or rise < asked * _noise_of_difference(before, after):
         return None
     if np.quantile(after, 0.3) < np.quantile(before, 0.7):
@@ -190,6 +208,18 @@ def _slope(part: np.ndarray) -> float:
 
 
 def is_back_to_pace(pace_ns: np.ndarray, before_ns: int, after_ns: int) -> bool:
-    """pace_ns: of the steps since the change, which may be few yet. True once there are ten and the last ten lie
-    nearer to the old pace than to the new one."""
-    return pace_ns.size >= 10 and float(median(pace_ns[-10:])) < (before_ns * after_ns) ** 0.5
+    """pace_ns: of the steps since the change, which may be few yet. True once the last ten steps or more are likelier
+    to be of the old pace than of the new one by e to ``BACK_LIKELIHOOD``.
+
+    Page's cumulative sum (Page 1954), as it ends a slow rank (``straggler.is_still_slow``): where jitter is as large as
+    the change, any ten steps may lie nearer to the old pace.
+    """
+    if pace_ns.size < FEWEST_BACK:
+        return False
+    pace = np.log(np.maximum(pace_ns, 1).astype(np.float64)) - np.log(max(1, before_ns))
+    size = max(float(np.log(max(1, after_ns) / max(1, before_ns))), np.log(SMALLEST_RATIO))
+    noise = max(noise_of_one(pace), SMALLEST_NOISE)
+    ratios = (size / 2.0 - np.clip(pace, -size, 2.0 * size)) * size / noise**2
+    sums = np.concatenate([[0.0], np.cumsum(ratios)])
+    lowest = int(np.argmin(sums))
+    return pace.size - lowest >= FEWEST_BACK and float(sums[-1] - sums[lowest]) >= BACK_LIKELIHOOD

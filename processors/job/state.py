@@ -23,10 +23,10 @@ from .ledger import Ledger
 from .median import median
 from .open_calls import OpenCalls
 from .open_rows import Arrived, OpenChunk, OpenRows
-from .pace import LONGEST_HISTORY
+from .pace import kept_history
 from .rows import Growing
 from .saves import no_saves
-from .straggler import LONGEST_BASELINE, SMALLEST_EXCESS, WINDOWS, StepTimes
+from .straggler import LONGEST_BASELINE, RECENT_STEPS, SMALLEST_EXCESS, WINDOWS, StepTimes
 from .waits import GroupShape, Places
 
 #: Kinds after which the attempt does not go on: only one of them is ever open per attempt, the rest follows from it.
@@ -49,7 +49,7 @@ MOST_RANKS = 1 << 16
 #: A rank without this much of recent progress rows is not seen, whatever its last row said.
 FRESH_NS = 3_000_000_000
 #: Phases are looked at within a window only.
-_KEPT_PHASES = max(WINDOWS)
+_KEPT_PHASES = RECENT_STEPS
 _KEPT_STEPS = LONGEST_BASELINE + max(WINDOWS)
 #: Steps after which it is known how long they take; until then each is closed at once.
 _FEWEST_STEPS = 40
@@ -525,7 +525,8 @@ class JobState:
         own_ns = median(times.self_ns - times.starved_ns, axis=1).astype(np.int64)
         parts = [own_ns, data_ns, exchange_ns, times.duration_ns]
         pace = np.stack([times.steps, times.begin_ns, pace_ns, *parts], axis=1)
-        self.pace = np.concatenate([self.pace, pace])[-LONGEST_HISTORY:]
+        self.pace = np.concatenate([self.pace, pace])
+        self.pace = self.pace[-kept_history(self.pace[:, 6]) :]
         self.drift = with_block(self.drift, self.times)
         self.steps_changed = True
 

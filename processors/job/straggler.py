@@ -2,7 +2,9 @@
 
 In a synchronous job all ranks have the same step time and the slow one is the one that never waits. So each rank's
 self time (step time minus its waits) is compared with that of the others in the same step, and the difference with
-what was usual for this rank. Short windows find large differences soon, long ones small differences surely.
+what was usual for this rank. Short windows find large differences soon, long ones small differences surely: a
+window-limited generalised likelihood ratio (Willsky and Jones 1976; Lai 1995), with all steps since a change in one of
+the windows, and a threshold that follows from how rarely a sound job may be told.
 Time for which a rank's main thread had no CPU is taken out first: on a crowded node it is most of the noise. What only
 shows with it, or only without it, is no slow rank: a thread may wait while its device works.
 """
@@ -10,17 +12,31 @@ shows with it, or only without it, is no slow rank: a thread may wait while its 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 
 import numpy as np
 
 from ...telemetry.vocabulary import Phase
-from .excess import MANY_RANKS, PAUSE_CHANCE, SMALLEST_NOISE, View, excess_over_others, may_be_pauses, view
+from .excess import (
+    MANY_RANKS,
+    PAUSE_CHANCE,
+    SMALLEST_NOISE,
+    View,
+    excess_over_others,
+    may_be_pauses,
+    noise_of_one,
+    view,
+)
 from .median import median
 
 WARM_UP_STEPS = 3
 #: The excess has to hold over this many plain steps; longer windows find smaller ones.
-WINDOWS = (6, 8, 10, 12, 16, 24, 32)
+WINDOWS = (6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64)
 SHORTEST_WINDOW_NS = 300_000_000
+#: Windows longer than ``RECENT_STEPS`` need so many times their length: what was usual has to be known as well.
+LONG_PAST = 3
+#: What a job's steps are like now; and of so many the phases are known.
+RECENT_STEPS = 32
 #: Where steps are long, so few tell, if all of them stand out so far: who loses a tenth of each is named within five.
 SUDDEN_WINDOW, SUDDEN_WINDOW_NS, SUDDEN_Z, SUDDEN_FACTOR = 3, 3_000_000_000, 8.0, 1.2
 FEWEST_BASELINE_STEPS = 6
@@ -31,8 +47,6 @@ COMPANY_SHARE = 0.5
 RECOVERY_LIKELIHOOD, RECOVERY_NS = 14.0, 1_000_000_000
 #: The same over so many steps: small excesses gather little in each.
 LASTING_STEPS, LASTING_LIKELIHOOD = 24, 7.0
-#: Steps are not independent: their noise is that of means over so many, where there are enough of these.
-NOISE_BLOCK, FEWEST_NOISE_BLOCKS = 8, 12
 #: In units of the step time.
 SMALLEST_EXCESS = 0.05
 SMALLEST_EXCESS_NS = 4_000_000
@@ -40,7 +54,15 @@ SMALLEST_EXCESS_NS = 4_000_000
 UNBASED_STEPS = 20
 UNBASED_EXCESS = 0.15
 UNBASED_NS = 2_000_000_000
-SIGNIFICANCE = 5.0
+#: A sound job has nobody named by chance in so long, whatever its ranks and the length of its steps; of few long steps
+#: so much is asked all the same.
+FALSE_ALARM_NS, LEAST_SIGNIFICANCE = 1_000 * 3_600_000_000_000, 5.0
+#: Nobody who stands out by less, in standard deviations, is slow together with who stands out by more.
+LEAST_Z = 2.5
+#: And nobody is worth a look, about half of what is asked: of two ranks, who share the noise that a slow one makes; of
+#: some; and of many, of whom one always stands out so far, a share of what will be asked.
+LOOK_Z_OF_TWO, LOOK_Z = 2.5, 2.75
+LEAST_SHARE_OF_MANY = 0.65
 #: A rank is judged against its own past while the others' rise is within their noise, and where most of its own
 #: rise shows against them as well.
 COMMON_Z = 2.0
@@ -69,7 +91,7 @@ CROWDED_SUPPORT = 2.0 / 3.0
 #: The others' own work in the window, compared with before, from which on the whole machine is to blame.
 COMMON_RISE = 1.5
 PERSISTENT_SHARE = 0.6
-_LOOKED_AT = (SUDDEN_WINDOW, *WINDOWS)
+_LOOKED_AT = np.array((SUDDEN_WINDOW, *WINDOWS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -153,13 +175,20 @@ def find_straggler(times: StepTimes, *, on_device: bool = False) -> Straggler | 
     return _find_in_data(times, on_device) or _find_in_steps(times)
 
 
+def _significance(times: StepTimes) -> float:
+    """In standard deviations: what chance makes of one of the ranks in a step so rarely as false alarms may be."""
+    step_ns = float(median(times.duration_ns[-RECENT_STEPS:]))
+    chance = step_ns / FALSE_ALARM_NS / times.ranks.size
+    return max(LEAST_SIGNIFICANCE, NormalDist().inv_cdf(1.0 - min(chance, 1e-6)))
+
+
 def _find_in_steps(times: StepTimes) -> Straggler | None:
     if not times.starved_ns.any():
-        return _find_in(times, SIGNIFICANCE)
+        return _find_in(times, _significance(times))
     crowded = _is_crowded(times)
     fed = replace(times, self_ns=times.self_ns - times.starved_ns)
     for seen, other in ((fed, times), (times, fed)):
-        found = _find_in(seen, SIGNIFICANCE, crowded=crowded)
+        found = _find_in(seen, _significance(times), crowded=crowded)
         if found is None:
             continue
         found = replace(found, starved_ns=_starved_more_ns(times, found))
@@ -168,7 +197,7 @@ def _find_in_steps(times: StepTimes) -> Straggler | None:
         if _gain_of(other, found) > (CROWDED_SUPPORT if crowded else 0.5) * found.excess:
             return found
         lasting = int(times.duration_ns[-found.window :].sum()) >= STARVED_WINDOW_NS and found.z >= STARVED_Z
-        if seen is times and lasting and found.window == max(WINDOWS):
+        if seen is times and lasting and found.window >= RECENT_STEPS:
             return found
     return None
 
@@ -238,7 +267,7 @@ def _starved_more_ns(times: StepTimes, found: Straggler) -> int:
 
 def _is_crowded(times: StepTimes) -> bool:
     """Whether the usual rank has spent much of its last steps ready to run, but without a CPU."""
-    recent = slice(-max(WINDOWS), None)
+    recent = slice(-RECENT_STEPS, None)
     by_rank = times.starved_ns[recent].sum(axis=0)
     return float(median(by_rank)) > CROWDED_SHARE * float(times.duration_ns[recent].sum())
 
@@ -253,9 +282,11 @@ def _find_in(times: StepTimes, significance: float, *, crowded: bool = False) ->
     excess = excess_ns / duration_ns[:, None]
     for window in windows:
         window_ns = int(duration_ns[-window:].sum())
+        if window > RECENT_STEPS and excess.shape[0] < LONG_PAST * window:
+            continue
         if window_ns < (SUDDEN_WINDOW_NS if window == SUDDEN_WINDOW else SHORTEST_WINDOW_NS):
             continue
-        asked = CROWDED_Z if crowded and window_ns < CROWDED_WINDOW_NS else significance
+        asked = max(CROWDED_Z, significance) if crowded and window_ns < CROWDED_WINDOW_NS else significance
         if window == SUDDEN_WINDOW:
             asked = max(SUDDEN_Z, SUDDEN_FACTOR * asked)
         found = _look_through_window(times, excess, excess_ns, window, asked)
@@ -265,24 +296,36 @@ def _find_in(times: StepTimes, significance: float, *, crowded: bool = False) ->
 
 
 def _worth_a_look(times: StepTimes) -> list[int]:
-    """The windows in which somebody's mean excess would do: no gain is larger, whatever was usual."""
+    """The windows in which somebody's mean excess would do: no gain is larger, whatever was usual. Among many ranks it
+    has to stand out from their noise as well."""
     recent = slice(-max(WINDOWS), None)
     excess = excess_over_others(times.self_ns[recent]) / np.maximum(times.duration_ns[recent], 1)[:, None]
     highest = np.cumsum(excess[::-1], axis=0).max(axis=1)  # of the sums over the last 1, 2, ... steps
     enough = 0.99 * LEAST_GAIN  # rounding must not decide
-    return [window for window in _LOOKED_AT if window <= highest.size and highest[window - 1] >= enough * window]
+    noise = _least_z(times) * _pooled_noise(excess) if times.ranks.size > MANY_RANKS else 0.0
+    windows = _LOOKED_AT[highest.size >= _LOOKED_AT]
+    least = np.maximum(enough * windows, noise * windows**0.5)
+    return [int(window) for window in windows[highest[windows - 1] >= least]]
+
+
+def _least_z(times: StepTimes) -> float:
+    """By how many standard deviations somebody has to stand out for a closer look."""
+    if times.ranks.size > MANY_RANKS:
+        return LEAST_SHARE_OF_MANY * _significance(times)
+    return LOOK_Z if times.ranks.size > 2 else LOOK_Z_OF_TWO
+
+
+def _pooled_noise(excess: np.ndarray) -> float:
+    return 1.4826 * float(median(np.abs(excess - median(excess, axis=0))))
 
 
 def _anyone_stands_out(times: StepTimes) -> bool:
     """A cheap look at the last steps: without half of what is asked for, in any window, there is nothing to find."""
     recent = excess_over_others(times.self_ns[-max(WINDOWS) :]) / times.duration_ns[-max(WINDOWS) :, None]
-    noise = 1.4826 * float(median(np.abs(recent - median(recent, axis=0))))
+    noise = _least_z(times) * _pooled_noise(recent)
     highest = np.cumsum(recent[::-1], axis=0).max(axis=1)  # of the sums over the last 1, 2, ... steps
-    return any(
-        highest[window - 1] > max(SMALLEST_EXCESS / 2.0 * window, SIGNIFICANCE / 2.0 * noise * window**0.5)
-        for window in _LOOKED_AT
-        if window <= highest.size
-    )
+    windows = _LOOKED_AT[highest.size >= _LOOKED_AT]
+    return bool((highest[windows - 1] > np.maximum(SMALLEST_EXCESS / 2.0 * windows, noise * windows**0.5)).any())
 
 
 def is_still_slow(times: StepTimes, found: Found) -> bool:
@@ -310,7 +353,7 @@ def is_still_slow(times: StepTimes, found: Found) -> bool:
 
 def _has_gone(excess: np.ndarray, lengths_ns: np.ndarray, found: Found) -> bool:
     """excess: (n,) of the rank in the steps since it was found, in step times; lengths_ns: of these steps."""
-    noise = max(found.noise, _noise_of(excess), SMALLEST_NOISE)
+    noise = max(found.noise, noise_of_one(excess), SMALLEST_NOISE)
     size = max(found.excess, SMALLEST_EXCESS / 2.0)
     lowest = 0
     for _ in range(2):  # what it was is known once it is known how long it lasted
@@ -324,17 +367,6 @@ def _has_gone(excess: np.ndarray, lengths_ns: np.ndarray, found: Found) -> bool:
     likelihood = float(sums[-1] - sums[lowest])
     asked = RECOVERY_LIKELIHOOD if gone < LASTING_STEPS else LASTING_LIKELIHOOD
     return gone >= min(WINDOWS) and gone_ns >= RECOVERY_NS and likelihood >= asked
-
-
-def _noise_of(excess: np.ndarray) -> float:
-    """Of one step: by how much one differs from the next, and means over some steps from the next ones; what strikes a
-    crowded node lasts longer than a step."""
-    noise = float(1.4826 * median(np.abs(np.diff(excess))) / 2.0**0.5)
-    blocks = excess.size // NOISE_BLOCK
-    if blocks >= FEWEST_NOISE_BLOCKS:
-        means = excess[-blocks * NOISE_BLOCK :].reshape(blocks, NOISE_BLOCK).mean(axis=1)
-        noise = max(noise, float(1.4826 * median(np.abs(np.diff(means))) * (NOISE_BLOCK / 2.0) ** 0.5))
-    return noise
 
 
 def _look_through_window(
@@ -365,7 +397,9 @@ def _look_through_window(
     if not based and (window < UNBASED_STEPS or int(times.duration_ns[-window:].sum()) < UNBASED_NS):
         return None
     slow = others.recent[:, candidate] - usual > level / 2.0
-    if slow.mean() < (1.0 if window == SUDDEN_WINDOW else PERSISTENT_SHARE):
+    if slow.mean() < (1.0 if window == SUDDEN_WINDOW else PERSISTENT_SHARE) and _shows_in_single_steps(
+        others, candidate
+    ):
         return None
     if based and _may_be_pauses(times, excess, level / 2.0, int(slow.sum()), window):
         return None
@@ -400,6 +434,12 @@ def _look_through_window(
     )
 
 
+def _shows_in_single_steps(others: View, candidate: int) -> bool:
+    """Whether noise would not hide that a step is slow."""
+    step_noise = float(others.noise[candidate]) * others.recent.shape[0] ** 0.5
+    return bool(others.gain[candidate] > 2.0 * step_noise)
+
+
 def _against_own_past(times: StepTimes, others: View, window: int, past: int) -> tuple[View, np.ndarray]:
     """By rank: its own past, in usual step times, and how sure a rise is; zero where that view does not hold."""
     keep = window + past
@@ -419,7 +459,7 @@ def _against_own_past(times: StepTimes, others: View, window: int, past: int) ->
 
 def _in_company(others: View, candidate: int, level: float) -> np.ndarray:
     """By rank: whether it is slower as well: a node's ranks, or those that play one role, slow down together."""
-    also = (others.middle > COMPANY_SHARE * level) & (others.gain > SIGNIFICANCE / 2.0 * others.noise)
+    also = (others.middle > COMPANY_SHARE * level) & (others.gain > LEAST_Z * others.noise)
     also[candidate] = False
     return also
 

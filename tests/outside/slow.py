@@ -23,8 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from tests.outside.loops import kept
-from tests.outside.runs import HERE, Outcome, Planned, programs, run
+from tests.outside.kinds import HERE
+from tests.outside.outcomes import Outcome, Planned, kept
+from tests.outside.runs import Launch, programs, run
 from tests.outside.slow_bound import Noise, steps_to_decide
 from tests.outside.slow_draws import CARRIED_ON, LONG_MEAN, LONG_SHARE, WHOLE_S, Drawn, draw, own_seconds
 from tests.outside.slow_feed import Said, said_of
@@ -88,21 +89,23 @@ def simulate(drawn: Drawn) -> Measured:
 
 def run_really(drawn: Drawn, folder: Path) -> Measured | None:
     """Or what is kept of it in this folder. None: it was run by an older harness."""
-    environment = {"SLOW_FOLDER": str(folder), **({"SLOW_DDP": "1"} if drawn.seed % 2 else {})}
+    times = folder.with_name(f"{folder.name}-times")
+    environment = {"SLOW_FOLDER": str(times), **({"SLOW_DDP": "1"} if drawn.seed % 2 else {})}
     planned = Planned(
         name=drawn.name, script=str(SCRIPT), turns=1, lasts_s=2.0 * WHOLE_S + 60.0, environment=environment
     )
     outcome = kept(folder, planned)
     if outcome is None:
-        folder.mkdir(parents=True, exist_ok=True)
-        np.save(folder / "own.npy", own_seconds(drawn))
-        outcome = run(planned, folder, *programs())
-    return of_outcome(drawn, folder, outcome)
+        times.mkdir(parents=True, exist_ok=True)
+        np.save(times / "own.npy", own_seconds(drawn))
+        whichrank, torchrun = programs()
+        outcome = run(planned, folder, Launch(script=SCRIPT, whichrank=whichrank, torchrun=torchrun))
+    return of_outcome(drawn, times, outcome)
 
 
-def of_outcome(drawn: Drawn, folder: Path, outcome: Outcome) -> Measured:
-    """The bound knows the median and spread of what the ranks themselves measured before anybody was slow."""
-    files = [folder / f"own-{rank}.txt" for rank in range(drawn.ranks)]
+def of_outcome(drawn: Drawn, times: Path, outcome: Outcome) -> Measured:
+    """times: the folder where ranks wrote theirs. The bound knows the median and spread of what the ranks themselves measured before anybody was slow."""
+    files = [times / f"own-{rank}.txt" for rank in range(drawn.ranks)]
     if outcome.problem or outcome.exit_code != 0 or not all(file.exists() for file in files):
         flaw = outcome.problem or f"exit code {outcome.exit_code}"
         return Measured(drawn=drawn, bound=None, said=[], flaw=flaw)

@@ -112,6 +112,5 @@ def test_the_program_the_licence_and_the_c_modules_come_along(wheel: dict[str, b
     assert b"whichrank = whichrank.commands.entry:main" in wheel["dist-info/entry_points.txt"]
     assert "dist-info/licenses/LICENSE" in wheel
     compiled = {PurePosixPath(name).name.split(".")[0] for name in wheel if name.endswith(".so")}
-    assert compiled == {
-        path.stem for folder in ("instrumentation", "telemetry") for path in (ROOT / folder).glob("*.c")
-    }
+    sources = (PurePosixPath(name) for name in files_of_the_project())
+    assert compiled == {name.stem for name in sources if name.suffix == ".c" and name.parts[0] != "tests"}

@@ -104,7 +104,8 @@ def run_really(drawn: Drawn, folder: Path) -> Measured | None:
 
 
 def of_outcome(drawn: Drawn, times: Path, outcome: Outcome) -> Measured:
-    """times: the folder where ranks wrote theirs. The bound knows the median and spread of what the ranks themselves measured before anybody was slow."""
+    """times: the folder where ranks wrote theirs. The bound knows the median and spread of what the ranks themselves
+    measured before anybody was slow."""
     files = [times / f"own-{rank}.txt" for rank in range(drawn.ranks)]
     if outcome.problem or outcome.exit_code != 0 or not all(file.exists() for file in files):
         flaw = outcome.problem or f"exit code {outcome.exit_code}"

@@ -26,7 +26,7 @@ import numpy as np
 from tests.outside.kinds import HERE
 from tests.outside.outcomes import Outcome, Planned, kept
 from tests.outside.runs import Launch, programs, run
-from tests.outside.slow_bound import Noise, steps_to_decide
+from tests.outside.slow_bound import FALSE_ALARM_STEPS, Noise, steps_to_decide
 from tests.outside.slow_draws import CARRIED_ON, LONG_MEAN, LONG_SHARE, WHOLE_S, Drawn, draw, own_seconds
 from tests.outside.slow_feed import Said, said_of
 from tests.outside.table import Line, print_table
@@ -76,9 +76,14 @@ def noise_of(drawn: Drawn) -> Noise:
     return Noise(fresh=fresh, carried_on=CARRIED_ON, long_share=LONG_SHARE, long_mean=LONG_MEAN)
 
 
-def bound_of(drawn: Drawn, own_s: np.ndarray, noise: Noise, usual_s: float) -> int | None:
+def bound_of(
+    drawn: Drawn, own_s: np.ndarray, noise: Noise, usual_s: float, *, false_alarm_steps: float = FALSE_ALARM_STEPS
+) -> int | None:
     slow = slice(None) if drawn.who == "all" else slice(drawn.rank, drawn.rank + 1)
-    return steps_to_decide(np.log(own_s[:, slow] / usual_s), drawn.first, drawn.shift, noise) if drawn.who else None
+    if not drawn.who:
+        return None
+    logarithms = np.log(own_s[:, slow] / usual_s)
+    return steps_to_decide(logarithms, drawn.first, drawn.shift, noise, false_alarm_steps=false_alarm_steps)
 
 
 def simulate(drawn: Drawn) -> Measured:

@@ -30,7 +30,9 @@ class Noise:
     long_mean: float
 
 
-def steps_to_decide(logarithms: np.ndarray, first: int, shift: float, noise: Noise) -> int | None:
+def steps_to_decide(
+    logarithms: np.ndarray, first: int, shift: float, noise: Noise, *, false_alarm_steps: float = FALSE_ALARM_STEPS
+) -> int | None:
     """Slow steps until the test decides; None: it has not by the end.
 
     logarithms: (steps, ranks) of the own work of those ranks that become slow at step ``first``, less the usual.
@@ -39,7 +41,7 @@ def steps_to_decide(logarithms: np.ndarray, first: int, shift: float, noise: Noi
     fresh = logarithms.copy()
     fresh[1:] -= noise.carried_on * np.clip(logarithms[:-1], -3.0 * noise.fresh, shift + 3.0 * noise.fresh)
     ratios = _ratio(fresh, shift * (1.0 - noise.carried_on), noise).sum(axis=1)
-    threshold = _threshold(shift, ranks, noise)
+    threshold = _threshold(shift, ranks, noise) + float(np.log(false_alarm_steps / FALSE_ALARM_STEPS))
     total = 0.0
     for step, ratio in enumerate(ratios.tolist()):
         total = max(0.0, total) + ratio

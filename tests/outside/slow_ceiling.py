@@ -3,8 +3,9 @@
     python -m tests.outside.slow_ceiling --seed 2 [--runs 400]
 
 The bound of ``slow_bound`` lets one alarm in 10,000 steps be false; a thousand sound jobs have millions of steps, and
-none of them may have a rank named. Here the same test, which knows who becomes slow, by how much and the noise,
-is asked for as few false alarms as that: within 1.5 times its own delay at the bound's rate, or ten steps, in how many runs?
+none of them may have a rank named. Here the same test, which knows who becomes slow, by how much and the noise, is
+asked for as few false alarms as that: within 1.5 times its own delay at the bound's rate, or ten steps, in how many
+runs?
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ PUBLIC: tuple[Kind, ...] = (
         name="cleanrl_ppo", repository="cleanrl", script="cleanrl/ppo_atari_multigpu.py",
         packages=("gymnasium", "ale_py", "cv2", "tyro", "tensorboard", "rich"),
         environment={"PYTHONPATH": "{repository}"},
-        arguments=("--local-num-envs=2", "--num-steps=16", "--no-cuda"),
+        arguments=("--env-id=ale_py:BreakoutNoFrameskip-v4", "--local-num-envs=2", "--num-steps=16", "--no-cuda"),
         turn="backward", turns=60, numbers=True, desync=("extra", "skip"),
         places=(*known("call", "backward", "sample"), *new("backward", "sample")),
     ),

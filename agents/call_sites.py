@@ -6,7 +6,9 @@ is claims: a line of which no definition is there is left out.
 
 from __future__ import annotations
 
+import contextlib
 import struct
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,15 +18,15 @@ from ..telemetry import ring_layout as L
 from ..telemetry.records import Event
 from .group_identity import group_from_definition
 from .health import AgentHealth
-from .ring_file import RingFile
+from .ring_file import Definition, RingFile
 from .user_frames import Frame, format_stack
 from .watched_rank import WatchedRank, requested_rank
 
 ACTION = "calls"
-_WORDS = struct.Struct(f"<{L.CALL_WORDS}Q")
-_MOST_GROUPS = 32
-#: Of a rank that fails: many may at once.
-_NEWEST = 2
+_WORDS = struct.Struct(f"<{L.CALLS}Q")
+_LEAST_BYTES = L.C_CALLS + _WORDS.size
+#: Of a rank that fails: many may at once. Of one that is asked, the last up to the number in question.
+_NEWEST, _ANSWERED = 2, 8
 _MOST_LINE = 1 << 30
 _MOST_REQUESTS, _REMEMBERED_IDS = 256, 1024
 
@@ -38,42 +40,46 @@ class Calls:
     seqs: tuple[int, ...]
     frames: tuple[Frame, ...]
 
-    def attributes(self, newest: int) -> dict[str, Any]:
-        """Of a RANK_CALLS, for so many of them."""
+    def attributes(self, most: int, *, until: int = -1) -> dict[str, Any]:
+        """Of a RANK_CALLS, for so many of them, up to this number; -1: the newest."""
+        end = bisect_right(self.seqs, until) if until >= 0 else len(self.seqs)
+        chosen = slice(max(0, end - most), end)
         return {
             "group": self.group,
             "point_to_point": self.point_to_point,
-            "seqs": self.seqs[-newest:],
-            "sites": format_stack(self.frames[-newest:]),
+            "seqs": self.seqs[chosen],
+            "sites": format_stack(self.frames[chosen]),
         }
 
 
 def calls_of(ring: RingFile) -> list[Calls]:
-    """By group and sort; rings of earlier releases have none."""
+    """By group and sort, as far back as the ring goes; rings of earlier releases have none."""
     header = ring.header
-    if header.crash_bytes < L.C_CALLS + header.group_rows * L.CALL_WORDS * 8:
+    raw = ring.read(_WORDS.size, header.crash_offset + L.C_CALLS) if header.crash_bytes >= _LEAST_BYTES else b""
+    if len(raw) < _WORDS.size:
         return []
     definitions, _, _ = ring.read_definitions(0, ring.read_hot().definitions_used)
     frames = {each.index: frame for each in definitions if (frame := _frame_of(each.kind, each.payload)) is not None}
-    found: list[Calls] = []
+    uids = dict(_uids(definitions))
+    found: dict[tuple[str, bool], dict[int, Frame]] = {}
+    for word in _WORDS.unpack(raw):
+        frame, uid = frames.get(word & L.CALL_SITE_MASK), uids.get(word >> 15 & 0xFFFF)
+        if frame is not None and uid is not None:
+            found.setdefault((uid, bool(word >> 14 & 1)), {})[word >> 31 & L.CALL_SEQ_MASK] = frame
+    return [
+        Calls(
+            group=uid, point_to_point=is_p2p, seqs=tuple(sorted(calls)), frames=tuple(calls[n] for n in sorted(calls))
+        )
+        for (uid, is_p2p), calls in found.items()
+    ]
+
+
+def _uids(definitions: Sequence[Definition]) -> Iterator[tuple[int, str]]:
+    """By row, of the groups that can be read; of others it is said where groups are defined."""
     for each in definitions:
-        if each.kind == L.DEFINITION_GROUP and each.index < header.group_rows and len(found) < _MOST_GROUPS:
-            raw = ring.read(_WORDS.size, header.crash_offset + L.C_CALLS + each.index * _WORDS.size)
-            try:
-                uid = group_from_definition(each.payload).uid
-            except ValueError:  # said where groups are defined
-                continue
-            if len(raw) == _WORDS.size:
-                found += _calls_in(_WORDS.unpack(raw), uid, frames)
-    return found
-
-
-def _calls_in(words: Sequence[int], uid: str, frames: dict[int, Frame]) -> Iterator[Calls]:
-    for first in (0, L.CALLS_OF_SORT):
-        words_of_sort = [divmod(word, 1 << 16) for word in words[first : first + L.CALLS_OF_SORT]]
-        known = {seq: frames[index] for seq, index in sorted(words_of_sort) if index in frames}
-        if known:
-            yield Calls(group=uid, point_to_point=first > 0, seqs=tuple(known), frames=tuple(known.values()))
+        if each.kind == L.DEFINITION_GROUP:
+            with contextlib.suppress(ValueError):
+                yield each.index, group_from_definition(each.payload).uid
 
 
 def _frame_of(kind: int, payload: dict[str, Any]) -> Frame | None:
@@ -121,5 +127,12 @@ class CallDesk:
             if rank is None:
                 self._health.drop("requests_for_nobody")
                 continue
+            wanted = event.attributes
+            seq = wanted.get("seq", -1)
             for calls in calls_of(rank.ring):
-                yield rank, {**calls.attributes(L.CALLS_OF_SORT), "request_id": event.attributes["id"]}
+                if wanted.get("group") not in (None, calls.group):
+                    continue
+                if wanted.get("point_to_point") not in (None, calls.point_to_point):
+                    continue
+                until = seq if isinstance(seq, int) else -1
+                yield rank, {**calls.attributes(_ANSWERED, until=until), "request_id": wanted["id"]}

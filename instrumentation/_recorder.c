@@ -95,7 +95,6 @@ enum {
     SAMPLE_EVERY = 64,     /* own cost is measured on every 64th call */
     MAX_SAMPLE_NS = 50000, /* longer means that we were descheduled, not slow */
     ABANDONED_NS = 500000000,
-    CALLS_OF_SORT = 8, /* of the newest calls of a group, collectives and point-to-point, the lines are kept */
 };
 
 static inline uint64_t now_ns(void) {
@@ -1101,7 +1100,7 @@ typedef struct {
     Switch *gate;
     PyObject *dtypes; /* dict: torch.dtype -> code */
     PyObject *define; /* () -> (row, members, on_cpu, cpu_on_host), or None while the members are not known */
-    PyObject *note_site; /* (place, mark): which line of the user's code issues it; see call_sites.py */
+    PyObject *note_site; /* (mark): which line of the user's code issues it; see call_sites.py */
     int64_t row;
     int completes;
     int on_cpu;
@@ -1149,14 +1148,11 @@ static void HookGroup_dealloc(HookGroup *self) {
     free_object((PyObject *)self);
 }
 
-/* The words are ring_layout's call_place and call_mark. */
+/* The word is ring_layout's call_mark. */
 static int note_site(HookGroup *self, uint64_t seq, uint64_t flags) {
-    PyObject *place = PyLong_FromUnsignedLongLong((uint64_t)self->row * 2 * CALLS_OF_SORT +
-                                                  (flags & FLAG_P2P) * CALLS_OF_SORT + (seq & (CALLS_OF_SORT - 1)));
-    PyObject *mark = PyLong_FromUnsignedLongLong((seq & (((uint64_t)1 << 48) - 1)) << 16);
-    PyObject *done = place != NULL && mark != NULL ? PyObject_CallFunctionObjArgs(self->note_site, place, mark, NULL)
-                                                   : NULL;
-    Py_XDECREF(place);
+    PyObject *mark = PyLong_FromUnsignedLongLong((seq & 0xFFFFFFFFu) << 31 | (uint64_t)self->row << 15 |
+                                                 (flags & FLAG_P2P) << 14);
+    PyObject *done = mark != NULL ? PyObject_CallFunctionObjArgs(self->note_site, mark, NULL) : NULL;
     Py_XDECREF(mark);
     Py_XDECREF(done);
     return done == NULL ? -1 : 0;
@@ -1699,8 +1695,7 @@ static struct PyModuleDef module_definition = {PyModuleDef_HEAD_INIT, "_recorder
     X(R_STEP_SINCE_NS) X(R_LOSS) X(R_GRAD_NORM) X(R_LOSS_STEP) X(R_LEVEL) X(R_HOOK_STATE) X(R_COST_NS) X(R_CALLS)     \
     X(R_EXIT_STATE) X(R_FLAGS) X(R_MICROSTEPS) X(G_VERSION) X(G_ENQUEUED) X(G_P2P_ENQUEUED) X(G_ENQUEUE_NS)           \
     X(G_SIGNATURE) X(G_BYTES) X(G_PEER) X(G_DONE_VERSION) X(G_COMPLETED) X(G_P2P_COMPLETED) X(G_COMPLETE_NS)          \
-    X(G_STARTED) X(G_STARTED_NS) X(G_OLDEST_OPEN_NS) X(G_OPEN) X(CALLS_OF_SORT)          \
-    X(RUN_DELAY_PERIOD_NS)
+    X(G_STARTED) X(G_STARTED_NS) X(G_OLDEST_OPEN_NS) X(G_OPEN) X(RUN_DELAY_PERIOD_NS)
 
 static PyTypeObject *add_type(PyObject *module, PyType_Spec *spec, const char *name) {
     PyObject *type = PyType_FromSpec(spec);

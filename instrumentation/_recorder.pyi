@@ -59,7 +59,7 @@ class HookGroup:
         switch: HookSwitch,
         dtypes: dict[Any, int],
         define: Callable[[], tuple[int, tuple[int, ...], bool, bool] | None],
-        note_site: Callable[[int, int], None],
+        note_site: Callable[[int], None],
         completes: bool,
     ) -> HookGroup: ...
 

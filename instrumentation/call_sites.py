@@ -31,7 +31,7 @@ _DEEPEST = 64
 class CallSites:
     """``note`` is called once for each operation, from C as well."""
 
-    __slots__ = ("_codes", "_files", "_is_full", "_sites", "_writer")
+    __slots__ = ("_codes", "_count", "_files", "_is_full", "_sites", "_writer")
 
     def __init__(self, writer: RankRecorder) -> None:
         self._writer = writer
@@ -39,13 +39,15 @@ class CallSites:
         #: By code object's id and place in it; the code objects are kept, else another could get the same id.
         self._sites: dict[tuple[int, int], int] = {}
         self._codes: list[CodeType] = []
+        self._count = 0
         self._is_full = False
 
-    def note(self, place: int, mark: int, /) -> None:
-        """The operation of this place (``call_place``) and number (``call_mark``) is being issued. Never raises."""
+    def note(self, mark: int, /) -> None:
+        """The operation of this ``call_mark`` is being issued. Never raises."""
         try:
             site = self._site(sys._getframe(1))
-            self._writer.note_call(place, mark | site)
+            self._count = count = self._count + 1
+            self._writer.note_call(count, mark | site)
         except Exception as error:
             if not self._is_full:
                 self._give_up(f"lines of calls are not kept: {type(error).__name__}: {error}")
@@ -84,7 +86,7 @@ class CallSites:
             return 0
         number = len(self._sites) + 1
         payload = {"file": code.co_filename, "line": frame.f_lineno or 0, "function": code.co_name}
-        if not self._writer.define_call_site(number, payload):
+        if number > layout.CALL_SITE_MASK or not self._writer.define_call_site(number, payload):
             self._give_up(f"of more than {number - 1} lines that issue operations the others are not kept")
             return 0
         self._codes.append(code)

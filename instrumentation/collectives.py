@@ -226,7 +226,7 @@ class CollectiveHooks:
                 return None
             flags = int(EventFlag.NO_SIZE)
             seq = self.writer.enqueue(group.row, int(Op.MONITORED_BARRIER), 0, 0, -1, flags)
-            self.sites.note(layout.call_place(group.row, seq, flags), layout.call_mark(seq))
+            self.sites.note(layout.call_mark(group.row, seq, flags))
             return group.row, seq
         except Exception as error:
             self.fail(error)

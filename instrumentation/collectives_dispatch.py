@@ -13,7 +13,7 @@ from functools import partial
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
-from ..telemetry.ring_layout import call_mark, call_place
+from ..telemetry.ring_layout import call_mark
 from ..telemetry.vocabulary import EventFlag, Op
 from .groups import RankGroup
 from .hook_switch import MAX_SAMPLE_NS, SAMPLE_EVERY
@@ -190,7 +190,7 @@ class DispatchHooks:
                                 if 0 <= root < len(group.members):
                                     peer = group.members[root]
                             seq = enqueue(group.row, op, nbytes, dtype, peer, flags)
-                            note_site(call_place(group.row, seq, flags), call_mark(seq))
+                            note_site(call_mark(group.row, seq, flags))
                             if seq % SAMPLE_EVERY == 0:
                                 switch.calls += SAMPLE_EVERY
                                 switch.sampled += 1

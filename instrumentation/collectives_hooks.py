@@ -16,7 +16,7 @@ from threading import get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
-from ..telemetry.ring_layout import call_mark, call_place
+from ..telemetry.ring_layout import call_mark
 from ..telemetry.vocabulary import EventFlag, Op
 from .groups import RankGroup
 from .hook_switch import MAX_SAMPLE_NS, SAMPLE_EVERY
@@ -169,7 +169,7 @@ class OfficialHooks:
                     if 0 <= root < len(group.members):
                         peer = group.members[root]
                 seq = enqueue(row, op, nbytes, dtype, peer, flags)
-                note_site(call_place(row, seq, flags), call_mark(seq))
+                note_site(call_mark(row, seq, flags))
                 if completes:
                     on_host = group.on_cpu or (tensor is not None and tensor.is_cpu and group.cpu_on_host)
                     thread = get_ident()

@@ -53,7 +53,7 @@ class RingGeometry:
 
     @property
     def crash_bytes(self) -> int:
-        return layout.C_CALLS + self.group_rows * layout.CALL_WORDS * 8
+        return layout.C_CALLS + layout.CALLS * 8
 
     @property
     def file_bytes(self) -> int:

@@ -20,6 +20,7 @@ from .ring_file import RingGeometry
 
 #: Characters of a file's or function's name that a call site keeps; in JSON one may take six bytes.
 _LONGEST_NAME = 200
+_CALLS_MASK = layout.CALLS - 1
 _LONGEST_CALL_SITE = 12 * _LONGEST_NAME + 128
 
 Frame = tuple[str, int, str]
@@ -98,9 +99,9 @@ class RingRecords:
         self._call_site_bytes += self._definitions_used - before
         return is_written
 
-    def note_call(self, place: int, word: int) -> None:
-        """Which line issued an operation: place and word as ``ring_layout`` has them."""
-        self._words[self._calls_word + place] = word
+    def note_call(self, number: int, word: int) -> None:
+        """Which line issued an operation. number: of all operations so far; word: as ``ring_layout`` has it."""
+        self._words[self._calls_word + (number & _CALLS_MASK)] = word
 
     def define_group(self, definition: dict[str, Any]) -> int:
         """Give a process group a row. Returns its index, or -1 where rows or definitions are used up (blind)."""

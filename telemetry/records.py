@@ -104,8 +104,8 @@ class Event:
       AGENT_HEALTH     counters by name; attempt_words ("LAUNCH WORD" for each launch here: how its attempt is known in
                        traces; only where spans are told)
       AGENT_STOPPED    (none: the node's agent was told to end; ranks of this launch go on unseen)
-      EVIDENCE_REQUEST id*, rank*, node, action ("stack", "calls"; answered by files: "ring", "history" (its last
-                       minutes), "log_tail")
+      EVIDENCE_REQUEST id*, rank*, node, action ("stack"; "calls": those of this group, point_to_point, up to this seq;
+                       answered by files: "ring", "history" (its last minutes), "log_tail")
       EVIDENCE         a piece of such a file (``evidence``)
       PEER_CONNECTED   role* ("follower": the identity's node sends its records here; "judge": that node judges from now
                        on), offset_ns (from that node's monotonic clock to the wall clock of this bus)

@@ -187,22 +187,19 @@ C_STACK_BYTES = 12368
 C_STACK = 12416
 C_STACK_MAX = 8192  # same format as the exception stack
 CRASH_BYTES = 20608
-# Call sites: which line issued each of the newest operations, behind the crash area and counted to it. Rings of earlier
-# releases have none. By group row 16 words, 8 of collectives and 8 point-to-point, by the number's last three bits:
-# number << 16 | definition index, which is 0 where no line of the user's code is known.
+# Call sites: which line issued each of the newest operations, of all groups together, behind the crash area and
+# counted to it. Rings of earlier releases have none. A word each, stored whole: bits 0-13 the index of a definition
+# (0: no line of the user's code is known), 14 point-to-point, 15-30 the group's row, 31-62 the low 32 bits of the
+# number.
 C_CALLS = CRASH_BYTES
-CALLS_OF_SORT = 8
-CALL_WORDS = 2 * CALLS_OF_SORT
+CALLS = 4096  # a power of two: a host may have launched so many before anybody sees that one of them does not end
+CALL_SITE_MASK = (1 << 14) - 1
+CALL_SEQ_MASK = (1 << 32) - 1
 
 
-def call_place(row: int, seq: int, flags: int) -> int:
-    """Which word of the call sites an operation has. flags: of its ENQUEUE event."""
-    return row * CALL_WORDS + (flags & 1) * CALLS_OF_SORT + (seq & CALLS_OF_SORT - 1)
-
-
-def call_mark(seq: int) -> int:
-    """What this word holds, but for the index."""
-    return (seq & (1 << 48) - 1) << 16
+def call_mark(row: int, seq: int, flags: int) -> int:
+    """The word of an operation, but for the index. flags: of its ENQUEUE event."""
+    return (seq & CALL_SEQ_MASK) << 31 | row << 15 | (flags & 1) << 14
 
 
 def pack_head(kind: int, op: int = 0, phase: int = 0, flags: int = 0, group: int = 0, dtype: int = 0) -> int:

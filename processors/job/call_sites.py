@@ -19,7 +19,7 @@ from .state import JobState
 from .story import evidence
 from .words import ranks_words
 
-#: Of a rank; its ring has eight of each sort and group.
+#: Of a rank; an answer has eight.
 MOST_CALLS = 64
 #: Ranks of a finding whose lines are asked for.
 MOST_ASKED = 6
@@ -73,11 +73,22 @@ def _read(group: int, point_to_point: bool, seq: Any, line: str) -> CallSite | N
 
 def ask_for_calls(job: JobState, ctx: Context, now: int, finding: OpenFinding) -> None:
     """Best effort: the finding stands without an answer. The id is stable, so that repeats coincide."""
-    for rank in sorted({asked.rank for asked in _asked(finding)})[:MOST_ASKED]:
+    by_rank: dict[int, Asked] = {}
+    for asked in _asked(finding):
+        by_rank.setdefault(asked.rank, asked)
+    for rank, asked in list(by_rank.items())[:MOST_ASKED]:
         node = job.node_of(rank)
         launch = job.attempts.launch_of(rank)
         identity = Identity(cluster=job.cluster, run=job.run, job=job.job, attempt=launch, node=node, rank=rank)
-        attributes = {"id": f"{finding.key}/calls/{rank}", "action": _ACTION, "rank": rank, "node": node}
+        attributes = {
+            "id": f"{finding.key}/calls/{rank}",
+            "action": _ACTION,
+            "rank": rank,
+            "node": node,
+            "group": job.groups[asked.group].uid,
+            "point_to_point": asked.point_to_point,
+            "seq": asked.seq,
+        }
         request = Event(name=EventName.EVIDENCE_REQUEST, identity=identity, time_ns=now, attributes=attributes)
         ctx.emit(Record(topic=TOPIC_REQUESTS, key=node, stamp_ns=now, payload=request))
 

@@ -47,14 +47,14 @@ def test_the_lines_of_the_newest_calls_are_in_the_ring(tmp_path: Path, native: s
     for path in sorted(result.directory.rglob(f"*{layout.RING_SUFFIX}")):
         ring = RingFile(path)
         rank = ring.header.rank
-        collectives, exchanges = calls_of(ring)
+        collectives, exchanges = sorted(calls_of(ring), key=lambda calls: calls.point_to_point)
         ring.close()
         assert [frame.line for frame in collectives.frames][-3:] == [17, 18, 19]
         assert collectives.seqs == tuple(range(collectives.seqs[0], collectives.seqs[0] + len(collectives.seqs)))
         assert {frame.file for frame in (*collectives.frames, *exchanges.frames)} == {str(script)}
         assert exchanges.point_to_point
-        assert exchanges.seqs == tuple(range(13, 21))
-        assert [(frame.line, frame.function) for frame in exchanges.frames] == [(10 if rank == 0 else 12, "swap")] * 8
+        assert exchanges.seqs == tuple(range(1, 21))
+        assert [(frame.line, frame.function) for frame in exchanges.frames] == [(10 if rank == 0 else 12, "swap")] * 20
 
 
 @pytest.fixture(params=["python", "c"])
@@ -82,24 +82,32 @@ def define_group(writer: RankRecorder) -> int:
 
 def test_more_lines_than_there_is_room_for_leave_groups_their_room(writer: RankRecorder) -> None:
     sites = CallSites(writer)
-    namespace: dict[str, Any] = {"note": sites.note}
-    for number in range(2000):
-        code = compile(
-            f"note({layout.call_place(0, number, 0)}, {layout.call_mark(number)})", f"/job/{number}.py", "exec"
-        )
-        exec(code, namespace)
+
+    def call(seq: int) -> None:
+        code = compile(f"note({layout.call_mark(0, seq, 0)})", f"/job/{seq % 2000}.py", "exec")
+        exec(code, {"note": sites.note})
+
+    for seq in range(1, 2001):
+        call(seq)
     assert define_group(writer) == 0
-    assert calls_in(writer) == []  # the newest eight had no room
-    exec(compile(f"note({layout.call_place(0, 1, 0)}, {layout.call_mark(1)})", "/job/0.py", "exec"), namespace)
+    (calls,) = calls_in(writer)
+    assert 50 < len(calls.seqs) < 1000  # the first had room
+    assert calls.frames[0].file == "/job/1.py"
     ring = RingFile(writer.path)
-    notes = [
-        d.payload
-        for d in ring.read_definitions(0, ring.read_hot().definitions_used)[0]
-        if d.kind == layout.DEFINITION_NOTE
-    ]
+    definitions = ring.read_definitions(0, ring.read_hot().definitions_used)[0]
     ring.close()
-    assert len(notes) == 1
-    assert "lines that issue operations" in notes[0]["text"]
+    (note,) = [each.payload["text"] for each in definitions if each.kind == layout.DEFINITION_NOTE]
+    assert "lines that issue operations" in note
+
+
+def test_the_oldest_calls_make_room(writer: RankRecorder) -> None:
+    row, sites = define_group(writer), CallSites(writer)
+    for seq in range(1, 2 * layout.CALLS + 1):
+        sites.note(layout.call_mark(row, seq, seq % 2))
+    collectives, exchanges = sorted(calls_in(writer), key=lambda calls: calls.point_to_point)
+    assert collectives.seqs == tuple(range(layout.CALLS + 2, 2 * layout.CALLS + 1, 2))
+    assert exchanges.seqs == tuple(range(layout.CALLS + 1, 2 * layout.CALLS, 2))
+    assert collectives.attributes(3, until=layout.CALLS + 9)["seqs"] == tuple(layout.CALLS + n for n in (4, 6, 8))
 
 
 def test_damaged_words_and_definitions_are_passed_over(writer: RankRecorder) -> None:
@@ -107,7 +115,8 @@ def test_damaged_words_and_definitions_are_passed_over(writer: RankRecorder) -> 
     writer.define(layout.DEFINITION_CALL_SITE, 1, {"file": "/job/a.py", "line": 3, "function": "f\tg\nh"})
     writer.define(layout.DEFINITION_CALL_SITE, 2, {"file": 5, "line": "x", "function": None})
     for seq, index in ((1, 1), (2, 2), (3, 999), (4, 0)):
-        writer.note_call(layout.call_place(row, seq, 0), layout.call_mark(seq) | index)
+        writer.note_call(seq, layout.call_mark(row, seq, 0) | index)
+    writer.note_call(5, layout.call_mark(77, 5, 0) | 1)  # of a group that nobody has defined
     (calls,) = calls_in(writer)
     assert (calls.seqs, calls.frames[0].function) == ((1,), "f g h")
 
@@ -116,7 +125,7 @@ def test_of_a_rank_that_fails_the_newest_two_are_told(writer: RankRecorder) -> N
     row = define_group(writer)
     writer.define(layout.DEFINITION_CALL_SITE, 1, {"file": "/job/a.py", "line": 3, "function": "f"})
     for seq in range(1, 30):
-        writer.note_call(layout.call_place(row, seq, 0), layout.call_mark(seq) | 1)
+        writer.note_call(seq, layout.call_mark(row, seq, 0) | 1)
     ring = RingFile(writer.path)
     rank: Any = SimpleNamespace(ring=ring)
     (told,) = failing_calls(rank)

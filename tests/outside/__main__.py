@@ -1,9 +1,9 @@
 """``make outside``: what is right on what people really have; asked | measured | k of n | ok or SHORT, line by line.
 
 Logs that nobody here wrote (``../shared/corpora/public-reports``) or that were labelled before the rules changed
-(``second_set``), real loops with faults, sound jobs that are uneven. What runs for hours is resumable: its results
-stay in RESULTS, and lines that were not run say so. Exit status 1 on a line that falls short, and where a corpus is
-missing.
+(``second_set``), real loops with faults, sound jobs that are uneven, ranks that become slow. What runs for hours is
+resumable: its results stay in RESULTS, and lines that were not run say so. Exit status 1 on a line that falls short,
+and where a corpus is missing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from tests.outside import loop_lines, loops, sound
+from tests.outside import loop_lines, loops, slow, sound
 from tests.outside.log_cases import Case, Result, cases_in, judge_all
 from tests.outside.table import Line, print_table
 
@@ -53,7 +53,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, required=True, help="where what was run stays")
     parser.add_argument(
-        "--minutes", type=float, default=0.0, help="of each of the two that run jobs; 0: only what is kept"
+        "--minutes", type=float, default=0.0, help="of each of the four that run jobs; 0: only what is kept"
     )
     parser.add_argument("--seed", type=int, default=1)
     loops.add_options(parser)
@@ -62,6 +62,8 @@ def main() -> int:
     setup = loops.setup_of(chosen, chosen.results / "loops")
     lines += loop_lines.lines(loops.gather(setup, chosen.seed, chosen.minutes))
     lines += sound.lines(sound.gather(chosen.results / "sound", chosen.seed, chosen.minutes))
+    for is_real in (False, True):
+        lines += slow.measure(chosen.results / "slow", chosen.seed, chosen.minutes, is_real=is_real, jobs=chosen.jobs)
     short = print_table(lines, "outside")
     return max(short, int(not PUBLIC.is_dir()))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -130,25 +130,14 @@ def problems_of(facts: Facts) -> list[str]:
         problems.append(f"names {list(ranks)}, not {list(wanted)}")
     if facts.fault not in TICKETS and facts.paged_s is None:
         problems.append("no page")
+    if facts.fault == "desync" and kind == "desync" and not facts.where:
+        problems.append("no line")  # which one is right depends on the manner: the call too many, or the one after
     if facts.fault in WITH_LINE and facts.line is not True and kind in RIGHT[facts.fault]:
         problems.append(f"line {facts.where or 'not told'}")
     return problems
 
 
-def write_record(path: Path, facts: Iterable[Facts]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(asdict(each)) + "\n" for each in sorted(facts, key=lambda each: each.name)))
-
-
-def read_record(path: Path) -> dict[tuple[str, str], Facts]:
-    """By name and key of the plan; a line of a harness that knew other fields says nothing."""
-    found = {}
-    for line in path.read_text().splitlines() if path.exists() else ():
-        values = json.loads(line)
-        incidents = tuple((severity, kind, tuple(ranks)) for severity, kind, ranks in values["incidents"])
-        try:
-            facts = Facts(**{**values, "incidents": incidents})
-        except TypeError:
-            continue
-        found[facts.name, facts.key] = facts
-    return found
+def facts_from(values: Mapping[str, Any]) -> Facts:
+    """Of a line of a record. Raises TypeError for fields of another harness."""
+    incidents = tuple((severity, kind, tuple(ranks)) for severity, kind, ranks in values["incidents"])
+    return Facts(**{**values, "incidents": incidents})

@@ -49,7 +49,8 @@ def later(*names: str, ranks: tuple[int, ...] = ()) -> tuple[Place, ...]:
 class Kind:
     """places: where a rank can stand still. turn: the place that every step has, for all other faults.
     turns: visits of it after which all ranks stop at once. numbers: whether a NaN of a backward pass can be seen.
-    desync: manners. repository, arguments, environment, data, links, packages: of public ones."""
+    desync: manners; skip_shows: False where one skipped call is nobody's loss: the only call of the loop, and only one
+    rank waits in it. repository, arguments, environment, data, links, packages: of public ones."""
 
     name: str
     script: str
@@ -58,6 +59,7 @@ class Kind:
     turns: int = 300
     numbers: bool = False
     desync: tuple[str, ...] = ("extra",)
+    skip_shows: bool = True
     on_device: bool = False
     repository: str = ""
     arguments: tuple[str, ...] = ()
@@ -79,7 +81,7 @@ EITHER = ("extra", "skip")
 OWN: tuple[Kind, ...] = (
     own("actors_and_learner", "call", *known("call"), *new("call"), desync=EITHER),
     own("embeddings", "call", *known("call", "forward"), *new("call"), *new("save", ranks=(0,)),
-        desync=EITHER),
+        desync=EITHER, skip_shows=False),
     own("evaluation", "call", *known("call", "data"), *new("call", "loader"), *later("epochs"), desync=EITHER),
     own("functional", "call", *known("call"), *new("call"), desync=EITHER),
     own("generation", "call", *known("call", "sample"), *new("call", "sample"), desync=EITHER),

@@ -26,15 +26,15 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from tests.outside.judging import Facts, facts_of, key_of, problems_of, read_record, write_record
+from tests.outside.judging import Facts, facts_from, facts_of, key_of, problems_of
 from tests.outside.kinds import HERE, Kind
 from tests.outside.loop_lines import lines
 from tests.outside.outcomes import Planned, kept
 from tests.outside.plan import KINDS, plan
+from tests.outside.record import RECORD, read_record, write_record
 from tests.outside.runs import Launch, programs, run
 from tests.outside.table import print_table
 
-RECORD = HERE / "record"
 BY_NAME = {kind.name: kind for kind in KINDS}
 
 
@@ -147,7 +147,7 @@ def alone(results: Path) -> Iterator[None]:
 
 def gather(setup: Setup, seed: int, minutes: float, *, only: str = "") -> list[Facts]:
     """What is kept or recorded of this seed's plan, and what can be begun within so many minutes."""
-    recorded = read_record(RECORD / f"loops-{seed}.jsonl")
+    recorded = read_record(RECORD / f"loops-{seed}.jsonl", facts_from)
     until = time.monotonic() + 60 * minutes
     turns = Turns(setup.working)
     stopped = threading.Event()

@@ -81,6 +81,8 @@ def _place(kind: Kind, fault: str, draw: random.Random) -> tuple[Place, str]:
         return draw.choice(places), manner
     if fault == "desync":
         manner = draw.choice(kind.desync)
+        if not kind.skip_shows:
+            manner = "extra"
         call = next((place for place in often if place.name == "call"), turn)
         return (call if manner == "skip" else turn), manner
     if fault in ("all", "nan"):

@@ -158,7 +158,7 @@ class Right(evaluate.Metric):
 def lines(folder: Path) -> None:
     draw = random.Random(5)
     target = folder / "Salesforce" / "wikitext"
-    for part, count in (("train", 20_000), ("validation", 200), ("test", 200)):
+    for part, count in (("train", 60_000), ("validation", 200), ("test", 200)):
         write_rows(target / "wikitext-2-v1" / f"{part}.jsonl", [{"text": sentence(draw)} for _ in range(count)])
     files = {part: f"wikitext-2-v1/{part}.jsonl" for part in ("train", "validation", "test")}
     describe(target, "wikitext-2-v1", files)

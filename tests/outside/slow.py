@@ -265,15 +265,25 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=1, help="at a time")
     parser.add_argument("--minutes", type=float, help="begin nothing new after that")
     chosen = parser.parse_args(words)
-    until_s = time.monotonic() + 60.0 * chosen.minutes if chosen.minutes is not None else float("inf")
+    minutes = chosen.minutes if chosen.minutes is not None else float("inf")
+    both = chosen.real == chosen.simulated
     found: list[Line] = []
-    kinds = ((SIMULATED, False, "simulated", gather_simulated), (REAL, True, "real", gather_real))
-    for asked, is_real, where, gather in kinds:
-        if (chosen.real if is_real else chosen.simulated) or chosen.real == chosen.simulated:
-            runs = (round(chosen.runs * asked[0]), round(chosen.runs * asked[1]))
-            planned = plan(chosen.seed, runs, is_real=is_real)
-            found += lines(gather(chosen.results, planned, chosen.jobs, until_s), asked, where)
+    if both or chosen.simulated:
+        found += measure(chosen.results, chosen.seed, minutes, is_real=False, share=chosen.runs, jobs=chosen.jobs)
+    if both or chosen.real:
+        found += measure(chosen.results, chosen.seed, minutes, is_real=True, share=chosen.runs, jobs=chosen.jobs)
     return print_table(found, f"slow ranks, seed {chosen.seed}")
+
+
+def measure(
+    results: Path, seed: int, minutes: float, *, is_real: bool, share: float = 1.0, jobs: int = 1
+) -> list[Line]:
+    """What is kept in this folder, and what can be begun within so many minutes. share: of the runs asked for."""
+    until_s = time.monotonic() + 60.0 * minutes
+    asked = REAL if is_real else SIMULATED
+    planned = plan(seed, (round(share * asked[0]), round(share * asked[1])), is_real=is_real)
+    gather = gather_real if is_real else gather_simulated
+    return lines(gather(results, planned, jobs, until_s), asked, "real" if is_real else "simulated")
 
 
 if __name__ == "__main__":

@@ -16,10 +16,13 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
+from tests.outside.judging import key_of
 from tests.outside.kinds import HERE
 from tests.outside.outcomes import Outcome, Planned, kept
+from tests.outside.record import RECORD, read_record, write_record
 from tests.outside.runs import Launch, programs, run
 from tests.outside.table import Line, print_table
 
@@ -55,30 +58,66 @@ def plan(seed: int, runs: int) -> list[Planned]:
     return planned
 
 
-def lines(outcomes: Sequence[Outcome]) -> list[Line]:
-    ended = [outcome for outcome in outcomes if not outcome.problem and outcome.exit_code == 0]
-    allowed = [outcome for outcome in ended if _may_page(outcome)]
-    judged = [outcome for outcome in ended if outcome not in allowed]
-    paged = [o for o in judged if o.said_severity("page")]
-    early = [o for o in judged if o.said_severity("ticket", within_s=60.0)]
-    listed = ", ".join(o.planned.name for o in allowed if o.said_severity("page"))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """One run, in one line of JSON, so that figures outlive the machine. key: of its plan. early: a ticket or more was
+    asked for less than a minute after the pause began. version: of the measured code."""
+
+    seed: int
+    name: str
+    key: str
+    uneven: str
+    pause_s: float
+    before_s: float
+    ended: bool
+    paged: bool
+    early: bool
+    said: str
+    version: str
+
+    @property
+    def may_page(self) -> bool:
+        """Blocked for longer than a minute, and never as long before."""
+        return self.uneven in BLOCKED and self.pause_s >= BLOCKED_LIMIT_S and not self.before_s
+
+
+def facts_of(outcome: Outcome, seed: int) -> Facts:
+    values = outcome.planned.environment
+    return Facts(
+        seed=seed,
+        name=outcome.planned.name,
+        key=key_of(outcome.planned),
+        uneven=values["UNEVEN"],
+        pause_s=float(values["PAUSE_S"]),
+        before_s=float(values["BEFORE_S"]),
+        ended=not outcome.problem and outcome.exit_code == 0,
+        paged=outcome.said_severity("page"),
+        early=outcome.said_severity("ticket", within_s=60.0),
+        said=outcome.problem or ", ".join(f"{d['severity']} {d['kind']}" for d in outcome.revisions),
+        version=outcome.version,
+    )
+
+
+def lines(found: Sequence[Facts]) -> list[Line]:
+    ended = [facts for facts in found if facts.ended]
+    allowed = [facts for facts in ended if facts.may_page]
+    judged = [facts for facts in ended if not facts.may_page]
+    paged, early = [facts for facts in judged if facts.paged], [facts for facts in judged if facts.early]
+    listed = ", ".join(facts.name for facts in allowed if facts.paged)
     return [
-        Line.count("sound jobs", len(outcomes), RUNS),
-        Line.of("sound jobs end well", len(ended), len(outcomes), 1.0),
-        Line.of("no page", len(judged) - len(paged), len(judged), 1.0, ", ".join(o.planned.name for o in paged)),
-        Line.of("no ticket before a minute", len(judged) - len(early), len(judged), 0.97),
+        Line.count("sound jobs", len(found), RUNS),
+        Line.of("sound jobs end well", len(ended), len(found), 1.0),
+        Line.of("no page", len(judged) - len(paged), len(judged), 1.0, ", ".join(facts.name for facts in paged)),
+        Line.of(
+            "no ticket before a minute", len(judged) - len(early), len(judged), 0.97, ", ".join(f.name for f in early)
+        ),
         Line(
             asked="blocked beyond 60 s, never as long before (may be a page)",
             measured=listed or "none paged",
-            k_of_n=f"{sum(o.said_severity('page') for o in allowed)} of {len(allowed)}",
+            k_of_n=f"{sum(facts.paged for facts in allowed)} of {len(allowed)}",
             state="no bar" if allowed else "not run",
         ),
     ]
-
-
-def _may_page(outcome: Outcome) -> bool:
-    values = outcome.planned.environment
-    return values["UNEVEN"] in BLOCKED and float(values["PAUSE_S"]) >= BLOCKED_LIMIT_S and not float(values["BEFORE_S"])
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -89,31 +128,55 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=1, help="at a time; most of what they do is to sleep")
     parser.add_argument("--minutes", type=float, help="begin nothing new after that")
     parser.add_argument("--only", default="", help="of runs whose name holds this word")
+    parser.add_argument("--record", action="store_true", help=f"write the facts to {RECORD.name}/")
     chosen = parser.parse_args(words)
     minutes = chosen.minutes if chosen.minutes is not None else float("inf")
-    outcomes = gather(chosen.results, chosen.seed, minutes, runs=chosen.runs, at_a_time=chosen.jobs, only=chosen.only)
-    return print_table(lines(outcomes), f"sound jobs, seed {chosen.seed}: {len(outcomes)} of {chosen.runs} runs")
+    found = gather(
+        chosen.results,
+        chosen.seed,
+        minutes,
+        runs=chosen.runs,
+        at_a_time=chosen.jobs,
+        only=chosen.only,
+        record=chosen.record,
+    )
+    return print_table(lines(found), f"sound jobs, seed {chosen.seed}: {len(found)} of {chosen.runs} runs")
 
 
 def gather(
-    results: Path, seed: int, minutes: float, *, runs: int = RUNS, at_a_time: int = 1, only: str = ""
-) -> list[Outcome]:
-    """What is kept in this folder, and what can be begun within so many minutes."""
+    results: Path,
+    seed: int,
+    minutes: float,
+    *,
+    runs: int = RUNS,
+    at_a_time: int = 1,
+    only: str = "",
+    record: bool = False,
+) -> list[Facts]:
+    """What is kept or recorded of this seed's plan, and what can be begun within so many minutes."""
     whichrank, torchrun = programs()
     launch = Launch(script=SCRIPT, whichrank=whichrank, torchrun=torchrun)
     until = time.monotonic() + 60 * minutes
+    file = RECORD / f"sound-{seed}.jsonl"
+    recorded = read_record(file, lambda values: Facts(**values))
 
-    def one(each: Planned) -> Outcome | None:
+    def one(each: Planned) -> Facts | None:
         folder = results / f"{seed}-{each.name}"
-        outcome = kept(folder, each)
-        if outcome is None and only in each.name and time.monotonic() < until:
-            outcome = run(each, folder, launch)
-            said = ", ".join(f"{d['severity']} {d['kind']}" for d in outcome.revisions) or "nothing said"
-            print(f"{each.name}: {outcome.problem or said}", flush=True)
-        return outcome
+        if (outcome := kept(folder, each)) is not None:
+            return facts_of(outcome, seed)
+        if (before := recorded.get((each.name, key_of(each)))) is not None:
+            return before
+        if only not in each.name or time.monotonic() > until:
+            return None
+        facts = facts_of(run(each, folder, launch), seed)
+        print(f"{each.name}: {facts.said or 'nothing said'}", flush=True)
+        return facts
 
     with ThreadPoolExecutor(at_a_time) as pool:
-        return [outcome for outcome in pool.map(one, plan(seed, runs)) if outcome is not None]
+        found = [facts for facts in pool.map(one, plan(seed, runs)) if facts is not None]
+    if record and found:
+        write_record(file, found)
+    return found
 
 
 if __name__ == "__main__":

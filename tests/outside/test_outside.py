@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests.outside import sound
-from tests.outside.judging import Facts, facts_of, problems_of, read_record, write_record
+from tests.outside.judging import Facts, facts_from, facts_of, problems_of
 from tests.outside.kinds import HERE
 from tests.outside.log_cases import cases_in, judge_all
 from tests.outside.loop_lines import lines
 from tests.outside.loops import alone
 from tests.outside.outcomes import Outcome, Planned, kept
 from tests.outside.plan import KINDS, ON_DEVICE, faults_of, plan
+from tests.outside.record import read_record, write_record
 from tests.outside.runs import Launch, programs, run
 from tests.outside.table import Line, print_table
 
@@ -107,7 +108,8 @@ def test_a_late_page_a_lost_run_and_a_run_that_was_not_made_all_count(capsys: py
     assert found["of which kill"].state == found["public scripts"].state == "not run"
     lost = Outcome(planned=Planned(name="x", script="x.py"), problem="it did not end in time")
     assert problems_of(facts_of(lost, 1)) == ["it did not end in time"]
-    assert sound.lines([lost])[0].state == "SHORT"
+    uneven = replace(lost.planned, environment={"UNEVEN": "save", "PAUSE_S": "9.00", "BEFORE_S": "0.00"})
+    assert sound.lines([sound.facts_of(replace(lost, planned=uneven), 1)])[1].state == "SHORT"
     assert print_table([Line.of("a", 9, 10, 0.95), Line.of("b", 10, 10, 1.0)], "both") == 1
     assert "1 of 2 lines ok, 1 SHORT, 0 not run" in capsys.readouterr().out
 
@@ -115,7 +117,7 @@ def test_a_late_page_a_lost_run_and_a_run_that_was_not_made_all_count(capsys: py
 def test_a_record_keeps_the_facts_and_another_plan_does_not_count(tmp_path: Path) -> None:
     got = facts("hang", said("page", "rank_not_entered", 1, 7.5))
     write_record(tmp_path / "record.jsonl", [got])
-    assert read_record(tmp_path / "record.jsonl") == {("hang", got.key): got}
+    assert read_record(tmp_path / "record.jsonl", facts_from) == {("hang", got.key): got}
     assert facts("kill").key != got.key
     planned = Planned(name="hang", script="x.py", fault="hang", rank=1)
     (tmp_path / "outcome.json").write_text(json.dumps(asdict(Outcome(planned=planned))))

@@ -25,8 +25,9 @@ TICKET_NS = 60_000_000_000
 TICKET_STEPS = 10
 #: Of the group's time-out: so long a rank that moves may keep the others waiting without a page.
 MOVING_SHARE_OF_TIMEOUT = 0.5
-#: Nothing of a process has moved over so long, several looks of its agent.
-STILL_NS = 2_000_000_000
+#: Nothing of a process has moved over so long, ten looks of its agent: what does a little now and then (a log line five
+#: times a second) is found doing nothing in a few looks in a row. One that hangs has stood for as long at its page.
+STILL_NS = 5_000_000_000
 _PHASES_OF_IO = frozenset({Phase.DATA, Phase.CHECKPOINT, Phase.RESTORE})
 _ORDER = (Severity.INFO, Severity.TICKET, Severity.PAGE)
 

@@ -1,10 +1,12 @@
 """Whether a rank that shows no progress does anything at all: CPU, I/O, connections, children, its own code.
 
 A rank that uploads, compiles or evaluates keeps the others waiting as one that hangs does; what tells them apart is
-that the one moves. So of each rank whose ring stands still, /proc is looked at twice a second, and where in the user's
-code its main thread is, which the rank itself writes into its ring once it is long in one phase. CPU time alone is no
-motion for ever: a thread that for ``_LOOP_NS`` is found at the same place of the user's code, and reads, writes and
-sends nothing, is in a loop that does not end.
+that the one moves. So of each rank whose ring stands still, /proc is looked at twice a second, and where in the
+user's code its main thread is, which the rank itself writes into its ring once it is long in one phase. CPU time
+alone is no motion for ever: a thread that for ``_LOOP_NS`` computes most of the time, is found at the same place of
+the user's code, and reads, writes and sends nothing, is in a loop that does not end. One that sleeps in between is
+found where it sleeps, whatever it does besides: a thread of the rank sees the other only when that lets go of the
+interpreter.
 
 Polling thread. It needs no more than the rights of the rank's own user; what may not be read is taken to move.
 """
@@ -31,6 +33,8 @@ _IDLE_SHARE, _OTHERS_IDLE_SHARE = 0.002, 0.2
 _IDLE_BYTES = 4096
 #: So long at one place of the user's code, with CPU time and nothing else: a loop that does not end.
 _LOOP_NS = 30_000_000_000
+#: Share of a core that such a loop takes, at least; the others of a crowded machine have theirs.
+_LOOP_SHARE = 0.5
 #: Two lines of one function this close are one place: a loop has more than one line.
 _SAME_LINES = 2
 #: CPU time counts for so long after it was seen: between two chunks of an upload there is none.
@@ -75,6 +79,9 @@ class Motion:
     #: Functions on the main thread's stack, and when they were last others: a loop that calls much is at work.
     _functions: tuple[tuple[str, str], ...] = ()
     _varied_ns: int = 0
+    #: Since when it is found at one place, and the CPU time of its main thread then.
+    _loop_since_ns: int = 0
+    _loop_cpu_ns: int = 0
     _carried: int | None = None  # by its connections; asked only while nothing else of it moves
 
     def is_due(self, now_ns: int) -> bool:
@@ -86,6 +93,7 @@ class Motion:
             self.still_since_ns = self._looked_ns = self._moved_ns = self._busy_ns = 0
             self._before = self._place = self._carried = None
             self._functions, self._varied_ns = (), 0
+            self._loop_since_ns = self._loop_cpu_ns = 0
 
     def look(
         self,
@@ -121,16 +129,19 @@ class Motion:
             self._moved_ns = now_ns
         if _used_cpu(before, look):
             self._busy_ns = now_ns
-        self.still_since_ns = self._still_since(now_ns, heartbeat_age_ns)
+        self.still_since_ns = self._still_since(now_ns, look.main_cpu_ns, heartbeat_age_ns)
         self.is_in_io = self.still_since_ns > 0 and _is_in_io(pid)
 
-    def _still_since(self, now_ns: int, heartbeat_age_ns: int) -> int:
+    def _still_since(self, now_ns: int, main_cpu_ns: int, heartbeat_age_ns: int) -> int:
         if now_ns - self._busy_ns >= _BUSY_NS:
             since_ns = max(self._moved_ns, self._busy_ns)
             return since_ns if since_ns < now_ns else 0
         is_place_known = self._place is not None or heartbeat_age_ns >= _LOOP_NS
         since_ns = max(self._moved_ns, self._varied_ns)
-        return since_ns if is_place_known and now_ns - since_ns >= _LOOP_NS else 0
+        if since_ns != self._loop_since_ns:
+            self._loop_since_ns, self._loop_cpu_ns = since_ns, main_cpu_ns
+        computes = main_cpu_ns - self._loop_cpu_ns >= _LOOP_SHARE * (now_ns - since_ns)
+        return since_ns if is_place_known and computes and now_ns - since_ns >= _LOOP_NS else 0
 
     def _has_sent(self, look: _Look, carried: Callable[[], Mapping[int, int]]) -> bool:
         inodes = [inode for pid in look.processes for inode in inodes_of(pid, _MOST_DESCRIPTORS)]

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from whichrank.agents import motion as motion_module
 from whichrank.agents.crash_area import RingStack
 from whichrank.agents.motion import LOOK_NS, Motion
 from whichrank.agents.socket_bytes import SocketBytes, inodes_of, socket_bytes
@@ -115,21 +116,27 @@ def test_an_upload_moves_as_long_as_the_other_end_takes_it(started: list[subproc
         taker.close()
 
 
-def test_a_loop_at_one_place_of_the_code_is_no_work_for_ever() -> None:
-    """CPU time alone counts for half a minute; the stack is what the rank itself leaves in its ring."""
+@pytest.mark.parametrize(("share", "is_loop"), [(0.9, True), (0.2, False)])
+def test_a_loop_at_one_place_of_the_code_is_no_work_for_ever(
+    monkeypatch: pytest.MonkeyPatch, share: float, is_loop: bool
+) -> None:
+    """CPU time alone counts for half a minute, where a core has nothing else to do; the stack is what the rank itself
+    leaves in its ring. One that sleeps in between is always found where it sleeps: it may do anything."""
     own, frame = os.getpid(), Frame("train.py", 10, "wait")
     motion = Motion()
     began_ns = time.monotonic_ns()
+
+    def look(second: int, stack: RingStack) -> None:
+        now_ns = began_ns + second * SECOND_NS
+        monkeypatch.setattr(motion_module, "_read_main_cpu_ns", lambda pid: int(share * second * SECOND_NS))
+        motion.look(own, began_ns, 0, stack, dict, now_ns)
+
     for second in range(40):
-        sum(range(200_000))
-        stack = RingStack(time_ns=0, frames=(Frame("train.py", 90, "main"), frame))
-        motion.look(own, began_ns, 0, stack, dict, began_ns + second * SECOND_NS)
+        look(second, RingStack(time_ns=0, frames=(Frame("train.py", 90, "main"), frame)))
         if second == 25:
             assert motion.still_since_ns == 0
-    assert motion.still_since_ns == began_ns
-    motion.look(
-        own, began_ns, 0, RingStack(time_ns=0, frames=(Frame("train.py", 50, "save"),)), dict, began_ns + 41 * SECOND_NS
-    )
+    assert motion.still_since_ns == (began_ns if is_loop else 0)
+    look(41, RingStack(time_ns=0, frames=(Frame("train.py", 50, "save"),)))
     assert motion.still_since_ns == 0
 
 

@@ -33,8 +33,8 @@ _IDLE_SHARE, _OTHERS_IDLE_SHARE = 0.002, 0.2
 _IDLE_BYTES = 4096
 #: So long at one place of the user's code, with CPU time and nothing else: a loop that does not end.
 _LOOP_NS = 30_000_000_000
-#: Share of a core that such a loop takes, at least; the others of a crowded machine have theirs.
-_LOOP_SHARE = 0.5
+#: Share of its time for which such a loop has a CPU or waits for one: it hardly ever sleeps, however crowded the machine.
+_LOOP_SHARE = 0.8
 #: Two lines of one function this close are one place: a loop has more than one line.
 _SAME_LINES = 2
 #: CPU time counts for so long after it was seen: between two chunks of an upload there is none.
@@ -55,6 +55,7 @@ class _Look:
 
     time_ns: int
     main_cpu_ns: int
+    main_awake_ns: int
     cpu_ns: int  # of all its threads
     children_cpu_ns: int
     moved_bytes: int  # read and written, by it and its children
@@ -79,9 +80,9 @@ class Motion:
     #: Functions on the main thread's stack, and when they were last others: a loop that calls much is at work.
     _functions: tuple[tuple[str, str], ...] = ()
     _varied_ns: int = 0
-    #: Since when it is found at one place, and the CPU time of its main thread then.
+    #: Since when it is found at one place, and how long its main thread had been running or ready to run then.
     _loop_since_ns: int = 0
-    _loop_cpu_ns: int = 0
+    _loop_awake_ns: int = 0
     _carried: int | None = None  # by its connections; asked only while nothing else of it moves
 
     def is_due(self, now_ns: int) -> bool:
@@ -93,7 +94,7 @@ class Motion:
             self.still_since_ns = self._looked_ns = self._moved_ns = self._busy_ns = 0
             self._before = self._place = self._carried = None
             self._functions, self._varied_ns = (), 0
-            self._loop_since_ns = self._loop_cpu_ns = 0
+            self._loop_since_ns = self._loop_awake_ns = 0
 
     def look(
         self,
@@ -129,18 +130,18 @@ class Motion:
             self._moved_ns = now_ns
         if _used_cpu(before, look):
             self._busy_ns = now_ns
-        self.still_since_ns = self._still_since(now_ns, look.main_cpu_ns, heartbeat_age_ns)
+        self.still_since_ns = self._still_since(now_ns, look.main_awake_ns, heartbeat_age_ns)
         self.is_in_io = self.still_since_ns > 0 and _is_in_io(pid)
 
-    def _still_since(self, now_ns: int, main_cpu_ns: int, heartbeat_age_ns: int) -> int:
+    def _still_since(self, now_ns: int, main_awake_ns: int, heartbeat_age_ns: int) -> int:
         if now_ns - self._busy_ns >= _BUSY_NS:
             since_ns = max(self._moved_ns, self._busy_ns)
             return since_ns if since_ns < now_ns else 0
         is_place_known = self._place is not None or heartbeat_age_ns >= _LOOP_NS
         since_ns = max(self._moved_ns, self._varied_ns)
         if since_ns != self._loop_since_ns:
-            self._loop_since_ns, self._loop_cpu_ns = since_ns, main_cpu_ns
-        computes = main_cpu_ns - self._loop_cpu_ns >= _LOOP_SHARE * (now_ns - since_ns)
+            self._loop_since_ns, self._loop_awake_ns = since_ns, main_awake_ns
+        computes = main_awake_ns - self._loop_awake_ns >= _LOOP_SHARE * (now_ns - since_ns)
         return since_ns if is_place_known and computes and now_ns - since_ns >= _LOOP_NS else 0
 
     def _has_sent(self, look: _Look, carried: Callable[[], Mapping[int, int]]) -> bool:
@@ -167,14 +168,15 @@ class Motion:
 def _look_at(pid: int, now_ns: int) -> _Look | None:
     """None where the process is gone, or its counters may not be read."""
     stat, io = read_stat(pid), _read_io(pid)
-    main_cpu_ns = _read_main_cpu_ns(pid)
-    if stat is None or io is None or main_cpu_ns is None:
+    main_ns = _read_main_ns(pid)
+    if stat is None or io is None or main_ns is None:
         return None
     children = _children_of(pid)
     of_children = [(read_stat(child), _read_io(child)) for child in children]
     return _Look(
         time_ns=now_ns,
-        main_cpu_ns=main_cpu_ns,
+        main_cpu_ns=main_ns[0],
+        main_awake_ns=sum(main_ns),
         cpu_ns=stat.cpu_ns,
         children_cpu_ns=sum(child.cpu_ns for child, _ in of_children if child is not None),
         moved_bytes=io + sum(moved or 0 for _, moved in of_children),
@@ -196,13 +198,15 @@ def _used_cpu(before: _Look, look: _Look) -> bool:
     )
 
 
-def _read_main_cpu_ns(pid: int) -> int | None:
-    """CPU time of the main thread: to the nanosecond where the kernel keeps it, else in ticks of its clock."""
+def _read_main_ns(pid: int) -> tuple[int, int] | None:
+    """For how long the main thread has had a CPU, and has waited for one: to the nanosecond where the kernel keeps it,
+    else in ticks of its clock, and nothing is known of waiting."""
     try:
-        return int(_read(f"/proc/{pid}/schedstat").split()[0])
-    except (OSError, ValueError, IndexError):
+        cpu, waited, *_ = _read(f"/proc/{pid}/schedstat").split()
+        return int(cpu), int(waited)
+    except (OSError, ValueError):
         stat = read_stat(pid, thread=pid)
-        return stat.cpu_ns if stat is not None else None
+        return (stat.cpu_ns, 0) if stat is not None else None
 
 
 def _read_io(pid: int) -> int | None:

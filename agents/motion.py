@@ -33,7 +33,7 @@ _IDLE_SHARE, _OTHERS_IDLE_SHARE = 0.002, 0.2
 _IDLE_BYTES = 4096
 #: So long at one place of the user's code, with CPU time and nothing else: a loop that does not end.
 _LOOP_NS = 30_000_000_000
-#: Share of its time for which such a loop has a CPU or waits for one: it hardly ever sleeps, however crowded the machine.
+#: Share of its time for which such a loop has a CPU or waits for one: it hardly ever sleeps, also on a crowded machine.
 _LOOP_SHARE = 0.8
 #: Two lines of one function this close are one place: a loop has more than one line.
 _SAME_LINES = 2

@@ -57,7 +57,7 @@ class _Look:
     main_cpu_ns: int
     main_awake_ns: int
     cpu_ns: int  # of all its threads
-    children_cpu_ns: int
+    children_cpu_ns: int  # with what they waited for one: a compiler is at work on a crowded machine, too
     moved_bytes: int  # read and written, by it and its children
     faults: int  # pages read from disk
     processes: tuple[int, ...]  # it and its children
@@ -178,7 +178,8 @@ def _look_at(pid: int, now_ns: int) -> _Look | None:
         main_cpu_ns=main_ns[0],
         main_awake_ns=sum(main_ns),
         cpu_ns=stat.cpu_ns,
-        children_cpu_ns=sum(child.cpu_ns for child, _ in of_children if child is not None),
+        children_cpu_ns=sum(child.cpu_ns for child, _ in of_children if child is not None)
+        + sum(_waited_ns(child) for child in children),
         moved_bytes=io + sum(moved or 0 for _, moved in of_children),
         faults=stat.major_faults,
         processes=(pid, *children),
@@ -207,6 +208,11 @@ def _read_main_ns(pid: int) -> tuple[int, int] | None:
     except (OSError, ValueError):
         stat = read_stat(pid, thread=pid)
         return (stat.cpu_ns, 0) if stat is not None else None
+
+
+def _waited_ns(pid: int) -> int:
+    main_ns = _read_main_ns(pid)
+    return main_ns[1] if main_ns is not None else 0
 
 
 def _read_io(pid: int) -> int | None:

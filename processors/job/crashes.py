@@ -14,7 +14,7 @@ from .hang_before_end import judge_taken_down, judge_timed_out
 from .nodes import explain_by_node
 from .state import JobState
 from .steps import judge_signatures
-from .urgency import Motion, motion_of
+from .urgency import STILL_BEFORE_END_NS, Motion, motion_of
 from .words import phase_word
 
 #: A better cause may still replace the one that a crash was opened with.
@@ -104,7 +104,7 @@ def _end_noticed(job: JobState, noticed: OpenFinding, verdict: CrashVerdict, now
     a time-out has ended it all, what stood before is."""
     cause = verdict.cause
     by_itself = cause is not None and cause.rank in noticed.suspects and verdict.sort in ("raised", "died", "left")
-    still = any(motion_of(job, rank) is not Motion.MOVES for rank in noticed.suspects)
+    still = any(motion_of(job, rank, still_ns=STILL_BEFORE_END_NS) is not Motion.MOVES for rank in noticed.suspects)
     if by_itself and not (_is_taken_down(verdict) and still):
         kind, body = crash_story.crash_body(job, verdict, now)
         noticed.detail = {**noticed.detail, "crash": True}

@@ -22,7 +22,7 @@ from .placement import begin_placement_again
 from .resuming import note_checkpoint
 from .saving import note_exit
 from .state import JobState
-from .urgency import Motion, motion_of
+from .urgency import STILL_BEFORE_END_NS, Motion, motion_of
 from .words import phase_word
 
 
@@ -54,7 +54,9 @@ def _take_job_signalled(job: JobState, event: Event, stamp_ns: int, ctx: Context
 def _may_go_on(job: JobState, noticed: OpenFinding) -> bool:
     """A wait for ranks that are at work is none that somebody has ended."""
     is_young = noticed.body["severity"] == Severity.INFO.value
-    return is_young and all(motion_of(job, rank) is Motion.MOVES for rank in noticed.suspects)
+    return is_young and all(
+        motion_of(job, rank, still_ns=STILL_BEFORE_END_NS) is Motion.MOVES for rank in noticed.suspects
+    )
 
 
 def _take_job_finished(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:

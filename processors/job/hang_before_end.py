@@ -17,7 +17,7 @@ from .open_waits import find_waits
 from .partners import without_held_up
 from .state import JobState
 from .thresholds import DEFAULT_TIMEOUT_S, FLOOR_NS, SHARE_OF_TIMEOUT, longest_here_ns, waited_ns
-from .urgency import Motion, ladder, motion_of
+from .urgency import STILL_BEFORE_END_NS, Motion, ladder, motion_of
 from .waiting import find_blockage, longest_wait_for
 
 #: The last row of a rank may be so old when it ends.
@@ -47,7 +47,7 @@ def judge_timed_out(job: JobState, now: int, ctx: Context) -> bool:
             blockage.suspects,
             blockage.wait.age_ns,
             Severity.PAGE,
-            {rank: motion_of(job, rank) for rank in blockage.suspects},
+            {rank: motion_of(job, rank, still_ns=STILL_BEFORE_END_NS) for rank in blockage.suspects},
             now,
         )
         open_blockage(job, ctx, now, Kind.RANK_NOT_ENTERED, blockage.wait, body)
@@ -78,7 +78,7 @@ def judge_taken_down(job: JobState, since_ns: int, now: int, ctx: Context, *, on
         return False
     blockage = without_held_up(job, blockage, waits)
     late, limit_ns = [], 0
-    motions = {rank: motion_of(job, rank) for rank in blockage.suspects}
+    motions = {rank: motion_of(job, rank, still_ns=STILL_BEFORE_END_NS) for rank in blockage.suspects}
     ended_ns = {ending.rank: ending.time_ns for ending in reversed(job.endings)}
     for rank in blockage.suspects:
         wait = longest_wait_for(waits, rank) or blockage.wait

@@ -28,6 +28,8 @@ MOVING_SHARE_OF_TIMEOUT = 0.5
 #: Nothing of a process has moved over so long, ten looks of its agent: what does a little now and then (a log line five
 #: times a second) is found doing nothing in a few looks in a row. One that hangs has stood for as long at its page.
 STILL_NS = 5_000_000_000
+#: The same of one whose job was ended: nothing more will show whether it would have gone on.
+STILL_BEFORE_END_NS = 2_000_000_000
 _PHASES_OF_IO = frozenset({Phase.DATA, Phase.CHECKPOINT, Phase.RESTORE})
 _ORDER = (Severity.INFO, Severity.TICKET, Severity.PAGE)
 
@@ -93,10 +95,10 @@ def ladder(job: JobState, longest_ns: int | None, timeout_s: float) -> Ladder:
     )
 
 
-def motion_of(job: JobState, rank: int) -> Motion:
-    """By the newest row of this rank."""
+def motion_of(job: JobState, rank: int, *, still_ns: int = STILL_NS) -> Motion:
+    """By the newest row of this rank. still_ns: for which nothing of it must have moved."""
     row = job.progress_row(rank)
-    if row is None or (int(row["still_ns"]) and int(row["still_ns"]) < STILL_NS):
+    if row is None or (int(row["still_ns"]) and int(row["still_ns"]) < still_ns):
         return Motion.MOVES  # of agents that do not look nobody waits for half of a time-out: as before they did
     # Where a phase is made of reads and writes, what it has taken before is its measure.
     return Motion.IN_IO if row["in_io"] and int(row["phase"]) not in _PHASES_OF_IO else Motion.STILL

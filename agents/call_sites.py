@@ -66,11 +66,10 @@ def calls_of(ring: RingFile) -> list[Calls]:
         frame, uid = frames.get(word & L.CALL_SITE_MASK), uids.get(word >> 15 & 0xFFFF)
         if frame is not None and uid is not None:
             found.setdefault((uid, bool(word >> 14 & 1)), {})[word >> 31 & L.CALL_SEQ_MASK] = frame
+    ordered = {key: sorted(calls) for key, calls in found.items()}
     return [
-        Calls(
-            group=uid, point_to_point=is_p2p, seqs=tuple(sorted(calls)), frames=tuple(calls[n] for n in sorted(calls))
-        )
-        for (uid, is_p2p), calls in found.items()
+        Calls(group=uid, point_to_point=is_p2p, seqs=tuple(seqs), frames=tuple(found[uid, is_p2p][seq] for seq in seqs))
+        for (uid, is_p2p), seqs in ordered.items()
     ]
 
 
@@ -97,8 +96,8 @@ def failing_calls(rank: WatchedRank) -> Iterator[dict[str, Any]]:
 
 
 class CallDesk:
-    """Answers requests for calls: bounded, idempotent by id, within their lifetime. Of ranks that have failed the same
-    was told then."""
+    """Answers requests for calls with the next look: bounded, idempotent by id. What ranks that have failed called last
+    was told when they did."""
 
     def __init__(self, health: AgentHealth, *, is_refused: bool) -> None:
         self._health = health

@@ -57,7 +57,7 @@ class _Look:
     main_cpu_ns: int
     main_awake_ns: int
     cpu_ns: int  # of all its threads
-    children_cpu_ns: int  # with what they waited for one: a compiler is at work on a crowded machine, too
+    children_awake_ns: int  # CPU time and waits for a CPU: a compiler is at work on a crowded machine, too
     moved_bytes: int  # read and written, by it and its children
     faults: int  # pages read from disk
     processes: tuple[int, ...]  # it and its children
@@ -178,7 +178,7 @@ def _look_at(pid: int, now_ns: int) -> _Look | None:
         main_cpu_ns=main_ns[0],
         main_awake_ns=sum(main_ns),
         cpu_ns=stat.cpu_ns,
-        children_cpu_ns=sum(child.cpu_ns for child, _ in of_children if child is not None)
+        children_awake_ns=sum(child.cpu_ns for child, _ in of_children if child is not None)
         + sum(_waited_ns(child) for child in children),
         moved_bytes=io + sum(moved or 0 for _, moved in of_children),
         faults=stat.major_faults,
@@ -191,7 +191,7 @@ def _used_cpu(before: _Look, look: _Look) -> bool:
     main_ns = look.main_cpu_ns - before.main_cpu_ns
     others_ns = look.cpu_ns - before.cpu_ns - main_ns
     # Children that have ended take their time with them.
-    children_ns = abs(look.children_cpu_ns - before.children_cpu_ns)
+    children_ns = abs(look.children_awake_ns - before.children_awake_ns)
     return (
         main_ns > _IDLE_SHARE * span_ns
         or others_ns > _OTHERS_IDLE_SHARE * span_ns

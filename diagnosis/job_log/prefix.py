@@ -33,7 +33,7 @@ JSON_MORE = ("exception", "exc_info", "traceback", "stack_trace", "stack", "erro
 
 
 @dataclass(frozen=True, slots=True)
-class _Tells:
+class _Mentions:
     """What a text names. Most name nothing: they are not searched again."""
 
     rank: bool
@@ -150,24 +150,24 @@ def _logfmt_line(line: Line) -> Line:
 
 
 def rank_in(text: str) -> int | None:
-    match = RANK_IN_TEXT.search(text) if _tells(text).rank else None
+    match = RANK_IN_TEXT.search(text) if _mentions_of(text).rank else None
     return int(match[1]) if match else None
 
 
 def whom_in(text: str) -> tuple[int, str] | None:
     """Rank and node where a statement names both: "Rank 180, node n5, device 0": they outweigh what carriers say."""
-    match = RANK_AND_NODE.search(text) if _tells(text).rank_and_node else None
+    match = RANK_AND_NODE.search(text) if _mentions_of(text).rank_and_node else None
     return (int(match[1]), match[2]) if match else None
 
 
 def node_in(text: str) -> str | None:
-    match = NODE_IN_TEXT.search(text) if _tells(text).node else None
+    match = NODE_IN_TEXT.search(text) if _mentions_of(text).node else None
     return match[1] if match else None
 
 
 @asked_once
-def _tells(text: str) -> _Tells:
-    return _Tells(
+def _mentions_of(text: str) -> _Mentions:
+    return _Mentions(
         rank=RANK_IN_TEXT.search(text) is not None,
         node=NODE_IN_TEXT.search(text) is not None,
         rank_and_node=RANK_AND_NODE.search(text) is not None,

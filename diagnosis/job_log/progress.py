@@ -49,7 +49,7 @@ BEFORE_HINT = 24
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _StepPlace:
     """Where in a line its step and their total stand."""
 
     step: slice | None
@@ -65,7 +65,7 @@ def progress_of(raw: bytes, source: int, number: int) -> Progress | None:
     raw = raw[:LONGEST]
     if b"\x1b" in raw:
         raw = COLOUR.sub(b"", raw)
-    told = _told(raw)
+    told = _find_step(raw)
     if told is None:
         return None
     return Progress(
@@ -79,19 +79,19 @@ def progress_of(raw: bytes, source: int, number: int) -> Progress | None:
 
 
 @asked_once_of_bytes
-def _told(low: bytes) -> _Told | None:
+def _find_step(low: bytes) -> _StepPlace | None:
     """low: in lower case, with a zero for each digit."""
     hint = HINT.search(low)
     if hint is None:
         return None
     if _holds(low, SAVES) and (saved := SAVED.search(low)):
-        return _Told(_place(saved, "step", "late"), is_checkpoint=True)
+        return _StepPlace(_place(saved, "step", "late"), is_checkpoint=True)
     match = STEP.search(low, max(0, hint.start() - BEFORE_HINT))
     if match is None or (_holds(low, EXCUSES) and NOT_PROGRESS.search(low)):
         return None
     if b"%|" in low and OTHER_WORK.search(low):
         return None
-    return _Told(_place(match, "a", "b", "c"), _place(match, "at", "bt", "ct"), is_bar=match["c"] is not None)
+    return _StepPlace(_place(match, "a", "b", "c"), _place(match, "at", "bt", "ct"), is_bar=match["c"] is not None)
 
 
 def _place(match: re.Match[bytes], *names: str) -> slice | None:

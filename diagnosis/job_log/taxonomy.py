@@ -90,7 +90,7 @@ class Rules:
 
     def _planned(self, kind: str) -> _Plan:
         low = kind.lower() + "\n"
-        tried, numbered = self._with_words(low)
+        tried, numbered = self._rules_with_words_of(low)
         left = tried | numbered
         asked: list[tuple[Rule, tuple[str, ...]]] = []
         answer = None
@@ -107,7 +107,7 @@ class Rules:
                 answer = rule
         return _Plan(tuple(asked), answer, asserted(kind) == kind)
 
-    def _with_words(self, low: str) -> tuple[int, int]:
+    def _rules_with_words_of(self, low: str) -> tuple[int, int]:
         """Bits of the rules of which a word is in the text, and of those of which one is if the digits are the same."""
         tried = numbered = 0
         for letters in self._by_letters.keys() & {low[at : at + LETTERS] for at in range(len(low) - LETTERS + 1)}:

@@ -166,7 +166,7 @@ def gather(setup: Setup, seed: int, minutes: float, *, only: str = "") -> list[F
                 return None
             launch = launch_of(kind, setup)
             facts = facts_of(run(each, folder, launch, quiet.set), seed)
-        _tell(facts)
+        _print_run(facts)
         return facts
 
     with alone(setup.results), ThreadPoolExecutor(setup.jobs) as pool:
@@ -179,7 +179,7 @@ def gather(setup: Setup, seed: int, minutes: float, *, only: str = "") -> list[F
     return found
 
 
-def _tell(facts: Facts) -> None:
+def _print_run(facts: Facts) -> None:
     said = "; ".join(problems_of(facts)) or "ok"
     times = [
         f"{word} {value:.1f} s"

@@ -235,7 +235,9 @@ def _judge_held(
         alone = _told_alone(stops, ranks)
         if alone is not None:
             return _verdict("died", alone, endings, confidence=0.9)
-        others = {ending.rank for ending in stops if ending.time_ns - stops[0].time_ns < TOGETHER_NS}
+        others = {
+            ending.rank for ending in stops if _interrupted(ending) or ending.time_ns - stops[0].time_ns < TOGETHER_NS
+        }
         if len(others) > 1 or len(ranks) == 1:
             return _verdict("planned", None, endings)
         if not finished and now < began + PATIENCE_NS:
@@ -252,6 +254,14 @@ def _judge_held(
         return Hold(until_ns=began + PATIENCE_NS)
     silent = set(ranks) - {ending.rank for ending in order}
     return _verdict("victims", first if not silent else None, endings, confidence=0.4)
+
+
+def _interrupted(stop: Ending) -> bool:
+    """Whether it was SIGINT. A launcher clears up with SIGTERM, so ranks that are interrupted were so from above.
+
+    When each of them raises depends on what its interpreter does just then: on a crowded machine a second lies between.
+    """
+    return stop.type.rpartition(".")[2] == "KeyboardInterrupt" or SIGINT in (stop.signal, stop.exit_code - 128)
 
 
 def _told_alone(stops: Sequence[Ending], ranks: Collection[int]) -> Ending | None:

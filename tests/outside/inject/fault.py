@@ -100,7 +100,7 @@ class Fault:
         elif kind == "exit":
             os._exit(0)
         elif kind == "nan" and tensor is not None:
-            tensor.data.mul_(float("nan"))
+            _nearest_parameter(tensor).data.mul_(float("nan"))
         elif kind == "desync" and self.manner == "skip":
             self.skip_next = True
         elif kind == "desync":
@@ -114,6 +114,22 @@ class Fault:
         while self.manner == "spin":
             pass
         time.sleep(3600)
+
+
+def _nearest_parameter(tensor: Any) -> Any:
+    """The parameter nearest to a loss in its graph, as the device's memory could spoil it; a tensor without a graph
+    itself. From the next forward pass on the loss is bad, however a framework scales it on its way to ``backward``."""
+    nodes = deque([tensor.grad_fn])
+    seen = set()
+    while nodes:
+        node = nodes.popleft()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            return node.variable
+        nodes.extend(parent for parent, _ in node.next_functions)
+    return tensor
 
 
 def own_frames() -> list[str]:
@@ -150,12 +166,15 @@ def patch_modules(fault: Fault) -> None:
     import torch
 
     inner = torch.nn.Module.__call__
-    depth, evaluations, was_training = 0, 0, True
+    depth, evaluations, was_training, has_trained = 0, 0, True, False
 
     def outer(self: Any, *args: Any, **values: Any) -> Any:
-        nonlocal depth, evaluations, was_training
+        nonlocal depth, evaluations, was_training, has_trained
         if depth:
             return inner(self, *args, **values)
+        has_trained = has_trained or self.training
+        if not has_trained:
+            fault.come("forward")  # of a script that never trains it is the only one
         if self.training:
             fault.come("forward")
         elif was_training:

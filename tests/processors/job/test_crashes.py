@@ -200,6 +200,17 @@ def test_ctrl_c_is_planned() -> None:
     assert verdict(context) == ("planned", "planned_stop", [])
 
 
+def test_ctrl_c_that_ranks_of_a_crowded_machine_raise_one_after_the_other_is_planned() -> None:
+    late = [raised(4.4 + 0.5 * rank, rank, "KeyboardInterrupt", "") for rank in range(3)]
+    ended = [killed(5.9, 0, 2), killed(6.0, 3, 2)]
+    assert verdict(run(*late, *ended, finished(6.5, 130))) == ("planned", "planned_stop", [])
+
+
+def test_sigint_to_one_rank_is_a_death() -> None:
+    alone = [raised(4.4, 2, "KeyboardInterrupt", ""), *(killed(4.9 + rank / 100, rank, 15) for rank in (0, 1, 3))]
+    assert verdict(run(*alone, finished(6.5, 1))) == ("immediate_crash", "rank_died", [2])
+
+
 def test_all_ranks_killed_at_once_is_nobodys_own_fault() -> None:
     context = run(*[killed(4.4 + 0.01 * rank, rank, 9) for rank in range(4)], finished(5.0, 1))
     assert verdict(context) == ("immediate_crash", "rank_died", [])

@@ -44,6 +44,10 @@ class Launch:
     links: Mapping[str, Path] = field(default_factory=dict)
 
 
+#: A shell that puts the harness into the background has it ignore Ctrl-C, and so would the job and whichrank.
+HEEDS_INTERRUPTS = ("env", "--default-signal=INT")
+
+
 def run(planned: Planned, folder: Path, launch: Launch, quiet: Callable[[], None] = lambda: None) -> Outcome:
     """folder: for all that comes of it; what another run left there goes. quiet: called once the job stands still."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -80,7 +84,7 @@ def run(planned: Planned, folder: Path, launch: Launch, quiet: Callable[[], None
     outcome = Outcome(planned=planned, version=version())
     with (folder / "output.txt").open("wb") as output:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment,
+            [*HEEDS_INTERRUPTS, *command], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment,
             start_new_session=True, cwd=work,
         )  # fmt: skip
         try:

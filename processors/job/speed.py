@@ -9,7 +9,7 @@ import numpy as np
 
 from ...telemetry.vocabulary import Kind, StepFlag
 from ..operator import Context
-from . import number_story, pace_story, slow_device_story, slow_rank_story
+from . import pace_story, slow_device_story, slow_rank_story
 from .culprit import have_something_in_common
 from .device import has_become_slow, has_device_groups, shows_in_steps
 from .drift import find_drift, has_come_back, makes_steps_longer
@@ -21,6 +21,7 @@ from .late_device import LateDevice, find_late_device, is_still_late
 from .late_host import LateHost, find_late_host
 from .late_in_group import find_late_in_group
 from .late_in_steps import find_late_in_steps
+from .number_findings import open_number_finding
 from .numeric import (
     EXPLOSION_RATIO,
     EXPLOSION_STEPS,
@@ -62,9 +63,7 @@ def judge_numbers(job: JobState, rows: np.ndarray, now: int, ctx: Context) -> No
     for finding in reported:
         finding.detail["good"] = 0
     if not reported:
-        kind, body = number_story.number_body(job, bad, now)
-        detail = {"usual": bad.usual_norm} if bad.usual_norm else {}
-        open_finding(job, ctx, now, kind=kind, place=f"step {bad.step}", body=body, detail=detail)
+        open_number_finding(job, ctx, now, bad, place=f"step {bad.step}")
 
 
 def _find_explosion(job: JobState, first: int) -> BadNumber | None:

@@ -89,6 +89,8 @@ def facts(fault: str, *revisions: dict[str, object]) -> Facts:
         (facts("kill", said("page", "rank_died", 1, 0.2, "")), ""),
         (facts("slow", said("ticket", "rank_slow", 1, -1.0)), "before the fault"),
         (facts("all", said("page", "rank_not_entered", None, 61.0)), ""),
+        (facts("all", said("page", "rank_not_entered", 0, 7.5)), "names [0]"),
+        (replace(facts("all", said("page", "rank_not_entered", 0, 7.5)), came=(0,)), ""),
         (facts("slow", said("ticket", "rank_slow", 1, 20.0)), ""),
         (facts("nan", said("ticket", "numeric_all", None, 20.0)), "kind numeric_all"),
         (facts("", said("ticket", "rank_not_entered", 0, 61.0)), "ticket rank_not_entered"),

@@ -80,8 +80,10 @@ def _read_block(
 
 def _read_line(reader: KernelLogReader, scan: LineScan, line: bytes, kind: LineKind) -> Sequence[KernelEvent]:
     is_wanted = reader.wants_next
-    literals = [word for word, raw in (kind.words if is_wanted else kind.telling) if raw in line]
+    words = kind.words if is_wanted else scan.telling(line, kind)
+    literals = [word for word, raw in words if raw in line]
     if not literals and not is_wanted:
+        scan.said_nothing(line, kind)
         return ()
     text = line[:LINE_CHARACTERS].decode("utf-8", "replace").rstrip("\r")
     events = reader.read(text, literals=literals)

@@ -1,8 +1,8 @@
 """Lines without their numbers, and patterns of rules for them: what a pattern matches its folded form matches, folded.
 
-Logs say the same few hundred things with ever other numbers: folded they are few, and can be asked once which rules may
-match. A folded pattern matches too much, for digits and what must not stand beside a match are gone from it: it says no
-for sure, or perhaps.
+Logs say the same few hundred things with ever other numbers: without some characters they are few, and can be asked
+once which rules may match. A folded pattern matches too much, for these characters and what must not stand beside a
+match are gone from it: it says no for sure, or perhaps.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
-#: What addresses, counters and generated names are made of.
-FOLDED = b"0123456789abcdef"
+#: What addresses, counters and generated names are made of; and what is always a number, which loses less.
+HEXADECIMAL = b"0123456789abcdef"
+DIGITS = b"0123456789"
 
 #: One item of a pattern, as far as rules use them. condition: takes no letters itself; of a group, its begin.
 _ITEM = re.compile(
@@ -23,18 +24,16 @@ _ITEM = re.compile(
 _REPEATED = re.compile(r"(?P<times>[*+?]|\{(?P<least>\d*)(?:,(?P<most>\d*))?\})(?P<lazy>\??)")
 
 
-def folded(lines: bytes) -> bytes:
-    """Without ``FOLDED``."""
-    return lines.translate(None, FOLDED)
-
-
 @cache
-def folded_pattern(regex: str) -> re.Pattern[str]:
-    """Matches in each ASCII line, ``folded``, in which ``regex`` matches. Raises re.error for syntax not known here."""
-    return re.compile("".join(_folded_items(regex)))
+def folded_pattern(regex: str, left_out: bytes) -> re.Pattern[str]:
+    """Matches in each ASCII line in which ``regex`` matches, once it is without the characters that are ``left_out``.
+
+    left_out: ``HEXADECIMAL`` or ``DIGITS``. Raises re.error for syntax not known here.
+    """
+    return re.compile("".join(_folded_items(regex, left_out)))
 
 
-def _folded_items(regex: str) -> Iterator[str]:
+def _folded_items(regex: str, left_out: bytes) -> Iterator[str]:
     at = 0
     while item := _ITEM.match(regex, at):
         at = item.end()
@@ -47,8 +46,8 @@ def _folded_items(regex: str) -> Iterator[str]:
         else:
             repeated = _REPEATED.match(regex, at)
             at = repeated.end() if repeated else at
-            if item["one"] and _takes_folded(item[0]):
-                yield _or_less(item[0], repeated)
+            if item["one"] and _takes_any(item[0], left_out):
+                yield _or_less(item[0], repeated, left_out)
             else:
                 yield item[0] + (repeated[0] if repeated else "")
 
@@ -63,13 +62,13 @@ def _end_of_group(regex: str, at: int) -> int:
 
 
 @cache
-def _takes_folded(item: str) -> bool:
-    return re.search(item, FOLDED.decode()) is not None
+def _takes_any(item: str, left_out: bytes) -> bool:
+    return re.search(item, left_out.decode()) is not None
 
 
-def _or_less(item: str, repeated: re.Match[str] | None) -> str:
+def _or_less(item: str, repeated: re.Match[str] | None, left_out: bytes) -> str:
     """As often as it is repeated, or less often by what is left out of lines."""
-    if item == r"\d" or item.encode() in FOLDED:
+    if item == r"\d" or item.encode() in left_out:
         return ""
     if repeated is None:
         return item + "?"

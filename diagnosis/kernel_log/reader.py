@@ -142,11 +142,11 @@ class KernelLogReader:
             self._is_holding = self._holds()
         return events
 
-    def may_match_folded(self, line: str, word: str) -> bool:
-        """Whether this one of ``words`` may say something in lines that are ``line``, in ASCII, when they are folded."""
+    def may_match_folded(self, word: str, line: str, left_out: bytes) -> bool:
+        """Whether this one of ``words`` may say something in ASCII lines that are ``line`` without some characters."""
         if _is_to_decode(line) or word in self._own_words:
             return True
-        return any(rule.within_folded.search(line) for rule in self._index[word])
+        return any(rule.within_folded(left_out).search(line) for rule in self._index[word])
 
     def _may_match(self, line: str, literals: Sequence[str]) -> bool:
         """Whether it is worth to take the line out of its wrapper: most lines with a word of a fault tell of none."""

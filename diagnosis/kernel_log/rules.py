@@ -84,10 +84,9 @@ class LineRule:
         """Matches in a line whose wrapper is still on it wherever ``pattern`` matches without."""
         return _compiled_within(self.regex)
 
-    @property
-    def within_folded(self) -> re.Pattern[str]:
-        """Matches in each ASCII line, ``folded``, in which ``within`` matches."""
-        return folded_pattern(self.within.pattern)
+    def within_folded(self, left_out: bytes) -> re.Pattern[str]:
+        """As ``within``, in ASCII lines without the characters of ``left_out``: see ``folded_pattern``."""
+        return folded_pattern(self.within.pattern, left_out)
 
 
 @cache

@@ -1,8 +1,9 @@
 """Which lines of a block may hold one of some hundred words: lines that differ in numbers only are looked at once.
 
-A log says the same few hundred things again and again, with other numbers, addresses and names of containers. Folded
-its lines are few, and each of these is searched once. A word that stands in a line stands, folded, in what is left of
-the line: none is missed. Of lines that hold words and say nothing all the same it is asked once whether they ever can.
+A log says the same few hundred things again and again, with other numbers, addresses and names of containers. Without
+digits and the letters of hexadecimal numbers its lines are few, and each of these is searched once. A word that stands
+in a line stands, without those, in what is left of the line: none is missed. Of lines that hold words and say nothing
+all the same it is asked once whether they ever can: first without those letters, then with them.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from .folding import folded
+from .folding import DIGITS, HEXADECIMAL
 
 #: Kinds of lines remembered, and their bytes; then all are forgotten: a log of nothing but new ones costs no memory.
 KINDS = 16_384
@@ -25,13 +27,13 @@ LEAST = 3
 
 #: A word as text, and as it stands in the line.
 Word = tuple[str, bytes]
+_T = TypeVar("_T")
 
 
 @dataclass(slots=True)
 class LineKind:
-    """Lines that are the same when folded. words: those that they may hold. telling: those that may mean something there.
-
-    silent: how many of the lines said nothing.
+    """Lines that are the same without ``HEXADECIMAL``. words: those that they may hold. telling: those that may mean
+    something there. silent: how many of the lines said nothing.
     """
 
     words: tuple[Word, ...]
@@ -40,28 +42,29 @@ class LineKind:
 
 
 class LineScan:
-    """may_tell: whether a word may mean something in lines that are this, in ASCII, when folded. Raises ValueError for a
-    word of which too little is left.
+    """may_tell: whether a word may mean something in ASCII lines that are this without some characters, and without
+    which. Raises ValueError for a word of which too little is left.
     """
 
-    def __init__(self, words: Sequence[str], may_tell: Callable[[str, str], bool]) -> None:
+    def __init__(self, words: Sequence[str], may_tell: Callable[[str, str, bytes], bool]) -> None:
         self._may_tell = may_tell
         #: By their first bytes, the words and what is left of them.
         self._words: dict[bytes, list[tuple[Word, bytes]]] = {}
         for word in words:
-            left = folded(word.encode())
+            left = word.encode().translate(None, HEXADECIMAL)
             if len(left) < LEAST:
                 raise ValueError(f"{word!r} is too short to be looked for without digits and a to f")
             self._words.setdefault(left[:LEAST], []).append(((word, word.encode()), left))
         #: Looks ahead, so that words that overlap are found.
         self._any = re.compile(b"(?=" + _any_of({left for found in self._words.values() for _, left in found}) + b")")
-        self._known: dict[bytes, LineKind] = {}
-        self._bytes = 0
+        self._known: _Remembered[LineKind] = _Remembered()
+        #: By lines without ``DIGITS``.
+        self._telling: _Remembered[tuple[Word, ...]] = _Remembered()
 
     def kinds(self, block: bytes) -> list[LineKind]:
         """Of each line of the block."""
         known = self._known
-        lines = folded(block).split(b"\n")
+        lines = block.translate(None, HEXADECIMAL).split(b"\n")
         found = list(map(known.get, lines))
         if None in found:
             learn = self._learn
@@ -70,17 +73,33 @@ class LineScan:
 
     def kind_of(self, line: bytes) -> LineKind:
         """As ``kinds``, of a line by itself."""
-        left = folded(line)
+        left = line.translate(None, HEXADECIMAL)
         kind = self._known.get(left)
         return self._learn(left) if kind is None else kind
 
+    def telling(self, line: bytes, kind: LineKind) -> tuple[Word, ...]:
+        """The words that may mean something in the line, which is of this kind."""
+        if kind.silent < OFTEN or not kind.telling:
+            return kind.telling
+        left = line.translate(None, DIGITS)
+        telling = self._telling.get(left)
+        if telling is None:
+            telling = self._asked(left, DIGITS, kind.telling)
+            self._telling.add(left, telling)
+        return telling
+
     def said_nothing(self, line: bytes, kind: LineKind) -> None:
-        """Of a line that was read although it may hold ``telling`` words: for the next ones of its kind."""
+        """Of a line that was read: for the next ones of its kind."""
         kind.silent += 1
+        if kind.silent == OFTEN:
+            kind.telling = self._asked(line.translate(None, HEXADECIMAL), HEXADECIMAL, kind.telling)
+
+    def _asked(self, line: bytes, left_out: bytes, words: tuple[Word, ...]) -> tuple[Word, ...]:
         # Of other than ASCII characters nobody knows here how many bytes are one.
-        if kind.silent == OFTEN and len(line) <= LONG and line.isascii():
-            left = folded(line).decode("ascii")
-            kind.telling = tuple(word for word in kind.telling if self._may_tell(left, word[0]))
+        if len(line) > LONG or not line.isascii():
+            return words
+        text = line.decode("ascii")
+        return tuple(word for word in words if self._may_tell(word[0], text, left_out))
 
     def _learn(self, line: bytes) -> LineKind:
         if (kind := self._known.get(line)) is not None:
@@ -91,13 +110,25 @@ class LineScan:
             held |= {word: None for word, left in self._words[line[at : at + LEAST]] if line.startswith(left, at)}
         words = tuple(held)
         kind = LineKind(words, words)
-        if len(line) <= LONG:
-            self._bytes += len(line)
-            if len(self._known) >= KINDS or self._bytes > KINDS_BYTES:
-                self._known.clear()
-                self._bytes = len(line)
-            self._known[line] = kind
+        self._known.add(line, kind)
         return kind
+
+
+class _Remembered(dict[bytes, _T]):
+    """Of kinds of lines, but for long ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._bytes = 0
+
+    def add(self, line: bytes, value: _T) -> None:
+        if len(line) > LONG:
+            return
+        self._bytes += len(line)
+        if len(self) >= KINDS or self._bytes > KINDS_BYTES:
+            self.clear()
+            self._bytes = len(line)
+        self[line] = value
 
 
 def _any_of(words: set[bytes]) -> bytes:

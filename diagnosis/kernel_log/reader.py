@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from .cper import CperFollower
 from .device import canonical_gpu, canonical_pci
 from .event import KernelEvent, Stamp
+from .folding import Fold
 from .gpu_details import GpuDetailFollower
 from .history import CRASHES, History
 from .holder import Holder
@@ -142,11 +143,11 @@ class KernelLogReader:
             self._is_holding = self._holds()
         return events
 
-    def may_match_folded(self, word: str, line: str, left_out: bytes) -> bool:
-        """Whether this one of ``words`` may say something in ASCII lines that are ``line`` without some characters."""
+    def may_match_folded(self, word: str, line: str, fold: Fold) -> bool:
+        """Whether this one of ``words`` may say something in ASCII lines that are ``line`` when folded."""
         if _is_to_decode(line) or word in self._own_words:
             return True
-        return any(rule.within_folded(left_out).search(line) for rule in self._index[word])
+        return any(rule.within_folded(fold).search(line) for rule in self._index[word])
 
     def _may_match(self, line: str, literals: Sequence[str]) -> bool:
         """Whether it is worth to take the line out of its wrapper: most lines with a word of a fault tell of none."""

@@ -32,7 +32,7 @@ from typing import Any
 from ...telemetry.vocabulary import Action
 from .device import canonical_pci
 from .event import DeviceKind, Domain, KernelEvent, Repair, Severity
-from .folding import folded_pattern
+from .folding import Fold, folded_pattern
 from .macros import DRIVER_WORDS, MACROS, PCI, kind_by_driver
 from .tables import read_toml
 
@@ -84,9 +84,9 @@ class LineRule:
         """Matches in a line whose wrapper is still on it wherever ``pattern`` matches without."""
         return _compiled_within(self.regex)
 
-    def within_folded(self, left_out: bytes) -> re.Pattern[str]:
-        """As ``within``, in ASCII lines without the characters of ``left_out``: see ``folded_pattern``."""
-        return folded_pattern(self.within.pattern, left_out)
+    def within_folded(self, fold: Fold) -> re.Pattern[str]:
+        """Matches in each ASCII line, folded, in which ``within`` matches."""
+        return folded_pattern(self.within.pattern, fold)
 
 
 @cache

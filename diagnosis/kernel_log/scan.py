@@ -3,7 +3,7 @@
 A log says the same few hundred things again and again, with other numbers, addresses and names of containers. Without
 digits and the letters of hexadecimal numbers its lines are few, and each of these is searched once. A word that stands
 in a line stands, without those, in what is left of the line: none is missed. Of lines that hold words and say nothing
-all the same it is asked once whether they ever can: first without those letters, then with them.
+all the same it is asked once whether they ever can: first without those letters, then without digits only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from .folding import DIGITS, HEXADECIMAL
+from .folding import Fold, folded
 
 #: Kinds of lines remembered, and their bytes; then all are forgotten: a log of nothing but new ones costs no memory.
 KINDS = 16_384
@@ -32,8 +32,9 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True)
 class LineKind:
-    """Lines that are the same without ``HEXADECIMAL``. words: those that they may hold. telling: those that may mean
-    something there. silent: how many of the lines said nothing.
+    """Lines that are the same when folded. words: those that they may hold. telling: those that may mean something there.
+
+    silent: how many of the lines said nothing, up to ``OFTEN``.
     """
 
     words: tuple[Word, ...]
@@ -42,29 +43,29 @@ class LineKind:
 
 
 class LineScan:
-    """may_tell: whether a word may mean something in ASCII lines that are this without some characters, and without
-    which. Raises ValueError for a word of which too little is left.
+    """may_tell: whether a word may mean something in ASCII lines that are this when folded. Raises ValueError for a word
+    of which too little is left.
     """
 
-    def __init__(self, words: Sequence[str], may_tell: Callable[[str, str, bytes], bool]) -> None:
+    def __init__(self, words: Sequence[str], may_tell: Callable[[str, str, Fold], bool]) -> None:
         self._may_tell = may_tell
         #: By their first bytes, the words and what is left of them.
         self._words: dict[bytes, list[tuple[Word, bytes]]] = {}
         for word in words:
-            left = word.encode().translate(None, HEXADECIMAL)
+            left = folded(word.encode(), Fold.COARSE)
             if len(left) < LEAST:
                 raise ValueError(f"{word!r} is too short to be looked for without digits and a to f")
             self._words.setdefault(left[:LEAST], []).append(((word, word.encode()), left))
         #: Looks ahead, so that words that overlap are found.
         self._any = re.compile(b"(?=" + _any_of({left for found in self._words.values() for _, left in found}) + b")")
         self._known: _Remembered[LineKind] = _Remembered()
-        #: By lines without ``DIGITS``.
+        #: By finely folded lines.
         self._telling: _Remembered[tuple[Word, ...]] = _Remembered()
 
     def kinds(self, block: bytes) -> list[LineKind]:
         """Of each line of the block."""
         known = self._known
-        lines = block.translate(None, HEXADECIMAL).split(b"\n")
+        lines = folded(block, Fold.COARSE).split(b"\n")
         found = list(map(known.get, lines))
         if None in found:
             learn = self._learn
@@ -73,7 +74,7 @@ class LineScan:
 
     def kind_of(self, line: bytes) -> LineKind:
         """As ``kinds``, of a line by itself."""
-        left = line.translate(None, HEXADECIMAL)
+        left = folded(line, Fold.COARSE)
         kind = self._known.get(left)
         return self._learn(left) if kind is None else kind
 
@@ -81,25 +82,27 @@ class LineScan:
         """The words that may mean something in the line, which is of this kind."""
         if kind.silent < OFTEN or not kind.telling:
             return kind.telling
-        left = line.translate(None, DIGITS)
-        telling = self._telling.get(left)
+        fine = folded(line, Fold.FINE)
+        telling = self._telling.get(fine)
         if telling is None:
-            telling = self._asked(left, DIGITS, kind.telling)
-            self._telling.add(left, telling)
+            telling = self._asked(fine, Fold.FINE, kind.telling)
+            self._telling.add(fine, telling)
         return telling
 
     def said_nothing(self, line: bytes, kind: LineKind) -> None:
-        """Of a line that was read: for the next ones of its kind."""
+        """Of a line that may hold words: for the next ones of its kind."""
+        if kind.silent >= OFTEN:
+            return
         kind.silent += 1
         if kind.silent == OFTEN:
-            kind.telling = self._asked(line.translate(None, HEXADECIMAL), HEXADECIMAL, kind.telling)
+            kind.telling = self._asked(folded(line, Fold.COARSE), Fold.COARSE, kind.telling)
 
-    def _asked(self, line: bytes, left_out: bytes, words: tuple[Word, ...]) -> tuple[Word, ...]:
+    def _asked(self, line: bytes, fold: Fold, words: tuple[Word, ...]) -> tuple[Word, ...]:
         # Of other than ASCII characters nobody knows here how many bytes are one.
         if len(line) > LONG or not line.isascii():
             return words
         text = line.decode("ascii")
-        return tuple(word for word in words if self._may_tell(word[0], text, left_out))
+        return tuple(word for word in words if self._may_tell(word[0], text, fold))
 
     def _learn(self, line: bytes) -> LineKind:
         if (kind := self._known.get(line)) is not None:

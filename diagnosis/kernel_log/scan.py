@@ -20,7 +20,7 @@ KINDS = 16_384
 KINDS_BYTES = 4 << 20
 #: Longer lines are kinds of their own.
 LONG = 1024
-#: So many lines of a kind have to say nothing until it is asked whether they can: the patterns for it take a while to make.
+#: So many lines of a kind say nothing before it is asked whether they can: the patterns for it take a while to make.
 OFTEN = 8
 #: Of so many bytes at least a word has to be, after that.
 LEAST = 3
@@ -32,7 +32,7 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True)
 class LineKind:
-    """Lines that are the same when folded. words: those that they may hold. telling: those that may mean something there.
+    """Lines that are the same when folded. words: those that they may hold. telling: of these, what may mean something.
 
     silent: how many of the lines said nothing, up to ``OFTEN``.
     """
@@ -43,8 +43,9 @@ class LineKind:
 
 
 class LineScan:
-    """may_tell: whether a word may mean something in ASCII lines that are this when folded. Raises ValueError for a word
-    of which too little is left.
+    """may_tell: whether a word may mean something in ASCII lines that are this when folded.
+
+    Raises ValueError for a word of which too little is left.
     """
 
     def __init__(self, words: Sequence[str], may_tell: Callable[[str, str, Fold], bool]) -> None:

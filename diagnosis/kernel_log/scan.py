@@ -83,7 +83,7 @@ class LineScan:
         """The words that may mean something in the line, which is of this kind."""
         if kind.silent < OFTEN or not kind.telling:
             return kind.telling
-        fine = folded(line, Fold.FINE)
+        fine = folded(line.rstrip(b"\r"), Fold.FINE)  # patterns ask where a line ends
         telling = self._telling.get(fine)
         if telling is None:
             telling = self._asked(fine, Fold.FINE, kind.telling)

@@ -173,6 +173,19 @@ def test_kinds_of_lines_that_say_nothing_are_asked_about_once() -> None:
     assert asked == [("xyz xyz", coarse, Fold.COARSE), ("(YZX", coarse, Fold.COARSE), ("xyz xyz", fine, Fold.FINE)]
 
 
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+def test_a_fault_is_read_after_lines_of_its_kind_that_said_nothing(ending: str) -> None:
+    lines: list[str] = []
+    for case in cases():
+        silent = case.line.translate(str.maketrans("123456789", "0" * 9))
+        lines += [silent] * (scan_module.OFTEN + 1) + [case.line]
+    by_line = KernelLogReader()
+    expected = [event for line in lines for event in by_line.read(line)] + list(by_line.flush())
+    read = read_log(KernelLogReader(), io.BytesIO("".join(line + ending for line in lines).encode()))
+    assert [event for event in read if event.event != "nic_link_stays_down"] == expected
+    assert len(expected) > len(cases())
+
+
 def test_of_lines_in_other_alphabets_nothing_is_supposed() -> None:
     scan = LineScan(["xyz xyz"], lambda word, line, fold: False)
     line = "xyz xyz \u0663".encode()

@@ -64,13 +64,13 @@ def _read_block(
     is_wanted = reader.wants_next
     # In a flood most lines are repeats: what they might hold is asked of the others only.
     known = repeat(None, len(lines)) if repeats.is_flood else scan.kinds(block)
-    for line, kind in zip(lines, known, strict=True):
+    for line, asked in zip(lines, known, strict=True):
         if not is_wanted:
-            if kind is not None and not kind.telling:
+            if asked is not None and not asked.telling:
                 continue
             if take(line):
                 continue
-        events = _read_line(reader, scan, line, kind or scan.kind_of(line))
+        events = _read_line(reader, scan, line, asked or scan.kind_of(line))
         yield from events
         if len(events) == 1:
             repeats.learn(line, events[0], reader)

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 from ...telemetry.vocabulary import Action, Bucket, Scope
-from .alike import asked_once, kind_of, takes_digits_alike
+from ..alike import asked_once, kind_of, takes_digits_alike
 from .assertion import asserted
 from .model import FailureClass, Rank, Restart, Role
 from .tables import table, tables_in

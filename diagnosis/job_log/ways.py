@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from .alike import asked_once
+from ..alike import asked_once
 from .carriers import CARRIERS, GLOG_LEVELS
 from .model import DAY_S, Line, Stamp
 from .unknown_prefix import RANK, UnknownPrefix

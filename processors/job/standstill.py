@@ -134,8 +134,8 @@ def _ladder(job: JobState, found: Standstill, motion: Motion) -> Ladder:
         int(TIMES_LONGEST * max(known, default=0)),
     )
     if not in_step:
-        # Between steps, or past the last one, they may do as their script says, and nobody waits for anybody: no time-out
-        # will end it either, so a minute in which none of them does anything asks for somebody.
+        # Between steps, or past the last one, they may do as their script says, and nobody waits for anybody. No
+        # time-out will end it either, so a minute in which none of them does anything asks for somebody.
         longest_ns = max(known, default=0)
         page_ns = max(steps.page_ns, int(PAGE_TIMES_LONGEST * longest_ns))
         io_page_ns = min(max(page_ns, IO_TIMES_LONGEST * longest_ns), max(page_ns, steps.moving_page_ns))

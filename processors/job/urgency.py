@@ -93,7 +93,7 @@ def ladder(job: JobState, longest_ns: int | None, timeout_s: float) -> Ladder:
         notice_ns=min(notice_ns, latest_ns) if longest_ns is None else notice_ns,
         ticket_ns=max(TICKET_NS, TICKET_STEPS * step_ns),
         page_ns=min(page_ns, latest_ns) if longest_ns is None else page_ns,
-        io_page_ns=min(max(UNKNOWN_PLACE_PAGE_NS, int(IO_TIMES_LONGEST * (longest_ns or 0))), moving_page_ns, latest_ns),
+        io_page_ns=min(max(UNKNOWN_PLACE_PAGE_NS, IO_TIMES_LONGEST * (longest_ns or 0)), moving_page_ns),
         moving_page_ns=moving_page_ns,
     )
 

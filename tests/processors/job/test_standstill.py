@@ -79,7 +79,7 @@ def test_after_the_first_few_steps_too(begins: int) -> None:
 
 
 def test_where_all_stand_at_one_place_nobody_is_named() -> None:
-    """Processes that all do nothing in the middle of a step are a hang; between steps they may do what they like for a while."""
+    """Processes that all do nothing within a step are a hang; between steps they may do what they like for a while."""
     assert not run({1: Phase.OTHER}).findings()
     (finding,) = run(dict.fromkeys(range(4), Phase.FORWARD)).final().values()
     assert (finding.body["kind"], finding.body["severity"]) == ("rank_not_entered", "page")

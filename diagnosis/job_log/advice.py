@@ -13,7 +13,7 @@ from .model import FailureClass, Rank, Restart, Suspects
 
 #: Classes that make a finished training's result worthless, or that the next job meets as well.
 OUTLIVES_THE_END = frozenset(
-    {"disk_full", "quota_exceeded", "permission_denied", "checkpoint_write", "filesystem_error"}
+    {"disk_full", "quota_exceeded", "permission_denied", "filesystem_read_only", "checkpoint_write", "filesystem_error"}
 )
 
 
@@ -22,7 +22,9 @@ SURE = re.compile(
     r"version mismatch|\b(?:driver|version)\b.{0,40}\b(?:too old|insufficient)|\bincompatible version|"
     r"unsupported (?:version|display driver)|"
     r"not compiled with|was compiled (?:with|for|against)|\brequires (?:at least )?(?:CUDA|driver|version|"
-    r"glibc|python)\b",
+    r"glibc|python)\b|"
+    # An index that the data or the model's sizes do not allow: the same batch brings it again.
+    r"Assertion `[^`']{0,200}(?:n_classes|num_?(?:classes|embeddings)|[Ii]ndex|\bidx)[^`']{0,80}[`'] failed",
     re.IGNORECASE,
 )
 

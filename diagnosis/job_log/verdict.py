@@ -41,7 +41,7 @@ TIER_LAUNCHER_VAGUE = 7
 TIER_CASCADE = 8
 TIER_TEARDOWN = 9
 #: Classes that say little: where the next lines of the same writer have another of the same footing, that decides.
-VAGUE = frozenset({"exception", "cuda_error", "nccl_failure", "error_message", "cuda_library"})
+VAGUE = frozenset({"exception", "cuda_error", "nccl_failure", "error_message", "cuda_library", "container_setup"})
 NEAR_LINES = 12
 ABORTS = frozenset({"aborted", "python_aborted"})
 #: Signals that end a process by themselves; SIGABRT and SIGTERM are mostly the answer to something else.

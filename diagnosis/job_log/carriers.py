@@ -30,7 +30,10 @@ CONTAINERS = (
     r"driver|container(?:-\d+)?|torchrun|megatron|nemo|user-container|llm|model|python|cuda|pretrain|finetune)"
 )
 #: Names that only hosts have: a word and a number alone may as well be of a step, a stage or a device.
-BRACKETED_HOST = r"(?:(?:node|host|nid|compute|dgx|hgx)-?\d|(?:gpu-?node|cn|[abhv]\d{2,3}x?|mi\d{3}x?|gb\d{3})-\d|gpu-\d\d|ip-\d)[\w.-]*"
+BRACKETED_HOST = (
+    r"(?:(?:node|host|nid|compute|dgx|hgx)-?\d|(?:gpu-?node|cn|[abhv]\d{2,3}x?|mi\d{3}x?|gb\d{3})-\d|"
+    r"gpu-\d\d|ip-\d)[\w.-]*"
+)
 
 #: What a carrier can begin with (a bracket, a dash, 0 for any digit, a for any letter; after "=" only what is listed),
 #: and its pattern. Tried in turn till none matches. Named groups: rank (global), local, inner (a rank in ``group``),

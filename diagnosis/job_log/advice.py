@@ -34,6 +34,11 @@ OVER_ITS_LIMIT = re.compile(r"exceeds? (?:the |its )?(?:total )?(?:\w+ )?(?:limi
 OWN_USE = re.compile(r"[Cc]ontainers? \S+ was using|larger consumption of|exceeds its request", re.IGNORECASE)
 
 
+#: Numbers of one rank by itself: its device may be why, and another one get them right. Those of the whole job, as its
+#: loss is, come out the same as often as not.
+OF_ONE_RANK = re.compile(r"\brank\W{0,3}\d", re.IGNORECASE)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
     action: Action
@@ -68,7 +73,9 @@ def advise(
     is_evicted = failure.name == "evicted"
     if SURE.search(text) or (is_evicted and OVER_ITS_LIMIT.search(text)):
         restart = Restart.NO
-    elif (is_evicted and OWN_USE.search(text)) or (failure.name == "non_finite" and is_in_the_course):
+    elif (is_evicted and OWN_USE.search(text)) or (
+        failure.name == "non_finite" and (is_in_the_course or not OF_ONE_RANK.search(text))
+    ):
         restart = Restart.UNKNOWN
     elif suspects.peers and len(suspects.peers) == 1 and restart is Restart.YES and failure.rank is not Rank.ROOT:
         # One and the same peer: whether it answers the next time is not told here.

@@ -11,7 +11,8 @@ from .model import Line, Witness
 PLACED = re.compile(r"Successfully assigned (?:[\w.-]+/)?(?P<pod>[\w.-]+) to (?P<node>[\w.-]+)")
 DESCRIBED = re.compile(r"Node:\s{4,}(?P<node>[A-Za-z][\w.-]*)/")
 #: How lines begin that tell of a pod's end, or who says it.
-OF_A_POD = re.compile(r"(?:Reason|Exit Code|State|Last State):\s|(?:Warning|Normal)\s|.{0,200}\bkubelet\b")
+OF_A_POD = re.compile(r"(?:Reason|Exit Code|State|Last State):\s|(?:\S+\s+)?(?:Warning|Normal)\s|.{0,200}\bkubelet\b")
+NAME = re.compile(r"[\w.-]+")
 MOST_PODS = 4096
 
 
@@ -32,6 +33,7 @@ class Pods:
     def placed(self, witness: Witness) -> Witness:
         if not (self._nodes or self._described) or witness.line.node or not OF_A_POD.match(witness.text):
             return witness
-        of_pods = {node for pod, node in self._nodes.items() if pod in witness.text} or set(self._nodes.values())
+        named = set(NAME.findall(witness.text))
+        of_pods = {node for pod, node in self._nodes.items() if pod in named} or set(self._nodes.values())
         node = self._described or (of_pods.pop() if len(of_pods) == 1 else "")
         return replace(witness, line=replace(witness.line, node=node)) if node else witness

@@ -181,6 +181,12 @@ def fallback_types() -> frozenset[str]:
 
 
 @cache
+def types_asked_first() -> frozenset[str]:
+    """Exceptions of the network, raised where something is asked for that may be on the disk as well."""
+    return frozenset(table("exceptions.toml")["asked_first"])
+
+
+@cache
 def frame_rules() -> tuple[FrameRule, ...]:
     return tuple(
         FrameRule(

@@ -20,12 +20,11 @@ from tests.outside.record import read_record, write_record
 from tests.outside.runs import Launch, programs, run
 from tests.outside.table import Line, print_table
 
-SECOND_SET = HERE / "second_set"
-
 
 @pytest.mark.parametrize("name", ["job_logs", "kernel_logs"])
-def test_the_second_set_is_read_as_well_as_its_table_says(name: str) -> None:
-    cases = cases_in(SECOND_SET / name)
+@pytest.mark.parametrize("labelled", ["second_set", "third_set"])
+def test_labelled_sets_are_read_as_well_as_their_tables_say(labelled: str, name: str) -> None:
+    cases = cases_in(HERE / labelled / name)
     wrong = [
         f"{case.name}: {'; '.join(result.problems)}"
         for case, result in zip(cases, judge_all(cases), strict=True)

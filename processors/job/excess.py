@@ -98,7 +98,7 @@ def view(
     gain = np.clip(above, least, most).mean(axis=0) - np.clip(residuals, least, most).mean(axis=0)
     # Of the last steps before the window some may be slow already: they would look as if all leant on one another.
     older = residuals[: max(FEWEST_TO_CORRELATE, len(residuals) - window)]
-    leaning = _carried_on(np.clip(older / step_noise, -CLIPPED, CLIPPED), window)
+    leaning = carried_on(np.clip(older / step_noise, -CLIPPED, CLIPPED), window)
     noise = step_noise * (leaning / window + leaning / before.shape[0]) ** 0.5 * _luck(residuals.size)
     return View(recent=recent, usual=usual, gain=gain, middle=middle, noise=noise)
 
@@ -126,7 +126,7 @@ def _spread(differences: np.ndarray) -> float:
     return float(1.4826 * median(np.abs(differences)))
 
 
-def _carried_on(residuals: np.ndarray, window: int) -> float:
+def carried_on(residuals: np.ndarray, window: int) -> float:
     """By how much the variance of a mean over ``window`` steps is larger than that of as many steps that have nothing
     to do with each other: what one step has more, the next ones often have as well.
 
@@ -186,8 +186,10 @@ def _scale_by_rank(residuals: np.ndarray) -> np.ndarray:
 
 
 def _noisier(before: np.ndarray, recent: np.ndarray) -> np.ndarray:
-    """By rank: how many times as noisy as before the last steps are, 1 where that may be luck. By how much a step differs from the
-    next (von Neumann 1941), which says nothing of their level: a rank that has just become slow is not noisier for it.
+    """By rank: how many times as noisy as before the last steps are, 1 where that may be luck.
+
+    By how much a step differs from the next (von Neumann 1941), which says nothing of their level: a rank that has just
+    become slow is not noisier for it.
     """
     was, now = (_scale_by_rank(np.diff(part, axis=0)) for part in (before, recent))
     was = np.maximum(_moderated(was, before.shape[0], float(median(was))), SMALLEST_NOISE)

@@ -60,8 +60,8 @@ UNBASED_NS = 2_000_000_000
 FALSE_ALARM_NS, LEAST_SIGNIFICANCE, LOOKS = 200 * 3_600_000_000_000, 5.0, 0.45
 #: Nobody who stands out by less, in standard deviations, is slow together with who stands out by more.
 LEAST_Z = 2.5
-#: And nobody is worth a look who stands out by less than such a share of what will be asked: of two ranks, who share the
-#: noise that a slow one makes; of some; and of many, of whom one always stands out so far.
+#: And nobody is worth a look who stands out by less than such a share of what will be asked: of two ranks, who share
+#: the noise that a slow one makes; of some; and of many, of whom one always stands out so far.
 LOOK_SHARE_OF_TWO, LOOK_SHARE, LOOK_SHARE_OF_MANY = 0.42, 0.52, 0.65
 #: A rank is judged against its own past while the others' rise is within their noise, and where most of its own
 #: rise shows against them as well.

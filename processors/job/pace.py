@@ -25,6 +25,8 @@ CLEAR_SIGNIFICANCE, CLEAR_STEPS_AFTER = 12.0, 24
 PLAIN_SIGNIFICANCE, PLAIN_RATIO, PLAIN_STEPS_BEFORE, PLAIN_STEPS_AFTER = 20.0, 1.25, 32, 12
 NS_BEFORE = 20_000_000_000
 NS_AFTER = 30_000_000_000
+#: So much before it is enough where it has lasted for ``NS_AFTER``: one of the two is longer than a ramp's stair.
+LEAST_NS_BEFORE = 10_000_000_000
 #: What stands out by ``PLAIN_SIGNIFICANCE``, over as many steps as anything has to, is no burst after this time.
 PLAIN_NS_AFTER = 12_000_000_000
 #: Ten percent are to be told; their estimate may come out a little lower.
@@ -93,7 +95,9 @@ def find_pace_change(steps: np.ndarray, begin_ns: np.ndarray, pace_ns: np.ndarra
     if before.size < PLAIN_STEPS_BEFORE or after.size < PLAIN_STEPS_AFTER:
         return None
     after_ns = int(pace_ns[change:].sum())
-    if int(pace_ns[:change].sum()) < NS_BEFORE or after_ns < PLAIN_NS_AFTER:
+    if int(pace_ns[:change].sum()) < (LEAST_NS_BEFORE if after_ns >= NS_AFTER else NS_BEFORE):
+        return None
+    if after_ns < PLAIN_NS_AFTER:
         return None
     rise = float(median(after) - median(before))
     smallest, asked = _asked(before.size, after.size)

@@ -45,7 +45,9 @@ LONGEST_BASELINE = 128
 COMPANY_SHARE = 0.5
 #: The excess has gone when no excess is likelier than all of it by e to this, over steps of so long together at least.
 RECOVERY_LIKELIHOOD, RECOVERY_NS = 14.0, 1_000_000_000
-#: The same over so many steps: small excesses gather little in each.
+#: A rank that has kept so much of its excess is as slow as it was: the hysteresis.
+LEAST_LEFT = 1.0 / 3.0
+#: Of likelihood, over so many steps: small excesses gather little in each.
 LASTING_STEPS, LASTING_LIKELIHOOD = 24, 7.0
 #: In units of the step time.
 SMALLEST_EXCESS = 0.05
@@ -57,7 +59,7 @@ UNBASED_NS = 2_000_000_000
 #: A sound job has nobody named by chance in so long, whatever its ranks and the length of its steps; of few long steps
 #: so much is asked all the same. What windows of all lengths find is more than one finds by the integral of x times
 #: exp(-1.166 x), x from the threshold over the root of the longest window to that of the shortest.
-FALSE_ALARM_NS, LEAST_SIGNIFICANCE, LOOKS = 200 * 3_600_000_000_000, 5.0, 0.45
+FALSE_ALARM_NS, LEAST_SIGNIFICANCE, LOOKS = 500 * 3_600_000_000_000, 5.0, 0.45
 #: Nobody who stands out by less, in standard deviations, is slow together with who stands out by more.
 LEAST_Z = 2.5
 #: And nobody is worth a look who stands out by less than such a share of what will be asked: of two ranks, who share
@@ -335,9 +337,9 @@ def _anyone_stands_out(times: StepTimes) -> bool:
 def is_still_slow(times: StepTimes, found: Found) -> bool:
     """False once the last steps show that the rank's excess has gone, with as much evidence as it was opened with.
 
-    Page's cumulative sum (Page 1954) of the log likelihood ratio of no excess against all of it, per step, since it was
-    found: what lies near the one or the other counts by how far apart they are in noise, so that a quiet second on a
-    crowded node ends nothing. What it was: all steps since say it better than the few in which it was found.
+    A generalised likelihood ratio over all steps since its first slow one: no excess from some step on, beside one
+    excess all along, both as large as these steps say, the latter a third of what was found at least. The few steps in
+    which it was found say too much of it: chance helped to find it.
     """
     where = np.flatnonzero(times.ranks == found.rank)
     if not where.size:
@@ -359,18 +361,17 @@ def _has_gone(excess: np.ndarray, lengths_ns: np.ndarray, found: Found) -> bool:
     """excess: (n,) of the rank in the steps since it was found, in step times; lengths_ns: of these steps."""
     noise = max(found.noise, noise_of_one(excess), SMALLEST_NOISE)
     size = max(found.excess, SMALLEST_EXCESS / 2.0)
-    lowest = 0
-    for _ in range(2):  # what it was is known once it is known how long it lasted
-        # A pause says no more than a step as slow as it was.
-        ratios = (size / 2.0 - np.clip(excess, -size, 2.0 * size)) * size / noise**2
-        sums = np.concatenate([[0.0], np.cumsum(ratios)])
-        lowest = int(np.argmin(sums))
-        if lowest >= min(WINDOWS):
-            size = max(float(median(excess[:lowest])), SMALLEST_EXCESS / 2.0)
-    gone, gone_ns = excess.size - lowest, int(lengths_ns[lowest:].sum())
-    likelihood = float(sums[-1] - sums[lowest])
-    asked = RECOVERY_LIKELIHOOD if gone < LASTING_STEPS else LASTING_LIKELIHOOD
-    return gone >= min(WINDOWS) and gone_ns >= RECOVERY_NS and likelihood >= asked
+    sums = np.cumsum(np.clip(excess, -size, 2.0 * size))  # a pause says no more than a step as slow as it was
+    slow = np.arange(1, excess.size - min(WINDOWS) + 1)
+    if not slow.size:
+        return False
+    lasting = max(float(sums[-1]) / excess.size, LEAST_LEFT * size)
+    kept = excess.size * lasting**2 - 2.0 * lasting * float(sums[-1])
+    likelihood = (kept + np.maximum(sums[slow - 1], 0.0) ** 2 / slow) / (2.0 * noise**2)
+    gone = excess.size - slow
+    asked = np.where(gone < LASTING_STEPS, RECOVERY_LIKELIHOOD, LASTING_LIKELIHOOD)
+    gone_ns = int(lengths_ns.sum()) - np.cumsum(lengths_ns)[slow - 1]
+    return bool(((likelihood >= asked) & (gone_ns >= RECOVERY_NS)).any())
 
 
 def _look_through_window(

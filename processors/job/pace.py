@@ -135,11 +135,15 @@ def find_fresh_change(steps: np.ndarray, begin_ns: np.ndarray, pace_ns: np.ndarr
         if pace_ns.size < FRESH_STEPS_BEFORE + late or since_ns[-1] - since_ns[late - 1] < FRESH_NS_BEFORE:
             return None
         if since_ns[late - 1] >= FRESH_NS_AFTER and _is_fresh(pace_ns, late):
+            before_ns, after_ns = float(median(pace_ns[:-late])), float(median(pace_ns[-late:]))
+            # From where on all that follows lies furthest above the middle of the two.
+            above_ns = pace_ns[-2 * late :] - (before_ns + after_ns) / 2.0
+            onset = int(np.argmax(np.cumsum(above_ns[::-1])[::-1])) - above_ns.size
             return PaceChange(
-                step=int(steps[-late]),
-                onset_ns=int(begin_ns[-late]),
-                before_ns=int(median(pace_ns[:-late])),
-                after_ns=int(median(pace_ns[-late:])),
+                step=int(steps[onset]),
+                onset_ns=int(begin_ns[onset]),
+                before_ns=int(before_ns),
+                after_ns=int(after_ns),
             )
     return None
 

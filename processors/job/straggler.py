@@ -45,8 +45,8 @@ LONGEST_BASELINE = 128
 COMPANY_SHARE = 0.5
 #: The excess has gone when no excess is likelier than all of it by e to this, over steps of so long together at least.
 RECOVERY_LIKELIHOOD, RECOVERY_NS = 14.0, 1_000_000_000
-#: A rank that has kept so much of its excess is as slow as it was: the hysteresis.
-LEAST_LEFT = 1.0 / 3.0
+#: What of it is taken for certain: so many standard deviations less than its slow steps say, and this share at least.
+LEVEL_Z, LEAST_LEFT = 2.0, 1.0 / 3.0
 #: Of likelihood, over so many steps: small excesses gather little in each.
 LASTING_STEPS, LASTING_LIKELIHOOD = 24, 7.0
 #: In units of the step time.
@@ -85,7 +85,7 @@ DATA_SUPPORT = 0.5
 #: Where all ranks wait for a CPU for this share of their steps, what nobody counts strikes now one, now another of
 #: them for a second or two: in shorter windows only a wide margin names anyone.
 CROWDED_SHARE = 0.05
-CROWDED_Z = 6.5
+CROWDED_Z = 7.2
 CROWDED_WINDOW_NS = 2_000_000_000
 #: There, waits for a CPU that a rank's own waiting hid would make another one slow by what is taken out of the rest:
 #: so much of the excess must show with them and without.
@@ -337,9 +337,9 @@ def _anyone_stands_out(times: StepTimes) -> bool:
 def is_still_slow(times: StepTimes, found: Found) -> bool:
     """False once the last steps show that the rank's excess has gone, with as much evidence as it was opened with.
 
-    A generalised likelihood ratio over all steps since its first slow one: no excess from some step on, beside one
-    excess all along, both as large as these steps say, the latter a third of what was found at least. The few steps in
-    which it was found say too much of it: chance helped to find it.
+    A generalised likelihood ratio over all steps since its first slow one: no excess from some step on, beside as much
+    as there was until then. What the few steps say in which it was found is too much, as chance helped: taken
+    is what the steps until then show for certain, and a third of what was found at least.
     """
     where = np.flatnonzero(times.ranks == found.rank)
     if not where.size:
@@ -365,10 +365,10 @@ def _has_gone(excess: np.ndarray, lengths_ns: np.ndarray, found: Found) -> bool:
     slow = np.arange(1, excess.size - min(WINDOWS) + 1)
     if not slow.size:
         return False
-    lasting = max(float(sums[-1]) / excess.size, LEAST_LEFT * size)
-    kept = excess.size * lasting**2 - 2.0 * lasting * float(sums[-1])
-    likelihood = (kept + np.maximum(sums[slow - 1], 0.0) ** 2 / slow) / (2.0 * noise**2)
     gone = excess.size - slow
+    certain = sums[slow - 1] / slow - LEVEL_Z * noise / slow**0.5
+    level = np.clip(certain, LEAST_LEFT * size, size)
+    likelihood = (gone * level / 2.0 - (sums[-1] - sums[slow - 1])) * level / noise**2
     asked = np.where(gone < LASTING_STEPS, RECOVERY_LIKELIHOOD, LASTING_LIKELIHOOD)
     gone_ns = int(lengths_ns.sum()) - np.cumsum(lengths_ns)[slow - 1]
     return bool(((likelihood >= asked) & (gone_ns >= RECOVERY_NS)).any())

@@ -361,13 +361,14 @@ def _has_gone(excess: np.ndarray, lengths_ns: np.ndarray, found: Found) -> bool:
     """excess: (n,) of the rank in the steps since it was found, in step times; lengths_ns: of these steps."""
     noise = max(found.noise, noise_of_one(excess), SMALLEST_NOISE)
     size = max(found.excess, SMALLEST_EXCESS / 2.0)
-    sums = np.cumsum(np.clip(excess, -size, 2.0 * size))  # a pause says no more than a step as slow as it was
+    most = max(size, noise)
+    sums = np.cumsum(np.clip(excess, -most, 2.0 * most))  # a pause says no more than a step as slow as it was
     slow = np.arange(1, excess.size - min(WINDOWS) + 1)
     if not slow.size:
         return False
     gone = excess.size - slow
     certain = sums[slow - 1] / slow - LEVEL_Z * noise / slow**0.5
-    level = np.clip(certain, LEAST_LEFT * size, size)
+    level = np.maximum(certain, LEAST_LEFT * size)
     likelihood = (gone * level / 2.0 - (sums[-1] - sums[slow - 1])) * level / noise**2
     asked = np.where(gone < LASTING_STEPS, RECOVERY_LIKELIHOOD, LASTING_LIKELIHOOD)
     gone_ns = int(lengths_ns.sum()) - np.cumsum(lengths_ns)[slow - 1]

@@ -365,7 +365,7 @@ def test_a_small_part_of_the_step_that_grows_on_one_rank_shows_beside_the_noise_
     def fetched_s(rank: int, step: int, phase: Phase) -> float:
         return 0.3 if rank == 1 and 14 <= step < 44 and phase is Phase.DATA else 0.0
 
-    job = SyntheticJob(ranks=2, steps=110, step_s=3.0, jitter=0.06, delays=[fetched_s])
+    job = SyntheticJob(ranks=2, steps=75, step_s=3.0, jitter=0.06, delays=[fetched_s])
     context = drive(job.records())
     finding = only(context)
     assert (finding.body["kind"], [s["rank"] for s in finding.body["suspects"]]) == ("rank_slow", [1])

@@ -175,15 +175,17 @@ def _take_stale(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> Non
 
 
 def _take_stack(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
-    values = event.attributes
+    values, facts, time_ns = event.attributes, job.facts(event.identity.rank), _time_of(job, event)
+    if facts.stack and facts.stack["time_ns"] <= job.signalled_ns < time_ns:
+        return  # where it cleans up, and not where it stood when somebody ended it
     if values.get("file"):
-        job.facts(event.identity.rank).stack = {
+        facts.stack = {
             "file": str(values["file"]),
             "line": int(values.get("line", 0)),
             "function": str(values.get("function", "")),
             "method": str(values.get("method", "")),
             "phase": str(values.get("phase", "")),
-            "time_ns": _time_of(job, event),
+            "time_ns": time_ns,
         }
         revise_all(job, ctx, stamp_ns)
 

@@ -18,7 +18,7 @@ from .group_identity import group_from_definition
 from .health import AgentHealth
 from .launches import token_of
 from .news import News
-from .rank_events import joining_attributes
+from .rank_events import bad_input_attributes, joining_attributes
 from .watched_rank import WatchedRank
 
 _MAX_NOTES = 32
@@ -53,6 +53,10 @@ class Definitions:
             elif definition.kind == L.DEFINITION_JOINING:
                 time_ns, values = joining_attributes(rank, definition.payload, now_ns)
                 self._news.behind_blocks(EventName.RANK_JOINING, rank.identity, time_ns, values)
+            elif definition.kind == L.DEFINITION_BAD_INPUT:
+                bad_input = bad_input_attributes(definition.payload, rank.group_uids)
+                if bad_input is not None:
+                    self._news.before_blocks(EventName.RANK_BAD_INPUT, rank.identity, now_ns, bad_input)
             elif definition.kind == L.DEFINITION_NOTE:
                 text = definition.payload.get("text")
                 if isinstance(text, str) and len(rank.notes) < _MAX_NOTES:
@@ -90,6 +94,7 @@ class Definitions:
         except ValueError as error:
             self._health.report(f"ring {rank.ring.path}: {error}")
             return
+        rank.group_uids[row] = group.uid
         number = self._blocks.define_group(rank, row, group)
         if number != NO_GROUP and (rank.identity.attempt, number) not in self._groups_told:
             self._groups_told.add((rank.identity.attempt, number))

@@ -60,6 +60,8 @@ def started_attributes(rank: WatchedRank) -> Attributes:
         "restart_count": identity_int(claims, "restart_count"),
         "owner_uid": rank.ring.uid,
     }
+    if claims.get("checks_inputs") is True:
+        attributes["checks_inputs"] = True
     for word in _STARTED_WORDS:
         if isinstance(claims.get(word), str):
             attributes[word] = L.cut_text(claims[word], 256)
@@ -141,6 +143,30 @@ def bad_loss_attributes(bad: BadLoss) -> Attributes:
         **where_attributes(bad.rank),
         "value": "NaN" if bad.is_nan else "infinity",
         "calls": bad.calls,
+    }
+
+
+def bad_input_attributes(payload: Mapping[str, Any], uid_of_row: Mapping[int, str]) -> Attributes | None:
+    """uid_of_row: of the rank's groups. None: it cannot be read, or is of no group that is known."""
+    row, seq, step, before = (payload.get(name) for name in ("group", "seq", "step", "before"))
+    if not (isinstance(row, int) and isinstance(seq, int) and isinstance(step, int) and isinstance(before, dict)):
+        return None
+    if row not in uid_of_row:
+        return None
+    peer = payload.get("peer")
+    known = {
+        uid_of_row[int(each)]: newest
+        for each, newest in before.items()
+        if isinstance(newest, int) and each.isdecimal() and int(each) in uid_of_row
+    }
+    return {
+        "group": uid_of_row[row],
+        "seq": seq,
+        "point_to_point": payload.get("p2p") is True,
+        "peer": peer if isinstance(peer, int) else -1,
+        "step": step,
+        "groups_before": tuple(known),
+        "seqs_before": tuple(known.values()),
     }
 
 

@@ -56,6 +56,7 @@ class WatchedRank:
     _rows_parsed: bool = False
     groups: dict[int, GroupRow] = field(default_factory=dict)
     group_numbers: dict[int, int] = field(default_factory=dict)  # row -> agent-wide number
+    group_uids: dict[int, str] = field(default_factory=dict)  # row -> what all ranks call the group
     device_groups: set[int] = field(default_factory=set)  # rows of groups whose operations a device does
     default_group: int = -1  # agent-wide number of the default group, -1 not known yet
     group_bytes: bytes = b""

@@ -12,7 +12,7 @@ import numpy as np
 
 from whichrank.processors.job.excess import excess_over_others
 from whichrank.processors.job.median import median
-from whichrank.processors.job.pace import PaceChange, find_pace_change, kept_history
+from whichrank.processors.job.pace import PaceChange, find_fresh_change, find_pace_change, kept_history
 from whichrank.processors.job.speed import PACE_CHECK_STEPS
 from whichrank.processors.job.straggler import (
     LONGEST_BASELINE,
@@ -165,7 +165,8 @@ def first_pace_change(pace: Pace) -> tuple[int, PaceChange] | None:
     pace_ns = (times.duration_ns - slowest - median(times.starved_ns, axis=1)).astype(np.int64)
     for end in range(PACE_CHECK_STEPS, times.steps.size + 1, PACE_CHECK_STEPS):
         part = slice(end - kept_history(pace_ns[:end]), end)
-        found = find_pace_change(times.steps[part], times.begin_ns[part], pace_ns[part])
+        seen = times.steps[part], times.begin_ns[part], pace_ns[part]
+        found = find_pace_change(*seen) or find_fresh_change(*seen)
         if found is not None:
             return end, found
     return None

@@ -20,6 +20,7 @@ from pathlib import Path
 from benchmarks.report import Report
 from tests.diagnosis.kernel_log.cases import cases
 from tests.diagnosis.kernel_log.harmless import harmless_lines
+from whichrank.diagnosis.kernel_log.rules import event_rules
 
 LOG_BYTES = 100_000_000
 QUICK_BYTES = 10_000_000
@@ -29,8 +30,14 @@ LEAST_MB_PER_S_OF_FAULTS = 20.0
 MOST_MEMORY_MB = 64
 #: Lines apart from which the generator begins anew: making 100 MB of new lines would take longer than reading them.
 DISTINCT = 50_000
-#: The kinds that suppress repeats of their own, or wait for lines that do not come here.
-LEFT_OUT = ("kernel_panic", "gpu_off_the_bus", "kernel_oops", "hung_task", "nic_link_up")
+#: The kinds that suppress repeats of their own, or wait for lines that do not come here, and those after which ordinary
+#: lines tell of a recovery: so each fault is one event, and each event one of the faults.
+LEFT_OUT = {
+    *("kernel_panic", "gpu_off_the_bus", "kernel_oops", "hung_task", "nic_link_up", "oom_kill", "cgroup_oom_kill"),
+    *(rule.after for rule in event_rules().values()),
+}
+#: The process in all of these lines; each fault is one of another process, for the end of one is told once.
+PID = 4711
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,10 +83,11 @@ def with_faults(share: float) -> Iterator[tuple[str, bool]]:
     draw = random.Random(3)
     ordinary = list(harmless_lines(DISTINCT))
     single = [case.line for case in cases() if case.event not in LEFT_OUT]
-    number = 0
+    number = faults = 0
     while True:
         is_fault = draw.random() < share
-        text = draw.choice(single) if is_fault else ordinary[number % DISTINCT]
+        faults += is_fault
+        text = draw.choice(single).replace(str(PID), str(PID + faults)) if is_fault else ordinary[number % DISTINCT]
         yield f"[{number * 0.7:12.6f}] {text}\n", is_fault
         number += 1
 

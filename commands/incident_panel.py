@@ -42,6 +42,8 @@ _PORT = re.compile(r"\](:\d+)")
 SENTENCES_OF_NOBODY: dict[str, str] = {
     Kind.RANK_NOT_ENTERED: "ranks wait in a collective for others that cannot be seen",
 }
+#: And where none is in a collective.
+ALL_STAND = "all ranks stand still, and none waits in a collective"
 #: More suspects are not named one by one, and of their ranks so much is said.
 MOST_ONE_BY_ONE, MOST_CHARS_OF_RANKS = 4, 80
 SEVERITY_STYLE = {"page": "bold red", "ticket": "yellow", "info": "cyan"}
@@ -111,7 +113,8 @@ def describe_kind(document: Mapping[str, Any]) -> str:
     """What happened, in a sentence that goes on after its suspects."""
     kind = str(document.get("kind"))
     if not document.get("suspects") and kind in SENTENCES_OF_NOBODY:
-        return SENTENCES_OF_NOBODY[kind]
+        waits = (document.get("first_bad") or {}).get("group") is not None
+        return SENTENCES_OF_NOBODY[kind] if waits else ALL_STAND
     return SENTENCES.get(kind, kind)
 
 

@@ -73,6 +73,10 @@ def run_command(
     ] = None,
     native: Annotated[bool | None, typer.Option(help="compiled recorder where it was built")] = None,
     completion: Annotated[bool | None, typer.Option(help="record also when operations complete")] = None,
+    check_inputs: Annotated[
+        bool | None,
+        typer.Option(help="name the rank that feeds the first NaN into an operation; reads each input once more"),
+    ] = None,
     ring_root: Annotated[Path | None, typer.Option(help="parent folder of the rings, on a tmpfs")] = None,
     keep_rings: Annotated[bool | None, typer.Option("--keep-rings", help="leave the rings after the end")] = None,
     capture_limit: Annotated[
@@ -120,6 +124,7 @@ def run_command(
         "level": level,
         "native": native,
         "completion": completion,
+        "check_inputs": check_inputs,
         "ring_root": ring_root,
         "keep_rings": keep_rings,
         "capture_limit": capture_limit,

@@ -90,6 +90,7 @@ def child_environment(job: Job, settings: RunSettings) -> dict[str, str]:
         WHICHRANK_LEVEL=settings.level.value,
         WHICHRANK_NATIVE=str(int(settings.native)),
         WHICHRANK_COMPLETION=str(int(settings.completion)),
+        WHICHRANK_CHECK_INPUTS=str(int(settings.check_inputs)),
     )
     return environ
 

@@ -133,6 +133,7 @@ class RunSettings(NodeSettings):
     level: Level = Field(Level.events, description="what the ranks record at the start")
     native: bool = Field(True, description="use the compiled recorder where it was built")
     completion: bool = Field(True, description="record also when operations complete")
+    check_inputs: bool = Field(False, description="look for NaN in what each rank feeds into an operation")
     ring_root: Path | None = Field(None, description="parent folder of the rings, on a tmpfs")
     keep_rings: bool = Field(False, description="leave the rings where they are after a normal end")
     capture_limit: ByteSize = Field(

@@ -751,6 +751,7 @@ typedef struct {
     unsigned long long sampled;    /* calls that were timed */
     unsigned long long sampled_ns; /* and what they took */
     PyObject *on_error;
+    PyObject *check; /* (mark, op, peer, inputs): see input_checks.py; NULL or None where nobody asked for it */
 } Switch;
 
 static PyMemberDef Switch_members[] = {
@@ -759,6 +760,7 @@ static PyMemberDef Switch_members[] = {
     {"calls", T_ULONGLONG, offsetof(Switch, calls), 0, NULL},
     {"sampled", T_ULONGLONG, offsetof(Switch, sampled), 0, NULL},
     {"sampled_ns", T_ULONGLONG, offsetof(Switch, sampled_ns), 0, NULL},
+    {"check", T_OBJECT, offsetof(Switch, check), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -775,6 +777,7 @@ static PyObject *Switch_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 
 static void Switch_dealloc(Switch *self) {
     Py_XDECREF(self->on_error);
+    Py_XDECREF(self->check);
     free_object((PyObject *)self);
 }
 
@@ -1148,11 +1151,28 @@ static void HookGroup_dealloc(HookGroup *self) {
     free_object((PyObject *)self);
 }
 
-/* The word is ring_layout's call_mark. */
+/* ring_layout's call_mark. */
+static PyObject *make_mark(HookGroup *self, uint64_t seq, uint64_t flags) {
+    return PyLong_FromUnsignedLongLong((seq & 0xFFFFFFFFu) << 31 | (uint64_t)self->row << 15 |
+                                       (flags & FLAG_P2P) << 14);
+}
+
 static int note_site(HookGroup *self, uint64_t seq, uint64_t flags) {
-    PyObject *mark = PyLong_FromUnsignedLongLong((seq & 0xFFFFFFFFu) << 31 | (uint64_t)self->row << 15 |
-                                                 (flags & FLAG_P2P) << 14);
+    PyObject *mark = make_mark(self, seq, flags);
     PyObject *done = mark != NULL ? PyObject_CallFunctionObjArgs(self->note_site, mark, NULL) : NULL;
+    Py_XDECREF(mark);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+/* inputs: as torch has them; NULL: it has none. */
+static int check_inputs(HookGroup *self, uint64_t seq, uint64_t flags, int op, int64_t peer, PyObject *inputs) {
+    PyObject *check = self->gate->check;
+    if (check == NULL || check == Py_None || inputs == NULL) return 0;
+    Py_INCREF(check); /* another thread may take it away meanwhile */
+    PyObject *mark = make_mark(self, seq, flags);
+    PyObject *done = mark != NULL ? PyObject_CallFunction(check, "OiLO", mark, op, (long long)peer, inputs) : NULL;
+    Py_DECREF(check);
     Py_XDECREF(mark);
     Py_XDECREF(done);
     return done == NULL ? -1 : 0;
@@ -1363,6 +1383,12 @@ static int before_operation(HookGroup *group, PyObject *args, uint64_t now) {
     uint64_t seq = record_enqueue(group->recorder, (Py_ssize_t)group->row, operation.op, sizes.nbytes, sizes.dtype,
                                   peer, flags, now);
     if (note_site(group, seq, flags)) return -1;
+    if (gate->check != NULL && gate->check != Py_None) {
+        PyObject *inputs = PyObject_GetAttr(args, s_input_tensors);
+        int unchecked = inputs == NULL || check_inputs(group, seq, flags, operation.op, peer, inputs);
+        Py_XDECREF(inputs);
+        if (unchecked) return -1;
+    }
     if (group->completes) {
         Issued raised; /* never reached its post hook: it raised while it was issued, and will not end */
         if (group->issued_count && take_issued(group, &raised))
@@ -1560,6 +1586,9 @@ static int before_dispatch(DispatchHook *self, PyObject *args, uint64_t now, Rec
     out->flags = flags;
     out->on_host = on_host;
     if (note_site(group, out->seq, flags)) goto fail;
+    if (self->sized_index >= 0 &&
+        check_inputs(group, out->seq, flags, self->op, peer, PyTuple_GetItem(args, self->sized_index + 1)))
+        goto fail;
     out->group = group;
     return 0;
 fail:

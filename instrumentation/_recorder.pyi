@@ -40,6 +40,7 @@ class HookSwitch:
     calls: int
     sampled: int
     sampled_ns: int
+    check: Callable[[int, int, int, Any], None] | None
     def __new__(cls, on_error: Callable[[BaseException], None]) -> HookSwitch: ...
 
 class OpenWork:

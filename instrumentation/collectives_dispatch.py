@@ -191,6 +191,8 @@ class DispatchHooks:
                                     peer = group.members[root]
                             seq = enqueue(group.row, op, nbytes, dtype, peer, flags)
                             note_site(call_mark(group.row, seq, flags))
+                            if switch.check is not None and sized_index >= 0:
+                                switch.check(call_mark(group.row, seq, flags), op, peer, args[sized_index])
                             if seq % SAMPLE_EVERY == 0:
                                 switch.calls += SAMPLE_EVERY
                                 switch.sampled += 1

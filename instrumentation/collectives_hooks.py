@@ -170,6 +170,8 @@ class OfficialHooks:
                         peer = group.members[root]
                 seq = enqueue(row, op, nbytes, dtype, peer, flags)
                 note_site(call_mark(row, seq, flags))
+                if switch.check is not None:
+                    switch.check(call_mark(row, seq, flags), op, peer, tensors)
                 if completes:
                     on_host = group.on_cpu or (tensor is not None and tensor.is_cpu and group.cpu_on_host)
                     thread = get_ident()

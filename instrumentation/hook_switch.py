@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 
 class Switch(Protocol):
-    """``enabled``: record, or only count. ``stopped``: for good, by a hook that raised; every hook returns at once."""
+    """``enabled``: record, or only count. ``stopped``: for good, by a hook that raised; every hook returns at once.
+
+    check: of the inputs of each operation (``input_checks``), None where nobody asked for it.
+    """
 
     enabled: bool
     stopped: bool
     calls: int
     sampled: int
     sampled_ns: int
+    check: Callable[[int, int, int, Any], None] | None
 
 
 class HookSwitch:
     """Plain attributes: hooks read them on every call."""
 
-    __slots__ = ("calls", "enabled", "sampled", "sampled_ns", "stopped")
+    __slots__ = ("calls", "check", "enabled", "sampled", "sampled_ns", "stopped")
 
     def __init__(self) -> None:
         self.enabled = False
@@ -27,6 +32,7 @@ class HookSwitch:
         self.calls = 0
         self.sampled = 0
         self.sampled_ns = 0
+        self.check: Callable[[int, int, int, Any], None] | None = None
 
 
 #: Own cost is timed on every 64th operation; timing all of them would itself cost.

@@ -82,6 +82,7 @@ class Event:
       LAUNCH_ENDED     (none: all its ranks had ended, and its launcher has now; nothing of it will start again)
       RANK_STARTED     pid*, local_rank, world_size, host, torch, python, backend ("hooks"|"backend_select"|"status"),
                        writer ("c"|"python"), script, launcher_pid, restart_count, owner_uid (of the ring's file),
+                       checks_inputs (true: it looks for NaN in the inputs of its operations),
                        job_name (from an agent that was told, where no JOB_STARTED comes)
       RANK_JOINING     joined* (bool: false = waits for the others in init_process_group), timeout_s, pid
       RANK_EXCEPTION   type*, message*, stack (frames "file\\tline\\tfunction\\n"), file, line, function, step, phase,
@@ -98,6 +99,9 @@ class Event:
                        innermost line of user code that issued each: frames as above), request_id
       RANK_BAD_LOSS    value* ("NaN"|"infinity"), calls* (collectives of the default group that it had issued before),
                        step, phase, pid: the first loss that is not finite, of a loop without steps of its own
+      RANK_BAD_INPUT   group* (uid), seq*, point_to_point*, peer (-1 none), step*, pid: the first operation of this step
+                       that it fed a NaN into; groups_before*, seqs_before* (of other collectives: the newest of each
+                       group that it had issued by then)
       RANK_CHECKPOINT  checkpoint* (which one: hex, of its path), read* (bool; else it was written), step (steps made by
                        the attempt when it was)
       RANK_LEVEL       level*, hook_state*, note (the rank's last note: why a hook is off)

@@ -158,6 +158,7 @@ DEFINITION_GROUP = 1  # {"name", "desc", "ranks": "0-3,7", "size", "backend", "o
 DEFINITION_ATTEMPT = 2  # {"token"}
 DEFINITION_JOINING = 4  # {"timeout_s", "joined": bool, "time_ns"}: init_process_group was called, has returned
 DEFINITION_CALL_SITE = 5  # {"file", "line", "function"} of the call sites' words with this index, from 1 on
+DEFINITION_BAD_INPUT = 6  # {"step", "group": row, "seq", "p2p", "peer", "before"}: the step's first call fed a NaN
 DEFINITION_NOTE = 3  # {"text"}: things said once, such as a hook that was disabled, and why
 DEFAULT_DEFINITIONS_BYTES = 65536
 #: So much of the definitions is for call sites, beside what groups need.
@@ -200,6 +201,11 @@ CALL_SEQ_MASK = (1 << 32) - 1
 def call_mark(row: int, seq: int, flags: int) -> int:
     """The word of an operation, but for the index. flags: of its ENQUEUE event."""
     return (seq & CALL_SEQ_MASK) << 31 | row << 15 | (flags & 1) << 14
+
+
+def read_call_mark(mark: int) -> tuple[int, int, bool]:
+    """(row, low 32 bits of the number, point-to-point) of a ``call_mark``."""
+    return mark >> 15 & 0xFFFF, mark >> 31 & CALL_SEQ_MASK, bool(mark >> 14 & 1)
 
 
 def pack_head(kind: int, op: int = 0, phase: int = 0, flags: int = 0, group: int = 0, dtype: int = 0) -> int:

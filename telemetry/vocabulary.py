@@ -372,6 +372,7 @@ class EventName(str, Enum):
     RANK_STACK = "whichrank.rank.stack"
     RANK_CALLS = "whichrank.rank.calls"
     RANK_BAD_LOSS = "whichrank.rank.bad_loss"
+    RANK_BAD_INPUT = "whichrank.rank.bad_input"
     RANK_LEVEL = "whichrank.rank.level"
     RANK_CHECKPOINT = "whichrank.rank.checkpoint"
     AGENT_HEALTH = "whichrank.agent.health"

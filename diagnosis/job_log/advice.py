@@ -13,7 +13,7 @@ from .model import FailureClass, Rank, Restart, Suspects
 
 #: Classes that make a finished training's result worthless, or that the next job meets as well.
 OUTLIVES_THE_END = frozenset(
-    {"disk_full", "quota_exceeded", "permission_denied", "checkpoint_write", "filesystem_error"}
+    {"disk_full", "quota_exceeded", "permission_denied", "filesystem_read_only", "checkpoint_write", "filesystem_error"}
 )
 
 
@@ -22,7 +22,9 @@ SURE = re.compile(
     r"version mismatch|\b(?:driver|version)\b.{0,40}\b(?:too old|insufficient)|\bincompatible version|"
     r"unsupported (?:version|display driver)|"
     r"not compiled with|was compiled (?:with|for|against)|\brequires (?:at least )?(?:CUDA|driver|version|"
-    r"glibc|python)\b",
+    r"glibc|python)\b|"
+    # An index that the data or the model's sizes do not allow: the same batch brings it again.
+    r"Assertion `[^`']{0,200}(?:n_classes|num_?(?:classes|embeddings)|[Ii]ndex|\bidx)[^`']{0,80}[`'] failed",
     re.IGNORECASE,
 )
 
@@ -30,6 +32,11 @@ SURE = re.compile(
 #: An eviction for what the job itself used: more than it may, or more than the node had beside others.
 OVER_ITS_LIMIT = re.compile(r"exceeds? (?:the |its )?(?:total )?(?:\w+ )?(?:limit|quota)", re.IGNORECASE)
 OWN_USE = re.compile(r"[Cc]ontainers? \S+ was using|larger consumption of|exceeds its request", re.IGNORECASE)
+
+
+#: Numbers of one rank by itself: its device may be why, and another one get them right. Those of the whole job, as its
+#: loss is, come out the same as often as not.
+OF_ONE_RANK = re.compile(r"\brank\W{0,3}\d", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +73,9 @@ def advise(
     is_evicted = failure.name == "evicted"
     if SURE.search(text) or (is_evicted and OVER_ITS_LIMIT.search(text)):
         restart = Restart.NO
-    elif (is_evicted and OWN_USE.search(text)) or (failure.name == "non_finite" and is_in_the_course):
+    elif (is_evicted and OWN_USE.search(text)) or (
+        failure.name == "non_finite" and (is_in_the_course or not OF_ONE_RANK.search(text))
+    ):
         restart = Restart.UNKNOWN
     elif suspects.peers and len(suspects.peers) == 1 and restart is Restart.YES and failure.rank is not Rank.ROOT:
         # One and the same peer: whether it answers the next time is not told here.

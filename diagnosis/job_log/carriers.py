@@ -29,6 +29,11 @@ CONTAINERS = (
     r"(?:pytorch|tensorflow|jax|mpi|ray(?:-\w+)?|main|trainer|worker|master|launcher|train(?:ing|er)?|job|app|node|head|"
     r"driver|container(?:-\d+)?|torchrun|megatron|nemo|user-container|llm|model|python|cuda|pretrain|finetune)"
 )
+#: Names that only hosts have: a word and a number alone may as well be of a step, a stage or a device.
+BRACKETED_HOST = (
+    r"(?:(?:node|host|nid|compute|dgx|hgx)-?\d|(?:gpu-?node|cn|[abhv]\d{2,3}x?|mi\d{3}x?|gb\d{3})-\d|"
+    r"gpu-\d\d|ip-\d)[\w.-]*"
+)
 
 #: What a carrier can begin with (a bracket, a dash, 0 for any digit, a for any letter; after "=" only what is listed),
 #: and its pattern. Tried in turn till none matches. Named groups: rank (global), local, inner (a rank in ``group``),
@@ -67,6 +72,11 @@ PATTERNS: tuple[tuple[str, str], ...] = (
     ("[", r"\[(?:[Rr]ank|RANK)[ _:]?(?P<rank>\d{1,6})\]:? ?"),
     ("[", r"\[(?:trainer|worker)(?P<local>\d{1,4})\]: ?"),
     ("=Rr", r"(?:[Rr]ank|RANK)[ _]?(?P<rank>\d{1,6}) ?[:|] ?"),
+    ("=Rr", rf"(?:[Rr]ank|RANK)[ =](?P<rank>\d{{1,6}}),? (?=\[?(?:{LEVEL})\b)"),
+    # A host and the rank on it: [node-07:rank14], [node-07][rank 14]
+    ("[", r"\[(?P<node>[A-Za-z][\w.-]*)[:/][Rr]ank ?(?P<rank>\d{1,6})\]:? ?"),
+    ("[", r"\[(?P<node>[A-Za-z][\w.-]*\d[\w.-]*)\](?= ?\[(?:[Rr]ank|RANK)[ _:]?\d{1,6}\])"),
+    ("[", rf"\[(?P<node>{BRACKETED_HOST})\]:? (?=\S)"),
     ("(", r"\((?:rank|RANK)[ =](?P<rank>\d{1,6})\) ?"),
     # Ray and vLLM
     ("(", r"\((?P<actor>(?:[^()]|\([^()]*\)){0,100}?\b(?:pid|ip)=(?:[^()]|\([^()]*\)){1,80})\) ?"),

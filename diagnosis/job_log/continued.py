@@ -15,7 +15,8 @@ RPC = re.compile(r"of RPC that terminated with:\s*$")
 DETAIL = re.compile(r"(?:status|details|debug_error_string) = ")
 LAUNCHER = re.compile(
     r"(?:mpirun|mpiexec|prterun|orterun) (?:has exited due to|noticed that|detected that)|MPI_ABORT was invoked|"
-    r"A (?:process or )?daemon|(?:ORTE|PRTE|PMIx) (?:has lost|was unable)"
+    r"A (?:process or )?daemon|(?:ORTE|PRTE|PMIx) (?:has lost|was unable)|"
+    r"=\s+BAD TERMINATION OF ONE OF YOUR APPLICATION"
 )
 MOST_LINES = 6
 
@@ -56,7 +57,7 @@ class Continued:
         if held.is_rpc:
             is_more = is_more and (text == ">" or DETAIL.match(text) is not None)
         else:
-            is_more = is_more and not line.level and bool(text.strip("-")) and not text.startswith("[")
+            is_more = is_more and not line.level and bool(text.strip("-=")) and not text.startswith("[")
         if not is_more or len(held.more) >= MOST_LINES:
             self.finish()
             return False

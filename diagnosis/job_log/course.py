@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from .alike import asked_once
+from ..alike import asked_once
 
 #: What trainers say when they are through; what came before it was outlived, what comes after it is taking down.
 END = re.compile(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from .alike import asked_once
+from ..alike import asked_once
 
 #: NCCL's InfiniBand lines name the device that they used: "NET/IB : mlx5_2:1 Got async event", "... hca mlx5_2".
 LOCAL_PORT = re.compile(

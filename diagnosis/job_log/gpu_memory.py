@@ -27,6 +27,14 @@ OWN = re.compile(
     + SIZE.format("allocated", "allocated")
     + r" already allocated"
 )
+#: In a container the driver knows a process by another number than it does itself: it is one of "Process 81123 has ..."
+#: then, and what the allocator counts is all that is known to be its own.
+OF_THE_ALLOCATOR = re.compile(
+    SIZE.format("in_use", "in_use")
+    + r" is allocated by PyTorch(?:,? and "
+    + SIZE.format("kept", "kept")
+    + r" is reserved)?"
+)
 OTHER = re.compile(r"\b[Pp]rocess \d+ has " + SIZE.format("other", "other") + r" memory in use")
 ASKED = re.compile(r"[Tt]r(?:ied|ying) to allocate " + SIZE.format("asked", "asked"))
 #: Of start-up: what vLLM finds free on a device that it has not used yet.
@@ -63,6 +71,9 @@ def is_held_by_others(text: str, frames: Sequence[Frame], *, has_trained: bool) 
     total, free = _size(TOTAL, text), _size(FREE, text)
     own = _size(OWN, text)
     others = sum(_bytes(match["other"], match["other_unit"]) for match in OTHER.finditer(text))
+    if own is None and free is not None and (counted := OF_THE_ALLOCATOR.search(text)):
+        own = sum(_bytes(counted[name] or "0", counted[f"{name}_unit"] or "b") for name in ("in_use", "kept"))
+        others = 0.0
     if total:
         if not others and free is not None and own is not None:
             named = "this process has" in text

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .alike import asked_once
+from ..alike import asked_once
 from .model import Line
 from .ways import NOBODY_KNOWN, Origin, stripped
 

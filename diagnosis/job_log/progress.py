@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .alike import asked_once_of_bytes
+from ..alike import asked_once_of_bytes
 from .model import Progress
 
 #: How many lines at each end of a stretch without trouble are looked at.

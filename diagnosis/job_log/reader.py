@@ -19,6 +19,7 @@ from .carriers import LOUD_LEVELS
 from .course import is_end, is_new_attempt
 from .episodes import Episodes
 from .model import Episode, Line, Progress, Verdict
+from .pods import Pods
 from .prefix import read_lines
 from .progress import first_progress, last_progress, progress_of
 from .scan import scan
@@ -125,6 +126,7 @@ class _Reader:
         self._episodes = episodes
         self._statements = Statements()
         self._unwrapper = Unwrapper()
+        self._pods = Pods()
         self._blocks = 0
 
     def wants_next(self) -> bool:
@@ -169,6 +171,8 @@ class _Reader:
 
     def _one(self, line: Line) -> None:
         text = line.text
+        if "Node:" in text or "assigned" in text:
+            self._pods.see(line)
         ends = line.level not in LOUD_LEVELS and is_end(text)
         if ends:
             # What was open stood before it.
@@ -197,4 +201,4 @@ class _Reader:
 
     def _hand_on(self) -> None:
         for witness in self._statements.take():
-            self._episodes.add(witness)
+            self._episodes.add(self._pods.placed(witness))

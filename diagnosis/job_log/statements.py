@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from .alike import asked_once
+from ..alike import asked_once
 from .caught import Caught
 from .continued import LAUNCHER, Continued
 from .fatal_stacks import BEGIN as FATAL

@@ -93,6 +93,10 @@ def _nodes(primary: Group, episode: Episode) -> tuple[str, ...]:
         for group in episode.groups
         if group.first.failure is primary.first.failure and group.first.target.node
     }
+    if not found and primary.first.failure.scope is Scope.NODE:
+        # A node of which the statement has no name, and one that all others who name one are about.
+        named = {group.first.target.node: None for group in episode.groups if group.first.target.node}
+        found = named if len(named) == 1 else {}
     return tuple(found)[:MOST_NAMED]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from .alike import asked_once, kind_of, takes_digits_alike
+from ..alike import asked_once, kind_of, takes_digits_alike
 from .tables import table
 
 #: Of a statement this much is searched: names stand at its begin.

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 from ...telemetry.vocabulary import Action, Bucket, Scope
-from .alike import asked_once, kind_of, takes_digits_alike
+from ..alike import asked_once, kind_of, takes_digits_alike
 from .assertion import asserted
 from .model import FailureClass, Rank, Restart, Role
 from .tables import table, tables_in
@@ -178,6 +178,12 @@ def exception_types() -> Mapping[str, str]:
 def fallback_types() -> frozenset[str]:
     """Exceptions that code catches to try something else: what is raised while one is handled is the failure."""
     return frozenset(table("exceptions.toml")["fallback"])
+
+
+@cache
+def types_asked_first() -> frozenset[str]:
+    """Exceptions of the network, raised where something is asked for that may be on the disk as well."""
+    return frozenset(table("exceptions.toml")["asked_first"])
 
 
 @cache

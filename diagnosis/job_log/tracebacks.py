@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from ...telemetry.ring_layout import cut_text
-from .alike import asked_once
+from ..alike import asked_once
 from .carriers import LOUD_LEVELS, WARNINGS
 from .model import Frame, Line
 from .ways import TRACEBACK

@@ -41,8 +41,10 @@ TIER_LAUNCHER_VAGUE = 7
 TIER_CASCADE = 8
 TIER_TEARDOWN = 9
 #: Classes that say little: where the next lines of the same writer have another of the same footing, that decides.
-VAGUE = frozenset({"exception", "cuda_error", "nccl_failure", "error_message", "cuda_library"})
+VAGUE = frozenset({"exception", "cuda_error", "nccl_failure", "error_message", "cuda_library", "container_setup"})
 NEAR_LINES = 12
+#: Of NCCL's own classes: text that only points to where more is said.
+SAID_ELSEWHERE = re.compile(r"\(run with NCCL_DEBUG=|This usually reflects")
 ABORTS = frozenset({"aborted", "python_aborted"})
 #: Signals that end a process by themselves; SIGABRT and SIGTERM are mostly the answer to something else.
 OWN_SIGNALS = frozenset({4, 7, 8, 9, 11})
@@ -219,7 +221,8 @@ def _rank(episode: Episode) -> list[tuple[int, Group]]:
 def _specific(first: Group, tiers: Sequence[tuple[int, Group]]) -> Group:
     """The same trouble in exacter words, if its writer has them right behind."""
     own = first.first
-    if own.failure.name not in VAGUE:
+    is_said_elsewhere = SAID_ELSEWHERE.search(own.text) is not None
+    if own.failure.name not in VAGUE and not is_said_elsewhere:
         return first
     tier = next(tier for tier, group in tiers if group is first)
     near = [
@@ -227,6 +230,8 @@ def _specific(first: Group, tiers: Sequence[tuple[int, Group]]) -> Group:
         for other, group in tiers
         if other == tier
         and group.first.failure.name not in VAGUE
+        and (own.failure.name in VAGUE or group.first.failure is own.failure)
+        and SAID_ELSEWHERE.search(group.first.text) is None
         and group.first.line.source == own.line.source
         and 0 < group.first.line.number - own.line.number <= NEAR_LINES
         and group.first.line.rank in (own.line.rank, None)

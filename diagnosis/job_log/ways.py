@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from .alike import asked_once
+from ..alike import asked_once
 from .carriers import CARRIERS, GLOG_LEVELS
 from .model import DAY_S, Line, Stamp
 from .unknown_prefix import RANK, UnknownPrefix
@@ -32,6 +32,8 @@ ACTOR_ADDRESS = re.compile(r"\bip=([\w.:-]+)")
 DEFAULT_GROUP = re.compile(r"default_pg|^0\b(?!\s*PG GUID [1-9])")
 #: What an exception group draws to the left of its exceptions.
 GROUP_MARKS = re.compile(r"(?:[|+] +)+")
+#: At the begin of a line it is bash's: with "set -x" it prints what it is about to run.
+XTRACE = re.compile(r"\+{1,6} (?=\S)")
 #: A logger's name behind the level: "ERROR trainer - lost".
 LOGGER_AFTER = re.compile(r"[A-Za-z_][\w./:<>]* +[-|] +")
 NCCL_HEAD = re.compile(r"^(?P<node>[\w.-]+):\d+:\d+ \[(?P<gpu>-?\d+)\] ")
@@ -227,6 +229,9 @@ def _to_the_text(text: str, at: int, way: _Way) -> None:
         inner = body.strip(BOX + " \t")
         begin += body.find(inner)
         end, body = begin + len(inner), inner
+    elif begin == at and (traced := XTRACE.match(body)):
+        way.level = "TRACE"
+        begin, body = begin + traced.end(), body[traced.end() :]
     elif marks := GROUP_MARKS.match(body):
         way.indent += marks.end()
         begin, body = begin + marks.end(), body[marks.end() :]

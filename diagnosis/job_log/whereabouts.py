@@ -19,7 +19,7 @@ NEAR_LINES = 4
 
 
 def located(primary: Group, episode: Episode) -> Witness:
-    """The first statement of ``primary`` with the rank and node that the episode tells of it."""
+    """The first statement of ``primary`` with the rank, node and device that the episode tells of it."""
     first = primary.first
     if first.points_elsewhere or first.failure.bucket is Bucket.PLANNED:
         return first
@@ -31,7 +31,11 @@ def located(primary: Group, episode: Episode) -> Witness:
         line = replace(line, node=_one(g.first.line.node for g in others if g.first.line.rank == line.rank))
     if not line.node and len(primary.ranks) < 2:
         line = replace(line, node=_one(g.first.line.node for g in others if _is_near(g.first, first, line)))
-    return first if line is first.line else replace(first, line=line)
+    device = first.device
+    if device is None and line.rank is not None:
+        same = [group for group in others if group.first.failure is first.failure]
+        device = _one(group.first.device for group in same if group.first.line.rank == line.rank)
+    return first if line is first.line and device is first.device else replace(first, line=line, device=device)
 
 
 def _with_rank(line: Line, first: Witness, others: list[Group]) -> Line:

@@ -14,14 +14,14 @@ from .gpu_memory import is_held_by_others
 from .model import Collective, FailureClass, Form, Frame, Line, Rank, Role, Witness
 from .prefix import node_in, rank_in, whom_in
 from .targets import Target, target_of
-from .taxonomy import exception_types, failure_classes, fallback_types, frame_rules, rules
+from .taxonomy import exception_types, failure_classes, fallback_types, frame_rules, rules, types_asked_first
 from .tracebacks import Link, Raised, bare_exception, quoted_exceptions
 
 #: Of a statement this much is kept.
 KEPT_CHARS = 500
 EXIT_CODE = re.compile(
     r"(?:exit ?code|exited with(?: exit)?(?: code| status)?|return code|status|code)\s*[:=]?\s*(?P<code>-?\d{1,3})\b|"
-    r"(?:on signal |died with <Signals\.\w+: )(?P<signal>\d{1,2})\b",
+    r"(?:on signal |KILLED BY SIGNAL: |died with <Signals\.\w+: )(?P<signal>\d{1,2})\b",
     re.IGNORECASE,
 )
 #: What an exit code alone tells; 128 + n is a shell's way of saying signal n.
@@ -35,7 +35,14 @@ OPERATION = re.compile(
 IMPORTS = re.compile(r"(?:import|from) \w|.*import_module\(")
 LOCAL_RANK = re.compile(r"local_rank: ?(\d{1,4})")
 #: What a writer notices first of what its file system says a moment later.
-WRITE_FAILS = {"checkpoint_write": frozenset({"disk_full", "quota_exceeded", "permission_denied", "filesystem_error"})}
+WRITE_FAILS = {
+    "checkpoint_write": frozenset(
+        {"disk_full", "quota_exceeded", "permission_denied", "filesystem_read_only", "filesystem_error"}
+    )
+}
+#: What is not in the path where it was looked for after the network had been asked.
+NOT_THERE = frozenset({"checkpoint_missing", "file_not_found"})
+PATH = re.compile(r"(?:^|[\s'\"=(])/[\w.-]+/")
 #: Rules that hold although the line's own level says that all is well.
 EVEN_IF_QUIET = frozenset(
     {"loss_value", "loss_scale_at_minimum", "time_limit", "preempted", "section_open", "heartbeat_stuck", "user_buffer",
@@ -138,9 +145,14 @@ def _cause(chain: Sequence[Raised], witnesses: Sequence[Witness]) -> int:
         if this.failure.name in WRITE_FAILS.get(before.failure.name, ()):
             cause = index
             continue
-        is_fallback = before.exception.split(".")[-1] in fallback_types() and not before.rule
+        kind = before.exception.split(".")[-1]
+        is_fallback = kind in fallback_types() and not before.rule
         says_more = bool(this.rule) and this.role is Role.INITIATING and this.failure.rank in (Rank.ROOT, Rank.FAILURE)
-        if is_fallback and (chain[index].link is Link.WHILE_HANDLING or says_more) and this.role is Role.INITIATING:
+        is_then_on_disk = (
+            kind in types_asked_first() and this.failure.name in NOT_THERE and bool(PATH.search(this.text))
+        )
+        is_handled = is_fallback and (chain[index].link is Link.WHILE_HANDLING or says_more)
+        if (is_handled and this.role is Role.INITIATING) or (is_then_on_disk and says_more):
             cause = index
     return cause
 

@@ -9,7 +9,7 @@ from typing import Protocol
 from .event import KernelEvent
 from .reader import LINE_CHARACTERS, KernelLogReader
 from .repeats import RepeatLane
-from .scan import LineScan, Word
+from .scan import LineKind, LineScan
 
 BLOCK_BYTES = 1 << 18
 
@@ -23,7 +23,7 @@ def read_log(reader: KernelLogReader, stream: Readable, repeats: RepeatLane | No
 
     Of a line longer than a block only the beginning is read. Raises what ``stream.read`` raises.
     """
-    scan = LineScan(reader.words)
+    scan = LineScan(reader.words, reader.may_match_folded)
     kept, last = b"", b""
     is_cut = False
     while block := stream.read(BLOCK_BYTES):
@@ -56,21 +56,21 @@ def _read_block(
     """Whole lines. After a line that began something the next ones are read too, as long as the reader wants them."""
     lines = block.split(b"\n")
     if repeats is None:
-        for line, words in zip(lines, scan.candidates(block), strict=True):
-            if words or reader.wants_next:
-                yield from _read_line(reader, line, words)
+        for line, kind in zip(lines, scan.kinds(block), strict=True):
+            if kind.telling or reader.wants_next:
+                yield from _read_line(reader, scan, line, kind)
         return
     take, before = repeats.take, repeats.taken
     is_wanted = reader.wants_next
     # In a flood most lines are repeats: what they might hold is asked of the others only.
-    known = repeat(None, len(lines)) if repeats.is_flood else scan.candidates(block)
-    for line, held in zip(lines, known, strict=True):
+    known = repeat(None, len(lines)) if repeats.is_flood else scan.kinds(block)
+    for line, asked in zip(lines, known, strict=True):
         if not is_wanted:
-            if held is not None and not held:
+            if asked is not None and not asked.telling:
                 continue
             if take(line):
                 continue
-        events = _read_line(reader, line, scan.of_line(line) if held is None else held)
+        events = _read_line(reader, scan, line, asked or scan.kind_of(line))
         yield from events
         if len(events) == 1:
             repeats.learn(line, events[0], reader)
@@ -78,9 +78,15 @@ def _read_block(
     repeats.is_flood = (repeats.taken - before) * 2 > len(lines)
 
 
-def _read_line(reader: KernelLogReader, line: bytes, words: tuple[Word, ...]) -> Sequence[KernelEvent]:
+def _read_line(reader: KernelLogReader, scan: LineScan, line: bytes, kind: LineKind) -> Sequence[KernelEvent]:
+    is_wanted = reader.wants_next
+    words = kind.words if is_wanted else scan.telling(line, kind)
     literals = [word for word, raw in words if raw in line]
-    if not literals and not reader.wants_next:
+    if not literals and not is_wanted:
+        scan.said_nothing(line, kind)
         return ()
     text = line[:LINE_CHARACTERS].decode("utf-8", "replace").rstrip("\r")
-    return reader.read(text, literals=literals)
+    events = reader.read(text, literals=literals)
+    if not events and not is_wanted:
+        scan.said_nothing(line, kind)
+    return events

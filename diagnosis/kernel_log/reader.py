@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from .cper import CperFollower
 from .device import canonical_gpu, canonical_pci
 from .event import KernelEvent, Stamp
+from .folding import Fold
 from .gpu_details import GpuDetailFollower
 from .history import CRASHES, History
 from .holder import Holder
@@ -142,9 +143,15 @@ class KernelLogReader:
             self._is_holding = self._holds()
         return events
 
+    def may_match_folded(self, word: str, line: str, fold: Fold) -> bool:
+        """Whether this one of ``words`` may say something in ASCII lines that are ``line`` when folded."""
+        if _is_to_decode(line) or word in self._own_words:
+            return True
+        return any(rule.within_folded(fold).search(line) for rule in self._index[word])
+
     def _may_match(self, line: str, literals: Sequence[str]) -> bool:
         """Whether it is worth to take the line out of its wrapper: most lines with a word of a fault tell of none."""
-        if "\x1b" in line or '{"' in line or '{ "' in line:  # colours, JSON: the text does not stand there as it is
+        if _is_to_decode(line):
             return True
         for word in literals:
             searches = self._searches.get(word)
@@ -269,6 +276,11 @@ class KernelLogReader:
         if time_s is None and line.monotonic_s is not None and self._boot_time_s is not None:
             time_s = self._boot_time_s + line.monotonic_s
         return Stamp(time_s=now_s if time_s is None else time_s, monotonic_s=line.monotonic_s, host=line.host)
+
+
+def _is_to_decode(line: str) -> bool:
+    """Colours, JSON: the text does not stand there as it is."""
+    return "\x1b" in line or '{"' in line or '{ "' in line
 
 
 def driver_major(version: str | None) -> int | None:

@@ -32,6 +32,7 @@ from typing import Any
 from ...telemetry.vocabulary import Action
 from .device import canonical_pci
 from .event import DeviceKind, Domain, KernelEvent, Repair, Severity
+from .folding import Fold, folded_pattern
 from .macros import DRIVER_WORDS, MACROS, PCI, kind_by_driver
 from .tables import read_toml
 
@@ -82,6 +83,10 @@ class LineRule:
     def within(self) -> re.Pattern[str]:
         """Matches in a line whose wrapper is still on it wherever ``pattern`` matches without."""
         return _compiled_within(self.regex)
+
+    def within_folded(self, fold: Fold) -> re.Pattern[str]:
+        """Matches in each ASCII line, folded, in which ``within`` matches."""
+        return folded_pattern(self.within.pattern, fold)
 
 
 @cache

@@ -55,6 +55,14 @@ class OomFollower:
         self._killed: deque[str] = deque(maxlen=self.KILLS)
 
     def read(self, text: str, stamp: Stamp) -> list[KernelEvent]:
+        held = self._held
+        if held is None or _when(held).is_within(self.ONE_KILL_S, stamp):
+            return self._read(text, stamp)
+        # Its "Killed" is not in the log, and what is said now is of another one.
+        self._forget()
+        return [held, *self._read(text, stamp)]
+
+    def _read(self, text: str, stamp: Stamp) -> list[KernelEvent]:
         if _INVOKED.search(text):
             out = self.flush()
             self._invoked = self._event(text, stamp, "", "")
@@ -81,8 +89,8 @@ class OomFollower:
             self._memcg = None
         if (kill := _KILL.search(text)) is not None:
             # Old kernels may spare this one and kill a child instead: what "Killed" names is what died.
-            self._held = self._event(text, stamp, kill["process"], kill["pid"])
-            return []
+            before, self._held = self._held, self._event(text, stamp, kill["process"], kill["pid"])
+            return [before] if before is not None and before.pid != self._held.pid else []
         if (killed := _KILLED.search(text)) is not None:
             told = self._told
             event = self._event(text, stamp, killed["process"], killed["pid"])
@@ -107,6 +115,10 @@ class OomFollower:
         device = self._memcg or ""
         event = event_of(rule, text, device=device, process=process, pid=int(pid) if pid else None, facts=facts)
         return stamp.on(event)
+
+
+def _when(event: KernelEvent) -> Stamp:
+    return Stamp(time_s=event.time_s, monotonic_s=event.monotonic_s, host=event.host)
 
 
 _PANIC = re.compile(r"(?<!end )Kernel [pP]anic - not syncing: ?(?P<reason>[^\n\"]{0,200})")

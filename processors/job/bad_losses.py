@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from ...telemetry.vocabulary import Kind
 from ..operator import Context
-from . import number_story
-from .findings import open_finding
+from .number_findings import open_number_finding
 from .numeric import BadNumber
 from .state import JobState
 
@@ -37,5 +36,4 @@ def judge_bad_losses(job: JobState, now: int, ctx: Context) -> None:
         onset_ns=min(job.ranks[rank].bad_loss_ns for rank in ranks),
         calls_before=first,
     )
-    kind, body = number_story.number_body(job, found, now)
-    open_finding(job, ctx, now, kind=kind, place=f"call {first}", body=body)
+    open_number_finding(job, ctx, now, found, place=f"call {first}")

@@ -110,6 +110,8 @@ def add_sites(job: JobState, finding: OpenFinding, body: dict[str, Any]) -> None
             by_call.setdefault(each[1:], {})[each.rank] = place
     for (group, is_p2p, seq), places in by_call.items():
         _add(job, body, finding, f"{'operation' if is_p2p else 'collective'} {seq}", group, places)
+        if finding.kind == Kind.NUMERIC_FIRST_RANK.value:
+            _put_suspects_at(body, places)
 
 
 def _add_parting(job: JobState, asked: Sequence[Asked], finding: OpenFinding, body: dict[str, Any]) -> None:
@@ -126,6 +128,10 @@ def _add_parting(job: JobState, asked: Sequence[Asked], finding: OpenFinding, bo
     if not places:
         return
     _add(job, body, finding, f"collective {seq}", asked[0].group, places)
+    _put_suspects_at(body, places)
+
+
+def _put_suspects_at(body: dict[str, Any], places: Mapping[int, _Place]) -> None:
     for item in body["suspects"]:
         if (place := places.get(item["rank"])) is not None:
             phase = (item["where"] or {}).get("phase")

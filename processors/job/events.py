@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from ...telemetry.records import Event, Group
 from ...telemetry.vocabulary import EventName, ExitState, Kind, Level, Severity
 from ..operator import Context
+from .bad_inputs import take_bad_input
 from .bad_losses import BAD_LOSS_HOLD_NS
 from .call_sites import take_calls
 from .crash_order import Ending, role_hint, weigh_thread_error
@@ -17,6 +18,7 @@ from .findings import clear_finding, open_finding, revise_all
 from .hangs import SIGN_OF_LIFE_NS, STOP_HOLD_NS
 from .joining import end_joining
 from .nodes import judge_nodes
+from .number_findings import tell_numbers_again
 from .over import say_last_words
 from .placement import begin_placement_again
 from .resuming import note_checkpoint
@@ -103,6 +105,7 @@ def _take_rank_started(job: JobState, event: Event, stamp_ns: int, ctx: Context)
     facts.started_ns = event.time_ns
     job.ledger.note_started(event.time_ns)
     facts.launcher_pid = int(event.attributes.get("launcher_pid", 0))
+    facts.checks_inputs = bool(event.attributes.get("checks_inputs"))
     job.world_size = max(job.world_size, int(event.attributes.get("world_size", 0)))
     job.name = job.name or str(event.attributes.get("job_name", ""))
     if "owner_uid" in event.attributes:
@@ -172,15 +175,17 @@ def _take_stale(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> Non
 
 
 def _take_stack(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
-    values = event.attributes
+    values, facts, time_ns = event.attributes, job.facts(event.identity.rank), _time_of(job, event)
+    if facts.stack and facts.stack["time_ns"] <= job.signalled_ns < time_ns:
+        return  # where it cleans up, and not where it stood when somebody ended it
     if values.get("file"):
-        job.facts(event.identity.rank).stack = {
+        facts.stack = {
             "file": str(values["file"]),
             "line": int(values.get("line", 0)),
             "function": str(values.get("function", "")),
             "method": str(values.get("method", "")),
             "phase": str(values.get("phase", "")),
-            "time_ns": _time_of(job, event),
+            "time_ns": time_ns,
         }
         revise_all(job, ctx, stamp_ns)
 
@@ -198,6 +203,11 @@ def _take_bad_loss(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> 
         facts.bad_loss_calls = int(event.attributes.get("calls", 0))
         job.facts_changed = True
         job.schedule(stamp_ns + BAD_LOSS_HOLD_NS)
+
+
+def _take_bad_input(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
+    if take_bad_input(job, event):
+        tell_numbers_again(job, ctx, stamp_ns)
 
 
 def _take_level(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
@@ -319,6 +329,7 @@ TAKE: Mapping[EventName, Callable[[JobState, Event, int, Context], None]] = {
     EventName.RANK_STACK: _take_stack,
     EventName.RANK_CALLS: _take_calls,
     EventName.RANK_BAD_LOSS: _take_bad_loss,
+    EventName.RANK_BAD_INPUT: _take_bad_input,
     EventName.RANK_LEVEL: _take_level,
     EventName.RANK_DEVICE: _take_device,
     EventName.SCHEDULER: _take_scheduler,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import comb
+from typing import Any
 
 import numpy as np
 
@@ -18,32 +19,32 @@ from .median import median
 MANY_RANKS = 12
 #: A step's noise below this share is luck, or a clock too even to be true.
 SMALLEST_NOISE = 0.012
-#: Weight of one rank's own noise in a window beside that of all ranks.
-OWN_WEIGHT = 0.7
+#: What is known of noise from more steps counts like so many beside what a few steps say.
+PRIOR_STEPS = 16.0
 #: Pauses are told from noise where they are longer than so many standard deviations of the quieter steps, and chance
 #: where they would fall so on one rank with less than this probability.
 PAUSE_SIGMAS = 1.5
 PAUSE_CHANCE = 1e-6
 #: What a single step counts at most, in standard deviations.
 CLIPPED = 2.5
+#: Whether a rank has become noisier is asked of so many of the last steps at least, and less than so much is luck.
+NOISE_STEPS, NOISIER = 32, 1.3
 #: How far apart steps still lean on one another; of fewer steps than these nobody can tell, and this is taken.
-LONGEST_LAG, FEWEST_TO_CORRELATE, FEW_CARRIED_ON = 8, 24, 1.3
+LONGEST_LAG, FEWEST_TO_CORRELATE, FEW_CARRIED_ON = 32, 24, 1.3
 #: Of a series whose level may have changed: the correlation is no larger than this, and means are over so many steps,
 #: where there are enough of these.
 MOST_CARRIED = 0.6
 NOISE_BLOCK, FEWEST_NOISE_BLOCKS = 8, 12
 #: Where chance is asked, in standard deviations; and what a quantile says of the spread beside all values.
 FAR_OUT, EFFICIENCY = 5.0, 0.7
-#: Fewer means over a window than this say less about noise than the steps themselves.
-FEWEST_BLOCKS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class View:
     """By rank, in step times. level, middle: mean (long steps clipped) and median of the recent steps above ``usual``.
 
-    noise: standard deviation of such a level by chance alone, the past's own uncertainty included. lean: how far the
-    mean of the steps before lay above ``usual``, their median, clipped alike: so much of the gain is none.
+    gain: by how much the mean lies above that of the steps before. noise: standard deviation of such a gain by chance
+    alone, the past's own uncertainty included.
     """
 
     recent: np.ndarray
@@ -51,7 +52,6 @@ class View:
     gain: np.ndarray
     middle: np.ndarray
     noise: np.ndarray
-    lean: np.ndarray
 
 
 def excess_over_others(self_ns: np.ndarray) -> np.ndarray:
@@ -82,40 +82,25 @@ def view(
     if not (above.mean(axis=0) > least_gain).any():
         return None
     middle = median(above, axis=0)
-    pooled = _scale(recent - median(recent, axis=0))
-    own = _scale_by_rank(above - middle)
-    # Few steps say little about one rank's own noise: it counts where it is clearly larger than the ranks' together.
-    step_noise = np.maximum(np.maximum(pooled, OWN_WEIGHT * own), SMALLEST_NOISE)
     if not based:
+        pooled = _scale(recent - median(recent, axis=0))
+        step_noise = np.maximum(_moderated(_scale_by_rank(above - middle), window, pooled), SMALLEST_NOISE)
         gain = np.minimum(above, np.maximum(2.0 * middle, 0.0)).mean(axis=0)
-        return View(
-            recent=recent,
-            usual=usual,
-            gain=gain,
-            middle=middle,
-            noise=step_noise / window**0.5,
-            lean=np.zeros(gain.size),
-        )
+        return View(recent=recent, usual=usual, gain=gain, middle=middle, noise=step_noise / window**0.5)
     residuals = before - center
-    step_noise = np.maximum(step_noise, _scale(residuals))
+    # A rank's own past says how noisy it is, and the last steps whether it has become noisier.
+    own = _moderated(_scale_by_rank(residuals), residuals.shape[0], _scale(residuals))
+    step_noise = np.maximum(own * _noisier(before, series[-max(window, NOISE_STEPS) :]), SMALLEST_NOISE)
     # One long step must not carry a window: what stands out counts twice the middle at most, or as far as noise goes.
     most = np.maximum(2.0 * middle, CLIPPED * step_noise)
     least = -CLIPPED * step_noise
-    lean = np.maximum(np.clip(before - usual, least, most).mean(axis=0), 0.0)
-    # What is cut off above and not below would make any window lie lower.
-    gain = np.clip(above, least, most).mean(axis=0) - np.minimum(np.clip(residuals, least, most).mean(axis=0), 0.0)
+    # The mean of steps with pauses lies above their median, and what is cut off above and not below lies lower.
+    gain = np.clip(above, least, most).mean(axis=0) - np.clip(residuals, least, most).mean(axis=0)
     # Of the last steps before the window some may be slow already: they would look as if all leant on one another.
     older = residuals[: max(FEWEST_TO_CORRELATE, len(residuals) - window)]
-    leaning = _carried_on(np.clip(older / step_noise, -CLIPPED, CLIPPED), window)
+    leaning = carried_on(np.clip(older / step_noise, -CLIPPED, CLIPPED), window)
     noise = step_noise * (leaning / window + leaning / before.shape[0]) ** 0.5 * _luck(residuals.size)
-    return View(
-        recent=recent,
-        usual=usual,
-        gain=gain,
-        middle=middle,
-        noise=np.maximum(noise, _noise_of_means(residuals, window)),
-        lean=lean,
-    )
+    return View(recent=recent, usual=usual, gain=gain, middle=middle, noise=noise)
 
 
 def noise_of_one(series: np.ndarray) -> float:
@@ -141,11 +126,12 @@ def _spread(differences: np.ndarray) -> float:
     return float(1.4826 * median(np.abs(differences)))
 
 
-def _carried_on(residuals: np.ndarray, window: int) -> float:
+def carried_on(residuals: np.ndarray, window: int) -> float:
     """By how much the variance of a mean over ``window`` steps is larger than that of as many steps that have nothing
     to do with each other: what one step has more, the next ones often have as well.
 
-    By the ranks' autocorrelations together (Bartlett 1946). residuals: (n, ranks), long steps clipped.
+    By the ranks' autocorrelations together (Bartlett 1946), as far as they are positive (Geyer 1992). residuals:
+    (n, ranks), long steps clipped.
     """
     count = residuals.shape[0]
     if count < FEWEST_TO_CORRELATE:
@@ -199,10 +185,21 @@ def _scale_by_rank(residuals: np.ndarray) -> np.ndarray:
     return np.asarray(np.maximum(1.4826 * size[count // 2], size[min(count - 1, int(0.8 * count))] / 1.2816))
 
 
-def _noise_of_means(residuals: np.ndarray, window: int) -> float:
-    """Steps are not independent: what means over as many steps did before."""
-    blocks = residuals.shape[0] // window
-    if blocks < FEWEST_BLOCKS:
-        return 0.0
-    means = residuals[-blocks * window :].reshape(blocks, window, -1).mean(axis=1)
-    return float(1.4826 * median(np.abs(means)))
+def _noisier(before: np.ndarray, recent: np.ndarray) -> np.ndarray:
+    """By rank: how many times as noisy as before the last steps are, 1 where that may be luck.
+
+    By how much a step differs from the next (von Neumann 1941), which says nothing of their level: a rank that has just
+    become slow is not noisier for it.
+    """
+    was, now = (_scale_by_rank(np.diff(part, axis=0)) for part in (before, recent))
+    was = np.maximum(_moderated(was, before.shape[0], float(median(was))), SMALLEST_NOISE)
+    times = _moderated(now / was, recent.shape[0], 1.0)
+    return np.where(times > NOISIER, times, 1.0)
+
+
+def _moderated(scale: Any, count: int, prior: Any) -> Any:
+    """A standard deviation known from ``count`` values only, drawn towards what is known from more (Smyth 2004): the
+    larger of the two would be too large by luck most of the time.
+    """
+    known = EFFICIENCY * count
+    return ((PRIOR_STEPS * prior**2 + known * scale**2) / (PRIOR_STEPS + known)) ** 0.5

@@ -17,6 +17,20 @@ class CallSite(NamedTuple):
     function: str
 
 
+class BadInput(NamedTuple):
+    """The first operation of a step that a rank fed a NaN into. group: the job's index; peer: -1 none.
+
+    before: (group, number) of the newest collective of each group that it had issued by then.
+    """
+
+    step: int
+    group: int
+    point_to_point: bool
+    seq: int
+    peer: int
+    before: tuple[tuple[int, int], ...]
+
+
 @dataclass(slots=True)
 class RankFacts:
     """What single events said of a rank. Times are Unix nanoseconds, 0 = never."""
@@ -40,6 +54,8 @@ class RankFacts:
     bad_loss: str = ""
     bad_loss_ns: int = 0
     bad_loss_calls: int = 0
+    checks_inputs: bool = False  # whether it looks for NaN in the inputs of its operations, and those that it had
+    bad_inputs: list[BadInput] = field(default_factory=list)
     gpu: str = ""  # UUID of the device that its process uses
 
 

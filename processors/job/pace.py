@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .excess import SMALLEST_NOISE, noise_of_one
+from .excess import CLIPPED, SMALLEST_NOISE, carried_on, noise_of_one
 from .median import median
 
 #: Steps that are kept: so many, and of short steps more, until they reach as far back.
@@ -25,6 +25,8 @@ CLEAR_SIGNIFICANCE, CLEAR_STEPS_AFTER = 12.0, 24
 PLAIN_SIGNIFICANCE, PLAIN_RATIO, PLAIN_STEPS_BEFORE, PLAIN_STEPS_AFTER = 20.0, 1.25, 32, 12
 NS_BEFORE = 20_000_000_000
 NS_AFTER = 30_000_000_000
+#: So much before it is enough where it has lasted for ``NS_AFTER``: one of the two is longer than a ramp's stair.
+LEAST_NS_BEFORE = 10_000_000_000
 #: What stands out by ``PLAIN_SIGNIFICANCE``, over as many steps as anything has to, is no burst after this time.
 PLAIN_NS_AFTER = 12_000_000_000
 #: Ten percent are to be told; their estimate may come out a little lower.
@@ -33,6 +35,15 @@ SMALLEST_RATIO = 1.08
 #: them is longer than nearly all of the steps before; of the fewest, than all of them.
 SUDDEN_STEPS_AFTER = {3: 1.0, 4: 0.97}
 SUDDEN_NS_AFTER = 6_000_000_000
+#: In short steps all since the change count together: so many and so long at least, and so many times as long as any
+#: earlier time for which the steps were half as much longer. In standard deviations: over windows of all lengths, after
+#: every step, chance makes as much of steps of 20 ms once in some hundred hours (Siegmund and Venkatraman 1995).
+FRESH_STEPS_AFTER = (10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256)
+FRESH_NS_AFTER, TIMES_EARLIER, FRESH_SIGNIFICANCE = 3_000_000_000, 2.0, 6.0
+#: And the pace before must have been even for longer than stairs of a growing batch last, which look the same.
+FRESH_STEPS_BEFORE, FRESH_NS_BEFORE = 100, 25_000_000_000
+#: What is asked of the mean has to show in so many of the steps, and still in the last ones.
+FRESH_SHARE, RUN_STEPS = 0.7, 5
 #: In standard deviations of the difference, as they follow from single steps, and from means over some.
 SIGNIFICANCE = 8.0
 BLOCK_STEPS = 8
@@ -84,7 +95,9 @@ def find_pace_change(steps: np.ndarray, begin_ns: np.ndarray, pace_ns: np.ndarra
     if before.size < PLAIN_STEPS_BEFORE or after.size < PLAIN_STEPS_AFTER:
         return None
     after_ns = int(pace_ns[change:].sum())
-    if int(pace_ns[:change].sum()) < NS_BEFORE or after_ns < PLAIN_NS_AFTER:
+    if int(pace_ns[:change].sum()) < (LEAST_NS_BEFORE if after_ns >= NS_AFTER else NS_BEFORE):
+        return None
+    if after_ns < PLAIN_NS_AFTER:
         return None
     rise = float(median(after) - median(before))
     smallest, asked = _asked(before.size, after.size)
@@ -108,6 +121,58 @@ def find_pace_change(steps: np.ndarray, begin_ns: np.ndarray, pace_ns: np.ndarra
         before_ns=int(np.exp(median(before))),
         after_ns=int(np.exp(median(after))),
     )
+
+
+def find_fresh_change(steps: np.ndarray, begin_ns: np.ndarray, pace_ns: np.ndarray) -> PaceChange | None:
+    """As ``find_pace_change``, of short steps: a generalised likelihood ratio over all steps since the change (Willsky
+    and Jones 1976), where counting seconds would ask for hundreds of them."""
+    if pace_ns.size < FRESH_STEPS_BEFORE + FRESH_STEPS_AFTER[0]:
+        return None
+    if float(median(pace_ns[-FRESH_STEPS_AFTER[0] :])) < SMALLEST_RATIO * float(median(pace_ns)):
+        return None  # nearly always, and cheap
+    since_ns = np.cumsum(pace_ns[::-1])
+    for late in FRESH_STEPS_AFTER:
+        if pace_ns.size < FRESH_STEPS_BEFORE + late or since_ns[-1] - since_ns[late - 1] < FRESH_NS_BEFORE:
+            return None
+        if since_ns[late - 1] >= FRESH_NS_AFTER and _is_fresh(pace_ns, late):
+            before_ns, after_ns = float(median(pace_ns[:-late])), float(median(pace_ns[-late:]))
+            # From where on all that follows lies furthest above the middle of the two.
+            above_ns = pace_ns[-2 * late :] - (before_ns + after_ns) / 2.0
+            onset = int(np.argmax(np.cumsum(above_ns[::-1])[::-1])) - above_ns.size
+            return PaceChange(
+                step=int(steps[onset]),
+                onset_ns=int(begin_ns[onset]),
+                before_ns=int(before_ns),
+                after_ns=int(after_ns),
+            )
+    return None
+
+
+def _is_fresh(pace_ns: np.ndarray, late: int) -> bool:
+    """Whether the last ``late`` steps together are longer than chance makes them, and for longer than any before."""
+    pace = np.log(np.maximum(pace_ns, 1).astype(np.float64))
+    before = pace[:-late] - median(pace[:-late])
+    after = pace[-late:] - median(pace[:-late])
+    noise = max(1.4826 * float(median(np.abs(before))), SMALLEST_NOISE)
+    rise = float(median(after))
+    if rise < np.log(SMALLEST_RATIO) or abs(_slope(before)) > LARGEST_SLOPE * rise:
+        return False
+    if (after > rise / 2.0).mean() < FRESH_SHARE or float(median(after[-RUN_STEPS:])) < rise / 2.0:
+        return False
+    usual = np.clip(before, -CLIPPED * noise, CLIPPED * noise)
+    mean = float(np.minimum(after, max(2.0 * rise, CLIPPED * noise)).mean() - usual.mean())
+    leaning = carried_on(usual[:, None], late)
+    if mean < FRESH_SIGNIFICANCE * noise * (leaning / late + leaning / before.size) ** 0.5:
+        return False
+    runs = np.convolve(before, np.full(RUN_STEPS, 1.0 / RUN_STEPS), "valid") > rise / 2.0
+    return int(pace_ns[-late:].sum()) >= TIMES_EARLIER * _longest_run_ns(runs, pace_ns[RUN_STEPS - 1 : -late])
+
+
+def _longest_run_ns(chosen: np.ndarray, lengths_ns: np.ndarray) -> int:
+    """How long the longest unbroken run of chosen steps took."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], chosen, [False]]).astype(np.int8)))
+    ends_ns = np.concatenate([[0], np.cumsum(lengths_ns)])
+    return int((ends_ns[edges[1::2]] - ends_ns[edges[::2]]).max(initial=0))
 
 
 def find_sudden_change(steps: np.ndarray, begin_ns: np.ndarray, pace_ns: np.ndarray) -> PaceChange | None:

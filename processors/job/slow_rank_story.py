@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...telemetry.vocabulary import Phase, Scope
 from .culprit import whose_slowness
 from .culprit_story import evidence_of_company, slow_body, suspects_of
+from .device import has_device_groups
 from .drift import Drift
 from .saves import SlowWriter
 from .state import JobState
@@ -17,7 +18,8 @@ def straggler_body(job: JobState, found: Straggler, now: int) -> Body:
     culprit = whose_slowness(job, (found.rank, *found.company), always=not found.based)
     others = [int(rank) for rank in job.times.ranks if rank not in culprit.ranks]
     phase = phase_word(found.phase) if found.phase >= 0 else None
-    place = f"mostly in phase {phase}" if phase else "by the time its device spends outside collectives"
+    unknown = "by the time its device spends outside collectives" if has_device_groups(job) else "in no phase most"
+    place = f"mostly in phase {phase}" if phase else unknown
     works, wait = ("works", "waits") if len(others) == 1 else ("work", "wait")
     usual = f" (usual: {found.usual:+.0%})" if found.usual > 0.01 else ""
     since = f"since step {found.onset_step}" if found.based else "as long as its steps are known"

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...telemetry.vocabulary import Kind, StepFlag
 from ..operator import Context
-from . import number_story, pace_story, slow_device_story, slow_rank_story
+from . import pace_story, slow_device_story, slow_rank_story
 from .culprit import have_something_in_common
 from .device import has_become_slow, has_device_groups, shows_in_steps
 from .drift import find_drift, has_come_back, makes_steps_longer
@@ -21,6 +21,7 @@ from .late_device import LateDevice, find_late_device, is_still_late
 from .late_host import LateHost, find_late_host
 from .late_in_group import find_late_in_group
 from .late_in_steps import find_late_in_steps
+from .number_findings import open_number_finding
 from .numeric import (
     EXPLOSION_RATIO,
     EXPLOSION_STEPS,
@@ -30,7 +31,15 @@ from .numeric import (
     find_explosion,
     find_non_finite,
 )
-from .pace import PaceChange, find_pace_change, find_sudden_change, is_back_to_pace, is_of_all, with_parts
+from .pace import (
+    PaceChange,
+    find_fresh_change,
+    find_pace_change,
+    find_sudden_change,
+    is_back_to_pace,
+    is_of_all,
+    with_parts,
+)
 from .passes import HeavyStage, are_enough, find_heavy_stage
 from .saves import find_slow_writer, is_still_slow_writer
 from .stages import ends_last_by_schedule, of_one_stage, order_of_stages, stages_of
@@ -62,9 +71,7 @@ def judge_numbers(job: JobState, rows: np.ndarray, now: int, ctx: Context) -> No
     for finding in reported:
         finding.detail["good"] = 0
     if not reported:
-        kind, body = number_story.number_body(job, bad, now)
-        detail = {"usual": bad.usual_norm} if bad.usual_norm else {}
-        open_finding(job, ctx, now, kind=kind, place=f"step {bad.step}", body=body, detail=detail)
+        open_number_finding(job, ctx, now, bad, place=f"step {bad.step}")
 
 
 def _find_explosion(job: JobState, first: int) -> BadNumber | None:
@@ -261,15 +268,19 @@ def _judge_pace(job: JobState, now: int, ctx: Context) -> None:
         open_finding(job, ctx, now, kind=Kind.SLOW_TOGETHER, place=f"step {uneven.step}", body=body, detail=detail)
         return
     if not is_due:
-        _tell_change(job, find_sudden_change(steps, begins, judged), now, ctx)
+        _tell_change(job, _just_changed(steps, begins, judged), now, ctx)
         return
-    change = find_pace_change(steps, begins, judged) or find_sudden_change(steps, begins, judged)
+    change = find_pace_change(steps, begins, judged) or _just_changed(steps, begins, judged)
     if _tell_change(job, change, now, ctx):
         return
     stalls = find_recurring_stalls(steps, begins, pace, job.pace[:, 4])
     if stalls is not None:
         body, detail = pace_story.stalls_body(job, stalls, now), {"pause_steps": stalls.pause_steps}
         open_finding(job, ctx, now, kind=Kind.SLOW_TOGETHER, place=f"step {stalls.step}", body=body, detail=detail)
+
+
+def _just_changed(steps: np.ndarray, begin_ns: np.ndarray, pace_ns: np.ndarray) -> PaceChange | None:
+    return find_sudden_change(steps, begin_ns, pace_ns) or find_fresh_change(steps, begin_ns, pace_ns)
 
 
 def _tell_change(job: JobState, change: PaceChange | None, now: int, ctx: Context) -> bool:

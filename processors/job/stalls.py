@@ -1,7 +1,7 @@
 """Stalls that come again and again: for some steps all ranks wait for their data, between them they are fast as ever.
 
 A change of pace moves the median of the steps; these do not, and may cost as much. A job that has always stalled so
-(at each shard or epoch) is as it was meant to be.
+(at each shard or epoch) is as it was meant to be, also where the first epoch was long.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ def find_recurring_stalls(
     bursts = np.split(places, np.flatnonzero(np.diff(places) > APART_STEPS) + 1)
     if len(bursts) < BURSTS or late[first:].mean() > MOST_STEPS:
         return None
+    if _are_epochs(steps[[burst[0] for burst in bursts]]):
+        return None
     pause = max(int(after[0] - before[-1]) for before, after in pairwise(bursts))
     if pace_ns.size - first < STEPS_SINCE or are_over(pace_ns, data_ns, pause):
         return None
@@ -69,6 +71,13 @@ def find_recurring_stalls(
         bursts=tuple((int(begin_ns[b[0]]), int(begin_ns[b[-1]] + pace_ns[b[-1]])) for b in bursts),
         pause_steps=pause,
     )
+
+
+def _are_epochs(steps: np.ndarray) -> bool:
+    """steps: in which bursts begin. Whether they come after as many steps each time, counted from step 0: a loader that
+    starts anew."""
+    length = int(median(np.diff(steps)))
+    return bool((np.abs(np.diff(steps) - length) <= 1).all()) and (int(steps[0]) + 1) % length <= 2
 
 
 def stalled(pace_ns: np.ndarray, data_ns: np.ndarray) -> np.ndarray:

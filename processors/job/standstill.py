@@ -18,7 +18,7 @@ from .progress import last_moves_ns
 from .state import FRESH_NS, JobState
 from .story import Body, body, evidence, ruled_out, source_of, stands, suspect
 from .thresholds import longest_here_ns, waited_ns
-from .urgency import Ladder, Motion, is_graver, ladder, motion_of
+from .urgency import IO_TIMES_LONGEST, PAGE_TIMES_LONGEST, Ladder, Motion, is_graver, ladder, motion_of
 from .words import duration_words, phase_word, ranks_words
 
 FLOOR_NS = 10_000_000_000
@@ -134,8 +134,12 @@ def _ladder(job: JobState, found: Standstill, motion: Motion) -> Ladder:
         int(TIMES_LONGEST * max(known, default=0)),
     )
     if not in_step:
-        # Between steps, or past the last one, they may do as their script says, and nobody waits for anybody.
-        steps = replace(steps, page_ns=steps.moving_page_ns, io_page_ns=steps.moving_page_ns)
+        # Between steps, or past the last one, they may do as their script says, and nobody waits for anybody. No
+        # time-out will end it either, so a minute in which none of them does anything asks for somebody.
+        longest_ns = max(known, default=0)
+        page_ns = max(steps.page_ns, int(PAGE_TIMES_LONGEST * longest_ns))
+        io_page_ns = min(max(page_ns, IO_TIMES_LONGEST * longest_ns), max(page_ns, steps.moving_page_ns))
+        steps = replace(steps, page_ns=page_ns, io_page_ns=io_page_ns)
         usual_ns = max(usual_ns, steps.ticket_ns)
     elif motion is Motion.MOVES and found.behind < 0:
         usual_ns = max(usual_ns, steps.ticket_ns)  # all ranks at work, and nobody waits: as a job does that evaluates

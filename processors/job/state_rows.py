@@ -20,7 +20,7 @@ from .attempts import Attempts
 from .call_gaps import CallGaps
 from .crash_order import Ending
 from .device_window import DeviceWindow
-from .facts import CallSite, NodeFacts, OpenFinding, RankFacts
+from .facts import BadInput, CallSite, NodeFacts, OpenFinding, RankFacts
 from .ledger import Ledger
 from .open_rows import Arrived, OpenChunk, OpenRows
 from .packing import pack, unpack
@@ -232,7 +232,9 @@ def _read_facts(job: JobState, values: dict[str, Any]) -> None:
 
 
 def _rank_facts(values: dict[str, Any]) -> RankFacts:
-    return RankFacts(**{**values, "calls": [CallSite(*call) for call in values.get("calls", ())]})
+    calls = [CallSite(*call) for call in values.get("calls", ())]
+    bad_inputs = [BadInput(*found) for found in values.get("bad_inputs", ())]
+    return RankFacts(**{**values, "calls": calls, "bad_inputs": bad_inputs})
 
 
 def _read_progress(job: JobState, arrays: dict[str, np.ndarray]) -> None:

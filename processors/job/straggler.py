@@ -12,7 +12,7 @@ shows with it, or only without it, is no slow rank: a thread may wait while its 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from statistics import NormalDist
+from math import log, pi
 
 import numpy as np
 
@@ -31,10 +31,10 @@ from .median import median
 
 WARM_UP_STEPS = 3
 #: The excess has to hold over this many plain steps; longer windows find smaller ones.
-WINDOWS = (6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64)
+WINDOWS = (*range(6, 17), *range(18, 25, 2), 28, 32, 36, 40, 48, 56, 64)
 SHORTEST_WINDOW_NS = 300_000_000
 #: Windows longer than ``RECENT_STEPS`` need so many times their length: what was usual has to be known as well.
-LONG_PAST = 3
+LONG_PAST = 2
 #: What a job's steps are like now; and of so many the phases are known.
 RECENT_STEPS = 32
 #: Where steps are long, so few tell, if all of them stand out so far: who loses a tenth of each is named within five.
@@ -45,7 +45,9 @@ LONGEST_BASELINE = 128
 COMPANY_SHARE = 0.5
 #: The excess has gone when no excess is likelier than all of it by e to this, over steps of so long together at least.
 RECOVERY_LIKELIHOOD, RECOVERY_NS = 14.0, 1_000_000_000
-#: The same over so many steps: small excesses gather little in each.
+#: What of it is taken for certain: so many standard deviations less than its slow steps say, and this share at least.
+LEVEL_Z, LEAST_LEFT = 2.0, 1.0 / 3.0
+#: Of likelihood, over so many steps: small excesses gather little in each.
 LASTING_STEPS, LASTING_LIKELIHOOD = 24, 7.0
 #: In units of the step time.
 SMALLEST_EXCESS = 0.05
@@ -55,14 +57,14 @@ UNBASED_STEPS = 20
 UNBASED_EXCESS = 0.15
 UNBASED_NS = 2_000_000_000
 #: A sound job has nobody named by chance in so long, whatever its ranks and the length of its steps; of few long steps
-#: so much is asked all the same.
-FALSE_ALARM_NS, LEAST_SIGNIFICANCE = 1_000 * 3_600_000_000_000, 5.0
+#: so much is asked all the same. What windows of all lengths find is more than one finds by the integral of x times
+#: exp(-1.166 x), x from the threshold over the root of the longest window to that of the shortest.
+FALSE_ALARM_NS, LEAST_SIGNIFICANCE, LOOKS = 500 * 3_600_000_000_000, 5.0, 0.45
 #: Nobody who stands out by less, in standard deviations, is slow together with who stands out by more.
 LEAST_Z = 2.5
-#: And nobody is worth a look, about half of what is asked: of two ranks, who share the noise that a slow one makes; of
-#: some; and of many, of whom one always stands out so far, a share of what will be asked.
-LOOK_Z_OF_TWO, LOOK_Z = 2.5, 2.75
-LEAST_SHARE_OF_MANY = 0.65
+#: And nobody is worth a look who stands out by less than such a share of what will be asked: of two ranks, who share
+#: the noise that a slow one makes; of some; and of many, of whom one always stands out so far.
+LOOK_SHARE_OF_TWO, LOOK_SHARE, LOOK_SHARE_OF_MANY = 0.42, 0.52, 0.65
 #: A rank is judged against its own past while the others' rise is within their noise, and where most of its own
 #: rise shows against them as well.
 COMMON_Z = 2.0
@@ -83,7 +85,7 @@ DATA_SUPPORT = 0.5
 #: Where all ranks wait for a CPU for this share of their steps, what nobody counts strikes now one, now another of
 #: them for a second or two: in shorter windows only a wide margin names anyone.
 CROWDED_SHARE = 0.05
-CROWDED_Z = 6.5
+CROWDED_Z = 7.2
 CROWDED_WINDOW_NS = 2_000_000_000
 #: There, waits for a CPU that a rank's own waiting hid would make another one slow by what is taken out of the rest:
 #: so much of the excess must show with them and without.
@@ -176,10 +178,14 @@ def find_straggler(times: StepTimes, *, on_device: bool = False) -> Straggler | 
 
 
 def _significance(times: StepTimes) -> float:
-    """In standard deviations: what chance makes of one of the ranks in a step so rarely as false alarms may be."""
+    """In standard deviations: what chance makes of one of the ranks in one of the windows as rarely as false alarms may
+    be, for a look after each step (Siegmund and Venkatraman 1995)."""
     step_ns = float(median(times.duration_ns[-RECENT_STEPS:]))
-    chance = step_ns / FALSE_ALARM_NS / times.ranks.size
-    return max(LEAST_SIGNIFICANCE, NormalDist().inv_cdf(1.0 - min(chance, 1e-6)))
+    rate = max(step_ns / FALSE_ALARM_NS / times.ranks.size, 1e-300)
+    asked = LEAST_SIGNIFICANCE
+    for _ in range(4):  # until it no longer changes
+        asked = max(LEAST_SIGNIFICANCE, (2.0 * log(asked * LOOKS / (2.0 * pi) ** 0.5 / rate)) ** 0.5)
+    return asked
 
 
 def _find_in_steps(times: StepTimes) -> Straggler | None:
@@ -196,10 +202,10 @@ def _find_in_steps(times: StepTimes) -> Straggler | None:
             continue
         if _gain_of(other, found) > (CROWDED_SUPPORT if crowded else 0.5) * found.excess:
             return found
-        lasting = int(times.duration_ns[-found.window :].sum()) >= STARVED_WINDOW_NS and found.z >= STARVED_Z
-        if seen is times and lasting and found.window >= RECENT_STEPS:
-            return found
-    return None
+    lasting = _find_in(times, STARVED_Z, shortest=RECENT_STEPS)
+    if lasting is None or int(times.duration_ns[-lasting.window :].sum()) < STARVED_WINDOW_NS:
+        return None
+    return replace(lasting, starved_ns=_starved_more_ns(times, lasting))
 
 
 def _find_in_data(times: StepTimes, on_device: bool) -> Straggler | None:
@@ -272,8 +278,9 @@ def _is_crowded(times: StepTimes) -> bool:
     return float(median(by_rank)) > CROWDED_SHARE * float(times.duration_ns[recent].sum())
 
 
-def _find_in(times: StepTimes, significance: float, *, crowded: bool = False) -> Straggler | None:
-    windows = _worth_a_look(times)
+def _find_in(times: StepTimes, significance: float, *, crowded: bool = False, shortest: int = 0) -> Straggler | None:
+    """shortest: of the windows that are looked at, in steps."""
+    windows = [window for window in _worth_a_look(times) if window >= shortest]
     if not windows:
         return None
     keep = LONGEST_BASELINE + max(WINDOWS)
@@ -296,23 +303,22 @@ def _find_in(times: StepTimes, significance: float, *, crowded: bool = False) ->
 
 
 def _worth_a_look(times: StepTimes) -> list[int]:
-    """The windows in which somebody's mean excess would do: no gain is larger, whatever was usual. Among many ranks it
-    has to stand out from their noise as well."""
+    """The windows in which somebody's mean excess would do, whatever was usual, and stands out from the noise of all
+    ranks by a good part of what is asked."""
     recent = slice(-max(WINDOWS), None)
     excess = excess_over_others(times.self_ns[recent]) / np.maximum(times.duration_ns[recent], 1)[:, None]
     highest = np.cumsum(excess[::-1], axis=0).max(axis=1)  # of the sums over the last 1, 2, ... steps
     enough = 0.99 * LEAST_GAIN  # rounding must not decide
-    noise = _least_z(times) * _pooled_noise(excess) if times.ranks.size > MANY_RANKS else 0.0
     windows = _LOOKED_AT[highest.size >= _LOOKED_AT]
-    least = np.maximum(enough * windows, noise * windows**0.5)
+    least = np.maximum(enough * windows, _least_z(times) * _pooled_noise(excess) * windows**0.5)
     return [int(window) for window in windows[highest[windows - 1] >= least]]
 
 
 def _least_z(times: StepTimes) -> float:
     """By how many standard deviations somebody has to stand out for a closer look."""
     if times.ranks.size > MANY_RANKS:
-        return LEAST_SHARE_OF_MANY * _significance(times)
-    return LOOK_Z if times.ranks.size > 2 else LOOK_Z_OF_TWO
+        return LOOK_SHARE_OF_MANY * _significance(times)
+    return (LOOK_SHARE if times.ranks.size > 2 else LOOK_SHARE_OF_TWO) * _significance(times)
 
 
 def _pooled_noise(excess: np.ndarray) -> float:
@@ -331,9 +337,9 @@ def _anyone_stands_out(times: StepTimes) -> bool:
 def is_still_slow(times: StepTimes, found: Found) -> bool:
     """False once the last steps show that the rank's excess has gone, with as much evidence as it was opened with.
 
-    Page's cumulative sum (Page 1954) of the log likelihood ratio of no excess against all of it, per step, since it was
-    found: what lies near the one or the other counts by how far apart they are in noise, so that a quiet second on a
-    crowded node ends nothing. What it was: all steps since say it better than the few in which it was found.
+    A generalised likelihood ratio over all steps since its first slow one: no excess from some step on, beside as much
+    as there was until then. What the few steps say in which it was found is too much, as chance helped: taken
+    is what the steps until then show for certain, and a third of what was found at least.
     """
     where = np.flatnonzero(times.ranks == found.rank)
     if not where.size:
@@ -355,18 +361,18 @@ def _has_gone(excess: np.ndarray, lengths_ns: np.ndarray, found: Found) -> bool:
     """excess: (n,) of the rank in the steps since it was found, in step times; lengths_ns: of these steps."""
     noise = max(found.noise, noise_of_one(excess), SMALLEST_NOISE)
     size = max(found.excess, SMALLEST_EXCESS / 2.0)
-    lowest = 0
-    for _ in range(2):  # what it was is known once it is known how long it lasted
-        # A pause says no more than a step as slow as it was.
-        ratios = (size / 2.0 - np.clip(excess, -size, 2.0 * size)) * size / noise**2
-        sums = np.concatenate([[0.0], np.cumsum(ratios)])
-        lowest = int(np.argmin(sums))
-        if lowest >= min(WINDOWS):
-            size = max(float(median(excess[:lowest])), SMALLEST_EXCESS / 2.0)
-    gone, gone_ns = excess.size - lowest, int(lengths_ns[lowest:].sum())
-    likelihood = float(sums[-1] - sums[lowest])
-    asked = RECOVERY_LIKELIHOOD if gone < LASTING_STEPS else LASTING_LIKELIHOOD
-    return gone >= min(WINDOWS) and gone_ns >= RECOVERY_NS and likelihood >= asked
+    most = max(size, noise)
+    sums = np.cumsum(np.clip(excess, -most, 2.0 * most))  # a pause says no more than a step as slow as it was
+    slow = np.arange(1, excess.size - min(WINDOWS) + 1)
+    if not slow.size:
+        return False
+    gone = excess.size - slow
+    certain = sums[slow - 1] / slow - LEVEL_Z * noise / slow**0.5
+    level = np.maximum(certain, LEAST_LEFT * size)
+    likelihood = (gone * level / 2.0 - (sums[-1] - sums[slow - 1])) * level / noise**2
+    asked = np.where(gone < LASTING_STEPS, RECOVERY_LIKELIHOOD, LASTING_LIKELIHOOD)
+    gone_ns = int(lengths_ns.sum()) - np.cumsum(lengths_ns)[slow - 1]
+    return bool(((likelihood >= asked) & (gone_ns >= RECOVERY_NS)).any())
 
 
 def _look_through_window(
@@ -377,20 +383,16 @@ def _look_through_window(
     others = view(excess, window, based=based, signed=False, least_gain=LEAST_GAIN)
     if others is None or not ((others.gain > LEAST_GAIN) & (others.gain > OWN_SUPPORT_Z * others.noise)).any():
         return None  # neither view would name anyone
-    gain, z, lean = others.gain, others.gain / others.noise, others.lean
+    gain, z = others.gain, others.gain / others.noise
     if based:
         own, own_z = _against_own_past(times, others, window, past)
         better = own_z > z
         # Who looks slow because the others became faster is as fast as before.
         as_before = (own.gain < OWN_RISE * gain) & (own.noise < OWN_RISE * gain)
         gain, z = np.where(better, own.gain, gain), np.where(better, own_z, np.where(as_before, 0.0, z))
-        lean = np.where(better, own.lean, lean)
     candidate = int(np.argmax(z))
     level, usual = float(gain[candidate]), float(others.usual[candidate])
     if level < (SMALLEST_EXCESS if based else UNBASED_EXCESS) or z[candidate] < significance:
-        return None
-    # Looks at a device ten times a second make times come in few sizes: their median may jump where their mean stays.
-    if based and level - float(lean[candidate]) < SMALLEST_EXCESS:
         return None
     if others.middle[candidate] < level / 2.0:
         return None

@@ -18,6 +18,8 @@ from .thresholds import DEFAULT_TIMEOUT_S, FLOOR_NS, SHARE_OF_TIMEOUT, STEPS_OF_
 PAGE_FLOOR_NS = 7_000_000_000
 PAGE_STEPS = 3
 PAGE_TIMES_LONGEST = 1.5
+#: What a server takes has a long tail: an upload of half a minute takes four now and then, and blocks all the while.
+IO_TIMES_LONGEST = 10
 #: Where nothing is known of how long it takes here: starts, first saves and evaluations take their time.
 UNKNOWN_PLACE_PAGE_NS = 60_000_000_000
 UNKNOWN_PLACE_NOTICE_NS = 25_000_000_000
@@ -86,12 +88,13 @@ def ladder(job: JobState, longest_ns: int | None, timeout_s: float) -> Ladder:
         page_ns = int(max(PAGE_FLOOR_NS, PAGE_STEPS * step_ns, PAGE_TIMES_LONGEST * longest_ns))
     # Something is said before the time-out ends the job.
     latest_ns = int(SHARE_OF_TIMEOUT * timeout_ns)
+    moving_page_ns = int(MOVING_SHARE_OF_TIMEOUT * timeout_ns)
     return Ladder(
         notice_ns=min(notice_ns, latest_ns) if longest_ns is None else notice_ns,
         ticket_ns=max(TICKET_NS, TICKET_STEPS * step_ns),
         page_ns=min(page_ns, latest_ns) if longest_ns is None else page_ns,
-        io_page_ns=min(UNKNOWN_PLACE_PAGE_NS, latest_ns),
-        moving_page_ns=int(MOVING_SHARE_OF_TIMEOUT * timeout_ns),
+        io_page_ns=min(max(UNKNOWN_PLACE_PAGE_NS, IO_TIMES_LONGEST * (longest_ns or 0)), moving_page_ns),
+        moving_page_ns=moving_page_ns,
     )
 
 

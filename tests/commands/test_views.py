@@ -373,8 +373,11 @@ def test_a_node_is_named_with_its_ranks_and_nobody_with_what_is_known() -> None:
         {"id": "a", "severity": "page", "change": "opened", "kind": "node_lost", "suspects": [node]}
     )
     assert "node_lost: node node-2 (ranks 8-15) is gone, with its ranks" in incident_line(lost)
-    unseen = complete_document({"id": "b", "severity": "page", "change": "opened", "kind": "rank_not_entered"})
+    waits = {"id": "b", "severity": "page", "change": "opened", "kind": "rank_not_entered"}
+    unseen = complete_document({**waits, "first_bad": {"group": "world", "sequence": 5}})
     assert "rank_not_entered: ranks wait in a collective for others that cannot be seen (" in incident_line(unseen)
+    outside = complete_document(waits)
+    assert "rank_not_entered: all ranks stand still, and none waits in a collective (" in incident_line(outside)
 
 
 def test_a_wait_that_has_passed_is_counted_and_takes_no_room(

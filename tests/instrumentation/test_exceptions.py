@@ -24,7 +24,7 @@ tracker = phases.PhaseTracker(writer.set_phase, guard.Guard("phases", health)); 
 recorder = exceptions.ExceptionRecorder(writer, tracker, guard.Guard("exceptions", health), lambda: True); \
 recorder.install(); atexit.register(recorder.mark_exit)
 """
-NOTHING = "\\\n".join(["import abc; "] * RECORD.count("\n")) + "\n"
+NOTHING = "\\\n".join(["import abc; exceptions = abc; "] * RECORD.count("\n")) + "\n"
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,18 @@ NOTHING = "\\\n".join(["import abc; "] * RECORD.count("\n")) + "\n"
         ("raise ValueError('boom')", 1, 2, "ValueError: boom"),
         ("import sys; sys.exit(7)", 7, 1, ""),
         ("raise SystemExit('bye')", 1, 1, ""),
+        # As Hydra and command lines end on what they caught; and what was handled well before is none of it.
+        ("import sys\ntry: 1 / 0\nexcept Exception: sys.exit(3)", 3, 2, "ZeroDivisionError: division by zero"),
+        ("import sys\ntry: exceptions.EXIT_TAKES_NS = 0; 1 / 0\nexcept Exception: sys.exit(3)", 3, 1, ""),
+        ("import sys\ntry: 1 / 0\nexcept Exception: sys.exit(0)", 0, 1, ""),
+        ("import sys\ntry: 1 / 0\nexcept Exception: pass\nsys.exit(3)", 3, 1, ""),
+        ("import sys\ntry: sys.exit(2)\nexcept SystemExit as e: sys.exit(e.code)", 2, 1, ""),
+        (
+            "import sys\ntry:\n    try: 1 / 0\n    except Exception: sys.exit(3)\nexcept SystemExit: pass\nsys.exit(4)",
+            4,
+            1,
+            "",
+        ),
         ("import os; os._exit(5)", 5, 0, ""),
         ("raise KeyboardInterrupt", -signal.SIGINT, 2, "KeyboardInterrupt"),
         ("import sys; sys.excepthook = sys.__excepthook__; raise ValueError('boom')", 1, 2, "ValueError: boom"),

@@ -57,6 +57,7 @@ class Facts:
     exit_code: int | None
     problem: str
     version: str
+    came: tuple[int, ...] = ()
 
     @property
     def stands(self) -> bool:
@@ -93,6 +94,7 @@ def facts_of(outcome: Outcome, seed: int) -> Facts:
         exit_code=outcome.exit_code,
         problem=outcome.problem,
         version=outcome.version,
+        came=tuple(outcome.came),
     )
 
 
@@ -125,7 +127,7 @@ def problems_of(facts: Facts) -> list[str]:
     _, kind, ranks = facts.incidents[0]
     if kind not in RIGHT[facts.fault]:
         problems.append(f"kind {kind}")
-    wanted = () if facts.fault == "all" else (facts.rank,)
+    wanted = facts.came if facts.fault == "all" else (facts.rank,)
     if ranks != wanted:
         problems.append(f"names {list(ranks)}, not {list(wanted)}")
     if facts.fault not in TICKETS and facts.paged_s is None:
@@ -140,4 +142,4 @@ def problems_of(facts: Facts) -> list[str]:
 def facts_from(values: Mapping[str, Any]) -> Facts:
     """Of a line of a record. Raises TypeError for fields of another harness."""
     incidents = tuple((severity, kind, tuple(ranks)) for severity, kind, ranks in values["incidents"])
-    return Facts(**{**values, "incidents": incidents})
+    return Facts(**{**values, "incidents": incidents, "came": tuple(values.get("came", ()))})

@@ -50,12 +50,16 @@ class Planned:
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """fired: Unix seconds, 0 never. where: FILE:LINE of the script at the fault, innermost first."""
+    """fired: Unix seconds, 0 never. where: FILE:LINE of the script at the fault, innermost first.
+
+    came: of a fault of all ranks, those that stood at it, where the others wait for them before they come to it.
+    """
 
     planned: Planned
     began: float = 0.0
     fired: float = 0.0
     where: list[str] = field(default_factory=list)
+    came: list[int] = field(default_factory=list)
     exit_code: int | None = None
     revisions: list[dict[str, Any]] = field(default_factory=list)
     problem: str = ""

@@ -84,8 +84,8 @@ def run(planned: Planned, folder: Path, launch: Launch, quiet: Callable[[], None
     outcome = Outcome(planned=planned, version=version())
     with (folder / "output.txt").open("wb") as output:
         process = subprocess.Popen(
-            [*HEEDS_INTERRUPTS, *command], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment,
-            start_new_session=True, cwd=work,
+            [*HEEDS_INTERRUPTS, *command], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            env=environment, start_new_session=True, cwd=work,
         )  # fmt: skip
         try:
             _follow(outcome, process, truth, out / "incidents.jsonl", quiet)
@@ -156,13 +156,17 @@ def _look(outcome: Outcome, truth: Path) -> None:
         lines = truth.read_text().splitlines()
     except OSError:
         return
+    begun, came = set(), set()
     for line in lines:
         with contextlib.suppress(ValueError):  # it is still being written
             told = json.loads(line)
             outcome.began = outcome.began or float(told.get("began", 0.0))
+            begun.add(int(told["rank"]))
             if "time" in told:
+                came.add(int(told["rank"]))
                 outcome.fired = max(outcome.fired, float(told["time"]))
                 outcome.where = list(told["where"])
+    outcome.came = sorted(came) if 0 < len(came) < len(begun) else []
 
 
 def _read(incidents: Path, outcome: Outcome) -> None:

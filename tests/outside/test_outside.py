@@ -20,12 +20,11 @@ from tests.outside.record import read_record, write_record
 from tests.outside.runs import Launch, programs, run
 from tests.outside.table import Line, print_table
 
-SECOND_SET = HERE / "second_set"
-
 
 @pytest.mark.parametrize("name", ["job_logs", "kernel_logs"])
-def test_the_second_set_is_read_as_well_as_its_table_says(name: str) -> None:
-    cases = cases_in(SECOND_SET / name)
+@pytest.mark.parametrize("labelled", ["second_set", "third_set"])
+def test_labelled_sets_are_read_as_well_as_their_tables_say(labelled: str, name: str) -> None:
+    cases = cases_in(HERE / labelled / name)
     wrong = [
         f"{case.name}: {'; '.join(result.problems)}"
         for case, result in zip(cases, judge_all(cases), strict=True)
@@ -89,6 +88,8 @@ def facts(fault: str, *revisions: dict[str, object]) -> Facts:
         (facts("kill", said("page", "rank_died", 1, 0.2, "")), ""),
         (facts("slow", said("ticket", "rank_slow", 1, -1.0)), "before the fault"),
         (facts("all", said("page", "rank_not_entered", None, 61.0)), ""),
+        (facts("all", said("page", "rank_not_entered", 0, 7.5)), "names [0]"),
+        (replace(facts("all", said("page", "rank_not_entered", 0, 7.5)), came=(0,)), ""),
         (facts("slow", said("ticket", "rank_slow", 1, 20.0)), ""),
         (facts("nan", said("ticket", "numeric_all", None, 20.0)), "kind numeric_all"),
         (facts("", said("ticket", "rank_not_entered", 0, 61.0)), "ticket rank_not_entered"),

@@ -10,7 +10,8 @@ import tracemalloc
 import pytest
 
 from tests.diagnosis.job_log.test_cases import CASES
-from whichrank.diagnosis.job_log import alike, episodes, scan
+from whichrank.diagnosis import alike
+from whichrank.diagnosis.job_log import episodes, scan
 from whichrank.diagnosis.job_log.prefix import read_lines
 from whichrank.diagnosis.job_log.reader import Source, read_job_logs
 from whichrank.diagnosis.job_log.ways import NOBODY_KNOWN

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from tests.diagnosis.kernel_log.cases import WRAPPERS, cases
 from tests.diagnosis.kernel_log.harmless import harmless_lines
 from whichrank.diagnosis.kernel_log import KernelEvent, KernelLogReader
+from whichrank.diagnosis.kernel_log import scan as scan_module
 from whichrank.diagnosis.kernel_log.blocks import BLOCK_BYTES, read_log
-from whichrank.diagnosis.kernel_log.scan import FOLDED, LEAST, LineScan
+from whichrank.diagnosis.kernel_log.folding import HEXADECIMAL, Fold
+from whichrank.diagnosis.kernel_log.scan import LEAST, LineScan
 
 WRAPPED = [wrapper.wrap(case.line) for wrapper in WRAPPERS.values() for case in cases()]
 
@@ -133,7 +135,7 @@ def test_memory_is_bounded() -> None:
 
 LETTERS = "xyzXYZ (:12ab"
 WORDS = st.text(LETTERS, min_size=4, max_size=9).filter(
-    lambda word: len(word.encode().translate(None, FOLDED)) >= LEAST
+    lambda word: len(word.encode().translate(None, HEXADECIMAL)) >= LEAST
 )
 
 
@@ -141,14 +143,58 @@ WORDS = st.text(LETTERS, min_size=4, max_size=9).filter(
 @settings(max_examples=60, deadline=None)
 def test_no_line_with_a_word_is_missed(words: list[str], data: st.DataObject) -> None:
     lines = data.draw(st.lists(st.text(LETTERS, max_size=30), min_size=1, max_size=30))
-    scan = LineScan(words)
-    for _ in range(2):  # the second time the kinds of lines are known
-        found = scan.candidates("\n".join(lines).encode())
+    scan = LineScan(words, lambda word, line, fold: True)
+    for _ in range(scan_module.OFTEN + 2):  # the second time the kinds of lines are known
+        found = scan.kinds("\n".join(lines).encode())
         assert len(found) == len(lines)
-        for line, candidates in zip(lines, found, strict=True):
-            assert {word for word in words if word in line} <= {word for word, _ in candidates}
+        for line, kind in zip(lines, found, strict=True):
+            held = {word for word in words if word in line}
+            assert held <= {word for word, _ in kind.words}
+            assert held <= {word for word, _ in scan.telling(line.encode(), kind)}
+            scan.said_nothing(line.encode(), kind)
+
+
+def test_kinds_of_lines_that_say_nothing_are_asked_about_once() -> None:
+    asked: list[tuple[str, str, Fold]] = []
+
+    def may_tell(word: str, line: str, fold: Fold) -> bool:
+        asked.append((word, line, fold))
+        return fold is Fold.COARSE and word == "xyz xyz"
+
+    scan = LineScan(["xyz xyz", "(YZX"], may_tell)
+    for number in range(3 * scan_module.OFTEN):
+        line = f"a{number % 10} xyz xyz (YZX".encode()
+        (kind,) = scan.kinds(line)
+        expected = ["xyz xyz", "(YZX"] if number < scan_module.OFTEN else []
+        assert [word for word, _ in scan.telling(line, kind)] == expected
+        assert [word for word, _ in kind.words] == ["xyz xyz", "(YZX"]
+        scan.said_nothing(line, kind)
+    coarse, fine = " xyz xyz (YZX", "a0 xyz xyz (YZX"
+    assert asked == [("xyz xyz", coarse, Fold.COARSE), ("(YZX", coarse, Fold.COARSE), ("xyz xyz", fine, Fold.FINE)]
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+def test_a_fault_is_read_after_lines_of_its_kind_that_said_nothing(ending: str) -> None:
+    lines: list[str] = []
+    for case in cases():
+        silent = case.line.translate(str.maketrans("123456789", "0" * 9))
+        lines += [silent] * (scan_module.OFTEN + 1) + [case.line]
+    by_line = KernelLogReader()
+    expected = [event for line in lines for event in by_line.read(line)] + list(by_line.flush())
+    read = read_log(KernelLogReader(), io.BytesIO("".join(line + ending for line in lines).encode()))
+    assert [event for event in read if event.event != "nic_link_stays_down"] == expected
+    assert len(expected) > len(cases())
+
+
+def test_of_lines_in_other_alphabets_nothing_is_supposed() -> None:
+    scan = LineScan(["xyz xyz"], lambda word, line, fold: False)
+    line = "xyz xyz \u0663".encode()
+    for _ in range(2 * scan_module.OFTEN):
+        (kind,) = scan.kinds(line)
+        assert scan.telling(line, kind)
+        scan.said_nothing(line, kind)
 
 
 def test_a_word_too_short_to_be_looked_for_is_refused() -> None:
     with pytest.raises(ValueError, match="too short"):
-        LineScan(["dead12xy"])
+        LineScan(["dead12xy"], lambda word, line, fold: True)

@@ -39,6 +39,8 @@ class Fault:
         self.count = 0
         self.fired = False
         self.skip_next = False
+        #: A tensor that becomes NaN once the script's call has returned.
+        self.spoils: Any = None
         self.last_ns = 0
         self.lengths_ns: deque[int] = deque(maxlen=200)
         self.pid = os.getpid()
@@ -100,7 +102,7 @@ class Fault:
         elif kind == "exit":
             os._exit(0)
         elif kind == "nan" and tensor is not None:
-            _nearest_parameter(tensor).data.mul_(float("nan"))
+            self.spoils = _nearest_parameter(tensor)
         elif kind == "desync" and self.manner == "skip":
             self.skip_next = True
         elif kind == "desync":
@@ -118,7 +120,8 @@ class Fault:
 
 def _nearest_parameter(tensor: Any) -> Any:
     """The parameter nearest to a loss in its graph, as the device's memory could spoil it; a tensor without a graph
-    itself. From the next forward pass on the loss is bad, however a framework scales it on its way to ``backward``."""
+    itself. From the next forward pass on the loss is bad, however a framework scales it on its way to ``backward``; the
+    gradients of this step are not, or they would be everybody's before any loss tells of it."""
     nodes = deque([tensor.grad_fn])
     seen = set()
     while nodes:
@@ -156,7 +159,12 @@ def patch(module: Any, name: str, place: str, fault: Fault) -> None:
         if fault.skip_next:
             fault.skip_next = False
             return None
-        return inner(*args, **values)
+        if fault.spoils is None:
+            return inner(*args, **values)
+        spoils, fault.spoils = fault.spoils, None
+        result = inner(*args, **values)
+        spoils.data.mul_(float("nan"))
+        return result
 
     setattr(module, name, outer)
 

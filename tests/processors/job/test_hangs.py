@@ -76,6 +76,22 @@ def test_a_stack_is_asked_for_and_its_line_becomes_a_revision() -> None:
     assert [item.body["severity"] for item in context.findings()] == ["info", "info", "page"]
 
 
+def test_where_it_cleans_up_after_a_stop_is_not_where_it_stood() -> None:
+    stack = {"file": "train.py", "line": 88, "function": "compute", "method": "py-spy", "phase": "forward"}
+    cleaning = {**stack, "line": 99, "function": "__exit__", "method": "signal"}
+    job = SyntheticJob(
+        steps=30,
+        delays=[lambda rank, step, phase: FOREVER if (rank, step, phase) == (2, 20, Phase.FORWARD) else 0],
+        events=[
+            (8.6, EventName.RANK_STACK, 2, stack),
+            (16.0, EventName.JOB_SIGNALLED, -1, {"signal": 2, "origin": "user"}),
+            (17.0, EventName.RANK_STACK, 2, cleaning),
+        ],
+    )
+    finding = only(drive(job.records()))
+    assert finding.body["suspects"][0]["where"] == {"file": "train.py", "line": 88, "phase": "forward"}
+
+
 def mesh_step(job: SyntheticJob, rank: int, step: int) -> list[Action]:
     """TP inside, DP outside: ranks 0,1 and 2,3 are TP pairs; 0,2 and 1,3 are DP pairs."""
     tensor, data = f"tp{rank // 2}", f"dp{rank % 2}"

@@ -51,10 +51,15 @@ def test_three_bursts_after_quiet_are_told_with_when_they_were() -> None:
         (80, range(40, 80), "it does not come and go: its pace has changed"),
         (150, BURSTS, "it is over"),
         (30, [10, 17, 24], "too little is known of it"),
+        (260, [50, 51, 100, 101, 150, 151, 200, 201, 250, 251], "steps 150, 200, 250 ...: each begins an epoch"),
     ],
 )
 def test_what_is_no_recurring_stall(count: int, stalled: Sequence[int], why: str) -> None:
     assert found(count, stalled) is None, why
+
+
+def test_bursts_at_even_distances_that_no_epoch_explains_are_told() -> None:
+    assert found(260, [60, 61, 110, 111, 160, 161, 210, 211], stall_ms=8000) is not None
 
 
 def test_small_waits_are_no_stalls() -> None:

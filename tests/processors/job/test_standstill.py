@@ -79,13 +79,21 @@ def test_after_the_first_few_steps_too(begins: int) -> None:
 
 
 def test_where_all_stand_at_one_place_nobody_is_named() -> None:
-    """Processes that all do nothing in the middle of a step are a hang; between steps they may do what they like."""
+    """Processes that all do nothing within a step are a hang; between steps they may do what they like for a while."""
     assert not run({1: Phase.OTHER}).findings()
     (finding,) = run(dict.fromkeys(range(4), Phase.FORWARD)).final().values()
     assert (finding.body["kind"], finding.body["severity"]) == ("rank_not_entered", "page")
     assert (finding.body["suspects"], finding.body["scope"]) == ([], "job")
     threshold = next(item for item in finding.body["evidence"] if item["signal"] == "progress.threshold")
     assert threshold["shows"] == "that all stand at such a place is a page from 7.0 s on"
+
+
+def test_between_steps_it_is_a_page_after_a_minute_since_no_time_out_will_end_it() -> None:
+    (finding,) = run({1: Phase.OTHER}, after_s=90.0).final().values()
+    assert (finding.body["severity"], finding.body["suspects"]) == ("page", [])
+    assert 60.0 <= finding.body["times"]["detected"] - finding.body["times"]["onset"] <= 62.0
+    (working,) = run({1: Phase.OTHER}, after_s=90.0, at_work=frozenset({1})).final().values()
+    assert working.body["severity"] == "ticket"
 
 
 def test_where_all_are_at_work_it_is_a_ticket_after_a_minute() -> None:

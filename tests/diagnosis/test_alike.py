@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from whichrank.diagnosis.job_log import alike, details, prefix, progress, statements, targets, tracebacks, ways
-from whichrank.diagnosis.job_log.alike import asked_once, takes_digits_alike
+from whichrank.diagnosis import alike
+from whichrank.diagnosis.alike import asked_once, takes_digits_alike
+from whichrank.diagnosis.job_log import details, prefix, progress, statements, targets, tracebacks, ways
 from whichrank.diagnosis.job_log.assertion import asserted, hedges
 from whichrank.diagnosis.job_log.carriers import PATTERNS
 from whichrank.diagnosis.job_log.model import Role
 from whichrank.diagnosis.job_log.taxonomy import MATCHED_CHARS, Rule, Rules, rules
 
-LOGS = Path(__file__).parents[2] / "outside" / "second_set" / "job_logs"
+LOGS = Path(__file__).parents[1] / "outside" / "second_set" / "job_logs"
 DIGIT = re.compile(r"\d")
 #: Patterns that a question asked once per kind is answered by.
 ASKED_ONCE = (

@@ -22,14 +22,19 @@ _NO_DIGITS = re.compile(r"\{\d*,?\d*\}|\(\?P<\w+>|(?<=(?<!\\)\[)0-9|(?<=[a-zA-Z;
 
 
 def kind_of(text: str) -> str:
-    return _bytes(text).translate(_ZEROS).decode("utf-8", "surrogatepass")
+    return zeroed(_bytes(text)).decode("utf-8", "surrogatepass")
+
+
+def zeroed(text: bytes) -> bytes:
+    """As ``kind_of``, of text in UTF-8."""
+    return text.translate(_ZEROS)
 
 
 def asked_once(question: Callable[[str], Answer]) -> Callable[[str], Answer]:
     """question: takes all digits alike."""
     known = _Kinds(lambda kind: question(kind.decode("utf-8", "surrogatepass")))
     # As bytes: replacing characters of a str takes ten times as long.
-    return lambda text: known[_bytes(text).translate(_ZEROS)]
+    return lambda text: known[zeroed(_bytes(text))]
 
 
 def asked_once_of_bytes(question: Callable[[bytes], Answer]) -> Callable[[bytes], Answer]:

@@ -12,9 +12,9 @@ from .story import Body, body, evidence, share, suspect
 from .words import ranks_words
 
 
-def slow_body(job: JobState, *, scope: Scope, **rest: Any) -> Body:
+def slow_body(job: JobState, *, scope: Scope, severity: Severity = Severity.TICKET, **rest: Any) -> Body:
     """What all findings about slow ranks have in common. rest: what ``story.body`` asks for besides."""
-    return body(job, Kind.RANK_SLOW, bucket=Bucket.SPEED_REGRESSION, scope=scope, severity=Severity.TICKET, **rest)
+    return body(job, Kind.RANK_SLOW, bucket=Bucket.SPEED_REGRESSION, scope=scope, severity=severity, **rest)
 
 
 def suspects_of(job: JobState, culprit: Culprit, phase: str | None = None) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...telemetry.vocabulary import Phase, Scope
+from ...telemetry.vocabulary import Phase, Scope, Severity
 from .culprit import whose_slowness
 from .culprit_story import evidence_of_company, slow_body, suspects_of
 from .device import has_device_groups
@@ -46,6 +46,8 @@ def straggler_body(job: JobState, found: Straggler, now: int) -> Body:
     return slow_body(
         job,
         scope=culprit.scope,
+        # One that never was faster may have more to do by design: somebody is asked once it has lasted.
+        severity=Severity.TICKET if found.based else Severity.INFO,
         suspects=suspects_of(job, culprit, phase),
         onset_ns=found.onset_ns,
         now=now,

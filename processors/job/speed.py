@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from ...telemetry.vocabulary import Kind, StepFlag
+from ...telemetry.vocabulary import Kind, Severity, StepFlag
 from ..operator import Context
 from . import pace_story, slow_device_story, slow_rank_story
 from .culprit import have_something_in_common
 from .device import has_become_slow, has_device_groups, shows_in_steps
 from .drift import find_drift, has_come_back, makes_steps_longer
 from .facts import OpenFinding
-from .findings import clear_finding, open_finding, replace_finding
+from .findings import clear_finding, open_finding, raise_severity, replace_finding
 from .holding import do_hosts_wait_for, is_waited_for, was_always_waited_for
 from .late_by_little import find_late_by_little
 from .late_device import LateDevice, find_late_device, is_still_late
@@ -52,6 +52,8 @@ from .wandering import find_sudden_wandering, find_wandering
 PACE_CHECK_STEPS = 4
 GOOD_STEPS_TO_CLEAR = 3
 _HAS_NUMBERS = int(StepFlag.HAS_LOSS | StepFlag.HAS_GRAD_NORM)
+#: A rank that is slow as long as its steps are known is noticed at once, and a ticket when that has lasted so long.
+ALWAYS_SLOW_TICKET_NS = 60_000_000_000
 #: So many others of a device's company may have nothing in common with it.
 MOST_BY_CHANCE = 3
 
@@ -115,9 +117,16 @@ def judge_speed(job: JobState, now: int, ctx: Context) -> None:
     slow = job.of_kind(Kind.RANK_SLOW)
     for finding in slow:
         _end_if_fast(job, finding, now, ctx)
+        _ask_if_it_lasts(job, finding, now, ctx)
     if not slow and job.stopping_finding() is None:
         _look_for_slow_ranks(job, now, ctx)
     _judge_pace(job, now, ctx)
+
+
+def _ask_if_it_lasts(job: JobState, finding: OpenFinding, now: int, ctx: Context) -> None:
+    is_noticed = finding.key in job.findings and finding.body["severity"] == Severity.INFO.value
+    if is_noticed and now - finding.found_ns >= ALWAYS_SLOW_TICKET_NS:
+        raise_severity(job, ctx, now, finding, Severity.TICKET)
 
 
 def _end_if_fast(job: JobState, finding: OpenFinding, now: int, ctx: Context) -> None:

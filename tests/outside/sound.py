@@ -77,8 +77,8 @@ class Facts:
 
     @property
     def may_page(self) -> bool:
-        """Blocked for longer than a minute, and never as long before."""
-        return self.uneven in BLOCKED and self.pause_s >= BLOCKED_LIMIT_S and not self.before_s
+        """Blocked for longer than a minute, and never before: in the one pause, or in the first of two."""
+        return self.uneven in BLOCKED and (self.before_s or self.pause_s) >= BLOCKED_LIMIT_S
 
 
 def facts_of(outcome: Outcome, seed: int) -> Facts:

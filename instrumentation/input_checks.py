@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..telemetry import ring_layout as layout
@@ -42,10 +42,6 @@ class _Call(NamedTuple):
     mark: int  # ring_layout's call_mark
     step: int
     peer: int
-
-
-def are_wanted(environ: Mapping[str, str]) -> bool:
-    return environ.get("WHICHRANK_CHECK_INPUTS") == "1"
 
 
 class InputChecks:

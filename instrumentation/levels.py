@@ -43,6 +43,11 @@ def cost_limit_of_environment(environ: Mapping[str, str]) -> float:
     return percent / 100 if percent >= 0 else COST_LIMIT
 
 
+def checks_inputs(environ: Mapping[str, str]) -> bool:
+    """WHICHRANK_CHECK_INPUTS: whether NaN is looked for in the inputs of operations (``input_checks``)."""
+    return environ.get("WHICHRANK_CHECK_INPUTS") == "1"
+
+
 class LevelFile:
     """The switch in the ring directory. Read only when its time stamp or size has changed."""
 

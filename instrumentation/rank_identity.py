@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..telemetry.ring_layout import cut_text
-from .input_checks import are_wanted as input_checks_are_wanted
+from .levels import checks_inputs
 from .ring_file import IdentityValue, read_process_start_ticks
 
 #: pid:rank of the process that owns a rank's ring; inherited by helpers, which thereby know that they are helpers.
@@ -124,7 +124,7 @@ def describe_process(environ: Mapping[str, str], *, backend: str, torch_version:
         value = environ.get(variable)
         if value:
             identity[variable] = cut_text(value, MAX_VALUE)
-    if input_checks_are_wanted(environ):
+    if checks_inputs(environ):
         identity["checks_inputs"] = True
     return identity
 

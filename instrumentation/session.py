@@ -22,7 +22,7 @@ from .exceptions import ExceptionRecorder, frames_of_thread
 from .guard import Guard, HookHealth
 from .heartbeat import Heartbeat
 from .import_hooks import PostImportFinder
-from .input_checks import InputChecks, are_wanted
+from .input_checks import InputChecks
 from .patch import PatchSet
 from .phases import CROSSING_NS, make_phase_tracker
 from .rank_identity import RankPlace
@@ -144,7 +144,7 @@ class Session:
 
             completes = os.environ.get("WHICHRANK_COMPLETION", "1") != "0"
             self.collectives = collectives.install(self.writer, lambda: self.level, completes=completes)
-            if are_wanted(os.environ):
+            if levels.checks_inputs(os.environ):
                 checks = InputChecks(self.writer, self.place.rank, self.steps, Guard("input_checks", self.health))
                 self.collectives.switch.check = checks.check
         except Exception as error:  # edge: torch without distributed, or internals that changed

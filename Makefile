@@ -14,7 +14,7 @@ FRAMEWORKS := .venv-frameworks
 BIN := $(VENV)/bin
 PACKAGES := telemetry instrumentation diagnosis agents transport processors simulator grafana commands
 # What the training process runs, and what reads it: this is what depends on the version of torch.
-OLDEST_TESTS := $(addprefix tests/instrumentation/,test_ring_writer.py test_run_delay.py test_collectives_coverage.py test_collectives_failures.py test_jobs.py test_loss.py test_optimizer_edges.py test_phases.py test_steps.py)
+OLDEST_TESTS := $(addprefix tests/instrumentation/,test_ring_writer.py test_input_checks.py test_run_delay.py test_collectives_coverage.py test_collectives_failures.py test_jobs.py test_loss.py test_optimizer_edges.py test_phases.py test_steps.py)
 # These neither watch the clock nor need a machine for themselves, so they share its cores.
 PURE_TESTS := $(addprefix tests/,diagnosis golden processors scoreboard simulator telemetry transport) \
   $(addprefix tests/benchmarks/,test_faultbench_fill.py test_faultbench_record.py test_fit_confidence.py test_published_figures.py) \

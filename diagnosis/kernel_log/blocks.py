@@ -57,7 +57,7 @@ def _read_block(
     lines = block.split(b"\n")
     if repeats is None:
         for line, kind in zip(lines, scan.kinds(block), strict=True):
-            if kind.telling or reader.wants_next:
+            if kind.candidates or reader.wants_next:
                 yield from _read_line(reader, scan, line, kind)
         return
     take, before = repeats.take, repeats.taken
@@ -66,7 +66,7 @@ def _read_block(
     known = repeat(None, len(lines)) if repeats.is_flood else scan.kinds(block)
     for line, asked in zip(lines, known, strict=True):
         if not is_wanted:
-            if asked is not None and not asked.telling:
+            if asked is not None and not asked.candidates:
                 continue
             if take(line):
                 continue
@@ -80,7 +80,7 @@ def _read_block(
 
 def _read_line(reader: KernelLogReader, scan: LineScan, line: bytes, kind: LineKind) -> Sequence[KernelEvent]:
     is_wanted = reader.wants_next
-    words = kind.words if is_wanted else scan.telling(line, kind)
+    words = kind.words if is_wanted else scan.candidates_in(line, kind)
     literals = [word for word, raw in words if raw in line]
     if not literals and not is_wanted:
         scan.said_nothing(line, kind)

@@ -32,24 +32,24 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True)
 class LineKind:
-    """Lines that are the same when folded. words: those that they may hold. telling: of these, what may mean something.
+    """Lines that are the same when folded. words: that they may hold; candidates: of these, what may mean something.
 
     silent: how many of the lines said nothing, up to ``OFTEN``.
     """
 
     words: tuple[Word, ...]
-    telling: tuple[Word, ...]
+    candidates: tuple[Word, ...]
     silent: int = 0
 
 
 class LineScan:
-    """may_tell: whether a word may mean something in ASCII lines that are this when folded.
+    """may_match: whether a word may mean something in ASCII lines that are this when folded.
 
     Raises ValueError for a word of which too little is left.
     """
 
-    def __init__(self, words: Sequence[str], may_tell: Callable[[str, str, Fold], bool]) -> None:
-        self._may_tell = may_tell
+    def __init__(self, words: Sequence[str], may_match: Callable[[str, str, Fold], bool]) -> None:
+        self._may_match = may_match
         #: By their first bytes, the words and what is left of them.
         self._words: dict[bytes, list[tuple[Word, bytes]]] = {}
         for word in words:
@@ -61,7 +61,7 @@ class LineScan:
         self._any = re.compile(b"(?=" + _any_of({left for found in self._words.values() for _, left in found}) + b")")
         self._known: _Remembered[LineKind] = _Remembered()
         #: By finely folded lines.
-        self._telling: _Remembered[tuple[Word, ...]] = _Remembered()
+        self._candidates: _Remembered[tuple[Word, ...]] = _Remembered()
 
     def kinds(self, block: bytes) -> list[LineKind]:
         """Of each line of the block."""
@@ -79,16 +79,16 @@ class LineScan:
         kind = self._known.get(left)
         return self._learn(left) if kind is None else kind
 
-    def telling(self, line: bytes, kind: LineKind) -> tuple[Word, ...]:
+    def candidates_in(self, line: bytes, kind: LineKind) -> tuple[Word, ...]:
         """The words that may mean something in the line, which is of this kind."""
-        if kind.silent < OFTEN or not kind.telling:
-            return kind.telling
+        if kind.silent < OFTEN or not kind.candidates:
+            return kind.candidates
         fine = folded(line.rstrip(b"\r"), Fold.FINE)  # patterns ask where a line ends
-        telling = self._telling.get(fine)
-        if telling is None:
-            telling = self._asked(fine, Fold.FINE, kind.telling)
-            self._telling.add(fine, telling)
-        return telling
+        candidates = self._candidates.get(fine)
+        if candidates is None:
+            candidates = self._asked(fine, Fold.FINE, kind.candidates)
+            self._candidates.add(fine, candidates)
+        return candidates
 
     def said_nothing(self, line: bytes, kind: LineKind) -> None:
         """Of a line that may hold words: for the next ones of its kind."""
@@ -96,14 +96,14 @@ class LineScan:
             return
         kind.silent += 1
         if kind.silent == OFTEN:
-            kind.telling = self._asked(folded(line, Fold.COARSE), Fold.COARSE, kind.telling)
+            kind.candidates = self._asked(folded(line, Fold.COARSE), Fold.COARSE, kind.candidates)
 
     def _asked(self, line: bytes, fold: Fold, words: tuple[Word, ...]) -> tuple[Word, ...]:
         # Of other than ASCII characters nobody knows here how many bytes are one.
         if len(line) > LONG or not line.isascii():
             return words
         text = line.decode("ascii")
-        return tuple(word for word in words if self._may_tell(word[0], text, fold))
+        return tuple(word for word in words if self._may_match(word[0], text, fold))
 
     def _learn(self, line: bytes) -> LineKind:
         if (kind := self._known.get(line)) is not None:

@@ -18,7 +18,7 @@ from .findings import clear_finding, open_finding, revise_all
 from .hangs import SIGN_OF_LIFE_NS, STOP_HOLD_NS
 from .joining import end_joining
 from .nodes import judge_nodes
-from .number_findings import tell_numbers_again
+from .number_findings import revise_number_findings
 from .over import say_last_words
 from .placement import begin_placement_again
 from .resuming import note_checkpoint
@@ -207,7 +207,7 @@ def _take_bad_loss(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> 
 
 def _take_bad_input(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
     if take_bad_input(job, event):
-        tell_numbers_again(job, ctx, stamp_ns)
+        revise_number_findings(job, ctx, stamp_ns)
 
 
 def _take_level(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:

@@ -18,23 +18,23 @@ from .story import Body
 
 def open_number_finding(job: JobState, ctx: Context, now: int, bad: BadNumber, *, place: str) -> None:
     """place: the first bad one, as in ``open_finding``."""
-    kind, body, detail = _told(job, bad, now)
+    kind, body, detail = _described(job, bad, now)
     open_finding(job, ctx, now, kind=kind, place=place, body=body, detail=detail)
 
 
-def tell_numbers_again(job: JobState, ctx: Context, now: int) -> None:
+def revise_number_findings(job: JobState, ctx: Context, now: int) -> None:
     """What other nodes' ranks fed into operations may come after the numbers."""
     for finding in job.of_kind(Kind.NUMERIC_ALL) + job.of_kind(Kind.NUMERIC_FIRST_RANK):
         told = finding.detail.get("bad")
         if told is None:
             continue
         bad = BadNumber(**{**told, "ranks": tuple(told["ranks"]), "all_ranks": tuple(told["all_ranks"])})
-        kind, body, detail = _told(job, bad, now)
+        kind, body, detail = _described(job, bad, now)
         if detail.get("calls") != finding.detail.get("calls"):
             replace_finding(job, ctx, now, finding, kind=kind, body=body, detail={**finding.detail, **detail})
 
 
-def _told(job: JobState, bad: BadNumber, now: int) -> tuple[Kind, Body, dict[str, Any]]:
+def _described(job: JobState, bad: BadNumber, now: int) -> tuple[Kind, Body, dict[str, Any]]:
     feeders = find_feeders(job, -1 if bad.calls_before >= 0 else bad.step)
     kind, body = number_story.number_body(job, bad, feeders, now)
     detail: dict[str, Any] = {"bad": asdict(bad)}

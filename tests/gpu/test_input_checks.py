@@ -38,7 +38,7 @@ dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("native", ["1", "0"])
-def test_the_first_nan_is_told_without_waiting_for_the_device(tmp_path: Path, native: str) -> None:
+def test_the_first_nan_is_reported_without_waiting_for_the_device(tmp_path: Path, native: str) -> None:
     environment = {"WHICHRANK_NATIVE": native, "WHICHRANK_CHECK_INPUTS": "1"}
     result = run_job(SCRIPT, tmp_path, ranks=1, environment=environment)
     assert result.exit_code == 0, result.output

@@ -135,7 +135,7 @@ def test_what_is_no_nan_of_this_rank_is_none(
     assert guard.enabled
 
 
-def test_one_of_a_step_is_told_and_not_for_ever(checks: InputChecks, ring: Ring, steps: SimpleNamespace) -> None:
+def test_one_of_a_step_is_reported_up_to_the_limit(checks: InputChecks, ring: Ring, steps: SimpleNamespace) -> None:
     for seq in range(1, 100):
         steps.step = seq // 2
         checks.check(layout.call_mark(0, seq, 0), int(Op.ALL_REDUCE), -1, [NAN])

@@ -150,23 +150,23 @@ def test_no_line_with_a_word_is_missed(words: list[str], data: st.DataObject) ->
         for line, kind in zip(lines, found, strict=True):
             held = {word for word in words if word in line}
             assert held <= {word for word, _ in kind.words}
-            assert held <= {word for word, _ in scan.telling(line.encode(), kind)}
+            assert held <= {word for word, _ in scan.candidates_in(line.encode(), kind)}
             scan.said_nothing(line.encode(), kind)
 
 
 def test_kinds_of_lines_that_say_nothing_are_asked_about_once() -> None:
     asked: list[tuple[str, str, Fold]] = []
 
-    def may_tell(word: str, line: str, fold: Fold) -> bool:
+    def may_match(word: str, line: str, fold: Fold) -> bool:
         asked.append((word, line, fold))
         return fold is Fold.COARSE and word == "xyz xyz"
 
-    scan = LineScan(["xyz xyz", "(YZX"], may_tell)
+    scan = LineScan(["xyz xyz", "(YZX"], may_match)
     for number in range(3 * scan_module.OFTEN):
         line = f"a{number % 10} xyz xyz (YZX".encode()
         (kind,) = scan.kinds(line)
         expected = ["xyz xyz", "(YZX"] if number < scan_module.OFTEN else []
-        assert [word for word, _ in scan.telling(line, kind)] == expected
+        assert [word for word, _ in scan.candidates_in(line, kind)] == expected
         assert [word for word, _ in kind.words] == ["xyz xyz", "(YZX"]
         scan.said_nothing(line, kind)
     coarse, fine = " xyz xyz (YZX", "a0 xyz xyz (YZX"
@@ -191,7 +191,7 @@ def test_of_lines_in_other_alphabets_nothing_is_supposed() -> None:
     line = "xyz xyz \u0663".encode()
     for _ in range(2 * scan_module.OFTEN):
         (kind,) = scan.kinds(line)
-        assert scan.telling(line, kind)
+        assert scan.candidates_in(line, kind)
         scan.said_nothing(line, kind)
 
 

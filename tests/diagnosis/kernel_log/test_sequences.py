@@ -63,7 +63,7 @@ def test_an_oom_kill_cut_off_after_the_choice_is_told_at_the_end() -> None:
     assert [(e.event, e.pid) for e in events] == [("oom_kill", 10)]
 
 
-def test_of_kills_that_were_cut_off_after_the_choice_each_is_told() -> None:
+def test_of_kills_that_were_cut_off_after_the_choice_each_is_an_event() -> None:
     chosen = "[{}.0] Out of memory: Kill process {} (parent) score 990 or sacrifice child"
     events = read(chosen.format(100, 10), chosen.format(101, 11), chosen.format(102, 11), chosen.format(300, 11))
     assert [(e.pid, e.monotonic_s) for e in events] == [(10, 100.0), (11, 102.0), (11, 300.0)]

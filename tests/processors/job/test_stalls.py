@@ -58,7 +58,7 @@ def test_what_is_no_recurring_stall(count: int, stalled: Sequence[int], why: str
     assert found(count, stalled) is None, why
 
 
-def test_bursts_at_even_distances_that_no_epoch_explains_are_told() -> None:
+def test_bursts_at_even_distances_that_no_epoch_explains_are_stalls() -> None:
     assert found(260, [60, 61, 110, 111, 160, 161, 210, 211], stall_ms=8000) is not None
 
 

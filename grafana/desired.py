@@ -8,11 +8,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .boards import all_dashboards
+from .panels import LogStore
 from .rules import FOLDER, grafana_rules
 
 FOLDER_UID = FOLDER
-#: Types of data sources that the dashboards ask; their uids in a Grafana that has no own ones for them.
-SOURCES = ("prometheus", "loki", "tempo")
+#: Data sources that the dashboards ask, by their uids in a Grafana that has no own ones for them: their types.
+SOURCES: Mapping[str, str] = {
+    "prometheus": "prometheus",
+    "victorialogs": "victoriametrics-logs-datasource",
+    "jaeger": "jaeger",
+}
+#: Who has one of these names it instead of the other: panels then ask Loki in its own language.
+INSTEAD: Mapping[str, str] = {"loki": "victorialogs", "tempo": "jaeger"}
+TYPES: Mapping[str, str] = {**SOURCES, **{kind: kind for kind in INSTEAD}}
 #: Keys of rules, by the Grafana that first knew them. An older one drops them without a word: there an alert ends with
 #: the first look that does not find its incident.
 _KNOWN_SINCE = {"keep_firing_for": 12, "missingSeriesEvalsToResolve": 12}
@@ -28,12 +36,19 @@ class Desired:
 
 
 def desired(uids: Mapping[str, str] | None = None, urls: Mapping[str, str] | None = None) -> Desired:
-    """uids: of the data sources that are there already, by type. urls: of those that are to be made."""
-    known = {**dict(zip(SOURCES, SOURCES, strict=True)), **(uids or {})}
-    dashboards = {board.uid: _with_sources(board.build(), known) for board in all_dashboards()}
+    """uids: of the data sources that are there already, by kind. urls: of those that are to be made."""
+    known = {**{kind: kind for kind in TYPES}, **(uids or {})}
+    logs = LogStore.LOKI if "loki" in {*(uids or {}), *(urls or {})} else LogStore.VICTORIALOGS
+    dashboards = {board.uid: _with_sources(board.build(), known) for board in all_dashboards(logs)}
     groups = {group["name"]: _with_sources(_for_api(group), known) for group in grafana_rules()["groups"]}
     sources = {
-        known[kind]: {"name": f"whichrank {kind}", "uid": known[kind], "type": kind, "access": "proxy", "url": url}
+        known[kind]: {
+            "name": f"whichrank {kind}",
+            "uid": known[kind],
+            "type": TYPES[kind],
+            "access": "proxy",
+            "url": url,
+        }
         for kind, url in (urls or {}).items()
     }
     return Desired(dashboards=dashboards, groups=groups, sources=sources)
@@ -58,8 +73,8 @@ def _with_sources(content: Mapping[str, Any], uids: Mapping[str, str]) -> dict[s
     def of(value: Any) -> Any:
         if isinstance(value, Mapping):
             found = {name: of(each) for name, each in value.items()}
-            if found.get("type") in uids and found.get("uid") == found["type"]:
-                found["uid"] = uids[found["type"]]
+            if found.get("uid") in uids and found.get("type") == TYPES[found["uid"]]:
+                found["uid"] = uids[found["uid"]]
             if found.get("datasourceUid") in uids:
                 found["datasourceUid"] = uids[found["datasourceUid"]]
             return found

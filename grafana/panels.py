@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 Panel = dict[str, Any]
 PROMETHEUS = {"type": "prometheus", "uid": "prometheus"}
+VICTORIALOGS = {"type": "victoriametrics-logs-datasource", "uid": "victorialogs"}
 LOKI = {"type": "loki", "uid": "loki"}
-TEMPO = {"type": "tempo", "uid": "tempo"}
 GRAFANA = {"type": "grafana", "uid": "-- Grafana --"}
 COLUMNS = 24
 #: Green, yellow, red: what needs nobody, what somebody should look at, what somebody has to.
@@ -23,15 +24,34 @@ GOOD, ODD, BAD = "green", "yellow", "red"
 _PLAIN_FIGURE, _PLAIN_BAR = ({"mode": "fixed", "fixedColor": color} for color in ("text", "blue"))
 
 
+class LogStore(Enum):
+    """Where events are. VictoriaLogs is what compose brings and tests ask; Loki is for those who have one."""
+
+    VICTORIALOGS = "victorialogs"
+    LOKI = "loki"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogQuery:
+    """The same question in the language of each store."""
+
+    logsql: str
+    logql: str
+    #: Of Loki's answer; LogsQL says by itself how much it wants.
+    loki_lines: int = 200
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """expr: PromQL or LogQL. legend: of a series, ``{{label}}``. instant: one value for now, not for each moment."""
+    """expr: PromQL. legend: of a series, ``{{label}}``. instant: one value for now, not for each moment."""
 
     expr: str
     legend: str = ""
     instant: bool = False
     as_table: bool = False
     source: Mapping[str, str] = field(default_factory=lambda: PROMETHEUS)
+    #: Keys of the target that only this kind of source has.
+    own: Mapping[str, Any] | None = None
 
     def target(self, number: int) -> dict[str, Any]:
         target: dict[str, Any] = {
@@ -39,8 +59,8 @@ class Query:
             "datasource": dict(self.source),
             "expr": self.expr,
         }
-        if self.source is LOKI:
-            return target | {"queryType": "range", "maxLines": 200}
+        if self.own is not None:
+            return target | dict(self.own)
         target |= {"legendFormat": self.legend, "instant": self.instant, "range": not self.instant}
         if self.as_table:
             target["format"] = "table"
@@ -182,8 +202,8 @@ def table(title: str, description: str, *queries: Query, columns: Mapping[str, s
     return panel("table", title, description, queries, unit=unit, options=options, transformations=changes, **more)
 
 
-def events(title: str, description: str, query: str, **more: Any) -> Panel:
-    """Lines of Loki, the newest first."""
+def events(title: str, description: str, query: LogQuery, logs: LogStore, **more: Any) -> Panel:
+    """Lines of the store of events, the newest first."""
     options = {
         "showTime": True,
         "wrapLogMessage": True,
@@ -192,7 +212,14 @@ def events(title: str, description: str, query: str, **more: Any) -> Panel:
         "dedupStrategy": "none",
     }
     more.setdefault("width", COLUMNS)
-    return panel("logs", title, description, [Query(expr=query, source=LOKI)], unit="none", options=options, **more)
+    return panel("logs", title, description, [_of_events(query, logs)], unit="none", options=options, **more)
+
+
+def _of_events(query: LogQuery, logs: LogStore) -> Query:
+    if logs is LogStore.LOKI:
+        return Query(expr=query.logql, source=LOKI, own={"queryType": "range", "maxLines": query.loki_lines})
+    own = {"queryType": "instant", "editorMode": "code", "maxLines": 200}
+    return Query(expr=query.logsql, source=VICTORIALOGS, own=own)
 
 
 def words(title: str, content: str, *, width: int = COLUMNS, height: int = 3) -> Panel:

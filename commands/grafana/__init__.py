@@ -39,7 +39,10 @@ def sync_command(
     organization: Annotated[int | None, ORGANIZATION] = None,
     use: Annotated[
         list[str] | None,
-        typer.Option(metavar="TYPE=UID", help="a data source that is there: prometheus, loki or tempo; again for more"),
+        typer.Option(
+            metavar="TYPE=UID",
+            help="a data source that is there: prometheus, victorialogs and jaeger, or loki and tempo in their place",
+        ),
     ] = None,
     make: Annotated[
         list[str] | None, typer.Option(metavar="TYPE=URL", help="a data source that is to be made; again for more")

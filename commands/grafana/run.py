@@ -25,12 +25,16 @@ def synchronise(
 ) -> None:
     """Raises Unusable."""
     try:
-        from ...grafana.desired import SOURCES, desired, for_grafana
+        from ...grafana.desired import INSTEAD, TYPES, desired, for_grafana
         from ...grafana.site import GrafanaTrouble, Site
         from ...grafana.sync import changes, missing_sources
     except ModuleNotFoundError as error:
         raise Unusable(in_words(error, "grafana")) from error
-    wanted = desired(_pairs("--use", use, SOURCES), _pairs("--make", make, SOURCES))
+    uids, urls = _pairs("--use", use, TYPES), _pairs("--make", make, TYPES)
+    for other, ours in INSTEAD.items():
+        if {other, ours} <= {*uids, *urls}:
+            raise Unusable(f"both {other} and {ours} are named: panels can ask one of them")
+    wanted = desired(uids, urls)
     try:
         site = Site(url, token, organization=organization)
         wanted = for_grafana(wanted, site.major())
@@ -45,6 +49,8 @@ def synchronise(
                 change.make()
     except GrafanaTrouble as trouble:
         raise Unusable(str(trouble)) from trouble
+    if "loki" in {*uids, *urls}:
+        typer.echo("whichrank: panels of events ask Loki in LogQL: no test runs these queries", err=True)
     for uid in missing:
         typer.echo(
             f"whichrank: {url} has no data source {uid}: panels that ask it stay empty; name yours with --use",

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from ..dashboard import Dashboard
+from ..panels import LogStore
 from . import fleet, goodput, incident, job, node, overview, pipeline
 
 
-def all_dashboards() -> list[Dashboard]:
-    return [each.dashboard() for each in (overview, job, incident, node, fleet, goodput, pipeline)]
+def all_dashboards(logs: LogStore = LogStore.VICTORIALOGS) -> list[Dashboard]:
+    """logs: the store that their panels of events ask."""
+    return [
+        overview.dashboard(logs),
+        job.dashboard(logs),
+        incident.dashboard(logs),
+        node.dashboard(logs),
+        fleet.dashboard(),
+        goodput.dashboard(),
+        pipeline.dashboard(logs),
+    ]

@@ -9,6 +9,8 @@ from ..panels import (
     BAD,
     GOOD,
     ODD,
+    LogQuery,
+    LogStore,
     Query,
     bars,
     board,
@@ -27,10 +29,12 @@ from .words import (
     JOB_LABEL,
     NODE,
     NODE_LABEL,
+    OF_AN_INCIDENT,
     OF_JOB,
     ONE_JOB,
     RANK_LABEL,
     RANK_STEP,
+    WITHOUT_DOCUMENT,
     incidents_table,
 )  # fmt: skip
 
@@ -42,7 +46,7 @@ _WHO = f"rank {{{{{RANK_LABEL}}}}} on {{{{{NODE_LABEL}}}}}"
 _TO_NODE = link("Its node", board(NODE, node=f"${{__field.labels.{NODE_LABEL}}}"))
 
 
-def dashboard() -> Dashboard:
+def dashboard(logs: LogStore) -> Dashboard:
     return Dashboard(
         uid=JOB,
         title="job",
@@ -196,7 +200,12 @@ def dashboard() -> Dashboard:
             events(
                 "Incidents and ends of ranks",
                 "One sentence each, the newest first. The link `trace` at a line leads to the suspect's bad step.",
-                f'{{{JOB_LABEL}="$job"}} | {INCIDENT_LABEL} != "" or event_name =~ "whichrank.rank.*"',
+                LogQuery(
+                    logsql=f'{{{names.JOB_ID}="$job"}} ({OF_AN_INCIDENT} or event_name:="whichrank.rank."*)'
+                    f" {WITHOUT_DOCUMENT}",
+                    logql=f'{{{JOB_LABEL}="$job"}} | {INCIDENT_LABEL} != "" or event_name =~ "whichrank.rank.*"',
+                ),
+                logs,
                 height=10,
                 empty="nothing in this time",
             ),

@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
+from ...telemetry import attributes as names
+from ...telemetry.vocabulary import EventName
 from ..dashboard import Dashboard
 from ..metric_names import label_name, prometheus_name
-from ..panels import BAD, GOOD, ODD, Query, board, events, lines, link, number, section, table, thresholds
+from ..panels import (
+    BAD,
+    GOOD,
+    ODD,
+    LogQuery,
+    LogStore,
+    Query,
+    board,
+    events,
+    lines,
+    link,
+    number,
+    section,
+    table,
+    thresholds,
+)
 from .words import (
     ACTIVE,
     BUCKET_LABEL,
@@ -18,6 +35,7 @@ from .words import (
     OF_NODE,
     RANK_STEP,
     SUSPECT_NODE_LABEL,
+    WITHOUT_DOCUMENT,
     incidents_table,
 )  # fmt: skip
 
@@ -27,7 +45,7 @@ _UP_OF_NODE = f'{OF_NODE[:-1]}, whichrank_gpu_nvlink_state="up"}}'
 _SILENT = "this collector tells nothing of the node"
 
 
-def dashboard() -> Dashboard:
+def dashboard(logs: LogStore) -> Dashboard:
     name = prometheus_name
     collector = label_name("whichrank.collector")
     return Dashboard(
@@ -243,7 +261,13 @@ def dashboard() -> Dashboard:
             events(
                 "Kernel log, conditions and incidents",
                 "What the node's kernel said, in the words of the rule that knew the line, and what became of it.",
-                f'{{service_name=~".+"}} | {NODE_LABEL}="$node" or {SUSPECT_NODE_LABEL}="$node"',
+                LogQuery(
+                    # Evidence is files, which no line shows.
+                    logsql=f'({names.NODE_ID}:="$node" or {names.SUSPECT_NODE}:="$node")'
+                    f' event_name:!="{EventName.EVIDENCE.value}" {WITHOUT_DOCUMENT}',
+                    logql=f'{{service_name=~".+"}} | {NODE_LABEL}="$node" or {SUSPECT_NODE_LABEL}="$node"',
+                ),
+                logs,
                 height=10,
                 empty="nothing in this time",
             ),

@@ -5,7 +5,23 @@ from __future__ import annotations
 from ...telemetry import attributes as names
 from ..dashboard import Dashboard
 from ..metric_names import label_name, prometheus_name
-from ..panels import BAD, GOOD, ODD, Query, bars, board, events, lines, link, number, section, table, thresholds
+from ..panels import (
+    BAD,
+    GOOD,
+    ODD,
+    LogQuery,
+    LogStore,
+    Query,
+    bars,
+    board,
+    events,
+    lines,
+    link,
+    number,
+    section,
+    table,
+    thresholds,
+)
 from ..recordings import STEP_SECONDS
 from .words import (
     ACTIVE,
@@ -17,11 +33,13 @@ from .words import (
     JOBS,
     KIND_LABEL,
     NONE_IS_GOOD,
+    OF_AN_INCIDENT,
     OF_JOB,
     OVERVIEW,
     PIPELINE,
     RANK_STEP,
     SEVERITY_LABEL,
+    WITHOUT_DOCUMENT,
     incidents_table,
 )  # fmt: skip
 
@@ -33,7 +51,7 @@ _LETTERS = prometheus_name(names.METRIC_PIPELINE_DEAD_LETTERS)
 _HEARTBEAT = prometheus_name(names.METRIC_HEARTBEAT_AGE)
 
 
-def dashboard() -> Dashboard:
+def dashboard(logs: LogStore) -> Dashboard:
     return Dashboard(
         uid=OVERVIEW,
         title="overview",
@@ -158,7 +176,11 @@ def dashboard() -> Dashboard:
             events(
                 "What was told",
                 "Each revision of each incident in one sentence, the newest first.",
-                f'{{{JOB_LABEL}=~"$job"}} | {INCIDENT_LABEL} != ""',
+                LogQuery(
+                    logsql=f'{{{names.JOB_ID}=~"$job"}} {OF_AN_INCIDENT} {WITHOUT_DOCUMENT}',
+                    logql=f'{{{JOB_LABEL}=~"$job"}} | {INCIDENT_LABEL} != ""',
+                ),
+                logs,
                 height=8,
                 empty="nothing in this time",
             ),

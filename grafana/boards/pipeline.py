@@ -5,15 +5,15 @@ from __future__ import annotations
 from ...telemetry import attributes as names
 from ..dashboard import Dashboard
 from ..metric_names import label_name, prometheus_name
-from ..panels import BAD, GOOD, ODD, Query, bars, events, lines, number, section, thresholds
-from .words import INCIDENT_LABEL, NODE_LABEL, PIPELINE
+from ..panels import BAD, GOOD, ODD, LogQuery, LogStore, Query, bars, events, lines, number, section, thresholds
+from .words import INCIDENT_LABEL, NODE_LABEL, OF_AN_INCIDENT, PIPELINE
 
 _WINDOW = "[$__rate_interval]"
 _SILENT = "processors tell nothing: are they running?"
 _NO_AGENT = "no agent tells: are they running?"
 
 
-def dashboard() -> Dashboard:
+def dashboard(logs: LogStore) -> Dashboard:
     name = prometheus_name
     reason, collector = label_name(names.DROP_REASON), label_name("whichrank.collector")
     lag, letters = name(names.METRIC_PIPELINE_LAG), name(names.METRIC_PIPELINE_DEAD_LETTERS)
@@ -60,7 +60,7 @@ def dashboard() -> Dashboard:
             ),
             number(
                 "Parts that are down",
-                "Of what Prometheus scrapes (processors, Collector, Loki, Tempo), how many do not answer.",
+                "Of what Prometheus scrapes (processors, Collector, stores), how many do not answer.",
                 Query(expr="count(up == 0) or vector(0)", instant=True),
                 unit="short",
                 empty="0",
@@ -161,10 +161,20 @@ def dashboard() -> Dashboard:
                 "What people said",
                 "Incidents that somebody has labelled (`whichrank incidents label`), right or wrong: the precision of"
                 " whichrank is counted from them.",
-                f'{{service_name=~".+"}} | {INCIDENT_LABEL} != "" '
-                '| whichrank_incident_document =~ `.*"label":.*` '
-                "| line_format `{{ $d := fromJson .whichrank_incident_document }}{{ $d.kind }} {{ $d.id }}: "
-                "{{ if $d.label.wrong }}wrong{{ else }}right{{ end }}, {{ $d.label.cause }} (by {{ $d.label.by }})`",
+                LogQuery(
+                    logsql=f'{OF_AN_INCIDENT} {names.INCIDENT_DOCUMENT}:`"label":`'
+                    f" | unpack_json from {names.INCIDENT_DOCUMENT}"
+                    " fields (kind, id, label.wrong, label.cause, label.by) | filter label.cause:*"
+                    ' | format if (label.wrong:="true") "wrong" as verdict'
+                    ' | format if (label.wrong:!="true") "right" as verdict'
+                    ' | format "<kind> <id>: <verdict>, <label.cause> (by <label.by>)" | fields _time, _msg',
+                    logql=f'{{service_name=~".+"}} | {INCIDENT_LABEL} != "" '
+                    '| whichrank_incident_document =~ `.*"label":.*` '
+                    "| line_format `{{ $d := fromJson .whichrank_incident_document }}{{ $d.kind }} {{ $d.id }}: "
+                    "{{ if $d.label.wrong }}wrong{{ else }}right{{ end }}, "
+                    "{{ $d.label.cause }} (by {{ $d.label.by }})`",
+                ),
+                logs,
                 empty="nobody has labelled an incident in this time",
             ),
         ],

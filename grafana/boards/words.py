@@ -24,6 +24,10 @@ SUSPECT_RANK_LABEL, SUSPECT_NODE_LABEL = label_name(names.SUSPECT_RANK), label_n
 ACTIVE = prometheus_name(names.METRIC_INCIDENT_ACTIVE)
 RANK_STEP = prometheus_name(names.METRIC_RANK_STEP)
 
+#: In LogsQL, where attributes keep their names: events of incidents; and what no list of lines has a use for.
+OF_AN_INCIDENT = f"{names.INCIDENT_ID}:*"
+WITHOUT_DOCUMENT = f"| delete {names.INCIDENT_DOCUMENT}"
+
 #: Of one job, as chosen above.
 OF_JOB = f'{{{JOB_LABEL}=~"$job"}}'
 OF_NODE = f'{{{NODE_LABEL}=~"$node"}}'

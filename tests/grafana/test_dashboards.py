@@ -14,6 +14,7 @@ from whichrank.grafana import generate
 from whichrank.grafana.boards import all_dashboards
 from whichrank.grafana.metric_names import label_name, prometheus_name
 from whichrank.grafana.recordings import RECORDINGS
+from whichrank.telemetry import attributes as names
 from whichrank.telemetry.metric_encode import METRICS
 from whichrank.telemetry.node_metrics import node_metrics
 
@@ -128,6 +129,17 @@ def test_every_metric_and_label_that_is_asked_for_is_one_that_is_sent(board: dic
             sent = re.sub(r"\w+:\w+:\w+", "", target["expr"])
             words = set(re.findall(r"\b(?:whichrank|hw|system)_\w+", sent))
             assert words <= metrics | labels, panel["title"]
+
+
+def test_every_attribute_that_events_are_asked_for_is_one_that_is_sent(board: dict[str, Any]) -> None:
+    """In VictoriaLogs they keep their names."""
+    known = {value for name, value in vars(names).items() if name.isupper() and isinstance(value, str)}
+    for panel in shown(board):
+        for target in panel["targets"]:
+            if target["datasource"]["uid"] == "victorialogs":
+                asked = set(re.findall(r"whichrank\.[a-z.]*[a-z](?=:|=|\)| |$)", target["expr"]))
+                assert asked, panel["title"]
+                assert asked <= known, panel["title"]
 
 
 def test_everything_that_is_worked_out_is_shown() -> None:

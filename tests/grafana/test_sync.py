@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 from tests.grafana.small_grafana import TOKEN, SmallGrafana, running
 from whichrank.commands.main import app
 from whichrank.grafana.boards import all_dashboards
+from whichrank.grafana.desired import SOURCES, TYPES
 from whichrank.grafana.rules import GROUP, SELF_GROUP
 
 UIDS = {dashboard.uid for dashboard in all_dashboards()}
@@ -26,15 +27,15 @@ def grafana(monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallGrafana]:
     made.dashboards["mine-01"] = {"id": 91, "uid": "mine-01", "title": "Cluster", "tags": ["whichrank"], "panels": []}
     made.where["mine-01"] = "theirs"
     made.groups["theirs", "disks"] = {"title": "disks", "folderUid": "theirs", "rules": [{"uid": "full"}]}
-    for kind in ("prometheus", "loki", "tempo"):
-        made.sources[f"their-{kind}"] = {"id": 95, "uid": f"their-{kind}", "type": kind}
+    for kind, type_of_it in TYPES.items():
+        made.sources[f"their-{kind}"] = {"id": 95, "uid": f"their-{kind}", "type": type_of_it}
     monkeypatch.setenv("GRAFANA_TOKEN", TOKEN)
     monkeypatch.delenv("GRAFANA_URL", raising=False)
     with running(made):
         yield made
 
 
-USE = [word for kind in ("prometheus", "loki", "tempo") for word in ("--use", f"{kind}=their-{kind}")]
+USE = [word for kind in SOURCES for word in ("--use", f"{kind}=their-{kind}")]
 
 
 def sync(grafana: SmallGrafana, *words: str) -> Result:
@@ -104,10 +105,41 @@ def test_the_data_sources_of_that_grafana_are_asked(grafana: SmallGrafana) -> No
 
 def test_a_source_that_is_missing_is_told_and_one_that_is_given_is_made(grafana: SmallGrafana) -> None:
     done = sync(grafana)
-    assert "has no data source loki" in done.stderr
-    done = sync(grafana, "--make", "loki=http://127.0.0.1:3100", "--make", "prometheus=http://127.0.0.1:9090")
-    assert grafana.sources["loki"]["url"] == "http://127.0.0.1:3100"
+    assert "has no data source victorialogs" in done.stderr
+    done = sync(grafana, "--make", "victorialogs=http://127.0.0.1:9428", "--make", "prometheus=http://127.0.0.1:9090")
+    made = grafana.sources["victorialogs"]
+    assert (made["url"], made["type"]) == ("http://127.0.0.1:9428", "victoriametrics-logs-datasource")
     assert "has no data source" not in done.stderr
+
+
+def log_targets(grafana: SmallGrafana) -> list[dict[str, Any]]:
+    panels = [panel for uid in UIDS for panel in grafana.dashboards[uid]["panels"] if panel["type"] == "logs"]
+    return [target for panel in panels for target in panel["targets"]]
+
+
+def test_panels_of_events_ask_victorialogs_in_its_language(grafana: SmallGrafana) -> None:
+    done = sync(grafana, *USE)
+    sources = {(target["datasource"]["type"], target["datasource"]["uid"]) for target in log_targets(grafana)}
+    assert sources == {("victoriametrics-logs-datasource", "their-victorialogs")}
+    assert all("whichrank." in target["expr"] for target in log_targets(grafana))
+    assert "LogQL" not in done.stderr
+
+
+def test_who_has_a_loki_gets_its_queries_and_is_told_that_nobody_runs_them(grafana: SmallGrafana) -> None:
+    done = sync(
+        grafana, "--use", "prometheus=their-prometheus", "--use", "loki=their-loki", "--use", "tempo=their-tempo"
+    )
+    assert done.exit_code == 0, done.output
+    targets = log_targets(grafana)
+    assert {(target["datasource"]["type"], target["datasource"]["uid"]) for target in targets} == {
+        ("loki", "their-loki")
+    }
+    assert all("whichrank_" in target["expr"] and "whichrank." not in target["expr"].replace("whichrank.rank", "") for target in targets)  # fmt: skip  # noqa: E501
+    assert "no test runs these queries" in done.stderr
+    assert "victoria" not in json.dumps([grafana.dashboards[uid] for uid in UIDS])
+    # And back again.
+    assert "no test runs" not in sync(grafana, *USE).stderr
+    assert {target["datasource"]["uid"] for target in log_targets(grafana)} == {"their-victorialogs"}
 
 
 @pytest.mark.parametrize("what", ["folder", "dashboard"])
@@ -128,6 +160,8 @@ def test_what_has_our_name_and_is_somebody_else_s_is_refused(grafana: SmallGrafa
     [
         (["--use", "prometheus"], "give TYPE=VALUE"),
         (["--use", "mysql=x"], "give TYPE=VALUE"),
+        (["--use", "loki=x", "--use", "victorialogs=y"], "both loki and victorialogs are named"),
+        (["--use", "jaeger=x", "--make", "tempo=http://127.0.0.1:3200"], "both tempo and jaeger are named"),
         (["--token-file", "/nowhere/token"], "No such file"),
     ],
 )

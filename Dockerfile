@@ -21,7 +21,8 @@ RUN groupadd --gid 10001 whichrank \
  && useradd --uid 10001 --gid 10001 --home-dir /var/lib/whichrank --create-home --shell /usr/sbin/nologin whichrank
 COPY --from=build /opt/whichrank /opt/whichrank
 # An empty volume takes over owner and mode of what it covers.
-RUN install --directory --owner=10001 --group=10001 --mode=700 /var/lib/whichrank/state /var/lib/whichrank/respond
+RUN install --directory --owner=10001 --group=10001 --mode=700 /var/lib/whichrank/state /var/lib/whichrank/respond \
+      /var/lib/whichrank/victorialogs /var/lib/whichrank/jaeger
 ENV PATH=/opt/whichrank/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 USER 10001:10001
 WORKDIR /var/lib/whichrank

@@ -64,7 +64,7 @@ class AgentSettings:
     #: Blocks stay under this; whole requests under ``request_bytes``.
     block_bytes: int = 60_000
     request_bytes: int = 600_000
-    #: Spans and metrics for people (Tempo, Prometheus), beside the blocks that operators read.
+    #: Spans and metrics for people (Jaeger, Prometheus), beside the blocks that operators read.
     tell_people: bool = False
     #: More spans than this per rank, and only every second, fourth … step is told; the same steps on every rank.
     spans_per_rank_s: float = 20.0

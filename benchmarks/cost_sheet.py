@@ -100,7 +100,7 @@ def steady(report: Report, node: Node) -> None:
         **share,
     )
     logs = nodes * rates.get(TOPIC_LOGS, (0.0, 0.0, 0.0))[0]
-    report.shown(f"{world:,}: logs as Loki takes them", f"{logs * DAY_S / _GB:,.1f} GB/day before compression")
+    report.shown(f"{world:,}: logs as a store takes them", f"{logs * DAY_S / _GB:,.1f} GB/day before compression")
     report.at_most(f"{world:,}: events, spans or series dropped", 0, node.drops)
 
 

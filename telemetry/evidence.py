@@ -21,7 +21,8 @@ from .otlp_encode import build_resource
 from .records import Identity
 from .vocabulary import EventName
 
-#: Loki takes lines of 256 KiB unless told otherwise, and the Collector writes bytes to it in base64.
+#: What any store takes as one line, with its bytes in base64: Loki 256 KiB unless told otherwise, VictoriaLogs 2 MiB
+#: with all of its fields (a longer one is dropped with a line in its log, and answered with 200).
 PIECE_BYTES = 180_000
 MAX_PIECES = 4096
 

@@ -1,10 +1,10 @@
 """Every panel and every rule on what the real pipeline makes: ``python -m tests.filled_panels``.
 
-A real broker, agent, processor, Collector, Prometheus and Loki. A torchrun job trains, saves and evaluates until one of
-its ranks is killed, and is started again; its node's GPUs are played (tests/played_gpu). Simulated jobs have faults
-that one machine cannot have, at the pace of life. Then each query of each dashboard and each rule's expression is asked
-of the stores: none may fail, and what stays empty must be on the list of what is empty where all is well. Each page has
-its alert, which ends when the page has.
+A real broker, agent, processor, Collector, Prometheus and VictoriaLogs. A torchrun job trains, saves and evaluates
+until one of its ranks is killed, and is started again; its node's GPUs are played (tests/played_gpu). Simulated jobs
+have faults that one machine cannot have, at the pace of life. Then each query of each dashboard and each rule's
+expression is asked of the stores: none may fail, and what stays empty must be on the list of what is empty where all is
+well. Each page has its alert, which ends when the page has.
 Needs Java and Maven for the broker and Go for the stores, as ``make stack``; some eight minutes.
 """
 
@@ -174,10 +174,9 @@ class Asked:
             question = target["expr"]
             for name, value in given.items():
                 question = question.replace(f"${name}", value)
-            is_loki = target["datasource"]["uid"] == "loki"
+            is_of_logs = target["datasource"]["uid"] == "victorialogs"
             try:
-                store = self.room.stack.loki if is_loki else self.room.stack.prometheus
-                if store.query(question):
+                if (self.room.stack.logs if is_of_logs else self.room.stack.prometheus).query(question):
                     return True
             except OSError as error:
                 self.errors[key] = f"{question}: {error}"

@@ -1,8 +1,8 @@
 """Images under the tags of the compose file, made here: no image registry can be reached.
 
 A small Debian root stands in for the base images; what runs in them is real: Kafka's published libraries, Collector,
-Prometheus and Loki as ``tests/stack`` builds them, whichrank and the demo job by the project's own Dockerfile. Entry
-points, users and folders are those of the published images, as their Dockerfiles have them.
+Prometheus, VictoriaLogs and Jaeger as ``tests/stack`` builds them, whichrank and the demo job by the project's own
+Dockerfile. Entry points, users and folders are those of the published images, as their Dockerfiles have them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 from tests.compose.engine import Engine
 from tests.stack.parts.cache import digest_of, made_once
 from tests.stack.parts.compose import services
-from tests.stack.parts.go_programs import LOKI, PROMETHEUS, built, built_collector
+from tests.stack.parts.go_programs import JAEGER, PROMETHEUS, VICTORIALOGS, built, built_collector
 from tests.stack.parts.kafka import kafka_home
 from tests.stack.parts.placing import REPOSITORY
 
@@ -62,12 +62,17 @@ RUN chown 65534:65534 /prometheus
 USER 65534
 ENTRYPOINT ["/bin/prometheus"]
 """
-LOKI_IMAGE = """
+#: As theirs it has no folder for data.
+VICTORIALOGS_IMAGE = """
 FROM scratch
-COPY loki /usr/bin/loki
-COPY --chown=10001:10001 data /loki
+COPY victoria-logs-prod /victoria-logs-prod
+ENTRYPOINT ["/victoria-logs-prod"]
+"""
+JAEGER_IMAGE = """
+FROM scratch
+COPY jaeger-linux /cmd/jaeger/jaeger-linux
 USER 10001
-ENTRYPOINT ["/usr/bin/loki"]
+ENTRYPOINT ["/cmd/jaeger/jaeger-linux"]
 """
 
 
@@ -96,7 +101,7 @@ def debian_root() -> Path:
 
 
 def make_images(engine: Engine, work: Path) -> None:
-    """Everything that compose starts here, under its tags (Tempo and Grafana cannot be had)."""
+    """Everything that compose starts here, under its tags (Grafana cannot be had)."""
     tags = {name: definition.image for name, definition in services().items()}
     root = debian_root()
     engine.run("docker", "import", root, "local/debian")
@@ -105,8 +110,9 @@ def make_images(engine: Engine, work: Path) -> None:
     _build(engine, work / "collector", tags["collector"], COLLECTOR, {"otelcol-contrib": built_collector()})
     prometheus = PROMETHEUS_IMAGE.format(busybox=tags["busybox"])
     _build(engine, work / "prometheus", tags["prometheus"], prometheus, {"prometheus": built(PROMETHEUS)})
-    (work / "loki" / "data").mkdir(parents=True)
-    _build(engine, work / "loki", tags["loki"], LOKI_IMAGE, {"loki": built(LOKI)})
+    logs = {"victoria-logs-prod": built(VICTORIALOGS)}
+    _build(engine, work / "victorialogs", tags["victorialogs"], VICTORIALOGS_IMAGE, logs)
+    _build(engine, work / "jaeger", tags["jaeger"], JAEGER_IMAGE, {"jaeger-linux": built(JAEGER)})
 
     machine = work / "python" / "machine"
     for path in map(Path, MACHINE):

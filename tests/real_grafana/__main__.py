@@ -1,10 +1,11 @@
 """``python -m tests.real_grafana --grafana HOME [--pictures DIR]``: what whichrank brings for Grafana, in a real one.
 
 HOME is the folder of a Grafana that was built or unpacked (``bin/``, ``conf/``, ``public/``); it runs on loopback and
-asks nobody else. A real Prometheus and Loki (Go, the first time 10 minutes) hold an hour of a small cluster. Then: the
-files of ``deploy/grafana`` as provisioning, each panel's query, an alert that fires and resolves; ``whichrank grafana
-sync`` into a Grafana that others use, ``annotate``; pictures where HOME has the pages that browsers run. Exit status 1
-on SHORT.
+asks nobody else. A real Prometheus and VictoriaLogs (Go, the first time some minutes) hold an hour of a small cluster;
+without the plug-in for VictoriaLogs (in ``HOME/plugins``, as its signed archive has it) panels of events are not run.
+Then: the files of ``deploy/grafana`` as provisioning, each panel's query, an alert that fires and resolves;
+``whichrank grafana sync`` into a Grafana that others use, ``annotate``; pictures where HOME has the pages that browsers
+run. Exit status 1 on SHORT.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Show:
     def provisioning(self) -> None:
         addresses = {
             "http://prometheus:9090": f"http://{self.stores.prometheus.address}",
-            "http://loki:3100": f"http://{self.stores.loki.address}",
+            "http://victorialogs:9428": f"http://{self.stores.logs.address}",
         }
         where = {"/var/lib/grafana-dashboards": str(REPOSITORY / "grafana" / "dashboards")}
         names = [f"{kind}/whichrank.yaml" for kind in ("datasources", "dashboards", "alerting")]
@@ -84,7 +85,8 @@ class Show:
         )
         grafana = self._started("provisioned", provisioning=provisioning)
         print(f"Grafana {grafana.version}", file=sys.stderr)
-        self._all("provisioned: data sources are healthy", {uid: asked.health(grafana, uid) for uid in ("prometheus", "loki")})  # fmt: skip  # noqa: E501
+        uids = ("prometheus", "victorialogs") if asked.has_plug_in(grafana) else ("prometheus",)
+        self._all("provisioned: data sources are healthy", {uid: asked.health(grafana, uid) for uid in uids})
         self._all("provisioned: dashboards, with every panel", dict(asked.dashboards(grafana)))
         page = incident(Kind.RANK_NOT_ENTERED, "communication_hang", "page", rank=7, onset=time.time() - 20.0)
         self._panels(grafana, page)
@@ -101,6 +103,8 @@ class Show:
         shown = [each for each in answers if (each.board, each.panel) not in asked.EMPTY_WHERE_ALL_IS_WELL]
         rows = {f"{each.board} {each.panel}": "" if each.rows else "is empty" for each in shown}
         self._all("panels: with values in them", rows)
+        if not asked.has_plug_in(grafana):
+            self.lines.append(not_run("panels: those of events", "each query answers", f"no plug-in {asked.PLUG_IN}"))
 
     def _alert(self, grafana: Grafana, page: Document, where: str) -> None:
         """It is open already; shown while it fires, and ended."""
@@ -185,8 +189,8 @@ class Show:
         grafana = self._started("others")
         addresses = {
             "prometheus": self.stores.prometheus.address,
-            "loki": self.stores.loki.address,
-            "tempo": "127.0.0.1:9",
+            "victorialogs": self.stores.logs.address,
+            "jaeger": "127.0.0.1:9",
         }
         foreign.make(grafana, {kind: f"http://{address}" for kind, address in addresses.items()})
         token = grafana.token("Admin")

@@ -12,6 +12,7 @@ from tests.real_grafana.cluster import HOT_NODE
 from tests.real_grafana.program import Grafana, Unanswered
 from whichrank.grafana.boards import all_dashboards
 from whichrank.grafana.boards.words import BUCKET_LABEL, INCIDENT_LABEL, SEVERITY_LABEL
+from whichrank.grafana.desired import SOURCES
 from whichrank.grafana.rules import FOLDER, RULES
 from whichrank.telemetry.incident import Document
 
@@ -19,6 +20,7 @@ from whichrank.telemetry.incident import Document
 EMPTY_WHERE_ALL_IS_WELL = {("whichrank-pipeline", "What people said")}
 _WAIT_S, _RULES_S = 300.0, 90.0
 _HEALTHY = "OK"
+PLUG_IN = SOURCES["victorialogs"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,16 +34,21 @@ class Answer:
 
 
 def health(grafana: Grafana, uid: str) -> str:
-    """What is wrong, or "". A source without a health check of its own (Loki before Grafana 10) is queried."""
+    """What is wrong, or ""."""
     try:
         told = grafana.ask(f"/api/datasources/uid/{uid}/health")
-        return "" if told.get("status") == _HEALTHY else str(told)[:200]
     except Unanswered as error:
-        if "404" not in str(error) and "501" not in str(error):
-            return str(error)
-    target = {"refId": "A", "datasource": {"type": "loki", "uid": uid}, "expr": "vector(1)+vector(1)", "queryType": "instant"}  # fmt: skip  # noqa: E501
-    trouble, _ = _query(grafana, target, "now-5m")
-    return trouble
+        return str(error)
+    return "" if told.get("status") == _HEALTHY else str(told)[:200]
+
+
+def has_plug_in(grafana: Grafana) -> bool:
+    """Whether it knows the source that panels of events ask."""
+    try:
+        grafana.ask(f"/api/plugins/{PLUG_IN}/settings")
+    except Unanswered:
+        return False
+    return True
 
 
 def dashboards(grafana: Grafana) -> Iterator[tuple[str, str]]:
@@ -59,12 +66,13 @@ def dashboards(grafana: Grafana) -> Iterator[tuple[str, str]]:
 
 
 def panels(grafana: Grafana, incident: str) -> Iterator[Answer]:
-    """Every panel of every dashboard that is there. incident: the one that the page of an incident shows."""
+    """Every panel of every dashboard that is there, but those whose plug-in is not. incident: the one that is shown."""
+    unknown = "" if has_plug_in(grafana) else PLUG_IN
     given = {"job": ".+", "node": HOT_NODE, "incident": incident}
     for board in all_dashboards():
         there = grafana.ask(f"/api/dashboards/uid/{board.uid}")["dashboard"]
         for panel in there["panels"]:
-            if not panel.get("targets"):
+            if not panel.get("targets") or panel["datasource"]["type"] == unknown:
                 continue
             troubles, rows = [], 0
             for target in panel["targets"]:

@@ -6,16 +6,17 @@ import time
 from collections.abc import Mapping
 
 from tests.real_grafana.program import Grafana
+from whichrank.grafana.desired import SOURCES as TYPES
 
-#: By type, the uid of the data source that others made; our dashboards are to use them.
-SOURCES = {kind: f"their-{kind}" for kind in ("prometheus", "loki", "tempo")}
+#: By kind, the uid of the data source that others made; our dashboards are to use them.
+SOURCES = {kind: f"their-{kind}" for kind in TYPES}
 _EDITABLE = {"X-Disable-Provenance": "true"}
 #: All of it, by what it is: where it is read.
 READ = {
     "folder": "/api/folders/theirs",
     "dashboard": "/api/dashboards/uid/their-board",
     "data source": "/api/datasources/uid/their-prometheus",
-    "data source of logs": "/api/datasources/uid/their-loki",
+    "data source of logs": "/api/datasources/uid/their-victorialogs",
     "group of rules": "/api/v1/provisioning/folder/theirs/rule-groups/disks",
     "rule": "/api/v1/provisioning/alert-rules/their-rule",
     "contact points": "/api/v1/provisioning/contact-points",
@@ -29,9 +30,9 @@ READ = {
 
 
 def make(grafana: Grafana, urls: Mapping[str, str]) -> None:
-    """urls: of data sources, by type. Raises Unanswered."""
+    """urls: of data sources, by kind. Raises Unanswered."""
     for kind, uid in SOURCES.items():
-        source = {"name": f"their {kind}", "uid": uid, "type": kind, "access": "proxy", "url": urls[kind]}
+        source = {"name": f"their {kind}", "uid": uid, "type": TYPES[kind], "access": "proxy", "url": urls[kind]}
         grafana.ask("/api/datasources", source)
     grafana.ask("/api/folders", {"uid": "theirs", "title": "Theirs"})
     panel = {"id": 1, "type": "timeseries", "title": "up", "gridPos": {"h": 8, "w": 12, "x": 0, "y": 0},

@@ -79,7 +79,7 @@ class Grafana:
                 **_CLOSED,
                 "GF_PATHS_DATA": str(folder / "data"),
                 "GF_PATHS_LOGS": str(folder / "logs"),
-                "GF_PATHS_PLUGINS": str(folder / "plugins"),
+                "GF_PATHS_PLUGINS": str(brought if (brought := home / "plugins").is_dir() else folder / "plugins"),
                 "GF_PATHS_PROVISIONING": str(provisioning or folder / "provisioning"),
                 "GF_SERVER_HTTP_ADDR": "127.0.0.1",
                 "GF_SERVER_HTTP_PORT": str(port),

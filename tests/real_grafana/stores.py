@@ -1,4 +1,4 @@
-"""A real Prometheus and a real Loki with an hour of a small cluster in them; a thread goes on with it, every 5 s."""
+"""A real Prometheus and VictoriaLogs with an hour of a small cluster in them; a thread goes on with it, every 5 s."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import urllib3
 
 from benchmarks.panel_speed import Room
 from tests.real_grafana.cluster import NS, Cluster, ended, gauge, incident
-from tests.stack.parts.stores import Loki
+from tests.stack.parts.stores import VictoriaLogs
 from whichrank.telemetry.incident import Document
 from whichrank.telemetry.incident_events import incident_event, incident_resource
 from whichrank.telemetry.otlp_wire import RequestBuilder
@@ -23,11 +23,11 @@ class Stores:
     """``open`` and ``close`` an incident in both. Everything goes straight to their OTLP receivers."""
 
     def __init__(self, folder: Path) -> None:
-        for name in ("loki", "prometheus"):
+        for name in ("victorialogs", "prometheus"):
             (folder / name).mkdir()
-        self.loki = Loki(folder / "loki")
-        self.loki.service.start()
-        self._room = Room(folder / "prometheus", {"loki:3100": self.loki.address})
+        self.logs = VictoriaLogs(folder / "victorialogs")
+        self.logs.service.start()
+        self._room = Room(folder / "prometheus", {"victorialogs:9428": self.logs.address})
         self.prometheus = self._room.prometheus
         self._http = urllib3.PoolManager(timeout=60.0, retries=False)
         #: By id: its document, and what its gauge says.
@@ -72,7 +72,7 @@ class Stores:
         if self._thread.is_alive():
             self._thread.join(10.0)
         self.prometheus.service.kill()
-        self.loki.service.kill()
+        self.logs.service.kill()
 
     def _keep_coming(self) -> None:
         while not self._is_over.wait(LIVE_S):
@@ -85,10 +85,12 @@ class Stores:
                 self._room.push(gauge(document, value, now_ns))
 
     def _tell(self, document: Document) -> None:
-        url = f"http://{self.loki.address}/otlp/v1/logs"
+        url = f"http://{self.logs.address}/insert/opentelemetry/v1/logs"
         builder = RequestBuilder("whichrank", 900_000)
         builder.add(incident_resource(document), [incident_event(document)])
         (body,) = builder.take()
-        answer = self._http.request("POST", url, body=body, headers={"Content-Type": "application/x-protobuf"})
+        # What stands twice in these events, the Collector would move; by their name alone they are sorted as well.
+        headers = {"Content-Type": "application/x-protobuf", "VL-Stream-Fields": "service.name"}
+        answer = self._http.request("POST", url, body=body, headers=headers)
         if answer.status >= 300:
-            raise RuntimeError(f"Loki answers {answer.status}: {answer.data[:300]!r}")
+            raise RuntimeError(f"VictoriaLogs answers {answer.status}: {answer.data[:300]!r}")

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -25,6 +24,7 @@ from tests.stack.test_road_for_people import publish
 from whichrank.telemetry import ring_layout as L
 from whichrank.telemetry.evidence import PIECE_BYTES, EvidencePiece, decode_evidence, encode_evidence, join_pieces
 from whichrank.telemetry.otlp import decode_logs, encode_payloads
+from whichrank.telemetry.otlp_encode import MAX_MESSAGE_BYTES
 from whichrank.telemetry.records import Event, Identity
 from whichrank.telemetry.topics import TOPIC_BLOCKS, TOPIC_LOGS, TOPIC_REQUESTS
 from whichrank.telemetry.vocabulary import EventName
@@ -244,11 +244,12 @@ def test_a_run_whose_kafka_is_not_there_is_the_same_run(site: Site) -> None:
     assert list((site.folder / "out" / "spool").glob("*.spool"))
 
 
-def test_a_piece_of_evidence_is_kept_where_people_look(stack: Stack) -> None:
-    """The body is bytes, which the Collector hands on in base64: it must come out of Loki as it went in."""
-    content = random.Random(7).randbytes(PIECE_BYTES)
+@pytest.mark.parametrize("size", [PIECE_BYTES, MAX_MESSAGE_BYTES])
+def test_a_piece_of_evidence_is_kept_where_people_look(stack: Stack, size: int) -> None:
+    """The body is bytes, of which VictoriaLogs makes base64: it must come out as it went in, the largest too."""
+    content = random.Random(7).randbytes(size)
     piece = EvidencePiece(
-        identity=Identity(cluster="local", job="kept-evidence", node=NODE, rank=3),
+        identity=Identity(cluster="local", job=f"kept-evidence-{size}", node=NODE, rank=3),
         request_id="incident/ring/3",
         action="ring",
         name="rank-00003.ring.gz",
@@ -257,13 +258,13 @@ def test_a_piece_of_evidence_is_kept_where_people_look(stack: Stack) -> None:
         content=content,
     )
     publish(stack.kafka, TOPIC_LOGS, encode_evidence(piece))
-    found: list[dict[str, Any]] = []
+    found: list[dict[str, str]] = []
 
     def there() -> bool:
-        found[:] = stack.loki.query('{whichrank_job_id="kept-evidence"}')
+        found[:] = stack.logs.query(f'{{whichrank.job.id="kept-evidence-{size}"}} event_name:="whichrank.evidence"')
         return bool(found)
 
-    eventually(there, what="a piece in Loki", timeout_s=PATIENCE_S)
-    ((_, line),) = found[0]["values"]
-    assert base64.b64decode(line) == content
-    assert found[0]["stream"]["whichrank_evidence_name"] == piece.name
+    eventually(there, what="a piece in VictoriaLogs", timeout_s=PATIENCE_S)
+    (row,) = found
+    assert base64.b64decode(row["_msg"]) == content
+    assert row["whichrank.evidence.name"] == piece.name

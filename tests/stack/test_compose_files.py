@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.stack.parts.compose import BASE, NVIDIA, REQUIRED, SASL, TLS, Definition, load, services
-from tests.stack.parts.go_programs import COLLECTOR_MODULES, COMPOSE, LOKI, PROMETHEUS, built
+from tests.stack.parts.go_programs import COLLECTOR_MODULES, COMPOSE, JAEGER, PROMETHEUS, VICTORIALOGS, built
 from tests.stack.parts.kafka import POM
 from tests.stack.parts.placing import REPOSITORY, replace
 from tests.stack.parts.service import answers_http
@@ -32,7 +32,7 @@ PROFILES = {
     "*": {"kafka-ui", "demo", "agent", "processor-standby", "respond"},
 }
 #: Run to their end, once.
-ONE_SHOT = {"topic-init", "acl-init", "busybox"}
+ONE_SHOT = {"topic-init", "acl-init", "busybox", "store-folders"}
 #: Without a health check: nothing waits for them, and they end by themselves when something is wrong.
 UNCHECKED = {"kafka-ui", "agent", "demo"}
 #: The agent reads what belongs to the users of the node.
@@ -132,7 +132,7 @@ def test_our_own_services_take_their_variables(overlays: list[str], tmp_path: Pa
     ca.write_text("")
     asked = set()
     for definition in services(overlays).values():
-        if not definition.image.startswith("whichrank:"):
+        if not definition.image.startswith("whichrank:") or definition.name == "store-folders":
             continue
         (command,) = definition.command
         program = [sys.executable, "-m", "whichrank.commands.main", command]
@@ -181,7 +181,9 @@ def test_the_images_are_of_the_versions_that_are_tested() -> None:
     tags = {name: definition.image.partition(":")[2] for name, definition in services([SASL]).items()}
     assert tags["kafka"] == tags["acl-init"] == kafka[1]
     assert tags["collector"] == collector[1]
-    assert tags["loki"] == LOKI.version.removeprefix("v")
+    assert tags["victorialogs"] == VICTORIALOGS.version
+    jaeger = JAEGER.version.removeprefix("v1.").split(".")[0]  # v1.76.0 is the module of v2.13.0
+    assert tags["jaeger"] == f"2.{int(jaeger) - 63}.0"
     assert tags["prometheus"] == f"v3.{minor}.0"
     project = re.search(r'^version = "(.+)"', (REPOSITORY / "pyproject.toml").read_text(), re.MULTILINE)
     assert project is not None
@@ -216,8 +218,24 @@ PARTS: dict[str, Any] = {
     "kafka": lambda stack: {"/opt/kafka": str(stack.kafka.home), "127.0.0.1:9094": stack.kafka.internal_address},
     "collector": lambda stack: {"127.0.0.1:13133": stack.bridge.health_address},
     "prometheus": lambda stack: {"127.0.0.1:9090": stack.prometheus.address},
-    "loki": lambda stack: {"/usr/bin/loki": str(built(LOKI)), "127.0.0.1:3100": stack.loki.address},
+    "victorialogs": lambda stack: {"127.0.0.1:9428": stack.logs.address},
+    "jaeger": lambda stack: {"127.0.0.1:13133": stack.jaeger.health_address},
 }
+
+
+def test_each_store_that_is_not_root_finds_a_folder_that_is_its_own() -> None:
+    """What the images of VictoriaLogs and Jaeger have at these places is root's; ours makes the folders beforehand."""
+    all_of = services()
+    folders = all_of["store-folders"]
+    made = re.search(
+        r"RUN install --directory --owner=10001 [^\n]*(?:\\\n[^\n]*)*", (REPOSITORY / "Dockerfile").read_text()
+    )
+    assert made is not None
+    assert set(folders.volumes) <= set(re.findall(r"/var/lib/whichrank/\w+", made[0]))
+    for name in ("victorialogs", "jaeger"):
+        assert set(all_of[name].volumes.values()) - {"busybox"} <= set(folders.volumes.values())
+        assert all_of[name].raw["user"] == folders.raw["user"]
+        assert "store-folders" in all_of[name].raw["depends_on"]
 
 
 def test_volumes_are_named_and_all_of_them_are_declared() -> None:

@@ -12,8 +12,7 @@ from tests.stack.parts.whole_stack import Stack
 PLACE = re.compile(
     r"""
     (?:(?:CLIENT|OUTSIDE)://)?[\w.-]*:\d+              # host:port, or a listener of Kafka
-    | (?:path_prefix:\ )?/[\w./-]+                     # a folder
-    | \w+_listen_port:\ \d+
+    | /[\w./-]+                                        # a folder
     | host:\ [\d.]+,\ port:\ \d+
     """,
     re.VERBOSE,
@@ -33,5 +32,5 @@ def test_what_runs_is_what_compose_mounts(stack: Stack) -> None:
 
 
 def test_every_file_that_compose_mounts_into_these_services_runs_here(stack: Stack) -> None:
-    mounted = {path for name in ("kafka", "collector", "prometheus", "loki") for path in service(name).binds.values()}
+    mounted = {path for name in ("kafka", "collector", "prometheus", "jaeger") for path in service(name).binds.values()}
     assert {placed.source for placed in stack.placed} == mounted

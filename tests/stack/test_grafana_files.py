@@ -1,4 +1,4 @@
-"""Grafana's provisioning and Tempo's configuration, by file only: neither can be had here (no image registry)."""
+"""Grafana's provisioning, by file only: it cannot be had here (no image registry)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import yaml
 
 from tests.stack.parts.compose import services
 from tests.stack.parts.placing import DEPLOY, REPOSITORY
+from whichrank.grafana.desired import SOURCES
 
 PROVISIONING = DEPLOY / "grafana" / "provisioning"
 DASHBOARDS = REPOSITORY / "grafana" / "dashboards"
 #: Where each listens inside of the network, by its own configuration or command.
-LISTENS = {"prometheus": 9090, "loki": 3100, "tempo": 3200}
+LISTENS = {"prometheus": 9090, "victorialogs": 9428, "jaeger": 16686}
 
 
 def read(path: str) -> dict[str, Any]:
@@ -52,13 +53,56 @@ def test_every_data_source_of_dashboards_and_rules_is_provisioned() -> None:
     assert {query["datasourceUid"] for rule in rules for query in rule["data"]} == {"prometheus", "__expr__"}
 
 
-def test_tempo_listens_where_the_collector_and_grafana_look() -> None:
-    tempo = yaml.safe_load((DEPLOY / "tempo" / "tempo.yaml").read_text())
+def test_each_source_is_of_the_type_that_sync_makes() -> None:
+    sources = read("datasources/whichrank.yaml")["datasources"]
+    assert {source["uid"]: source["type"] for source in sources} == dict(SOURCES)
+
+
+def test_grafana_installs_the_plug_in_of_the_source_that_it_does_not_bring() -> None:
+    name, _, version = services()["grafana"].environment["GF_PLUGINS_PREINSTALL"].partition("@")
+    assert name == SOURCES["victorialogs"]
+    assert re.fullmatch(r"\d+\.\d+\.\d+", version)
+
+
+def test_links_lead_from_metrics_and_events_to_traces_and_back() -> None:
+    sources = {source["uid"]: source["jsonData"] for source in read("datasources/whichrank.yaml")["datasources"]}
+    (exemplar,) = sources["prometheus"]["exemplarTraceIdDestinations"]
+    (trace,) = sources["victorialogs"]["derivedFields"]
+    assert exemplar["datasourceUid"] == trace["datasourceUid"] == "jaeger"
+    assert (trace["matcherType"], trace["matcherRegex"], trace["url"]) == ("label", "trace_id", "$${__value.raw}")
+    back = sources["jaeger"]["tracesToLogsV2"]
+    assert back["datasourceUid"] == "victorialogs"
+    assert "whichrank.job.id" in back["query"]
+
+
+def test_stores_listen_where_collector_grafana_and_prometheus_look() -> None:
+    jaeger = yaml.safe_load((DEPLOY / "jaeger" / "jaeger.yaml").read_text())
     collector = yaml.safe_load((DEPLOY / "collector" / "collector.yaml").read_text())
-    assert tempo["server"]["http_listen_port"] == LISTENS["tempo"]
-    endpoint = tempo["distributor"]["receivers"]["otlp"]["protocols"]["http"]["endpoint"]
-    assert endpoint == "0.0.0.0:4318"
-    assert collector["exporters"]["otlp_http/tempo"]["traces_endpoint"] == "http://tempo:4318/v1/traces"
-    (volume,) = services()["tempo"].volumes
-    kept = tempo["storage"]["trace"]
-    assert all(kept[kind]["path"].startswith(volume + "/") for kind in ("wal", "local"))
+    scraped = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]
+    asked = {target for each in scraped for part in each["static_configs"] for target in part["targets"]}
+    assert jaeger["receivers"]["otlp"]["protocols"]["http"]["endpoint"] == "0.0.0.0:4318"
+    assert jaeger["extensions"]["jaeger_query"]["http"]["endpoint"] == f"0.0.0.0:{LISTENS['jaeger']}"
+    assert collector["exporters"]["otlp_http/jaeger"]["traces_endpoint"] == "http://jaeger:4318/v1/traces"
+    logs = f"http://victorialogs:{LISTENS['victorialogs']}/insert/opentelemetry/v1/logs"
+    assert collector["exporters"]["otlp_http/victorialogs"]["logs_endpoint"] == logs
+    assert f"-httpListenAddr=:{LISTENS['victorialogs']}" in services()["victorialogs"].command
+    assert {f"victorialogs:{LISTENS['victorialogs']}", "jaeger:8888"} <= asked
+    (volume,) = (place for place, name in services()["jaeger"].volumes.items() if name == "jaeger-data")
+    kept = jaeger["extensions"]["jaeger_storage"]["backends"]["spans"]["badger"]
+    assert all(place.startswith(volume + "/") for place in kept["directories"].values())
+    assert kept["ephemeral"] is False
+
+
+def test_what_victorialogs_sorts_by_cannot_be_there_twice() -> None:
+    """Twice ends it (1.52.1): the processors before it leave one in a resource, and move a record's there."""
+    collector = yaml.safe_load((DEPLOY / "collector" / "collector.yaml").read_text())
+    streams = collector["exporters"]["otlp_http/victorialogs"]["headers"]["VL-Stream-Fields"].split(",")
+    once, moved = collector["service"]["pipelines"]["logs"]["processors"]
+    assert collector["processors"][moved]["keys"] == streams
+    actions = collector["processors"][once]["attributes"]
+    kept = {action["from_attribute"]: action["key"] for action in actions if action.get("from_attribute") in streams}
+    assert list(kept) == streams
+    assert [a["key"] for a in actions if a.get("from_attribute") in kept.values()] == streams
+    removed = [re.compile(action["pattern"]) for action in actions if action["action"] == "delete"]
+    for pattern, names in zip(removed, (streams, kept.values()), strict=True):
+        assert all(pattern.fullmatch(name) for name in names)

@@ -1,4 +1,4 @@
-"""Real ranks, a real agent and real operators, and what people then see in Prometheus, Loki and the place of Tempo."""
+"""Real ranks, a real agent and real operators, and what people then see in Prometheus, VictoriaLogs and Jaeger."""
 
 from __future__ import annotations
 
@@ -158,19 +158,19 @@ def test_a_death_is_told_with_its_trace_and_its_gauge_ends(stack: Stack, job: Jo
     (gauge,) = stack.prometheus.query(f"{mine} == 1")
     assert gauge["metric"]["whichrank_incident_suspect_rank"] == "1"
 
-    told: list[dict[str, Any]] = []
+    told: list[dict[str, str]] = []
 
     def is_told() -> bool:
-        told[:] = stack.loki.query(f'{{whichrank_job_id="{job.name}"}} | whichrank_incident_state = "open"')
+        told[:] = stack.logs.query(f'{{whichrank.job.id="{job.name}"}} whichrank.incident.state:=open')
         return bool(told)
 
-    eventually(is_told, what="the event is in Loki")
-    trace_id = told[0]["stream"]["trace_id"]
+    eventually(is_told, what="the event is in VictoriaLogs")
+    trace_id = told[0]["trace_id"]
     step = documents[0]["first_bad"]["step"]
     assert trace_id == step_trace_id(job.name, attempt_word(launch="", token=job.name, restart_count=0), step).hex()
 
     def spans() -> list[dict[str, Any]]:
-        return [span for span in stack.tempo.spans() if span["traceId"] == trace_id]
+        return stack.jaeger.spans_of_trace(trace_id)
 
     eventually(lambda: bool(spans()), what="the line leads to spans")
     waits = [span for span in spans() if span["name"] == "all_reduce"]
@@ -183,12 +183,11 @@ def test_a_death_is_told_with_its_trace_and_its_gauge_ends(stack: Stack, job: Jo
     eventually(lambda: bool(stack.prometheus.query(f"{mine} == 0")), what="the gauge goes to zero")
 
     def life() -> list[dict[str, Any]]:
-        mine = [span for span in stack.tempo.spans() if span["name"] == "incident rank_died"]
-        return [span for span in mine if span["resource"]["whichrank.job.id"] == job.name]
+        return [span for span in stack.jaeger.spans_of_job(job.name) if span["name"] == "incident rank_died"]
 
     eventually(lambda: bool(life()), what="its life is a span")
     (span,) = life()
-    assert [link["traceId"] for link in span["links"]] == [trace_id]
+    assert span["links"] == [trace_id]
 
 
 def tell(stack: Stack, people: ProcessorPeople) -> None:

@@ -1,4 +1,4 @@
-"""What whichrank puts on Kafka answers in Prometheus, in Loki, and where spans go, by the real parts of compose."""
+"""What whichrank puts on Kafka answers in Prometheus, VictoriaLogs and Jaeger, by the real parts of compose."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
 from tests.stack.parts.kafka import Kafka, Security
 from tests.stack.parts.placing import REPOSITORY
@@ -19,6 +21,7 @@ from tests.stack.parts.whole_stack import Stack, assemble
 from whichrank.telemetry import attributes as names
 from whichrank.telemetry.histogram_table import HistogramTable
 from whichrank.telemetry.incident import complete_document, incident_id
+from whichrank.telemetry.incident_events import incident_event, incident_resource
 from whichrank.telemetry.metric_encode import (
     METRICS,
     Instrument,
@@ -29,7 +32,6 @@ from whichrank.telemetry.metric_encode import (
 )
 from whichrank.telemetry.node_metrics import Instrument as NodeInstrument
 from whichrank.telemetry.node_metrics import node_metrics
-from whichrank.telemetry.otlp_encode import encode_payloads
 from whichrank.telemetry.otlp_metrics import encode_points
 from whichrank.telemetry.otlp_wire import RequestBuilder, resource
 from whichrank.telemetry.records import Identity, Incident, Point
@@ -186,10 +188,10 @@ def test_every_panel_answers_of_what_is_sent(stack: Stack) -> None:
 
     measure()
     publish(stack.kafka, TOPIC_METRICS, incident_gauge(job, identifier, node=node))
-    publish(stack.kafka, TOPIC_LOGS, encode_payloads([told]))
+    publish(stack.kafka, TOPIC_LOGS, as_people_are_told(told))
     given = {"job": job, "node": node, "incident": identifier, "__rate_interval": "2m", "__range": "1h"}
     eventually(lambda: bool(stack.prometheus.query(f'whichrank_rank_step{{whichrank_job_id="{job}"}}')), what="metrics")
-    eventually(lambda: bool(stack.loki.query(f'{{whichrank_job_id="{job}"}}')), what="the incident's event")
+    eventually(lambda: bool(stack.logs.query(f'{{whichrank.job.id="{job}"}}')), what="the incident's event")
 
     def unanswered() -> set[tuple[str, str]]:
         return {
@@ -223,45 +225,126 @@ def answer(stack: Stack, target: dict[str, Any], given: dict[str, str]) -> list[
     question = target["expr"]
     for name, value in given.items():
         question = question.replace(f"${name}", value)
-    return stack.loki.query(question) if target["datasource"]["uid"] == "loki" else stack.prometheus.query(question)
+    is_of_logs = target["datasource"]["uid"] == "victorialogs"
+    return stack.logs.query(question) if is_of_logs else stack.prometheus.query(question)
 
 
-def test_an_incident_is_found_in_loki_with_its_whole_document(stack: Stack) -> None:
+def test_an_incident_is_found_in_victorialogs_with_its_whole_document(stack: Stack) -> None:
+    """Its record names the job and the cluster, and so does its resource: that alone would end VictoriaLogs."""
     told = incident(fresh_job())
-    publish(stack.kafka, TOPIC_LOGS, encode_payloads([told]))
-    found = logs_of(stack, told.document["job"]["id"])
-    (stream,) = found
-    ((_, line),) = stream["values"]
-    assert json.loads(line) == told.document
-    assert stream["stream"]["whichrank_incident_kind"] == "rank_not_entered"
+    job = told.document["job"]["id"]
+    publish(stack.kafka, TOPIC_LOGS, as_people_are_told(told))
+    (row,) = logs_of(stack, job)
+    assert json.loads(row["whichrank.incident.document"]) == told.document
+    assert row["whichrank.incident.kind"] == "rank_not_entered"
+    assert row["_msg"].startswith("rank_not_entered: suspect rank 13")
+    assert row["event_name"] == "whichrank.incident.opened"
+    assert row["_stream"] == f'{{service.name="{job}",whichrank.cluster.id="lab",whichrank.job.id="{job}"}}'
+    when = datetime.fromisoformat(row["_time"][:26] + "+00:00").timestamp()
+    assert abs(when - told.document["times"]["detected"]) < 0.001
+
+
+def test_the_panels_of_an_incident_read_its_newest_revision(stack: Stack) -> None:
+    told = incident(fresh_job())
+    more = {
+        "evidence": [{"source": f"source {n}", "shows": 'it "stands"', "signal": "rows"} for n in range(3)],
+        "ruled_out": [{"who": "rank 2", "looks_guilty": "it waits", "because": "it waits for rank 13"}],
+        "jobs": [{"id": "job-b", "role": "victim"}],
+        "cost": {"gpu_seconds": 1200.5},
+        "advice": {"action": "restart_job", "by": "user", "text": "start it again"},
+        "history": {"suspect_incidents": 3, "last_change": None},
+    }
+    old = [{**told.document, "revision": revision, "change": "updated"} for revision in range(2, 10)]
+    newest = {**told.document, **more, "revision": 10, "change": "updated"}  # as a text, 9 would come after it
+    publish(stack.kafka, TOPIC_LOGS, *(as_people_are_told(Incident(document=each)) for each in (*old, newest)))
+    chosen = str(told.document["id"])
+
+    def is_there(revision: int) -> bool:
+        question = f'whichrank.incident.id:="{chosen}" whichrank.incident.revision:={revision}'
+        return bool(stack.logs.query(question))
+
+    eventually(lambda: is_there(10) and is_there(9), what="the newest revision")
+    said = said_of_incident(stack, chosen)
+    assert len(said.pop("Revisions")) == len(old) + 1
+    sentence = (
+        f"rank_not_entered, open, page: rank 13 (node-02) - confidence 0.97 - job {newest['job']['id']} is running"
+    )
+    assert said == {
+        "In one sentence": [sentence],
+        "What to do": ["restart_job (user): start it again - 1200.5 GPU seconds lost"],
+        "Evidence, in its order": [f'source {n}: it "stands" [rows]' for n in range(3)],
+        "Ruled out": ["rank 2 looks guilty (it waits): it waits for rank 13"],
+        "Jobs": ["job-b: victim"],
+        "History": ["earlier incidents of the suspect in this job: 3"],
+    }
+    nobody = {**newest, "suspects": [], "evidence": [], "revision": 11}
+    publish(stack.kafka, TOPIC_LOGS, as_people_are_told(Incident(document=nobody)))
+    eventually(lambda: is_there(11), what="the revision without a suspect")
+    said = said_of_incident(stack, chosen)
+    assert "open, page: nobody - confidence" in said["In one sentence"][0]
+    assert said["Evidence, in its order"] == []
+    assert not any(said_of_incident(stack, "").values())
+
+
+def said_of_incident(stack: Stack, identifier: str) -> dict[str, list[str]]:
+    """By panel of the incident's page, its lines in their order."""
+    (board,) = (board for board in dashboards() if board["uid"] == "whichrank-incident")
+    given = {"incident": identifier}
+    return {
+        panel["title"]: [row["_msg"] for row in answer(stack, panel["targets"][0], given)]
+        for panel in board["panels"]
+        if panel["type"] == "logs"
+    }
+
+
+def as_people_are_told(told: Incident) -> bytes:
+    """One revision as the processor puts it on the topic of events."""
+    builder = RequestBuilder("whichrank", 900_000)
+    builder.add(incident_resource(told.document), [incident_event(told.document)])
+    (message,) = builder.take()
+    return message
 
 
 def logs_of(stack: Stack, job: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
 
     def arrived() -> bool:
-        found[:] = stack.loki.query(f'{{whichrank_job_id="{job}"}} | whichrank_incident_id != ""')
+        found[:] = stack.logs.query(f'{{whichrank.job.id="{job}"}} whichrank.incident.id:*')
         return bool(found)
 
-    eventually(arrived, what=f"the incident of {job} is in Loki")
+    eventually(arrived, what=f"the incident of {job} is in VictoriaLogs")
     return found
 
 
-def test_a_step_s_span_arrives_where_tempo_would_be(stack: Stack) -> None:
+def test_a_step_s_span_is_found_in_jaeger_by_its_trace_and_by_what_it_is_of(stack: Stack) -> None:
     job = fresh_job()
+    trace = step_trace_id(job, "a", 41).hex()
+    assert stack.jaeger.spans_of_trace(trace) == []
     send_step(stack, job)
     (span,) = spans_of(stack, job)
-    trace = step_trace_id(job, "a", 41)
-    assert span["traceId"] == (trace.hex() if isinstance(trace, bytes) else format(trace, "032x"))
+    assert span["traceId"] == trace
     assert span["name"] == "step"
     assert span["resource"]["whichrank.rank"] == "5"
+    assert stack.jaeger.spans_of_trace(trace) == [span]
+    assert stack.jaeger.spans({names.JOB_ID: job, names.RANK: "5", names.STEP: "41"}) == [span]
+    assert stack.jaeger.spans({names.JOB_ID: job, names.RANK: "6"}) == []
 
 
-def send_step(stack: Stack, job: str) -> None:
+def test_a_span_that_is_told_twice_is_one(stack: Stack) -> None:
+    """The agent and the processor tell the same step; what a killed processor had written comes again."""
+    job, other, clock_ns = fresh_job(), fresh_job(), time.time_ns()
+    send_step(stack, job, clock_ns)
+    send_step(stack, job, clock_ns)
+    send_step(stack, other)
+    assert len(spans_of(stack, other)) == 1
+    assert len(spans_of(stack, job)) == 1
+
+
+def send_step(stack: Stack, job: str, clock_offset_ns: int | None = None) -> None:
     rows = np.zeros(1, STEPS)
     rows["rank"], rows["step"], rows["begin_ns"], rows["end_ns"] = 5, 41, 1_000, 300_001_000
     builder = RequestBuilder("whichrank", 900_000)
-    scope = TraceScope(job=job, attempt="a", clock_offset_ns=time.time_ns())
+    scope = TraceScope(job=job, attempt="a", clock_offset_ns=clock_offset_ns or time.time_ns())
     builder.add(rank_resource(Identity(job=job, attempt="a", node="node-02", rank=5)), step_spans(rows, scope))
     publish(stack.kafka, TOPIC_SPANS, *builder.take())
 
@@ -270,7 +353,7 @@ def spans_of(stack: Stack, job: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
 
     def arrived() -> bool:
-        found[:] = [span for span in stack.tempo.spans() if span["resource"].get("whichrank.job.id") == job]
+        found[:] = stack.jaeger.spans_of_job(job)
         return bool(found)
 
     eventually(arrived, what=f"a span of {job} has arrived")
@@ -280,18 +363,52 @@ def spans_of(stack: Stack, job: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("poison", [b"\xff" * 64, os.urandom(2048), b""], ids=["tags", "random", "empty"])
 def test_what_is_no_otlp_holds_nobody_up(stack: Stack, poison: bytes) -> None:
     told, job = incident(fresh_job()), fresh_job()
-    publish(stack.kafka, TOPIC_LOGS, poison, encode_payloads([told]))
+    publish(stack.kafka, TOPIC_LOGS, poison, as_people_are_told(told))
     publish(stack.kafka, TOPIC_METRICS, poison, incident_gauge(job, "2f0c"))
     assert logs_of(stack, told.document["job"]["id"])
     question = f'whichrank_incident_active{{whichrank_job_id="{job}"}}'
     eventually(lambda: bool(stack.prometheus.query(question)), what="what came after the poison has arrived")
 
 
+def test_an_attribute_that_is_there_twice_ends_no_store(stack: Stack) -> None:
+    """OTLP forbids it in a resource; VictoriaLogs alone would end, and again at each try of the Collector."""
+    told = incident(fresh_job())
+    request = ExportLogsServiceRequest.FromString(as_people_are_told(told))
+    (resource_logs,) = request.resource_logs
+    for key in (names.SERVICE_NAME, names.JOB_ID, names.CLUSTER_ID):
+        resource_logs.resource.attributes.add(key=key).value.string_value = "another"
+        for record in resource_logs.scope_logs[0].log_records:
+            record.attributes.add(key=key).value.string_value = "a third"
+    publish(stack.kafka, TOPIC_LOGS, request.SerializeToString(), as_people_are_told(incident(job := fresh_job())))
+    assert logs_of(stack, job)
+    assert stack.logs.service.running
+    question = f'whichrank.incident.id:="{told.document["id"]}"'
+    eventually(lambda: bool(stack.logs.query(question)), what="what was there twice is there as well")
+
+
+@pytest.mark.parametrize("store", ["victorialogs", "jaeger"])
+def test_a_store_that_was_away_gets_what_it_missed_and_metrics_do_not_wait(stack: Stack, store: str) -> None:
+    """Meanwhile the alert of a part that is down looks at it."""
+    away = {"victorialogs": stack.logs, "jaeger": stack.jaeger}[store].service
+    away.kill()
+    told, job = incident(fresh_job()), fresh_job()
+    publish(stack.kafka, TOPIC_LOGS, as_people_are_told(told))
+    send_step(stack, job)
+    publish(stack.kafka, TOPIC_METRICS, incident_gauge(job, "4f0c"))
+    question = f'whichrank_incident_active{{whichrank_job_id="{job}"}}'
+    eventually(lambda: bool(stack.prometheus.query(question)), what="metrics")
+    alert = f'ALERTS{{alertname="WhichrankPartDown", job="{store}"}}'  # pending for a minute, then firing
+    eventually(lambda: bool(stack.prometheus.query(alert)), what="it is seen to be down")
+    away.start()
+    assert logs_of(stack, told.document["job"]["id"])
+    assert spans_of(stack, job)
+
+
 def test_a_prometheus_that_was_away_gets_what_it_missed_and_events_do_not_wait(stack: Stack) -> None:
     stack.prometheus.service.kill()
     told, job = incident(fresh_job()), fresh_job()
     publish(stack.kafka, TOPIC_METRICS, incident_gauge(job, "3f0c"))
-    publish(stack.kafka, TOPIC_LOGS, encode_payloads([told]))
+    publish(stack.kafka, TOPIC_LOGS, as_people_are_told(told))
     assert logs_of(stack, told.document["job"]["id"])
     stack.prometheus.service.start()
     question = f'last_over_time(whichrank_incident_active{{whichrank_job_id="{job}"}}[1h])'
@@ -312,6 +429,6 @@ def locked_stack(fresh_kafka: Callable[..., Kafka], tmp_path: Path) -> Iterator[
 
 def test_the_road_is_the_same_with_tls_and_passwords(locked_stack: Stack) -> None:
     told = incident(fresh_job())
-    publish(locked_stack.kafka, TOPIC_LOGS, encode_payloads([told]))
+    publish(locked_stack.kafka, TOPIC_LOGS, as_people_are_told(told))
     assert logs_of(locked_stack, told.document["job"]["id"])
     assert "collector" in locked_stack.kafka.passwords

@@ -95,22 +95,22 @@ def test_a_killed_rank_is_seen_by_everybody(road: Road) -> None:
 
     eventually(lambda: counted() == {"0": "5", "1": "5"}, what="the steps of both are counted, of the dead one, too")
 
-    events: list[dict[str, Any]] = []
+    events: list[dict[str, str]] = []
+    jaeger, job = road.stack.jaeger, told["whichrank_job_id"]
 
     def opened() -> bool:
-        question = f'{{whichrank_job_id="{told["whichrank_job_id"]}"}} | whichrank_incident_state = "open"'
-        events[:] = road.stack.loki.query(question)
+        events[:] = road.stack.logs.query(f'{{whichrank.job.id="{job}"}} whichrank.incident.state:=open')
         return bool(events)
 
-    eventually(opened, what="the event is in Loki")
-    trace_id = events[0]["stream"]["trace_id"]
+    eventually(opened, what="the event is in VictoriaLogs")
+    trace_id = events[0]["trace_id"]
 
     def of_bad_step() -> list[dict[str, Any]]:
-        return [span for span in road.stack.tempo.spans() if span["traceId"] == trace_id]
+        return jaeger.spans_of_trace(trace_id)
 
     eventually(lambda: bool(of_bad_step()), what="the event leads to spans")
     assert {span["resource"]["whichrank.rank"] for span in of_bad_step()} == {"0"}, "who waits for the dead"
-    steps = [span for span in road.stack.tempo.spans() if span["name"] == "step"]
+    steps = [span for span in jaeger.spans_of_job(job) if span["name"] == "step"]
     assert len({(span["traceId"], span["spanId"]) for span in steps}) == 5 * RANKS
     assert len({span["traceId"] for span in steps}) == 5, "both ranks of a step are one trace"
 

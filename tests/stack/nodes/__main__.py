@@ -33,7 +33,7 @@ from tests.stack.nodes.kinds import KINDS, Kind
 from tests.stack.nodes.lan import HOST, clock_library, enter_own_network, what_is_missing
 from tests.stack.nodes.road import find_gaps
 from tests.stack.nodes.table import report, stored_name
-from tests.stack.parts.go_programs import LOKI, PROMETHEUS, built, built_collector
+from tests.stack.parts.go_programs import JAEGER, PROMETHEUS, VICTORIALOGS, built, built_collector
 from tests.stack.parts.kafka import Kafka, kafka_home
 from tests.stack.parts.own_service import OwnService
 from tests.stack.parts.whole_stack import Stack, assemble
@@ -114,8 +114,10 @@ def main() -> int:
     if options.seed is None:
         options.seed = random.SystemRandom().randrange(10**6)
         sys.argv += ["--seed", str(options.seed)]
-    for part in (clock_library, kafka_home, built_collector, lambda: built(PROMETHEUS), lambda: built(LOKI)):
+    for part in (clock_library, kafka_home, built_collector):
         part()  # fetched and built while there is a way out
+    for program in (PROMETHEUS, VICTORIALOGS, JAEGER):
+        built(program)
     enter_own_network("tests.stack.nodes")
     results = ROOT / "build" / "stack-nodes" / f"seed-{options.seed}"
     repeats = {kind.name: options.repeats or kind.repeats for kind in chosen}

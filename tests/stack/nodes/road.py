@@ -1,4 +1,4 @@
-"""Whether an incident that lies on Kafka came to people: in Loki, where spans go, and as an answer of Prometheus."""
+"""Whether an incident that lies on Kafka came to people: in VictoriaLogs, in Jaeger, and as an answer of Prometheus."""
 
 from __future__ import annotations
 
@@ -15,22 +15,21 @@ def find_gaps(stack: Stack, job: str, document: Mapping[str, Any]) -> list[str]:
     """What is missing of this incident's last revision, a line each."""
     incident = str(document["id"])
     gauge = f'last_over_time(whichrank_incident_active{{whichrank_incident_id="{incident}"}}[1h])'
-    events: list[dict[str, Any]] = []
+    events: list[dict[str, str]] = []
 
     def is_told() -> bool:
-        question = f'{{service_name=~".+"}} | whichrank_incident_id = "{incident}"'
-        events[:] = stack.loki.query(question)
+        events[:] = stack.logs.query(f'whichrank.incident.id:="{incident}"')
         return bool(events)
 
     gaps = []
     if not _within(lambda: bool(stack.prometheus.query(gauge))):
         gaps.append("its gauge does not answer in PromQL")
     if not _within(is_told):
-        gaps.append("no log event in Loki")
-    traces = {event["stream"].get("trace_id") for event in events} - {None, ""}
+        gaps.append("no log event in VictoriaLogs")
+    traces = {event.get("trace_id") for event in events} - {None, ""}
 
     def has_span() -> bool:
-        spans = [span for span in stack.tempo.spans() if span["resource"].get("whichrank.job.id") == job]
+        spans = stack.jaeger.spans_of_job(job)
         own = any(span["name"] == f"incident {document['kind']}" for span in spans)
         return own or (document["state"] != "resolved" and any(span["traceId"] in traces for span in spans))
 

@@ -65,7 +65,7 @@ def report(console: Console, results: Path, kinds: Sequence[Kind], repeats: Mapp
     told = [run for run in done if run["gaps"] is not None]
     gaps = [run["gaps"][0] for run in told if run["gaps"]]
     words = gaps[0] if gaps else "event, span and gauge are there"
-    row("the incident in Loki, as a span, in PromQL", words, len(told) - len(gaps), len(told), 1)
+    row("the incident in VictoriaLogs, as a span in Jaeger, in PromQL", words, len(told) - len(gaps), len(told), 1)
     console.print(table)
     console.print(f"{sum(verdicts)} of {len(verdicts)} demands ok")
     return 0 if all(verdicts) else 1

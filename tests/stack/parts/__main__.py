@@ -6,6 +6,7 @@ Where one cannot be made it says why and goes on. Exit status 1 then, unless onl
 from __future__ import annotations
 
 import argparse
+import resource
 import subprocess
 import sys
 import time
@@ -15,11 +16,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.stack.parts.go_programs import COMPOSE, LOKI, NODE_EXPORTER, PROMETHEUS, GoProgram, built, built_collector
+from tests.stack.parts.go_programs import (
+    COMPOSE,
+    JAEGER,
+    NODE_EXPORTER,
+    PROMETHEUS,
+    VICTORIALOGS,
+    GoProgram,
+    built,
+    built_collector,
+)
 from tests.stack.parts.kafka import kafka_home
 from tests.stack.parts.promtool import PROMTOOL
 
-_PROGRAMS: tuple[GoProgram, ...] = (LOKI, PROMETHEUS, PROMTOOL, COMPOSE, NODE_EXPORTER)
+#: In the order in which tests need them: what the whole stack is made of first.
+_PROGRAMS: tuple[GoProgram, ...] = (VICTORIALOGS, JAEGER, PROMETHEUS, PROMTOOL, COMPOSE, NODE_EXPORTER)
 PARTS: Mapping[str, Callable[[], Path]] = {
     "kafka": kafka_home,
     "otelcol": built_collector,
@@ -36,16 +47,23 @@ def main() -> int:
     failed = 0
     for name in wanted or PARTS:
         make = PARTS[name]
-        began_s = time.monotonic()
+        began_s, began_cpu_s = time.monotonic(), _cpu_s()
         try:
             make()
-            print(f"{name}: there after {time.monotonic() - began_s:.0f} s", flush=True)
+            took = f"{time.monotonic() - began_s:.0f} s, {_cpu_s() - began_cpu_s:.0f} s of CPU"
+            print(f"{name}: there after {took}", flush=True)
         except pytest.skip.Exception as why:
             print(f"{name}: {why}", flush=True)
         except (AssertionError, OSError, subprocess.SubprocessError) as why:
             failed += 1
             print(f"{name}: {why}", flush=True)
     return min(failed, 1)
+
+
+def _cpu_s() -> float:
+    """Of all programs that were started here and have ended."""
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime
 
 
 if __name__ == "__main__":

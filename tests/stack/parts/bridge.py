@@ -1,4 +1,4 @@
-"""The Collector as compose runs it: from Kafka to Prometheus, Loki and, where somebody stands in for it, Tempo."""
+"""The Collector as compose runs it: from Kafka to Prometheus, VictoriaLogs and Jaeger."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.stack.parts.service import Service, answers_http
 
 
 class Bridge:
-    """``addresses``: where prometheus:9090, tempo:4318 and loki:3100 are here. metrics_port: of its own metrics."""
+    """``addresses``: where prometheus:9090, jaeger:4318 and victorialogs:9428 are here. metrics_port: of its own."""
 
     def __init__(self, folder: Path, kafka: Kafka, addresses: dict[str, str], metrics_port: int | None = None) -> None:
         health, metrics = free_ports(2)

@@ -1,4 +1,4 @@
-"""A Collector that writes what it receives by OTLP/HTTP to files: for tests of exporters, and in the place of Tempo."""
+"""A Collector that writes what it receives by OTLP/HTTP to files: for tests of exporters."""
 
 from __future__ import annotations
 

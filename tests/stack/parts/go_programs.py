@@ -1,4 +1,4 @@
-"""Collector, Prometheus, Loki and node_exporter: built with Go from published modules, once (1 to 10 minutes each)."""
+"""Collector, Prometheus, VictoriaLogs, Jaeger and others: built with Go from published modules, once."""
 
 from __future__ import annotations
 
@@ -32,8 +32,6 @@ class GoProgram:
     package: str
     oldest_go: tuple[int, int, int]
     tags: str = "netgo"
-    #: A ``replace`` of go.mod that leads to a folder of the repository, which the published module does not have.
-    local_replacement: str | None = None
 
 
 PROMETHEUS = GoProgram(
@@ -45,14 +43,21 @@ PROMETHEUS = GoProgram(
     oldest_go=(1, 26, 0),
     tags="netgo,remove_all_sd",  # without some 25 service discoveries: prometheus.yml names its targets
 )
-LOKI = GoProgram(
-    name="loki",
-    module="github.com/grafana/loki/v3",
-    version="v3.7.8",
-    checksum="h1:bJ0WFWVOjgvG/jYmT9fIX15SYXXDwuEu/IMgTwMA97U=",
-    package="./cmd/loki",
+VICTORIALOGS = GoProgram(
+    name="victorialogs",
+    module="github.com/VictoriaMetrics/VictoriaLogs",
+    version="v1.52.1",
+    checksum="h1:B83xu4usTNPrpsFZFH/Dei3nWIsQizIeSRghFxj4ZJo=",
+    package="./app/victoria-logs",
     oldest_go=(1, 26, 5),
-    local_replacement="github.com/grafana/loki/pkg/push",
+)
+JAEGER = GoProgram(
+    name="jaeger",
+    module="github.com/jaegertracing/jaeger",
+    version="v1.76.0",  # the module of Jaeger 2.13.0; its page is not in it, its API is
+    checksum="h1:sWCOOF1dr+NL0PLil7mFo3BqqQL8k4WiM7aguFbc14g=",
+    package="./cmd/jaeger",
+    oldest_go=(1, 25, 4),
 )
 NODE_EXPORTER = GoProgram(
     name="node_exporter",
@@ -96,8 +101,6 @@ def built(program: GoProgram) -> Path:
         work.mkdir()
         for name in ("go.mod", "go.sum"):
             (work / name).write_bytes((Path(module["Dir"]) / name).read_bytes())
-        if program.local_replacement is not None:
-            _go(["go", "mod", "edit", f"-dropreplace={program.local_replacement}", "go.mod"], cwd=work)
         modules = [f"-modfile={work / 'go.mod'}", "-mod=mod", f"-tags={program.tags}"]
         _go([*GO_BUILD, *modules, "-o", str(target), program.package], cwd=Path(module["Dir"]))
         shutil.rmtree(work)

@@ -1,16 +1,24 @@
-"""Prometheus and Loki, started with the commands and files of docker-compose.yml on ports and folders of their own."""
+"""Prometheus, VictoriaLogs and Jaeger, started as docker-compose.yml has them, on ports and in folders of their own."""
 
 from __future__ import annotations
 
+import json
+import time
+import urllib.error
 import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from tests.ports import free_ports
 from tests.stack.parts.compose import service
-from tests.stack.parts.go_programs import LOKI, PROMETHEUS, built
+from tests.stack.parts.go_programs import JAEGER, PROMETHEUS, VICTORIALOGS, built
 from tests.stack.parts.placing import Placed, place, replace
 from tests.stack.parts.service import Service, answers_http, get_json
+
+
+_LOOK_BACK_US = 3_600_000_000
 
 
 class Prometheus:
@@ -43,36 +51,99 @@ class Prometheus:
         return list(answer["data"]["result"])
 
 
-class Loki:
-    """One Loki process with its own disk folder."""
+class VictoriaLogs:
+    """One process with its own disk folder. It has no file of settings: its command says all."""
 
     def __init__(self, folder: Path) -> None:
-        http, grpc = free_ports(2)
-        self.address = f"127.0.0.1:{http}"
-        definition = service("loki")
-        (config,) = definition.binds
-        data = folder / "data"
-        words = {
-            "http_listen_port: 3100": f"http_listen_port: {http}",
-            "grpc_listen_port: 9096": f"grpc_listen_port: {grpc}",
-            "path_prefix: /loki": f"path_prefix: {data}",
-            "/loki/chunks": f"{data}/chunks",
-            "/loki/rules": f"{data}/rules",
-            "/loki/compactor": f"{data}/compactor",
-        }
-        self.placed: list[Placed] = place(folder / "config", {Path(config).name: definition.binds[config]}, words)
+        (port,) = free_ports(1)
+        self.address = f"127.0.0.1:{port}"
+        definition = service("victorialogs")
+        words = {"=/victoria-logs-data": f"={folder / 'data'}", "=:9428": f"={self.address}"}
+        folder.mkdir(parents=True, exist_ok=True)
         self.service = Service(
-            "Loki",
-            [
-                built(LOKI),
-                *(replace(word, {config: str(folder / "config" / Path(config).name)}) for word in definition.command),
-            ],
-            log=folder / "loki.log",
-            ready=lambda: answers_http(f"http://{self.address}/ready"),
+            "VictoriaLogs",
+            [built(VICTORIALOGS), *(replace(word, words) for word in definition.command)],
+            log=folder / "victorialogs.log",
+            ready=lambda: answers_http(f"http://{self.address}/health"),
         )
 
-    def query(self, logql: str, since: str = "24h") -> list[dict[str, Any]]:
-        """The streams that answer: ``[{"stream": labels and metadata, "values": [[time in ns, line], ...]}]``."""
-        question = urllib.parse.urlencode({"query": logql, "since": since, "limit": 5000})
-        answer = get_json(f"http://{self.address}/loki/api/v1/query_range?{question}")
-        return list(answer["data"]["result"])
+    def query(self, logsql: str, limit: int = 5000) -> list[dict[str, str]]:
+        """The rows that answer, each as its fields; asked as Grafana's plug-in asks. Raises OSError."""
+        question = urllib.parse.urlencode({"query": logsql, "limit": limit}).encode()
+        with urllib.request.urlopen(f"http://{self.address}/select/logsql/query", question, timeout=30) as answer:
+            return [json.loads(line) for line in answer]
+
+
+class Jaeger:
+    """One process with its own disk folder. ``address``: its query API; ``otlp``: where spans go."""
+
+    def __init__(self, folder: Path, metrics_port: int | None = None) -> None:
+        otlp, health, http, grpc, metrics = free_ports(5)
+        metrics = metrics_port or metrics
+        self.address, self.otlp = f"127.0.0.1:{http}", f"127.0.0.1:{otlp}"
+        self.health_address = f"127.0.0.1:{health}"
+        self.metrics_address = f"127.0.0.1:{metrics}"
+        definition = service("jaeger")
+        (config,) = definition.binds
+        words = {
+            "0.0.0.0:4318": self.otlp,
+            "0.0.0.0:13133": self.health_address,
+            "0.0.0.0:16686": self.address,
+            "127.0.0.1:16685": f"127.0.0.1:{grpc}",
+            "host: 0.0.0.0, port: 8888": f"host: 127.0.0.1, port: {metrics}",
+            "/var/lib/jaeger/keys": f"{folder / 'data' / 'keys'}",
+            "/var/lib/jaeger/values": f"{folder / 'data' / 'values'}",
+        }
+        self.placed: list[Placed] = place(folder / "config", {Path(config).name: definition.binds[config]}, words)
+        here = {config: str(folder / "config" / Path(config).name)}
+        self.service = Service(
+            "Jaeger",
+            [built(JAEGER), *(replace(word, here) for word in definition.command)],
+            log=folder / "jaeger.log",
+            ready=lambda: answers_http(f"http://{self.health_address}/status") and self.services() is not None,
+        )
+
+    def services(self) -> list[str]:
+        return list(get_json(f"http://{self.address}/api/services")["data"] or ())
+
+    def spans_of_trace(self, trace_id: str) -> list[dict[str, Any]]:
+        """As a link from a line or an exemplar leads to it; none where there is no such trace."""
+        try:
+            return list(_spans(get_json(f"http://{self.address}/api/traces/{trace_id}")))
+        except urllib.error.HTTPError as error:
+            if error.code != 404:
+                raise
+            return []
+
+    def spans(self, tags: Mapping[str, str], service: str | None = None) -> list[dict[str, Any]]:
+        """All spans of traces around now in which one has these attributes; of every service unless told."""
+        found, now_us = [], time.time_ns() // 1000
+        limits = {"start": now_us - _LOOK_BACK_US, "end": now_us + _LOOK_BACK_US, "limit": 1500}
+        for name in [service] if service is not None else self.services():
+            question = {"service": name, "tags": json.dumps(dict(tags)), **limits}
+            found += _spans(get_json(f"http://{self.address}/api/traces?{urllib.parse.urlencode(question)}"))
+        return found
+
+    def spans_of_job(self, job: str) -> list[dict[str, Any]]:
+        spans = self.spans({"whichrank.job.id": job})
+        return [span for span in spans if span["resource"].get("whichrank.job.id") == job]
+
+
+def _spans(answer: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Each with the names that OTLP has for what we look at; links: ids of the traces that it refers to."""
+    for trace in answer["data"] or ():
+        for span in trace["spans"]:
+            process = trace["processes"][span["processID"]]
+            parents = [each for each in span["references"] if each["refType"] == "CHILD_OF"]
+            yield {
+                "traceId": span["traceID"],
+                "spanId": span["spanID"],
+                "parentSpanId": parents[0]["spanID"] if parents else "",
+                "name": span["operationName"],
+                "attributes": {tag["key"]: str(tag["value"]) for tag in span["tags"]},
+                "resource": {
+                    "service.name": process["serviceName"],
+                    **{tag["key"]: str(tag["value"]) for tag in process["tags"]},
+                },
+                "links": [each["traceID"] for each in span["references"] if each["refType"] != "CHILD_OF"],
+            }

@@ -1,4 +1,4 @@
-"""The whole road for people: Kafka, the bridge, Prometheus, Loki, and a Collector in the place of Tempo."""
+"""The whole road for people: Kafka, the bridge, Prometheus, VictoriaLogs and Jaeger."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from pathlib import Path
 
 from tests.ports import free_ports
 from tests.stack.parts.bridge import Bridge
-from tests.stack.parts.file_collector import FileCollector
 from tests.stack.parts.kafka import Kafka
 from tests.stack.parts.placing import Placed
 from tests.stack.parts.service import Service
-from tests.stack.parts.stores import Loki, Prometheus
+from tests.stack.parts.stores import Jaeger, Prometheus, VictoriaLogs
 from whichrank.telemetry.topics import TOPIC_LOGS, TOPIC_METRICS, TOPIC_SPANS
 from whichrank.transport.kafka import make_client
 from whichrank.transport.kafka_client import TopicFacts
@@ -26,8 +25,8 @@ class Stack:
 
     kafka: Kafka
     prometheus: Prometheus
-    loki: Loki
-    tempo: FileCollector
+    logs: VictoriaLogs
+    jaeger: Jaeger
     bridge: Bridge
     #: Where Prometheus looks for a processor (``OwnService``); not started here.
     processor_port: int
@@ -35,11 +34,11 @@ class Stack:
     @property
     def services(self) -> tuple[Service, ...]:
         """In the order in which they start."""
-        return self.tempo.service, self.loki.service, self.prometheus.service, self.bridge.service
+        return self.jaeger.service, self.logs.service, self.prometheus.service, self.bridge.service
 
     @property
     def placed(self) -> list[Placed]:
-        return [*self.kafka.placed, *self.loki.placed, *self.prometheus.placed, *self.bridge.placed]
+        return [*self.kafka.placed, *self.jaeger.placed, *self.prometheus.placed, *self.bridge.placed]
 
     def start(self) -> None:
         for service in self.services:
@@ -58,17 +57,17 @@ def assemble(kafka: Kafka, folder: Path, *, make_topics: bool = True) -> Stack:
             admin.create(TopicFacts(name=topic, partitions=2, replication=1, configuration={}))
         admin.close()
     metrics_port, processor_port = free_ports(2)
-    tempo = FileCollector(folder / "tempo")
-    loki = Loki(folder / "loki")
+    jaeger = Jaeger(folder / "jaeger")
+    logs = VictoriaLogs(folder / "victorialogs")
     scraped = {
         "processor:8461": f"127.0.0.1:{processor_port}",
         "collector:8888": f"127.0.0.1:{metrics_port}",
-        "loki:3100": loki.address,
-        "tempo:3200": tempo.address,
+        "victorialogs:9428": logs.address,
+        "jaeger:8888": jaeger.metrics_address,
     }
     prometheus = Prometheus(folder / "prometheus", scraped)
-    addresses = {"prometheus:9090": prometheus.address, "loki:3100": loki.address, "tempo:4318": tempo.address}
+    addresses = {"prometheus:9090": prometheus.address, "victorialogs:9428": logs.address, "jaeger:4318": jaeger.otlp}
     bridge = Bridge(folder / "bridge", kafka, addresses, metrics_port)
     return Stack(
-        kafka=kafka, prometheus=prometheus, loki=loki, tempo=tempo, bridge=bridge, processor_port=processor_port
+        kafka=kafka, prometheus=prometheus, logs=logs, jaeger=jaeger, bridge=bridge, processor_port=processor_port
     )

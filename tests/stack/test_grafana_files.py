@@ -97,12 +97,13 @@ def test_what_victorialogs_sorts_by_cannot_be_there_twice() -> None:
     """Twice ends it (1.52.1): the processors before it leave one in a resource, and move a record's there."""
     collector = yaml.safe_load((DEPLOY / "collector" / "collector.yaml").read_text())
     streams = collector["exporters"]["otlp_http/victorialogs"]["headers"]["VL-Stream-Fields"].split(",")
-    once, moved = collector["service"]["pipelines"]["logs"]["processors"]
+    once, moved, left = collector["service"]["pipelines"]["logs"]["processors"]
     assert collector["processors"][moved]["keys"] == streams
     actions = collector["processors"][once]["attributes"]
     kept = {action["from_attribute"]: action["key"] for action in actions if action.get("from_attribute") in streams}
     assert list(kept) == streams
     assert [a["key"] for a in actions if a.get("from_attribute") in kept.values()] == streams
+    actions += collector["processors"][left]["actions"]
     removed = [re.compile(action["pattern"]) for action in actions if action["action"] == "delete"]
-    for pattern, names in zip(removed, (streams, kept.values()), strict=True):
+    for pattern, names in zip(removed, (streams, kept.values(), streams), strict=True):
         assert all(pattern.fullmatch(name) for name in names)

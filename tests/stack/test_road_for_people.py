@@ -49,6 +49,16 @@ ASKED_FOR = {"whichrank.gpu.nvlink.state": "up"}
 #: What counts began so long ago.
 BEGAN_NS = time.time_ns() - 600 * 10**9
 
+#: What a document may hold besides: panels of an incident have a line for each of it.
+ALL_THAT_IS_TOLD: dict[str, Any] = {
+    "evidence": [{"source": f"source {n}", "shows": 'it "stands"', "signal": "rows"} for n in range(3)],
+    "ruled_out": [{"who": "rank 2", "looks_guilty": "it waits", "because": "it waits for rank 13"}],
+    "jobs": [{"id": "job-b", "role": "victim"}],
+    "cost": {"gpu_seconds": 1200.5},
+    "advice": {"action": "restart_job", "by": "user", "text": "start it again"},
+    "history": {"suspect_incidents": 3, "last_change": None},
+}
+
 
 def publish(kafka: Kafka, topic: str, *values: bytes) -> None:
     producer = make_client(kafka.settings("admin")).producer()
@@ -188,7 +198,7 @@ def test_every_panel_answers_of_what_is_sent(stack: Stack) -> None:
 
     measure()
     publish(stack.kafka, TOPIC_METRICS, incident_gauge(job, identifier, node=node))
-    publish(stack.kafka, TOPIC_LOGS, as_people_are_told(told))
+    publish(stack.kafka, TOPIC_LOGS, as_people_are_told(Incident(document={**told.document, **ALL_THAT_IS_TOLD})))
     given = {"job": job, "node": node, "incident": identifier, "__rate_interval": "2m", "__range": "1h"}
     eventually(lambda: bool(stack.prometheus.query(f'whichrank_rank_step{{whichrank_job_id="{job}"}}')), what="metrics")
     eventually(lambda: bool(stack.logs.query(f'{{whichrank.job.id="{job}"}}')), what="the incident's event")
@@ -240,22 +250,16 @@ def test_an_incident_is_found_in_victorialogs_with_its_whole_document(stack: Sta
     assert row["_msg"].startswith("rank_not_entered: suspect rank 13")
     assert row["event_name"] == "whichrank.incident.opened"
     assert row["_stream"] == f'{{service.name="{job}",whichrank.cluster.id="lab",whichrank.job.id="{job}"}}'
-    when = datetime.fromisoformat(row["_time"][:26] + "+00:00").timestamp()
+    whole, _, part = row["_time"].removesuffix("Z").partition(".")  # without zeros at its end
+    when = datetime.fromisoformat(f"{whole}+00:00").timestamp() + float(f"0.{part or 0}")
     assert abs(when - told.document["times"]["detected"]) < 0.001
 
 
 def test_the_panels_of_an_incident_read_its_newest_revision(stack: Stack) -> None:
     told = incident(fresh_job())
-    more = {
-        "evidence": [{"source": f"source {n}", "shows": 'it "stands"', "signal": "rows"} for n in range(3)],
-        "ruled_out": [{"who": "rank 2", "looks_guilty": "it waits", "because": "it waits for rank 13"}],
-        "jobs": [{"id": "job-b", "role": "victim"}],
-        "cost": {"gpu_seconds": 1200.5},
-        "advice": {"action": "restart_job", "by": "user", "text": "start it again"},
-        "history": {"suspect_incidents": 3, "last_change": None},
-    }
     old = [{**told.document, "revision": revision, "change": "updated"} for revision in range(2, 10)]
-    newest = {**told.document, **more, "revision": 10, "change": "updated"}  # as a text, 9 would come after it
+    # As a text, 9 would come after it.
+    newest = {**told.document, **ALL_THAT_IS_TOLD, "revision": 10, "change": "updated"}
     publish(stack.kafka, TOPIC_LOGS, *(as_people_are_told(Incident(document=each)) for each in (*old, newest)))
     chosen = str(told.document["id"])
 
@@ -389,7 +393,7 @@ def test_an_attribute_that_is_there_twice_ends_no_store(stack: Stack) -> None:
 @pytest.mark.parametrize("store", ["victorialogs", "jaeger"])
 def test_a_store_that_was_away_gets_what_it_missed_and_metrics_do_not_wait(stack: Stack, store: str) -> None:
     """Meanwhile the alert of a part that is down looks at it."""
-    away = {"victorialogs": stack.logs, "jaeger": stack.jaeger}[store].service
+    away = stack.logs.service if store == "victorialogs" else stack.jaeger.service
     away.kill()
     told, job = incident(fresh_job()), fresh_job()
     publish(stack.kafka, TOPIC_LOGS, as_people_are_told(told))

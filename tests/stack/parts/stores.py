@@ -17,7 +17,6 @@ from tests.stack.parts.go_programs import JAEGER, PROMETHEUS, VICTORIALOGS, buil
 from tests.stack.parts.placing import Placed, place, replace
 from tests.stack.parts.service import Service, answers_http, get_json
 
-
 _LOOK_BACK_US = 3_600_000_000
 
 
@@ -117,7 +116,8 @@ class Jaeger:
 
     def spans(self, tags: Mapping[str, str], service: str | None = None) -> list[dict[str, Any]]:
         """All spans of traces around now in which one has these attributes; of every service unless told."""
-        found, now_us = [], time.time_ns() // 1000
+        found: list[dict[str, Any]] = []
+        now_us = time.time_ns() // 1000
         limits = {"start": now_us - _LOOK_BACK_US, "end": now_us + _LOOK_BACK_US, "limit": 1500}
         for name in [service] if service is not None else self.services():
             question = {"service": name, "tags": json.dumps(dict(tags)), **limits}

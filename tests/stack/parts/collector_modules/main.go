@@ -9,6 +9,7 @@ import (
 	"github.com/open-telemetry/opentelemetry-collector-contrib/exporter/fileexporter"
 	"github.com/open-telemetry/opentelemetry-collector-contrib/exporter/kafkaexporter"
 	"github.com/open-telemetry/opentelemetry-collector-contrib/extension/healthcheckextension"
+	"github.com/open-telemetry/opentelemetry-collector-contrib/processor/attributesprocessor"
 	"github.com/open-telemetry/opentelemetry-collector-contrib/processor/groupbyattrsprocessor"
 	"github.com/open-telemetry/opentelemetry-collector-contrib/processor/resourceprocessor"
 	"github.com/open-telemetry/opentelemetry-collector-contrib/receiver/kafkareceiver"
@@ -45,8 +46,8 @@ func factories() (otelcol.Factories, error) {
 		return otelcol.Factories{}, err
 	}
 	processors, err := otelcol.MakeFactoryMap[processor.Factory](
-		batchprocessor.NewFactory(), groupbyattrsprocessor.NewFactory(), memorylimiterprocessor.NewFactory(),
-		resourceprocessor.NewFactory(),
+		attributesprocessor.NewFactory(), batchprocessor.NewFactory(), groupbyattrsprocessor.NewFactory(),
+		memorylimiterprocessor.NewFactory(), resourceprocessor.NewFactory(),
 	)
 	if err != nil {
 		return otelcol.Factories{}, err

@@ -392,8 +392,9 @@ def test_an_attribute_that_is_there_twice_ends_no_store(stack: Stack) -> None:
 
 @pytest.mark.parametrize("store", ["victorialogs", "jaeger"])
 def test_a_store_that_was_away_gets_what_it_missed_and_metrics_do_not_wait(stack: Stack, store: str) -> None:
-    """Meanwhile the alert of a part that is down looks at it."""
+    """Meanwhile the alert of a part that is down looks at it, and tries are counted: some, not thousands."""
     away = stack.logs.service if store == "victorialogs" else stack.jaeger.service
+    counter = "log_records" if store == "victorialogs" else "spans"
     away.kill()
     told, job = incident(fresh_job()), fresh_job()
     publish(stack.kafka, TOPIC_LOGS, as_people_are_told(told))
@@ -403,6 +404,9 @@ def test_a_store_that_was_away_gets_what_it_missed_and_metrics_do_not_wait(stack
     eventually(lambda: bool(stack.prometheus.query(question)), what="metrics")
     alert = f'ALERTS{{alertname="WhichrankPartDown", job="{store}"}}'  # pending for a minute, then firing
     eventually(lambda: bool(stack.prometheus.query(alert)), what="it is seen to be down")
+    tries = f'increase(otelcol_exporter_send_failed_{counter}{{exporter="otlp_http/{store}"}}[1m]) > 0'
+    eventually(lambda: bool(stack.prometheus.query(tries)), what="tries are counted")
+    assert all(float(row["value"][1]) < 100 for row in stack.prometheus.query(tries))
     away.start()
     assert logs_of(stack, told.document["job"]["id"])
     assert spans_of(stack, job)

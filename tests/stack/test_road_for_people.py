@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -288,6 +289,18 @@ def test_the_panels_of_an_incident_read_its_newest_revision(stack: Stack) -> Non
     assert "open, page: nobody - confidence" in said["In one sentence"][0]
     assert said["Evidence, in its order"] == []
     assert not any(said_of_incident(stack, "").values())
+
+
+def test_the_guide_s_queries_are_taken(stack: Stack) -> None:
+    (block,) = re.findall(r"```logsql\n(.*?)```", (REPOSITORY / "docs" / "operations.md").read_text(), re.DOTALL)
+    told = incident("4711")
+    publish(stack.kafka, TOPIC_LOGS, as_people_are_told(told))
+    assert logs_of(stack, "4711")
+    first, second, third = block.splitlines()
+    assert stack.logs.query(first)[0]["_msg"].startswith("rank_not_entered")
+    (row,) = stack.logs.query(second.replace("2f0c9a", told.document["id"]))
+    assert json.loads(row["whichrank.incident.document"]) == told.document
+    stack.logs.query(third)  # an error raises
 
 
 def said_of_incident(stack: Stack, identifier: str) -> dict[str, list[str]]:

@@ -133,7 +133,7 @@ def event_of_condition(condition: Mapping[str, Any]) -> str:
 def key_of_failure(error: str) -> str:
     """What a row of ``failures`` compares by, as it is made today. Today's own come back as they are."""
     if itself := _ITSELF.fullmatch(error):
-        return itself["signal"]
+        return f"{itself['signal']} by itself"
     if error == _VANISHED:
         return How.VANISHED.value
     first, *others = _KEY_OF_RANK.split(error)
@@ -144,7 +144,8 @@ def _failure_of_several(part: str) -> str:
     found = _KEY.match(part)
     if found is None:
         return part.removeprefix("raised ")
-    return found["signal"] or found["own"] or found["code"] or How.VANISHED.value
+    own = f"{found['own']} by itself" if found["own"] else ""
+    return found["signal"] or own or found["code"] or How.VANISHED.value
 
 
 def key_of_trouble(error: str) -> str:

@@ -302,6 +302,7 @@ def readers(root: Path, folders: tuple[str, ...]) -> list[Place]:
             ):
                 key = getattr(node.args[0], "value", None)
             if key in SENTENCES:
+                assert isinstance(node, ast.expr)
                 found.append(Place(file, node.lineno, ast.unparse(node)))
     return sorted(found)
 
@@ -353,10 +354,9 @@ def looked_for(root: Path, folders: tuple[str, ...]) -> Iterator[tuple[Place, st
             elif isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
                 searched = [node.left]
             for each in searched:
-                if isinstance(each, ast.Name):
-                    each = constants.get(each.id, each)
+                each = constants.get(each.id, each) if isinstance(each, ast.Name) else each
                 if isinstance(each, ast.Constant) and isinstance(each.value, str) and " " in each.value.strip():
-                    yield Place(file, node.lineno, each.value), each.value
+                    yield Place(file, each.lineno, each.value), each.value
     for folder in folders:
         for path in sorted((root / folder).rglob("*.toml")):
             for key, text in _texts(tomllib.loads(path.read_text(encoding="utf-8"))):

@@ -123,8 +123,7 @@ class MetricRule:
 class Ending:
     """How a rank ends by a thing of one sort. An empty field fits nothing, one field that fits is enough.
 
-    said: of what it raised. phases: of one that ended without an exception, where its training was; an exception says
-    itself what it is of.
+    said: of what it raised. phases: where its training was; a line of the program, where one is known, says more.
     """
 
     said: re.Pattern[str]
@@ -137,9 +136,11 @@ class Ending:
     def fits(self, fact: EvidenceFact) -> bool:
         if fact.how in self.hows or any(map(self.fits, fact.endings)):
             return True
+        if not fact.file and fact.phase in self.phases:
+            return True
         if fact.how is How.RAISED:
             return (self.in_thread and fact.in_thread) or self.said.search(fact.said) is not None
-        return fact.signal in self.signals or fact.exit_code in self.exit_codes or fact.phase in self.phases
+        return fact.signal in self.signals or fact.exit_code in self.exit_codes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

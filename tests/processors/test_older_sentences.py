@@ -137,7 +137,7 @@ def test_which_event_a_condition_is_of(condition: dict[str, Any], event: str) ->
     [
         ("ValueError: bad # in #", "ValueError: bad # in #"),
         ("SIGKILL", "SIGKILL"),
-        ("(SIGABRT)", "SIGABRT"),
+        ("(SIGABRT)", "SIGABRT by itself"),
         ("exit code 17", "exit code 17"),
         ("a word (exit code not visible)", "vanished"),
         ("SIGKILL; rank # was ended by SIGKILL; rank # ended with exit code 9", "SIGKILL; SIGKILL; exit code 9"),

@@ -21,8 +21,8 @@ _PLAIN = {
     **{name: st.integers(0, 1 << 22) for name in ("signal", "sender_pid")},
     **{name: st.text(max_size=9) for name in ("ranks", "node", "type", "message", "file", "function", "phase")},
 }
-_ENDING = st.builds(EvidenceFact, **_PLAIN)  # type: ignore[arg-type]
-FACTS = st.builds(EvidenceFact, endings=st.lists(_ENDING, max_size=3).map(tuple), **_PLAIN)  # type: ignore[arg-type]
+_ENDING = st.builds(EvidenceFact, **_PLAIN)
+FACTS = st.builds(EvidenceFact, endings=st.lists(_ENDING, max_size=3).map(tuple), **_PLAIN)
 
 
 def test_the_strategy_draws_every_field() -> None:

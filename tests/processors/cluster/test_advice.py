@@ -297,7 +297,7 @@ def test_failures_are_bounded_and_forgotten_with_their_job(court: Court) -> None
         (EvidenceFact(how=How.RAISED, type="KeyError", in_thread=True), "KeyError"),
         (EvidenceFact(how=How.SIGNAL, signal=9, step=4, phase="data"), "SIGKILL"),
         (EvidenceFact(how=How.SIGNAL, signal=15, sender=Sender.PROCESS, sender_pid=77), "SIGTERM"),
-        (EvidenceFact(how=How.ABORTED, signal=6, sender=Sender.ITSELF), "SIGABRT"),
+        (EvidenceFact(how=How.ABORTED, signal=6, sender=Sender.ITSELF), "SIGABRT by itself"),
         (EvidenceFact(how=How.EXIT, exit_code=17), "exit code 17"),
         (EvidenceFact(how=How.VANISHED), "vanished"),
         (

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from ...telemetry import attributes as names
 from ...telemetry import topics
+from ...telemetry.evidence_facts import How, Sender
 from ...telemetry.vocabulary import (
     Action,
     Bucket,
@@ -159,7 +160,9 @@ ATTRIBUTES: Mapping[str, str] = {
     names.DROP_REASON: "why it was dropped",
 }
 
-SETS: Mapping[str, Mapping[Bucket | Scope | Severity | IncidentState | Change | CausalRole | Action | Outcome, str]] = {
+SETS: Mapping[
+    str, Mapping[Bucket | Scope | Severity | IncidentState | Change | CausalRole | Action | Outcome | How | Sender, str]
+] = {
     "Buckets": {
         Bucket.IMMEDIATE_CRASH: "something ended",
         Bucket.COMMUNICATION_HANG: "ranks wait for what does not come",
@@ -227,6 +230,23 @@ SETS: Mapping[str, Mapping[Bucket | Scope | Severity | IncidentState | Change | 
         Outcome.UNFINISHED: "begun in an earlier life, and nobody knows whether it was done; it is not done again",
         Outcome.BREAKER_OPENED: "nothing more is done until a person has looked",
         Outcome.BREAKER_RESET: "a person has looked",
+    },
+    "How ranks and nodes end": {
+        How.RAISED: "an exception, of its own or a consequence",
+        How.SIGNAL: "ended by a signal",
+        How.ABORTED: "sent itself SIGABRT",
+        How.EXIT: "ended with an exit code",
+        How.VANISHED: "gone, with no exit code to be seen",
+        How.LEFT: "came to the end of its script",
+        How.TOGETHER: "all ranks at once",
+        How.VICTIMS: "nothing but errors about peers that went away",
+        How.SILENT: "nothing comes from the node's agent",
+        How.CLOSED: "the same, and its connection was closed",
+    },
+    "Senders of signals": {
+        Sender.ITSELF: "the process itself",
+        Sender.LAUNCHER: "the launcher of the ranks",
+        Sender.PROCESS: "another process",
     },
 }
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from ...diagnosis.data_file import read_toml
 from ...telemetry.vocabulary import Action, Bucket, Kind, Scope, Severity
-from .failures import Precedents, Row, failure_of, last_words, precedents
+from .failures import Precedents, Row, failure_of, last_end, precedents
 
 FILE = "advice.toml"
 #: They take a node away from its jobs, now or later.
@@ -44,7 +44,8 @@ class Situation:
     domain: str
     asked: str
     device_kind: str
-    error: str
+    #: Type of the exception that the suspect raised; "": it raised none.
+    raised: str
     is_changed: bool
     #: What the one who is waited for does (``process.motion``); "" where nobody is waited for, or nobody knows.
     motion: str
@@ -107,7 +108,7 @@ class Rule:
             return False
         if self.history and not self.history & history:
             return False
-        if self.errors is not None and not self.errors.match(situation.error):
+        if self.errors is not None and not self.errors.match(situation.raised):
             return False
         return self.changed is None or self.changed == situation.is_changed
 
@@ -161,7 +162,7 @@ def choose(situation: Situation, words: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def situation_of(fields: Mapping[str, Any], asked: str | None, before: Precedents) -> Situation:
-    cause = fields.get("cause") or {}
+    cause, end = fields.get("cause") or {}, last_end(fields.get("evidence") or ())
     return Situation(
         bucket=str(fields["bucket"]),
         kind=str(fields["kind"]),
@@ -170,7 +171,7 @@ def situation_of(fields: Mapping[str, Any], asked: str | None, before: Precedent
         domain=str(cause.get("domain") or NO_CAUSE),
         asked=asked or "",
         device_kind=str(cause.get("device_kind") or ""),
-        error=last_words(fields.get("evidence") or ())[0],
+        raised="" if end is None else end.type,
         motion=_motion(fields.get("evidence") or ()),
         is_changed=bool((fields.get("history") or {}).get("last_change")),
         before=before,

@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
 
+from ...telemetry.evidence_facts import How
 from ...telemetry.ring_layout import parse_ranks
 from ...telemetry.vocabulary import Bucket, Kind
+from ..older_sentences import fact_of_row
 
 Body = Mapping[str, Any]
 
@@ -147,7 +149,6 @@ def suspect_ranks(body: Body) -> frozenset[int]:
 
 
 def _speaks_of_numbers(body: Body) -> bool:
-    return any(
-        _SPEAKS_OF_NUMBERS.search(f"{item.get('value') or ''} {item.get('shows') or ''}")
-        for item in body.get("evidence") or ()
-    )
+    """Whether what it raised does."""
+    facts = (fact_of_row(row) for row in body.get("evidence") or ())
+    return any(fact.how is How.RAISED and _SPEAKS_OF_NUMBERS.search(fact.said) for fact in facts if fact is not None)

@@ -11,9 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...diagnosis.kernel_log.xid import XID
+from ...telemetry.evidence_facts import EvidenceFact
 from ...telemetry.ring_layout import parse_ranks
 from ...telemetry.vocabulary import Bucket, Kind, Scope, Severity
 from ..entity.rules import load_rules
+from ..older_sentences import event_of_condition, fact_of_row
 from .causes import SPEED, Body, kind_of, onset_of
 
 ConditionBody = Mapping[str, Any]
@@ -55,7 +58,7 @@ class Explanation:
 
 def explain(primary: Body, job: str, conditions: Iterable[ConditionBody]) -> Explanation:
     """``conditions``: those of the suspects' nodes, and those that concern the job."""
-    kind, onset, words = kind_of(primary), onset_of(primary), _last_words(primary)
+    kind, onset, ends = kind_of(primary), onset_of(primary), _ends(primary)
     grew = str(primary.get("grew") or "")
     suspects = [s for s in primary.get("suspects") or () if s.get("node") or s.get("rank") is not None]
     if kind in SPEED:
@@ -65,7 +68,7 @@ def explain(primary: Body, job: str, conditions: Iterable[ConditionBody]) -> Exp
     for condition in sorted(conditions, key=lambda c: (float(c["since"]), str(c["name"]), str(c["device"]))):
         why_not = _why_not(condition, kind, onset, suspects, job)
         if why_not is None:
-            why_not = _unlike(condition, words)
+            why_not = _unlike(condition, ends)
         if why_not is None and primary.get("bucket") == Bucket.CAPACITY.value and condition["name"] in _NO_ANSWER:
             why_not = "whoever is told that there is no room has had an answer"
         if why_not is None and kind is Kind.SLOW_TOGETHER:
@@ -90,7 +93,7 @@ def explain(primary: Body, job: str, conditions: Iterable[ConditionBody]) -> Exp
             _SEVERITY.get(str(c["severity"]), 9),
             kind in SPEED and c["domain"] == "storage",  # a device held back slows its rank, a mount only who reads it
             c["source"] == "job_log",  # the node's own signals know better what a process met
-            not str(c["name"]).startswith("xid_"),  # it says more than that the device is gone
+            event_of_condition(c) != XID,  # it says more than that the device is gone
             float(c["since"]),
         )
     )
@@ -165,23 +168,22 @@ def _is_of_many(cause: ConditionBody, candidates: Iterable[ConditionBody]) -> bo
     return len(alike) > 1 and cause["scope"] in _OF_ONE_NODE and cause["domain"] != "application"
 
 
-def _last_words(primary: Body) -> str:
-    """How the suspect ended, in words: what it raised, by which signal; "" where it has not, or that is not known."""
+def _ends(primary: Body) -> list[EvidenceFact]:
+    """How the suspect ended: what it raised, by which signal; empty where it has not, or that is not known."""
     kind = kind_of(primary)
     if kind not in (Kind.RANK_RAISED, Kind.RANK_DIED):
-        return ""
+        return []
     rows = [row for row in primary.get("evidence") or () if row.get("signal") in (_RAISED, _ENDED)]
     # Whoever raised ends with an exit code as well, which may be of any cause.
     telling = _ENDED if kind is Kind.RANK_DIED else _RAISED
     rows = [row for row in rows if row["signal"] == telling] or rows
-    # The place comes last, and says nothing: a path may hold any word.
-    return "\n".join(str(row.get("shows") or "").rsplit(" at ", 1)[0] for row in rows)
+    return [fact for row in rows if (fact := fact_of_row(row)) is not None]
 
 
-def _unlike(condition: ConditionBody, words: str) -> str | None:
+def _unlike(condition: ConditionBody, ends: Sequence[EvidenceFact]) -> str | None:
     """A link that goes down does not make a program divide by zero."""
     looks_like = load_rules().ends_with.get(condition["ends_with"])
-    if looks_like is None or not words or looks_like.search(words):
+    if looks_like is None or not ends or any(map(looks_like.fits, ends)):
         return None
     return "such a thing does not end a rank in this way"
 

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
+from ...telemetry.evidence_facts import EvidenceFact, How, Sender, signal_word
 from ...telemetry.vocabulary import Bucket
+from ..older_sentences import fact_of_row, key_of_failure
 from ..operator import Table
 from .causes import suspect_ranks
 
@@ -25,13 +27,8 @@ MAX_FAILURES = 64
 #: Incidents of these do not end an attempt.
 _NO_FAILURE = frozenset({Bucket.PLANNED.value, Bucket.TELEMETRY.value, Bucket.SPEED_REGRESSION.value})
 _MAX_ERROR_CHARS = 200
-#: How a rank ended, in the words of its evidence; the place, the step and what followed are left out.
-_ENDED = re.compile(
-    r"(?:raised|was ended by|aborted itself|ended itself|ended with|ended without) ?"
-    r"(?P<error>.*?)(?: at (?P<place>\S+:\d+))?"
-    r"(?: in step \d+|, phase \w+|, before ranks?|, while the others| sent by | \(it leaves no trace|$)",
-    re.DOTALL,
-)
+#: Rows of a rank's end.
+_ENDS = frozenset({"rank.exception", "rank.exit"})
 #: What differs each time: addresses, numbers, names of temporary files. An exit code is no such number.
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|/\S+|(?<!exit code )\b\d[\d.,]*")
 
@@ -52,7 +49,8 @@ def failure_of(fields: Mapping[str, Any]) -> Row | None:
     """The row of an incident's document; None for what ends no attempt, or has gone into another incident."""
     if fields["bucket"] in _NO_FAILURE or fields.get("merged_into"):
         return None
-    error, place = last_words(fields.get("evidence") or ())
+    fact = last_end(fields.get("evidence") or ())
+    place = f"{PurePosixPath(fact.file).name}:{fact.line}" if fact is not None and fact.file else ""
     suspects = fields.get("suspects") or ()
     job = fields["job"]
     return {
@@ -60,7 +58,7 @@ def failure_of(fields: Mapping[str, Any]) -> Row | None:
         "attempt": [job.get("id") or "", job.get("attempt") or ""],
         "onset": fields["times"]["onset"],
         "kind": fields["kind"],
-        "error": error,
+        "error": error_of(fact),
         "condition": str((fields.get("cause") or {}).get("condition") or ""),
         "ranks": sorted(suspect_ranks(fields)),
         "nodes": sorted({str(suspect["node"]) for suspect in suspects if suspect.get("node")}),
@@ -69,16 +67,31 @@ def failure_of(fields: Mapping[str, Any]) -> Row | None:
     }
 
 
-def last_words(evidence: Iterable[Mapping[str, Any]]) -> tuple[str, str]:
-    """What the suspect raised, or the signal that ended it, without what differs each time; FILE:LINE. "": unknown."""
-    for row in evidence:
-        if row.get("signal") not in ("rank.exception", "rank.exit"):
-            continue
-        if found := _ENDED.search(str(row.get("shows") or "")):
-            place = found["place"] or ""
-            error = _VARIES.sub("#", found["error"])[:_MAX_ERROR_CHARS]
-            return error, PurePosixPath(place).name
-    return "", ""
+def last_end(evidence: Iterable[Mapping[str, Any]]) -> EvidenceFact | None:
+    """How the suspect ended; None: unknown. Who only counts others that ended alike is asked last."""
+    ends = (fact_of_row(row) for row in evidence if row.get("signal") in _ENDS)
+    known = [fact for fact in ends if fact is not None and error_of(fact)]
+    return min(known, key=lambda fact: fact.is_repeat, default=None)
+
+
+def error_of(fact: EvidenceFact | None) -> str:
+    """What it raised, or the signal that ended it, without what differs each time; "": neither."""
+    if fact is None:
+        return ""
+    match fact.how:
+        case How.RAISED:
+            error = _VARIES.sub("#", fact.said)
+        case How.SIGNAL | How.ABORTED:
+            error = _VARIES.sub("#", signal_word(fact.signal)) + (" by itself" if fact.sender is Sender.ITSELF else "")
+        case How.EXIT:
+            error = f"exit code {fact.exit_code}"
+        case How.VANISHED:
+            error = How.VANISHED.value
+        case How.TOGETHER | How.VICTIMS:
+            error = "; ".join(map(error_of, fact.endings))
+        case _:
+            error = ""
+    return error[:_MAX_ERROR_CHARS]
 
 
 def precedents(failure: Row | None, earlier: Iterable[Row], within_s: float) -> Precedents:
@@ -130,7 +143,7 @@ class FailureRegister:
 
     def of(self, run: str) -> list[Row]:
         rows: list[Row] = json.loads(self._table.get(run) or b"[]")
-        return rows
+        return [{**row, "error": key_of_failure(row["error"])} for row in rows]
 
     def note(self, run: str, document: Mapping[str, Any]) -> None:
         """An incident's document as it is published; what was noted of it before is replaced."""

@@ -5,16 +5,15 @@ All results are bounded and their order does not depend on the order in which fi
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ...telemetry.ring_layout import parse_ranks
+from ...telemetry.evidence_facts import FACT, EvidenceFact, write_fact
+from ..older_sentences import ranks_of_row
 from .causes import Body, kind_of, onset_of, suspect_ranks
 
 MAX_EVIDENCE = 24
 MAX_RULED_OUT = 24
-_RANKS = re.compile(r"ranks? ([0-9][0-9,-]*)")
 
 Row = Mapping[str, Any]
 
@@ -55,37 +54,34 @@ def merge_ruled_out(bodies: Sequence[Body], consequences: Sequence[Body], earlie
     own = list(bodies[0].get("ruled_out") or ())
     others = [row for body in [*bodies[1:], *consequences] for row in body.get("ruled_out") or ()]
     followers = [row for body in consequences for row in _explain_away(body, bodies[0])]
-    named = frozenset(rank for row in [*own, *others, *followers] for rank in ranks_in(str(row.get("who"))))
+    named = frozenset(rank for row in [*own, *others, *followers] for rank in ranks_of_row(row))
     # "ranks 0-2" of an older revision has nothing to add once each of them has its own words.
-    kept = [row for row in earlier if not (ranks_in(str(row.get("who"))) and ranks_in(str(row.get("who"))) <= named)]
+    kept = [row for row in earlier if not (ranks_of_row(row) and ranks_of_row(row) <= named)]
     for row in [*own, *others, *followers, *kept]:
         who = str(row.get("who"))
-        if who not in chosen and not (ranks_in(who) & guilty) and len(chosen) < MAX_RULED_OUT:
+        if who not in chosen and not (ranks_of_row(row) & guilty) and len(chosen) < MAX_RULED_OUT:
             chosen[who] = row
-    return sorted(chosen.values(), key=lambda row: (min(ranks_in(str(row["who"])), default=1 << 30), str(row["who"])))
-
-
-def ranks_in(words: str) -> frozenset[int]:
-    """The ranks that ``rank 3`` or ``ranks 0-2,5`` speaks of; empty when none are named."""
-    ranks: set[int] = set()
-    for match in _RANKS.finditer(words):
-        try:
-            ranks.update(parse_ranks(match.group(1).strip("-,")))
-        except ValueError:
-            continue
-    return frozenset(ranks)
+    return sorted(chosen.values(), key=lambda row: (min(ranks_of_row(row), default=1 << 30), str(row["who"])))
 
 
 def _explain_away(consequence: Body, cause: Body) -> list[Row]:
     delay = onset_of(consequence) - onset_of(cause)
     return [
         {
+            **_whom(suspect),
             "who": f"{suspect.get('scope')} {suspect.get('id')}",
             "looks_guilty": kind_of(consequence).value,
             "because": f"it began {delay:.1f} s after the cause" if delay >= 0 else "the cause explains it",
         }
         for suspect in consequence.get("suspects") or ()
     ]
+
+
+def _whom(suspect: Row) -> Row:
+    """The machine part of ``who``, where it is a rank or a node."""
+    rank = suspect.get("rank")
+    fact = EvidenceFact(rank=rank, node="" if rank is not None else str(suspect.get("node") or ""))
+    return {FACT: written} if (written := write_fact(fact)) else {}
 
 
 def _fill(known: dict[str, Any], other: Row) -> dict[str, Any]:

@@ -40,6 +40,8 @@ class Condition:
     until: float | None = None
     count: int = 1
     value: str = ""
+    #: The event's own word, ``xid``; "" where no event told it; None: of a release that did not say.
+    event: str | None = None
     pid: int = 0
     of_process: bool = False
     of_job: str = ""  # it concerns all ranks of this job, and no other

@@ -119,6 +119,7 @@ def _condition(event: Event, found: Mapping[str, Any], rule: EventRule, word: st
         text=str(found.get("text") or _words(found, word))[:_MAX_TEXT],
         source=_SOURCES[event.name],
         value=code or word,
+        event=word,
         pid=int(found.get("pid") or 0),
         of_process=rule.of_process,
         of_job=str(found.get("of_job") or ""),

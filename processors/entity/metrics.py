@@ -168,6 +168,7 @@ def _open(
         source=rule.metric,
         opened_by=series.key,
         value=f"{point.value:g}",
+        event="",
         before_s=effect.before_s,
         lag_s=min(lag_s, effect.lag_s),
         tolerated_s=effect.tolerated_s,

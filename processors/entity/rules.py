@@ -9,13 +9,15 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cache
 from importlib import resources
+from signal import Signals
 from typing import Any
 
-from ...telemetry.vocabulary import Action, EventName, Kind, Scope
+from ...telemetry.evidence_facts import EvidenceFact, How
+from ...telemetry.vocabulary import Action, EventName, Kind, Phase, Scope
 from .loads import load_load_rules
 
 if sys.version_info >= (3, 11):
@@ -55,8 +57,8 @@ class Effect:
     explains: kinds of incidents that it may be the cause of. A fault that began in [onset - before_s, onset + slack]
     explains an incident; its signal may come lag_s after it began. lasts_s: a condition told by events ends so long
     after the last of them, unless something ends it earlier. tolerated_s, tolerated_times: one that is over so soon is
-    no cause, unless it comes more often than that within five minutes. ends_with: of a rank whose end is
-    known in words it is the cause only if these match ``Rules.ends_with`` of this name; "": whatever they are.
+    no cause, unless it comes more often than that within five minutes. ends_with: of a rank of which it is known how
+    it ended it is the cause only if that fits ``Rules.ends_with`` of this name; "": however it ended.
     at_once: what is measured to last stops a rank when it begins, if at all: before_s holds for it, too.
     planned: somebody means to end what it concerns: what it explains, if it was known before, is no fault.
     symptom: it tells how a rank is held, not by what: anything else that explains the same says more.
@@ -118,12 +120,36 @@ class MetricRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a rank ends by a thing of one sort. An empty field fits nothing, one field that fits is enough.
+
+    said: of what it raised. phases: where its training was; a line of the program, where one is known, says more.
+    """
+
+    said: re.Pattern[str]
+    hows: frozenset[How]
+    signals: frozenset[int]
+    exit_codes: frozenset[int]
+    phases: frozenset[str]
+    in_thread: bool
+
+    def fits(self, fact: EvidenceFact) -> bool:
+        if fact.how in self.hows or any(map(self.fits, fact.endings)):
+            return True
+        if not fact.file and fact.phase in self.phases:
+            return True
+        if fact.how is How.RAISED:
+            return (self.in_thread and fact.in_thread) or self.said.search(fact.said) is not None
+        return fact.signal in self.signals or fact.exit_code in self.exit_codes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
     events: tuple[EventRule, ...]
     metrics: Mapping[str, tuple[MetricRule, ...]]
     #: Metrics that others are compared with, and the rules that do.
     limits: Mapping[str, tuple[MetricRule, ...]]
-    ends_with: Mapping[str, re.Pattern[str]]
+    ends_with: Mapping[str, Ending]
 
     @property
     def wanted(self) -> frozenset[str]:
@@ -152,7 +178,7 @@ def load_rules() -> Rules:
     for file in FILES:
         content |= tomllib.loads(resources.files(__package__).joinpath(file).read_text(encoding="utf-8"))
     groups = {name: frozenset(map(Kind, kinds)) for name, kinds in content["kinds"].items()}
-    ends_with = {name: re.compile("|".join(words), re.IGNORECASE) for name, words in content["ends_with"].items()}
+    ends_with = {name: _ending(entry) for name, entry in content["ends_with"].items()}
     events = tuple(_event_rule(entry, groups) for entry in content["event"])
     metrics: dict[str, tuple[MetricRule, ...]] = {}
     limits: dict[str, tuple[MetricRule, ...]] = {}
@@ -162,6 +188,19 @@ def load_rules() -> Rules:
         if rule.of:
             limits[rule.of] = (*limits.get(rule.of, ()), rule)
     return Rules(events=events, metrics=metrics, limits=limits, ends_with=ends_with)
+
+
+def _ending(entry: Mapping[str, Any]) -> Ending:
+    if unknown := set(entry) - {field.name for field in fields(Ending)}:
+        raise ValueError(f"{FILES[0]}: ends_with: {', '.join(sorted(unknown))}")
+    return Ending(
+        said=re.compile("|".join(entry["said"]), re.IGNORECASE),
+        hows=frozenset(map(How, entry.get("hows", ()))),
+        signals=frozenset(int(Signals[name]) for name in entry.get("signals", ())),
+        exit_codes=frozenset(entry.get("exit_codes", ())),
+        phases=frozenset(Phase[name.upper()].name.lower() for name in entry.get("phases", ())),
+        in_thread=bool(entry.get("in_thread", False)),
+    )
 
 
 def _effect(entry: Mapping[str, Any], groups: Mapping[str, frozenset[Kind]]) -> Effect:

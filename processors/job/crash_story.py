@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from ...telemetry.evidence_facts import EvidenceFact, How, Sender
+from ...telemetry.ring_layout import format_ranks
 from ...telemetry.vocabulary import Bucket, Kind, Scope, Severity
 from .crash_order import SIGABRT, SIGKILL, TOGETHER_NS, CrashVerdict, Ending, role_hint
 from .no_room import no_room_body, without_room
@@ -18,6 +20,8 @@ from .words import cut_short, duration_words, phase_word, ranks_words, signal_wo
 _LOCATION = re.compile(r"^\[[^\]]*\]\s*")
 _MESSAGE_CHARS = 300
 _BRIEF_CHARS = 120
+#: Of ranks that ended together so many are told one by one.
+_MOST_TOLD = 4
 
 
 def crash_body(job: JobState, verdict: CrashVerdict, now: int) -> tuple[Kind, Body]:
@@ -29,8 +33,11 @@ def crash_body(job: JobState, verdict: CrashVerdict, now: int) -> tuple[Kind, Bo
     if verdict.sort == "unseen":
         return Kind.RANK_DIED, unseen_body(job, verdict, began, now)
     if cause is None:
-        ends = "; ".join(ending_words(ending) for ending in endings[:4])
-        shows = f"all ranks ended together: {ends}" if verdict.sort == "together" else f"only victims' errors: {ends}"
+        fact = EvidenceFact(
+            how=How.TOGETHER if verdict.sort == "together" else How.VICTIMS,
+            ranks=format_ranks(sorted({ending.rank for ending in endings})),
+            endings=tuple(fact_of(ending) for ending in endings[:_MOST_TOLD]),
+        )
         return Kind.RANK_DIED, body(
             job,
             Kind.RANK_DIED,
@@ -40,12 +47,13 @@ def crash_body(job: JobState, verdict: CrashVerdict, now: int) -> tuple[Kind, Bo
             suspects=[],
             onset_ns=began,
             now=now,
-            proof=[evidence("rank.exit", f"job {job.job}", began, shows)],
+            proof=[evidence("rank.exit", f"job {job.job}", began, together_words(fact), fact=fact)],
             confidence=min(verdict.confidence, 0.6),
             step=max((ending.step for ending in endings), default=-1),
         )
     if refused := without_room(job, verdict):
-        return Kind.RANK_RAISED, no_room_body(job, refused, _cause_words(job, verdict, cause), now)
+        proof = [_cause_row(job, verdict, cause)]
+        return Kind.RANK_RAISED, no_room_body(job, refused, proof, now)
     kind = Kind.RANK_RAISED if verdict.sort == "raised" else Kind.RANK_DIED
     bucket, scope = Bucket.IMMEDIATE_CRASH, Scope.RANK
     if verdict.sort == "left":
@@ -54,22 +62,21 @@ def crash_body(job: JobState, verdict: CrashVerdict, now: int) -> tuple[Kind, Bo
     everyone = sorted({cause.rank, *verdict.same_error})
     if verdict.same_error and set(everyone) >= set(job.ranks):
         scope = Scope.APPLICATION
-    proof = [
-        evidence(f"rank.{cause.sort}", source_of(job, cause.rank), cause.time_ns, _cause_words(job, verdict, cause))
-    ]
+    proof = [_cause_row(job, verdict, cause)]
     blamed = [cause.rank]
     if verdict.same_error and verdict.sort == "died":
         blamed = everyone  # none of them is a consequence of another: a peer's death is answered by an error
         proof += [
-            evidence(f"rank.{ending.sort}", source_of(job, ending.rank), ending.time_ns, ending_words(ending))
+            ending_row(job, ending)
             for ending in endings
             if ending.rank in verdict.same_error and ending.signal == cause.signal
-        ][:4]
+        ][:_MOST_TOLD]
     elif verdict.same_error:
         shows = (
             f"{ranks_words(verdict.same_error)} raised {cause.type} as well: one cause, seen on {len(everyone)} ranks"
         )
-        proof.append(evidence("rank.exception", ranks_words(verdict.same_error), cause.time_ns, shows))
+        fact = EvidenceFact(how=How.RAISED, ranks=format_ranks(list(verdict.same_error)), type=cause.type)
+        proof.append(evidence("rank.exception", ranks_words(verdict.same_error), cause.time_ns, shows, fact=fact))
     phases = {ending.rank: ending.phase for ending in endings if ending.sort == cause.sort}
     return kind, body(
         job,
@@ -94,39 +101,92 @@ def _left_ns(job: JobState, cause: Ending) -> int:
     return min(cause.time_ns, int(row["read_ns"]) - int(row["phase_age_ns"]))
 
 
-def ending_words(ending: Ending) -> str:
+def fact_of(ending: Ending) -> EvidenceFact:
+    """How it ended, without where its training was: that is told of the cause alone."""
     if ending.sort == "exception":
-        text = f"{ending.type}: {ending.message}" if ending.message else ending.type
-        place = f" at {ending.file}:{ending.line}" if ending.file else ""
-        who = f"rank {ending.rank}" if ending.in_main else f"a thread of rank {ending.rank}"
-        return f"{who} raised {cut_short(text, _MESSAGE_CHARS)}{place}"
-    if ending.signal > 0 and ending.by_itself:
-        verb = "aborted" if ending.signal == SIGABRT else "ended"
-        return f"rank {ending.rank} {verb} itself ({signal_word(ending.signal)})"
+        room = _MESSAGE_CHARS - len(ending.type) - len(": ")
+        return EvidenceFact(
+            how=How.RAISED,
+            rank=ending.rank,
+            type=cut_short(ending.type, _MESSAGE_CHARS),
+            message=cut_short(ending.message, room) if room > 0 else "",
+            in_thread=not ending.in_main,
+            file=ending.file,
+            line=ending.line if ending.file else None,
+        )
     if ending.signal > 0:
-        sender = f" sent by {_sender_words(ending)}" if ending.sender_pid else ""
-        return f"rank {ending.rank} was ended by {signal_word(ending.signal)}{sender}"
+        sender = Sender.LAUNCHER if ending.by_launcher else Sender.PROCESS if ending.sender_pid else None
+        return EvidenceFact(
+            how=How.ABORTED if ending.by_itself and ending.signal == SIGABRT else How.SIGNAL,
+            rank=ending.rank,
+            signal=ending.signal,
+            sender=Sender.ITSELF if ending.by_itself else sender if ending.sender_pid else None,
+            sender_pid=0 if ending.by_itself else ending.sender_pid,
+        )
     if ending.normal:
-        return f"rank {ending.rank} came to the end of its script and left"
-    code = f"with exit code {ending.exit_code}" if ending.exit_code >= 0 else "without a word (exit code not visible)"
-    return f"rank {ending.rank} ended {code}"
+        return EvidenceFact(how=How.LEFT, rank=ending.rank)
+    if ending.exit_code >= 0:
+        return EvidenceFact(how=How.EXIT, rank=ending.rank, exit_code=ending.exit_code)
+    return EvidenceFact(how=How.VANISHED, rank=ending.rank)
 
 
-def _sender_words(ending: Ending) -> str:
-    return f"the launcher (pid {ending.sender_pid})" if ending.by_launcher else f"pid {ending.sender_pid}"
+def ending_words(fact: EvidenceFact) -> str:
+    """``"rank 3 was ended by SIGKILL"``."""
+    who = f"a thread of rank {fact.rank}" if fact.in_thread else f"rank {fact.rank}"
+    return f"{who} {how_words(fact)}"
 
 
-def _cause_words(job: JobState, verdict: CrashVerdict, cause: Ending) -> str:
-    words = ending_words(cause)
-    if cause.step >= 0:
-        words += f" in step {cause.step}"
-    if cause.phase:
-        words += f", phase {cause.phase}"
-    if cause.signal == SIGKILL:
+def how_words(fact: EvidenceFact) -> str:
+    """The same without who it was."""
+    match fact.how:
+        case How.RAISED:
+            place = f" at {fact.file}:{fact.line}" if fact.file else ""
+            return f"raised {fact.said}{place}"
+        case How.ABORTED:
+            return f"aborted itself ({signal_word(fact.signal)})"
+        case How.SIGNAL if fact.sender is Sender.ITSELF:
+            return f"ended itself ({signal_word(fact.signal)})"
+        case How.SIGNAL:
+            pid = f"pid {fact.sender_pid}"
+            sender = f"the launcher ({pid})" if fact.sender is Sender.LAUNCHER else pid
+            return f"was ended by {signal_word(fact.signal)}" + (f" sent by {sender}" if fact.sender else "")
+        case How.LEFT:
+            return "came to the end of its script and left"
+        case How.EXIT:
+            return f"ended with exit code {fact.exit_code}"
+        case _:
+            return "ended without a word (exit code not visible)"
+
+
+def together_words(fact: EvidenceFact) -> str:
+    """Of ranks none of which is the cause."""
+    ends = "; ".join(map(ending_words, fact.endings))
+    return f"all ranks ended together: {ends}" if fact.how is How.TOGETHER else f"only victims' errors: {ends}"
+
+
+def ending_row(job: JobState, ending: Ending) -> dict[str, Any]:
+    """As evidence."""
+    fact, source = fact_of(ending), source_of(job, ending.rank)
+    return evidence(f"rank.{ending.sort}", source, ending.time_ns, ending_words(fact), fact=fact)
+
+
+def _cause_row(job: JobState, verdict: CrashVerdict, cause: Ending) -> dict[str, Any]:
+    fact = replace(fact_of(cause), step=cause.step if cause.step >= 0 else None, phase=cause.phase)
+    words = _cause_words(verdict, fact)
+    return evidence(f"rank.{cause.sort}", source_of(job, cause.rank), cause.time_ns, words, fact=fact)
+
+
+def _cause_words(verdict: CrashVerdict, fact: EvidenceFact) -> str:
+    words = ending_words(fact)
+    if fact.step is not None:
+        words += f" in step {fact.step}"
+    if fact.phase:
+        words += f", phase {fact.phase}"
+    if fact.signal == SIGKILL:
         words += (
             " (it leaves no trace in the process: look for the kernel's out-of-memory killer, a scheduler, a person)"
         )
-    later = sorted({e.rank for e, role in verdict.roles if role_hint(e) != "none"} - {cause.rank, *verdict.same_error})
+    later = sorted({e.rank for e, role in verdict.roles if role_hint(e) != "none"} - {fact.rank, *verdict.same_error})
     if later:
         words += f", before {ranks_words(later)} failed"
     elif verdict.sort == "left":
@@ -191,4 +251,4 @@ def consequence(ending: Ending, kind: str, suspects: Sequence[int]) -> dict[str,
     else:
         because = f"failed after that; {cause}"
     brief = replace(ending, message=cut_short(_LOCATION.sub("", ending.message), _BRIEF_CHARS))
-    return ruled_out([ending.rank], ending_words(brief).removeprefix(f"rank {ending.rank} "), because)
+    return ruled_out([ending.rank], how_words(fact_of(brief)), because)

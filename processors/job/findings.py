@@ -10,14 +10,16 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from ...telemetry.evidence_facts import EvidenceFact
 from ...telemetry.records import Event, Finding, Identity, Record
 from ...telemetry.ring_layout import format_ranks, parse_ranks
 from ...telemetry.topics import TOPIC_FINDINGS, TOPIC_REQUESTS
 from ...telemetry.vocabulary import EventName, Kind, Severity
+from ..older_sentences import fact_of_row
 from ..operator import Context
 from .call_sites import add_sites, ask_for_calls
 from .crash_order import Ending, role_hint
-from .crash_story import consequence, ending_words
+from .crash_story import consequence, ending_row, fact_of
 from .facts import OpenFinding
 from .ledger import SLOW_KINDS
 from .state import STOPPING_KINDS, JobState
@@ -227,7 +229,8 @@ def _add_stack(job: JobState, finding: OpenFinding, body: dict[str, Any], item: 
             shows = f"rank {rank} was at {place} in {stack['function']} when the signal came"
         else:
             shows = f"rank {rank} stands at {place} in {stack['function']}, says its stack (by {stack['method']})"
-        body["evidence"].append(evidence("rank.stack", source_of(job, rank), stack["time_ns"], shows, place))
+        fact = EvidenceFact(rank=rank, file=stack["file"], line=stack["line"], function=stack["function"])
+        body["evidence"].append(evidence("rank.stack", source_of(job, rank), stack["time_ns"], shows, place, fact=fact))
         return
     # Where a stuck rank was when its peers' failure ended it is where it was stuck.
     last = own or (raised[0] if raised and stuck else None)
@@ -238,7 +241,7 @@ def _add_stack(job: JobState, finding: OpenFinding, body: dict[str, Any], item: 
 def _add_endings(job: JobState, finding: OpenFinding, body: dict[str, Any]) -> None:
     """Suspects' ends are evidence; everybody else's errors are ruled out, one entry per rank."""
     cleared: dict[int, Ending] = {}
-    said = {item["shows"] for item in body["evidence"]}
+    told = {fact.without_place() for item in body["evidence"] if (fact := fact_of_row(item)) is not None}
     suspects = set(finding.suspects)
     for ending in sorted(job.endings, key=lambda e: (e.time_ns, e.rank, e.sort)):
         is_suspect = ending.rank in suspects
@@ -248,16 +251,13 @@ def _add_endings(job: JobState, finding: OpenFinding, body: dict[str, Any]) -> N
         if role_hint(ending) == "none" and not (ending.sort == "exception" and is_suspect):
             continue
         if is_suspect:
-            words = ending_words(ending)
-            if not any(shows.startswith(words) for shows in said):
-                body["evidence"].append(
-                    evidence(f"rank.{ending.sort}", source_of(job, ending.rank), ending.time_ns, words)
-                )
+            if fact_of(ending) not in told:
+                body["evidence"].append(ending_row(job, ending))
         else:
             cleared[ending.rank] = ending
-    told = sorted(cleared) if len(cleared) <= _MOST_CONSEQUENCES else [min(cleared)]
-    entries = [consequence(cleared[rank], finding.kind, finding.suspects) for rank in told]
-    if len(told) < len(cleared):
+    named = sorted(cleared) if len(cleared) <= _MOST_CONSEQUENCES else [min(cleared)]
+    entries = [consequence(cleared[rank], finding.kind, finding.suspects) for rank in named]
+    if len(named) < len(cleared):
         entries = [{**entries[0], **_who(sorted(cleared))}]
     known = set(cleared)
     body["ruled_out"] = [

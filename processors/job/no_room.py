@@ -6,11 +6,16 @@ none it is that node's own disk, and the rank stays its witness. Pure.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from ...diagnosis.job_log.taxonomy import rules
+from ...telemetry.evidence_facts import EvidenceFact, How
+from ...telemetry.ring_layout import format_ranks
 from ...telemetry.vocabulary import Bucket, Kind, Scope, Severity
 from .crash_order import CrashVerdict, Ending
 from .state import JobState
-from .story import Body, body, evidence, source_of
+from .story import Body, body, evidence
 from .words import ranks_words
 
 _CLASSES = frozenset({"disk_full", "quota_exceeded"})
@@ -34,8 +39,8 @@ def without_room(job: JobState, verdict: CrashVerdict) -> tuple[Ending, ...]:
     return () if len(refused) < 2 or is_of_one_node else tuple(refused[rank] for rank in sorted(refused))
 
 
-def no_room_body(job: JobState, refused: tuple[Ending, ...], words: str, now: int) -> Body:
-    """words: of the first error."""
+def no_room_body(job: JobState, refused: tuple[Ending, ...], proof: Sequence[Mapping[str, Any]], now: int) -> Body:
+    """proof: of the first error."""
     first = min(refused, key=lambda ending: (ending.time_ns, ending.rank))
     ranks = [ending.rank for ending in refused]
     shows = f"{ranks_words(ranks)} found no room: what they share is full, whoever was refused first"
@@ -49,8 +54,14 @@ def no_room_body(job: JobState, refused: tuple[Ending, ...], words: str, now: in
         onset_ns=first.time_ns,
         now=now,
         proof=[
-            evidence("rank.exception", source_of(job, first.rank), first.time_ns, words),
-            evidence("rank.exception", ranks_words(ranks), first.time_ns, shows),
+            *proof,
+            evidence(
+                "rank.exception",
+                ranks_words(ranks),
+                first.time_ns,
+                shows,
+                fact=EvidenceFact(how=How.RAISED, ranks=format_ranks(ranks)),
+            ),
         ],
         confidence=0.95,
         step=first.step,

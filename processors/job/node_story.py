@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...telemetry.evidence_facts import EvidenceFact, How
 from ...telemetry.ring_layout import format_ranks
 from ...telemetry.vocabulary import Bucket, Kind, Scope, Severity
 from .facts import NodeFacts
@@ -39,7 +40,8 @@ def node_lost_body(job: JobState, lost: Sequence[LostNode], wait: Wait | None, n
         proof.append(evidence("progress", f"job {job.job}", now, shows))
     else:
         shows = f"errors elsewhere only say that a peer went away; {where} were not seen since"
-        proof.append(evidence("rank.exception", f"job {job.job}", now, shows))
+        fact = EvidenceFact(how=How.VICTIMS)
+        proof.append(evidence("rank.exception", f"job {job.job}", now, shows, fact=fact))
     row = job.progress_row(wait.rank if wait is not None else ranks[0])
     return body(
         job,
@@ -102,7 +104,8 @@ def _silence(name: str, node: NodeFacts) -> dict[str, Any]:
         shows = f"the connection of whichrank on {name} was closed without a word: it was killed, or its node was"
     else:
         shows = f"whichrank on {name}, which speaks twice a second, was silent for {duration_words(node.silent_ns)}"
-    return evidence(f"peer.{node.state}", f"node {name}", node.lost_ns, shows)
+    fact = EvidenceFact(how=How.CLOSED if node.state == "closed" else How.SILENT, node=name)
+    return evidence(f"peer.{node.state}", f"node {name}", node.lost_ns, shows, fact=fact)
 
 
 def node_suspect(name: str, ranks: Sequence[int]) -> dict[str, Any]:

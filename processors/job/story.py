@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ...telemetry.evidence_facts import FACT, EvidenceFact, write_fact
 from ...telemetry.ring_layout import format_ranks
 from ...telemetry.vocabulary import Bucket, Kind, ProcessState, Scope, Severity
 from .state import JobState
@@ -20,8 +21,12 @@ STALE_NS = 2_000_000_000
 MOST_SUSPECTS = 256
 
 
-def evidence(signal: str, source: str, time_ns: int, shows: str, value: Any = None) -> dict[str, Any]:
-    return {"signal": signal, "source": source, "time": seconds(time_ns), "value": value, "shows": shows}
+def evidence(
+    signal: str, source: str, time_ns: int, shows: str, value: Any = None, *, fact: EvidenceFact | None = None
+) -> dict[str, Any]:
+    """fact: what the sentence was made of, for whoever asks; no program reads the sentence."""
+    row = {"signal": signal, "source": source, "time": seconds(time_ns), "value": value, "shows": shows}
+    return row if fact is None else {**row, FACT: write_fact(fact)}
 
 
 def source_of(job: JobState, rank: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...telemetry.evidence_facts import signal_word as signal_word
 from ...telemetry.ring_layout import ranks_words as ranks_words
 from ...telemetry.vocabulary import Op, Phase, ProcessState
 
@@ -13,18 +14,6 @@ PROCESS_WORDS = {
     ProcessState.STOPPED: "process stopped (T)",
     ProcessState.ZOMBIE: "process dead, not yet reaped (Z)",
     ProcessState.DEAD: "process gone",
-}
-SIGNAL_NAMES = {
-    1: "SIGHUP",
-    2: "SIGINT",
-    3: "SIGQUIT",
-    4: "SIGILL",
-    6: "SIGABRT",
-    7: "SIGBUS",
-    8: "SIGFPE",
-    9: "SIGKILL",
-    11: "SIGSEGV",
-    15: "SIGTERM",
 }
 
 
@@ -52,10 +41,6 @@ def process_words(state: int) -> str:
         return PROCESS_WORDS[ProcessState(state)]
     except ValueError:
         return PROCESS_WORDS[ProcessState.UNKNOWN]
-
-
-def signal_word(signal: int) -> str:
-    return SIGNAL_NAMES.get(signal, f"signal {signal}")
 
 
 def duration_words(duration_ns: int | float) -> str:

@@ -137,7 +137,7 @@ def fits(rule: Rule, trouble: Trouble) -> bool:
     if rule.attribute == "storage" and rule.family != "full" and any(_speaks_of(r, trouble) for r in rules_of("full")):
         return False  # who finds no room has had an answer: it is not slow
     if trouble.kind in _CRASHES and rule.errors is not None:
-        return bool(rule.errors.search(trouble.error) or rule.errors.search(own.get("condition", "")))
+        return _speaks_of_its_errors(rule, trouble) or own.get("condition") in rule.conditions
     return True
 
 
@@ -331,8 +331,13 @@ def _full(scene: Scene) -> Iterable[Candidate]:
 
 
 def _speaks_of(rule: Rule, trouble: Trouble) -> bool:
-    said = f"{trouble.error} {trouble.own.get('condition', '')}"
-    return bool(rule.errors and rule.errors.search(said)) or trouble.own.get("condition") in rule.symptoms
+    return _speaks_of_its_errors(rule, trouble) or trouble.own.get("condition") in rule.symptoms
+
+
+def _speaks_of_its_errors(rule: Rule, trouble: Trouble) -> bool:
+    """errors: what other programs say; how it ended is a field."""
+    said = rule.errors is not None and rule.errors.search(trouble.said) is not None
+    return said or not rule.ends.isdisjoint(trouble.hows)
 
 
 def _starting(scene: Scene) -> Iterable[Candidate]:

@@ -10,6 +10,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from ....telemetry.evidence_facts import How
 from ....telemetry.vocabulary import Action, Bucket, Kind, Scope, Severity
 
 if sys.version_info >= (3, 11):
@@ -33,6 +34,8 @@ class Rule:
     phases: frozenset[str]
     unknown_phase: float
     errors: re.Pattern[str] | None
+    ends: frozenset[str]
+    conditions: frozenset[str]
     symptoms: frozenset[str]
     signs: frozenset[str]
     window_s: float
@@ -78,6 +81,8 @@ def _rule(entry: Mapping[str, Any]) -> Rule:
         phases=frozenset(entry.get("phases", ())),
         unknown_phase=float(entry.get("unknown_phase", 0.0)),
         errors=re.compile("|".join(entry["errors"]), re.IGNORECASE) if entry.get("errors") else None,
+        ends=frozenset(How(how).value for how in entry.get("ends", ())),
+        conditions=frozenset(entry.get("conditions", ())),
         symptoms=frozenset(entry.get("symptoms", ())),
         signs=frozenset(entry.get("signs", ())),
         window_s=float(entry.get("window_s", 60.0)),

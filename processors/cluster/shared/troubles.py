@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ....telemetry.evidence_facts import EvidenceFact, How, signal_word
 from ....telemetry.vocabulary import Action, Bucket, Kind, Scope, Severity
+from ...older_sentences import fact_of_row, hows_of_trouble, key_of_trouble
 
 MAX_NODES, MAX_RANKS, MAX_TEXT, MAX_STALLS = 64, 64, 400, 16
 #: By elimination: no cause of the node's own, and so none that rules a shared one out.
@@ -17,11 +19,9 @@ _BY_ELIMINATION = "no_node_fault"
 _HARDWARE = frozenset({Scope.NODE.value, Scope.GPU.value, Scope.LINK.value})
 _RAISED = "rank.exception"
 _ENDS = frozenset({_RAISED, "rank.exit"})
-#: In the row of those that raised what another one had (processors/job/crash_story.py).
-_REPEATED = " as well: one cause, "
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
-_WORDS_OF_RANK = re.compile(r"^(a thread of )?rank \d+ (on \S+ )?")
-
+#: Between the errors of several rows.
+_AND = " | "
 
 #: Kinds that are noticed before they are a page.
 _WAITS = frozenset({Kind.RANK_NOT_ENTERED.value, Kind.COLLECTIVE_STALLED.value, Kind.DEADLOCK.value})
@@ -33,7 +33,8 @@ class Trouble:
     """Times are Unix seconds; ``opened`` is the bus's. step: of the training, as far as checkpoints tell, -1 unknown.
 
     phase: of the suspects; of a job that is slow as a whole what grew: "exchange", "data", "own" (work).
-    error: how the suspect ended, without its numbers. own: the condition that explains it by itself, {} none.
+    error: how the suspect ended, without its numbers: errors are compared by it. said: what was raised, in its own
+    words, without its numbers; hows: how it ended. own: the condition that explains it by itself, {} none.
     leader: the incident that it has joined, "" none; its own id where it leads.
     """
 
@@ -59,6 +60,8 @@ class Trouble:
     victims: int
     #: Whether its own job's document names hardware as guilty: a node, a device, a link.
     blames: bool = False
+    said: str = ""
+    hows: list[str] = field(default_factory=list)
     leader: str = ""
     held_until: float = 0.0
     #: The plan that lowers it; whether the clock of its node was told to be doubtful.
@@ -99,7 +102,7 @@ class Trouble:
     @property
     def words(self) -> tuple[str, str]:
         """What it is, in the words of the first that ended: how many said the same differs from time to time."""
-        return self.kind, self.error.partition(" | ")[0]
+        return self.kind, self.error.partition(_AND)[0]
 
     def pack(self) -> bytes:
         return json.dumps({name: getattr(self, name) for name in self.__slots__}, separators=(",", ":")).encode()
@@ -107,6 +110,9 @@ class Trouble:
     @classmethod
     def unpack(cls, row: bytes) -> Trouble:
         known = json.loads(row)
+        if "hows" not in known:
+            error = known["error"]
+            known |= {"error": key_of_trouble(error), "said": error, "hows": hows_of_trouble(error)}
         return cls(**{name: value for name, value in known.items() if name in cls.__slots__})
 
 
@@ -114,7 +120,7 @@ def trouble_of(single: Mapping[str, Any], primary: Mapping[str, Any], opened: fl
     """single: the fields of the incident as its own job tells it; primary: the body that names its cause."""
     suspects: Sequence[Mapping[str, Any]] = single["suspects"]
     step = (single.get("first_bad") or {}).get("step")
-    job = single["job"]
+    job, ends = single["job"], _ends(single)
     return Trouble(
         id=single["id"],
         job=job["id"] or "",
@@ -132,7 +138,9 @@ def trouble_of(single: Mapping[str, Any], primary: Mapping[str, Any], opened: fl
         gpus=sorted({str(s["gpu"]) for s in suspects if s.get("gpu")})[:MAX_RANKS],
         phase=_phase(suspects) or str(primary.get("grew") or ""),
         place=_place(suspects),
-        error=_error(single, primary),
+        error=_error(single, primary, ends),
+        said=fingerprint(_AND.join(fact.said for fact in ends)),
+        hows=sorted({each.how.value for fact in ends for each in (fact, *fact.endings) if each.how is not None}),
         own=_own(single.get("cause")),
         confidence=float(single.get("confidence") or 0.5),
         victims=int((single.get("victims") or {}).get("count") or 0),
@@ -143,28 +151,48 @@ def trouble_of(single: Mapping[str, Any], primary: Mapping[str, Any], opened: fl
 
 def fingerprint(text: str) -> str:
     """The same for the same error, whoever made it and with whatever numbers."""
-    return _NUMBERS.sub("#", _WORDS_OF_RANK.sub("", text.strip().lower()))[:MAX_TEXT]
+    return _NUMBERS.sub("#", text.strip().lower())[:MAX_TEXT]
 
 
 def _nodes(single: Mapping[str, Any]) -> list[str]:
     """The suspects'; of a telemetry incident, which suspects nobody, those that are not seen."""
     nodes = {str(suspect["node"]) for suspect in single["suspects"] if suspect.get("node")}
     if single["bucket"] == Bucket.TELEMETRY.value:
-        sources = [str(row.get("source") or "") for row in single["evidence"]]
-        nodes |= {source.removeprefix("node ") for source in sources if source.startswith("node ")}
+        nodes |= {fact.node for row in single["evidence"] if (fact := fact_of_row(row)) is not None and fact.node}
     return sorted(nodes)
 
 
-def _error(single: Mapping[str, Any], primary: Mapping[str, Any]) -> str:
-    """What was raised; the exit that follows adds nothing to it, and is told later."""
-    ends = [row for row in single["evidence"] if row.get("signal") in _ENDS]
-    rows = [row for row in ends if row["signal"] == _RAISED] or ends
+def _ends(single: Mapping[str, Any]) -> list[EvidenceFact]:
+    """What was raised, by the first two that did; the exit that follows adds nothing to it, and is told later."""
+    rows = [row for row in single["evidence"] if row.get("signal") in _ENDS]
+    rows = [row for row in rows if row["signal"] == _RAISED] or rows
+    facts = [fact for row in rows if (fact := fact_of_row(row)) is not None]
     # The row that counts who raised the same has the same time as the first of them, and says less.
-    rows = sorted(rows, key=lambda row: _REPEATED in str(row.get("shows") or ""))
-    texts = [str(row.get("shows") or "").rpartition(" at ")[0] or str(row.get("shows") or "") for row in rows[:2]]
+    return sorted(facts, key=lambda fact: fact.is_repeat)[:2]
+
+
+def _error(single: Mapping[str, Any], primary: Mapping[str, Any], ends: Sequence[EvidenceFact]) -> str:
+    texts = list(map(_key, ends))
     if not texts and single["kind"] in (Kind.NUMERIC_FIRST_RANK.value, Kind.NUMERIC_ALL.value):
         texts = [str(row.get("signal") or "") for row in (primary.get("evidence") or ())[:1]]
-    return " | ".join(map(fingerprint, texts))[:MAX_TEXT]
+    return _AND.join(map(fingerprint, texts))[:MAX_TEXT]
+
+
+def _key(fact: EvidenceFact) -> str:
+    """Of an exception what it says, wherever it came; of another end where it came as well."""
+    match fact.how:
+        case How.RAISED:
+            return fact.said or How.RAISED.value
+        case How.TOGETHER | How.VICTIMS if fact.endings:
+            return "; ".join(map(_key, fact.endings))
+        case How.SIGNAL | How.ABORTED:
+            name = signal_word(fact.signal)
+        case How.EXIT:
+            name = f"exit code {fact.exit_code}"
+        case _:
+            name = fact.how.value if fact.how is not None else ""
+    sender = f" by {fact.sender.value}" if fact.sender is not None else ""
+    return name + sender + (f" in {fact.phase}" if fact.phase else "")
 
 
 def _phase(suspects: Sequence[Mapping[str, Any]]) -> str:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from signal import Signals
 from typing import Any
 
 from tests.processors.cluster.conftest import START_S, Court, make_finding
+from tests.processors.endings import raised_fact, row_of
 from tests.processors.entity.node import Node
 from whichrank.agents.collectors.collector import Moment
 from whichrank.agents.collectors.logs.job_log_events import JobLogEvents
 from whichrank.agents.collectors.logs.job_logs import JobLogLine
 from whichrank.agents.collectors.processes.job_process import JobProcess
 from whichrank.diagnosis.scheduler_facts import facts_of_slurm_node
+from whichrank.telemetry.evidence_facts import EvidenceFact, How
 from whichrank.telemetry.records import Event, Finding, Identity, Point, Samples
 from whichrank.telemetry.vocabulary import Bucket, EventName, Kind
 
@@ -106,16 +109,16 @@ def slurm_node(state: str, reason: str, at: float, *, since: float, node: str) -
     return [slurm(fact.what, at, node, **fact.values) for fact in facts_of_slurm_node(text)]
 
 
-def rank_ends(shows: str, *, signal: str, kind: Kind, rank: int | None = SUSPECT, **body: Any) -> Teller:
-    who = f"rank {rank}" if rank is not None else "job j"
-    evidence = [{"signal": signal, "source": who, "time": START_S, "value": None, "shows": shows}]
+def rank_ends(fact: EvidenceFact, *, signal: str, kind: Kind, rank: int | None = SUSPECT, **body: Any) -> Teller:
+    evidence = [row_of(signal, f"rank {rank}" if rank is not None else "job j", START_S, fact)]
     finding = make_finding(kind, rank, at=0.3, onset=0.0, evidence=evidence, **body)
     return lambda stage: iter([("", finding)])
 
 
 def raised(words: str) -> Teller:
-    shows = f"rank {SUSPECT} raised {words} at /data/disk/nccl_gpu/train.py:88 in step 30, phase backward"
-    return rank_ends(shows, signal="rank.exception", kind=Kind.RANK_RAISED)
+    """A path may hold any word."""
+    fact = raised_fact(words, rank=SUSPECT, file="/data/disk/nccl_gpu/train.py", line=88, step=30, phase="backward")
+    return rank_ends(fact, signal="rank.exception", kind=Kind.RANK_RAISED)
 
 
 def later(teller: Teller, by_s: float) -> Teller:
@@ -132,13 +135,14 @@ def later(teller: Teller, by_s: float) -> Teller:
 
 
 def ended_by(signal: str) -> Teller:
-    shows = f"rank {SUSPECT} was ended by {signal} in step 30, phase data, before ranks 0-1 failed"
-    return rank_ends(shows, signal="rank.exit", kind=Kind.RANK_DIED)
+    fact = EvidenceFact(how=How.SIGNAL, rank=SUSPECT, signal=Signals[signal], step=30, phase="data")
+    return rank_ends(fact, signal="rank.exit", kind=Kind.RANK_DIED)
 
 
 def only_victims() -> Teller:
-    shows = "only victims' errors: rank 0 raised DistBackendError: NCCL error: remote process exited or network error"
-    return rank_ends(shows, signal="rank.exit", kind=Kind.RANK_DIED, rank=None, scope="job")
+    error = raised_fact("DistBackendError: NCCL error: remote process exited or network error", rank=0)
+    fact = EvidenceFact(how=How.VICTIMS, ranks="0", endings=(error,))
+    return rank_ends(fact, signal="rank.exit", kind=Kind.RANK_DIED, rank=None, scope="job")
 
 
 def stuck(rank: int | None = SUSPECT, kind: Kind = Kind.RANK_NOT_ENTERED, **body: Any) -> Teller:

@@ -12,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.processors.cluster.conftest import Court, make_finding
+from tests.processors.endings import raised_fact, row_of
 from tests.processors.entity.node import Node
 from whichrank.processors.cluster.advice import DOMAINS, EVICTING, HUMAN, MOTIONS, Situation, choose, load_rules
 from whichrank.processors.cluster.case_book import KEPT_NS
-from whichrank.processors.cluster.failures import MAX_FAILURES, Precedents, last_words
+from whichrank.processors.cluster.failures import MAX_FAILURES, Precedents, error_of, last_end
+from whichrank.telemetry.evidence_facts import FACT, EvidenceFact, How, Sender, write_fact
 from whichrank.telemetry.records import Finding
 from whichrank.telemetry.vocabulary import Action, Bucket, Kind, Scope, Severity
 
@@ -31,7 +33,7 @@ SITUATION = Situation(
     domain="none",
     asked="",
     device_kind="",
-    error="",
+    raised="",
     is_changed=False,
     motion="",
     before=Precedents(),
@@ -71,7 +73,7 @@ situations = st.builds(
     domain=st.sampled_from(sorted(DOMAINS)),
     asked=st.sampled_from(["", *values(Action)]),
     device_kind=st.sampled_from(["", "code", "gpu"]),
-    error=st.sampled_from(["", "SIGKILL", "TypeError: x", "RuntimeError: NCCL"]),
+    raised=st.sampled_from(["", "TypeError", "RuntimeError"]),
     is_changed=st.booleans(),
     before=st.builds(Precedents, alike=st.integers(0, 9), elsewhere=st.booleans(), recent=st.integers(1, 9)),
 )
@@ -102,12 +104,12 @@ def test_each_row_of_the_table_can_hold() -> None:
         ("page", "info"),
         ["", *values(Action)],
         ("", "code"),
-        ("", "TypeError: x"),
+        ("", "TypeError"),
         (False, True),
         (Precedents(), Precedents(elsewhere=True), Precedents(recent=9)),
         ("", *MOTIONS),
     )
-    for bucket, kind, scope, severity, asked, device, error, changed, before, motion in everything:
+    for bucket, kind, scope, severity, asked, device, raised_type, changed, before, motion in everything:
         situation = replace(
             SITUATION,
             bucket=bucket,
@@ -116,7 +118,7 @@ def test_each_row_of_the_table_can_hold() -> None:
             severity=severity,
             asked=asked,
             device_kind=device,
-            error=error,
+            raised=raised_type,
             is_changed=changed,
             before=before,
             motion=motion,
@@ -164,8 +166,8 @@ def test_a_mistake_that_will_come_again_is_not_tried_again(court: Court) -> None
 
 
 def raised(words: str, *, attempt: str, at: float, node: str = "n1", rank: int = 2, step: int = 30) -> Finding:
-    shows = f"rank {rank} raised {words} at /job/train.py:88 in step {step}, phase forward, before ranks 0-1 failed"
-    evidence = [{"signal": "rank.exception", "source": f"rank {rank}", "time": at, "value": None, "shows": shows}]
+    fact = raised_fact(words, rank=rank, file="/job/train.py", line=88, step=step, phase="forward")
+    evidence = [row_of("rank.exception", f"rank {rank}", at, fact)]
     found = make_finding(Kind.RANK_RAISED, rank, at=at, attempt=attempt, step=step, evidence=evidence)
     return moved(found, node)
 
@@ -207,7 +209,7 @@ def test_what_is_not_alike_does_not_count(court: Court, other: str) -> None:
         second = raised("ConnectionError: b", attempt="a2", at=7200.0)
     elif other == "another place":
         second = raised("RuntimeError: a", attempt="a2", at=7200.0)
-        rows = [{**row, "shows": row["shows"].replace("train.py:88", "data.py:9")} for row in second.body["evidence"]]
+        rows = [{**row, FACT: {**row[FACT], "file": "/job/data.py", "line": 9}} for row in second.body["evidence"]]
         second = replace(second, body={**second.body, "evidence": rows})
     elif other == "another kind":
         second = make_finding(Kind.RANK_DIED, 2, at=7200.0, attempt="a2")
@@ -289,19 +291,29 @@ def test_failures_are_bounded_and_forgotten_with_their_job(court: Court) -> None
 
 
 @pytest.mark.parametrize(
-    ("shows", "error", "place"),
+    ("fact", "error"),
     [
+        (EvidenceFact(how=How.RAISED, type="ValueError", message="bad 17 in /a/b"), "ValueError: bad # in #"),
+        (EvidenceFact(how=How.RAISED, type="KeyError", in_thread=True), "KeyError"),
+        (EvidenceFact(how=How.SIGNAL, signal=9, step=4, phase="data"), "SIGKILL"),
+        (EvidenceFact(how=How.SIGNAL, signal=15, sender=Sender.PROCESS, sender_pid=77), "SIGTERM"),
+        (EvidenceFact(how=How.ABORTED, signal=6, sender=Sender.ITSELF), "SIGABRT by itself"),
+        (EvidenceFact(how=How.EXIT, exit_code=17), "exit code 17"),
+        (EvidenceFact(how=How.VANISHED), "vanished"),
         (
-            "rank 3 raised ValueError: bad 17 in /a/b at /x/train.py:88 in step 41, phase forward, before ranks 0-2",
-            "ValueError: bad # in #",
-            "train.py:88",
+            EvidenceFact(how=How.TOGETHER, endings=(EvidenceFact(how=How.EXIT, exit_code=1),) * 2),
+            "exit code 1; exit code 1",
         ),
-        ("rank 3 was ended by SIGKILL in step 4, phase data (it leaves no trace in the process)", "SIGKILL", ""),
-        ("rank 3 ended with exit code 17, before rank 1 failed", "exit code 17", ""),
-        ("rank 1 was ended by SIGTERM sent by pid 77", "SIGTERM", ""),
-        ("a thread of rank 1 raised KeyError at t.py:3", "KeyError", "t.py:3"),
-        ("rank 1 aborted itself (SIGABRT)", "(SIGABRT)", ""),
+        (EvidenceFact(how=How.LEFT), ""),
     ],
 )
-def test_last_words(shows: str, error: str, place: str) -> None:
-    assert last_words([{"signal": "rank.exit", "shows": shows}]) == (error, place)
+def test_errors_are_compared_without_what_differs_each_time(fact: EvidenceFact, error: str) -> None:
+    assert error_of(fact) == error
+
+
+def test_how_it_ended_is_asked_of_the_suspect_before_those_that_are_only_counted() -> None:
+    own = EvidenceFact(how=How.RAISED, rank=3, type="OSError", message="no", file="/x/train.py", line=88)
+    counted = EvidenceFact(how=How.RAISED, ranks="2", type="OSError")
+    rows = [{"signal": "rank.exception", FACT: write_fact(fact)} for fact in (counted, own)]
+    assert last_end(rows) == own
+    assert last_end([{"signal": "rank.exception", "shows": "in words of no release"}]) is None

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from tests.processors.cluster.conftest import START_S, Court, make_finding
+from tests.processors.endings import raised_fact, row_of
 from tests.processors.entity.node import Node
+from whichrank.telemetry.evidence_facts import EvidenceFact, How
 from whichrank.telemetry.vocabulary import Bucket, EventName, Kind
 
 
@@ -112,8 +114,7 @@ def test_a_mount_that_stalls_leaves_nobody_without_room(court: Court, bucket: Bu
     node = node_of_four(court)
     node.tell(EventName.PROBE_LATE, at=-1.0, mount="/data", operation="stat", age_s=0.5)
     says = "I/O error" if explained else "[Errno 122] Disk quota exceeded"
-    shows = f"rank 2 raised OSError: {says}"
-    shown = {"signal": "rank.exception", "source": "rank 2", "time": START_S, "value": "", "shows": shows}
+    shown = row_of("rank.exception", "rank 2", START_S, raised_fact(f"OSError: {says}", rank=2))
     finding = make_finding(Kind.RANK_RAISED, 2, at=1.0, onset=0.0, evidence=[shown], bucket=bucket.value)
     court.hear(finding)
     assert ("cause" in the_incident(court)) is explained
@@ -136,11 +137,8 @@ def test_that_a_program_ends_with_an_exit_code_makes_no_mount_its_cause(
     node = node_of_four(court)
     node.tell(EventName.PROBE_LATE, at=-1.0, mount="/data", operation="stat", age_s=0.5)
     rows = [
-        {"signal": signal, "source": "rank 2", "time": START_S, "value": "", "shows": shows}
-        for signal, shows in (
-            ("rank.exception", f"rank 2 raised {says}"),
-            ("rank.exit", "rank 2 ended with exit code 1"),
-        )
+        row_of("rank.exception", "rank 2", START_S, raised_fact(says, rank=2)),
+        row_of("rank.exit", "rank 2", START_S, EvidenceFact(how=How.EXIT, rank=2, exit_code=1)),
     ]
     court.hear(make_finding(Kind.RANK_RAISED, 2, at=1.0, onset=0.0, evidence=rows))
     assert ("cause" in the_incident(court)) is explained

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from signal import Signals
 from typing import Any
 
 import pytest
 
 from tests.processors.cluster.conftest import START_S, Court, make_finding
+from tests.processors.endings import row_of
 from tests.processors.entity.node import Node
 from whichrank.diagnosis.scheduler_facts import SchedulerFact, facts_of_kubernetes_node, facts_of_slurm_node
+from whichrank.telemetry.evidence_facts import EvidenceFact, How
 from whichrank.telemetry.records import Event, Finding, Identity
 from whichrank.telemetry.vocabulary import EventName, Kind
 
@@ -36,9 +39,9 @@ def tell(node: Node, told: SchedulerFact, *, at: float, over: bool = False, job:
     node.take(Event(name=EventName.SCHEDULER, identity=who, time_ns=round((START_S + at) * 1e9), attributes=found))
 
 
-def killed(words: str = "SIGKILL", rank: int = 2, onset: float = 0.0) -> Finding:
-    shows = f"rank {rank} was ended by {words} in step 30, phase data, before ranks 0-1 failed"
-    row = {"signal": "rank.exit", "source": f"rank {rank}", "time": START_S + onset, "value": None, "shows": shows}
+def killed(name: str = "SIGKILL", rank: int = 2, onset: float = 0.0) -> Finding:
+    ending = EvidenceFact(how=How.SIGNAL, rank=rank, signal=Signals[name], step=30, phase="data")
+    row = row_of("rank.exit", f"rank {rank}", START_S + onset, ending)
     return make_finding(Kind.RANK_DIED, rank, at=onset + 1.0, onset=onset, evidence=[row])
 
 

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from tests.processors.endings import raised_fact, row_of
 from whichrank.processors.cluster.case_book import KEPT_NS, MAX_CASES_PER_JOB
 from whichrank.telemetry.incident import SCHEMA_PATH
 from whichrank.telemetry.vocabulary import Kind, Severity
@@ -178,7 +179,8 @@ def test_another_rank_that_dies_is_another_cause_than_a_slow_one(court: Any, fin
 
 
 def test_nan_on_one_rank_explains_nan_on_all_and_the_exception_about_it(court: Any, finding: Any) -> None:
-    about_nan = [{"signal": "exception", "source": "rank 0", "time": START_S + 7, "value": "loss is nan", "shows": ""}]
+    fact = raised_fact("FloatingPointError: loss is nan", rank=0)
+    about_nan = [row_of("rank.exception", "rank 0", START_S + 7, fact)]
     court.hear(
         finding(Kind.NUMERIC_FIRST_RANK, 2, at=5.0),
         finding(Kind.NUMERIC_ALL, at=6.0, step=33),

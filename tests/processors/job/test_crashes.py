@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,9 @@ import pytest
 from tests.processors.job.synthetic_job import FOREVER, Action, Enter, MemoryContext, SyntheticJob, drive
 from whichrank.processors.job import crashes
 from whichrank.processors.job.crash_order import CrashVerdict, Ending, Hold, judge_endings
-from whichrank.telemetry.records import Event, Finding
+from whichrank.processors.job.operator import JobOperator
+from whichrank.telemetry.evidence_facts import FACT, EvidenceFact, How, read_fact
+from whichrank.telemetry.records import Event, Finding, Record
 from whichrank.telemetry.vocabulary import EventName, ExitState, Phase
 
 EXC, EXIT = EventName.RANK_EXCEPTION, EventName.RANK_EXIT
@@ -99,6 +102,53 @@ def test_an_error_of_its_own_is_the_cause_and_leaves_its_line() -> None:
     assert first_seen_s(context) < 4.7
     assert only(context).body["suspects"][0]["where"] == {"file": "train.py", "line": 41, "phase": "data"}
     assert "ValueError: bad batch" in only(context).body["evidence"][0]["shows"]
+
+
+def test_each_end_is_told_as_fields_beside_its_sentence() -> None:
+    context = run(
+        raised(4.4, 1),
+        victim(4.5, 0),
+        exited(4.6, 1, 1, ExitState.EXCEPTION, exception=True),
+        killed(4.8, 2, 15),
+        finished(5.5, 1),
+    )
+    facts = [read_fact(item) for item in only(context).body["evidence"]]
+    place = {"file": "train.py", "line": 41, "step": 20, "phase": "data"}
+    assert facts == [
+        EvidenceFact(how=How.RAISED, rank=1, type="ValueError", message="bad batch", **place),  # type: ignore[arg-type]
+        EvidenceFact(how=How.EXIT, rank=1, exit_code=1),
+    ]
+
+
+def test_what_an_earlier_release_has_said_in_words_alone_is_not_said_again() -> None:
+    ends = [exited(5.2, 1, 1, ExitState.EXCEPTION, exception=True), victim(6.0, 3)]
+    job = SyntheticJob(steps=60, events=[raised(4.4, 1), victim(4.5, 0), *ends], ends={1: 5.2}, after_s=3.0)
+    records = iter(job.records())
+    operator, context = JobOperator(), MemoryContext()
+    while not context.findings():
+        process(operator, context, next(records))
+    for rows in context.tables.values():
+        for name, row in list(rows.rows()):
+            head, end, arrays = row.partition(b"\n")
+            if b'"fact"' in head:
+                rows.put(name, json.dumps(without_facts(json.loads(head))).encode() + end + arrays)
+    operator = JobOperator()
+    for record in records:
+        process(operator, context, record)
+    (*_, last) = context.findings()
+    assert [item["signal"] for item in last.body["evidence"]] == ["rank.exception", "rank.exit"]
+    assert [FACT in item for item in last.body["evidence"]] == [False, True]
+
+
+def process(operator: JobOperator, context: MemoryContext, record: Record) -> None:
+    context.now = record.stamp_ns
+    operator.process([record], context)
+
+
+def without_facts(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: without_facts(item) for name, item in value.items() if name != FACT}
+    return [without_facts(item) for item in value] if isinstance(value, list) else value
 
 
 def test_a_long_message_shows_that_it_was_cut() -> None:

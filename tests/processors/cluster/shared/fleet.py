@@ -11,8 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tests.processors.cluster.conftest import BUCKETS, START_S, Court
+from tests.processors.endings import raised_fact, row_of
 from whichrank.processors.cluster.operator import ClusterOperator
 from whichrank.processors.operator import Timer
+from whichrank.telemetry.evidence_facts import EvidenceFact, How
 from whichrank.telemetry.records import Finding, Identity, Record
 from whichrank.telemetry.ring_layout import format_ranks
 from whichrank.telemetry.vocabulary import Bucket, Kind, Severity
@@ -138,15 +140,12 @@ class Job:
             suspects = [{**suspects[0], "scope": "node", "id": node, "rank": None, "ranks": format_ranks([rank or 0])}]
         key = key or f"{self.attempt}/{kind.value}/{step}.{rank}"
         ends = "exception" if kind is Kind.RANK_RAISED else "exit"
-        evidence = [
-            {
-                "signal": f"rank.{ends}" if error else f"steps.{kind.value}",
-                "source": f"rank {rank} on {node}" if kind is not Kind.AGENT_SILENT else f"node {node}",
-                "time": START_S + onset,
-                "value": None,
-                "shows": f"rank {rank} raised {error} at train.py:88" if error else kind.value,
-            }
-        ]
+        signal, source, fact = f"steps.{kind.value}", f"rank {rank} on {node}", None
+        if error:
+            signal, fact = f"rank.{ends}", raised_fact(error, rank=rank, file="train.py", line=88)
+        elif kind is Kind.AGENT_SILENT:
+            signal, source, fact = "peer.silent", f"node {node}", EvidenceFact(how=How.SILENT, node=node or "")
+        evidence = [row_of(signal, source, START_S + onset, fact)]
         severity = severity or (Severity.TICKET if kind in _TICKETS else Severity.PAGE)
         if kind is Kind.PLANNED_STOP:
             severity = Severity.INFO

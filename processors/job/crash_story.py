@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...telemetry.evidence_facts import EvidenceFact, How, Sender
+from ...telemetry.evidence_facts import EvidenceFact, How
 from ...telemetry.ring_layout import format_ranks
 from ...telemetry.vocabulary import Bucket, Kind, Scope, Severity
-from .crash_order import SIGABRT, SIGKILL, TOGETHER_NS, CrashVerdict, Ending, role_hint
+from .crash_order import SIGKILL, TOGETHER_NS, CrashVerdict, Ending, role_hint
+from .endings import ending_row, ending_words, fact_of, together_words
 from .no_room import no_room_body, without_room
 from .state import JobState
-from .story import Body, body, evidence, ruled_out, share, source_of, suspect
-from .words import cut_short, duration_words, phase_word, ranks_words, signal_word
+from .story import Body, body, evidence, share, source_of, suspect
+from .words import duration_words, phase_word, ranks_words
 
-#: Where in torch's sources a victim's error was raised says nothing, and what follows its first words neither.
-_LOCATION = re.compile(r"^\[[^\]]*\]\s*")
-_MESSAGE_CHARS = 300
-_BRIEF_CHARS = 120
 #: Of ranks that ended together so many are told one by one.
 _MOST_TOLD = 4
 
@@ -101,75 +97,6 @@ def _left_ns(job: JobState, cause: Ending) -> int:
     return min(cause.time_ns, int(row["read_ns"]) - int(row["phase_age_ns"]))
 
 
-def fact_of(ending: Ending) -> EvidenceFact:
-    """How it ended, without where its training was: that is told of the cause alone."""
-    if ending.sort == "exception":
-        room = _MESSAGE_CHARS - len(ending.type) - len(": ")
-        return EvidenceFact(
-            how=How.RAISED,
-            rank=ending.rank,
-            type=cut_short(ending.type, _MESSAGE_CHARS),
-            message=cut_short(ending.message, room) if room > 0 else "",
-            in_thread=not ending.in_main,
-            file=ending.file,
-            line=ending.line if ending.file else None,
-        )
-    if ending.signal > 0:
-        sender = Sender.LAUNCHER if ending.by_launcher else Sender.PROCESS if ending.sender_pid else None
-        return EvidenceFact(
-            how=How.ABORTED if ending.by_itself and ending.signal == SIGABRT else How.SIGNAL,
-            rank=ending.rank,
-            signal=ending.signal,
-            sender=Sender.ITSELF if ending.by_itself else sender if ending.sender_pid else None,
-            sender_pid=0 if ending.by_itself else ending.sender_pid,
-        )
-    if ending.normal:
-        return EvidenceFact(how=How.LEFT, rank=ending.rank)
-    if ending.exit_code >= 0:
-        return EvidenceFact(how=How.EXIT, rank=ending.rank, exit_code=ending.exit_code)
-    return EvidenceFact(how=How.VANISHED, rank=ending.rank)
-
-
-def ending_words(fact: EvidenceFact) -> str:
-    """``"rank 3 was ended by SIGKILL"``."""
-    who = f"a thread of rank {fact.rank}" if fact.in_thread else f"rank {fact.rank}"
-    return f"{who} {how_words(fact)}"
-
-
-def how_words(fact: EvidenceFact) -> str:
-    """The same without who it was."""
-    match fact.how:
-        case How.RAISED:
-            place = f" at {fact.file}:{fact.line}" if fact.file else ""
-            return f"raised {fact.said}{place}"
-        case How.ABORTED:
-            return f"aborted itself ({signal_word(fact.signal)})"
-        case How.SIGNAL if fact.sender is Sender.ITSELF:
-            return f"ended itself ({signal_word(fact.signal)})"
-        case How.SIGNAL:
-            pid = f"pid {fact.sender_pid}"
-            sender = f"the launcher ({pid})" if fact.sender is Sender.LAUNCHER else pid
-            return f"was ended by {signal_word(fact.signal)}" + (f" sent by {sender}" if fact.sender else "")
-        case How.LEFT:
-            return "came to the end of its script and left"
-        case How.EXIT:
-            return f"ended with exit code {fact.exit_code}"
-        case _:
-            return "ended without a word (exit code not visible)"
-
-
-def together_words(fact: EvidenceFact) -> str:
-    """Of ranks none of which is the cause."""
-    ends = "; ".join(map(ending_words, fact.endings))
-    return f"all ranks ended together: {ends}" if fact.how is How.TOGETHER else f"only victims' errors: {ends}"
-
-
-def ending_row(job: JobState, ending: Ending) -> dict[str, Any]:
-    """As evidence."""
-    fact, source = fact_of(ending), source_of(job, ending.rank)
-    return evidence(f"rank.{ending.sort}", source, ending.time_ns, ending_words(fact), fact=fact)
-
-
 def _cause_row(job: JobState, verdict: CrashVerdict, cause: Ending) -> dict[str, Any]:
     fact = replace(fact_of(cause), step=cause.step if cause.step >= 0 else None, phase=cause.phase)
     words = _cause_words(verdict, fact)
@@ -235,20 +162,3 @@ def planned_body(job: JobState, endings: Sequence[Ending], began: int, now: int)
         confidence=0.95,
         step=max((ending.step for ending in endings), default=-1),
     )
-
-
-def consequence(ending: Ending, kind: str, suspects: Sequence[int]) -> dict[str, Any]:
-    """A ruled-out entry for a rank that printed an error or died, and is not to blame."""
-    cause = f"{ranks_words(suspects)} came first" if suspects else "the job as a whole was ended or blocked"
-    if role_hint(ending) == "stop":
-        because = (
-            f"that is how a launcher ends the rest; {cause}" if ending.by_launcher else f"only after that; {cause}"
-        )
-    elif ending.communication:
-        because = f"its error only says that a peer went away or did not answer; {cause}"
-    elif kind == Kind.DESYNC.value:
-        because = f"failed inside the collective that did not match; {cause}"
-    else:
-        because = f"failed after that; {cause}"
-    brief = replace(ending, message=cut_short(_LOCATION.sub("", ending.message), _BRIEF_CHARS))
-    return ruled_out([ending.rank], how_words(fact_of(brief)), because)

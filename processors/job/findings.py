@@ -19,7 +19,7 @@ from ..older_sentences import fact_of_row
 from ..operator import Context
 from .call_sites import add_sites, ask_for_calls
 from .crash_order import Ending, role_hint
-from .crash_story import consequence, ending_row, fact_of
+from .endings import consequence, ending_row, fact_of
 from .facts import OpenFinding
 from .ledger import SLOW_KINDS
 from .state import STOPPING_KINDS, JobState

@@ -12,10 +12,10 @@ from ...telemetry.vocabulary import EventName, StepFlag
 from .counts import differ_in_count
 from .gathering import Gathered
 from .numeric import find_non_finite
+from .open_call_checks import note_open_calls
 from .open_rows import Arrived, OpenRows
 from .progress import take_group_progress, take_progress
 from .rows import concatenate
-from .signatures import note_open_calls
 from .state import JobState, mean_length_ns
 
 

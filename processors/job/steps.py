@@ -14,8 +14,9 @@ from .facts import OpenFinding
 from .findings import clear_finding, open_finding, replace_finding, revise
 from .matching import find_mismatch, join_instances
 from .numeric import find_non_finite
+from .open_call_checks import open_look_ns
 from .rows import pick
-from .signatures import MOST_GUILTY, MOST_INNOCENT, open_look_ns, report_mismatch
+from .signatures import MOST_GUILTY, MOST_INNOCENT, report_mismatch
 from .soft_accounting import judge_slow, take_steps
 from .speed import judge_numbers, judge_speed
 from .state import JobState

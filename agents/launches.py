@@ -72,7 +72,7 @@ class Launches:
 
     def by_launch(self, rings: Iterable[RingFile]) -> list[list[RingFile]]:
         """Rings that nobody watches any more, in the order in which they come: one list per launch, and a further one
-        where a rank comes again (``processors/job/attempts.py``: a launch may have several lives)."""
+        where a rank comes again (``processors/job/state/attempts.py``: a launch may have several lives)."""
         lists: list[list[RingFile]] = []
         newest: dict[str, list[RingFile]] = {}
         for ring in rings:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.detector_paces import Fault, Pace, draw_pace
-from whichrank.processors.job.late_device import (
+from whichrank.processors.job.detectors.slow.device_straggler.occupancy import (
     FEWEST_BLOCKS,
     LENGTH,
     LOOK_NS,

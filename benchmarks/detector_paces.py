@@ -10,11 +10,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from whichrank.processors.job.excess import excess_over_others
-from whichrank.processors.job.median import median
-from whichrank.processors.job.pace import PaceChange, find_fresh_change, find_pace_change, kept_history
-from whichrank.processors.job.speed import PACE_CHECK_STEPS
-from whichrank.processors.job.straggler import (
+from whichrank.processors.job.columns.median import median
+from whichrank.processors.job.detectors.slow.robust_excess import excess_over_others
+from whichrank.processors.job.detectors.slow.step_time_changepoint import (
+    PaceChange,
+    find_fresh_change,
+    find_pace_change,
+    kept_history,
+)
+from whichrank.processors.job.detectors.slow.straggler import (
     LONGEST_BASELINE,
     WARM_UP_STEPS,
     WINDOWS,
@@ -22,6 +26,7 @@ from whichrank.processors.job.straggler import (
     Straggler,
     find_straggler,
 )
+from whichrank.processors.job.slow.slow_findings import PACE_CHECK_STEPS
 from whichrank.telemetry.vocabulary import Phase
 
 #: What a job does besides its even steps. Each is one healthy habit.

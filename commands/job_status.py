@@ -13,7 +13,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TypeVar
 
-from ..processors.job.attempts import Attempts, Place, place_of
+from ..processors.job.state.attempts import Attempts, Place, place_of
 from ..telemetry.records import Block, Event, Group, Payload
 from ..telemetry.ring_layout import format_ranks
 from ..telemetry.vocabulary import EventName, ExitState, Op, Phase, ProcessState, StepFlag

@@ -102,19 +102,6 @@ def test_files_named_in_documents_exist(document: str) -> None:
     assert sorted(name for name in named if not (ROOT / name).exists()) == []
 
 
-def test_the_architecture_names_every_module_and_no_other() -> None:
-    section = (ROOT / "ARCHITECTURE.md").read_text().split("## Every module\n")[1].split("\n## ")[0]
-    rows = re.findall(r"^\| `([\w/]+)/` \| (.*) \|$", section, re.MULTILINE)
-    named = {f"{folder}/{module}" for folder, modules in rows for module in re.findall(r"`(\w+)`", modules)}
-    there = {
-        str(path.relative_to(ROOT).with_suffix(""))
-        for path in tracked_files()
-        if path.suffix in (".py", ".c") and path.parent != ROOT and path.stem != "__init__"
-    }
-    there = {module for module in there if not module.startswith("tests/")}
-    assert (sorted(there - named), sorted(named - there)) == ([], [])
-
-
 @pytest.mark.parametrize("name", REQUIREMENTS)
 def test_every_requirement_is_pinned_with_hashes(name: str) -> None:
     text = (ROOT / "requirements" / f"{name}.txt").read_text().replace("\\\n", " ")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...processors.job.waits import GroupShape, Places
+from ...processors.job.detectors.slow.wait_attribution import GroupShape, Places
 from ...telemetry.records import Block, Group
 from ...telemetry.ring_layout import parse_ranks
 from ...telemetry.tables import COLLECTIVES, DEVICE_STEPS, NO_GROUP, STEPS

@@ -1,7 +1,7 @@
 """What each rank worked and waited in each step, by the arithmetic of the job operator. Pure: arrays in, arrays out.
 
-Hosts: waits from arrivals and ends (``processors/job/waits``). Devices: how long each stood in its collectives, by the
-calls themselves or by the sums that agents of large jobs tell (``processors/job/stood``).
+Hosts: waits from arrivals and ends (``wait_attribution`` of the job operator). Devices: how long each stood in its
+collectives, by the calls themselves or by the sums that agents of large jobs tell (``device_wait_time``).
 """
 
 from __future__ import annotations
@@ -11,11 +11,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...processors.job.matching import join_instances
-from ...processors.job.rows import pick
-from ...processors.job.stood import stood_by_step, stood_in
-from ...processors.job.waits import GroupShape, StepEdges, Waits, measure_waits, place_late_waits, release_times
-from ...processors.job.waits import sum_by_rank_and_step as sums_of
+from ...processors.job.columns.rows import pick
+from ...processors.job.detectors.desync.matching import join_instances
+from ...processors.job.detectors.slow.device_wait_time import stood_by_step, stood_in
+from ...processors.job.detectors.slow.wait_attribution import (
+    GroupShape,
+    StepEdges,
+    Waits,
+    measure_waits,
+    place_late_waits,
+    release_times,
+)
+from ...processors.job.detectors.slow.wait_attribution import sum_by_rank_and_step as sums_of
 from ...telemetry.tables import NO_GROUP
 from ...telemetry.vocabulary import EventFlag
 

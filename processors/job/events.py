@@ -7,25 +7,25 @@ from collections.abc import Callable, Mapping
 from ...telemetry.records import Event, Group
 from ...telemetry.vocabulary import EventName, ExitState, Kind, Level, Severity
 from ..operator import Context
-from .bad_inputs import take_bad_input
-from .bad_losses import BAD_LOSS_HOLD_NS
-from .call_sites import take_calls
-from .crash_order import Ending, role_hint, weigh_thread_error
-from .crash_story import planned_body
-from .crashes import judge_crash, note_ending
-from .facts import OpenFinding
-from .findings import clear_finding, open_finding, revise_all
-from .hangs import SIGN_OF_LIFE_NS, STOP_HOLD_NS
-from .joining import end_joining
-from .nodes import judge_nodes
-from .number_findings import revise_number_findings
-from .over import say_last_words
-from .placement import begin_placement_again
-from .resuming import note_checkpoint
-from .saving import note_exit
-from .state import JobState
-from .urgency import STILL_BEFORE_END_NS, Motion, motion_of
-from .words import phase_word
+from .accounting.checkpoint_progress import note_exit
+from .accounting.resumed_checkpoint import note_checkpoint
+from .crash.crash_report import planned_body
+from .crash.crashes import judge_crash, note_ending
+from .crash.job_end import say_last_words
+from .detectors.crash.crash_order import Ending, role_hint, weigh_thread_error
+from .findings.call_sites import take_calls
+from .findings.register import clear_finding, open_finding, revise_all
+from .findings.wording import phase_word
+from .hang.hangs import SIGN_OF_LIFE_NS, STOP_HOLD_NS
+from .hang.rendezvous import end_joining
+from .hang.urgency import STILL_BEFORE_END_NS, Motion, motion_of
+from .nodes.lost_nodes import judge_nodes
+from .numeric.bad_inputs import take_bad_input
+from .numeric.bad_losses import BAD_LOSS_HOLD_NS
+from .numeric.number_findings import revise_number_findings
+from .state.job_state import JobState
+from .state.rank_state import OpenFinding
+from .topology.placement import begin_placement_again
 
 
 def _take_job_started(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:

@@ -12,28 +12,26 @@ from ...telemetry.records import Block, Event, Record
 from ...telemetry.tables import TABLES
 from ...telemetry.vocabulary import EventName, Kind
 from ..operator import Context, Timer
-from .attempts import Place, place_of
-from .bad_losses import judge_bad_losses
-from .closing import is_early, most_pending_rows, prune_pending
-from .crashes import judge_crash
-from .device import has_device_groups
+from .accounting.guarded_accounting import begin_attempt, look
+from .columns.rows import in_dtype
+from .crash.crashes import judge_crash
+from .crash.job_end import LAST_WORDS_NS, begin_again, have_all_ended, judge_over
+from .desync.mismatch import report_mismatch
 from .events import TAKE
-from .findings import clear_finding, follow_restart, revise_all
-from .gathering import FEWEST_NODES, Gathered
-from .hangs import judge_stops, judge_waits
-from .intake import take_in
-from .joining import judge_joining
-from .look_pace import is_look_due
-from .nodes import judge_nodes
-from .open_rows import Arrived
-from .over import LAST_WORDS_NS, begin_again, have_all_ended, judge_over
-from .placement import end_placement, follow_placement
-from .rows import in_dtype
-from .signatures import report_mismatch
-from .silence import hear, judge_silence, listen_on, note_progress, note_silence
-from .soft_accounting import begin_attempt, look
-from .state import JobState
-from .steps import (
+from .findings.register import clear_finding, follow_restart, revise_all
+from .hang.hangs import judge_stops, judge_waits
+from .hang.rendezvous import judge_joining
+from .intake.check_interval import is_look_due
+from .intake.device_groups import has_device_groups
+from .intake.ingest import take_in
+from .nodes.lost_nodes import judge_nodes
+from .nodes.silent_nodes import hear, judge_silence, listen_on, note_progress, note_silence
+from .numeric.bad_losses import judge_bad_losses
+from .state.attempts import Place, place_of
+from .state.job_state import JobState
+from .state.micro_batch import FEWEST_NODES, Gathered
+from .state.open_rows import Arrived
+from .steps.closed_steps import (
     SPEED_KINDS,
     close_ready_steps,
     ends_with_steps,
@@ -41,7 +39,9 @@ from .steps import (
     judge_late_numbers,
     judge_open_calls,
 )
-from .worlds import Worlds
+from .steps.step_watermark import is_early, most_pending_rows, prune_pending
+from .topology.placement import end_placement, follow_placement
+from .torchrun_worlds import Worlds
 
 NUMBER_HOLD_NS = 1_000_000_000
 #: Steps that take no longer than those before may wait until so much has gathered, or so long.

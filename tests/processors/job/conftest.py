@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from whichrank.processors.job import operator
-from whichrank.processors.job.gathering import FEWEST_NODES
+from whichrank.processors.job.state.micro_batch import FEWEST_NODES
 
 #: Counts what a lone block costs.
 _OF_LONE_BLOCKS = "test_cost.py"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whichrank.processors.job.attempts import Attempts, Place
+from whichrank.processors.job.state.attempts import Attempts, Place
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from tests.processors.job.synthetic_job import (
 )
 from whichrank.processors.job import operator
 from whichrank.processors.job.operator import KEPT_NS, JobOperator
-from whichrank.processors.job.state import JobState
-from whichrank.processors.job.state_rows import load_job, save_job
+from whichrank.processors.job.state.job_state import JobState
+from whichrank.processors.job.state.state_rows import load_job, save_job
 from whichrank.processors.operator import Timer
 from whichrank.telemetry.records import Finding, Record
 from whichrank.telemetry.tables import STEPS

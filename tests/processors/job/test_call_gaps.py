@@ -19,7 +19,7 @@ from tests.processors.job.synthetic_job import (
     Work,
     drive,
 )
-from whichrank.processors.job.call_gaps import FIRST_CALLS, CallGaps, signatures
+from whichrank.processors.job.detectors.hang.call_gaps import FIRST_CALLS, CallGaps, signatures
 from whichrank.telemetry.records import Block, Record
 from whichrank.telemetry.tables import COLLECTIVES
 from whichrank.telemetry.vocabulary import EventName, Op, Phase

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.processors.job.synthetic_job import FOREVER, Action, Call, MemoryContext, SyntheticJob, drive
-from whichrank.processors.job.call_sites import SIGNAL
+from whichrank.processors.job.findings.call_sites import SIGNAL
 from whichrank.telemetry.records import Event
 from whichrank.telemetry.vocabulary import EventName, Op, Phase
 

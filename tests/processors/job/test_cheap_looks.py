@@ -10,23 +10,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.processors.job.synthetic_job import FOREVER, MemoryContext, SyntheticJob
-from whichrank.processors.job.closing import (
+from whichrank.processors.job.columns.rows import Growing
+from whichrank.processors.job.detectors.hang.wait_graph import Wait, find_blockage
+from whichrank.processors.job.detectors.slow.wait_attribution import Places
+from whichrank.processors.job.hang.pending_collectives import find_waits
+from whichrank.processors.job.intake.progress import oldest_open_ns
+from whichrank.processors.job.operator import JobOperator
+from whichrank.processors.job.state.job_state import JobState
+from whichrank.processors.job.state.open_rows import Arrived
+from whichrank.processors.job.state.rank_state import NodeFacts, RankFacts
+from whichrank.processors.job.state.state_rows import load_job
+from whichrank.processors.job.steps.step_watermark import (
     FURTHEST_BEHIND,
     MOST_PENDING_ROWS,
     horizon_of,
     is_early,
     most_pending_rows,
 )
-from whichrank.processors.job.facts import NodeFacts, RankFacts
-from whichrank.processors.job.open_rows import Arrived
-from whichrank.processors.job.open_waits import find_waits
-from whichrank.processors.job.operator import JobOperator
-from whichrank.processors.job.progress import oldest_open_ns
-from whichrank.processors.job.rows import Growing
-from whichrank.processors.job.state import JobState
-from whichrank.processors.job.state_rows import load_job
-from whichrank.processors.job.waiting import Wait, find_blockage
-from whichrank.processors.job.waits import Places
 from whichrank.telemetry.records import Group
 from whichrank.telemetry.tables import STEPS
 from whichrank.telemetry.vocabulary import Phase

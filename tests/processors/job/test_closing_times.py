@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from whichrank.processors.job.facts import OpenFinding
+from whichrank.processors.job.detectors.slow.straggler import SMALLEST_EXCESS, StepTimes
 from whichrank.processors.job.operator import CLOSE_NS, CLOSE_SLOW_NS, CLOSE_SOON_NS, _patience_ns
-from whichrank.processors.job.state import JobState, mean_length_ns
-from whichrank.processors.job.straggler import SMALLEST_EXCESS, StepTimes
+from whichrank.processors.job.state.job_state import JobState, mean_length_ns
+from whichrank.processors.job.state.rank_state import OpenFinding
 from whichrank.telemetry.tables import STEPS
 from whichrank.telemetry.vocabulary import Kind, Phase
 

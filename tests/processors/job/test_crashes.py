@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.processors.job.synthetic_job import FOREVER, Action, Enter, MemoryContext, SyntheticJob, drive
-from whichrank.processors.job import crashes
-from whichrank.processors.job.crash_order import CrashVerdict, Ending, Hold, judge_endings
+from whichrank.processors.job.crash import crashes
+from whichrank.processors.job.detectors.crash.crash_order import CrashVerdict, Ending, Hold, judge_endings
 from whichrank.processors.job.operator import JobOperator
 from whichrank.telemetry.evidence_facts import FACT, EvidenceFact, How, read_fact
 from whichrank.telemetry.records import Event, Finding, Record

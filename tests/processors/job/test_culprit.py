@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from whichrank.processors.job.culprit import have_something_in_common, whose_slowness
-from whichrank.processors.job.facts import RankFacts
-from whichrank.processors.job.state import JobState
+from whichrank.processors.job.state.job_state import JobState
+from whichrank.processors.job.state.rank_state import RankFacts
+from whichrank.processors.job.topology.culprit import have_something_in_common, whose_slowness
 from whichrank.telemetry.records import Group
 from whichrank.telemetry.vocabulary import Scope
 

@@ -20,7 +20,7 @@ from tests.processors.job.synthetic_job import (
     ddp_step,
     drive,
 )
-from whichrank.processors.job.matching import expected_signature
+from whichrank.processors.job.detectors.desync.matching import expected_signature
 from whichrank.telemetry.records import Block, Finding, Record
 from whichrank.telemetry.tables import COLLECTIVES
 from whichrank.telemetry.vocabulary import EventName, ExitState, Op, Phase

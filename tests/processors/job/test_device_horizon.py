@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whichrank.processors.job.device import device_horizon, still_open
-from whichrank.processors.job.open_rows import Arrived
-from whichrank.processors.job.state import JobState
+from whichrank.processors.job.intake.device_groups import device_horizon, still_open
+from whichrank.processors.job.state.job_state import JobState
+from whichrank.processors.job.state.open_rows import Arrived
 from whichrank.telemetry.records import Group
 from whichrank.telemetry.tables import COLLECTIVES, NO_GROUP
 from whichrank.telemetry.vocabulary import EventFlag

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whichrank.processors.job.facts import OpenFinding
-from whichrank.processors.job.open_rows import Arrived
-from whichrank.processors.job.open_waits import _Standing, find_waits
-from whichrank.processors.job.state import JobState
-from whichrank.processors.job.waiting import find_blockage
+from whichrank.processors.job.detectors.hang.wait_graph import find_blockage
+from whichrank.processors.job.hang.pending_collectives import _Standing, find_waits
+from whichrank.processors.job.state.job_state import JobState
+from whichrank.processors.job.state.open_rows import Arrived
+from whichrank.processors.job.state.rank_state import OpenFinding
 from whichrank.telemetry.records import Group
 from whichrank.telemetry.tables import COLLECTIVES
 from whichrank.telemetry.vocabulary import EventFlag, Kind, Op

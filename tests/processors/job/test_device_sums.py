@@ -9,8 +9,8 @@ import pytest
 
 from tests.processors.job.synthetic_device_job import DeviceJob
 from tests.processors.job.synthetic_job import drive
-from whichrank.processors.job.state_rows import load_job
-from whichrank.processors.job.stood import stood_by_step
+from whichrank.processors.job.detectors.slow.device_wait_time import stood_by_step
+from whichrank.processors.job.state.state_rows import load_job
 from whichrank.telemetry.records import Block, Record
 from whichrank.telemetry.tables import COLLECTIVES, DEVICE_STEPS
 from whichrank.telemetry.vocabulary import EventName

@@ -8,7 +8,7 @@ import pytest
 
 from tests.processors.job.synthetic_job import Action, Call, Enter, SyntheticJob, Work, ddp_step, drive
 from tests.processors.job.test_accounting import account, dies, finished_at, merged, seconds, started_at
-from whichrank.processors.job.state_rows import load_job
+from whichrank.processors.job.state.state_rows import load_job
 from whichrank.telemetry.vocabulary import Phase, TimeBucket
 
 B = TimeBucket

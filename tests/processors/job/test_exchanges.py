@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.processors.job.synthetic_job import MemoryContext
-from whichrank.processors.job.exchanges import places_apart
-from whichrank.processors.job.hangs import judge_waits
-from whichrank.processors.job.state import JobState
+from whichrank.processors.job.hang.hangs import judge_waits
+from whichrank.processors.job.hang.stalled_p2p import places_apart
+from whichrank.processors.job.state.job_state import JobState
 from whichrank.telemetry.records import Group
 from whichrank.telemetry.vocabulary import Kind, Phase
 

@@ -9,11 +9,11 @@ import pytest
 
 from tests.processors.job.synthetic_job import FOREVER, SECOND, MemoryContext, SyntheticJob, drive
 from whichrank.processors.job import operator
-from whichrank.processors.job.gathering import FEWEST_NODES, HOLD_NS, Gathered, Gathering
-from whichrank.processors.job.open_rows import Arrived
 from whichrank.processors.job.operator import JobOperator
-from whichrank.processors.job.state import JobState
-from whichrank.processors.job.state_rows import load_job
+from whichrank.processors.job.state.job_state import JobState
+from whichrank.processors.job.state.micro_batch import FEWEST_NODES, HOLD_NS, Gathered, Gathering
+from whichrank.processors.job.state.open_rows import Arrived
+from whichrank.processors.job.state.state_rows import load_job
 from whichrank.processors.operator import Timer
 from whichrank.telemetry.records import Block, Finding, Record
 from whichrank.telemetry.tables import COLLECTIVES, PROGRESS

@@ -16,9 +16,9 @@ from tests.processors.job.synthetic_job import (
     Work,
     drive,
 )
-from whichrank.processors.job.facts import OpenFinding
-from whichrank.processors.job.state import JobState
-from whichrank.processors.job.steps import went_on
+from whichrank.processors.job.state.job_state import JobState
+from whichrank.processors.job.state.rank_state import OpenFinding
+from whichrank.processors.job.steps.closed_steps import went_on
 from whichrank.telemetry.vocabulary import Kind, Phase
 
 STEP = 20

@@ -17,7 +17,7 @@ from tests.processors.job.synthetic_job import (
     ddp_step,
     drive,
 )
-from whichrank.processors.job.waiting import Wait, find_blockage
+from whichrank.processors.job.detectors.hang.wait_graph import Wait, find_blockage
 from whichrank.telemetry.records import Event, Finding, Record
 from whichrank.telemetry.vocabulary import EventName, Level, Op, Phase, ProcessState
 

@@ -11,10 +11,16 @@ from tests.processors.job.synthetic_device_job import DeviceJob
 from tests.processors.job.synthetic_job import MemoryContext, SyntheticJob, drive
 from tests.processors.job.test_device import from_step
 from tests.processors.job.test_late_waits import called_early
-from whichrank.processors.job.drift import find_drift, makes_steps_longer, no_blocks
-from whichrank.processors.job.holding import begun_on_device, first_calls, is_waited_for, no_starts, with_starts
-from whichrank.processors.job.matching import join_instances
-from whichrank.processors.job.pace import STEPS_AFTER, find_pace_change, is_of_all
+from whichrank.processors.job.detectors.desync.matching import join_instances
+from whichrank.processors.job.detectors.slow.drift import find_drift, makes_steps_longer, no_blocks
+from whichrank.processors.job.detectors.slow.lag_coupling import (
+    begun_on_device,
+    first_calls,
+    is_waited_for,
+    no_starts,
+    with_starts,
+)
+from whichrank.processors.job.detectors.slow.step_time_changepoint import STEPS_AFTER, find_pace_change, is_of_all
 from whichrank.telemetry.tables import COLLECTIVES
 
 SECOND = 1_000_000_000

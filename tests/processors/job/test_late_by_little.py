@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.processors.job.synthetic_small_groups import CHANGE, PEERS, seen, slower
-from whichrank.processors.job.late_by_little import find_late_by_little
-from whichrank.processors.job.straggler import StepTimes
+from whichrank.processors.job.detectors.slow.device_straggler.long_window import find_late_by_little
+from whichrank.processors.job.detectors.slow.straggler import StepTimes
 
 STEPS = 40
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from whichrank.processors.job.late_host import KEPT_STEPS, LateHost, find_late_host, no_launches, with_launches
+from whichrank.processors.job.detectors.slow.device_straggler.launch_bound import (
+    KEPT_STEPS,
+    LateHost,
+    find_late_host,
+    no_launches,
+    with_launches,
+)
 
 RANKS, BEFORE = 32, 60
 MS = 1_000_000

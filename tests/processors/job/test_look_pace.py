@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from whichrank.processors.job.look_pace import FEW_RANKS, NS_PER_RANK, is_look_due
-from whichrank.processors.job.state import JobState
+from whichrank.processors.job.intake.check_interval import FEW_RANKS, NS_PER_RANK, is_look_due
+from whichrank.processors.job.state.job_state import JobState
 
 SECOND = 1_000_000_000
 

@@ -16,10 +16,10 @@ from tests.processors.job.synthetic_job import (
     SyntheticJob,
     drive,
 )
-from whichrank.processors.job import nodes
-from whichrank.processors.job.open_waits import find_waits
-from whichrank.processors.job.state import JobState
-from whichrank.processors.job.waiting import Wait, find_blockage
+from whichrank.processors.job.detectors.hang.wait_graph import Wait, find_blockage
+from whichrank.processors.job.hang.pending_collectives import find_waits
+from whichrank.processors.job.nodes import lost_nodes
+from whichrank.processors.job.state.job_state import JobState
 from whichrank.telemetry.records import Block, Event, Finding, Record
 from whichrank.telemetry.vocabulary import EventName, ExitState, Phase
 
@@ -199,7 +199,7 @@ def test_ranks_without_an_agent_are_looked_for_four_times_a_second_and_not_at_ea
         looked_s.append((job.progress_stamp_ns - WALL_NS) / SECOND - 100.0)
         return find_waits(job, **more)
 
-    monkeypatch.setattr(nodes, "find_waits", counted)
+    monkeypatch.setattr(lost_nodes, "find_waits", counted)
     finding = one(_without_the_second_node_after(4.0, two_nodes(lost(6.6, "silent", 2.6), steps=140)))
     assert finding.body["kind"] == "agent_silent"
     told_s = finding.body["times"]["detected"] - WALL_NS / SECOND - 100.0

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whichrank.processors.job.open_calls import MOST_OPEN_CALLS, OpenCalls
+from whichrank.processors.job.state.open_calls import MOST_OPEN_CALLS, OpenCalls
 from whichrank.telemetry.tables import COLLECTIVES
 
 NODES, RANKS_PER_NODE = 3, 2

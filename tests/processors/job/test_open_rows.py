@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whichrank.processors.job.open_rows import Arrived, OpenChunk, OpenRows
-from whichrank.processors.job.packing import unpack
-from whichrank.processors.job.rows import pick, put
+from whichrank.processors.job.columns.packing import unpack
+from whichrank.processors.job.columns.rows import pick, put
+from whichrank.processors.job.state.open_rows import Arrived, OpenChunk, OpenRows
 from whichrank.telemetry.tables import COLLECTIVES, NO_GROUP
 
 TIMES = ("enqueued_ns", "done_ns")

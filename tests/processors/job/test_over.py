@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.processors.job.synthetic_job import FOREVER, SECOND, WALL_NS, MemoryContext, SyntheticJob, drive
-from whichrank.processors.job.over import LAST_WORDS_NS, RESTART_NS
+from whichrank.processors.job.crash.job_end import LAST_WORDS_NS, RESTART_NS
 from whichrank.telemetry.records import Finding
 from whichrank.telemetry.vocabulary import EventName, ExitState, Phase
 

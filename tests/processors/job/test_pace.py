@@ -5,7 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from whichrank.processors.job.pace import PLAIN_STEPS_AFTER, SUDDEN_NS_AFTER, PaceChange, find_sudden_change
+from whichrank.processors.job.detectors.slow.step_time_changepoint import (
+    PLAIN_STEPS_AFTER,
+    SUDDEN_NS_AFTER,
+    PaceChange,
+    find_sudden_change,
+)
 
 STEP_NS = 2_000_000_000
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 import numpy as np
 
 from tests.processors.job.test_roots import root, wait
-from whichrank.processors.job.partners import narrowed, only_fetching, partners_of
-from whichrank.processors.job.state import JobState
+from whichrank.processors.job.state.job_state import JobState
+from whichrank.processors.job.topology.p2p_peers import narrowed, only_fetching, partners_of
 from whichrank.telemetry.records import Group
 
 PARTNERS = {rank: frozenset({rank ^ 2}) for rank in range(8)}

@@ -5,7 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from whichrank.processors.job.passes import HeavyStage, find_heavy_stage, no_passes, with_passes
+from whichrank.processors.job.detectors.slow.pipeline_stage_time import (
+    HeavyStage,
+    find_heavy_stage,
+    no_passes,
+    with_passes,
+)
 from whichrank.telemetry.tables import COLLECTIVES, DEVICE_STEPS
 
 STAGES, REPLICAS, TENSOR = 4, 32, 4

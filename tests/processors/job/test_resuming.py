@@ -8,9 +8,9 @@ import pytest
 
 from tests.processors.job.synthetic_job import MemoryContext, SyntheticJob, drive
 from tests.processors.job.test_accounting import account, dies, finished_at, merged, saving_every, seconds, started_at
-from whichrank.processors.job.resuming import MOST_CHECKPOINTS, note_checkpoint
-from whichrank.processors.job.state import JobState
-from whichrank.processors.job.state_rows import load_job
+from whichrank.processors.job.accounting.resumed_checkpoint import MOST_CHECKPOINTS, note_checkpoint
+from whichrank.processors.job.state.job_state import JobState
+from whichrank.processors.job.state.state_rows import load_job
 from whichrank.telemetry.vocabulary import EventName, TimeBucket
 
 B = TimeBucket

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from whichrank.processors.job.open_waits import find_waits
-from whichrank.processors.job.state import JobState
-from whichrank.processors.job.waiting import Blockage, Wait, find_blockage
+from whichrank.processors.job.detectors.hang.wait_graph import Blockage, Wait, find_blockage
+from whichrank.processors.job.hang.pending_collectives import find_waits
+from whichrank.processors.job.state.job_state import JobState
 from whichrank.telemetry.records import Group
 from whichrank.telemetry.vocabulary import Op
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from whichrank.processors.job.saves import others_ns
+from whichrank.processors.job.detectors.slow.checkpoint_straggler import others_ns
 
 
 @given(

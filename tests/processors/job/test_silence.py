@@ -19,7 +19,7 @@ from tests.processors.job.synthetic_job import (
     ddp_step,
     drive,
 )
-from whichrank.processors.job.silence import STOPPED_NS
+from whichrank.processors.job.nodes.silent_nodes import STOPPED_NS
 from whichrank.telemetry.records import Block, Event, Finding, Record
 from whichrank.telemetry.vocabulary import EventName, ExitState, Phase
 

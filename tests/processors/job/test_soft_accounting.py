@@ -9,8 +9,8 @@ import pytest
 
 from tests.processors.job.synthetic_job import SECOND, WALL_NS, MemoryContext, drive
 from tests.processors.job.test_accounting import account, two_attempts
-from whichrank.processors.job import accounting, saving
-from whichrank.processors.job.state_rows import load_job
+from whichrank.processors.job.accounting import accounting, checkpoint_progress
+from whichrank.processors.job.state.state_rows import load_job
 from whichrank.telemetry.vocabulary import TimeBucket
 
 FAILED = "KeyError: 'as nobody expects'"
@@ -84,7 +84,7 @@ def test_what_fails_for_ever_is_told_each_minute_as_unknown(monkeypatch: pytest.
 def test_a_checkpoint_that_cannot_be_read_from_progress_is_an_error_of_the_accounting_only(
     monkeypatch: pytest.MonkeyPatch, as_it_is: MemoryContext
 ) -> None:
-    assert fails(monkeypatch, "note_saves", lambda number: number % 2 == 0, saving) is not None
+    assert fails(monkeypatch, "note_saves", lambda number: number % 2 == 0, checkpoint_progress) is not None
     context = drive(two_attempts())
     assert findings(context) == findings(as_it_is)
     assert problems(context)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from whichrank.processors.job.stalls import Stalls, are_over, find_recurring_stalls
+from whichrank.processors.job.detectors.slow.data_stalls import Stalls, are_over, find_recurring_stalls
 
 MS = 1_000_000
 USUAL_MS, STALL_MS = 2000, 3000

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from whichrank.processors.job.facts import RankFacts
-from whichrank.processors.job.state import JobState
-from whichrank.processors.job.story import MOST_SUSPECTS, Body, body, share, suspect
+from whichrank.processors.job.findings.finding_body import MOST_SUSPECTS, Body, body, share, suspect
+from whichrank.processors.job.state.job_state import JobState
+from whichrank.processors.job.state.rank_state import RankFacts
 from whichrank.telemetry.vocabulary import Bucket, Kind, Scope, Severity
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.processors.job.synthetic_job import FOREVER, SECOND, MemoryContext, SyntheticJob, drive
-from whichrank.processors.job.state import JobState
-from whichrank.processors.job.urgency import Motion, ladder
+from whichrank.processors.job.hang.urgency import Motion, ladder
+from whichrank.processors.job.state.job_state import JobState
 from whichrank.telemetry.records import Finding
 from whichrank.telemetry.vocabulary import EventName, ExitState, Phase, Severity
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from whichrank.processors.job.matching import join_instances
-from whichrank.processors.job.waits import GroupShape, Places, StepEdges, release_times
+from whichrank.processors.job.detectors.desync.matching import join_instances
+from whichrank.processors.job.detectors.slow.wait_attribution import GroupShape, Places, StepEdges, release_times
 from whichrank.telemetry.tables import COLLECTIVES
 from whichrank.telemetry.vocabulary import EventFlag, Op
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from whichrank.commands.embedded_operators import INPUT_TOPICS, make_operators, wanted_metrics
 from whichrank.commands.run_directory import RunDirectory
 from whichrank.processors.job.operator import JobOperator
-from whichrank.processors.job.state import JobState
+from whichrank.processors.job.state.job_state import JobState
 from whichrank.processors.operator import Context, Timer
 from whichrank.processors.runner import EmbeddedRunner
 from whichrank.telemetry.records import Incident, Record

@@ -1,0 +1,101 @@
+"""When a job is over, and what is said then.
+
+``whichrank run`` tells when its command has ended. Over Kafka nobody does: agents see ranks end, and then their
+launchers. A launcher that lives may start its ranks again, so it is waited for, but not for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from ....telemetry.vocabulary import Kind
+from ...operator import Context
+from ..accounting.guarded_accounting import finish
+from ..detectors.crash.crash_order import SIGKILL, Ending, role_hint
+from ..findings.register import clear_finding, revise
+from ..state.job_state import JobState
+from ..steps.closed_steps import close_ready_steps, judge_late_numbers
+from ..topology.placement import begin_placement_again, end_placement
+from .crashes import judge_crash
+
+#: What cannot last longer than the job, however it ended.
+_ENDED_WITH_THE_JOB = frozenset(
+    {Kind.RANK_SLOW.value, Kind.SLOW_TOGETHER.value, Kind.AGENT_SILENT.value, Kind.INPUT_SILENT.value}
+)
+#: What the nodes have to say of one end comes in within this time.
+LAST_WORDS_NS = 2_000_000_000
+#: Between the last rank's end and the next one's start, under a launcher that lives or cannot be seen.
+RESTART_NS = 60_000_000_000
+
+
+def say_last_words(
+    job: JobState, ended_ns: int, stamp_ns: int, ctx: Context, *, asked: bool, has_left: bool = True
+) -> None:
+    """Nothing more will come: what is held is decided now, and what cannot last longer than the job ends.
+
+    asked: whether the job has ended as somebody wanted it to; then nothing of it stays open. has_left: whether it has
+    given its GPUs back; a launcher that was not seen to end may hold them, and start its ranks again.
+    """
+    job.finished_ns = ended_ns
+    end_placement(job, ended_ns, stamp_ns, ctx)
+    close_ready_steps(job, stamp_ns, ctx)
+    judge_crash(job, stamp_ns, ctx, finished=True)
+    judge_late_numbers(job, stamp_ns, ctx, finished=True)
+    finish(job, ended_ns, stamp_ns, ctx, well=asked, has_left=has_left)
+    for finding in list(job.findings.values()):
+        finding.shown_ns = 0  # the last word must not wait for the revision gap
+        revise(job, ctx, stamp_ns, finding)
+        if asked or finding.kind in _ENDED_WITH_THE_JOB:
+            clear_finding(job, ctx, stamp_ns, finding, "the job ended")
+
+
+def judge_over(job: JobState, now: int, ctx: Context) -> None:
+    """Where no command tells of its end: to be called ``LAST_WORDS_NS`` after a rank's or a launcher's end."""
+    if job.finished_ns or job.judged_by:
+        return
+    lost = {name for name, node in job.nodes.items() if node.state != "here"}
+    if not have_all_ended(job, lost):
+        return
+    exits = [ending for ending in job.endings if ending.sort == "exit"]
+    if not exits:
+        return
+    has_left = not _may_start_again(job, lost)
+    hold_ns = LAST_WORDS_NS if has_left else RESTART_NS
+    due_ns = max(ending.arrived_ns for ending in exits) + hold_ns
+    if now < due_ns:
+        job.schedule(due_ns)
+        return
+    job.exit_code = 0 if all(role_hint(ending) == "none" for ending in job.endings) else 1
+    ended_ns, asked = max(ending.time_ns for ending in exits), _was_asked_to_end(job, exits)
+    say_last_words(job, ended_ns, now, ctx, asked=asked, has_left=has_left)
+
+
+def have_all_ended(job: JobState, lost: Collection[str] = ()) -> bool:
+    """Whether no rank is left, but for those on lost nodes. Of one that was never seen no node is known: it is only
+    waited for."""
+    return all(facts.exited_ns or not facts.node or facts.node in lost for facts in job.ranks.values())
+
+
+def begin_again(job: JobState) -> None:
+    """A rank has started: whatever was taken for the end was not."""
+    job.finished_ns = job.exit_code = 0
+    begin_placement_again(job)
+
+
+def _may_start_again(job: JobState, lost: set[str]) -> bool:
+    for launch, ranks in job.attempts.members.items():
+        nodes = {job.node_of(rank) for rank in ranks}
+        if launch not in job.attempts.over and not (nodes and nodes <= lost):
+            return True
+    return False
+
+
+def _was_asked_to_end(job: JobState, exits: list[Ending]) -> bool:
+    """It ended well, or somebody took it down: as planned, or while it stood still for a reason that nobody died of."""
+    if job.exit_code == 0 or job.has_kind(Kind.PLANNED_STOP):
+        return True
+    finding = job.stopping_finding()
+    if finding is None or finding.detail.get("crash"):
+        return False
+    first = min(job.endings, key=lambda ending: (ending.time_ns, ending.rank))
+    return first.sort == "exit" and (role_hint(first) == "stop" or first.signal == SIGKILL)

@@ -1,0 +1,122 @@
+"""Finds the rank whose checkpoints have become slow while the others wait for it to come back.
+
+Steps with a save in them are left out of all comparisons of steps; here they are compared with one another. A rank
+that always saves alone, or more than the others, is as usual: what counts is longer than its own past and longer than
+what the others need now (all of them slower is the storage's affair, and nobody's fault).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...columns.median import median
+
+KEPT_SAVES = 32
+#: So many saves in a row, after so many in the past.
+SLOW_SAVES = 3
+PAST_SAVES = 2
+#: Longer by this factor, and this time, than any before and than the others'; and this share of all time since.
+SMALLEST_RATIO = 1.4
+SMALLEST_NS = 100_000_000
+SMALLEST_SHARE = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Saves:
+    """Steps in which somebody saved, in order: steps, begin_ns (n,); own_ns (n, ranks) in phase checkpoint."""
+
+    ranks: np.ndarray
+    steps: np.ndarray
+    begin_ns: np.ndarray
+    own_ns: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowWriter:
+    """now_ns, before_ns: its own saves; others_ns: the others' now, 0 where it saves alone; every_steps: how often."""
+
+    rank: int
+    onset_step: int
+    onset_ns: int
+    now_ns: int
+    before_ns: int
+    others_ns: int
+    every_steps: int
+
+
+def no_saves(ranks: np.ndarray) -> Saves:
+    none = np.zeros(0, np.int64)
+    return Saves(ranks=ranks, steps=none, begin_ns=none, own_ns=np.zeros((0, ranks.size), np.int64))
+
+
+def with_more(old: Saves, ranks: np.ndarray, steps: np.ndarray, begin_ns: np.ndarray, own_ns: np.ndarray) -> Saves:
+    """Appends saves; another set of ranks begins anew."""
+    if not np.array_equal(old.ranks, ranks):
+        old = no_saves(ranks)
+    return Saves(
+        ranks=ranks,
+        steps=np.concatenate([old.steps, steps])[-KEPT_SAVES:],
+        begin_ns=np.concatenate([old.begin_ns, begin_ns])[-KEPT_SAVES:],
+        own_ns=np.concatenate([old.own_ns, own_ns])[-KEPT_SAVES:],
+    )
+
+
+def find_slow_writer(saves: Saves) -> SlowWriter | None:
+    """The rank whose last saves are all longer than any before, and than the others' of the same steps."""
+    if saves.steps.size < SLOW_SAVES + PAST_SAVES or saves.ranks.size < 2:
+        return None
+    recent, past = saves.own_ns[-SLOW_SAVES:], saves.own_ns[:-SLOW_SAVES]
+    usual = past.max(axis=0)
+    others = others_ns(recent)
+    reference = np.maximum(others, usual)
+    slow = (recent > SMALLEST_RATIO * reference) & (recent - reference > SMALLEST_NS)
+    candidates = np.flatnonzero(slow.all(axis=0) & (usual > 0))
+    if candidates.size != 1:
+        return None
+    candidate = int(candidates[0])
+    passed_ns = int(saves.begin_ns[-1] - saves.begin_ns[-SLOW_SAVES - 1])
+    if int((recent - reference)[:, candidate].sum()) < SMALLEST_SHARE * passed_ns:
+        return None
+    return SlowWriter(
+        rank=int(saves.ranks[candidate]),
+        onset_step=int(saves.steps[-SLOW_SAVES]),
+        onset_ns=int(saves.begin_ns[-SLOW_SAVES]),
+        now_ns=int(median(recent[:, candidate])),
+        before_ns=int(median(past[:, candidate])),
+        others_ns=int(median(others[:, candidate])),
+        every_steps=max(1, int(median(np.diff(saves.steps)))),
+    )
+
+
+def is_still_slow_writer(saves: Saves, rank: int, before_ns: int, now_ns: int) -> bool:
+    """False once its last two saves lie nearer to what they took before."""
+    where = np.flatnonzero(saves.ranks == rank)
+    if not where.size or saves.steps.size < 2:
+        return True
+    return bool(saves.own_ns[-2:, where[0]].max() > (float(before_ns) * now_ns) ** 0.5)
+
+
+def others_ns(recent: np.ndarray) -> np.ndarray:
+    """(n, ranks) what the other ranks that save at all take at the median in the same steps; 0 where one saves alone.
+
+    A median without one of the values is read off their order: it lies one further up where that one lies before it.
+    """
+    writers = np.flatnonzero(recent.max(axis=0) > 0)
+    count, size = recent.shape[0], writers.size
+    if not size:
+        return np.zeros(recent.shape)
+    others: np.ndarray = np.empty(recent.shape)
+    others[:] = np.asarray(median(recent[:, writers], axis=1))[:, None]
+    if size == 1:
+        others[:, writers] = 0.0
+        return others
+    order = np.argsort(recent[:, writers], axis=1, kind="stable")
+    ordered = np.take_along_axis(recent[:, writers], order, axis=1).astype(np.float64)
+    place = np.empty_like(order)
+    np.put_along_axis(place, order, np.broadcast_to(np.arange(size), (count, size)), axis=1)
+    low, high = ((size - 1 - 1) // 2, (size - 1) // 2)
+    without = [np.take_along_axis(ordered, at + (place <= at), axis=1) for at in (low, high)]
+    others[:, writers] = (without[0] + without[1]) / 2.0
+    return others

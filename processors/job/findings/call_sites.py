@@ -1,0 +1,179 @@
+"""Which lines of the user's code called the operations of a finding, as the ranks' rings have them.
+
+Ranks that fail tell the lines of their newest calls; of others they are asked for. Ranks of one program issue the calls
+of a group from the same lines, so where two of them differ although the calls look alike, that is where they parted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ....telemetry.records import Event, Identity, Record
+from ....telemetry.topics import TOPIC_REQUESTS
+from ....telemetry.vocabulary import EventName, Kind
+from ...operator import Context
+from ..state.job_state import JobState
+from ..state.rank_state import CallSite, OpenFinding
+from .finding_body import evidence
+from .wording import ranks_words
+
+#: Of a rank; an answer has eight.
+MOST_CALLS = 64
+#: Ranks of a finding whose lines are asked for.
+MOST_ASKED = 6
+SIGNAL = "collectives.site"
+_LONGEST = 1000
+_ACTION = "calls"
+
+
+class Asked(NamedTuple):
+    """An operation whose line is wanted. seq: -1 where ranks issued different numbers of them."""
+
+    rank: int
+    group: int
+    point_to_point: bool
+    seq: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    file: str
+    line: int
+    function: str
+
+
+def take_calls(job: JobState, event: Event) -> bool:
+    """A RANK_CALLS; whether it told anything that can be read."""
+    values = event.attributes
+    group = job.group_index(str(values.get("group", "")))
+    seqs, lines = values.get("seqs"), str(values.get("sites", "")).splitlines()
+    if group is None or not isinstance(seqs, tuple | list) or len(seqs) != len(lines):
+        return False
+    is_p2p = bool(values.get("point_to_point"))
+    found = [site for seq, line in zip(seqs, lines, strict=True) if (site := _read(group, is_p2p, seq, line))]
+    facts = job.facts(event.identity.rank)
+    told = {(site.group, site.point_to_point, site.seq) for site in found}
+    kept = [site for site in facts.calls if (site.group, site.point_to_point, site.seq) not in told]
+    facts.calls = [*kept, *found][-MOST_CALLS:]
+    job.facts_changed = True
+    return bool(found)
+
+
+def _read(group: int, point_to_point: bool, seq: Any, line: str) -> CallSite | None:
+    parts = line.split("\t")
+    if len(parts) != 3 or not isinstance(seq, int) or not parts[1].isdecimal():
+        return None
+    file, number, function = parts
+    if not file or len(file) > _LONGEST or len(number) > 9:
+        return None
+    return CallSite(group, point_to_point, seq, file, int(number), function[:_LONGEST])
+
+
+def ask_for_calls(job: JobState, ctx: Context, now: int, finding: OpenFinding) -> None:
+    """Best effort: the finding stands without an answer. The id is stable, so that repeats coincide."""
+    by_rank: dict[int, Asked] = {}
+    for asked in _asked(finding):
+        by_rank.setdefault(asked.rank, asked)
+    for rank, asked in list(by_rank.items())[:MOST_ASKED]:
+        node = job.node_of(rank)
+        launch = job.attempts.launch_of(rank)
+        identity = Identity(cluster=job.cluster, run=job.run, job=job.job, attempt=launch, node=node, rank=rank)
+        attributes = {
+            "id": f"{finding.key}/calls/{rank}",
+            "action": _ACTION,
+            "rank": rank,
+            "node": node,
+            "group": job.groups[asked.group].uid,
+            "point_to_point": asked.point_to_point,
+            "seq": asked.seq,
+        }
+        request = Event(name=EventName.EVIDENCE_REQUEST, identity=identity, time_ns=now, attributes=attributes)
+        ctx.emit(Record(topic=TOPIC_REQUESTS, key=node, stamp_ns=now, payload=request))
+
+
+def asked_detail(asked: Iterable[Asked]) -> dict[str, Any]:
+    """As a finding's ``detail`` keeps them."""
+    return {"calls": [list(each) for each in asked]}
+
+
+def add_sites(job: JobState, finding: OpenFinding, body: dict[str, Any]) -> None:
+    """The lines as evidence, and for suspects of a desync as where they are."""
+    asked = _asked(finding)
+    if finding.kind == Kind.DESYNC.value:
+        _add_parting(job, asked, finding, body)
+        return
+    by_call: dict[tuple[int, bool, int], dict[int, _Place]] = {}
+    for each in asked:
+        if (place := _places(job, each).get(each.seq)) is not None:
+            by_call.setdefault(each[1:], {})[each.rank] = place
+    for (group, is_p2p, seq), places in by_call.items():
+        _add(job, body, finding, f"{'operation' if is_p2p else 'collective'} {seq}", group, places)
+        if finding.kind == Kind.NUMERIC_FIRST_RANK.value:
+            _put_suspects_at(body, places)
+
+
+def _add_parting(job: JobState, asked: Sequence[Asked], finding: OpenFinding, body: dict[str, Any]) -> None:
+    if not asked:
+        return
+    known = {each.rank: _places(job, each) for each in asked}
+    suspects = [rank for rank in known if rank in finding.suspects]
+    others = [rank for rank in known if rank not in finding.suspects]
+    seq = asked[0].seq
+    parted = _first_parting(known, suspects, others)
+    if parted is not None and (seq < 0 or parted < seq):
+        seq = parted
+    places = {rank: found[seq] for rank, found in known.items() if seq in found}
+    if not places:
+        return
+    _add(job, body, finding, f"collective {seq}", asked[0].group, places)
+    _put_suspects_at(body, places)
+
+
+def _put_suspects_at(body: dict[str, Any], places: Mapping[int, _Place]) -> None:
+    for item in body["suspects"]:
+        if (place := places.get(item["rank"])) is not None:
+            phase = (item["where"] or {}).get("phase")
+            item["where"] = {"file": place.file, "line": place.line, "phase": phase}
+
+
+def _first_parting(
+    known: Mapping[int, Mapping[int, _Place]], suspects: Sequence[int], others: Sequence[int]
+) -> int | None:
+    """The first number that a suspect called from another line than all the others, who agree."""
+    for seq in sorted({seq for rank in suspects for seq in known[rank]}):
+        theirs = {known[rank][seq] for rank in others if seq in known[rank]}
+        ours = {known[rank][seq] for rank in suspects if seq in known[rank]}
+        if len(theirs) == 1 and not theirs & ours:
+            return seq
+    return None
+
+
+def _add(
+    job: JobState, body: dict[str, Any], finding: OpenFinding, what: str, group: int, places: Mapping[int, _Place]
+) -> None:
+    ranks_at: dict[_Place, list[int]] = {}
+    for rank, place in sorted(places.items()):
+        ranks_at.setdefault(place, []).append(rank)
+    said = "; ".join(
+        f"by {ranks_words(ranks)} at {place.file}:{place.line} in {place.function}" for place, ranks in ranks_at.items()
+    )
+    call = f"{what} of group {job.group_name(group)}"
+    value = "; ".join(f"{place.file}:{place.line}" for place in ranks_at)
+    body["evidence"].append(evidence(SIGNAL, call, finding.onset_ns, f"{call} was called {said}", value))
+
+
+def _places(job: JobState, asked: Asked) -> dict[int, _Place]:
+    """By number, of this rank's calls of that sort in that group."""
+    facts = job.ranks.get(asked.rank)
+    return {
+        site.seq: _Place(file=site.file, line=site.line, function=site.function)
+        for site in (facts.calls if facts is not None else ())
+        if (site.group, site.point_to_point) == (asked.group, asked.point_to_point)
+    }
+
+
+def _asked(finding: OpenFinding) -> list[Asked]:
+    calls = finding.detail.get("calls", ())
+    return [Asked(int(rank), int(group), bool(p2p), int(seq)) for rank, group, p2p, seq in calls]

@@ -1,0 +1,151 @@
+"""The fields of a finding that all kinds share: suspects, evidence, ruled-out ranks, coverage. Pure.
+
+Every sentence names ranks, numbers and times that were recorded, in words a person can check at three in the morning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ....telemetry.evidence_facts import FACT, EvidenceFact, write_fact
+from ....telemetry.ring_layout import format_ranks
+from ....telemetry.vocabulary import Bucket, Kind, ProcessState, Scope, Severity
+from ..state.job_state import JobState
+from .wording import duration_words, op_word, phase_word, process_words, ranks_words, seconds
+
+Body = dict[str, Any]
+STALE_NS = 2_000_000_000
+#: Of thousands of suspects, a whole pipeline stage, so many are named one by one, and all in words: a message of the
+#: bus holds a megabyte.
+MOST_SUSPECTS = 256
+
+
+def evidence(
+    signal: str, source: str, time_ns: int, shows: str, value: Any = None, *, fact: EvidenceFact | None = None
+) -> dict[str, Any]:
+    """fact: what the sentence was made of, for whoever asks; no program reads the sentence."""
+    row = {"signal": signal, "source": source, "time": seconds(time_ns), "value": value, "shows": shows}
+    return row if fact is None else {**row, FACT: write_fact(fact)}
+
+
+def source_of(job: JobState, rank: int) -> str:
+    facts = job.ranks.get(rank)
+    row = job.progress_row(rank)
+    pid = facts.pid if facts and facts.pid else int(row["pid"]) if row is not None else 0
+    return f"rank {rank}" + (f" (pid {pid})" if pid else "") + (f" on {facts.node}" if facts and facts.node else "")
+
+
+def ruled_out(ranks: Iterable[int], looks_guilty: str, because: str) -> dict[str, Any]:
+    members = sorted(set(ranks))
+    return {
+        "who": ranks_words(members),
+        "ranks": format_ranks(members),
+        "looks_guilty": looks_guilty,
+        "because": because,
+    }
+
+
+def suspect(job: JobState, rank: int, probability: float, phase: str | None = None) -> dict[str, Any]:
+    facts, row = job.ranks.get(rank), job.progress_row(rank)
+    pid = facts.pid if facts and facts.pid else int(row["pid"]) if row is not None else 0
+    return {
+        "scope": "rank",
+        "id": str(rank),
+        "rank": rank,
+        "node": facts.node or None if facts else None,
+        "gpu": facts.gpu or None if facts else None,
+        "pid": pid or None,
+        "where": {"file": None, "line": None, "phase": phase} if phase else None,
+        "probability": round(probability, 3),
+    }
+
+
+def body(
+    job: JobState,
+    kind: Kind,
+    *,
+    bucket: Bucket,
+    scope: Scope,
+    severity: Severity,
+    suspects: Sequence[Mapping[str, Any]],
+    onset_ns: int,
+    now: int,
+    proof: Sequence[Mapping[str, Any]],
+    confidence: float,
+    cleared: Sequence[Mapping[str, Any]] = (),
+    victims: Iterable[int] | None = None,
+    step: int | None = None,
+    group: int | None = None,
+    seq: int | None = None,
+    op: int | None = None,
+) -> Body:
+    blamed = {item["rank"] for item in suspects}
+    hurt = sorted(set(job.ranks if victims is None else victims) - blamed)
+    expected = job.world_size or len(job.ranks)
+    # Time stands still while the rings of a killed run are read, and another node's clock may be ahead of ours.
+    seen_ns = max(now, onset_ns)
+    return {
+        "bucket": bucket.value,
+        "kind": kind.value,
+        "scope": scope.value,
+        "severity": severity.value,
+        "suspects": _spread(suspects),
+        "victims": {"count": len(hurt), "ranks": format_ranks(hurt)},
+        "coverage": {"ranks_seen": len(job.ranks) - len(job.hidden_ranks()), "ranks_expected": expected},
+        "first_bad": {
+            "step": step if step is not None and step >= 0 else None,
+            "group": job.group_name(group) if group is not None and group >= 0 else None,
+            "sequence": seq,
+            "operation": op_word(op) if op else None,
+        },
+        "times": {"onset": seconds(onset_ns), "detected": seconds(seen_ns), "attributed": seconds(seen_ns)},
+        "evidence": list(proof),
+        "ruled_out": list(cleared),
+        "confidence": round(min(confidence, _coverage_limit(job)), 3),
+        "job": {
+            "run": job.run or None,
+            "id": job.job,
+            "name": job.name or None,
+            "attempt": job.attempt or None,
+            "owner": None,
+            "now": "stopped" if job.finished_ns else "running",
+        },
+    }
+
+
+def _spread(suspects: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """All, or as many as are named from the first to the last of them; then these share what all had."""
+    count = len(suspects)
+    if count <= MOST_SUSPECTS:
+        return [dict(item) for item in suspects]
+    chosen = [suspects[place * (count - 1) // (MOST_SUSPECTS - 1)] for place in range(MOST_SUSPECTS)]
+    return [{**item, "probability": round(1.0 / MOST_SUSPECTS, 3)} for item in chosen]
+
+
+def stands(job: JobState, rank: int) -> str:
+    """``"rank 2 is in phase forward since 4.3 s, process sleeping (S), heartbeat fresh"``."""
+    row, facts = job.progress_row(rank), job.ranks.get(rank)
+    if facts and facts.exited_ns:
+        return f"rank {rank} has left"
+    if row is None:
+        return f"rank {rank} was never seen"
+    beat = int(row["heartbeat_age_ns"])
+    words = [
+        f"rank {rank} is in phase {phase_word(row['phase'])} since {duration_words(row['phase_age_ns'])}",
+        process_words(row["process_state"]),
+        f"heartbeat silent for {duration_words(beat)}" if beat > STALE_NS else "heartbeat fresh",
+    ]
+    if beat > STALE_NS and row["process_state"] in (ProcessState.RUNNING, ProcessState.SLEEPING):
+        words.append("so something holds Python's interpreter lock")
+    return ", ".join(words)
+
+
+def share(ranks: Sequence[int]) -> float:
+    return 0.95 if len(ranks) == 1 else 1.0 / max(1, len(ranks))
+
+
+def _coverage_limit(job: JobState) -> float:
+    """Unseen ranks leave room for another cause."""
+    expected = job.world_size or len(job.ranks) or 1
+    return 0.5 + 0.49 * min(1.0, (len(job.ranks) - len(job.hidden_ranks())) / expected)

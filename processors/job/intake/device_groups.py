@@ -1,0 +1,271 @@
+"""Groups whose operations a device does (NCCL and its like): which of enqueued, started and completed tells what.
+
+There a call returns at once, its wait does not block the host, and the host runs steps ahead. So *enqueued* tells whose
+host lags, *started* and *completed* tell what the devices stand in, and no duration is ever taken from host time.
+*Started* is known only where the backend times its collectives; without it nobody is told apart. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ....telemetry.tables import NO_GROUP
+from ....telemetry.vocabulary import EventFlag
+from ..columns.median import median
+from ..columns.rows import pick
+from ..detectors.slow.device_wait_time import stood_in
+from ..detectors.slow.straggler import FEWEST_BASELINE_STEPS, LONGEST_BASELINE, StepTimes, Straggler
+from ..detectors.slow.wait_attribution import Waits, sum_by_rank_and_step
+from ..state.job_state import JobState
+from ..state.rank_state import HeldUp
+from .wait_thresholds import TIMES_LONGEST
+
+#: Steps after which a gap between two ends on the device counts as usual: the first ones set up and compile.
+SETTLED_STEPS = 5
+#: Where starts are not known, a long kernel and a collective that does not end look the same: patience, then.
+BLURRED_NS = 30_000_000_000
+BLURRED_STEPS = 10
+#: The recorder's status moves this often. Where steps keep time with it, one rank's stands seem a look longer, or none.
+LOOK_NS = 100_000_000
+#: The newest steps, in whose length a slow device must show: hosts run ahead of their devices.
+LENGTHENED_STEPS = 5
+
+
+def has_device_groups(job: JobState) -> bool:
+    return any(job.on_device)
+
+
+def tells_starts(job: JobState) -> bool:
+    """Whether any device's recorder has told a start."""
+    return bool((job.group_rows["started"][job.group_stamps > 0] >= 0).any())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KnownStarts:
+    """What the starts in all groups tell of devices, by rank. timed: some are told; occupied: by them the device stands
+    in a collective, or has not come to one that was launched."""
+
+    timed: np.ndarray
+    occupied: np.ndarray
+
+    @classmethod
+    def of(cls, job: JobState) -> KnownStarts:
+        rows = pick(job.group_rows, (job.group_stamps > 0) & (job.group_rows["started"] >= 0))
+        timed = np.zeros(int(job.group_rows["rank"].max(initial=0)) + 1, bool)
+        occupied = timed.copy()
+        timed[rows["rank"]] = True
+        occupied[rows["rank"][(rows["completed"] >= 0) & (rows["completed"] < rows["enqueued"])]] = True
+        return cls(timed, occupied)
+
+
+def not_begun(rows: np.ndarray, seq: int | np.ndarray, timed: np.ndarray) -> np.ndarray:
+    """Of GROUP_PROGRESS rows of a group: launched by the host, and the device is known not to have come to it.
+
+    seq: of all, or by row. timed: by row, whether starts of this rank are told. Looks that miss all short calls have
+    told none of a group yet; but nobody stands in one, while its peers are seen to, without being seen.
+    """
+    told = rows["started"] >= 0
+    known = told | timed if told.any() else told
+    begun = np.maximum(rows["started"], rows["completed"])
+    return np.asarray(known & (rows["enqueued"] >= seq) & (begun < seq))
+
+
+def may_not_have_begun(rows: np.ndarray, seq: int | np.ndarray, timed: np.ndarray) -> np.ndarray:
+    """Of GROUP_PROGRESS rows of a group of which no look has told a start: launched, and neither begun nor not begun
+    is known, although starts of this rank's other groups are told."""
+    if (rows["started"] >= 0).any():
+        return np.zeros(rows.size, bool)
+    return np.asarray(timed & (rows["enqueued"] >= seq) & (rows["completed"] < seq))
+
+
+def all_begun(job: JobState, group: int, seq: int) -> bool:
+    """Whether every member is known to be inside this collective: its device, or its host where that does them."""
+    rows, stamps = job.rows_of_group(group)
+    begun = rows["started"] if job.on_device[group] else rows["enqueued"]
+    return bool(((stamps > 0) & (begun >= seq)).all())
+
+
+def any_ended(job: JobState, group: int, seq: int) -> bool:
+    """Whether a member's device has left it: then it ends for all, and who is still told to be inside was not seen."""
+    rows, stamps = job.rows_of_group(group)
+    return bool(((stamps > 0) & (rows["completed"] >= seq)).any())
+
+
+def note_gaps(job: JobState, places: np.ndarray, rows: np.ndarray, groups: np.ndarray) -> None:
+    """Remembers how long an operation has been the oldest open one of its device and did end.
+
+    rows: GROUP_PROGRESS, before they are put at these places; groups: of each.
+    """
+    longer = job.open_ages_ns[places] > job.device_gaps_ns()[groups]
+    if not longer.any():
+        return
+    longer &= rows["completed"] > job.group_rows["completed"][places]
+    if not longer.any():
+        return
+    places, rows, groups = places[longer], pick(rows, longer), groups[longer]
+    before = pick(job.group_rows, places)
+    ended = (before["completed"] > 0) & (before["open"] > 0) & (job.group_stamps[places] > 0)
+    for place in np.flatnonzero(ended).tolist():
+        row = job.progress_row(int(rows["rank"][place]))
+        if row is not None and int(row["step"]) >= SETTLED_STEPS:
+            group, age_ns = int(groups[place]), int(before["open_age_ns"][place])
+            if age_ns > job.device_gaps.get(group, 0):
+                job.note_device_gap(group, age_ns)
+
+
+def patience_ns(job: JobState, group: int) -> int:
+    """How long a wait in a device group has to last at least, by what it has taken before; 0 on the host."""
+    return int(TIMES_LONGEST * job.device_gaps.get(group, 0))
+
+
+def longest_on_device_ns(job: JobState, group: int) -> int | None:
+    """The longest that an operation of this group has kept a device; None before the first step, which sets up and
+    compiles."""
+    return None if job.closed_step < 0 else job.device_gaps.get(group, 0)
+
+
+def launched_age_ns(job: JobState, rank: int, group: int, now: int) -> int:
+    """Since when this rank's host has launched what its device has not ended there: before that, its host was late,
+    and what its host did then, a save perhaps, may take its time. now: bus time."""
+    place = job.group_first[group] + int(np.flatnonzero(job.members[group] == rank)[0])
+    return int(job.open_ages_ns[place]) + max(0, now - int(job.group_stamps[place]))
+
+
+def device_horizon(job: JobState, horizon: int) -> int:
+    """The newest step up to ``horizon`` that the devices have finished as well, as far as anybody tells its end.
+
+    Asked of every message while hosts are ahead: as long as calls of the earliest step are open, only what came since
+    is looked at.
+    """
+    told = np.append(job.tells_ends & job.device_groups(), False)  # at the end, of no known group
+    if not told.any():
+        return horizon
+    held, rows = job.held_up, job.pending.all()
+    known = job.pending.replaced, int(told.sum())
+    if held is None or (held.replaced, held.told) != known or _goes_back(held, rows, told):
+        held = job.held_up = _find_open(rows, told, job.pending.replaced)
+    else:
+        _note_ends(held, rows)
+        if not held.open_seqs and horizon > held.step:
+            held = job.held_up = _find_open(rows, told, job.pending.replaced)
+    if held is None or not held.open_seqs:
+        return horizon
+    return min(horizon, held.step - 1)
+
+
+def _goes_back(held: HeldUp, rows: np.ndarray, told: np.ndarray) -> bool:
+    """Whether what came since tells of another open call of this step or one before. rows: all pending."""
+    new = rows[held.rows :]
+    places = np.flatnonzero((new["done_ns"] == 0) & (new["step"] <= held.step))
+    return bool(_may_hold(new, places, told).any())
+
+
+def _note_ends(held: HeldUp, rows: np.ndarray) -> None:
+    """Lets go of the calls whose ends came since, or the ends of later ones. rows: all pending."""
+    new = rows[held.rows :]
+    held.rows = rows.size
+    ended = new[(new["done_ns"] > 0) & ((new["flags"] & int(EventFlag.P2P)) == 0)]
+    for key, seq in zip(_rank_and_group(ended).tolist(), ended["seq"].tolist(), strict=True):
+        if seq >= held.open_seqs.get(key, seq + 1):
+            del held.open_seqs[key]
+
+
+def _find_open(rows: np.ndarray, told: np.ndarray, replaced: int) -> HeldUp | None:
+    """told: by group, and False for none.
+
+    Nothing is joined, which would sort all rows: what is open of the earliest step is found among few of them.
+    """
+    without_end = np.flatnonzero(rows["done_ns"] == 0)
+    without_end = without_end[_may_hold(rows, without_end, told)]
+    if not without_end.size:
+        return None
+    step = rows["step"][without_end]
+    for earliest in np.unique(step).tolist():
+        lowest = still_open(pick(rows, without_end[step == earliest]), rows, told)
+        if lowest.size:
+            keys, seqs = _rank_and_group(lowest).tolist(), lowest["seq"].tolist()
+            newest: dict[int, int] = {}
+            for key, seq in zip(keys, seqs, strict=True):
+                newest[key] = max(seq, newest.get(key, seq))
+            return HeldUp(step=earliest, open_seqs=newest, rows=rows.size, replaced=replaced, told=int(told.sum()))
+    return None
+
+
+def _may_hold(rows: np.ndarray, places: np.ndarray, told: np.ndarray) -> np.ndarray:
+    """Of the rows at these places: which are collectives of groups whose ends are told."""
+    is_told = told[np.minimum(rows["group"][places], told.size - 1)]
+    return np.asarray(is_told & ((rows["flags"][places] & int(EventFlag.P2P)) == 0))
+
+
+def still_open(still: np.ndarray, rows: np.ndarray, told: np.ndarray) -> np.ndarray:
+    """Of COLLECTIVES rows without an end those that go on. rows: all, among which are the ends; told: by group.
+
+    Over is also a call of which a later one of the same rank and group has ended: a device does them one after the
+    other, and an end that an agent has missed is missed for ever.
+    """
+    groups = np.zeros(NO_GROUP + 1, bool)
+    groups[still["group"]] = True
+    theirs = np.flatnonzero(groups[rows["group"]] & (rows["done_ns"] > 0))
+    theirs = theirs[_may_hold(rows, theirs, told)]
+    keys = _rank_and_group(still)
+    known = np.sort(keys)
+    ended, seqs = _rank_and_group(rows, theirs), rows["seq"][theirs]
+    found = np.minimum(np.searchsorted(known, ended), known.size - 1)
+    same = known[found] == ended
+    newest = np.full(known.size, -1, np.int64)
+    np.maximum.at(newest, found[same], seqs[same])
+    first = np.searchsorted(known, keys)  # of equal keys the first one holds the number
+    return pick(still, still["seq"] > newest[first])
+
+
+def _rank_and_group(rows: np.ndarray, places: np.ndarray | slice = slice(None)) -> np.ndarray:
+    return np.asarray((rows["group"][places].astype(np.int64) << 32) | rows["rank"][places].astype(np.int64))
+
+
+def launched_at(job: JobState, rank: int, group: int, seq: int) -> tuple[int, int] | None:
+    """(step, phase) in which this rank's host launched the call; it may be steps ahead of its device by now."""
+    rows = job.pending.all()
+    mine = rows[(rows["rank"] == rank) & (rows["group"] == group) & (rows["seq"] == seq)]
+    mine = mine[(mine["flags"] & int(EventFlag.P2P)) == 0]
+    return (int(mine["step"][-1]), int(mine["phase"][-1])) if mine.size else None
+
+
+def device_rows(job: JobState, rows: np.ndarray) -> np.ndarray:
+    """Those of COLLECTIVES rows (of known groups) that a device does."""
+    return pick(rows, job.device_groups()[rows["group"]])
+
+
+def measure_device_waits(rows: np.ndarray) -> Waits:
+    """How long each rank's device stood in collectives. rows: COLLECTIVES of device groups.
+
+    All leave a collective together, so who is late in coming stands in it for a short time and the others for a long
+    one. Starts and ends are found by looking, as often too late as the other: sums over steps are right, not each one.
+    """
+    return sum_by_rank_and_step(rows["rank"].astype(np.int64), rows["step"], rows["phase"], stood_in(rows))
+
+
+def launched_before(rows: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    """By step: how long before their ends its calls were launched, in the mean. rows: COLLECTIVES of device groups."""
+    ended = rows["done_ns"] > 0
+    place = np.searchsorted(steps, rows["step"])
+    known = ended & (steps[np.minimum(place, steps.size - 1)] == rows["step"])
+    before_ns = (rows["done_ns"] - rows["enqueued_ns"])[known]
+    count = np.bincount(place[known], minlength=steps.size)
+    return np.asarray(np.bincount(place[known], weights=before_ns, minlength=steps.size) / np.maximum(count, 1))
+
+
+def has_become_slow(times: StepTimes, found: Straggler) -> bool:
+    """Whether enough is known of the steps before, or a device was slow as long as anything is."""
+    return found.based and int((times.steps < found.onset_step).sum()) >= FEWEST_BASELINE_STEPS
+
+
+def shows_in_steps(times: StepTimes, found: Straggler) -> bool:
+    """Whether the steps became longer as well, which a slow device's must and what only looks make up does not."""
+    if not has_become_slow(times, found):
+        return 2 * found.excess_ns > 3 * LOOK_NS
+    before = times.duration_ns[times.steps < found.onset_step][-LONGEST_BASELINE:]
+    now_ns = float(median(times.duration_ns[-LENGTHENED_STEPS:]))
+    # By what it has become slower: a pipeline's first stage always is, by what is left of the others' waits.
+    return now_ns - float(median(before)) > found.excess * found.step_ns / 2.0

@@ -1,0 +1,43 @@
+"""When calls that were open at a flush are looked at: most have ended by then; one that does not match never ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..columns.rows import pick
+from ..state.job_state import JobState
+from ..state.micro_batch import Gathered, block_of_row
+
+#: A call that was still open at a flush is looked at so much later: by then most have ended. A mismatch is to be told
+#: within a second of the call, whose flush comes half a second after it at the latest.
+OPEN_LOOK_NS = 210_000_000
+#: Jobs of short steps are flushed every 250 ms: the next flush says which calls have ended, and few looks are needed.
+SHORT_STEP_NS = 200_000_000
+SHORT_STEP_LOOK_NS = 300_000_000
+#: Of a node that has not flushed before.
+_NEVER_NS = -(1 << 62)
+
+
+def note_open_calls(job: JobState, rows: np.ndarray, blocks: Sequence[Gathered]) -> None:
+    """A call that does not match never ends: those still open after the next flush are worth a look.
+
+    To be called before the blocks' flushes are noted. rows: COLLECTIVES of the blocks, one after the other, in the
+    job's terms.
+    """
+    if len(job.open_calls):
+        flushed_ns = [job.flushed_ns.get(block.node, _NEVER_NS) + block.arrived.offset_ns for block in blocks]
+        old = rows["enqueued_ns"] <= np.array(flushed_ns)[block_of_row(blocks)]
+        if old.any():
+            job.open_calls.end(pick(rows, old))
+    still = (rows["done_ns"] == 0).nonzero()[0]
+    if still.size:
+        stamps_ns = np.array([block.stamp_ns for block in blocks])[block_of_row(blocks)[still]]
+        if job.open_calls.add(pick(rows, still), stamps_ns):
+            job.schedule(int(stamps_ns[0]) + open_look_ns(job))
+
+
+def open_look_ns(job: JobState) -> int:
+    """How long after the flush that had them open calls are looked at."""
+    return SHORT_STEP_LOOK_NS if 0 < job.slow_step_ns < SHORT_STEP_NS else OPEN_LOOK_NS

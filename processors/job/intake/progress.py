@@ -1,0 +1,164 @@
+"""Progress rows into the job's state: where each rank and each member of a group stands, and when it last moved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ....telemetry.tables import GROUP_PROGRESS, PROGRESS
+from ....telemetry.vocabulary import ProcessState
+from ..accounting.guarded_accounting import note_saves
+from ..columns.rows import concatenate, pick, put
+from ..state.job_state import MOST_RANKS, GroupPlaces, JobState
+from ..state.micro_batch import Gathered, block_of_row
+from .device_groups import note_gaps
+from .wait_thresholds import rare_rows
+
+_STOPPED, _DEAD = int(ProcessState.STOPPED), int(ProcessState.DEAD)
+#: Two looks at a stopped process must be so far apart, as the agent's own: a moment's stop is no news.
+CONFIRM_NS = 50_000_000
+#: Heartbeats that go on for so long after a rank's last one were not ended by its death.
+OUTLIVED_NS = 2_000_000_000
+
+
+def take_progress(job: JobState, blocks: Sequence[Gathered]) -> None:
+    """blocks: of PROGRESS, each of another node. Only the newest row of a rank is kept."""
+    told = concatenate([block.arrived.rows for block in blocks], PROGRESS)
+    places = _newest_of_each_rank(told["rank"])
+    if not places.size:
+        return
+    rows, of_block = pick(told, places), block_of_row(blocks)[places]
+    ranks = rows["rank"].astype(np.intp)
+    stamps_ns = np.array([block.stamp_ns for block in blocks], np.int64)
+    job.grow_progress(int(ranks.max()))
+    rows["read_ns"] += np.array([block.arrived.offset_ns for block in blocks], np.int64)[of_block]
+    for block in blocks:
+        job.set_nodes(block.arrived.rows["rank"], block.node)
+    before, known = pick(job.progress, ranks), job.progress_stamps[ranks] > 0
+    _note_processes(job, rows, before, known)
+    _compare_looks(job, rows, before, known, of_block, stamps_ns)
+    note_saves(job, rows, before, known)
+    put(job.progress, ranks, rows)
+    job.progress_stamps[ranks] = stamps_ns[of_block]
+    job.progress_stamp_ns = max(job.progress_stamp_ns, int(stamps_ns[-1]))
+    job.note_blind(ranks, rows["level"], rows["hook_state"])
+    job.progress_changed = True
+
+
+def _note_processes(job: JobState, rows: np.ndarray, before: np.ndarray, known: np.ndarray) -> None:
+    """Of ranks of which no event has told the process."""
+    for place in (~known | (before["pid"] != rows["pid"])).nonzero()[0].tolist():
+        facts, pid = job.facts(int(rows["rank"][place])), int(rows["pid"][place])
+        if pid and not facts.pid:
+            facts.pid = pid
+            job.facts_changed = True
+
+
+def _compare_looks(
+    job: JobState,
+    rows: np.ndarray,
+    before: np.ndarray,
+    known: np.ndarray,
+    of_block: np.ndarray,
+    stamps_ns: np.ndarray,
+) -> None:
+    """What takes the row before to tell. before, known: of the same ranks; known False: there was none. of_block: by
+    row; stamps_ns: by block."""
+    was_stopped = (before["process_state"] == _STOPPED) & known
+    for block in np.unique(of_block[was_stopped]).tolist() if was_stopped.any() else ():
+        mine = np.flatnonzero(of_block == block)
+        _compare_stops(job, pick(rows, mine), pick(before, mine), was_stopped[mine], int(stamps_ns[block]))
+    rare, was_rare = rare_rows(rows), rare_rows(before) & known
+    if rare.any() or was_rare.any():
+        left = np.where(was_rare, rows["read_ns"] - rows["phase_age_ns"], job.rare_until_ns[rows["rank"]])
+        job.rare_until_ns[rows["rank"]] = np.where(rare, rows["read_ns"], left)
+
+
+def _compare_stops(job: JobState, rows: np.ndarray, before: np.ndarray, was: np.ndarray, stamp_ns: int) -> None:
+    """Stops that no event told of: it was lost, or its agent died after the first look. was: stopped in ``before``.
+    rows: of one node.
+
+    The heartbeat must have stood still between the looks, else the process ran in between. A process that is gone
+    by now was stopped to its end if the others went on without it: a launcher ends them when one of them dies.
+    """
+    beats = rows["read_ns"] - rows["heartbeat_age_ns"]
+    silent = was & (beats == before["read_ns"] - before["heartbeat_age_ns"])
+    no_heart = was & (before["heartbeat_age_ns"] == 0)
+    apart = rows["read_ns"] - before["read_ns"] >= CONFIRM_NS
+    still = (rows["process_state"] == _STOPPED) & (silent | no_heart) & apart
+    ended = (rows["process_state"] == _DEAD) & silent & (int(beats.max()) - beats >= OUTLIVED_NS)
+    for place in (still | ended).nonzero()[0].tolist():
+        facts = job.facts(int(rows["rank"][place]))
+        if not facts.stopped_ns:
+            facts.stopped_ns, facts.stopped_stamp_ns = int(before["read_ns"][place]), stamp_ns
+            job.facts_changed = job.may_be_stopped = True
+        if ended[place] and not facts.exited_ns and facts.stopped_stamp_ns:
+            facts.stopped_stamp_ns = 0  # it lasted: nothing to wait for, and its exit comes next
+            job.facts_changed = True
+
+
+def _newest_of_each_rank(ranks: np.ndarray) -> np.ndarray:
+    """Where the last row of each rank stands."""
+    last = {rank: place for place, rank in enumerate(ranks.tolist()) if rank < MOST_RANKS}
+    return np.fromiter(last.values(), np.intp, len(last))
+
+
+def take_group_progress(job: JobState, blocks: Sequence[Gathered]) -> None:
+    """blocks: of GROUP_PROGRESS, each of another node. Only the newest row of a rank and group is kept."""
+    found = [job.places_of(block.arrived) for block in blocks]
+    parts = [_of_members(block.arrived.rows, of) for block, of in zip(blocks, found, strict=True)]
+    rows = concatenate(parts, GROUP_PROGRESS)
+    groups = concatenate([of.groups for of in found], np.dtype(np.intp))
+    places = concatenate([of.places for of in found], np.dtype(np.int64))
+    note_gaps(job, places, rows, groups)
+    put(job.group_rows, places, rows)
+    job.group_rows["group"][places] = groups
+    for block, of in zip(blocks, found, strict=True):
+        job.group_stamps[of.places] = block.stamp_ns
+    job.note_ages(places, rows)
+    job.note_ends(groups, rows)
+    job.progress_changed = True
+
+
+def _of_members(rows: np.ndarray, found: GroupPlaces) -> np.ndarray:
+    return rows if found.all_members else pick(rows, found.member)
+
+
+def oldest_open_ns(job: JobState) -> int:
+    """Age of the oldest operation that any rank has open."""
+    return int(job.open_ages_ns.max()) if job.open_ages_ns.size else 0
+
+
+def read_ns(job: JobState, rank: int) -> int:
+    """When the agent looked at this rank for its newest row, by the bus's clock; 0 unknown."""
+    row = job.progress_row(rank)
+    return int(row["read_ns"]) if row is not None else 0
+
+
+def last_moves_ns(job: JobState) -> np.ndarray:
+    """(ranks,) When each rank was last seen to begin or end a call, a phase or a step; 0 unknown."""
+    progress, rows, never = job.progress, job.group_rows, np.iinfo(np.int64).max
+    ages = [np.where(progress[name] > 0, progress[name], never) for name in ("phase_age_ns", "step_age_ns")]
+    youngest = np.minimum(*ages)
+    called = (rows["enqueued"] > 0) | (rows["p2p_enqueued"] > 0)
+    told = called & (job.group_stamps > 0) & (rows["moved_age_ns"] > 0) & (rows["rank"] < progress.size)
+    np.minimum.at(youngest, rows["rank"][told], rows["moved_age_ns"][told])
+    known = (job.progress_stamps > 0) & (youngest < never)
+    return np.asarray(np.where(known, progress["read_ns"] - youngest, 0))
+
+
+def last_move_ns(job: JobState, rank: int) -> int:
+    """The same of one rank."""
+    return 0 if job.progress_row(rank) is None else int(last_moves_ns(job)[rank])
+
+
+def last_device_move_ns(job: JobState, rank: int) -> int:
+    """When this rank's device was last seen to end an operation while it had others to do; 0 unknown."""
+    ages: list[int] = []
+    for index, members in enumerate(job.members):
+        if job.on_device[index]:
+            rows, stamps = job.rows_of_group(index)
+            mine = rows[(members == rank) & (stamps > 0) & (rows["open"] > 0)]
+            ages += mine["open_age_ns"].tolist()
+    return read_ns(job, rank) - min(ages) if ages else 0

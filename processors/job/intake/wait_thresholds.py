@@ -1,0 +1,112 @@
+"""How long a wait has to last before it is worth a word: what this phase of this job has taken before, and a little.
+
+A phase that was never completed may take long for good reasons (start-up, compilation, the first save): there only the
+group's own time-out is a measure. People mute a tool that pages on a start-up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ....telemetry.vocabulary import Phase, ProcessState
+from ..detectors.hang.call_gaps import signatures
+from ..detectors.hang.wait_graph import Wait
+from ..state.job_state import JobState
+
+FLOOR_NS = 3_000_000_000
+STEPS_OF_PATIENCE = 2
+TIMES_LONGEST = 1.3
+SHARE_OF_TIMEOUT = 0.8
+DEFAULT_TIMEOUT_S = 1800.0
+#: Phases that need not occur in every step, so that the first one has no precedent.
+RARE_PHASES = frozenset({Phase.INIT, Phase.COMPILE, Phase.CHECKPOINT, Phase.RESTORE, Phase.EVAL})
+_IS_RARE = np.zeros(256, bool)
+_IS_RARE[[int(phase) for phase in RARE_PHASES]] = True
+#: A process whose heartbeat is late for so long has been looked at: whether it is stopped is known.
+STATE_KNOWN_NS = 1_500_000_000
+#: Shorter than this, a phase is not taken as seen: entering and leaving at once is no precedent.
+_SEEN_NS = 1_000_000
+
+
+def rare_rows(rows: np.ndarray) -> np.ndarray:
+    """Which PROGRESS rows show their rank where there is no usual length: a rare phase, or its first step."""
+    return np.asarray((rows["step"] < 1) | _IS_RARE[rows["phase"]])
+
+
+def is_rare(row: np.void) -> bool:
+    """The same of one row."""
+    return int(row["step"]) < 1 or int(row["phase"]) in RARE_PHASES
+
+
+def longest_here_ns(job: JobState, rank: int, wait: Wait | None = None) -> int | None:
+    """What the phase in which ``rank`` stands has taken at most; None: it was never completed before.
+
+    wait: for this rank; in a job without steps what lay between its last call of that group and this one tells.
+    """
+    row = job.progress_row(rank)
+    phase = int(row["phase"]) if row is not None else int(Phase.OTHER)
+    longest = int(job.longest_ns[phase]) if phase < job.longest_ns.size else 0
+    first_step = row is None or int(row["step"]) < 1
+    unseen = phase in RARE_PHASES and longest < _SEEN_NS
+    if not (first_step or unseen) or job.has_left(rank):
+        return longest
+    return _between_calls_ns(job, rank, wait) if wait is not None and not job.steps_seen() else None
+
+
+def _between_calls_ns(job: JobState, rank: int, wait: Wait) -> int | None:
+    members = job.members[wait.group]
+    place = np.flatnonzero(members == rank)
+    rows, _ = job.rows_of_group(wait.group)
+    waiting = rows[members == wait.rank]
+    if wait.p2p or not place.size or not waiting.size:
+        return job.call_gaps.longest_of_group_ns(wait.group)
+    before, after = rows[place[0]], waiting[0]
+    if int(before["enqueued"]) + 1 != wait.seq or int(after["enqueued"]) != wait.seq:
+        return job.call_gaps.longest_of_group_ns(wait.group)
+    made, wanted = (int(signatures(row["op"], row["bytes"])) for row in (before, after))
+    return job.call_gaps.longest_ns(wait.group, made, wanted)
+
+
+def waiting_threshold_ns(job: JobState, rank: int, group: int) -> int:
+    """For a wait in ``group`` that ``rank`` could end, whatever it does meanwhile."""
+    longest = longest_here_ns(job, rank)
+    if longest is None:
+        timeout = job.groups[group].timeout_s or DEFAULT_TIMEOUT_S
+        return int(SHARE_OF_TIMEOUT * timeout * 1e9)
+    return int(max(FLOOR_NS, STEPS_OF_PATIENCE * job.median_step_ns(), TIMES_LONGEST * longest))
+
+
+def as_lived(job: JobState, wait: Wait) -> Wait:
+    """The wait without what its rank was suspended for: a process that is stopped does not wait, it stands still.
+
+    Until its state is known, its last heartbeat tells how long it lived.
+    """
+    facts, row = job.ranks.get(wait.rank), job.progress_row(wait.rank)
+    if facts is None or row is None or facts.exited_ns:
+        return wait
+    stopped = int(row["process_state"]) == ProcessState.STOPPED
+    if facts.stopped_ns:
+        return replace(wait, age_ns=0)
+    silent_ns = int(row["heartbeat_age_ns"])
+    age_ns = wait.age_ns - (silent_ns if stopped or silent_ns < STATE_KNOWN_NS else 0)
+    if facts.continued_ns:
+        age_ns = min(age_ns, int(row["read_ns"]) - facts.continued_ns)
+    return wait if age_ns == wait.age_ns else replace(wait, age_ns=max(0, age_ns))
+
+
+def waited_ns(job: JobState, age_ns: int, rank: int, *, before_ends: bool = False) -> int:
+    """How much of a wait for ``rank`` counts: what it spent in a rare phase just left, or stopped, does not.
+
+    before_ends: as things stood before it ended.
+    """
+    facts, row = job.ranks.get(rank), job.progress_row(rank)
+    if facts is None or row is None or (facts.exited_ns and not before_ends):
+        return age_ns
+    since = facts.continued_ns
+    if not is_rare(row):
+        since = max(since, int(job.rare_until_ns[rank]))
+    elif int(row["step"]) >= 1:
+        since = max(since, int(row["read_ns"]) - int(row["phase_age_ns"]))
+    return min(age_ns, max(0, int(row["read_ns"]) - since)) if since else age_ns

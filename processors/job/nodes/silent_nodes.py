@@ -1,0 +1,119 @@
+"""Nodes that fall silent where nobody watches their connections: over Kafka only the records themselves tell.
+
+A node is silent only beside another one of its job that is heard: when the brokers or the way to them are gone, all are
+silent, and when they are back some are heard sooner than others. That is a fault of those who look, told as such, and
+nobody's. An agent that is told to end says so: for a while its silence means nothing. Times are bus stamps, so a reader
+that lags sees the same. What was heard is not saved: after a restart every silence counts anew.
+"""
+
+from __future__ import annotations
+
+from ....telemetry.vocabulary import Kind
+from ...operator import Context
+from ..findings.node_report import all_silent_body
+from ..findings.register import clear_finding, open_finding
+from ..state.job_state import JobState
+from ..state.rank_state import Hearing
+from .lost_nodes import ranks_on
+
+#: An agent speaks at least once a second.
+SILENT_NS = 2_500_000_000
+#: After such a pause nobody can be said to have been silent while this node was heard.
+PAUSE_NS = 1_500_000_000
+#: An agent that was told to end has been replaced by then (a new release, a restart), or its node is gone as well.
+STOPPED_NS = 30_000_000_000
+#: Its last blocks are closed by then: what is older may come late, or twice, and does not say that it is back.
+LAST_FLUSH_NS = 500_000_000
+#: After a common pause agents come back one after the other (their back-off ends at 2 s).
+COME_BACK_NS = 10_000_000_000
+#: When of no node of a job anything has come for so long, nothing is seen of it.
+ALL_SILENT_NS = 10_000_000_000
+#: With hundreds of nodes each of their rows would be an occasion to look.
+LOOK_NS = 250_000_000
+
+
+def hear(job: JobState, node: str, told_ns: int, stamp_ns: int, ctx: Context) -> None:
+    """A record of the current attempt has come from this node. To be called for each. told_ns: by the node's clock."""
+    if not node:
+        return
+    if not job.heard:  # after a restart: those that were there before are listened for, too
+        for facts in job.ranks.values():
+            if facts.node and not facts.exited_ns:
+                job.heard[facts.node] = Hearing(since_ns=stamp_ns, last_ns=stamp_ns)
+    hearing = job.heard.get(node)
+    if hearing is None:
+        job.heard[node] = Hearing(since_ns=stamp_ns, last_ns=stamp_ns)
+    else:
+        if stamp_ns - hearing.last_ns > PAUSE_NS:
+            hearing.since_ns = stamp_ns
+        hearing.last_ns = stamp_ns
+    known = job.nodes.get(node)
+    if known is not None and known.state == "stopped" and told_ns > known.stopped_ns + LAST_FLUSH_NS:
+        known.state, job.facts_changed = "here", True
+    if known is not None and known.state == "silent":
+        known.state, job.facts_changed = "here", True
+        for finding in [*job.of_kind(Kind.AGENT_SILENT), *job.of_kind(Kind.NODE_LOST)]:
+            if node == finding.detail.get("node") or any(s["node"] == node for s in finding.body["suspects"]):
+                clear_finding(job, ctx, stamp_ns, finding, f"whichrank on {node} is there again")
+
+
+def note_silence(job: JobState, node: str, stamp_ns: int) -> None:
+    """This node has just told of its progress: others that were not heard beside it for too long are silent now."""
+    witness = job.heard.get(node)
+    if witness is None or stamp_ns - job.listened_ns < LOOK_NS:
+        return
+    job.listened_ns = stamp_ns
+    for name, hearing in list(job.heard.items()):
+        patience_ns = SILENT_NS if hearing.last_ns >= witness.since_ns else COME_BACK_NS
+        if stamp_ns - max(hearing.last_ns, witness.since_ns) < patience_ns:
+            continue
+        if not ranks_on(job, name):
+            del job.heard[name]
+            continue
+        known = job.node_facts(name)
+        if known.state == "here" or (known.state == "stopped" and stamp_ns - known.lost_ns >= STOPPED_NS):
+            known.state, known.lost_ns, known.silent_ns = "silent", stamp_ns, stamp_ns - hearing.last_ns
+            job.facts_changed = True
+
+
+def note_progress(job: JobState, stamp_ns: int, ctx: Context) -> None:
+    """Some node has just told of its progress. If that was long ago for all of them, nothing was seen meanwhile."""
+    last_ns, job.heard_ns = job.heard_ns, stamp_ns
+    if last_ns and stamp_ns - last_ns >= ALL_SILENT_NS:
+        _tell_silence(job, last_ns, stamp_ns, ctx)
+    for finding in job.of_kind(Kind.INPUT_SILENT):
+        if _all_are_back(job, int(finding.detail["since_ns"])):
+            clear_finding(job, ctx, stamp_ns, finding, "its nodes are heard again")
+    if stamp_ns >= job.listen_due_ns:
+        job.listen_due_ns = stamp_ns + ALL_SILENT_NS
+    listen_on(job, stamp_ns)
+
+
+def listen_on(job: JobState, now: int) -> None:
+    """Asks to be called when nothing might have come for too long. To be called at each look."""
+    if now < job.listen_due_ns:
+        job.schedule(job.listen_due_ns)
+
+
+def judge_silence(job: JobState, now: int, ctx: Context) -> None:
+    """To be called when time has passed by itself: where other jobs are heard, it is told while it lasts."""
+    if not job.heard_ns or job.finished_ns:
+        return
+    if now - job.heard_ns >= ALL_SILENT_NS:
+        _tell_silence(job, job.heard_ns, now, ctx)
+    elif now >= job.listen_due_ns:
+        job.listen_due_ns = job.heard_ns + ALL_SILENT_NS
+        listen_on(job, now)
+
+
+def _tell_silence(job: JobState, last_ns: int, now: int, ctx: Context) -> None:
+    if job.alive() and not job.has_kind(Kind.INPUT_SILENT):
+        body = all_silent_body(job, sorted(job.heard), last_ns, now)
+        detail = {"since_ns": now}
+        open_finding(job, ctx, now, kind=Kind.INPUT_SILENT, place=f"since {last_ns}", body=body, detail=detail)
+
+
+def _all_are_back(job: JobState, since_ns: int) -> bool:
+    """Or are known to be silent by themselves."""
+    waited_for = [name for name, hearing in job.heard.items() if hearing.last_ns < since_ns and ranks_on(job, name)]
+    return all(job.node_facts(name).state != "here" for name in waited_for)

@@ -1,0 +1,91 @@
+"""Blocks of a large job are taken many at a time: what a thousand nodes tell within a moment is one table then.
+
+Most of what a message costs does not depend on its rows, and a node's has those of eight ranks. When the blocks are
+taken follows from the records and their stamps alone, never from where a reader's batches end: that moment after the
+first one came, before each look, before an event, and before a node tells again of the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ....telemetry.vocabulary import EventName
+from ..columns.packing import pack, unpack
+from .open_rows import Arrived
+
+#: A job on so many nodes, or more, waits so long. On fewer it would gain little.
+FEWEST_NODES = 16
+HOLD_NS = 100_000_000
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Gathered:
+    """A block of the current attempt. stamp_ns: its arrival. closed_ns: when its node closed it, by the node's clock.
+
+    arrived: its rows, not changed by anybody.
+    """
+
+    name: EventName
+    node: str
+    stamp_ns: int
+    closed_ns: int
+    arrived: Arrived
+
+
+def block_of_row(blocks: Sequence[Gathered]) -> np.ndarray:
+    """Of the blocks' rows, one after the other: which block each is of."""
+    if len(blocks) == 1:  # each of a small job's messages
+        return np.zeros(blocks[0].arrived.rows.size, np.intp)
+    return np.arange(len(blocks)).repeat([block.arrived.rows.size for block in blocks])
+
+
+class Gathering:
+    """Owned by the job's state."""
+
+    __slots__ = ("_blocks", "_told", "due_ns")
+
+    def __init__(self) -> None:
+        self._blocks: list[Gathered] = []
+        self._told: set[tuple[EventName, str]] = set()
+        #: When what is here has to be taken; 0: nothing is.
+        self.due_ns = 0
+
+    def holds(self, name: EventName, node: str) -> bool:
+        """Whether this node has told of the same already."""
+        return (name, node) in self._told
+
+    def add(self, block: Gathered) -> None:
+        self._blocks.append(block)
+        self._told.add((block.name, block.node))
+        if not self.due_ns:
+            self.due_ns = block.stamp_ns + HOLD_NS
+
+    def take(self) -> list[Gathered]:
+        """All of them, in order of arrival."""
+        blocks, self._blocks, self.due_ns = self._blocks, [], 0
+        self._told.clear()
+        return blocks
+
+    # --- as a row of state --------------------------------------------------------------------------------------------
+    def pack(self) -> bytes:
+        arrays: dict[str, np.ndarray] = {}
+        for place, block in enumerate(self._blocks):
+            arrays[f"rows/{place}"] = block.arrived.rows
+            if block.arrived.groups is not None:
+                arrays[f"lookup/{place}"] = block.arrived.groups
+        numbers = [(block.stamp_ns, block.closed_ns, block.arrived.offset_ns) for block in self._blocks]
+        arrays["numbers"] = np.array(numbers, np.int64).reshape(-1, 3)
+        return pack({"blocks": [(block.name.value, block.node) for block in self._blocks]}, arrays)
+
+    def read(self, row: bytes) -> None:
+        """Takes up what ``pack`` has written."""
+        values, arrays = unpack(row)
+        numbers = arrays["numbers"].tolist()
+        for place, (name, node) in enumerate(values["blocks"]):
+            stamp_ns, closed_ns, offset_ns = numbers[place]
+            lookup = arrays.get(f"lookup/{place}")
+            arrived = Arrived(rows=arrays[f"rows/{place}"], offset_ns=offset_ns, groups=lookup)
+            self.add(Gathered(name=EventName(name), node=node, stamp_ns=stamp_ns, closed_ns=closed_ns, arrived=arrived))

@@ -1,0 +1,74 @@
+"""Calls that were still open at a flush of their node: a call that does not match never ends, so these are looked at.
+
+Only the node's own rows end them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..columns.rows import pick
+
+#: More are not remembered: when so many are open at once, progress rows tell of it.
+MOST_OPEN_CALLS = 4096
+_RANK, _GROUP, _SEQ, _STAMP = range(4)
+_NONE = np.zeros((0, 4), np.int64)
+
+
+class OpenCalls:
+    """(n, 4): rank, group, sequence, stamp at which it was seen open."""
+
+    __slots__ = ("_calls",)
+
+    def __init__(self) -> None:
+        self._calls = _NONE
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def end(self, rows: np.ndarray) -> None:
+        """COLLECTIVES rows, some of which tell of ends. Over are the calls up to the last of their rank and group that
+        ended: calls of a group end in order, or nearly."""
+        rows = pick(rows, rows["done_ns"] > 0)
+        if not rows.size or not len(self._calls):
+            return
+        keys = _keys(self._calls[:, _RANK], self._calls[:, _GROUP])
+        known = np.unique(keys)
+        ended = _keys(rows["rank"].astype(np.int64), rows["group"].astype(np.int64))
+        place = np.minimum(np.searchsorted(known, ended), known.size - 1)
+        theirs = known[place] == ended
+        last = np.full(known.size, -1, np.int64)
+        np.maximum.at(last, place[theirs], rows["seq"][theirs])
+        still = self._calls[:, _SEQ] > last[np.searchsorted(known, keys)]
+        if not still.all():
+            self._calls = self._calls[still]
+
+    def add(self, rows: np.ndarray, stamps_ns: np.ndarray) -> bool:
+        """COLLECTIVES rows that are open; stamps_ns: at which each was seen. False: there is no room."""
+        if len(self._calls) >= MOST_OPEN_CALLS:
+            return False
+        new = np.empty((rows.size, 4), np.int64)
+        new[:, _RANK], new[:, _GROUP], new[:, _SEQ] = rows["rank"], rows["group"], rows["seq"]
+        new[:, _STAMP] = stamps_ns
+        self.put_back(new)
+        return True
+
+    def take_seen_until(self, stamp_ns: int) -> np.ndarray:
+        """Takes out those that were seen open at that stamp or before."""
+        old = self._calls[:, _STAMP] <= stamp_ns
+        taken, self._calls = self._calls[old], self._calls[~old]
+        return taken
+
+    def put_back(self, calls: np.ndarray) -> None:
+        self._calls = np.concatenate([self._calls, calls])
+
+    def first_stamp_ns(self) -> int:
+        """When the oldest was seen; there must be one."""
+        return int(self._calls[:, _STAMP].min())
+
+    def as_array(self) -> np.ndarray:
+        return self._calls
+
+
+def _keys(ranks: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    return np.asarray((groups << 32) | ranks)

@@ -1,0 +1,193 @@
+"""What the closing of steps decides, and when it is due: desync, numbers, speed, and which findings are over."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....telemetry.vocabulary import Kind
+from ...operator import Context
+from ..accounting.guarded_accounting import judge_slow, take_steps
+from ..columns.rows import pick
+from ..desync import desync_report
+from ..desync.mismatch import MOST_GUILTY, MOST_INNOCENT, report_mismatch
+from ..detectors.desync.matching import find_mismatch, join_instances
+from ..detectors.numeric.bad_numbers import find_non_finite
+from ..findings.call_sites import Asked, asked_detail
+from ..findings.register import clear_finding, open_finding, replace_finding, revise
+from ..findings.wording import ranks_words
+from ..intake.device_groups import device_horizon, has_device_groups
+from ..intake.open_call_checks import open_look_ns
+from ..slow.slow_findings import judge_numbers, judge_speed
+from ..state.job_state import JobState
+from ..state.rank_state import OpenFinding
+from .step_watermark import FURTHEST_BEHIND, Closed, close_steps, horizon_of, is_early
+
+#: Agents of other nodes flush a little later: one look serves them all.
+OPEN_SLACK_NS = 30_000_000
+#: Newest rows among which such a call's other members are looked for; closing a step looks at all.
+NEAR_ROWS = 16_384
+#: Kinds that are over once all ranks have finished a later step.
+_PASSING = frozenset(
+    {
+        Kind.RANK_NOT_ENTERED.value,
+        Kind.DEADLOCK.value,
+        Kind.RANK_STOPPED.value,
+        Kind.NODE_LOST.value,
+        Kind.COLLECTIVE_STALLED.value,
+    }
+)
+_ENDED_BY_STEPS = _PASSING | {Kind.NUMERIC_FIRST_RANK.value, Kind.NUMERIC_ALL.value}
+SPEED_KINDS = frozenset({Kind.RANK_SLOW.value, Kind.SLOW_TOGETHER.value})
+
+
+def close_ready_steps(job: JobState, now: int, ctx: Context) -> None:
+    """Closes what can be closed. Steps like those before may lie for a while: joining many at once is cheap."""
+    if is_early(job):
+        return
+    horizon = horizon_of(job)
+    if horizon > job.closed_step and has_device_groups(job):
+        # Whom nobody tells the end of must not hold up the rest for ever.
+        horizon = max(device_horizon(job, horizon), int(job.newest_step.max()) - FURTHEST_BEHIND)
+    if horizon > job.closed_step:
+        job.closed_stamp_ns = now
+        judge_steps(job, close_steps(job, horizon), now, ctx)
+
+
+def judge_steps(job: JobState, closed: Closed, now: int, ctx: Context) -> None:
+    """Everything that depends on closed steps, desync first."""
+    take_steps(job, closed.rows, now, ctx)
+    if closed.mismatch is not None:
+        report_mismatch(job, closed.mismatch, now, ctx)
+    elif (
+        closed.short is not None
+        and job.stopping_finding() is job.noticed_wait()
+        and not job.has_kind(Kind.PLANNED_STOP)
+    ):
+        short = closed.short
+        ends = closed.rows["end_ns"][closed.rows["step"] == short.step]
+        onset = int(ends.min()) if ends.size else now
+        body = desync_report.short_step_body(job, short.group, short.step, short.counts, short.guilty, onset, now)
+        innocent = [rank for rank in short.counts if rank not in short.guilty]
+        parties = [*short.guilty[:MOST_GUILTY], *innocent[:MOST_INNOCENT]]
+        detail = asked_detail(Asked(rank, short.group, False, -1) for rank in parties)
+        noticed = job.noticed_wait()
+        if noticed is not None:
+            replace_finding(job, ctx, now, noticed, kind=Kind.DESYNC, body=body, detail=detail)
+        else:
+            place = f"{job.groups[short.group].uid}:step {short.step}"
+            open_finding(job, ctx, now, kind=Kind.DESYNC, place=place, body=body, group=short.group, detail=detail)
+    for finding in list(job.findings.values()):
+        _end_if_passed(job, finding, now, ctx)
+    judge_numbers(job, closed.rows, now, ctx)
+    judge_speed(job, now, ctx)
+    judge_slow(job, now, ctx)
+
+
+def ends_with_steps(job: JobState, finding: OpenFinding) -> bool:
+    """Whether any closing of steps may end it (those about speed take many steps)."""
+    return finding.attempt != job.attempt or finding.kind in _ENDED_BY_STEPS
+
+
+def _end_if_passed(job: JobState, finding: OpenFinding, now: int, ctx: Context) -> None:
+    if finding.attempt != job.attempt:
+        if job.has_passed(finding):
+            clear_finding(job, ctx, now, finding, _passed_words(finding))
+        else:
+            revise(job, ctx, now, finding)
+    elif finding.kind in _PASSING and (said := went_on(job, finding)):
+        clear_finding(job, ctx, now, finding, said)
+
+
+def went_on(job: JobState, finding: OpenFinding) -> str:
+    """Who has finished a later step than the finding's; empty while that does not end it.
+
+    A step is closed without those who are far behind: they may stand where they stood. If a suspect is one of them,
+    nothing is over.
+    """
+    beyond = max(finding.step, -1)
+    if job.closed_step <= beyond:
+        return ""
+    expected = job.expected_ranks()
+    steps = np.full(expected.size, -1, np.int64)
+    steps[: job.newest_step.size] = job.newest_step[: expected.size]
+    if any(rank < expected.size and expected[rank] and steps[rank] <= beyond for rank in finding.suspects):
+        return ""
+    passed, behind = expected & (steps > beyond), np.flatnonzero(expected & (steps <= beyond))
+    finished = min(job.closed_step, int(steps[passed].min())) if passed.any() else job.closed_step
+    count, everybody = int(passed.sum()), max(job.world_size, len(job.alive()))
+    if count >= everybody:
+        return f"all ranks have finished step {finished}"
+    return f"{count} of {everybody} ranks have finished step {finished}{_left_behind(behind, steps[behind] + 1)}"
+
+
+def _left_behind(ranks: np.ndarray, steps: np.ndarray) -> str:
+    """steps: in which they are."""
+    if not ranks.size:
+        return ""
+    if ranks.size == 1:
+        return f"; {ranks_words(ranks.tolist())} has not: it is in step {int(steps[0])}"
+    first, last = int(steps.min()), int(steps.max())
+    where = f"step {first}" if first == last else f"steps {first} to {last}"
+    return f"; {ranks_words(ranks.tolist())} have not: they are in {where}"
+
+
+def _passed_words(finding: OpenFinding) -> str:
+    where = f"step {finding.step}" if finding.step >= 0 else "its first step"
+    resumed = f", counted from the checkpoint after {finding.steps_before} steps" if finding.steps_before else ""
+    return f"the restarted job has passed {where} of the attempt that failed{resumed}"
+
+
+def judge_late_numbers(job: JobState, now: int, ctx: Context, *, finished: bool = False) -> None:
+    """A bad number whose step never closed (the job hangs or dies of it): judged by the rows that came."""
+    if not job.number_due_ns or (now < job.number_due_ns and not finished):
+        return
+    close_ready_steps(job, now, ctx)
+    if not job.number_due_ns:
+        return
+    job.number_due_ns = 0
+    rows = job.step_rows.all()
+    if rows.size:
+        bad = find_non_finite(rows)
+        if bad is not None:
+            judge_numbers(job, rows[rows["step"] == bad.step], now, ctx)
+
+
+def judge_counts(job: JobState, now: int, ctx: Context) -> None:
+    """Ranks that called different numbers of collectives in one step need not wait until many steps are closed."""
+    if job.counts_due_ns and now >= job.counts_due_ns:
+        job.counts_due_ns = 0
+        close_ready_steps(job, now, ctx)
+
+
+def judge_signatures(job: JobState, now: int, ctx: Context) -> bool:
+    """Compares everything that is pending; closes what can be closed first. False: undecided, look again."""
+    close_ready_steps(job, now, ctx)  # the steps before are the pattern by which two ranks are told apart
+    mismatch = find_mismatch(join_instances(job.pending.all()), job.blind())
+    return mismatch is None or report_mismatch(job, mismatch, now, ctx)
+
+
+def judge_open_calls(job: JobState, now: int, ctx: Context) -> None:
+    """No flush came since, or it did not complete them: whoever is in them waits."""
+    patience_ns = open_look_ns(job)
+    stays = job.open_calls.take_seen_until(now - patience_ns + OPEN_SLACK_NS)
+    if len(job.open_calls):
+        job.schedule(job.open_calls.first_stamp_ns() + patience_ns)
+    stays = stays[stays[:, 1] < len(job.groups)]
+    if len(stays):  # each is worth one look; a hang is the progress rows' to tell
+        near = _rows_near(job.pending.all()[-NEAR_ROWS:], stays[:, 1], stays[:, 2], len(job.groups))
+        if find_mismatch(join_instances(near), job.blind()) is not None and not judge_signatures(job, now, ctx):
+            stays[:, 3] = now
+            job.open_calls.put_back(stays)
+            job.schedule(now + patience_ns)
+
+
+def _rows_near(rows: np.ndarray, groups: np.ndarray, seqs: np.ndarray, group_count: int) -> np.ndarray:
+    """Those of the rows that lie between the lowest and the highest of these sequence numbers of their group."""
+    low, high = int(seqs.min()), int(seqs.max())
+    seq = rows["seq"]
+    rows = pick(rows, (seq >= low) & (seq <= high))
+    lowest, highest = np.full(group_count + 1, high + 1), np.full(group_count + 1, -1)
+    np.minimum.at(lowest, groups, seqs)
+    np.maximum.at(highest, groups, seqs)
+    seq, group = rows["seq"], np.minimum(rows["group"], group_count)
+    return pick(rows, (seq >= lowest[group]) & (seq <= highest[group]))

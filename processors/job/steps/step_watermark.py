@@ -1,0 +1,410 @@
+"""Closes steps: when every rank's step row is in, the step's collectives are joined once, measured and let go.
+
+What remains of a closed step: a few numbers per rank (self time, waits, by phase), the pattern of signatures, the
+longest time each phase has taken, and how many collectives each group has per step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ....telemetry.tables import COLLECTIVES
+from ....telemetry.vocabulary import EventFlag, Phase, StepFlag
+from ..columns.median import median
+from ..columns.rows import concatenate, pick
+from ..detectors.desync.matching import Joined, Mismatch, find_mismatch, join_instances
+from ..detectors.slow.checkpoint_straggler import with_more
+from ..detectors.slow.device_straggler.launch_bound import with_launches
+from ..detectors.slow.device_straggler.occupancy import LEAD, STEPS, with_looks
+from ..detectors.slow.device_wait_time import stood_by_step
+from ..detectors.slow.lag_coupling import begun_on_device, first_calls, with_starts
+from ..detectors.slow.pipeline_stage_time import with_passes
+from ..detectors.slow.robust_excess import excess_over_others
+from ..detectors.slow.smallest_group_waits import with_inner_waits
+from ..detectors.slow.straggler import WARM_UP_STEPS, StepTimes
+from ..detectors.slow.wait_attribution import StepEdges, measure_waits, place_late_waits, release_times, waited_late
+from ..intake.call_counts import ShortStep, check_counts
+from ..intake.device_groups import (
+    device_rows,
+    has_device_groups,
+    launched_before,
+    measure_device_waits,
+    tells_starts,
+)
+from ..state.device_window import DeviceWindow
+from ..state.job_state import JobState
+from ..topology.pipeline_stages import busiest_groups, sends
+
+#: A rank this far behind the newest step row does not hold up the others' steps any longer.
+FURTHEST_BEHIND = 64
+#: Steps for which a collective is kept for those who have still to wait for it.
+STEPS_HELD = 4
+#: Jobs without steps, or with very long ones: at most this many rows, and so many for each rank, wait for a step to
+#: close. At the reference load a rank makes 25 a second.
+MOST_PENDING_ROWS, MOST_PENDING_ROWS_PER_RANK = 65_536, 96
+#: Steps of which the pattern of signatures is kept.
+PATTERN_STEPS = 3
+#: Steps whose losses and gradient norms are kept.
+KEPT_NUMBERS = 256
+#: A step is not plain when one of these phases takes more than a fiftieth of it.
+_SPECIAL = [int(Phase.INIT), int(Phase.COMPILE), int(Phase.CHECKPOINT), int(Phase.RESTORE), int(Phase.EVAL)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Closed:
+    """What closing showed. rows: STEPS of the closed steps; mismatch, short: the first desync, if any."""
+
+    rows: np.ndarray
+    mismatch: Mismatch | None
+    short: ShortStep | None
+
+
+def is_early(job: JobState) -> bool:
+    """Whether a rank that has not ended the next step holds it up for certain: far cheaper to see than the horizon."""
+    if not job.newest_step.size:
+        return True
+    furthest = int(job.newest_step.max()) - FURTHEST_BEHIND
+    if furthest > job.closed_step:
+        return False
+    expected = job.expected_ranks()
+    held_by = job.held_by
+    if held_by < expected.size and expected[held_by] and furthest < job.newest_step[held_by] <= job.closed_step:
+        return True  # as at the last look, which is asked of every message
+    behind = (job.newest_step <= job.closed_step) & (job.newest_step > furthest) & expected[: job.newest_step.size]
+    job.held_by = int(behind.argmax())
+    return bool(behind[job.held_by])
+
+
+def horizon_of(job: JobState) -> int:
+    """The newest step whose rows are in from every rank that is expected to send one; -1 none."""
+    if not job.newest_step.size:
+        return -1
+    newest = int(job.newest_step.max())
+    if job.world_size > len(job.ranks) and not job.is_partial():
+        return max(-1, newest - FURTHEST_BEHIND)  # somebody is still to come
+    expected = job.expected_ranks()
+    steps = np.full(expected.size, -1, np.int64)
+    steps[: job.newest_step.size] = job.newest_step
+    of_expected = steps[expected]
+    horizon = int(of_expected.min()) if of_expected.size else newest
+    if horizon > newest - FURTHEST_BEHIND:
+        return horizon
+    within = of_expected[of_expected > newest - FURTHEST_BEHIND]
+    return int(within.min()) if within.size else newest - FURTHEST_BEHIND
+
+
+def close_steps(job: JobState, horizon: int) -> Closed:
+    """Closes every step up to ``horizon``."""
+    step_rows = job.step_rows.all()
+    done = step_rows["step"] <= horizon
+    closing = pick(step_rows, done)
+    job.step_rows.keep(pick(step_rows, ~done))
+    pending = job.pending.all()
+    instances = join_instances(pending)
+    blind = job.blind()
+    mismatch = find_mismatch(instances, blind)
+    ready, left = _split_at(instances, horizon)
+    ready, held = _hold_unwaited(job, ready, closing, horizon)
+    p2p_rows = _p2p_of(pending)
+    p2p_done = p2p_rows["step"] <= horizon
+    kept = [part for part in (held.rows, left, pick(p2p_rows, ~p2p_done)) if part.size]
+    job.pending.keep(concatenate(kept, COLLECTIVES) if len(kept) > 1 else kept[0] if kept else left)
+    short = check_counts(job, horizon, blind)
+    _remember_pattern(job, ready, horizon, mismatch)
+    sums = job.device_steps.all()
+    summed = sums["step"] <= horizon
+    _measure(job, closing, _both(ready, held), pick(p2p_rows, p2p_done), pick(sums, summed))
+    job.device_steps.keep(pick(sums, ~summed))
+    job.closed_step = max(job.closed_step, horizon)
+    job.note_pace(instances.rows.size)
+    job.steps_changed = job.rewrite_open = True
+    return Closed(rows=closing, mismatch=mismatch, short=short)
+
+
+def most_pending_rows(job: JobState) -> int:
+    """More are pruned: what is dropped of a step before it closes is missing where its waits are measured."""
+    return max(MOST_PENDING_ROWS, MOST_PENDING_ROWS_PER_RANK * len(job.ranks))
+
+
+def prune_pending(job: JobState) -> Mismatch | None:
+    """For jobs without steps: checks what has piled up and drops every instance that all members have finished."""
+    instances = join_instances(job.pending.all())
+    mismatch = find_mismatch(instances, job.blind())
+    rows = instances.rows
+    if rows.size:
+        open_rows = np.add.reduceat((rows["done_ns"] == 0).astype(np.int64), instances.first)
+        complete = instances.count == job.shape().sizes[rows["group"][instances.first]]
+        keep = ~(complete & (open_rows == 0))[instances.instance]
+        rows = pick(rows, keep)
+    job.pending.keep(rows[-most_pending_rows(job) // 2 :])
+    job.rewrite_open = True
+    return mismatch
+
+
+def _p2p_of(rows: np.ndarray) -> np.ndarray:
+    if not int(np.bitwise_or.reduce(rows["flags"])) & int(EventFlag.P2P):
+        return rows[:0]
+    return pick(rows, (rows["flags"] & int(EventFlag.P2P)) != 0)
+
+
+def _split_at(instances: Joined, horizon: int) -> tuple[Joined, np.ndarray]:
+    """The instances of closed steps, and the rows of the others.
+
+    An instance belongs to the newest step among its rows: labels differ once a rank is out of step.
+    """
+    if not instances.first.size:
+        return instances, instances.rows
+    ready = np.maximum.reduceat(instances.rows["step"], instances.first) <= horizon
+    if ready.all():
+        return instances, instances.rows[:0]
+    return _part(instances, ready), pick(instances.rows, ~ready[instances.instance])
+
+
+def _hold_unwaited(job: JobState, ready: Joined, closing: np.ndarray, horizon: int) -> tuple[Joined, Joined]:
+    """``ready`` without, and only, what all have called and some wait for in a later step, as far as that is known.
+
+    Their wait is measured when that step closes, and needs to know when the others came.
+    """
+    rows = ready.rows
+    nothing = Joined(rows=rows[:0], first=ready.first[:0], count=ready.count[:0], instance=ready.instance[:0])
+    if not rows.size or not closing.size:
+        return ready, nothing
+    later, late = rows["done_ns"] == 0, waited_late(rows)
+    if late.any():
+        newest_end = np.zeros(int(max(rows["rank"].max(), closing["rank"].max())) + 1, np.int64)
+        np.maximum.at(newest_end, closing["rank"], closing["end_ns"])
+        later |= late & (rows["started_ns"] > newest_end[rows["rank"]])
+    if not later.any():
+        return ready, nothing
+    group = rows["group"][ready.first]
+    holding = np.logical_or.reduceat(later, ready.first) & (ready.count == job.shape().sizes[group])
+    holding &= np.maximum.reduceat(rows["step"], ready.first) > horizon - STEPS_HELD
+    holding &= ~np.array([*job.on_device, True], bool)[np.minimum(group, len(job.on_device))]
+    return _part(ready, ~holding), _part(ready, holding)
+
+
+def _part(instances: Joined, chosen: np.ndarray) -> Joined:
+    """Some of the instances. chosen: by instance."""
+    count = instances.count[chosen]
+    return Joined(
+        rows=pick(instances.rows, chosen[instances.instance]),
+        first=np.concatenate([[0], np.cumsum(count)[:-1]]).astype(np.int64) if count.size else count,
+        count=count,
+        instance=np.repeat(np.arange(count.size), count),
+    )
+
+
+def _both(one: Joined, other: Joined) -> Joined:
+    """The instances of both, which have none in common."""
+    if not other.count.size:
+        return one
+    count = np.concatenate([one.count, other.count])
+    return Joined(
+        rows=concatenate([one.rows, other.rows], COLLECTIVES),
+        first=np.concatenate([[0], np.cumsum(count)[:-1]]).astype(np.int64),
+        count=count,
+        instance=np.repeat(np.arange(count.size), count),
+    )
+
+
+def _edges_of(step_rows: np.ndarray) -> StepEdges:
+    rows = pick(step_rows, np.lexsort((step_rows["step"], step_rows["rank"])))
+    return StepEdges(
+        rank=rows["rank"].astype(np.int64), step=rows["step"], begin_ns=rows["begin_ns"], end_ns=rows["end_ns"]
+    )
+
+
+def _remember_pattern(job: JobState, ready: Joined, horizon: int, mismatch: Mismatch | None) -> None:
+    """Of the steps before a mismatch only: where both come at once, they tell who left the pattern."""
+    fresh = pick(ready.rows, ready.first)
+    if mismatch is not None:
+        first = min(member.step for member in mismatch.members)
+        fresh, horizon = pick(fresh, fresh["step"] < first), min(horizon, first - 1)
+    fresh = pick(fresh, fresh["step"] > horizon - PATTERN_STEPS)
+    kept = pick(job.recent, job.recent["step"] > horizon - PATTERN_STEPS)
+    job.recent = concatenate([kept, fresh], COLLECTIVES) if kept.size else fresh
+
+
+def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarray, sums: np.ndarray) -> None:
+    """Self times of the closed steps, for those steps that every rank of the window reported. sums: DEVICE_STEPS."""
+    if not step_rows.size:
+        return
+    step_rows = pick(step_rows, np.lexsort((step_rows["rank"], step_rows["step"])))
+    step, rank = step_rows["step"], step_rows["rank"]
+    repeated = (step[1:] == step[:-1]) & (rank[1:] == rank[:-1])
+    if repeated.any():
+        step_rows = pick(step_rows, np.concatenate([~repeated, [True]]))
+    ranks = np.flatnonzero(np.bincount(step_rows["rank"]))
+    steps, counts = np.unique(step_rows["step"], return_counts=True)
+    full = steps[counts == ranks.size]
+    if not full.size or (job.times.ranks.size and ranks.size < job.times.ranks.size):
+        return
+    if full.size < steps.size:
+        step_rows = pick(step_rows, np.isin(step_rows["step"], full))
+    chosen = step_rows.reshape(full.size, ranks.size)
+    summed_ns = stood_by_step(sums, ranks, full)
+    comparable = _comparable(job, ranks, (chosen["flags"] & int(StepFlag.PARTLY_SEEN)) != 0)
+    comparable &= (summed_ns >= 0).all(axis=1) | (summed_ns < 0).all(axis=1)
+    if not comparable.all():
+        full, chosen, summed_ns = full[comparable], chosen[comparable], summed_ns[comparable]
+        if not full.size:
+            return
+    length = chosen["end_ns"] - chosen["begin_ns"]
+    phases = chosen["phase_ns"].astype(np.int64)
+    by_device = device_rows(job, ready.rows) if has_device_groups(job) else ready.rows[:0]
+    is_summed = summed_ns[:, 0] >= 0
+    on_device = bool(by_device.size or is_summed.any())
+    if (ready.rows.size or p2p.size) and not on_device:  # pipelines may have nothing but point-to-point calls
+        called, release = ready.rows, np.zeros(0, np.int64)
+        if called.size:
+            edges = _edges_of(step_rows)
+            release = release_times(ready, job.shape(), edges)
+            late = place_late_waits(ready, release, job.shape(), edges)
+            called, release = late if late is not None else (called, release)
+        waits = measure_waits(called, release, p2p)
+        blocked = _align(waits.ranks, waits.steps, waits.blocked_ns, ranks, full)
+    else:
+        blocked = np.zeros(phases.shape, np.int64)
+    own = np.maximum(0, length - blocked.sum(axis=2))
+    own_phases = np.maximum(0, phases - blocked)
+    later = full > 0
+    if later.any():
+        job.longest_ns = np.maximum(job.longest_ns, own_phases[later].max(axis=(0, 1)))
+    duration = median(length, axis=1).astype(np.int64)
+    starved = np.minimum(spread_readings(chosen["run_delay_ns"]), own)
+    told_phases = own_phases
+    if on_device:
+        # The host only launches: what its own clock shows is nobody's work, and no phase's but waiting for data.
+        told_phases = np.zeros_like(own_phases)
+        told_phases[:, :, Phase.DATA] = own_phases[:, :, Phase.DATA]
+        blocked = np.zeros(phases.shape, np.int64)
+        if by_device.size:
+            stood = measure_device_waits(by_device)
+            blocked = _align(stood.ranks, stood.steps, stood.blocked_ns, ranks, full)
+        blocked[is_summed] = 0
+        blocked[is_summed, :, Phase.OTHER] = summed_ns[is_summed]
+        own = np.maximum(0, duration[:, None] - blocked.sum(axis=2))
+        starved = np.zeros_like(own)
+    special = (own_phases[:, :, _SPECIAL].sum(axis=2) * 50 > length).any(axis=1)
+    saving = (own_phases[:, :, Phase.CHECKPOINT] * 50 > length).any(axis=1) & (full >= WARM_UP_STEPS)
+    if saving.any():
+        begins, own_saves = chosen["begin_ns"].min(axis=1)[saving], own_phases[saving][:, :, Phase.CHECKPOINT]
+        job.saves = with_more(job.saves, ranks, full[saving], begins, own_saves)
+    plain = ~special & (full >= WARM_UP_STEPS)
+    if not plain.any():
+        return
+    times = StepTimes(
+        ranks=ranks,
+        steps=full[plain],
+        begin_ns=chosen["begin_ns"].min(axis=1)[plain],
+        duration_ns=duration[plain],
+        self_ns=own[plain],
+        starved_ns=starved[plain],
+        phase_self_ns=told_phases[plain],
+    )
+    worst = np.maximum(excess_over_others(own[plain]), 0).max(axis=1) if ranks.size > 1 else 0
+    others = median(times.starved_ns, axis=1)  # a crowded node slows the job, but did not change it
+    exchange = chosen["collective_ns"].min(axis=1)[plain]
+    if has_device_groups(job):  # from launch to end is mostly the host's lead
+        told = on_device and tells_starts(job)
+        exchange = blocked.sum(axis=2).min(axis=1)[plain] if told else np.full(exchange.size, -1)
+    data = median(own_phases[plain][:, :, Phase.DATA], axis=1).astype(np.int64)
+    job.add_steps(times, (duration[plain] - worst - others).astype(np.int64), data, exchange)
+    window = job.window
+    if on_device:
+        window.looks = with_looks(
+            window.looks,
+            steps=times.steps,
+            begin_ns=times.begin_ns,
+            duration_ns=times.duration_ns,
+            lead_ns=_lead_ns(window, by_device, times.steps),
+            waited_ns=blocked.sum(axis=2)[plain],
+        )
+        launched_ns = own_phases[:, :, Phase.FORWARD] + own_phases[:, :, Phase.BACKWARD]
+        window.launches = with_launches(window.launches, times.steps, launched_ns[plain])
+        window.inner = with_inner_waits(window.inner, job.inner_groups(ranks), by_device, sums, ranks, times.steps)
+        if sends(job):
+            busiest = busiest_groups(job, ranks)
+            window.passes = with_passes(window.passes, busiest, by_device, sums, ranks, times.steps)
+        whole = pick(by_device, ~np.isin(by_device["step"], sums["step"]))  # of others, the first call may not be there
+        begun_ns = begun_on_device(whole)
+        window.starts = with_starts(window.starts, whole, begun_ns, ranks, times.steps[~is_summed[plain]])
+    elif ready.rows.size and not has_device_groups(job):
+        calls = first_calls(ready)
+        window.starts = with_starts(window.starts, calls, calls["enqueued_ns"], ranks, times.steps)
+    _add_numbers(job, chosen if plain.all() else chosen[plain])
+
+
+def _lead_ns(window: DeviceWindow, by_device: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    """By step: how long before their ends its calls were launched; as before where none of its calls are known."""
+    before_ns = launched_before(by_device, steps)
+    known = before_ns > 0
+    if known.any():
+        usual_ns = float(before_ns[known].mean())
+    else:
+        usual_ns = float(window.looks[-1, LEAD] / window.looks[-1, STEPS]) if len(window.looks) else 0.0
+    return np.where(known, before_ns, usual_ns)
+
+
+def _comparable(job: JobState, ranks: np.ndarray, partly: np.ndarray) -> np.ndarray:
+    """Which steps may be measured. partly: (steps, ranks), where a level below events hid who waited in collectives.
+
+    Such a step shows a rank's waits as its own work, so it is never put beside whole ones: a job is measured by them
+    only until the first step that all ranks saw whole, which begins a new window.
+    """
+    whole: np.ndarray = ~np.any(partly, axis=1)
+    if job.sighted:
+        return whole
+    if whole.any():
+        job.begin_sight(ranks)
+        return whole
+    none_whole: np.ndarray = np.all(partly, axis=1)
+    return none_whole
+
+
+def _add_numbers(job: JobState, chosen: np.ndarray) -> None:
+    """chosen: (steps, ranks) of STEPS. A skipped update is no step for the numbers: its gradients were thrown away."""
+    flags = chosen["flags"]
+    updated = ((flags & int(StepFlag.SKIPPED)) == 0).all(axis=1)
+    if not updated.all():
+        chosen = chosen[updated]
+        flags = chosen["flags"]
+    if not ((flags & int(StepFlag.HAS_GRAD_NORM)) != 0).all() or job.norms.shape[1] != chosen.shape[1]:
+        return
+    job.norms = np.concatenate([job.norms, chosen["grad_norm"]])[-KEPT_NUMBERS:]
+    losses = np.where((flags & int(StepFlag.HAS_LOSS)) != 0, chosen["loss"], np.nan)
+    job.losses = np.concatenate([job.losses, losses])[-KEPT_NUMBERS:]
+    ends = np.stack([chosen["step"][:, 0], chosen["end_ns"].max(axis=1)], axis=1)
+    job.norm_steps = np.concatenate([job.norm_steps, ends])[-KEPT_NUMBERS:]
+
+
+def spread_readings(delay_ns: np.ndarray) -> np.ndarray:
+    """(steps, ranks) run delays with -1 where a step was too short for a reading: each reading is shared evenly with
+    the unread steps right before it; unread steps at the end have none."""
+    unread = delay_ns < 0
+    if not unread.any():
+        return delay_ns
+    count = delay_ns.shape[0]
+    place = np.where(unread, count, np.arange(count)[:, None])
+    reading = np.minimum.accumulate(place[::-1])[::-1]  # where the reading is that covers this step
+    known = np.concatenate([np.where(unread, 0, delay_ns), np.zeros((1, delay_ns.shape[1]), np.int64)])
+    columns = np.arange(delay_ns.shape[1])
+    covered = np.zeros_like(known)
+    np.add.at(covered, (reading, columns), 1)
+    return np.take_along_axis(known // np.maximum(covered, 1), reading, axis=0)
+
+
+def _align(
+    from_ranks: np.ndarray, from_steps: np.ndarray, values: np.ndarray, ranks: np.ndarray, steps: np.ndarray
+) -> np.ndarray:
+    """Picks (step, rank, phase) out of (rank, step, phase); what is absent is zero."""
+    out = np.zeros((steps.size, ranks.size, values.shape[2]), np.int64)
+    row = np.searchsorted(from_ranks, ranks)
+    row_known = (row < from_ranks.size) & (from_ranks[np.minimum(row, from_ranks.size - 1)] == ranks)
+    column = steps - from_steps[0]
+    column_known = (column >= 0) & (column < from_steps.size)
+    picked = values[np.ix_(row[row_known], column[column_known])].transpose(1, 0, 2)
+    out[np.ix_(column_known, row_known)] = picked
+    return out

@@ -16,7 +16,7 @@ PACKAGES := telemetry instrumentation diagnosis agents transport processors simu
 # What the training process runs, and what reads it: this is what depends on the version of torch.
 OLDEST_TESTS := $(addprefix tests/instrumentation/,test_ring_writer.py test_input_checks.py test_run_delay.py test_collectives_coverage.py test_collectives_failures.py test_jobs.py test_loss.py test_optimizer_edges.py test_phases.py test_steps.py)
 # These neither watch the clock nor need a machine for themselves, so they share its cores.
-PURE_TESTS := $(addprefix tests/,diagnosis golden processors scoreboard simulator telemetry transport) \
+PURE_TESTS := $(addprefix tests/,diagnosis golden house processors same_incidents scoreboard simulator telemetry transport) \
   $(addprefix tests/benchmarks/,test_faultbench_fill.py test_faultbench_record.py test_fit_confidence.py test_published_figures.py) \
   $(addprefix tests/commands/,bench reference report test_bench.py test_bench_parts.py test_goodput_files.py test_simulate.py test_straggler_trace.py test_views.py) \
   $(addprefix tests/commands/notify/,test_pages.py test_receivers.py test_routes.py) \
@@ -198,6 +198,14 @@ faultbench-whole: setup ## all runs that the lines of make faultbench ask for an
 outside: setup ## logs, loops and sound jobs of other people, k of n (RESULTS=DIR, MINUTES=30 of jobs, SEED=1, PUBLIC=snapshots PUBLIC_PYTHON=their python)
 	@$(BIN)/python -m tests.outside --results $(or $(RESULTS),build/outside) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) \
 	  $(if $(PUBLIC),--public $(PUBLIC)) $(if $(PUBLIC_PYTHON),--python $(PUBLIC_PYTHON))
+
+.PHONY: house
+house: setup ## circles, arrows, sizes, types, names, docstrings: what a program can count of the code's form, k of n (PLACES=all: where)
+	@$(BIN)/python -m tests.house $(if $(PLACES),--places "$(PLACES)")
+
+.PHONY: same-incidents
+same-incidents: setup ## simulated runs and captures of real ones judged again: the same incidents as the golden lines? (RESULTS=DIR of make outside)
+	@$(BIN)/python -m tests.same_incidents --texts build/other-sentences.txt $(if $(RESULTS),--runs $(RESULTS))
 
 .PHONY: newcomer
 newcomer: setup ## clones into an empty folder with empty caches and follows the README: seconds until a rank is named

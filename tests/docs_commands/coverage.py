@@ -84,6 +84,7 @@ _MAKE_TESTS: Mapping[str, Elsewhere] = {
     "dashboards": Elsewhere("tests/grafana/test_dashboards.py", ("generate",)),
     "reference": Elsewhere("tests/commands/reference/test_reference.py", ("generate", "main")),
     "compose-test": Elsewhere("tests/compose/test_compose_up.py", ("--wait",)),
+    "house": Elsewhere("tests/house/test_house.py", ("measure",)),
     "tie": Elsewhere("tests/simulator/test_tie.py", ("tie",)),
 }
 _MAKE_NOT: Mapping[str, Why] = {
@@ -94,6 +95,7 @@ _MAKE_NOT: Mapping[str, Why] = {
     "frameworks": Why.DOWNLOADS,
     "newcomer": Why.DOWNLOADS,
     "outside": Why.HOURS,
+    "same-incidents": Why.HOURS,
     "pins": Why.DOWNLOADS,
     "format": Why.OWN_TREE,
 }

@@ -64,6 +64,8 @@ class Gate:
 def pack(raw: bytes, form: str) -> bytes:
     """A file of evidence as it may be kept and sent. form: of ``EvidencePiece``. Empty: nothing of it may.
 
+    Raises ValueError for a form that is none.
+
     A ring's last events are numbers alone.
     """
     if form == "text":

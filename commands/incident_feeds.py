@@ -135,6 +135,7 @@ class FolderFeed:
         self.is_caught_up = False
 
     def read(self, wait_s: float) -> Revisions:
+        """Raises Unusable."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)

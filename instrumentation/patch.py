@@ -27,7 +27,10 @@ class Patch:
         self._saved: list[tuple[Any, str, Any, Any]] = []
 
     def install(self) -> None:
-        """Wrap the function found in the first place; the other places only if they hold that same function."""
+        """Wrap the function found in the first place; the other places only if they hold that same function.
+
+        Raises AttributeError where there is nothing to patch.
+        """
         original: Any = _MISSING
         replacement: Any = None
         for owner, attribute in self._places:

@@ -80,7 +80,10 @@ class Ledger:
     spans: list[Span] = field(default_factory=list)
 
     def add(self, job: str, attempt: int, bucket: Bucket, until_s: float, step: int = -1) -> None:
-        """The job's next span: from where its last one ended. An empty one is left out."""
+        """The job's next span: from where its last one ended. An empty one is left out.
+
+        Raises ValueError for a job that has not been opened.
+        """
         begin_ns = self.reach_ns(job)
         if begin_ns is None:
             raise ValueError(f"{job} has not been opened")

@@ -85,7 +85,10 @@ class Mesh:
         yield from enumerate(order.reshape(-1, size))
 
     def reduce(self, dimension: str, values: NDArray[np.float64], function: np.ufunc) -> NDArray[np.float64]:
-        """``function`` over each group's members within one stage; values: (stage_size,). Broadcast back to them."""
+        """``function`` over each group's members within one stage; values: (stage_size,). Broadcast back to them.
+
+        Raises ValueError where groups of the dimension reach over stages.
+        """
         size = values.size
         if dimension == "tp":
             shaped = values.reshape(-1, self.tensor)

@@ -202,7 +202,7 @@ def histories(ranks: int, recipe: Recipe) -> Layout:
 
 def jobs_over_spines(ranks: int, recipe: Recipe) -> Layout:
     """Four that exchange much, each under two leaf switches of its own: the first two send over one spine, the others
-    over another."""
+    over another. Raises ValueError where the ranks do not make them."""
     nodes = ranks // 8
     if ranks % 64:
         raise ValueError(f"{ranks} ranks do not make 4 jobs under two leaf switches each")

@@ -2,7 +2,7 @@
 
 Three looks. ``matches`` follows what is read from fields for people, and what functions that word something return,
 through assignments, calls and dataclass fields to whatever takes a text apart. ``readers`` lists who reads such fields
-at all. ``shared_words`` compares the literals and patterns that are looked for with the pieces of all sentences.
+at all. ``shared_literals`` compares the literals and patterns that are looked for with the pieces of all sentences.
 """
 
 from __future__ import annotations
@@ -379,7 +379,7 @@ def _texts(value: object, key: str = "") -> Iterator[tuple[str, str]]:
             yield from _texts(item, key)
 
 
-def shared_words(root: Path, searching: tuple[str, ...], writing: tuple[str, ...]) -> list[Place]:
+def shared_literals(root: Path, searching: tuple[str, ...], writing: tuple[str, ...]) -> list[Place]:
     """What is looked for and stands in a sentence of ours as well."""
     pieces = sorted(sentences(root, writing))
     return sorted(

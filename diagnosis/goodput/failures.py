@@ -37,7 +37,10 @@ def time_to_failure(failures: int, time_s: float, confidence: float = 0.95) -> T
 
 
 def chi2_quantile(probability: float, degrees: int) -> float:
-    """Of the chi-square distribution with an even number of degrees of freedom, by bisection."""
+    """Of the chi-square distribution with an even number of degrees of freedom, by bisection.
+
+    Raises ValueError for a probability that has no quantile, and for an odd number.
+    """
     if degrees < 2 or degrees % 2 or not 0.0 < probability < 1.0:
         raise ValueError(f"no quantile {probability} of {degrees} degrees of freedom")
     low, high = 0.0, 2.0 * degrees + 100.0

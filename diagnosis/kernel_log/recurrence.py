@@ -80,7 +80,7 @@ class Parameters:
 
 @cache
 def parameters() -> Parameters:
-    """As recurrence.toml has them."""
+    """As recurrence.toml has them. Raises ValueError where it names a kind of rule that is not there."""
     document = read_toml("recurrence.toml")
     rules = tuple(
         Rule(

@@ -50,24 +50,40 @@ def says_shape_and_unit(function: Owned) -> bool:
 
 
 def raised_by(function: Owned) -> set[str]:
-    """Names of the errors that its own body raises and does not catch; not a failed assertion of the author's."""
-    found = set()
-    todo: list[ast.AST] = [*function.node.body]
+    """Names of the errors that its own body raises and does not catch.
+
+    A failed assertion is a mistake of the author's, and a method that is to be written by subclasses raises for none.
+    """
+    found: set[str] = set()
+    todo: list[tuple[ast.AST, frozenset[str]]] = [(node, frozenset()) for node in function.node.body]
     while todo:
-        node = todo.pop()
+        node, caught = todo.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            continue
+        if isinstance(node, ast.Try):
+            names = {name for handler in node.handlers for name in _caught_by(handler)}
+            todo += [(each, caught | names) for each in node.body]
+            todo += [(each, caught) for each in (*node.handlers, *node.orelse, *node.finalbody)]
             continue
         if isinstance(node, ast.Raise) and node.exc is not None:
             error = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
             name = error.id if isinstance(error, ast.Name) else error.attr if isinstance(error, ast.Attribute) else ""
-            if name[:1].isupper() and name not in ("AssertionError", "NotImplementedError"):
+            if name[:1].isupper() and name not in caught | _NOT_TOLD:
                 found.add(name)
-        todo.extend(ast.iter_child_nodes(node))
+        todo.extend((each, caught) for each in ast.iter_child_nodes(node))
     return found
 
 
+_NOT_TOLD = frozenset({"AssertionError", "NotImplementedError"})
+
+
+def _caught_by(handler: ast.ExceptHandler) -> set[str]:
+    types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return {each.id for each in types if isinstance(each, ast.Name)}
+
+
 def says_errors(function: Owned) -> bool:
-    return "Raises" in function.doc or all(name in function.doc for name in raised_by(function))
+    return all(name in function.doc for name in raised_by(function))
 
 
 def detectors(modules: Iterable[Module]) -> list[Module]:

@@ -73,10 +73,15 @@ def test_what_a_docstring_says(tmp_path: Path) -> None:
         "    raise ValueError\n"
         "def g(x: np.ndarray):\n"
         '    """Something. Raises KeyError."""\n'
-        "    raise KeyError('x')\n",
+        "    raise KeyError('x')\n"
+        "def h():\n"
+        '    """Raises LookupError."""\n'
+        "    try:\n        raise OSError\n    except OSError:\n        raise ValueError from None\n",
     )
-    f, g = functions(module)
+    f, g, h = functions(module)
     assert docstrings.says_shape_and_unit(f)
     assert not docstrings.says_shape_and_unit(g)
     assert not docstrings.says_errors(f)
     assert docstrings.says_errors(g)
+    assert docstrings.raised_by(h) == {"ValueError"}
+    assert not docstrings.says_errors(h)

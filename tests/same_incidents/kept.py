@@ -2,7 +2,7 @@
 
 golden/simulated.jsonl.gz   a line for each simulated run
 golden/captures.jsonl.gz    a line for each capture kept here
-golden/runs.jsonl.gz        a line for each real run, also of those whose capture is too large to be kept
+golden/runs.jsonl.gz        a line for each real run whose results lie on this machine; not committed, it names paths
 golden/*.texts.json.gz      by run, the sentences of all its revisions
 captures/NAME.tar.xz        run.json and capture/ of a real run
 """
@@ -18,7 +18,6 @@ from pathlib import Path
 HERE = Path(__file__).parent
 GOLDEN = HERE / "golden"
 CAPTURES = HERE / "captures"
-SETS = ("simulated", "captures", "runs")
 
 Texts = dict[str, list[str]]
 

@@ -199,7 +199,7 @@ def test_every_panel_answers_of_what_is_sent(stack: Stack) -> None:
 
     measure()
     publish(stack.kafka, TOPIC_METRICS, incident_gauge(job, identifier, node=node))
-    publish(stack.kafka, TOPIC_LOGS, as_people_are_told(Incident(document={**told.document, **ALL_THAT_IS_TOLD})))
+    publish(stack.kafka, TOPIC_LOGS, as_log_record(Incident(document={**told.document, **ALL_THAT_IS_TOLD})))
     given = {"job": job, "node": node, "incident": identifier, "__rate_interval": "2m", "__range": "1h"}
     eventually(lambda: bool(stack.prometheus.query(f'whichrank_rank_step{{whichrank_job_id="{job}"}}')), what="metrics")
     eventually(lambda: bool(stack.logs.query(f'{{whichrank.job.id="{job}"}}')), what="the incident's event")
@@ -244,7 +244,7 @@ def test_an_incident_is_found_in_victorialogs_with_its_whole_document(stack: Sta
     """Its record names the job and the cluster, and so does its resource: that alone would end VictoriaLogs."""
     told = incident(fresh_job())
     job = told.document["job"]["id"]
-    publish(stack.kafka, TOPIC_LOGS, as_people_are_told(told))
+    publish(stack.kafka, TOPIC_LOGS, as_log_record(told))
     (row,) = logs_of(stack, job)
     assert json.loads(row["whichrank.incident.document"]) == told.document
     assert row["whichrank.incident.kind"] == "rank_not_entered"
@@ -261,7 +261,7 @@ def test_the_panels_of_an_incident_read_its_newest_revision(stack: Stack) -> Non
     old = [{**told.document, "revision": revision, "change": "updated"} for revision in range(2, 10)]
     # As a text, 9 would come after it.
     newest = {**told.document, **ALL_THAT_IS_TOLD, "revision": 10, "change": "updated"}
-    publish(stack.kafka, TOPIC_LOGS, *(as_people_are_told(Incident(document=each)) for each in (*old, newest)))
+    publish(stack.kafka, TOPIC_LOGS, *(as_log_record(Incident(document=each)) for each in (*old, newest)))
     chosen = str(told.document["id"])
 
     def is_there(revision: int) -> bool:
@@ -283,7 +283,7 @@ def test_the_panels_of_an_incident_read_its_newest_revision(stack: Stack) -> Non
         "History": ["earlier incidents of the suspect in this job: 3"],
     }
     nobody = {**newest, "suspects": [], "evidence": [], "revision": 11}
-    publish(stack.kafka, TOPIC_LOGS, as_people_are_told(Incident(document=nobody)))
+    publish(stack.kafka, TOPIC_LOGS, as_log_record(Incident(document=nobody)))
     eventually(lambda: is_there(11), what="the revision without a suspect")
     said = said_of_incident(stack, chosen)
     assert "open, page: nobody - confidence" in said["In one sentence"][0]
@@ -294,7 +294,7 @@ def test_the_panels_of_an_incident_read_its_newest_revision(stack: Stack) -> Non
 def test_the_guide_s_queries_are_taken(stack: Stack) -> None:
     (block,) = re.findall(r"```logsql\n(.*?)```", (REPOSITORY / "docs" / "operations.md").read_text(), re.DOTALL)
     told = incident("4711")
-    publish(stack.kafka, TOPIC_LOGS, as_people_are_told(told))
+    publish(stack.kafka, TOPIC_LOGS, as_log_record(told))
     assert logs_of(stack, "4711")
     first, second, third = block.splitlines()
     assert stack.logs.query(first)[0]["_msg"].startswith("rank_not_entered")
@@ -314,7 +314,7 @@ def said_of_incident(stack: Stack, identifier: str) -> dict[str, list[str]]:
     }
 
 
-def as_people_are_told(told: Incident) -> bytes:
+def as_log_record(told: Incident) -> bytes:
     """One revision as the processor puts it on the topic of events."""
     builder = RequestBuilder("whichrank", 900_000)
     builder.add(incident_resource(told.document), [incident_event(told.document)])
@@ -347,7 +347,7 @@ def test_a_step_s_span_is_found_in_jaeger_by_its_trace_and_by_what_it_is_of(stac
     assert stack.jaeger.spans({names.JOB_ID: job, names.RANK: "6"}) == []
 
 
-def test_a_span_that_is_told_twice_is_one(stack: Stack) -> None:
+def test_a_span_delivered_twice_is_stored_once(stack: Stack) -> None:
     """The agent and the processor tell the same step; what a killed processor had written comes again."""
     job, other, clock_ns = fresh_job(), fresh_job(), time.time_ns()
     send_step(stack, job, clock_ns)
@@ -380,7 +380,7 @@ def spans_of(stack: Stack, job: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("poison", [b"\xff" * 64, os.urandom(2048), b""], ids=["tags", "random", "empty"])
 def test_what_is_no_otlp_holds_nobody_up(stack: Stack, poison: bytes) -> None:
     told, job = incident(fresh_job()), fresh_job()
-    publish(stack.kafka, TOPIC_LOGS, poison, as_people_are_told(told))
+    publish(stack.kafka, TOPIC_LOGS, poison, as_log_record(told))
     publish(stack.kafka, TOPIC_METRICS, poison, incident_gauge(job, "2f0c"))
     assert logs_of(stack, told.document["job"]["id"])
     question = f'whichrank_incident_active{{whichrank_job_id="{job}"}}'
@@ -390,13 +390,13 @@ def test_what_is_no_otlp_holds_nobody_up(stack: Stack, poison: bytes) -> None:
 def test_an_attribute_that_is_there_twice_ends_no_store(stack: Stack) -> None:
     """OTLP forbids it in a resource; VictoriaLogs alone would end, and again at each try of the Collector."""
     told = incident(fresh_job())
-    request = ExportLogsServiceRequest.FromString(as_people_are_told(told))
+    request = ExportLogsServiceRequest.FromString(as_log_record(told))
     (resource_logs,) = request.resource_logs
     for key in (names.SERVICE_NAME, names.JOB_ID, names.CLUSTER_ID):
         resource_logs.resource.attributes.add(key=key).value.string_value = "another"
         for record in resource_logs.scope_logs[0].log_records:
             record.attributes.add(key=key).value.string_value = "a third"
-    publish(stack.kafka, TOPIC_LOGS, request.SerializeToString(), as_people_are_told(incident(job := fresh_job())))
+    publish(stack.kafka, TOPIC_LOGS, request.SerializeToString(), as_log_record(incident(job := fresh_job())))
     assert logs_of(stack, job)
     assert stack.logs.service.running
     question = f'whichrank.incident.id:="{told.document["id"]}"'
@@ -410,7 +410,7 @@ def test_a_store_that_was_away_gets_what_it_missed_and_metrics_do_not_wait(stack
     counter = "log_records" if store == "victorialogs" else "spans"
     away.kill()
     told, job = incident(fresh_job()), fresh_job()
-    publish(stack.kafka, TOPIC_LOGS, as_people_are_told(told))
+    publish(stack.kafka, TOPIC_LOGS, as_log_record(told))
     send_step(stack, job)
     publish(stack.kafka, TOPIC_METRICS, incident_gauge(job, "4f0c"))
     question = f'whichrank_incident_active{{whichrank_job_id="{job}"}}'
@@ -429,7 +429,7 @@ def test_a_prometheus_that_was_away_gets_what_it_missed_and_events_do_not_wait(s
     stack.prometheus.service.kill()
     told, job = incident(fresh_job()), fresh_job()
     publish(stack.kafka, TOPIC_METRICS, incident_gauge(job, "3f0c"))
-    publish(stack.kafka, TOPIC_LOGS, as_people_are_told(told))
+    publish(stack.kafka, TOPIC_LOGS, as_log_record(told))
     assert logs_of(stack, told.document["job"]["id"])
     stack.prometheus.service.start()
     question = f'last_over_time(whichrank_incident_active{{whichrank_job_id="{job}"}}[1h])'
@@ -450,6 +450,6 @@ def locked_stack(fresh_kafka: Callable[..., Kafka], tmp_path: Path) -> Iterator[
 
 def test_the_road_is_the_same_with_tls_and_passwords(locked_stack: Stack) -> None:
     told = incident(fresh_job())
-    publish(locked_stack.kafka, TOPIC_LOGS, as_people_are_told(told))
+    publish(locked_stack.kafka, TOPIC_LOGS, as_log_record(told))
     assert logs_of(locked_stack, told.document["job"]["id"])
     assert "collector" in locked_stack.kafka.passwords

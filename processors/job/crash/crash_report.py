@@ -10,7 +10,7 @@ from ....telemetry.evidence_facts import EvidenceFact, How
 from ....telemetry.ring_layout import format_ranks
 from ....telemetry.vocabulary import Bucket, Kind, Scope, Severity
 from ..detectors.crash.crash_order import SIGKILL, TOGETHER_NS, CrashVerdict, Ending, role_hint
-from ..findings.endings import ending_row, ending_words, fact_of, together_words
+from ..findings.endings import describe_ending, describe_joint_end, ending_row, fact_of
 from ..findings.finding_body import Body, body, evidence, share, source_of, suspect
 from ..findings.wording import duration_words, phase_word, ranks_words
 from ..state.job_state import JobState
@@ -43,7 +43,7 @@ def crash_body(job: JobState, verdict: CrashVerdict, now: int) -> tuple[Kind, Bo
             suspects=[],
             onset_ns=began,
             now=now,
-            proof=[evidence("rank.exit", f"job {job.job}", began, together_words(fact), fact=fact)],
+            proof=[evidence("rank.exit", f"job {job.job}", began, describe_joint_end(fact), fact=fact)],
             confidence=min(verdict.confidence, 0.6),
             step=max((ending.step for ending in endings), default=-1),
         )
@@ -99,12 +99,12 @@ def _left_ns(job: JobState, cause: Ending) -> int:
 
 def _cause_row(job: JobState, verdict: CrashVerdict, cause: Ending) -> dict[str, Any]:
     fact = replace(fact_of(cause), step=cause.step if cause.step >= 0 else None, phase=cause.phase)
-    words = _cause_words(verdict, fact)
+    words = _describe_cause(verdict, fact)
     return evidence(f"rank.{cause.sort}", source_of(job, cause.rank), cause.time_ns, words, fact=fact)
 
 
-def _cause_words(verdict: CrashVerdict, fact: EvidenceFact) -> str:
-    words = ending_words(fact)
+def _describe_cause(verdict: CrashVerdict, fact: EvidenceFact) -> str:
+    words = describe_ending(fact)
     if fact.step is not None:
         words += f" in step {fact.step}"
     if fact.phase:

@@ -49,13 +49,13 @@ def fact_of(ending: Ending) -> EvidenceFact:
     return EvidenceFact(how=How.VANISHED, rank=ending.rank)
 
 
-def ending_words(fact: EvidenceFact) -> str:
+def describe_ending(fact: EvidenceFact) -> str:
     """``"rank 3 was ended by SIGKILL"``."""
     who = f"a thread of rank {fact.rank}" if fact.in_thread else f"rank {fact.rank}"
-    return f"{who} {how_words(fact)}"
+    return f"{who} {describe_exit(fact)}"
 
 
-def how_words(fact: EvidenceFact) -> str:
+def describe_exit(fact: EvidenceFact) -> str:
     """The same without who it was."""
     match fact.how:
         case How.RAISED:
@@ -77,16 +77,16 @@ def how_words(fact: EvidenceFact) -> str:
             return "ended without a word (exit code not visible)"
 
 
-def together_words(fact: EvidenceFact) -> str:
+def describe_joint_end(fact: EvidenceFact) -> str:
     """Of ranks none of which is the cause."""
-    ends = "; ".join(map(ending_words, fact.endings))
+    ends = "; ".join(map(describe_ending, fact.endings))
     return f"all ranks ended together: {ends}" if fact.how is How.TOGETHER else f"only victims' errors: {ends}"
 
 
 def ending_row(job: JobState, ending: Ending) -> dict[str, Any]:
     """As evidence."""
     fact, source = fact_of(ending), source_of(job, ending.rank)
-    return evidence(f"rank.{ending.sort}", source, ending.time_ns, ending_words(fact), fact=fact)
+    return evidence(f"rank.{ending.sort}", source, ending.time_ns, describe_ending(fact), fact=fact)
 
 
 def consequence(ending: Ending, kind: str, suspects: Sequence[int]) -> dict[str, Any]:
@@ -103,4 +103,4 @@ def consequence(ending: Ending, kind: str, suspects: Sequence[int]) -> dict[str,
     else:
         because = f"failed after that; {cause}"
     brief = replace(ending, message=cut_short(_LOCATION.sub("", ending.message), _BRIEF_CHARS))
-    return ruled_out([ending.rank], how_words(fact_of(brief)), because)
+    return ruled_out([ending.rank], describe_exit(fact_of(brief)), because)

@@ -196,7 +196,7 @@ class JobState:
         self.steps_changed = True
 
     def inner_groups(self, ranks: np.ndarray) -> np.ndarray:
-        """By rank, the smallest group on devices that it is in (``inner_waits``) to do something together."""
+        """By rank, the smallest group on devices that it is in (``smallest_group_waits``) to do something together."""
         joins = self._joins()
         key = len(self.groups), ranks.size, int(joins.sum())
         if self._inner_groups is None or self._inner_groups[0] != key:

@@ -104,7 +104,7 @@ def test_an_error_of_its_own_is_the_cause_and_leaves_its_line() -> None:
     assert "ValueError: bad batch" in only(context).body["evidence"][0]["shows"]
 
 
-def test_each_end_is_told_as_fields_beside_its_sentence() -> None:
+def test_each_exit_has_fields_beside_its_sentence() -> None:
     context = run(
         raised(4.4, 1),
         victim(4.5, 0),

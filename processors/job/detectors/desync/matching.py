@@ -2,6 +2,8 @@
 
 Signatures come before any rule about lateness: a rank that skips a collective makes the innocent majority look late
 (seen in 4 of 4 runs). Everything here works on whole arrays; only a mismatch itself is looked at row by row.
+
+Method: rows grouped by group and sequence number; signatures of the members compared, as flight recorder analysers do.
 """
 
 from __future__ import annotations

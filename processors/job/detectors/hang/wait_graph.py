@@ -2,6 +2,8 @@
 
 A rank that is late in one group because it waits in another is a victim; the sink of the wait-for graph is not.
 A cycle without a way out is a deadlock: the order of calls is wrong, no rank is.
+
+Method: sinks and cycles of the wait-for graph (deadlock detection after Knapp 1987).
 """
 
 from __future__ import annotations

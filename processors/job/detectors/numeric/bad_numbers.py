@@ -2,6 +2,8 @@
 
 The loss is each rank's own and decides; the gradient norm is usually taken after the reduction and is then the same
 everywhere, so it names a rank only where the ranks' norms differ.
+
+Method: the first step with a value that is not finite; explosions by a z score and by the ratio to what was usual.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Steps with a save in them are left out of all comparisons of steps; here they are compared with one another. A rank
 that always saves alone, or more than the others, is as usual: what counts is longer than its own past and longer than
 what the others need now (all of them slower is the storage's affair, and nobody's fault).
+
+Method: ratio of medians, against the rank's own past saves and against the other writers of the same steps.
 """
 
 from __future__ import annotations

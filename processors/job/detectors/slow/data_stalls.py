@@ -2,6 +2,8 @@
 
 A change of pace moves the median of the steps; these do not, and may cost as much. A job that has always stalled so
 (at each shard or epoch) is as it was meant to be, also where the first epoch was long.
+
+Method: runs of outliers over the median wait for data, told once they have come back so many times.
 """
 
 from __future__ import annotations

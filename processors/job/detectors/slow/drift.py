@@ -3,6 +3,8 @@
 Windows compare with some hundred steps before; here blocks of steps are compared with the best that this rank ever did
 against the others. Only ranks are watched for drift: a whole job that grows slower by and by looks like a ramp of batch
 size or sequence length, which is planned work.
+
+Method: medians of blocks of steps against the best block so far, noise by the median absolute difference of neighbours.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ from when all its devices had done the step before, where that is later (a slow 
 the last backward pass comes back, by the ends of their last calls. The first stage has no time to forward, and the last
 none to come back, as others wait in between. Looks tell an end to a tenth of a second of one rank, and to some ms of
 hundreds. Pure.
+
+Method: rise of each stage's time over its median, in robust standard deviations (median absolute deviation).
 """
 
 from __future__ import annotations

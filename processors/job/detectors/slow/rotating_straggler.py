@@ -2,6 +2,8 @@
 
 No rank is slower than the others for long, and without the slowest one of each step the pace is nearly as before: the
 work itself has become uneven (texts packed without regard to their lengths). Pauses that wander cost less than this.
+
+Method: excess of each step's slowest rank before and after a change of length, and the share of one rank in being it.
 """
 
 from __future__ import annotations

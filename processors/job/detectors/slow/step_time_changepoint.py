@@ -2,6 +2,8 @@
 
 The excess of the slowest rank is taken out first, so that one straggler never looks like a job that is slow together.
 Located by the largest cumulative deviation, then verified: large, lasting, abrupt, and apart from the usual spread.
+
+Method: the largest cumulative deviation from the mean (CUSUM, Page 1954), then verified.
 """
 
 from __future__ import annotations

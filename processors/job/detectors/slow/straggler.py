@@ -2,9 +2,9 @@
 
 In a synchronous job all ranks have the same step time and the slow one is the one that never waits. So each rank's
 self time (step time minus its waits) is compared with that of the others in the same step, and the difference with
-what was usual for this rank. Short windows find large differences soon, long ones small differences surely: a
-window-limited generalised likelihood ratio (Willsky and Jones 1976; Lai 1995), with all steps since a change in one of
-the windows, and a threshold that follows from how rarely a sound job may be told.
+what was usual for this rank. Short windows find large differences soon, long ones small differences surely.
+Method: a window-limited generalised likelihood ratio (Willsky and Jones 1976; Lai 1995), with all steps since a change
+in one of the windows, and a threshold that follows from how rarely a sound job may be told.
 Time for which a rank's main thread had no CPU is taken out first: on a crowded node it is most of the noise. What only
 shows with it, or only without it, is no slow rank: a thread may wait while its device works.
 """

@@ -4,6 +4,8 @@ Usually a host launches in a part of a step and then waits for its device, so th
 Once something else takes its cores, its device waits for it, and so do all others for that device. Looks at devices
 tell that to a tenth of a second; how long a host launches is known exactly, of each step. Where queues to devices are
 full all hosts stand in their passes as long as their devices take, and nobody is told apart. Pure.
+
+Method: rise of a rank's median time in its passes, against the rise of the steps and of the other ranks.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """Finds the rank whose device comes late by little: steps that are longer by two percent or more, over many of them.
 
-As ``late_in_group``, only that here single looks say nothing: in a small group, over eight steps and more, the peers
+As ``small_group``, only that here single looks say nothing: in a small group, over eight steps and more, the peers
 stand longer than they did and one of them does not, by far more than looks make of it, and in no other group. What they
 wait may be more than what the steps lose, where others have time to spare: a pipeline's other stages. Pure.
+
+Method: means of two windows in standard errors (a z test), within the smallest groups.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ SIGMAS, PERSISTENT_SHARE = 6.0, 0.75
 
 
 def find_late_by_little(times: StepTimes, inner: np.ndarray, group_of: np.ndarray) -> LateDevice | None:
-    """inner: (n, 1 + ranks) as ``inner_waits`` has it; group_of: by rank, its smallest group, -1 none."""
+    """inner: (n, 1 + ranks) as ``smallest_group_waits`` has it; group_of: by rank, its smallest group, -1 none."""
     if inner.shape[1] != 1 + times.ranks.size:
         return None
     for window in WINDOWS:

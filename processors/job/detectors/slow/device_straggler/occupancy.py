@@ -4,6 +4,8 @@ Each of the recorder's looks finds a device working, or inside a collective wait
 share of waiting is exact at any step length: a rank that became slow by a fifth of the step is waited for in a fifth of
 all looks, and waits itself in none. The hosts' steps say by how much and since when; looks say who.
 Looks that keep time with the steps see the same moment of each again and again: they count once they have moved on.
+
+Method: shares of samples in two stretches compared by a z test; the change point by the largest standardised CUSUM.
 """
 
 from __future__ import annotations

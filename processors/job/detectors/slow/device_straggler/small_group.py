@@ -3,6 +3,8 @@
 The steps became longer, by as much waits grew in one of the smallest groups and in no other, and there one rank is
 found waiting in hardly any look, its peers in many. In small groups little is transferred, so hardly a look errs; and
 neither more work for all nor a slower network makes waits grow in one of them alone. Pure.
+
+Method: rise of the waits per group against the rise of the steps; counts of looks in standard deviations of chance.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ CHANCE_SIGMAS = 2.0
 
 
 def find_late_in_group(times: StepTimes, inner: np.ndarray, group_of: np.ndarray) -> LateDevice | None:
-    """inner: (n, 1 + ranks) as ``inner_waits`` has it; group_of: by rank, its smallest group, -1 none."""
+    """inner: (n, 1 + ranks) as ``smallest_group_waits`` has it; group_of: by rank, its smallest group, -1 none."""
     groups = [np.flatnonzero(group_of == group) for group in np.unique(group_of[group_of >= 0])]
     if len(groups) < FEWEST_GROUPS or inner.shape[1] != 1 + times.ranks.size:
         return None

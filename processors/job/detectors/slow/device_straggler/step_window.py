@@ -3,8 +3,10 @@
 How long a step takes is known exactly, so three or four show that something became slow. Who, looks at devices say:
 since then all others wait longer for each other, by as much, and one rank waits no more than it did. By how much looks
 are wrong shows in the others: they all wait for the same, so what they differ in over these steps is what looks make of
-it, also of looks that keep time with the steps. That takes more ranks than a few; ``late_device`` needs none, but many
+it, also of looks that keep time with the steps. That takes more ranks than a few; ``occupancy`` needs none, but many
 steps. Pure.
+
+Method: a z score of the windowed mean, in units of the other ranks' spread.
 """
 
 from __future__ import annotations

@@ -106,6 +106,7 @@ RULES: Sequence[tuple[str, Cover]] = (
     (r"\.venv/bin/whichrank run -- \.venv/bin/torchrun .* train\.py", Here(status=(1,), says="who         rank 2")),
     (r"(\.venv/bin/)?whichrank( run)?", Here(runs="whichrank run --json -- true")),
     (r"whichrank run --help", Here(says="capture-limit")),
+    (r"whichrank run --check-inputs", Here(runs="whichrank run --check-inputs --json -- true")),
     (r"whichrank run --json -- COMMAND", Here(places={"COMMAND": "true"})),
     (r"whichrank run --kafka HOST:PORT( -- COMMAND)?", InStack()),
     (

@@ -42,6 +42,10 @@ def main() -> int:
     counts = measure()
     if asked.write:
         RECORD.write_text(json.dumps({count.name: len(count.places) for count in counts}, indent=1) + "\n")
+    if asked.places and asked.places not in ("all", *(count.name for count in counts)):
+        parser.error(
+            f"--places {asked.places}: no such line; there are all, {', '.join(count.name for count in counts)}"
+        )
     if asked.places:
         for count in counts:
             if asked.places in (count.name, "all"):

@@ -16,7 +16,7 @@ from tests.outside.loop_lines import lines
 from tests.outside.loops import alone
 from tests.outside.outcomes import Outcome, Planned, kept
 from tests.outside.plan import KINDS, ON_DEVICE, faults_of, plan
-from tests.outside.record import read_record, write_record
+from tests.outside.record import RECORD, read_record, write_record
 from tests.outside.runs import Launch, programs, run
 from tests.outside.table import Line, print_table
 
@@ -164,3 +164,18 @@ def test_a_place_is_one_that_the_kind_has_and_that_the_rank_comes_to() -> None:
     for each in plan(6):
         places = [place for place in kinds[each.kind].places if place.name == each.place]
         assert not each.fault or any(not place.ranks or each.rank in place.ranks for place in places)
+
+
+def test_the_readme_says_what_the_records_do() -> None:
+    """Its figures of other people's loops and of sound jobs are those of the newest records."""
+    told = (HERE.parents[1] / "README.md").read_text().partition("In real loops that nobody here wrote")[2]
+    told = " ".join(told.partition("\n\n")[0].split())
+    facts = read_record(RECORD / "loops-3.jsonl", facts_from).values()
+    by_name = {line.asked.rpartition(" >= ")[0]: line.k_of_n for line in lines(list(facts))}
+    assert by_name["loops with a fault: right kind, rank, line, one incident"] in told
+    assert f"30 % slower {by_name['of which slow']}" in told
+    assert by_name["clean loops without a page or ticket"] in told
+    jobs = read_record(RECORD / "sound-8.jsonl", lambda values: sound.Facts(**values)).values()
+    (pages,) = [line.k_of_n for line in sound.lines(list(jobs)) if line.asked.startswith("no page")]
+    without, runs = map(int, pages.split(" of "))
+    assert f"of {runs} sound but uneven jobs {({1: 'one'})[runs - without]} had a page" in told

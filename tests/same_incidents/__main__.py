@@ -115,8 +115,10 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="make the golden lines")
     parser.add_argument("--keep", type=int, default=0, help="so many real runs, with their captures")
     parser.add_argument("--hide", nargs="*", default=[], help="paths of this machine and what stands for them")
-    parser.add_argument("--only", nargs="*", help="of simulated, captures, runs")
+    parser.add_argument("--only", nargs="*", choices=("simulated", "captures", "runs"), help="judge only these")
     asked = parser.parse_args()
+    if missing := [str(folder) for folder in asked.runs if not folder.is_dir()]:
+        parser.error(f"--runs: {', '.join(missing)}: no such folder; give one with results of tests.outside")
     runs = list(real_runs(asked.runs))
     if asked.write and asked.keep:
         hidden = [(path, stand_in) for path, _, stand_in in (each.partition("=") for each in asked.hide)]
@@ -127,6 +129,8 @@ def main() -> int:
         sets: dict[str, Sequence[Run]] = {"simulated": list(simulated_runs()), "captures": kept, "runs": runs}
         sets = {name: each for name, each in sets.items() if each and (not asked.only or name in asked.only)}
         judged = {name: judge_all(each, asked.jobs) for name, each in sets.items()}
+    if not judged:
+        parser.error("nothing to judge: --only runs needs --runs DIR")
     if asked.write:
         for name, (lines, texts) in judged.items():
             write_set(name, lines, texts)

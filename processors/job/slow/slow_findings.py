@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,14 @@ from ..detectors.slow.step_time_changepoint import (
     is_of_all,
     with_parts,
 )
-from ..detectors.slow.straggler import Found, StepTimes, Straggler, find_straggler, is_still_slow
+from ..detectors.slow.straggler import (
+    Found,
+    StepTimes,
+    Straggler,
+    find_straggler,
+    is_still_slow,
+    lead_over,
+)
 from ..findings.finding_body import Body
 from ..findings.register import clear_finding, open_finding, raise_severity, replace_finding
 from ..intake.device_groups import has_become_slow, has_device_groups, shows_in_steps
@@ -118,9 +125,67 @@ def judge_speed(job: JobState, now: int, ctx: Context) -> None:
     for finding in slow:
         _end_if_fast(job, finding, now, ctx)
         _ask_if_it_lasts(job, finding, now, ctx)
-    if not slow and job.stopping_finding() is None:
-        _look_for_slow_ranks(job, now, ctx)
+    if job.stopping_finding() is None:
+        if slow:
+            _look_for_another(job, slow, now, ctx)
+        else:
+            _look_for_slow_ranks(job, now, ctx)
     _judge_pace(job, now, ctx)
+
+
+def _look_for_another(job: JobState, slow: list[OpenFinding], now: int, ctx: Context) -> None:
+    """A standing finding masks no other: who became slow is left out of the comparison, who always was stays in it, as
+    it is part of what is usual here, and may have become slower still."""
+    on_device = has_device_groups(job)
+    if on_device and not all(_was_always(finding) for finding in slow):
+        return
+    became = {rank for finding in slow if not _was_always(finding) for rank in _slow_ranks(finding)}
+    times = _comparable_times(job)
+    found = find_straggler(times.without(became) if became else times, on_device=on_device)
+    if found is None or not found.based or not _is_waited_for(job, found):
+        return
+    known = {rank for finding in slow for rank in _slow_ranks(finding)}
+    lead_ns = lead_over(times, found, known)
+    before = next((finding for finding in slow if finding.detail["rank"] == found.rank), None)
+    # Who became slow before the first one was told became so with it.
+    together = next((each for each in slow if not _was_always(each) and found.onset_ns <= each.found_ns), None)
+    if together is not None and lead_ns > -found.excess_ns / 2.0 and "company" in together.detail:
+        company = {*_slow_ranks(together), *found.company} - {found.rank}
+        body = slow_rank_report.straggler_body(job, replace(found, company=tuple(sorted(company))), now)
+        others = {*company, found.rank} - {together.detail["rank"]}
+        detail = {**together.detail, "company": tuple(sorted(others))}
+        replace_finding(job, ctx, now, together, kind=Kind.RANK_SLOW, body=body, detail=detail)
+    elif together is None and lead_ns > 0.0:
+        body, detail = slow_rank_report.straggler_body(job, found, now), _straggler_detail(found)
+        if before is not None:
+            replace_finding(job, ctx, now, before, kind=Kind.RANK_SLOW, body=body, detail=detail)
+        elif found.rank not in known:
+            place = f"rank {found.rank} step {found.onset_step}"
+            open_finding(job, ctx, now, kind=Kind.RANK_SLOW, place=place, body=body, detail=detail)
+
+
+def _slow_ranks(finding: OpenFinding) -> set[int]:
+    """Nobody is suspected where they play one part: the finding remembers them."""
+    return {int(finding.detail["rank"]), *finding.detail.get("company", ()), *finding.suspects}
+
+
+def _was_always(finding: OpenFinding) -> bool:
+    """Slow as long as its steps are known, so perhaps by design."""
+    return finding.detail.get("based") is False
+
+
+def _straggler_detail(found: Straggler) -> dict[str, Any]:
+    return asdict(
+        Found(
+            rank=found.rank,
+            step=found.onset_step,
+            excess=found.excess,
+            usual=found.usual,
+            noise=found.noise,
+            based=found.based,
+            company=found.company,
+        )
+    )
 
 
 def _ask_if_it_lasts(job: JobState, finding: OpenFinding, now: int, ctx: Context) -> None:
@@ -142,9 +207,16 @@ def _end_if_fast(job: JobState, finding: OpenFinding, now: int, ctx: Context) ->
         if not is_still_late(job.window.looks, detail["usual_step_ns"], detail["late_step_ns"]):
             job.drop_steps(finding.step, job.closed_step)
             clear_finding(job, ctx, now, finding, f"the steps are as long as before rank {rank} was late")
-    elif not is_still_slow(job.times, Found(**detail)):
+    elif not _is_hidden(job, finding) and not is_still_slow(job.times, Found(**detail)):
         job.drop_steps(finding.step, job.closed_step)
         clear_finding(job, ctx, now, finding, f"rank {rank} is as fast as usual again")
+
+
+def _is_hidden(job: JobState, finding: OpenFinding) -> bool:
+    """Whether another rank has become slow since: while that one keeps calls open, what others work beside them counts
+    as waiting."""
+    later = (other for other in job.of_kind(Kind.RANK_SLOW) if other.step > finding.step)
+    return any(not _was_always(other) for other in later)
 
 
 def _look_for_slow_ranks(job: JobState, now: int, ctx: Context) -> None:
@@ -160,9 +232,7 @@ def _look_for_slow_ranks(job: JobState, now: int, ctx: Context) -> None:
     if found is not None:
         body = slow_rank_report.straggler_body(job, found, now)
         place = f"rank {found.rank} step {found.onset_step}"
-        known = Found(rank=found.rank, step=found.onset_step, excess=found.excess, usual=found.usual, noise=found.noise)
-        detail: dict[str, Any] = asdict(known)
-        open_finding(job, ctx, now, kind=Kind.RANK_SLOW, place=place, body=body, detail=detail)
+        open_finding(job, ctx, now, kind=Kind.RANK_SLOW, place=place, body=body, detail=_straggler_detail(found))
         return
     if has_device_groups(job) and _look_for_a_late_device(job, now, ctx):
         return
@@ -170,7 +240,7 @@ def _look_for_slow_ranks(job: JobState, now: int, ctx: Context) -> None:
     if writer is not None:
         body = slow_rank_report.slow_writer_body(job, writer, now)
         place = f"rank {writer.rank} save {writer.onset_step}"
-        detail = {"rank": writer.rank, "before_ns": writer.before_ns, "now_ns": writer.now_ns}
+        detail: dict[str, Any] = {"rank": writer.rank, "before_ns": writer.before_ns, "now_ns": writer.now_ns}
         open_finding(job, ctx, now, kind=Kind.RANK_SLOW, place=place, body=body, detail=detail)
         return
     drift = find_drift(job.drift, job.times.ranks)
@@ -266,7 +336,8 @@ def _judge_pace(job: JobState, now: int, ctx: Context) -> None:
             clear_finding(job, ctx, now, finding, "the step time is as before again")
         else:
             _name_the_stage(job, finding, now, ctx)
-    if reported or job.has_kind(Kind.RANK_SLOW) or job.stopping_finding() is not None:
+    became_slow = any(not _was_always(finding) for finding in job.of_kind(Kind.RANK_SLOW))
+    if reported or became_slow or job.stopping_finding() is not None:
         return
     uneven = find_sudden_wandering(job.times, steps, begins, length_ns)
     if uneven is None and is_due:

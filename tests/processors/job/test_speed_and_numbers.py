@@ -57,6 +57,52 @@ def test_ten_percent_are_found_too(ranks: int) -> None:
         assert (finding.body["kind"], [s["rank"] for s in finding.body["suspects"]]) == ("rank_slow", [1])
 
 
+def test_a_rank_that_was_always_slow_hides_no_other_and_may_become_slower_still() -> None:
+    """The one that does more by design stays in the comparison; who overtakes it is told beside it."""
+
+    def slow(rank: int, step: int) -> float:
+        return 1.3 if rank == 0 else 1.8 if rank == 2 and step >= 80 else 1.0
+
+    context = drive(SyntheticJob(ranks=4, steps=140, step_s=0.3, slow=slow).records())
+    told = {finding.body["suspects"][0]["rank"]: finding.body for finding in context.final().values()}
+    assert {rank: body["kind"] for rank, body in told.items()} == {0: "rank_slow", 2: "rank_slow"}
+    assert abs(told[2]["first_bad"]["step"] - 80) <= 1
+
+    context = drive(
+        SyntheticJob(
+            ranks=4,
+            steps=140,
+            step_s=0.3,
+            slow=lambda rank, step: (1.9 if step >= 80 else 1.3) if rank == 0 else 1.0,
+        ).records()
+    )
+    finding = only(context)
+    assert (finding.body["suspects"][0]["rank"], finding.body["severity"]) == (0, "ticket")
+    assert abs(finding.body["first_bad"]["step"] - 80) <= 1
+
+
+@pytest.mark.parametrize(("second", "named"), [(2.2, {1, 2}), (1.2, {1})])
+def test_a_second_slow_rank_is_told_while_the_first_still_is_and_only_if_others_wait_for_it(
+    second: float, named: set[int]
+) -> None:
+    def slow(rank: int, step: int) -> float:
+        return 1.5 if rank == 1 and step >= 40 else second if rank == 2 and step >= 90 else 1.0
+
+    context = drive(SyntheticJob(ranks=4, steps=150, step_s=0.3, slow=slow).records())
+    told = [finding.body for finding in context.final().values()]
+    assert {(body["kind"], body["suspects"][0]["rank"]) for body in told} == {("rank_slow", rank) for rank in named}
+    assert not any(finding.cleared for finding in context.final().values())
+
+
+def test_all_slower_together_is_told_beside_a_rank_that_was_always_slow() -> None:
+    def slow(rank: int, step: int) -> float:
+        return (1.3 if rank == 0 else 1.0) * (1.5 if step >= 90 else 1.0)
+
+    context = drive(SyntheticJob(ranks=4, steps=180, step_s=0.3, slow=slow).records())
+    kinds = sorted(finding.body["kind"] for finding in context.final().values())
+    assert kinds == ["rank_slow", "slow_together"]
+
+
 @pytest.mark.parametrize("phase", [Phase.DATA, Phase.FORWARD, Phase.OPTIMIZER])
 def test_the_slow_phase_is_told(phase: Phase) -> None:
     job = SyntheticJob(

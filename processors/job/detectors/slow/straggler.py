@@ -125,6 +125,17 @@ class StepTimes:
             phase_self_ns=self.phase_self_ns[late[late.size - self.phase_self_ns.shape[0] :]],
         )
 
+    def without(self, ranks: set[int]) -> StepTimes:
+        """The same steps of the other ranks."""
+        others = ~np.isin(self.ranks, list(ranks))
+        return replace(
+            self,
+            ranks=self.ranks[others],
+            self_ns=self.self_ns[:, others],
+            starved_ns=self.starved_ns[:, others],
+            phase_self_ns=self.phase_self_ns[:, others],
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Straggler:
@@ -158,13 +169,16 @@ class Straggler:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What is remembered of a straggler while its finding is open. step: its first slow one."""
+    """What is remembered of a straggler while its finding is open. step: its first slow one. based: it was faster.
+    company: ranks that are slow together with it."""
 
     rank: int
     step: int
     excess: float
     usual: float
     noise: float
+    based: bool = True
+    company: tuple[int, ...] = ()
 
 
 def find_straggler(times: StepTimes, *, on_device: bool = False) -> Straggler | None:
@@ -175,6 +189,20 @@ def find_straggler(times: StepTimes, *, on_device: bool = False) -> Straggler | 
     if times.steps.size < min(WINDOWS) or times.ranks.size < 2 or not _anyone_stands_out(times):
         return None
     return _find_in_data(times, on_device) or _find_in_steps(times)
+
+
+def lead_over(times: StepTimes, found: Straggler, slower: set[int]) -> float:
+    """By how much longer it works in a step, in ns, than whoever works longest of those that are known to be slow. Who
+    works less only uses up the time for which it waited for them, and makes no step longer.
+
+    times: of all ranks. slower: ranks known to be slow, itself perhaps among them; infinity where there are no others.
+    """
+    column = np.flatnonzero(times.ranks == found.rank)
+    known = np.isin(times.ranks, list(slower - {found.rank}))
+    if not known.any():
+        return float("inf")
+    recent = times.self_ns[-found.window :]
+    return float(median(recent[:, column[0]] - recent[:, known].max(axis=1)))
 
 
 def _significance(times: StepTimes) -> float:

@@ -77,7 +77,8 @@ PUBLIC: tuple[Kind, ...] = (
     Kind(
         name="accelerate_accumulation", repository="accelerate",
         script="examples/by_feature/gradient_accumulation_for_autoregressive_models.py", packages=ACCELERATE,
-        data=("smol", "lines"), environment=OFFLINE, arguments=("--cpu", "--gradient_accumulation_steps=2"),
+        data=("smol", "lines"), environment=OFFLINE,
+        arguments=("--cpu", "--gradient_accumulation_steps=2", "--per_device_batch_size=1"),
         turn="backward", turns=60, numbers=True, places=(*STEPS, *new("loader", "backward")),
     ),
     Kind(

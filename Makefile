@@ -168,7 +168,7 @@ reference: setup ## docs/reference.md anew: every metric, span, event, topic, se
 
 .PHONY: docs
 docs: $(DOCS)/.requirements ## the documents as a site in build/site; fails on a link that leads nowhere
-	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict --clean
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --clean
 	@echo "build/site/index.html"
 
 .PHONY: pictures

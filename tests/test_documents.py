@@ -73,6 +73,7 @@ def test_the_site_fetches_nothing() -> None:
     site = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
     assert site["theme"]["font"] is False
     assert set(site["validation"].values()) == {"warn"}
+    assert site["plugins"] == ["search"]  # the theme's "offline" brings a script from another site
     assert not {"extra_css", "extra_javascript"} & set(site)
 
 

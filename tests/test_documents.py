@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.newcomer import demo_and_own_job, script
+from tests.pictures.__main__ import PICTURES as MADE
+
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
@@ -81,6 +84,12 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= README_LINES
 
 
+def test_the_tutorial_has_the_readmes_script() -> None:
+    readme, tutorial = (path.read_text(encoding="utf-8") for path in (ROOT / "README.md", DOCS / "first-incident.md"))
+    assert f"```python\n{script(readme)}```" in tutorial
+    assert demo_and_own_job(readme)[1] in tutorial
+
+
 @pytest.mark.parametrize("path", PICTURES, ids=lambda path: path.name)
 def test_pictures_are_small_fetch_nothing_and_are_shown(path: Path) -> None:
     content = path.read_bytes()
@@ -94,6 +103,4 @@ def test_pictures_are_small_fetch_nothing_and_are_shown(path: Path) -> None:
 
 
 def test_every_picture_is_made_by_the_command() -> None:
-    from tests.pictures.__main__ import PICTURES as MADE
-
     assert {path.name for path in PICTURES} == set(MADE)

@@ -55,7 +55,7 @@ def _row(row: Mapping[str, Any], top: int) -> list[str]:
             parts.append(_arrow(f"M{x + BOX + 5} {y}H{x + BOX + GAP - 5}"))
             parts.append(_text(x + BOX + GAP / 2, y - 9, station["then"], size=12, color=FAINT, anchor="middle"))
     if row.get("onward"):
-        x = LEFT + (len(stations) - 1) * (BOX + GAP) + BOX / 2
+        x = LEFT + (len(stations) - 1) * (BOX + GAP) + BOX // 2
         turn, down = box_top + HIGH + 17, box_top + HIGH + 49
         parts.append(_arrow(f"M{x} {box_top + HIGH + 4}V{turn}H{LEFT + BOX / 2}V{down}"))
         parts.append(_text((x + LEFT + BOX / 2) / 2, turn - 5, row["onward"], size=12, color=FAINT, anchor="middle"))

@@ -14,6 +14,7 @@ import yaml
 
 from tests.newcomer import demo_and_own_job, script
 from tests.pictures.__main__ import PICTURES as MADE
+from tests.test_repository import tracked_files
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -70,6 +71,17 @@ def test_each_page_is_in_the_sites_list_and_on_an_index() -> None:
     }
     assert names - by_index - {"index.md"} == set()
     assert {name for name in names if "/" not in name} <= listed
+
+
+def test_documents_that_the_program_and_its_alerts_name_are_there() -> None:
+    wrong = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in tracked_files()
+        if path.suffix in (".py", ".c", ".toml", ".yml", ".yaml", ".json", ".sh")
+        for name in re.findall(r"(?<![\w/.{])docs/[\w/-]+\.md", path.read_text(encoding="utf-8", errors="replace"))
+        if not (ROOT / name).is_file()
+    }
+    assert wrong == set()
 
 
 def test_the_site_fetches_nothing() -> None:

@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 from tests.newcomer import demo_and_own_job, script
-from tests.pictures.__main__ import PICTURES as MADE
+from tests.pictures.made import MOST_BYTES
+from tests.pictures.made import PICTURES as MADE
 from tests.test_repository import tracked_files
 
 ROOT = Path(__file__).parents[1]
@@ -22,7 +23,7 @@ PAGES = sorted(DOCS.rglob("*.md"))
 #: Of the repository, which reaches into docs; pages of the site do not reach out of it.
 OUTER = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "CHANGELOG.md")]
 PICTURES = sorted((DOCS / "pictures").iterdir())
-README_LINES, PICTURE_BYTES = 150, 150_000
+README_LINES = 150
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _FENCE = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
 _CODE = re.compile(r"(`+)(.+?)\1")
@@ -105,7 +106,7 @@ def test_the_tutorial_has_the_readmes_script() -> None:
 @pytest.mark.parametrize("path", PICTURES, ids=lambda path: path.name)
 def test_pictures_are_small_fetch_nothing_and_are_shown(path: Path) -> None:
     content = path.read_bytes()
-    assert len(content) < PICTURE_BYTES
+    assert len(content) < MOST_BYTES
     if path.suffix == ".svg":
         text = content.decode()
         assert "<script" not in text

@@ -10,7 +10,7 @@ from PIL import Image
 from tests.commands.report.browser import browser, opened
 
 if TYPE_CHECKING:
-    from tests.pictures.__main__ import Runs
+    from tests.pictures.made import Runs
 
 #: Of a window, so that the verdict and the heat map are on it.
 WIDTH_PX, HEIGHT_PX = 1200, 1000

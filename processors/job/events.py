@@ -29,33 +29,33 @@ from .topology.placement import begin_placement_again
 
 
 def _take_job_started(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
-    if job.finished_ns:  # all commands had ended, and this is a new life of the job
+    if job.ends.finished_ns:  # all commands had ended, and this is a new life of the job
         begin_placement_again(job)
-        job.finished_ns = job.signalled_ns = job.exit_code = 0
-    node = job.node_facts(event.identity.node)
+        job.ends.finished_ns = job.ends.signalled_ns = job.ends.exit_code = 0
+    node = job.nodes.facts(event.identity.node)
     node.started, node.finished, node.state = True, False, "here"
     job.ledger.note_begin(event.time_ns)
-    job.nodes_expected = max(job.nodes_expected, int(event.attributes.get("nodes", 0)))
+    job.nodes.expected = max(job.nodes.expected, int(event.attributes.get("nodes", 0)))
     job.world_size = job.world_size or int(event.attributes.get("world_size", 0))
     job.name = str(event.attributes.get("job_name", "")) or job.name
 
 
 def _take_job_signalled(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
-    if any(role_hint(ending) in ("signal", "error", "code") for ending in job.endings):
+    if any(role_hint(ending) in ("signal", "error", "code") for ending in job.ends.endings):
         judge_crash(job, stamp_ns, ctx, finished=True)
     asked_ns = _time_of(job, event)
-    job.signalled_ns = job.signalled_ns or asked_ns
-    noticed = job.noticed_wait()
+    job.ends.signalled_ns = job.ends.signalled_ns or asked_ns
+    noticed = job.findings.noticed_wait()
     if noticed is not None and _may_go_on(job, noticed):
         clear_finding(job, ctx, stamp_ns, noticed, "the job was asked to stop, and the one waited for was at work")
-    if job.stopping_finding() is None and not job.has_kind(Kind.PLANNED_STOP):
+    if job.findings.stopping() is None and not job.findings.has_kind(Kind.PLANNED_STOP):
         body = planned_body(job, (), asked_ns, stamp_ns)
         open_finding(job, ctx, stamp_ns, kind=Kind.PLANNED_STOP, place="job", body=body)
 
 
 def _may_go_on(job: JobState, noticed: OpenFinding) -> bool:
     """A wait for ranks that are at work is none that somebody has ended."""
-    is_young = noticed.body["severity"] == Severity.INFO.value
+    is_young = noticed.body.severity is Severity.INFO
     return is_young and all(
         motion_of(job, rank, still_ns=STILL_BEFORE_END_NS) is Motion.MOVES for rank in noticed.suspects
     )
@@ -63,22 +63,22 @@ def _may_go_on(job: JobState, noticed: OpenFinding) -> bool:
 
 def _take_job_finished(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
     """One node's command has ended; the job has when all have that were started."""
-    job.exit_code = job.exit_code or int(event.attributes.get("exit_code", 0))
-    job.node_facts(event.identity.node).finished = True
+    job.ends.exit_code = job.ends.exit_code or int(event.attributes.get("exit_code", 0))
+    job.nodes.facts(event.identity.node).finished = True
     _end_if_over(job, event.time_ns, stamp_ns, ctx)
 
 
 def _end_if_over(job: JobState, ended_ns: int, stamp_ns: int, ctx: Context) -> None:
     """Nothing more will come: what is held is decided now, and what cannot last longer than the job ends."""
-    if any(node.started and not node.finished and node.state == "here" for node in job.nodes.values()):
+    if any(node.started and not node.finished and node.state == "here" for node in job.nodes.known.values()):
         return
-    say_last_words(job, ended_ns, stamp_ns, ctx, asked=bool(job.signalled_ns) or job.exit_code == 0)
+    say_last_words(job, ended_ns, stamp_ns, ctx, asked=bool(job.ends.signalled_ns) or job.ends.exit_code == 0)
 
 
 def _take_group(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
     values = event.attributes
     if values.get("uid"):
-        job.add_group(
+        job.groups.add(
             Group(
                 uid=str(values["uid"]),
                 name=str(values.get("name", "")),
@@ -99,7 +99,7 @@ def _take_rank_started(job: JobState, event: Event, stamp_ns: int, ctx: Context)
     if facts.exited_ns and pid != facts.pid:
         # A check that a wrapper script ran before its trainer had the rank's variables, and was not the rank.
         facts.exited_ns = facts.stopped_ns = 0
-        job.endings = [ending for ending in job.endings if ending.rank != event.identity.rank]
+        job.ends.endings = [ending for ending in job.ends.endings if ending.rank != event.identity.rank]
     facts.pid = pid
     facts.local_rank = int(event.attributes.get("local_rank", -1))
     facts.started_ns = event.time_ns
@@ -109,7 +109,7 @@ def _take_rank_started(job: JobState, event: Event, stamp_ns: int, ctx: Context)
     job.world_size = max(job.world_size, int(event.attributes.get("world_size", 0)))
     job.name = job.name or str(event.attributes.get("job_name", ""))
     if "owner_uid" in event.attributes:
-        job.owner = job.owner or f"uid {event.attributes['owner_uid']}"
+        job.placement.owner = job.placement.owner or f"uid {event.attributes['owner_uid']}"
     end_joining(job, stamp_ns, ctx)
 
 
@@ -126,12 +126,12 @@ def _take_joining(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> N
 
 def _take_ending(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
     ending = _read_ending(job, event, stamp_ns)
-    if ending.sort == "exit" and ending.rank in job.raised:
-        job.endings = weigh_thread_error(job.endings, ending)
+    if ending.sort == "exit" and ending.rank in job.ends.raised:
+        job.ends.endings = weigh_thread_error(job.ends.endings, ending)
     else:
-        job.endings.append(ending)
+        job.ends.endings.append(ending)
     if ending.sort == "exception":
-        job.raised.add(ending.rank)
+        job.ends.raised.add(ending.rank)
     if ending.sort == "exit":
         facts = job.facts(ending.rank)
         facts.exited_ns = ending.time_ns
@@ -161,11 +161,11 @@ def _take_continued(job: JobState, event: Event, stamp_ns: int, ctx: Context) ->
     facts = job.facts(rank)
     facts.stopped_ns = facts.stopped_stamp_ns = 0
     facts.continued_ns = _time_of(job, event)
-    row = job.progress_row(rank)
+    row = job.progress.row_of(rank)
     if row is not None:
-        job.progress[rank]["process_state"] = 0  # until the next row says
-        job.progress_changed = True
-    for finding in job.of_kind(Kind.RANK_STOPPED):
+        job.progress.rows[rank]["process_state"] = 0  # until the next row says
+        job.unsaved.progress = True
+    for finding in job.findings.of_kind(Kind.RANK_STOPPED):
         if rank in finding.suspects:
             clear_finding(job, ctx, stamp_ns, finding, f"the process of rank {rank} runs again")
 
@@ -176,7 +176,7 @@ def _take_stale(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> Non
 
 def _take_stack(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
     values, facts, time_ns = event.attributes, job.facts(event.identity.rank), _time_of(job, event)
-    if facts.stack and facts.stack["time_ns"] <= job.signalled_ns < time_ns:
+    if facts.stack and facts.stack["time_ns"] <= job.ends.signalled_ns < time_ns:
         return  # where it cleans up, and not where it stood when somebody ended it
     if values.get("file"):
         facts.stack = {
@@ -201,7 +201,7 @@ def _take_bad_loss(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> 
         facts.bad_loss = str(event.attributes.get("value", "NaN"))
         facts.bad_loss_ns = _time_of(job, event)
         facts.bad_loss_calls = int(event.attributes.get("calls", 0))
-        job.facts_changed = True
+        job.unsaved.facts = True
         job.schedule(stamp_ns + BAD_LOSS_HOLD_NS)
 
 
@@ -220,12 +220,12 @@ def _take_peer_connected(job: JobState, event: Event, stamp_ns: int, ctx: Contex
     name = event.identity.node
     if event.attributes.get("role") == "judge":
         job.judged_by, job.judge_left = name, False
-        for finding in list(job.findings.values()):
+        for finding in job.findings.all():
             clear_finding(job, ctx, stamp_ns, finding, f"whichrank on {name}, which sees more, judges from now on")
         return
-    job.node_facts(name).state = "here"
+    job.nodes.facts(name).state = "here"
     _take_peer_clock(job, event, stamp_ns, ctx)
-    for finding in job.of_kind(Kind.AGENT_SILENT):
+    for finding in job.findings.of_kind(Kind.AGENT_SILENT):
         if finding.detail.get("node") == name:
             clear_finding(job, ctx, stamp_ns, finding, f"whichrank on {name} is there again")
 
@@ -233,9 +233,9 @@ def _take_peer_connected(job: JobState, event: Event, stamp_ns: int, ctx: Contex
 def _take_peer_clock(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
     offset = int(event.attributes.get("offset_ns", 0))
     if offset:
-        job.node_facts(event.identity.node).offset_ns = offset
-        if event.identity.node in job.offsets:
-            job.offsets[event.identity.node] = offset
+        job.nodes.facts(event.identity.node).offset_ns = offset
+        if event.identity.node in job.nodes.offsets:
+            job.nodes.offsets[event.identity.node] = offset
 
 
 def _take_peer_lost(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
@@ -246,24 +246,24 @@ def _take_peer_lost(job: JobState, event: Event, stamp_ns: int, ctx: Context) ->
         else:
             job.judged_by = ""
         return
-    node = job.node_facts(event.identity.node)
+    node = job.nodes.facts(event.identity.node)
     node.state, node.lost_ns = why, stamp_ns
     node.silent_ns = int(event.attributes.get("silent_ns", 0))
     judge_nodes(job, stamp_ns, ctx)
-    if any(other.finished for other in job.nodes.values()) and not job.finished_ns:
+    if any(other.finished for other in job.nodes.known.values()) and not job.ends.finished_ns:
         _end_if_over(job, event.time_ns, stamp_ns, ctx)
 
 
 def _take_agent_stopped(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
     """Nothing more is seen of its node for a while. Where connections are watched, these tell."""
-    node = job.node_facts(event.identity.node)
-    if node.state == "here" and event.identity.node in job.heard:
+    node = job.nodes.facts(event.identity.node)
+    if node.state == "here" and event.identity.node in job.nodes.heard:
         node.state, node.lost_ns, node.stopped_ns = "stopped", stamp_ns, event.time_ns
 
 
 def _time_of(job: JobState, event: Event) -> int:
     """On the same clock as the rows of this node, so that what happened first comes first."""
-    offset = job.offset_of(event.identity.node)
+    offset = job.nodes.offset_of(event.identity.node)
     return event.mono_ns + offset if event.mono_ns and offset is not None else event.time_ns
 
 
@@ -305,7 +305,7 @@ def _take_device(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> No
 def _take_scheduler(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
     """How many GPUs the job holds, ranks or not."""
     if event.attributes.get("what") == "allocation":
-        job.gpus_held = max(0, int(event.attributes.get("gpus", 0)))
+        job.placement.gpus_held = max(0, int(event.attributes.get("gpus", 0)))
 
 
 def _take_checkpoint(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:

@@ -106,12 +106,12 @@ class JobOperator:
             if isinstance(payload, Block):
                 for job in worlds.of(payload):
                     self._take_block(job, payload, record.stamp_ns, ctx)
-                    if job.placement_changed or job.placement_due_ns:
+                    if job.placement.changed or job.placement.due_ns:
                         follow_placement(job, record.stamp_ns, ctx)
             elif isinstance(payload, Event):
                 for job in worlds.of(payload):
                     self._take_event(job, payload, record.stamp_ns, ctx)
-                    if job.placement_changed or job.placement_due_ns:
+                    if job.placement.changed or job.placement.due_ns:
                         follow_placement(job, record.stamp_ns, ctx)
         self._save(worlds, ctx)
 
@@ -148,7 +148,7 @@ class JobOperator:
             ctx.set_timer(_FORGET, until_ns)
             return
         for job in worlds.states:
-            for finding in list(job.findings.values()):
+            for finding in job.findings.all():
                 clear_finding(job, ctx, ctx.now, finding, "nothing has been heard of the job for a day")
         worlds.delete(ctx)
         ctx.clear_timer(_LOOK)
@@ -161,7 +161,7 @@ class JobOperator:
         if job.due_ns != now:
             return
         job.due_ns = 0
-        if job.finished_ns:
+        if job.ends.finished_ns:
             return  # the last word has been said
         judge_stops(job, now, ctx)
         judge_open_calls(job, now, ctx)
@@ -173,7 +173,7 @@ class JobOperator:
         if self._listens:
             listen_on(job, now)
             judge_over(job, now, ctx)
-        elif job.step_rows.size and have_all_ended(job):
+        elif job.open_steps.steps.size and have_all_ended(job):
             close_ready_steps(job, now, ctx)  # nobody is left to say that the job is over: its whichrank was killed
         revise_all(job, ctx, now)
 
@@ -182,7 +182,7 @@ class JobOperator:
         identity = payload.identity
         if identity.cluster and not job.cluster:
             job.cluster, job.run, job.job = identity.cluster, identity.run, identity.job
-            job.facts_changed = True
+            job.unsaved.facts = True
         attempt, attempts = identity.attempt, job.attempts
         if not attempt or (attempt in attempts.members and identity.rank < 0):
             return True
@@ -195,19 +195,19 @@ class JobOperator:
             return False
         if place is Place.BEGINS and job.attempt:
             judge_crash(job, now, ctx, finished=True)
-            for finding in list(job.findings.values()):
+            for finding in job.findings.all():
                 if finding.kind in (Kind.RANK_SLOW.value, Kind.SLOW_TOGETHER.value, Kind.INPUT_SILENT.value):
                     clear_finding(job, ctx, now, finding, "the job was restarted")
             end_placement(job, _last_sign_ns(job, now), now, ctx)
-            job.steps_before = job.saved_steps
-            begin_attempt(job, job.saved_steps, now, ctx)
+            job.checkpoints.steps_before = job.checkpoints.saved_steps
+            begin_attempt(job, job.checkpoints.saved_steps, now, ctx)
             job.begin_attempt(job.attempts.name)
             if self._listens:
                 begin_again(job)  # also where nobody heard its ranks start
             follow_restart(job, ctx, now)
         elif place is Place.BEGINS:
             job.attempt = job.attempts.name
-        job.facts_changed = True
+        job.unsaved.facts = True
         return True
 
     # --- blocks -----------------------------------------------------------------------------------------------------
@@ -221,18 +221,18 @@ class JobOperator:
         node = block.identity.node
         if self._listens:
             hear(job, node, block.time_ns, stamp_ns, ctx)
-        if node not in job.offsets:
-            known = job.offset_of(node)
-            job.offsets[node] = block.clock_offset_ns if known is None else known
-            job.facts_changed = True
+        if node not in job.nodes.offsets:
+            known = job.nodes.offset_of(node)
+            job.nodes.offsets[node] = block.clock_offset_ns if known is None else known
+            job.unsaved.facts = True
         arrived = Arrived(
             rows=in_dtype(block.rows, TABLES[block.name]),
-            offset_ns=job.offsets[node],
-            groups=job.group_lookup(block.groups) if block.name in _GROUPED else None,
+            offset_ns=job.nodes.offsets[node],
+            groups=job.groups.lookup(block.groups) if block.name in _GROUPED else None,
         )
         closed_ns = block.time_ns - block.clock_offset_ns
         gathered = Gathered(name=block.name, node=node, stamp_ns=stamp_ns, closed_ns=closed_ns, arrived=arrived)
-        if len(job.offsets) < FEWEST_NODES:
+        if len(job.nodes.offsets) < FEWEST_NODES:
             self._take_gathered(job, stamp_ns, ctx)
             self._take_in(job, [gathered], stamp_ns, ctx)
             return
@@ -245,18 +245,18 @@ class JobOperator:
             self._take_in(job, job.gathering.take(), now, ctx)
 
     def _take_in(self, job: JobState, blocks: Sequence[Gathered], now: int, ctx: Context) -> None:
-        looked_ns = job.progress_stamp_ns
+        looked_ns = job.progress.newest_stamp_ns
         came = take_in(job, blocks)
         if came.steps_begin:
-            for finding in [each for each in job.findings.values() if each.kind in SPEED_KINDS]:
+            for finding in [each for each in job.findings.by_key.values() if each.kind in SPEED_KINDS]:
                 clear_finding(job, ctx, now, finding, "an optimizer makes the steps from here on")
-        if came.counts_differ and not job.counts_due_ns:
-            job.counts_due_ns = now + COUNTS_HOLD_NS
-            job.schedule(job.counts_due_ns)
-        if came.bad_number and not job.number_due_ns:
-            job.number_due_ns = now + NUMBER_HOLD_NS
-            job.schedule(job.number_due_ns)
-        if came.collectives and job.pending.size > most_pending_rows(job):
+        if came.counts_differ and not job.steps.counts_due_ns:
+            job.steps.counts_due_ns = now + COUNTS_HOLD_NS
+            job.schedule(job.steps.counts_due_ns)
+        if came.bad_number and not job.steps.number_due_ns:
+            job.steps.number_due_ns = now + NUMBER_HOLD_NS
+            job.schedule(job.steps.number_due_ns)
+        if came.collectives and job.open_steps.calls.size > most_pending_rows(job):
             mismatch = prune_pending(job)
             if mismatch is not None:
                 report_mismatch(job, mismatch, now, ctx)
@@ -271,7 +271,7 @@ class JobOperator:
         self, job: JobState, blocks: Sequence[Gathered], before_ns: int, now: int, ctx: Context
     ) -> None:
         """before_ns: when the last progress came before these."""
-        if job.finished_ns:
+        if job.ends.finished_ns:
             return  # ranks that outlive the command are nobody's job any more
         if self._listens:
             note_progress(job, blocks[-1].stamp_ns, ctx)
@@ -279,27 +279,27 @@ class JobOperator:
                 note_silence(job, block.node, block.stamp_ns)
         judge_stops(job, now, ctx)
         look(job, now, ctx)
-        if is_look_due(job, before_ns, job.progress_stamp_ns):
+        if is_look_due(job, before_ns, job.progress.newest_stamp_ns):
             judge_nodes(job, now, ctx)
             judge_joining(job, now, ctx)
             judge_waits(job, now, ctx)
 
     def _close_after_steps(self, job: JobState, length_ns: int, now: int, ctx: Context) -> None:
         """length_ns: of the steps that were just told."""
-        if job.number_due_ns or job.pending.size >= CLOSE_ROWS:
+        if job.steps.number_due_ns or job.open_steps.calls.size >= CLOSE_ROWS:
             close_ready_steps(job, now, ctx)
             return
-        passed_ns = now - job.closed_stamp_ns
+        passed_ns = now - job.open_steps.closed_stamp_ns
         if passed_ns >= CLOSE_SOON_NS and passed_ns >= _patience_ns(job, length_ns):
             close_ready_steps(job, now, ctx)
 
     def _close_what_devices_ended(self, job: JobState, now: int, ctx: Context) -> None:
         """A device's last end of a step is seen after the step, and told later: without this it is closed with the
         next one."""
-        passed_ns = now - job.closed_stamp_ns
-        if passed_ns < CLOSE_SOON_NS or not has_device_groups(job) or not job.step_rows.size or is_early(job):
+        passed_ns = now - job.open_steps.closed_stamp_ns
+        if passed_ns < CLOSE_SOON_NS or not has_device_groups(job) or not job.open_steps.steps.size or is_early(job):
             return
-        length_ns = job.next_length_ns()
+        length_ns = job.open_steps.next_length_ns(job.steps.closed_step)
         if length_ns and passed_ns >= _patience_ns(job, length_ns):
             close_ready_steps(job, now, ctx)
 
@@ -320,7 +320,7 @@ class JobOperator:
             hear(job, event.identity.node, event.time_ns, stamp_ns, ctx)
         if self._listens and event.name is EventName.RANK_STARTED:
             begin_again(job)
-        job.facts_changed = True
+        job.unsaved.facts = True
         take(job, event, stamp_ns, ctx)
         if event.name in _ENDS:
             job.schedule(stamp_ns + LAST_WORDS_NS)  # not at each of a large job's ends
@@ -342,9 +342,9 @@ def _last_sign_ns(job: JobState, now: int) -> int:
 def _patience_ns(job: JobState, length_ns: int) -> int:
     """How long after the last closing steps of this length are closed: soon if they may be the first signs of
     something, or the end of what was told."""
-    if not job.slow_step_ns or length_ns > job.slow_step_ns:
+    if not job.steps.slow_step_ns or length_ns > job.steps.slow_step_ns:
         return CLOSE_SOON_NS
-    findings = job.findings.values()
+    findings = job.findings.by_key.values()
     if any(ends_with_steps(job, finding) for finding in findings):
         return CLOSE_SOON_NS
     return CLOSE_SLOW_NS if any(finding.kind in SPEED_KINDS for finding in findings) else CLOSE_NS

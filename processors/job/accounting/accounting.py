@@ -251,8 +251,8 @@ def begin_attempt(job: JobState, steps_before: int, now: int, ctx: Context) -> N
 
 def _take_rest(job: JobState, now: int, ctx: Context) -> None:
     """The last steps, which nobody has closed: those that all ranks have ended."""
-    rows = job.step_rows.all()
-    rows = rows[rows["step"] > job.closed_step]
+    rows = job.open_steps.steps.all()
+    rows = rows[rows["step"] > job.steps.closed_step]
     if rows.size:
         steps, ranks = np.unique(rows["step"], return_counts=True)
         take_steps(job, rows[np.isin(rows["step"], steps[ranks >= max(1, len(job.ranks))])], now, ctx)
@@ -370,7 +370,7 @@ def _covered_ns(job: JobState) -> int:
 
 
 def _interval_ns(job: JobState) -> int:
-    saved = job.saved_steps
+    saved = job.checkpoints.saved_steps
     since = sum(1 for interval in job.ledger.kept if interval.last_step >= saved)
     return INTERVAL_NS << min(since // DOUBLES_AFTER, 16)
 
@@ -448,7 +448,7 @@ def _moments(job: JobState) -> Moments:
         save_end_ns=save.end_ns if save and not save.ranks else 0,
         evaluation_begin_ns=evaluation.begin_ns if evaluation else 0,
         evaluation_end_ns=evaluation.end_ns if evaluation and not evaluation.ranks else 0,
-        calls_ns=0 if ledger.last_step >= 0 else job.call_gaps.first_call_ns,
+        calls_ns=0 if ledger.last_step >= 0 else job.progress.call_gaps.first_call_ns,
     )
 
 

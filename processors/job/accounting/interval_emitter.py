@@ -29,9 +29,9 @@ def interval_between(job: JobState, begin_ns: int, end_ns: int, parts: tuple[Par
         begin_ns=begin_ns,
         end_ns=end_ns,
         gpus=max(1, job.world_size or len(job.ranks)),
-        gpus_held=job.gpus_held,
+        gpus_held=job.placement.gpus_held,
         parts=parts,
-        saved_step=job.saved_steps,
+        saved_step=job.checkpoints.saved_steps,
         reference_ns=reference_ns,
         problem=job.ledger.problem,
     )
@@ -45,7 +45,9 @@ def tell(job: JobState, interval: Interval, now: int, ctx: Context) -> None:
     ledger.front_ns, ledger.changed, ledger.problem = interval.end_ns, True, ""
     kept = [*ledger.kept, interval]
     newest = len(kept) - KEPT_INTERVALS
-    ledger.kept = [each for place, each in enumerate(kept) if place >= newest or each.last_step >= job.saved_steps]
+    ledger.kept = [
+        each for place, each in enumerate(kept) if place >= newest or each.last_step >= job.checkpoints.saved_steps
+    ]
     emit(job, interval, now, ctx)
 
 

@@ -28,21 +28,21 @@ def note_checkpoint(job: JobState, values: Mapping[str, Any]) -> None:
     if not values["read"]:
         if made <= 0:
             return  # before any step: a cache, a vocabulary
-        written = {known: steps for known, steps in job.checkpoints.items() if known != place}
-        written[place] = job.steps_before + made
-        job.checkpoints = dict(list(written.items())[-MOST_CHECKPOINTS:])
-    elif place in job.checkpoints:
+        written = {known: steps for known, steps in job.checkpoints.by_place.items() if known != place}
+        written[place] = job.checkpoints.steps_before + made
+        job.checkpoints.by_place = dict(list(written.items())[-MOST_CHECKPOINTS:])
+    elif place in job.checkpoints.by_place:
         # Of several (model and optimizer apart, an older one to compare with) the newest.
-        job.restored_steps = max(job.restored_steps, job.checkpoints[place])
+        job.checkpoints.restored_steps = max(job.checkpoints.restored_steps, job.checkpoints.by_place[place])
 
 
 def settle_resume(job: JobState, now: int, ctx: Context) -> None:
     """The attempt has made its first step: what it has read by now is what it went on from."""
-    steps, assumed = job.restored_steps, job.steps_before
+    steps, assumed = job.checkpoints.restored_steps, job.checkpoints.steps_before
     if steps < 0 or steps == assumed or not job.ledger.attempts:
         return
-    job.steps_before = job.saved_steps = job.ledger.steps_before = steps
-    job.steps_changed = job.facts_changed = job.ledger.changed = True
+    job.checkpoints.steps_before = job.checkpoints.saved_steps = job.ledger.steps_before = steps
+    job.unsaved.steps = job.unsaved.facts = job.ledger.changed = True
     if steps < assumed:
         lose_steps(job, steps, job.ledger.past.cause, now, ctx)
     else:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from ....telemetry.evidence_facts import EvidenceFact, How
 from ....telemetry.ring_layout import format_ranks
 from ....telemetry.vocabulary import Bucket, Kind, Scope, Severity
+from ...finding_document import EvidenceRow, FindingBody
 from ..detectors.crash.crash_order import SIGKILL, TOGETHER_NS, CrashVerdict, Ending, role_hint
 from ..findings.endings import describe_ending, describe_joint_end, ending_row, fact_of
-from ..findings.finding_body import Body, body, evidence, share, source_of, suspect
+from ..findings.finding_body import body, evidence, share, source_of, suspect
 from ..findings.wording import duration_words, phase_word, ranks_words
 from ..state.job_state import JobState
 from .storage_full import no_room_body, without_room
@@ -20,7 +20,7 @@ from .storage_full import no_room_body, without_room
 _MOST_TOLD = 4
 
 
-def crash_body(job: JobState, verdict: CrashVerdict, now: int) -> tuple[Kind, Body]:
+def crash_body(job: JobState, verdict: CrashVerdict, now: int) -> tuple[Kind, FindingBody]:
     cause = verdict.cause
     endings = [ending for ending, _ in verdict.roles if role_hint(ending) != "none"]
     began = min((ending.time_ns for ending in endings), default=now)
@@ -91,13 +91,13 @@ def crash_body(job: JobState, verdict: CrashVerdict, now: int) -> tuple[Kind, Bo
 
 def _left_ns(job: JobState, cause: Ending) -> int:
     """When a rank came to the end of its script: its last row may still show since when it is on its way out."""
-    row = job.progress_row(cause.rank)
+    row = job.progress.row_of(cause.rank)
     if row is None or phase_word(row["phase"]) != cause.phase or not int(row["phase_age_ns"]):
         return cause.time_ns
     return min(cause.time_ns, int(row["read_ns"]) - int(row["phase_age_ns"]))
 
 
-def _cause_row(job: JobState, verdict: CrashVerdict, cause: Ending) -> dict[str, Any]:
+def _cause_row(job: JobState, verdict: CrashVerdict, cause: Ending) -> EvidenceRow:
     fact = replace(fact_of(cause), step=cause.step if cause.step >= 0 else None, phase=cause.phase)
     words = _describe_cause(verdict, fact)
     return evidence(f"rank.{cause.sort}", source_of(job, cause.rank), cause.time_ns, words, fact=fact)
@@ -121,7 +121,7 @@ def _describe_cause(verdict: CrashVerdict, fact: EvidenceFact) -> str:
     return words
 
 
-def unseen_body(job: JobState, verdict: CrashVerdict, began: int, now: int) -> Body:
+def unseen_body(job: JobState, verdict: CrashVerdict, began: int, now: int) -> FindingBody:
     unseen = ranks_words(verdict.unseen)
     told = sorted({ending.rank for ending, _ in verdict.roles if role_hint(ending) == "stop"})
     shows = (
@@ -142,9 +142,9 @@ def unseen_body(job: JobState, verdict: CrashVerdict, began: int, now: int) -> B
     )
 
 
-def planned_body(job: JobState, endings: Sequence[Ending], began: int, now: int) -> Body:
-    if job.signalled_ns:
-        shows, began = "the job was asked to stop", min(began, job.signalled_ns)
+def planned_body(job: JobState, endings: Sequence[Ending], began: int, now: int) -> FindingBody:
+    if job.ends.signalled_ns:
+        shows, began = "the job was asked to stop", min(began, job.ends.signalled_ns)
     else:
         ended = ranks_words(ending.rank for ending in endings)
         shows = f"{ended} were all asked to stop within {duration_words(TOGETHER_NS)}, before any error"

@@ -29,7 +29,7 @@ _NUMBER_ERROR = re.compile(r"\b(nan|inf|infinite|finite|overflow)\b", re.IGNOREC
 
 def note_ending(job: JobState, now: int, ctx: Context) -> None:
     """One more has come: judged now, or soon where many come at once."""
-    due_ns = job.endings_judged_ns + _PAUSE_NS_PER_ENDING * len(job.endings)
+    due_ns = job.ends.endings_judged_ns + _PAUSE_NS_PER_ENDING * len(job.ends.endings)
     if now < due_ns:
         job.schedule(due_ns)
     else:
@@ -41,28 +41,28 @@ def judge_crash(job: JobState, now: int, ctx: Context, *, finished: bool = False
 
     finished: no more records will come, so nothing is held.
     """
-    if job.finished_ns and not finished:
-        if job.exit_code == 0:
+    if job.ends.finished_ns and not finished:
+        if job.ends.exit_code == 0:
             return
         finished = True  # an exit that was seen after the command's own end
-    if not any(role_hint(ending) != "none" for ending in job.endings):
+    if not any(role_hint(ending) != "none" for ending in job.ends.endings):
         return
-    job.endings_judged_ns, job.facts_changed = now, True
+    job.ends.endings_judged_ns, job.unsaved.facts = now, True
     judge_signatures(job, now, ctx)
-    finding, noticed = job.stopping_finding(), job.noticed_wait()
+    finding, noticed = job.findings.stopping(), job.findings.noticed_wait()
     is_other = finding is not None and finding is not noticed and not finding.detail.get("crash")
-    if is_other or job.has_kind(Kind.PLANNED_STOP):
+    if is_other or job.findings.has_kind(Kind.PLANNED_STOP):
         revise_all(job, ctx, now)
         return
     # Who was never seen may be on a node from which nothing comes, and well.
-    unseen = [] if job.is_partial() else [rank for rank in range(job.world_size) if rank not in job.ranks]
+    unseen = [] if job.nodes.are_missing() else [rank for rank in range(job.world_size) if rank not in job.ranks]
     verdict = judge_endings(
-        job.endings,
+        job.ends.endings,
         now=now,
         ranks=job.ranks,
         unseen=unseen,
         leaving=_leaving(job, now),
-        signalled_ns=job.signalled_ns,
+        signalled_ns=job.ends.signalled_ns,
         finished=finished,
     )
     if isinstance(verdict, Hold):
@@ -71,15 +71,15 @@ def judge_crash(job: JobState, now: int, ctx: Context, *, finished: bool = False
         _end_noticed(job, noticed, verdict, now, ctx)
     elif verdict is not None and finding is not None:
         kind, body = crash_report.crash_body(job, verdict, now)
-        suspects = [item["rank"] for item in body["suspects"]]
-        is_answer = bool(suspects) or body["bucket"] == Bucket.CAPACITY.value
+        suspects = [item.rank for item in body.suspects]
+        is_answer = bool(suspects) or body.bucket is Bucket.CAPACITY
         if suspects != finding.suspects and now - finding.found_ns < CRASH_REVISION_NS and is_answer:
             replace_finding(job, ctx, now, finding, kind=kind, body=body)
         revise(job, ctx, now, finding)
     elif verdict is not None:
         if verdict.cause is not None and _speaks_of_numbers(verdict.cause):
             told_ns = verdict.cause.arrived_ns + NUMBERS_TOLD_NS
-            if job.has_kind(Kind.NUMERIC_ALL) or job.has_kind(Kind.NUMERIC_FIRST_RANK):
+            if job.findings.has_kind(Kind.NUMERIC_ALL) or job.findings.has_kind(Kind.NUMERIC_FIRST_RANK):
                 revise_all(job, ctx, now)
                 return
             if now < told_ns and not finished:
@@ -93,9 +93,9 @@ def judge_crash(job: JobState, now: int, ctx: Context, *, finished: bool = False
         ):
             return
         kind, body = crash_report.crash_body(job, verdict, now)
-        if verdict.sort == "victims" and not body["suspects"]:
+        if verdict.sort == "victims" and not body.suspects:
             kind, body = explain_by_node(job, now) or (kind, body)
-        place = f"step {body['first_bad']['step']}"
+        place = f"step {body.first_bad.step}"
         open_finding(job, ctx, now, kind=kind, place=place, body=body, detail={"crash": True})
 
 
@@ -129,8 +129,8 @@ def _first_ns(verdict: CrashVerdict) -> int:
 def _leaving(job: JobState, now: int) -> list[Ending]:
     """Ranks whose last row shows them past the end of their script. Their interpreter may take seconds to end, and a
     launcher that clears up after their peers' errors may be faster."""
-    rows = job.progress
-    left = (job.progress_stamps > 0) & (rows["phase"] == int(Phase.EXIT)) & (rows["phase_age_ns"] > 0)
+    rows = job.progress.rows
+    left = (job.progress.stamps > 0) & (rows["phase"] == int(Phase.EXIT)) & (rows["phase_age_ns"] > 0)
     return [
         Ending(
             rank=rank,

@@ -36,13 +36,13 @@ def say_last_words(
     asked: whether the job has ended as somebody wanted it to; then nothing of it stays open. has_left: whether it has
     given its GPUs back; a launcher that was not seen to end may hold them, and start its ranks again.
     """
-    job.finished_ns = ended_ns
+    job.ends.finished_ns = ended_ns
     end_placement(job, ended_ns, stamp_ns, ctx)
     close_ready_steps(job, stamp_ns, ctx)
     judge_crash(job, stamp_ns, ctx, finished=True)
     judge_late_numbers(job, stamp_ns, ctx, finished=True)
     finish(job, ended_ns, stamp_ns, ctx, well=asked, has_left=has_left)
-    for finding in list(job.findings.values()):
+    for finding in job.findings.all():
         finding.shown_ns = 0  # the last word must not wait for the revision gap
         revise(job, ctx, stamp_ns, finding)
         if asked or finding.kind in _ENDED_WITH_THE_JOB:
@@ -51,12 +51,12 @@ def say_last_words(
 
 def judge_over(job: JobState, now: int, ctx: Context) -> None:
     """Where no command tells of its end: to be called ``LAST_WORDS_NS`` after a rank's or a launcher's end."""
-    if job.finished_ns or job.judged_by:
+    if job.ends.finished_ns or job.judged_by:
         return
-    lost = {name for name, node in job.nodes.items() if node.state != "here"}
+    lost = {name for name, node in job.nodes.known.items() if node.state != "here"}
     if not have_all_ended(job, lost):
         return
-    exits = [ending for ending in job.endings if ending.sort == "exit"]
+    exits = [ending for ending in job.ends.endings if ending.sort == "exit"]
     if not exits:
         return
     has_left = not _may_start_again(job, lost)
@@ -65,7 +65,7 @@ def judge_over(job: JobState, now: int, ctx: Context) -> None:
     if now < due_ns:
         job.schedule(due_ns)
         return
-    job.exit_code = 0 if all(role_hint(ending) == "none" for ending in job.endings) else 1
+    job.ends.exit_code = 0 if all(role_hint(ending) == "none" for ending in job.ends.endings) else 1
     ended_ns, asked = max(ending.time_ns for ending in exits), _was_asked_to_end(job, exits)
     say_last_words(job, ended_ns, now, ctx, asked=asked, has_left=has_left)
 
@@ -78,7 +78,7 @@ def have_all_ended(job: JobState, lost: Collection[str] = ()) -> bool:
 
 def begin_again(job: JobState) -> None:
     """A rank has started: whatever was taken for the end was not."""
-    job.finished_ns = job.exit_code = 0
+    job.ends.finished_ns = job.ends.exit_code = 0
     begin_placement_again(job)
 
 
@@ -92,10 +92,10 @@ def _may_start_again(job: JobState, lost: set[str]) -> bool:
 
 def _was_asked_to_end(job: JobState, exits: list[Ending]) -> bool:
     """It ended well, or somebody took it down: as planned, or while it stood still for a reason that nobody died of."""
-    if job.exit_code == 0 or job.has_kind(Kind.PLANNED_STOP):
+    if job.ends.exit_code == 0 or job.findings.has_kind(Kind.PLANNED_STOP):
         return True
-    finding = job.stopping_finding()
+    finding = job.findings.stopping()
     if finding is None or finding.detail.get("crash"):
         return False
-    first = min(job.endings, key=lambda ending: (ending.time_ns, ending.rank))
+    first = min(job.ends.endings, key=lambda ending: (ending.time_ns, ending.rank))
     return first.sort == "exit" and (role_hint(first) == "stop" or first.signal == SIGKILL)

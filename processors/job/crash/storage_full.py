@@ -6,15 +6,15 @@ none it is that node's own disk, and the rank stays its witness. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from ....diagnosis.job_log.taxonomy import rules
 from ....telemetry.evidence_facts import EvidenceFact, How
 from ....telemetry.ring_layout import format_ranks
 from ....telemetry.vocabulary import Bucket, Kind, Scope, Severity
+from ...finding_document import EvidenceRow, FindingBody
 from ..detectors.crash.crash_order import CrashVerdict, Ending
-from ..findings.finding_body import Body, body, evidence
+from ..findings.finding_body import body, evidence
 from ..findings.wording import ranks_words
 from ..state.job_state import JobState
 
@@ -39,7 +39,7 @@ def without_room(job: JobState, verdict: CrashVerdict) -> tuple[Ending, ...]:
     return () if len(refused) < 2 or is_of_one_node else tuple(refused[rank] for rank in sorted(refused))
 
 
-def no_room_body(job: JobState, refused: tuple[Ending, ...], proof: Sequence[Mapping[str, Any]], now: int) -> Body:
+def no_room_body(job: JobState, refused: tuple[Ending, ...], proof: Sequence[EvidenceRow], now: int) -> FindingBody:
     """proof: of the first error."""
     first = min(refused, key=lambda ending: (ending.time_ns, ending.rank))
     ranks = [ending.rank for ending in refused]

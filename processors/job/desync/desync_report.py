@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ....telemetry.vocabulary import Bucket, Kind, Scope, Severity
+from ...finding_document import FindingBody
 from ..detectors.desync.matching import Divergence, Member, Mismatch, Signature, comparable
-from ..findings.finding_body import Body, body, evidence, ruled_out, share, source_of, suspect
+from ..findings.finding_body import body, evidence, ruled_out, share, source_of, suspect
 from ..findings.wording import bytes_words, op_word, phase_word, ranks_words
 from ..state.job_state import JobState
 
 
-def mismatch_body(job: JobState, mismatch: Mismatch, divergence: Divergence, now: int) -> Body:
+def mismatch_body(job: JobState, mismatch: Mismatch, divergence: Divergence, now: int) -> FindingBody:
     guilty = divergence.guilty
     members = {member.rank: member for member in mismatch.members}
-    name = job.group_name(mismatch.group)
+    name = job.groups.name_of(mismatch.group)
     calls: dict[Signature, list[int]] = {}
     for member in mismatch.members:
         calls.setdefault(comparable(member), []).append(member.rank)
@@ -70,8 +71,8 @@ def mismatch_body(job: JobState, mismatch: Mismatch, divergence: Divergence, now
 
 def short_step_body(
     job: JobState, group: int, step: int, counts: Mapping[int, int], guilty: Sequence[int], onset_ns: int, now: int
-) -> Body:
-    name = job.group_name(group)
+) -> FindingBody:
+    name = job.groups.name_of(group)
     said = "; ".join(
         f"{ranks_words([r for r in counts if counts[r] == count])} called {count}"
         for count in sorted(set(counts.values()))

@@ -28,13 +28,13 @@ def report_mismatch(job: JobState, mismatch: Mismatch, now: int, ctx: Context) -
 
     False: who left the common path is not decided yet, look again.
     """
-    finding = job.stopping_finding()
+    finding = job.findings.stopping()
     if finding is not None and finding.kind in (Kind.DESYNC.value, Kind.RANK_STOPPED.value):
         return True
     # Ranks that are told to stop leave their way: some frameworks talk to each other from the signal's handler.
-    if job.has_kind(Kind.PLANNED_STOP) or 0 < job.signalled_ns <= mismatch.onset_ns + SIGNAL_DOUBT_NS:
+    if job.findings.has_kind(Kind.PLANNED_STOP) or 0 < job.ends.signalled_ns <= mismatch.onset_ns + SIGNAL_DOUBT_NS:
         return True
-    earlier = job.recent[job.recent["step"] < max(member.step for member in mismatch.members)]
+    earlier = job.steps.recent[job.steps.recent["step"] < max(member.step for member in mismatch.members)]
     divergence = judge_mismatch(mismatch, earlier)
     if divergence.by == "none" and _more_are_to_come(job, mismatch):
         return False
@@ -44,7 +44,7 @@ def report_mismatch(job: JobState, mismatch: Mismatch, now: int, ctx: Context) -
     if finding is not None:
         replace_finding(job, ctx, now, finding, kind=Kind.DESYNC, body=body, detail=detail)
         return True
-    place = f"{job.groups[mismatch.group].uid}:{mismatch.seq}"
+    place = f"{job.groups.known[mismatch.group].uid}:{mismatch.seq}"
     open_finding(
         job,
         ctx,
@@ -61,12 +61,12 @@ def report_mismatch(job: JobState, mismatch: Mismatch, now: int, ctx: Context) -
 
 def _more_are_to_come(job: JobState, mismatch: Mismatch) -> bool:
     """Whether living members of the group are still on their way to the call, and the first there not long."""
-    if job.endings:
+    if job.ends.endings:
         return False
     there = {member.rank: member for member in mismatch.members}
     hidden = job.hidden_ranks()
-    missing = [rank for rank in job.members[mismatch.group].tolist() if rank not in there and rank not in hidden]
+    missing = [rank for rank in job.groups.members[mismatch.group].tolist() if rank not in there and rank not in hidden]
     if not any(rank in job.ranks and not job.has_left(rank) for rank in missing):
         return False
-    rows = ((member, job.progress_row(rank)) for rank, member in there.items())
+    rows = ((member, job.progress.row_of(rank)) for rank, member in there.items())
     return all(row is not None and int(row["read_ns"]) - member.enqueued_ns < UNDECIDED_NS for member, row in rows)

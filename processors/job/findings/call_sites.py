@@ -7,12 +7,13 @@ of a group from the same lines, so where two of them differ although the calls l
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ....telemetry.records import Event, Identity, Record
 from ....telemetry.topics import TOPIC_REQUESTS
 from ....telemetry.vocabulary import EventName, Kind
+from ...finding_document import CodePlace, EvidenceRow, FindingBody, SuspectEntry
 from ...operator import Context
 from ..state.job_state import JobState
 from ..state.rank_state import CallSite, OpenFinding
@@ -47,7 +48,7 @@ class _Place:
 def take_calls(job: JobState, event: Event) -> bool:
     """A RANK_CALLS; whether it told anything that can be read."""
     values = event.attributes
-    group = job.group_index(str(values.get("group", "")))
+    group = job.groups.index_of(str(values.get("group", "")))
     seqs, lines = values.get("seqs"), str(values.get("sites", "")).splitlines()
     if group is None or not isinstance(seqs, tuple | list) or len(seqs) != len(lines):
         return False
@@ -57,7 +58,7 @@ def take_calls(job: JobState, event: Event) -> bool:
     told = {(site.group, site.point_to_point, site.seq) for site in found}
     kept = [site for site in facts.calls if (site.group, site.point_to_point, site.seq) not in told]
     facts.calls = [*kept, *found][-MOST_CALLS:]
-    job.facts_changed = True
+    job.unsaved.facts = True
     return bool(found)
 
 
@@ -85,7 +86,7 @@ def ask_for_calls(job: JobState, ctx: Context, now: int, finding: OpenFinding) -
             "action": _ACTION,
             "rank": rank,
             "node": node,
-            "group": job.groups[asked.group].uid,
+            "group": job.groups.known[asked.group].uid,
             "point_to_point": asked.point_to_point,
             "seq": asked.seq,
         }
@@ -98,25 +99,26 @@ def asked_detail(asked: Iterable[Asked]) -> dict[str, Any]:
     return {"calls": [list(each) for each in asked]}
 
 
-def add_sites(job: JobState, finding: OpenFinding, body: dict[str, Any]) -> None:
+def with_sites(job: JobState, finding: OpenFinding, body: FindingBody) -> FindingBody:
     """The lines as evidence, and for suspects of a desync as where they are."""
     asked = _asked(finding)
     if finding.kind == Kind.DESYNC.value:
-        _add_parting(job, asked, finding, body)
-        return
+        return _with_parting(job, asked, finding, body)
     by_call: dict[tuple[int, bool, int], dict[int, _Place]] = {}
     for each in asked:
         if (place := _places(job, each).get(each.seq)) is not None:
             by_call.setdefault(each[1:], {})[each.rank] = place
     for (group, is_p2p, seq), places in by_call.items():
-        _add(job, body, finding, f"{'operation' if is_p2p else 'collective'} {seq}", group, places)
+        what = f"{'operation' if is_p2p else 'collective'} {seq}"
+        body = body.with_evidence(_site_row(job, finding, what, group, places))
         if finding.kind == Kind.NUMERIC_FIRST_RANK.value:
-            _put_suspects_at(body, places)
+            body = _with_suspects_at(body, places)
+    return body
 
 
-def _add_parting(job: JobState, asked: Sequence[Asked], finding: OpenFinding, body: dict[str, Any]) -> None:
+def _with_parting(job: JobState, asked: Sequence[Asked], finding: OpenFinding, body: FindingBody) -> FindingBody:
     if not asked:
-        return
+        return body
     known = {each.rank: _places(job, each) for each in asked}
     suspects = [rank for rank in known if rank in finding.suspects]
     others = [rank for rank in known if rank not in finding.suspects]
@@ -126,16 +128,20 @@ def _add_parting(job: JobState, asked: Sequence[Asked], finding: OpenFinding, bo
         seq = parted
     places = {rank: found[seq] for rank, found in known.items() if seq in found}
     if not places:
-        return
-    _add(job, body, finding, f"collective {seq}", asked[0].group, places)
-    _put_suspects_at(body, places)
+        return body
+    row = _site_row(job, finding, f"collective {seq}", asked[0].group, places)
+    return _with_suspects_at(body.with_evidence(row), places)
 
 
-def _put_suspects_at(body: dict[str, Any], places: Mapping[int, _Place]) -> None:
-    for item in body["suspects"]:
-        if (place := places.get(item["rank"])) is not None:
-            phase = (item["where"] or {}).get("phase")
-            item["where"] = {"file": place.file, "line": place.line, "phase": phase}
+def _with_suspects_at(body: FindingBody, places: Mapping[int, _Place]) -> FindingBody:
+    return replace(body, suspects=tuple(_at(item, places) for item in body.suspects))
+
+
+def _at(item: SuspectEntry, places: Mapping[int, _Place]) -> SuspectEntry:
+    place = places.get(item.rank) if item.rank is not None else None
+    if place is None:
+        return item
+    return replace(item, where=CodePlace(file=place.file, line=place.line, phase=item.phase))
 
 
 def _first_parting(
@@ -150,18 +156,16 @@ def _first_parting(
     return None
 
 
-def _add(
-    job: JobState, body: dict[str, Any], finding: OpenFinding, what: str, group: int, places: Mapping[int, _Place]
-) -> None:
+def _site_row(job: JobState, finding: OpenFinding, what: str, group: int, places: Mapping[int, _Place]) -> EvidenceRow:
     ranks_at: dict[_Place, list[int]] = {}
     for rank, place in sorted(places.items()):
         ranks_at.setdefault(place, []).append(rank)
     said = "; ".join(
         f"by {ranks_words(ranks)} at {place.file}:{place.line} in {place.function}" for place, ranks in ranks_at.items()
     )
-    call = f"{what} of group {job.group_name(group)}"
+    call = f"{what} of group {job.groups.name_of(group)}"
     value = "; ".join(f"{place.file}:{place.line}" for place in ranks_at)
-    body["evidence"].append(evidence(SIGNAL, call, finding.onset_ns, f"{call} was called {said}", value))
+    return evidence(SIGNAL, call, finding.onset_ns, f"{call} was called {said}", value)
 
 
 def _places(job: JobState, asked: Asked) -> dict[int, _Place]:

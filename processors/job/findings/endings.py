@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from ....telemetry.evidence_facts import EvidenceFact, How, Sender
 from ....telemetry.vocabulary import Kind
+from ...finding_document import EvidenceRow, RuledOutEntry
 from ..detectors.crash.crash_order import SIGABRT, Ending, role_hint
 from ..state.job_state import JobState
 from .finding_body import evidence, ruled_out, source_of
@@ -83,13 +83,13 @@ def describe_joint_end(fact: EvidenceFact) -> str:
     return f"all ranks ended together: {ends}" if fact.how is How.TOGETHER else f"only victims' errors: {ends}"
 
 
-def ending_row(job: JobState, ending: Ending) -> dict[str, Any]:
+def ending_row(job: JobState, ending: Ending) -> EvidenceRow:
     """As evidence."""
     fact, source = fact_of(ending), source_of(job, ending.rank)
     return evidence(f"rank.{ending.sort}", source, ending.time_ns, describe_ending(fact), fact=fact)
 
 
-def consequence(ending: Ending, kind: str, suspects: Sequence[int]) -> dict[str, Any]:
+def consequence(ending: Ending, kind: str, suspects: Sequence[int]) -> RuledOutEntry:
     """A ruled-out entry for a rank that printed an error or died, and is not to blame."""
     cause = f"{ranks_words(suspects)} came first" if suspects else "the job as a whole was ended or blocked"
     if role_hint(ending) == "stop":

@@ -5,16 +5,26 @@ Every sentence names ranks, numbers and times that were recorded, in words a per
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-from ....telemetry.evidence_facts import FACT, EvidenceFact, write_fact
+from ....telemetry.evidence_facts import EvidenceFact
 from ....telemetry.ring_layout import format_ranks
 from ....telemetry.vocabulary import Bucket, Kind, ProcessState, Scope, Severity
+from ...finding_document import (
+    CodePlace,
+    EvidenceRow,
+    FindingBody,
+    FindingTimes,
+    FirstBadPlace,
+    JobReference,
+    RuledOutEntry,
+    SuspectEntry,
+    Value,
+)
 from ..state.job_state import JobState
 from .wording import duration_words, op_word, phase_word, process_words, ranks_words, seconds
 
-Body = dict[str, Any]
 STALE_NS = 2_000_000_000
 #: Of thousands of suspects, a whole pipeline stage, so many are named one by one, and all in words: a message of the
 #: bus holds a megabyte.
@@ -22,43 +32,44 @@ MOST_SUSPECTS = 256
 
 
 def evidence(
-    signal: str, source: str, time_ns: int, shows: str, value: Any = None, *, fact: EvidenceFact | None = None
-) -> dict[str, Any]:
+    signal: str, source: str, time_ns: int, shows: str, value: Value | None = None, *, fact: EvidenceFact | None = None
+) -> EvidenceRow:
     """fact: what the sentence was made of, for whoever asks; no program reads the sentence."""
-    row = {"signal": signal, "source": source, "time": seconds(time_ns), "value": value, "shows": shows}
-    return row if fact is None else {**row, FACT: write_fact(fact)}
+    return EvidenceRow(signal=signal, source=source, time_s=seconds(time_ns), shows=shows, value=value, fact=fact)
 
 
 def source_of(job: JobState, rank: int) -> str:
     facts = job.ranks.get(rank)
-    row = job.progress_row(rank)
+    row = job.progress.row_of(rank)
     pid = facts.pid if facts and facts.pid else int(row["pid"]) if row is not None else 0
     return f"rank {rank}" + (f" (pid {pid})" if pid else "") + (f" on {facts.node}" if facts and facts.node else "")
 
 
-def ruled_out(ranks: Iterable[int], looks_guilty: str, because: str) -> dict[str, Any]:
+def ruled_out(ranks: Iterable[int], looks_guilty: str, because: str) -> RuledOutEntry:
     members = sorted(set(ranks))
-    return {
-        "who": ranks_words(members),
-        "ranks": format_ranks(members),
-        "looks_guilty": looks_guilty,
-        "because": because,
-    }
+    return RuledOutEntry(
+        who=ranks_words(members), ranks=format_ranks(members), looks_guilty=looks_guilty, because=because
+    )
 
 
-def suspect(job: JobState, rank: int, probability: float, phase: str | None = None) -> dict[str, Any]:
-    facts, row = job.ranks.get(rank), job.progress_row(rank)
+def suspect(job: JobState, rank: int, probability: float, phase: str | None = None) -> SuspectEntry:
+    facts, row = job.ranks.get(rank), job.progress.row_of(rank)
     pid = facts.pid if facts and facts.pid else int(row["pid"]) if row is not None else 0
-    return {
-        "scope": "rank",
-        "id": str(rank),
-        "rank": rank,
-        "node": facts.node or None if facts else None,
-        "gpu": facts.gpu or None if facts else None,
-        "pid": pid or None,
-        "where": {"file": None, "line": None, "phase": phase} if phase else None,
-        "probability": round(probability, 3),
-    }
+    return SuspectEntry(
+        scope=Scope.RANK,
+        id=str(rank),
+        rank=rank,
+        node=facts.node or None if facts else None,
+        gpu=facts.gpu or None if facts else None,
+        pid=pid or None,
+        where=CodePlace(phase=phase) if phase else None,
+        probability=round(probability, 3),
+    )
+
+
+def node_suspect(name: str, ranks: Sequence[int]) -> SuspectEntry:
+    """A node, in whose name its ranks stand."""
+    return SuspectEntry(scope=Scope.NODE, id=name, node=name, probability=0.95, ranks=format_ranks(list(ranks)))
 
 
 def body(
@@ -68,64 +79,65 @@ def body(
     bucket: Bucket,
     scope: Scope,
     severity: Severity,
-    suspects: Sequence[Mapping[str, Any]],
+    suspects: Sequence[SuspectEntry],
     onset_ns: int,
     now: int,
-    proof: Sequence[Mapping[str, Any]],
+    proof: Sequence[EvidenceRow],
     confidence: float,
-    cleared: Sequence[Mapping[str, Any]] = (),
+    cleared: Sequence[RuledOutEntry] = (),
     victims: Iterable[int] | None = None,
     step: int | None = None,
     group: int | None = None,
     seq: int | None = None,
     op: int | None = None,
-) -> Body:
-    blamed = {item["rank"] for item in suspects}
+) -> FindingBody:
+    blamed = {item.rank for item in suspects}
     hurt = sorted(set(job.ranks if victims is None else victims) - blamed)
     expected = job.world_size or len(job.ranks)
     # Time stands still while the rings of a killed run are read, and another node's clock may be ahead of ours.
     seen_ns = max(now, onset_ns)
-    return {
-        "bucket": bucket.value,
-        "kind": kind.value,
-        "scope": scope.value,
-        "severity": severity.value,
-        "suspects": _spread(suspects),
-        "victims": {"count": len(hurt), "ranks": format_ranks(hurt)},
-        "coverage": {"ranks_seen": len(job.ranks) - len(job.hidden_ranks()), "ranks_expected": expected},
-        "first_bad": {
-            "step": step if step is not None and step >= 0 else None,
-            "group": job.group_name(group) if group is not None and group >= 0 else None,
-            "sequence": seq,
-            "operation": op_word(op) if op else None,
-        },
-        "times": {"onset": seconds(onset_ns), "detected": seconds(seen_ns), "attributed": seconds(seen_ns)},
-        "evidence": list(proof),
-        "ruled_out": list(cleared),
-        "confidence": round(min(confidence, _coverage_limit(job)), 3),
-        "job": {
-            "run": job.run or None,
-            "id": job.job,
-            "name": job.name or None,
-            "attempt": job.attempt or None,
-            "owner": None,
-            "now": "stopped" if job.finished_ns else "running",
-        },
-    }
+    return FindingBody(
+        bucket=bucket,
+        kind=kind,
+        scope=scope,
+        severity=severity,
+        suspects=_spread(suspects),
+        victim_count=len(hurt),
+        victims=format_ranks(hurt),
+        ranks_seen=len(job.ranks) - len(job.hidden_ranks()),
+        ranks_expected=expected,
+        first_bad=FirstBadPlace(
+            step=step if step is not None and step >= 0 else None,
+            group=job.groups.name_of(group) if group is not None and group >= 0 else None,
+            sequence=seq,
+            operation=op_word(op) if op else None,
+        ),
+        times=FindingTimes(onset_s=seconds(onset_ns), detected_s=seconds(seen_ns), attributed_s=seconds(seen_ns)),
+        evidence=tuple(proof),
+        ruled_out=tuple(cleared),
+        confidence=round(min(confidence, _coverage_limit(job)), 3),
+        job=JobReference(
+            run=job.run or None,
+            id=job.job,
+            name=job.name or None,
+            attempt=job.attempt or None,
+            now="stopped" if job.ends.finished_ns else "running",
+        ),
+    )
 
 
-def _spread(suspects: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _spread(suspects: Sequence[SuspectEntry]) -> tuple[SuspectEntry, ...]:
     """All, or as many as are named from the first to the last of them; then these share what all had."""
     count = len(suspects)
     if count <= MOST_SUSPECTS:
-        return [dict(item) for item in suspects]
+        return tuple(suspects)
     chosen = [suspects[place * (count - 1) // (MOST_SUSPECTS - 1)] for place in range(MOST_SUSPECTS)]
-    return [{**item, "probability": round(1.0 / MOST_SUSPECTS, 3)} for item in chosen]
+    return tuple(replace(item, probability=round(1.0 / MOST_SUSPECTS, 3)) for item in chosen)
 
 
 def stands(job: JobState, rank: int) -> str:
     """``"rank 2 is in phase forward since 4.3 s, process sleeping (S), heartbeat fresh"``."""
-    row, facts = job.progress_row(rank), job.ranks.get(rank)
+    row, facts = job.progress.row_of(rank), job.ranks.get(rank)
     if facts and facts.exited_ns:
         return f"rank {rank} has left"
     if row is None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ....telemetry.evidence_facts import EvidenceFact, How
-from ....telemetry.ring_layout import format_ranks
 from ....telemetry.vocabulary import Bucket, Kind, Scope, Severity
+from ...finding_document import EvidenceRow, FindingBody
 from ..detectors.hang.wait_graph import Wait
 from ..state.job_state import JobState
 from ..state.rank_state import NodeFacts
-from .finding_body import Body, body, evidence, ruled_out
+from .finding_body import body, evidence, node_suspect, ruled_out
 from .wording import duration_words, op_word, ranks_words
 
 #: Of nodes that went together, so many have their own line of evidence.
@@ -26,7 +25,7 @@ class LostNode:
     ranks: Sequence[int]
 
 
-def node_lost_body(job: JobState, lost: Sequence[LostNode], wait: Wait | None, now: int) -> Body:
+def node_lost_body(job: JobState, lost: Sequence[LostNode], wait: Wait | None, now: int) -> FindingBody:
     """lost: one node, or several that went together. wait: the oldest for one of their ranks; None: ranks elsewhere
     failed because their peers were gone."""
     onset_ns = min(node.facts.lost_ns - node.facts.silent_ns for node in lost)
@@ -35,14 +34,14 @@ def node_lost_body(job: JobState, lost: Sequence[LostNode], wait: Wait | None, n
     others = [rank for rank in job.alive() if rank not in set(ranks)]
     proof = [_silence(node.name, node.facts) for node in lost[:MOST_NAMED]]
     if wait is not None:
-        place = f"{op_word(wait.op)} {wait.seq} of group {job.group_name(wait.group)}"
+        place = f"{op_word(wait.op)} {wait.seq} of group {job.groups.name_of(wait.group)}"
         shows = f"rank {wait.rank} waits in {place} for {where}, since {duration_words(wait.age_ns)}"
         proof.append(evidence("progress", f"job {job.job}", now, shows))
     else:
         shows = f"errors elsewhere only say that a peer went away; {where} were not seen since"
         fact = EvidenceFact(how=How.VICTIMS)
         proof.append(evidence("rank.exception", f"job {job.job}", now, shows, fact=fact))
-    row = job.progress_row(wait.rank if wait is not None else ranks[0])
+    row = job.progress.row_of(wait.rank if wait is not None else ranks[0])
     return body(
         job,
         Kind.NODE_LOST,
@@ -63,7 +62,7 @@ def node_lost_body(job: JobState, lost: Sequence[LostNode], wait: Wait | None, n
     )
 
 
-def agent_silent_body(job: JobState, name: str, node: NodeFacts, ranks: Sequence[int], now: int) -> Body:
+def agent_silent_body(job: JobState, name: str, node: NodeFacts, ranks: Sequence[int], now: int) -> FindingBody:
     shows = f"{ranks_words(ranks)} on {name} cannot be seen since; nobody waits for them in vain, so they go on"
     return body(
         job,
@@ -80,7 +79,7 @@ def agent_silent_body(job: JobState, name: str, node: NodeFacts, ranks: Sequence
     )
 
 
-def all_silent_body(job: JobState, nodes: Sequence[str], last_ns: int, now: int) -> Body:
+def all_silent_body(job: JobState, nodes: Sequence[str], last_ns: int, now: int) -> FindingBody:
     """Nothing has come from any of these nodes since ``last_ns``."""
     where = f"the {len(nodes)} nodes of job {job.job}" if len(nodes) != 1 else f"{nodes[0]}, which job {job.job} is on"
     shows = f"nothing has come from {where} for {duration_words(now - last_ns)}; how its ranks are is not known"
@@ -99,24 +98,10 @@ def all_silent_body(job: JobState, nodes: Sequence[str], last_ns: int, now: int)
     )
 
 
-def _silence(name: str, node: NodeFacts) -> dict[str, Any]:
+def _silence(name: str, node: NodeFacts) -> EvidenceRow:
     if node.state == "closed":
         shows = f"the connection of whichrank on {name} was closed without a word: it was killed, or its node was"
     else:
         shows = f"whichrank on {name}, which speaks twice a second, was silent for {duration_words(node.silent_ns)}"
     fact = EvidenceFact(how=How.CLOSED if node.state == "closed" else How.SILENT, node=name)
     return evidence(f"peer.{node.state}", f"node {name}", node.lost_ns, shows, fact=fact)
-
-
-def node_suspect(name: str, ranks: Sequence[int]) -> dict[str, Any]:
-    return {
-        "scope": "node",
-        "id": name,
-        "rank": None,
-        "node": name,
-        "gpu": None,
-        "pid": None,
-        "where": None,
-        "probability": 0.95,
-        "ranks": format_ranks(list(ranks)),
-    }

@@ -6,8 +6,7 @@ more innocents to rule out, a better suspect), at most twice a second except for
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ....telemetry.evidence_facts import EvidenceFact
@@ -15,13 +14,14 @@ from ....telemetry.records import Event, Finding, Identity, Record
 from ....telemetry.ring_layout import format_ranks, parse_ranks
 from ....telemetry.topics import TOPIC_FINDINGS, TOPIC_REQUESTS
 from ....telemetry.vocabulary import EventName, Kind, Severity
-from ...older_sentences import fact_of_row
+from ...finding_document import CodePlace, EvidenceRow, FindingBody, SuspectEntry, write_body
 from ...operator import Context
 from ..detectors.crash.crash_order import Ending, role_hint
 from ..state.accounting_state import SLOW_KINDS
-from ..state.job_state import STOPPING_KINDS, JobState
+from ..state.job_state import JobState
+from ..state.open_findings import STOPPING_KINDS
 from ..state.rank_state import OpenFinding
-from .call_sites import add_sites, ask_for_calls
+from .call_sites import ask_for_calls, with_sites
 from .endings import consequence, ending_row, fact_of
 from .finding_body import evidence, source_of
 from .wording import seconds
@@ -47,7 +47,7 @@ def open_finding(
     *,
     kind: Kind,
     place: str,
-    body: dict[str, Any],
+    body: FindingBody,
     group: int = -1,
     seq: int = -1,
     detail: dict[str, Any] | None = None,
@@ -63,17 +63,17 @@ def open_finding(
         kind=kind.value,
         attempt=job.attempt,
         found_ns=now,
-        onset_ns=int(body["times"]["onset"] * 1e9),
-        step=body["first_bad"]["step"] if body["first_bad"]["step"] is not None else -1,
+        onset_ns=int(body.times.onset_s * 1e9),
+        step=body.first_bad.step if body.first_bad.step is not None else -1,
         group=group,
         seq=seq,
         suspects=suspected_ranks(body),
         body=body,
-        steps_before=job.steps_before,
+        steps_before=job.checkpoints.steps_before,
         detail=detail or {},
     )
-    job.findings[finding.key] = finding
-    job.facts_changed = True
+    job.findings.by_key[finding.key] = finding
+    job.unsaved.facts = True
     _note_fault(job, finding)
     revise(job, ctx, now, finding)
     if _host_stands(finding):
@@ -81,11 +81,11 @@ def open_finding(
     ask_for_calls(job, ctx, now, finding)
 
 
-def suspected_ranks(body: Mapping[str, Any]) -> list[int]:
+def suspected_ranks(body: FindingBody) -> list[int]:
     """A suspected node stands for its ranks."""
     ranks: list[int] = []
-    for item in body["suspects"]:
-        ranks += [item["rank"]] if item["rank"] is not None else parse_ranks(item.get("ranks", ""))
+    for item in body.suspects:
+        ranks += [item.rank] if item.rank is not None else parse_ranks(item.ranks or "")
     return ranks
 
 
@@ -96,18 +96,18 @@ def replace_finding(
     finding: OpenFinding,
     *,
     kind: Kind,
-    body: dict[str, Any],
+    body: FindingBody,
     detail: dict[str, Any] | None = None,
 ) -> None:
     """A better explanation of the same stop: the key, and so the incident, stays; what is said changes."""
-    body["times"]["detected"] = finding.body["times"]["detected"]
+    body = replace(body, times=replace(body.times, detected_s=finding.body.times.detected_s))
     before, asked_before = finding.suspects, finding.detail.get("calls")
     finding.kind, finding.body = kind.value, body
     finding.detail = finding.detail if detail is None else detail
     finding.suspects = suspected_ranks(body)
-    finding.onset_ns = int(body["times"]["onset"] * 1e9)
+    finding.onset_ns = int(body.times.onset_s * 1e9)
     finding.shown_ns = 0
-    job.facts_changed = True
+    job.unsaved.facts = True
     _note_fault(job, finding)
     revise(job, ctx, now, finding)
     if _host_stands(finding) and finding.suspects != before:
@@ -118,7 +118,7 @@ def replace_finding(
 
 def raise_severity(job: JobState, ctx: Context, now: int, finding: OpenFinding, severity: Severity) -> None:
     """The same finding, more urgent."""
-    finding.body["severity"] = severity.value
+    finding.body = replace(finding.body, severity=severity)
     finding.shown_ns = 0
     revise(job, ctx, now, finding)
 
@@ -137,34 +137,34 @@ def _host_stands(finding: OpenFinding) -> bool:
 def revise(job: JobState, ctx: Context, now: int, finding: OpenFinding) -> None:
     """Emits the finding again if what is known by now changes it."""
     due_ns = finding.shown_ns + REVISION_GAP_NS
-    is_early = bool(finding.shown) and now < due_ns
+    is_early = finding.shown is not None and now < due_ns
     if is_early and _has_many_endings(job):
         job.schedule(due_ns)  # what each of a large job's ends adds is put together when it may be said
         return
     shown = _complete(job, finding)
     if shown == finding.shown:
         return
-    if is_early and _places(shown) == _places(finding.shown):
+    if is_early and finding.shown is not None and _places(shown) == _places(finding.shown):
         job.schedule(due_ns)
         return
     finding.shown, finding.shown_ns = shown, now
-    job.facts_changed = True
+    job.unsaved.facts = True
     _emit(job, ctx, now, finding, cleared=False)
 
 
 def _has_many_endings(job: JobState) -> bool:
-    return len(job.endings) > _MOST_CONSEQUENCES
+    return len(job.ends.endings) > _MOST_CONSEQUENCES
 
 
 def revise_all(job: JobState, ctx: Context, now: int) -> None:
-    for finding in list(job.findings.values()):
+    for finding in job.findings.all():
         if finding.attempt == job.attempt:
             revise(job, ctx, now, finding)
 
 
 def follow_restart(job: JobState, ctx: Context, now: int) -> None:
     """Another attempt has begun: what is open of those before says so, and a loop of failures keeps the newest open."""
-    past = [finding for finding in job.findings.values() if finding.attempt != job.attempt]
+    past = [finding for finding in job.findings.by_key.values() if finding.attempt != job.attempt]
     for finding in past[: max(0, len(past) - MOST_PAST)]:
         clear_finding(job, ctx, now, finding, f"{MOST_PAST} later attempts have failed since; their findings stay open")
     for finding in past[-MOST_PAST:]:
@@ -173,77 +173,81 @@ def follow_restart(job: JobState, ctx: Context, now: int) -> None:
 
 def clear_finding(job: JobState, ctx: Context, now: int, finding: OpenFinding, why: str) -> None:
     """Ends a finding; ``why`` is its last piece of evidence."""
-    noticed = job.noticed_wait()
-    if not finding.shown or finding.attempt != job.attempt:
-        finding.shown = _complete(job, finding)
-    finding.shown = {
-        **finding.shown,
-        "evidence": [*finding.shown["evidence"], evidence("resolved", f"job {job.job}", now, why)],
-        "times": {**finding.shown["times"], "resolved": seconds(now)},
-    }
+    noticed = job.findings.noticed_wait()
+    last = finding.shown
+    if last is None or finding.attempt != job.attempt:
+        last = _complete(job, finding)
+    last = last.with_evidence(evidence("resolved", f"job {job.job}", now, why))
+    finding.shown = replace(last, times=replace(last.times, resolved_s=seconds(now)))
     _emit(job, ctx, now, finding, cleared=True)
     if finding is noticed:
         job.ledger.forget_fault(finding.key)  # a wait as sound jobs have them, and over
     job.ledger.note_cleared(finding.key, now)
-    del job.findings[finding.key]
-    job.facts_changed = True
+    del job.findings.by_key[finding.key]
+    job.unsaved.facts = True
 
 
 def _emit(job: JobState, ctx: Context, now: int, finding: OpenFinding, *, cleared: bool) -> None:
     identity = Identity(cluster=job.cluster, run=job.run, job=job.job, attempt=finding.attempt)
-    payload = Finding(identity=identity, key=finding.key, cleared=cleared, time_ns=now, body=finding.shown)
+    said = write_body(finding.shown if finding.shown is not None else finding.body)
+    payload = Finding(identity=identity, key=finding.key, cleared=cleared, time_ns=now, body=said)
     ctx.emit(Record(topic=TOPIC_FINDINGS, key=job.cluster, stamp_ns=now, payload=payload))
 
 
-def _complete(job: JobState, finding: OpenFinding) -> dict[str, Any]:
+def _complete(job: JobState, finding: OpenFinding) -> FindingBody:
     """The body as found, with what came later: stacks, pids, the suspects' ends, the innocents' errors."""
     if finding.attempt != job.attempt:
         said = finding.shown or finding.body
-        now = "stopped" if job.finished_ns else "running" if job.closed_step >= 0 else "restarting"
-        return {**said, "job": {**said["job"], "now": now}}
-    body: dict[str, Any] = json.loads(json.dumps(finding.body))
-    body["job"]["now"] = "stopped" if job.finished_ns else "running"
-    for item in body["suspects"]:
-        if item["rank"] is not None:
-            item["gpu"] = job.facts(item["rank"]).gpu or item["gpu"]
-            _add_stack(job, finding, body, item)
-    add_sites(job, finding, body)
+        return said.as_of(
+            "stopped" if job.ends.finished_ns else "running" if job.steps.closed_step >= 0 else "restarting"
+        )
+    body = finding.body.as_of("stopped" if job.ends.finished_ns else "running")
+    suspects, stacks = [], []
+    for item in body.suspects:
+        if item.rank is not None:
+            item, row = _with_stack(job, finding, item, item.rank)
+            stacks += [row] if row is not None else []
+        suspects.append(item)
+    body = with_sites(job, finding, replace(body, suspects=tuple(suspects)).with_evidence(*stacks))
     if finding.kind == Kind.RANK_SLOW.value or finding.kind == Kind.SLOW_TOGETHER.value:
         return body
-    _add_endings(job, finding, body)
-    return body
+    return _with_endings(job, finding, body)
 
 
-def _add_stack(job: JobState, finding: OpenFinding, body: dict[str, Any], item: dict[str, Any]) -> None:
-    rank = item["rank"]
-    phase = (item["where"] or {}).get("phase")
-    raised = [e for e in job.endings if e.rank == rank and e.sort == "exception" and e.file]
+def _with_stack(
+    job: JobState, finding: OpenFinding, item: SuspectEntry, rank: int
+) -> tuple[SuspectEntry, EvidenceRow | None]:
+    """A suspect with its device and where it stands, and the row that says so."""
+    item = replace(item, gpu=job.facts(rank).gpu or item.gpu)
+    raised = [e for e in job.ends.endings if e.rank == rank and e.sort == "exception" and e.file]
     own = next((e for e in raised if role_hint(e) == "error"), None)
     stack = job.facts(rank).stack
     stuck = _host_stands(finding)
     fell = finding.kind == Kind.RANK_DIED.value and stack.get("method") == "signal"
     if own is None and stack and (stuck or fell) and stack["time_ns"] >= finding.onset_ns - STACK_LEAD_NS:
-        item["where"] = {"file": stack["file"], "line": stack["line"], "phase": phase or stack["phase"] or None}
+        where = CodePlace(file=stack["file"], line=stack["line"], phase=item.phase or stack["phase"] or None)
         place = f"{stack['file']}:{stack['line']}"
         if fell:
             shows = f"rank {rank} was at {place} in {stack['function']} when the signal came"
         else:
             shows = f"rank {rank} stands at {place} in {stack['function']}, says its stack (by {stack['method']})"
         fact = EvidenceFact(rank=rank, file=stack["file"], line=stack["line"], function=stack["function"])
-        body["evidence"].append(evidence("rank.stack", source_of(job, rank), stack["time_ns"], shows, place, fact=fact))
-        return
+        row = evidence("rank.stack", source_of(job, rank), stack["time_ns"], shows, place, fact=fact)
+        return replace(item, where=where), row
     # Where a stuck rank was when its peers' failure ended it is where it was stuck.
     last = own or (raised[0] if raised and stuck else None)
     if last is not None:
-        item["where"] = {"file": last.file, "line": last.line, "phase": last.phase or phase}
+        item = replace(item, where=CodePlace(file=last.file, line=last.line, phase=last.phase or item.phase))
+    return item, None
 
 
-def _add_endings(job: JobState, finding: OpenFinding, body: dict[str, Any]) -> None:
+def _with_endings(job: JobState, finding: OpenFinding, body: FindingBody) -> FindingBody:
     """Suspects' ends are evidence; everybody else's errors are ruled out, one entry per rank."""
     cleared: dict[int, Ending] = {}
-    told = {fact.without_place() for item in body["evidence"] if (fact := fact_of_row(item)) is not None}
+    told = {row.fact.without_place() for row in body.evidence if row.fact is not None}
     suspects = set(finding.suspects)
-    for ending in sorted(job.endings, key=lambda e: (e.time_ns, e.rank, e.sort)):
+    own = []
+    for ending in sorted(job.ends.endings, key=lambda e: (e.time_ns, e.rank, e.sort)):
         is_suspect = ending.rank in suspects
         if not is_suspect and ending.rank in cleared:
             continue
@@ -252,25 +256,21 @@ def _add_endings(job: JobState, finding: OpenFinding, body: dict[str, Any]) -> N
             continue
         if is_suspect:
             if fact_of(ending) not in told:
-                body["evidence"].append(ending_row(job, ending))
+                own.append(ending_row(job, ending))
         else:
             cleared[ending.rank] = ending
     named = sorted(cleared) if len(cleared) <= _MOST_CONSEQUENCES else [min(cleared)]
     entries = [consequence(cleared[rank], finding.kind, finding.suspects) for rank in named]
     if len(named) < len(cleared):
-        entries = [{**entries[0], **_who(sorted(cleared))}]
+        ranks = format_ranks(sorted(cleared))
+        entries = [replace(entries[0], who=f"ranks {ranks}", ranks=ranks)]
     known = set(cleared)
-    body["ruled_out"] = [
-        item for item in body["ruled_out"] if not set(parse_ranks(item.get("ranks", ""))) <= known
-    ] + entries
+    kept = [entry for entry in body.ruled_out if not set(parse_ranks(entry.ranks)) <= known]
+    return replace(body.with_evidence(*own), ruled_out=(*kept, *entries))
 
 
-def _who(ranks: list[int]) -> Mapping[str, str]:
-    return {"who": f"ranks {format_ranks(ranks)}", "ranks": format_ranks(ranks)}
-
-
-def _places(body: Mapping[str, Any]) -> list[Any]:
-    return [(item["rank"], (item["where"] or {}).get("line")) for item in body["suspects"]]
+def _places(body: FindingBody) -> list[tuple[int | None, int | None]]:
+    return [(item.rank, item.line) for item in body.suspects]
 
 
 def _request_stacks(job: JobState, ctx: Context, now: int, finding: OpenFinding) -> None:

@@ -32,9 +32,9 @@ def judge_timed_out(job: JobState, now: int, ctx: Context) -> bool:
     oldest = max(waits, key=lambda wait: wait.age_ns, default=None)
     if oldest is None:
         return False
-    timeout_ns = int((job.groups[oldest.group].timeout_s or DEFAULT_TIMEOUT_S) * 1e9)
+    timeout_ns = int((job.groups.known[oldest.group].timeout_s or DEFAULT_TIMEOUT_S) * 1e9)
     # Rows come once a second. On a device the time-out counts from the launch, which may be steps before the wait.
-    least_ns = LAST_ROW_NS if job.on_device[oldest.group] else int(SHARE_OF_TIMEOUT * timeout_ns) - LAST_ROW_NS
+    least_ns = LAST_ROW_NS if job.groups.on_device[oldest.group] else int(SHARE_OF_TIMEOUT * timeout_ns) - LAST_ROW_NS
     blockage = find_blockage(waits, max(LAST_ROW_NS, least_ns))
     if blockage is None:
         return False
@@ -52,7 +52,7 @@ def judge_timed_out(job: JobState, now: int, ctx: Context) -> bool:
         )
         open_blockage(job, ctx, now, Kind.RANK_NOT_ENTERED, blockage.wait, body)
         return True
-    if blockage.sort == "inside" and job.on_device[blockage.wait.group]:
+    if blockage.sort == "inside" and job.groups.on_device[blockage.wait.group]:
         begun = all_begun(job, blockage.wait.group, blockage.wait.seq)
         body = hang_report.stall_body(job, blockage, begun, Severity.PAGE, now)
         open_blockage(job, ctx, now, Kind.COLLECTIVE_STALLED, blockage.wait, body)
@@ -79,10 +79,10 @@ def judge_taken_down(job: JobState, since_ns: int, now: int, ctx: Context, *, on
     blockage = without_held_up(job, blockage, waits)
     late, limit_ns = [], 0
     motions = {rank: motion_of(job, rank, still_ns=STILL_BEFORE_END_NS) for rank in blockage.suspects}
-    ended_ns = {ending.rank: ending.time_ns for ending in reversed(job.endings)}
+    ended_ns = {ending.rank: ending.time_ns for ending in reversed(job.ends.endings)}
     for rank in blockage.suspects:
         wait = longest_wait_for(waits, rank) or blockage.wait
-        steps = ladder(job, longest_here_ns(job, rank, wait), job.groups[wait.group].timeout_s)
+        steps = ladder(job, longest_here_ns(job, rank, wait), job.groups.known[wait.group].timeout_s)
         waited = waited_ns(job, wait.age_ns, rank, before_ends=True)
         if only_still and motions[rank] is Motion.MOVES:
             continue

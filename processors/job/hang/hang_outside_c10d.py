@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ....telemetry.vocabulary import Bucket, Kind, Phase, ProcessState, Scope, Severity
+from ...finding_document import FindingBody
 from ...operator import Context
-from ..findings.finding_body import Body, body, evidence, ruled_out, source_of, stands, suspect
+from ..findings.finding_body import body, evidence, ruled_out, source_of, stands, suspect
 from ..findings.register import open_finding, replace_finding
 from ..findings.wording import duration_words, phase_word, ranks_words
 from ..intake.progress import last_moves_ns
@@ -57,40 +58,40 @@ def judge_standstill(job: JobState, now: int, ctx: Context) -> None:
         return
     body_now = standstill_body(job, found, severity, motion, now, limit_ns=steps.limit_ns(severity, motion))
     rank = found.behind if found.behind >= 0 else min(found.others)
-    row = job.progress_row(rank)
+    row = job.progress.row_of(rank)
     place = f"outside:{int(row['step']) if row is not None else -1}"
-    finding = job.noticed_wait()
+    finding = job.findings.noticed_wait()
     if finding is None:
         open_finding(job, ctx, now, kind=Kind.RANK_NOT_ENTERED, place=place, body=body_now)
-    elif is_graver(severity, finding.body["severity"]):
+    elif is_graver(severity, finding.body.severity):
         replace_finding(job, ctx, now, finding, kind=Kind.RANK_NOT_ENTERED, body=body_now)
 
 
 def find_standstill(job: JobState) -> Standstill | None:
     """None while any rank moves, cannot be seen, or has a call open: then other rules speak."""
-    seen = job.progress_stamps > 0
-    if not seen.any() or int(job.progress["phase_age_ns"][seen].min()) < STILL_NS:
+    seen = job.progress.stamps > 0
+    if not seen.any() or int(job.progress.rows["phase_age_ns"][seen].min()) < STILL_NS:
         return None  # cheap, and nearly always the answer
     ranks = job.alive()
     if len(ranks) < 2 or len(ranks) < job.world_size or job.blind_ranks:
         return None
     if not _step_ns(job) and not _repeats_without_steps(job):
         return None
-    if any(job.ranks[rank].stopped_ns for rank in ranks) or (job.group_rows["open"] != 0).any():
+    if any(job.ranks[rank].stopped_ns for rank in ranks) or (job.groups.rows["open"] != 0).any():
         return None
-    newest = int(job.progress_stamps.max())
+    newest = int(job.progress.stamps.max())
     places: dict[int, tuple[int, int]] = {}
     for rank in ranks:
-        row = job.progress_row(rank)
-        if row is None or job.progress_stamps[rank] < newest - FRESH_NS or row["process_state"] not in _MOVES:
+        row = job.progress.row_of(rank)
+        if row is None or job.progress.stamps[rank] < newest - FRESH_NS or row["process_state"] not in _MOVES:
             return None
         places[rank] = (int(row["step"]), int(row["phase"]))
     if min(step for step, _ in places.values()) < 1 and not _repeats_without_steps(job):
         return None
-    behind = _one_behind(places) if job.steps_seen() else -1
+    behind = _one_behind(places) if job.steps.are_seen() else -1
     others = tuple(rank for rank in ranks if rank != behind)
     moved_ns = last_moves_ns(job)
-    stood_ns = job.progress["read_ns"] - moved_ns
+    stood_ns = job.progress.rows["read_ns"] - moved_ns
     age_ns = min(waited_ns(job, int(stood_ns[rank]), rank) for rank in ranks)
     return Standstill(behind=behind, others=others, age_ns=age_ns, since_ns=int(moved_ns[ranks].max()))
 
@@ -120,10 +121,10 @@ def _earlier(one: tuple[int, int], other: tuple[int, int]) -> bool:
 def _ladder(job: JobState, found: Standstill, motion: Motion) -> Ladder:
     """Beyond anything that the phase of the rank in question, or that of each of them, has taken. Nobody is seen to
     wait here, so it takes longer until it is noticed."""
-    timeout_s = max((group.timeout_s for group in job.groups), default=0.0)
+    timeout_s = max((group.timeout_s for group in job.groups.known), default=0.0)
     ranks = found.others if found.behind < 0 else (found.behind,)
     # Without steps of an optimizer nobody knows whether a loop is over: a minute, as wherever nothing is known.
-    has_steps = job.steps_seen() and not job.inferred
+    has_steps = job.steps.are_seen() and not job.inferred
     longest = [longest_here_ns(job, rank) for rank in ranks] if has_steps else [None]
     known = [each for each in longest if each is not None]
     in_step = found.behind >= 0 or not has_steps or all(_is_in_step(job, rank) for rank in ranks)
@@ -148,24 +149,24 @@ def _ladder(job: JobState, found: Standstill, motion: Motion) -> Ladder:
 
 def _repeats_without_steps(job: JobState) -> bool:
     """Of a job without steps: whether its calls are known to come again and again."""
-    return not job.steps_seen() and job.call_gaps.longest_of_all_ns() is not None
+    return not job.steps.are_seen() and job.progress.call_gaps.longest_of_all_ns() is not None
 
 
 def _is_in_step(job: JobState, rank: int) -> bool:
-    row = job.progress_row(rank)
+    row = job.progress.row_of(rank)
     return row is not None and Phase(row["phase"]) in _IN_STEP
 
 
 def _step_ns(job: JobState) -> int:
     """A usual step; of a job that has made only the first few, what its phases have taken at most. 0: none is known."""
-    return job.median_step_ns() or sum(int(job.longest_ns[phase]) for phase in _ORDER)
+    return job.steps.median_length_ns() or sum(int(job.steps.longest_ns[phase]) for phase in _ORDER)
 
 
 def standstill_body(
     job: JobState, found: Standstill, severity: Severity, motion: Motion, now: int, *, limit_ns: int
-) -> Body:
+) -> FindingBody:
     """limit_ns: from how long on it is said with this severity."""
-    row = job.progress_row(found.behind)
+    row = job.progress.row_of(found.behind)
     shown = [found.behind] if row is not None else []
     proof = [
         evidence(
@@ -211,7 +212,7 @@ def _whereabouts(job: JobState, ranks: Sequence[int]) -> str:
     """``"ranks 0-2 stand in phase other of step 41"``."""
     places: dict[str, list[int]] = {}
     for rank in ranks:
-        row = job.progress_row(rank)
+        row = job.progress.row_of(rank)
         if row is not None:
             places.setdefault(f"in phase {phase_word(row['phase'])} of step {int(row['step'])}", []).append(rank)
     return "; ".join(

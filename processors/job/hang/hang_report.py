@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from ....telemetry.vocabulary import Bucket, Kind, Phase, Scope, Severity
+from ...finding_document import EvidenceRow, FindingBody
 from ..detectors.hang.wait_graph import Blockage, Wait
-from ..findings.finding_body import Body, body, evidence, ruled_out, share, source_of, stands, suspect
-from ..findings.node_report import node_suspect
+from ..findings.finding_body import body, evidence, node_suspect, ruled_out, share, source_of, stands, suspect
 from ..findings.wording import duration_words, op_word, phase_word, ranks_words
 from ..intake.device_groups import launched_at
 from ..intake.progress import last_device_move_ns, last_move_ns
@@ -34,13 +33,13 @@ def blockage_body(
     severity: Severity,
     motions: Mapping[int, Motion],
     now: int,
-) -> Body:
+) -> FindingBody:
     """threshold_ns: from which wait on it is said with this severity; motions: what each suspect does meanwhile."""
     wait = blockage.wait
     where = _place(job, wait)
     onset = _onset(job, kind, wait, suspects)
     waiting = [rank for rank in blockage.waiting if rank not in suspects]
-    members = set(job.members[wait.group].tolist())
+    members = set(job.groups.members[wait.group].tolist())
     in_it = [rank for rank in waiting if rank in members] or waiting
     behind = [rank for rank in waiting if rank not in in_it]
     probability = share(suspects)
@@ -64,7 +63,7 @@ def blockage_body(
         )
     proof.append(threshold_evidence(job, "a wait at this place", threshold_ns, severity, now))
     proof += [_motion_evidence(job, rank, motions[rank], now) for rank in suspects[:3] if _may_move(job, rank, wait)]
-    row = job.progress_row(suspects[0])
+    row = job.progress.row_of(suspects[0])
     step, phase = (int(row["step"]), phase_word(row["phase"])) if row is not None else (None, None)
     by_device = suspects[0] in wait.launched
     launched = launched_at(job, suspects[0], wait.group, wait.seq) if by_device else None
@@ -101,7 +100,7 @@ def _behind_words(ranks: Sequence[int]) -> str:
     return f", and {ranks_words(ranks)} wait{'s' if len(ranks) == 1 else ''} elsewhere behind them" if ranks else ""
 
 
-def threshold_evidence(job: JobState, what: str, threshold_ns: int, severity: Severity, now: int) -> dict[str, Any]:
+def threshold_evidence(job: JobState, what: str, threshold_ns: int, severity: Severity, now: int) -> EvidenceRow:
     """From how long on what is seen is said with this severity."""
     said = {Severity.PAGE: "is a page", Severity.TICKET: "is a ticket"}.get(severity, "is noticed")
     shows = f"{what} {said} from {duration_words(threshold_ns)} on"
@@ -110,11 +109,11 @@ def threshold_evidence(job: JobState, what: str, threshold_ns: int, severity: Se
 
 def _may_move(job: JobState, rank: int, wait: Wait) -> bool:
     """Whether what its process does says anything: one that has left does nothing, and a device none of its host."""
-    return rank not in wait.launched and not job.has_left(rank) and job.progress_row(rank) is not None
+    return rank not in wait.launched and not job.has_left(rank) and job.progress.row_of(rank) is not None
 
 
-def _motion_evidence(job: JobState, rank: int, motion: Motion, now: int) -> dict[str, Any]:
-    row = job.progress_row(rank)
+def _motion_evidence(job: JobState, rank: int, motion: Motion, now: int) -> EvidenceRow:
+    row = job.progress.row_of(rank)
     if motion is not Motion.MOVES and row is not None and int(row["still_ns"]):
         shows = (
             f"rank {rank} has not moved for {duration_words(row['still_ns'])}: its code, CPU time, reads, writes, "
@@ -130,8 +129,8 @@ def _motion_evidence(job: JobState, rank: int, motion: Motion, now: int) -> dict
 def node_that_writes_late(job: JobState, suspects: Sequence[int]) -> str:
     """The node whose ranks, all of them, are the last that save, where ranks of other nodes have saved before; "" none.
     Who alone saves, or more than others, does what the script says."""
-    saves, culprit = job.saves, whose_slowness(job, suspects, always=False)
-    rows = [job.progress_row(rank) for rank in suspects]
+    saves, culprit = job.steps.saves, whose_slowness(job, suspects, always=False)
+    rows = [job.progress.row_of(rank) for rank in suspects]
     if culprit.scope is not Scope.NODE or any(row is None or row["phase"] != Phase.CHECKPOINT for row in rows):
         return ""
     have_saved = saves.ranks[(saves.own_ns > 0).any(axis=0)].tolist()
@@ -147,12 +146,12 @@ def _device_words(job: JobState, rank: int, wait: Wait, waiting: Sequence[int]) 
     )
 
 
-def stall_body(job: JobState, blockage: Blockage, begun: bool, severity: Severity, now: int) -> Body:
+def stall_body(job: JobState, blockage: Blockage, begun: bool, severity: Severity, now: int) -> FindingBody:
     """begun: everybody is known to be inside; else it may as well be that one device has not come to it."""
     wait = blockage.wait
-    members = [int(rank) for rank in job.members[wait.group]]
+    members = [int(rank) for rank in job.groups.members[wait.group]]
     launched = launched_at(job, wait.rank, wait.group, wait.seq)
-    on_device = job.on_device[wait.group]
+    on_device = job.groups.on_device[wait.group]
     if begun:
         who = f"the devices of {ranks_words(members)}" if on_device else ranks_words(members)
         shows = f"{who} are all in {_place(job, wait)} and it does not end"
@@ -189,7 +188,7 @@ def stall_body(job: JobState, blockage: Blockage, begun: bool, severity: Severit
     )
 
 
-def exchanges_body(job: JobState, blockage: Blockage, severity: Severity, now: int) -> Body:
+def exchanges_body(job: JobState, blockage: Blockage, severity: Severity, now: int) -> FindingBody:
     """Devices of many ranks, or of all, may stand in sends and receives; others wait for them in a collective."""
     wait, held = blockage.wait, list(blockage.suspects)
     launched = launched_at(job, wait.rank, wait.group, wait.seq)
@@ -225,9 +224,9 @@ def exchanges_body(job: JobState, blockage: Blockage, severity: Severity, now: i
     )
 
 
-def unseen_body(job: JobState, blockage: Blockage, unseen: Sequence[int], now: int) -> Body:
+def unseen_body(job: JobState, blockage: Blockage, unseen: Sequence[int], now: int) -> FindingBody:
     wait = blockage.wait
-    row = job.progress_row(wait.rank)
+    row = job.progress.row_of(wait.rank)
     waiting = list(blockage.waiting)
     shows = (
         f"{ranks_words(waiting)} wait{'s' if len(waiting) == 1 else ''} in {_place(job, wait)} since "
@@ -263,7 +262,7 @@ def _onset(job: JobState, kind: Kind, wait: Wait, suspects: Sequence[int]) -> in
         return wait.since_ns
     if suspects[0] in wait.launched:
         return last_device_move_ns(job, suspects[0]) or wait.since_ns
-    row, moved_ns = job.progress_row(suspects[0]), last_move_ns(job, suspects[0])
+    row, moved_ns = job.progress.row_of(suspects[0]), last_move_ns(job, suspects[0])
     stands_still = row is not None and int(row["read_ns"]) - moved_ns >= STANDS_NS
     return moved_ns if stands_still and moved_ns else wait.since_ns
 
@@ -273,11 +272,13 @@ def cycle_waits(blockage: Blockage, waits: Sequence[Wait]) -> list[Wait]:
     return [item for item in waits if item.rank in blockage.cycle and item.missing][:4]
 
 
-def deadlock_body(job: JobState, blockage: Blockage, waits: Sequence[Wait], severity: Severity, now: int) -> Body:
+def deadlock_body(
+    job: JobState, blockage: Blockage, waits: Sequence[Wait], severity: Severity, now: int
+) -> FindingBody:
     """waits: all open operations; those of the cycle become evidence, at most four."""
     wait = blockage.wait
     shown = cycle_waits(blockage, waits)
-    row = job.progress_row(wait.rank)
+    row = job.progress.row_of(wait.rank)
     proof = [
         evidence(
             "progress",
@@ -317,8 +318,8 @@ def deadlock_body(job: JobState, blockage: Blockage, waits: Sequence[Wait], seve
     )
 
 
-def stopped_body(job: JobState, rank: int, running: Sequence[int], now: int) -> Body:
-    facts, row = job.facts(rank), job.progress_row(rank)
+def stopped_body(job: JobState, rank: int, running: Sequence[int], now: int) -> FindingBody:
+    facts, row = job.facts(rank), job.progress.row_of(rank)
     phase = phase_word(row["phase"]) if row is not None else None
     where = f" in phase {phase} of step {int(row['step'])}" if row is not None else ""
     return body(
@@ -347,4 +348,4 @@ def stopped_body(job: JobState, rank: int, running: Sequence[int], now: int) -> 
 
 
 def _place(job: JobState, wait: Wait) -> str:
-    return f"{op_word(wait.op)} {wait.seq} of group {job.group_name(wait.group)}"
+    return f"{op_word(wait.op)} {wait.seq} of group {job.groups.name_of(wait.group)}"

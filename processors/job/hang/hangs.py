@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ....telemetry.vocabulary import Kind, Phase, ProcessState, Severity
+from ...finding_document import FindingBody
 from ...operator import Context
 from ..detectors.hang.wait_graph import Blockage, Wait, find_blockage, longest_wait_for
 from ..findings.call_sites import Asked, asked_detail
-from ..findings.finding_body import STALE_NS, Body
+from ..findings.finding_body import STALE_NS
 from ..findings.register import clear_finding, open_finding, replace_finding
 from ..findings.wording import ranks_words
 from ..intake.device_groups import (
@@ -73,8 +74,8 @@ def judge_stops(job: JobState, now: int, ctx: Context) -> None:
         job.may_be_stopped = False
         return
     stopped = [rank for rank in job.alive() if job.ranks[rank].stopped_ns]
-    finding = job.stopping_finding()
-    if not stopped or finding is not job.noticed_wait():
+    finding = job.findings.stopping()
+    if not stopped or finding is not job.findings.noticed_wait():
         return
     others = [rank for rank in job.alive() if rank not in stopped]
     if not others:
@@ -101,7 +102,7 @@ def _went_on(job: JobState, rank: int, stopped: int, now: int) -> bool:
 
     On one node both are on one clock; another node's clock is no measure, so there it counts from the arrival.
     """
-    row, facts, own = job.progress_row(rank), job.ranks[stopped], job.ranks[rank]
+    row, facts, own = job.progress.row_of(rank), job.ranks[stopped], job.ranks[rank]
     if row is None or int(row["process_state"]) == ProcessState.STOPPED or _beats_since_its_stop(job, stopped):
         return False
     if own.continued_ns > facts.stopped_ns and int(row["read_ns"]) - own.continued_ns < RESUME_NS:
@@ -113,12 +114,12 @@ def _went_on(job: JobState, rank: int, stopped: int, now: int) -> bool:
         return False  # it has no heartbeat
     if job.node_of(rank) == job.node_of(stopped):
         return int(row["read_ns"]) - age_ns > facts.stopped_ns + WENT_ON_NS
-    return int(job.progress_stamps[rank]) - age_ns > facts.stopped_stamp_ns + WENT_ON_NS
+    return int(job.progress.stamps[rank]) - age_ns > facts.stopped_stamp_ns + WENT_ON_NS
 
 
 def _beats_since_its_stop(job: JobState, rank: int) -> bool:
     """A stopped process has no heartbeat: it goes on, and only the word of that is still to come."""
-    row = job.progress_row(rank)
+    row = job.progress.row_of(rank)
     if row is None or not int(row["heartbeat_age_ns"]):
         return False
     return int(row["read_ns"]) - int(row["heartbeat_age_ns"]) > job.ranks[rank].stopped_ns + WENT_ON_NS
@@ -130,7 +131,7 @@ class _Hang:
 
     kind: Kind
     wait: Wait
-    body: Body
+    body: FindingBody
     calls: Sequence[Asked] = ()  # whose lines are wanted
 
 
@@ -146,11 +147,11 @@ class _Late:
 
 def judge_waits(job: JobState, now: int, ctx: Context) -> None:
     """Looks at who waits for whom; with something told already, whether it is over, or has become graver."""
-    finding = job.stopping_finding()
+    finding = job.findings.stopping()
     if finding is not None:
-        if _end_if_moved_on(job, finding, now, ctx) or finding is not job.noticed_wait():
+        if _end_if_moved_on(job, finding, now, ctx) or finding is not job.findings.noticed_wait():
             return
-    elif job.has_kind(Kind.PLANNED_STOP):
+    elif job.findings.has_kind(Kind.PLANNED_STOP):
         return
     oldest_ns = oldest_open_ns(job)
     if oldest_ns < FLOOR_NS:
@@ -159,7 +160,7 @@ def judge_waits(job: JobState, now: int, ctx: Context) -> None:
         return
     if finding is None or now - finding.shown_ns >= SIGNATURES_AGAIN_NS:
         judge_signatures(job, now, ctx)
-        if job.stopping_finding() is not finding or finding is not job.noticed_wait():
+        if job.findings.stopping() is not finding or finding is not job.findings.noticed_wait():
             return
     hang = _find_hang(job, now)
     if hang is not None:
@@ -190,7 +191,7 @@ def _judge_blockage(job: JobState, blockage: Blockage, waits: Sequence[Wait], no
     suspects = list(blockage.suspects)
     if blockage.sort == "inside":
         groups = {blockage.wait.group, *(wait.group for wait in waits if wait.within)}
-        members = sorted({int(rank) for group in groups for rank in job.members[group]})
+        members = sorted({int(rank) for group in groups for rank in job.groups.members[group]})
         suspects = [rank for rank in members if _is_lifeless(job, rank)]
     if blockage.sort == "unknown" and _are_unseen(job, blockage):
         return _judge_unseen(job, blockage, now)
@@ -203,7 +204,7 @@ def _judge_blockage(job: JobState, blockage: Blockage, waits: Sequence[Wait], no
     ranks = [each.rank for each in late]
     kind = Kind.RANK_NOT_ENTERED
     if gone:
-        normal = any(ending.normal and ending.rank in ranks for ending in job.endings)
+        normal = any(ending.normal and ending.rank in ranks for ending in job.ends.endings)
         kind = Kind.DESYNC if normal else Kind.RANK_DIED
     elif all(_is_leaving(job, rank) for rank in ranks):
         kind = Kind.DESYNC  # it had less to do than the others
@@ -234,7 +235,7 @@ def _judge_suspect(job: JobState, blockage: Blockage, waits: Sequence[Wait], ran
         waited = min(wait.age_ns, launched_age_ns(job, rank, wait.group, now))
     else:
         steps = ladder(job, longest_here_ns(job, rank, wait), _timeout_s(job, wait))
-        limit = max(steps.notice_ns, patience_ns(job, wait.group) if job.on_device[wait.group] else 0)
+        limit = max(steps.notice_ns, patience_ns(job, wait.group) if job.groups.on_device[wait.group] else 0)
     if blockage.sort == "unknown":
         limit *= UNSEEN_FACTOR
     steps = replace(steps, notice_ns=limit)
@@ -257,11 +258,11 @@ def _limit_ns(steps: Ladder, severity: Severity, motion: Motion, certain: bool) 
 def _stands_since_it_left(job: JobState, rank: int, wait: Wait) -> bool:
     """Whether the row that shows this wait is newer than the suspect's leaving, by enough: what it left behind may have
     ended the wait, and the row is from before that."""
-    row = job.progress_row(wait.rank)
+    row = job.progress.row_of(wait.rank)
     if row is None or row["phase"] == Phase.EXIT or row["process_state"] in (ProcessState.DEAD, ProcessState.ZOMBIE):
         return False  # it is past the call itself: that it ended may never have been written down
     left_ns = job.ranks[rank].exited_ns if rank in job.ranks else 0
-    own = job.progress_row(rank)
+    own = job.progress.row_of(rank)
     if own is not None and own["phase"] == Phase.EXIT:
         since_ns = int(own["read_ns"]) - int(own["phase_age_ns"])
         left_ns = min(left_ns, since_ns) if left_ns else since_ns
@@ -269,7 +270,7 @@ def _stands_since_it_left(job: JobState, rank: int, wait: Wait) -> bool:
 
 
 def _timeout_s(job: JobState, wait: Wait) -> float:
-    return job.groups[wait.group].timeout_s
+    return job.groups.known[wait.group].timeout_s
 
 
 def _open_or_revise(job: JobState, ctx: Context, now: int, finding: OpenFinding | None, hang: _Hang) -> None:
@@ -277,19 +278,22 @@ def _open_or_revise(job: JobState, ctx: Context, now: int, finding: OpenFinding 
     if finding is None:
         _open(job, ctx, now, hang)
         return
-    suspects = [item["rank"] for item in hang.body["suspects"] if item["rank"] is not None]
+    suspects = [item.rank for item in hang.body.suspects if item.rank is not None]
     other = hang.kind.value != finding.kind or suspects != finding.suspects
-    severity = Severity(hang.body["severity"])
-    if not other and not is_graver(severity, finding.body["severity"]):
+    severity = hang.body.severity
+    if not other and not is_graver(severity, finding.body.severity):
         return
-    if is_graver(Severity(finding.body["severity"]), severity.value):
-        hang.body["severity"] = finding.body["severity"]  # what was said is not taken back by half
+    body = hang.body
+    if is_graver(finding.body.severity, severity):
+        body = replace(body, severity=finding.body.severity)  # what was said is not taken back by half
     finding.group, finding.seq, detail = _sequence_of(hang)
-    replace_finding(job, ctx, now, finding, kind=hang.kind, body=hang.body, detail=detail)
+    replace_finding(job, ctx, now, finding, kind=hang.kind, body=body, detail=detail)
 
 
 def _absent(job: JobState, blockage: Blockage) -> set[int]:
-    return job.hidden_ranks() | {rank for rank in blockage.suspects if job.is_partial() and rank not in job.ranks}
+    return job.hidden_ranks() | {
+        rank for rank in blockage.suspects if job.nodes.are_missing() and rank not in job.ranks
+    }
 
 
 def _are_unseen(job: JobState, blockage: Blockage) -> bool:
@@ -311,8 +315,8 @@ def _judge_stall(job: JobState, blockage: Blockage, now: int) -> _Hang | None:
     wait = blockage.wait
     if wait.p2p:
         return None  # whether the two ends are those of one message is not known
-    begun, on_device = all_begun(job, wait.group, wait.seq), job.on_device[wait.group]
-    members = job.members[wait.group].tolist()
+    begun, on_device = all_begun(job, wait.group, wait.seq), job.groups.on_device[wait.group]
+    members = job.groups.members[wait.group].tolist()
     still = on_device or all(motion_of(job, rank) is not Motion.MOVES for rank in members)
     motion = Motion.STILL if still else Motion.MOVES
     longest = [longest_on_device_ns(job, wait.group)]
@@ -323,9 +327,9 @@ def _judge_stall(job: JobState, blockage: Blockage, now: int) -> _Hang | None:
     if not on_device:
         steps = replace(steps, notice_ns=max(steps.notice_ns, STALL_ON_HOSTS_NS))
     elif not begun:
-        steps = replace(steps, notice_ns=max(steps.notice_ns, BLURRED_NS, BLURRED_STEPS * job.median_step_ns()))
+        steps = replace(steps, notice_ns=max(steps.notice_ns, BLURRED_NS, BLURRED_STEPS * job.steps.median_length_ns()))
     # It stands since the last one has come: until then they waited for that one.
-    rows, stamps = job.rows_of_group(wait.group)
+    rows, stamps = job.groups.rows_of(wait.group)
     inside = rows["open_age_ns"][(stamps > 0) & (rows["open"] != 0)]
     severity = steps.severity(min(wait.age_ns, int(inside.min(initial=wait.age_ns))), motion)
     if severity is None or any_ended(job, wait.group, wait.seq):
@@ -341,13 +345,13 @@ def _stalled_exchanges(job: JobState, blockage: Blockage, now: int) -> _Hang:
     return _Hang(kind=Kind.COLLECTIVE_STALLED, wait=blockage.wait, body=body)
 
 
-def open_blockage(job: JobState, ctx: Context, now: int, kind: Kind, wait: Wait, body: Body) -> None:
+def open_blockage(job: JobState, ctx: Context, now: int, kind: Kind, wait: Wait, body: FindingBody) -> None:
     _open(job, ctx, now, _Hang(kind=kind, wait=wait, body=body))
 
 
 def _open(job: JobState, ctx: Context, now: int, hang: _Hang) -> None:
     wait = hang.wait
-    place = f"{job.groups[wait.group].uid}:{'p2p ' if wait.p2p else ''}{wait.seq}"
+    place = f"{job.groups.known[wait.group].uid}:{'p2p ' if wait.p2p else ''}{wait.seq}"
     group, seq, detail = _sequence_of(hang)
     open_finding(job, ctx, now, kind=hang.kind, place=place, body=hang.body, group=group, seq=seq, detail=detail)
 
@@ -355,37 +359,37 @@ def _open(job: JobState, ctx: Context, now: int, hang: _Hang) -> None:
 def _sequence_of(hang: _Hang) -> tuple[int, int, dict[str, Any]]:
     """(group, sequence that ends it, -1 of none; what else is to be known of the finding)."""
     wait = hang.wait
-    by_device = bool(wait.launched) and {item["rank"] for item in hang.body["suspects"]} <= set(wait.launched)
+    by_device = bool(wait.launched) and {item.rank for item in hang.body.suspects} <= set(wait.launched)
     detail = asked_detail(hang.calls) | ({"by_device": True} if by_device else {})
     return wait.group, -1 if wait.p2p else wait.seq, detail
 
 
 def _is_ending(job: JobState, rank: int, now: int) -> bool:
     """Its process is gone and the word of how is on its way, or the interpreter is being taken down."""
-    row = job.progress_row(rank)
+    row = job.progress.row_of(rank)
     if row is None or job.has_left(rank):
         return False
     if row["process_state"] in (ProcessState.DEAD, ProcessState.ZOMBIE):
-        return now - int(job.progress_stamps[rank]) < EXIT_HOLD_NS
+        return now - int(job.progress.stamps[rank]) < EXIT_HOLD_NS
     return row["phase"] == Phase.EXIT and int(row["phase_age_ns"]) < LEAVING_HOLD_NS
 
 
 def _lived_on_ns(job: JobState, rank: int, wait: Wait) -> int:
     """How long a process that is gone had let a peer wait when its heart last beat: of rings that were read too late
     to see it live. 0 where it is another clock's."""
-    row = job.progress_row(rank)
+    row = job.progress.row_of(rank)
     if row is None or row["process_state"] != ProcessState.DEAD or job.node_of(rank) != job.node_of(wait.rank):
         return 0
     return int(row["read_ns"]) - int(row["heartbeat_age_ns"]) - wait.since_ns
 
 
 def _is_leaving(job: JobState, rank: int) -> bool:
-    row = job.progress_row(rank)
+    row = job.progress.row_of(rank)
     return row is not None and bool(row["phase"] == Phase.EXIT)
 
 
 def _is_lifeless(job: JobState, rank: int) -> bool:
-    row = job.progress_row(rank)
+    row = job.progress.row_of(rank)
     silent = row is not None and int(row["heartbeat_age_ns"]) > STALE_NS
     return silent or _is_stopped(job, rank) or job.has_left(rank)
 
@@ -402,7 +406,7 @@ def _end_if_moved_on(job: JobState, finding: OpenFinding, now: int, ctx: Context
         return False
     if finding.seq < 0:
         return _end_if_gone_on(job, finding, now, ctx)
-    rows, stamps = job.rows_of_group(finding.group)
+    rows, stamps = job.groups.rows_of(finding.group)
     seen = stamps > 0
     if seen.any() and bool((rows["completed"][seen] >= finding.seq).all()):
         clear_finding(job, ctx, now, finding, f"sequence {finding.seq} has completed on all members")

@@ -24,15 +24,15 @@ def find_waits(job: JobState, *, before_ends: bool = False) -> list[Wait]:
 
     before_ends: as things stood before ranks ended, by the last rows of each.
     """
-    newest = int(job.group_stamps.max()) if job.group_stamps.size else 0
+    newest = int(job.groups.stamps.max()) if job.groups.stamps.size else 0
     fresh_since = newest - FRESH_NS
-    blind, lost = job.blind(), job.hidden_ranks()
+    blind, lost = job.groups.blind(job.blind_ranks), job.hidden_ranks()
     starts = KnownStarts.of(job) if has_device_groups(job) else None
     waits: list[Wait] = []
     has_left = _by_rank(job, () if before_ends else (rank for rank in job.ranks if job.has_left(rank)))
     is_lost, groups_of_blind = _by_rank(job, lost), {group for group, _ in blind}
-    for index, members in enumerate(job.members):
-        rows, stamps = job.rows_of_group(index)
+    for index, members in enumerate(job.groups.members):
+        rows, stamps = job.groups.rows_of(index)
         if not (rows["open"] != 0).any():
             continue
         known = np.minimum(members, has_left.size - 1)
@@ -45,7 +45,7 @@ def find_waits(job: JobState, *, before_ends: bool = False) -> list[Wait]:
         visible = fresh | gone
         if not seen.all():
             visible |= ~seen & _has_fresh_progress(job, members)
-        group = _Standing(job, index, seen, visible & ~hidden, starts if job.on_device[index] else None)
+        group = _Standing(job, index, seen, visible & ~hidden, starts if job.groups.on_device[index] else None)
         for place in np.flatnonzero(fresh & ~gone & ~hidden & group.may_wait()):
             wait = group.read_wait(int(place))
             if wait is not None:
@@ -87,8 +87,8 @@ class _Standing:
         """starts: None where hosts do the operations."""
         self._starts = starts
         self._job, self._index, self._seen, self._visible = job, index, seen, visible
-        self._members = job.members[index]
-        self._rows, _ = job.rows_of_group(index)
+        self._members = job.groups.members[index]
+        self._rows, _ = job.groups.rows_of(index)
         self._lacking: dict[tuple[int, bool], _Lacking] = {}
 
     def may_wait(self) -> np.ndarray:
@@ -164,9 +164,9 @@ class _Standing:
 
 def _has_fresh_progress(job: JobState, members: np.ndarray) -> np.ndarray:
     stamps = np.zeros(members.size, np.int64)
-    known = members < job.progress_stamps.size
-    stamps[known] = job.progress_stamps[members[known]]
-    fresh: np.ndarray = stamps >= max(1, job.progress_stamp_ns - FRESH_NS)
+    known = members < job.progress.stamps.size
+    stamps[known] = job.progress.stamps[members[known]]
+    fresh: np.ndarray = stamps >= max(1, job.progress.newest_stamp_ns - FRESH_NS)
     return fresh
 
 
@@ -175,26 +175,28 @@ def _p2p_waits(job: JobState, fresh_since: int) -> list[Wait]:
 
     Not on devices, where nobody tells the end of a send or a receive.
     """
-    rows = job.pending.all()
+    rows = job.open_steps.calls.all()
     rows = pick(rows, (rows["flags"] & int(EventFlag.P2P)) != 0)
     if rows.size and has_device_groups(job):
-        rows = pick(rows, ~np.array([*job.on_device, True], bool)[np.minimum(rows["group"], len(job.on_device))])
+        rows = pick(
+            rows, ~np.array([*job.groups.on_device, True], bool)[np.minimum(rows["group"], len(job.groups.on_device))]
+        )
     if not rows.size:
         return []
     lost = job.hidden_ranks()
     newest: dict[tuple[int, int, int], np.void] = {}
     for row in rows:
         newest[(int(row["group"]), int(row["rank"]), int(row["seq"]))] = row
-    opened = {place: row for place, row in newest.items() if row["done_ns"] == 0 and place[0] < len(job.members)}
+    opened = {place: row for place, row in newest.items() if row["done_ns"] == 0 and place[0] < len(job.groups.members)}
     ends = {(group, rank, _peer(job, group, row), int(row["op"])) for (group, rank, _), row in opened.items()}
     waits = []
     for (group, rank, seq), row in sorted(opened.items(), key=lambda item: item[0]):
         peer = _peer(job, group, row)
         facts = job.ranks.get(rank)
-        progress = job.progress_row(rank)
+        progress = job.progress.row_of(rank)
         if peer < 0 or facts is None or facts.exited_ns or progress is None or rank in lost:
             continue
-        if job.progress_stamps[rank] < fresh_since:
+        if job.progress.stamps[rank] < fresh_since:
             continue
         other = int(Op.SEND) if int(row["op"]) == int(Op.RECV) else int(Op.RECV)
         met = (group, peer, rank, other) in ends
@@ -231,13 +233,13 @@ def _device_p2p_waits(job: JobState, waits: Sequence[Wait]) -> list[Wait]:
     held = {wait.rank for wait in waits if wait.within and wait.age_ns >= FLOOR_NS}
     if not late or not (held or unseen):
         return []
-    rows = job.group_rows
+    rows = job.groups.rows
     is_late = np.zeros(max(int(rows["rank"].max(initial=0)), *late) + 1, bool)
     is_late[list(late)] = True
     open_ = (rows["p2p_enqueued"] > 0) & (rows["p2p_completed"] < 0) & is_late[rows["rank"]]
     rows_to: dict[int, list[np.void]] = {}  # by the rank at the other end
     receives = _open_receives(job, is_late)
-    for row in pick(rows, open_ & (job.group_stamps > 0) & job.device_groups()[rows["group"]]):
+    for row in pick(rows, open_ & (job.groups.stamps > 0) & job.groups.are_on_device()[rows["group"]]):
         rank, group = int(row["rank"]), int(row["group"])
         for peer in {_peer(job, group, row), *receives.get((rank, group), ())}:
             rows_to.setdefault(peer, []).append(row)
@@ -268,8 +270,8 @@ def _device_p2p_waits(job: JobState, waits: Sequence[Wait]) -> list[Wait]:
 
 def _silent_ranks(job: JobState) -> set[int]:
     """Ranks that went silent with their node. Where only its whichrank is gone, the job has gone on with them."""
-    silent = {name for name, node in job.nodes.items() if node.is_lost}
-    silent -= {str(finding.detail.get("node")) for finding in job.of_kind(Kind.AGENT_SILENT)}
+    silent = {name for name, node in job.nodes.known.items() if node.is_lost}
+    silent -= {str(finding.detail.get("node")) for finding in job.findings.of_kind(Kind.AGENT_SILENT)}
     if not silent:
         return set()
     return {rank for rank, facts in job.ranks.items() if facts.node in silent and not facts.exited_ns}
@@ -278,8 +280,8 @@ def _silent_ranks(job: JobState) -> set[int]:
 def _open_receives(job: JobState, chosen: np.ndarray) -> dict[tuple[int, int], set[int]]:
     """By rank and group on devices: from whom it receives in the steps that are not closed. The host may have launched
     all of them, so that the last one alone says little. chosen: by rank."""
-    rows = job.pending.all()
-    told = np.append(job.device_groups(), False)[np.minimum(rows["group"], len(job.on_device))]
+    rows = job.open_steps.calls.all()
+    told = np.append(job.groups.are_on_device(), False)[np.minimum(rows["group"], len(job.groups.on_device))]
     told &= ((rows["flags"] & int(EventFlag.P2P)) != 0) & (rows["op"] == int(Op.RECV)) & (rows["done_ns"] == 0)
     told &= chosen[np.minimum(rows["rank"], chosen.size - 1)]
     found: dict[tuple[int, int], set[int]] = {}
@@ -290,5 +292,5 @@ def _open_receives(job: JobState, chosen: np.ndarray) -> dict[tuple[int, int], s
 
 def _peer(job: JobState, group: int, row: np.void) -> int:
     """Global rank of the peer of a call, or of a member's last one; -1 unknown."""
-    place, members = int(row["peer"]), job.members[group]
+    place, members = int(row["peer"]), job.groups.members[group]
     return int(members[place]) if 0 <= place < members.size else -1

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ....telemetry.vocabulary import Bucket, Kind, Phase, Scope, Severity
+from ...finding_document import FindingBody
 from ...operator import Context
-from ..findings.finding_body import Body, body, evidence, ruled_out, share, source_of, stands, suspect
+from ..findings.finding_body import body, evidence, ruled_out, share, source_of, stands, suspect
 from ..findings.register import clear_finding, open_finding, replace_finding
 from ..findings.wording import duration_words, ranks_words
 from ..intake.wait_thresholds import DEFAULT_TIMEOUT_S, SHARE_OF_TIMEOUT
@@ -47,10 +48,10 @@ class Joining:
 
 def judge_joining(job: JobState, now: int, ctx: Context) -> None:
     """Tells of ranks that the others wait for, once they have done so for long; again when it becomes a page."""
-    if not job.world_size or job.steps_seen() or now - job.joining_looked_ns < LOOK_NS:
+    if not job.world_size or job.steps.are_seen() or now - job.progress.joining_looked_ns < LOOK_NS:
         return
-    job.joining_looked_ns = now
-    stopping = job.stopping_finding()
+    job.progress.joining_looked_ns = now
+    stopping = job.findings.stopping()
     if stopping is not None and stopping.kind != Kind.RANK_NEVER_JOINED.value:
         return
     joining = find_joining(job)
@@ -58,8 +59,8 @@ def judge_joining(job: JobState, now: int, ctx: Context) -> None:
         return
     severity = Severity.PAGE if joining.age_ns >= joining.paged_after_ns else Severity.INFO
     if stopping is not None:
-        told = (stopping.suspects, stopping.body["severity"])
-        if told != (list(joining.missing), severity.value):
+        told = (stopping.suspects, stopping.body.severity)
+        if told != (list(joining.missing), severity):
             replace_finding(
                 job,
                 ctx,
@@ -76,7 +77,7 @@ def judge_joining(job: JobState, now: int, ctx: Context) -> None:
 
 def end_joining(job: JobState, now: int, ctx: Context) -> None:
     """After a rank has come: what was told of it, if nobody is waited for any more, is over."""
-    for finding in job.of_kind(Kind.RANK_NEVER_JOINED):
+    for finding in job.findings.of_kind(Kind.RANK_NEVER_JOINED):
         left = [rank for rank in finding.suspects if not has_come(job, rank)]
         if not left:
             came = ranks_words(finding.suspects)
@@ -87,13 +88,13 @@ def find_joining(job: JobState) -> Joining | None:
     """Who waits in init_process_group and for whom; None: nobody, or all have come."""
     says = _says_when_joining(job)
     absent = [rank for rank in range(job.world_size) if not _has_come(job, rank, says=says)]
-    unseen = job.is_partial()  # then who was never seen may be on a node from which nothing comes
+    unseen = job.nodes.are_missing()  # then who was never seen may be on a node from which nothing comes
     missing = tuple(rank for rank in absent if not unseen or rank in job.ranks)
     if not missing or len(absent) == job.world_size:
         return None
     waits: list[tuple[int, int, int]] = []  # rank, since, read
     for rank in job.alive():
-        row, facts = job.progress_row(rank), job.ranks[rank]
+        row, facts = job.progress.row_of(rank), job.ranks[rank]
         if row is None or rank in missing or facts.joined:
             continue
         if facts.joining_ns:
@@ -123,7 +124,7 @@ def _has_come(job: JobState, rank: int, *, says: bool) -> bool:
         return False
     if facts.joining_ns or facts.exited_ns or not says:
         return True
-    row = job.progress_row(rank)
+    row = job.progress.row_of(rank)
     return row is not None and (int(row["step"]) >= 1 or row["phase"] != int(Phase.INIT))
 
 
@@ -132,7 +133,7 @@ def _says_when_joining(job: JobState) -> bool:
     return any(facts.joining_ns for facts in job.ranks.values())
 
 
-def never_joined_body(job: JobState, joining: Joining, severity: Severity, now: int) -> Body:
+def never_joined_body(job: JobState, joining: Joining, severity: Severity, now: int) -> FindingBody:
     missing, waiting = joining.missing, joining.waiting
     verb = "waits" if len(waiting) == 1 else "wait"
     proof = [

@@ -37,9 +37,14 @@ def find_stalled_exchanges(job: JobState, waits: Sequence[Wait]) -> Blockage | N
     no collective may all stand in exchanges. None: no."""
     if not has_device_groups(job):
         return None
-    rows = job.group_rows
-    stands = (job.group_stamps > 0) & (rows["open"] > 0) & (rows["completed"] >= 0) & job.device_groups()[rows["group"]]
-    if not stands.any() or int(job.open_ages_ns[stands].min()) < FLOOR_NS:
+    rows = job.groups.rows
+    stands = (
+        (job.groups.stamps > 0)
+        & (rows["open"] > 0)
+        & (rows["completed"] >= 0)
+        & job.groups.are_on_device()[rows["group"]]
+    )
+    if not stands.any() or int(job.groups.open_ages_ns[stands].min()) < FLOOR_NS:
         return None  # cheap, and nearly always the answer
     ranks, rows = job.alive(), pick(rows, stands)
     age_ns = np.full(max(job.ranks, default=-1) + 1, _NEVER)
@@ -70,12 +75,12 @@ def find_stalled_exchanges(job: JobState, waits: Sequence[Wait]) -> Blockage | N
 
 
 def _patience_ns(job: JobState, group: int) -> int:
-    return ladder(job, longest_on_device_ns(job, group), job.groups[group].timeout_s).notice_ns
+    return ladder(job, longest_on_device_ns(job, group), job.groups.known[group].timeout_s).notice_ns
 
 
 def _are_seen_well(job: JobState, ranks: Sequence[int]) -> bool:
     """All rows are new, and no process is stopped."""
-    fresh = job.progress_stamps[list(ranks)] >= job.progress_stamp_ns - FRESH_NS
+    fresh = job.progress.stamps[list(ranks)] >= job.progress.newest_stamp_ns - FRESH_NS
     return bool(fresh.all()) and not job.blind_ranks and not any(job.ranks[rank].stopped_ns for rank in ranks)
 
 

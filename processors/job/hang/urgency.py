@@ -78,7 +78,7 @@ class Ladder:
 def ladder(job: JobState, longest_ns: int | None, timeout_s: float) -> Ladder:
     """longest_ns: what this place has taken at most; None: it was never completed before. timeout_s: the group's, 0
     unknown."""
-    step_ns = job.median_step_ns()
+    step_ns = job.steps.median_length_ns()
     timeout_ns = int((timeout_s or DEFAULT_TIMEOUT_S) * 1e9)
     if longest_ns is None:
         notice_ns = max(UNKNOWN_PLACE_NOTICE_NS, STEPS_OF_PATIENCE * step_ns)
@@ -100,7 +100,7 @@ def ladder(job: JobState, longest_ns: int | None, timeout_s: float) -> Ladder:
 
 def motion_of(job: JobState, rank: int, *, still_ns: int = STILL_NS) -> Motion:
     """By the newest row of this rank. still_ns: for which nothing of it must have moved."""
-    row = job.progress_row(rank)
+    row = job.progress.row_of(rank)
     if row is None or (int(row["still_ns"]) and int(row["still_ns"]) < still_ns):
         return Motion.MOVES  # of agents that do not look nobody waits for half of a time-out: as before they did
     # Where a phase is made of reads and writes, what it has taken before is its measure.
@@ -111,6 +111,5 @@ def gravest(severities: list[Severity]) -> Severity:
     return max(severities, key=_ORDER.index)
 
 
-def is_graver(one: Severity, other: str) -> bool:
-    """other: as a finding's body has it."""
-    return _ORDER.index(one) > _ORDER.index(Severity(other))
+def is_graver(one: Severity, other: Severity) -> bool:
+    return _ORDER.index(one) > _ORDER.index(other)

@@ -48,17 +48,17 @@ def differ_in_count(job: JobState, arrived: Arrived) -> bool:
     place, seq = place[order], seq[order]
     differ = (place[1:] == place[:-1]) & (seq[1:] != seq[:-1])
     groups = arrived.group_of(rows)[order][1:][differ].tolist()
-    return any(job.even_steps.get(group, 0) >= EVEN_STEPS for group in groups)
+    return any(job.steps.even_steps.get(group, 0) >= EVEN_STEPS for group in groups)
 
 
 def check_counts(job: JobState, horizon: int, blind: Collection[tuple[int, int]]) -> ShortStep | None:
     """Compares how far each member's sequence numbers came in each closed step of a group."""
-    rows = job.step_groups.all()
+    rows = job.open_steps.group_counts.all()
     done = rows["step"] <= horizon
     left = pick(rows, ~done)
     # What comes in after its step was closed (a rank far behind the others) has nothing left to be compared with.
-    rows = pick(rows, done & (rows["group"] != NO_GROUP) & (rows["step"] > job.closed_step))
-    job.step_groups.keep(left)
+    rows = pick(rows, done & (rows["group"] != NO_GROUP) & (rows["step"] > job.steps.closed_step))
+    job.open_steps.group_counts.keep(left)
     if not rows.size:
         return None
     place = ((rows["step"] - rows["step"].min()) << 16) | rows["group"]  # numpy sorts one number several times faster
@@ -77,10 +77,10 @@ def check_counts(job: JobState, horizon: int, blind: Collection[tuple[int, int]]
         members = rows[start:end]
         if equal:
             _remember_counts(job, members["group"][:1], members["last_seq"][:1])
-        elif found is None and job.even_steps.get(int(members["group"][0]), 0) >= EVEN_STEPS:
+        elif found is None and job.steps.even_steps.get(int(members["group"][0]), 0) >= EVEN_STEPS:
             found = _judge_counts(job, int(members["group"][0]), int(members["step"][0]), members, blind)
         else:
-            job.even_steps[int(members["group"][0])] = 0
+            job.steps.even_steps[int(members["group"][0])] = 0
     return found
 
 
@@ -90,23 +90,23 @@ def _remember_counts(job: JobState, groups: np.ndarray, last_seqs: np.ndarray) -
     for group, last_seq in zip(groups.tolist(), last_seqs.tolist(), strict=True):
         of_group.setdefault(group, []).append(last_seq)
     for group, seqs in of_group.items():
-        before = seqs[-2] if len(seqs) > 1 else job.last_seqs.get(group, seqs[-1])
-        job.even_steps[group] = job.even_steps.get(group, 0) + len(seqs)
-        job.usual_counts[group] = seqs[-1] - before
-        job.last_seqs[group] = seqs[-1]
+        before = seqs[-2] if len(seqs) > 1 else job.steps.last_seqs.get(group, seqs[-1])
+        job.steps.even_steps[group] = job.steps.even_steps.get(group, 0) + len(seqs)
+        job.steps.usual_counts[group] = seqs[-1] - before
+        job.steps.last_seqs[group] = seqs[-1]
 
 
 def _judge_counts(
     job: JobState, group: int, step: int, members: np.ndarray, blind: Collection[tuple[int, int]]
 ) -> ShortStep | None:
-    before = job.last_seqs.get(group, 0)
+    before = job.steps.last_seqs.get(group, 0)
     members = pick(members, members["rank"].argsort(kind="stable"))
     counts = {
         int(row["rank"]): int(row["last_seq"]) - before for row in members if (group, int(row["rank"])) not in blind
     }
-    usual = job.usual_counts.get(group)
+    usual = job.steps.usual_counts.get(group)
     guilty = short_steps(counts, usual)
-    job.even_steps[group] = 0
+    job.steps.even_steps[group] = 0
     if usual is not None and max(counts.values(), default=0) - min(counts.values(), default=0) >= max(usual, 2):
         return None  # a whole step's worth: some have made more steps than others, as uneven inputs may have it
     if not guilty:

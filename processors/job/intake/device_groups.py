@@ -34,12 +34,12 @@ LENGTHENED_STEPS = 5
 
 
 def has_device_groups(job: JobState) -> bool:
-    return any(job.on_device)
+    return any(job.groups.on_device)
 
 
 def tells_starts(job: JobState) -> bool:
     """Whether any device's recorder has told a start."""
-    return bool((job.group_rows["started"][job.group_stamps > 0] >= 0).any())
+    return bool((job.groups.rows["started"][job.groups.stamps > 0] >= 0).any())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,8 +52,8 @@ class KnownStarts:
 
     @classmethod
     def of(cls, job: JobState) -> KnownStarts:
-        rows = pick(job.group_rows, (job.group_stamps > 0) & (job.group_rows["started"] >= 0))
-        timed = np.zeros(int(job.group_rows["rank"].max(initial=0)) + 1, bool)
+        rows = pick(job.groups.rows, (job.groups.stamps > 0) & (job.groups.rows["started"] >= 0))
+        timed = np.zeros(int(job.groups.rows["rank"].max(initial=0)) + 1, bool)
         occupied = timed.copy()
         timed[rows["rank"]] = True
         occupied[rows["rank"][(rows["completed"] >= 0) & (rows["completed"] < rows["enqueued"])]] = True
@@ -82,14 +82,14 @@ def may_not_have_begun(rows: np.ndarray, seq: int | np.ndarray, timed: np.ndarra
 
 def all_begun(job: JobState, group: int, seq: int) -> bool:
     """Whether every member is known to be inside this collective: its device, or its host where that does them."""
-    rows, stamps = job.rows_of_group(group)
-    begun = rows["started"] if job.on_device[group] else rows["enqueued"]
+    rows, stamps = job.groups.rows_of(group)
+    begun = rows["started"] if job.groups.on_device[group] else rows["enqueued"]
     return bool(((stamps > 0) & (begun >= seq)).all())
 
 
 def any_ended(job: JobState, group: int, seq: int) -> bool:
     """Whether a member's device has left it: then it ends for all, and who is still told to be inside was not seen."""
-    rows, stamps = job.rows_of_group(group)
+    rows, stamps = job.groups.rows_of(group)
     return bool(((stamps > 0) & (rows["completed"] >= seq)).any())
 
 
@@ -98,39 +98,39 @@ def note_gaps(job: JobState, places: np.ndarray, rows: np.ndarray, groups: np.nd
 
     rows: GROUP_PROGRESS, before they are put at these places; groups: of each.
     """
-    longer = job.open_ages_ns[places] > job.device_gaps_ns()[groups]
+    longer = job.groups.open_ages_ns[places] > job.groups.device_gaps_ns()[groups]
     if not longer.any():
         return
-    longer &= rows["completed"] > job.group_rows["completed"][places]
+    longer &= rows["completed"] > job.groups.rows["completed"][places]
     if not longer.any():
         return
     places, rows, groups = places[longer], pick(rows, longer), groups[longer]
-    before = pick(job.group_rows, places)
-    ended = (before["completed"] > 0) & (before["open"] > 0) & (job.group_stamps[places] > 0)
+    before = pick(job.groups.rows, places)
+    ended = (before["completed"] > 0) & (before["open"] > 0) & (job.groups.stamps[places] > 0)
     for place in np.flatnonzero(ended).tolist():
-        row = job.progress_row(int(rows["rank"][place]))
+        row = job.progress.row_of(int(rows["rank"][place]))
         if row is not None and int(row["step"]) >= SETTLED_STEPS:
             group, age_ns = int(groups[place]), int(before["open_age_ns"][place])
-            if age_ns > job.device_gaps.get(group, 0):
-                job.note_device_gap(group, age_ns)
+            if age_ns > job.groups.device_gaps.get(group, 0):
+                job.groups.note_device_gap(group, age_ns)
 
 
 def patience_ns(job: JobState, group: int) -> int:
     """How long a wait in a device group has to last at least, by what it has taken before; 0 on the host."""
-    return int(TIMES_LONGEST * job.device_gaps.get(group, 0))
+    return int(TIMES_LONGEST * job.groups.device_gaps.get(group, 0))
 
 
 def longest_on_device_ns(job: JobState, group: int) -> int | None:
     """The longest that an operation of this group has kept a device; None before the first step, which sets up and
     compiles."""
-    return None if job.closed_step < 0 else job.device_gaps.get(group, 0)
+    return None if job.steps.closed_step < 0 else job.groups.device_gaps.get(group, 0)
 
 
 def launched_age_ns(job: JobState, rank: int, group: int, now: int) -> int:
     """Since when this rank's host has launched what its device has not ended there: before that, its host was late,
     and what its host did then, a save perhaps, may take its time. now: bus time."""
-    place = job.group_first[group] + int(np.flatnonzero(job.members[group] == rank)[0])
-    return int(job.open_ages_ns[place]) + max(0, now - int(job.group_stamps[place]))
+    place = job.groups.first[group] + int(np.flatnonzero(job.groups.members[group] == rank)[0])
+    return int(job.groups.open_ages_ns[place]) + max(0, now - int(job.groups.stamps[place]))
 
 
 def device_horizon(job: JobState, horizon: int) -> int:
@@ -139,17 +139,17 @@ def device_horizon(job: JobState, horizon: int) -> int:
     Asked of every message while hosts are ahead: as long as calls of the earliest step are open, only what came since
     is looked at.
     """
-    told = np.append(job.tells_ends & job.device_groups(), False)  # at the end, of no known group
+    told = np.append(job.groups.tells_ends & job.groups.are_on_device(), False)  # at the end, of no known group
     if not told.any():
         return horizon
-    held, rows = job.held_up, job.pending.all()
-    known = job.pending.replaced, int(told.sum())
+    held, rows = job.open_steps.held_up, job.open_steps.calls.all()
+    known = job.open_steps.calls.replaced, int(told.sum())
     if held is None or (held.replaced, held.told) != known or _goes_back(held, rows, told):
-        held = job.held_up = _find_open(rows, told, job.pending.replaced)
+        held = job.open_steps.held_up = _find_open(rows, told, job.open_steps.calls.replaced)
     else:
         _note_ends(held, rows)
         if not held.open_seqs and horizon > held.step:
-            held = job.held_up = _find_open(rows, told, job.pending.replaced)
+            held = job.open_steps.held_up = _find_open(rows, told, job.open_steps.calls.replaced)
     if held is None or not held.open_seqs:
         return horizon
     return min(horizon, held.step - 1)
@@ -226,7 +226,7 @@ def _rank_and_group(rows: np.ndarray, places: np.ndarray | slice = slice(None)) 
 
 def launched_at(job: JobState, rank: int, group: int, seq: int) -> tuple[int, int] | None:
     """(step, phase) in which this rank's host launched the call; it may be steps ahead of its device by now."""
-    rows = job.pending.all()
+    rows = job.open_steps.calls.all()
     mine = rows[(rows["rank"] == rank) & (rows["group"] == group) & (rows["seq"] == seq)]
     mine = mine[(mine["flags"] & int(EventFlag.P2P)) == 0]
     return (int(mine["step"][-1]), int(mine["phase"][-1])) if mine.size else None
@@ -234,7 +234,7 @@ def launched_at(job: JobState, rank: int, group: int, seq: int) -> tuple[int, in
 
 def device_rows(job: JobState, rows: np.ndarray) -> np.ndarray:
     """Those of COLLECTIVES rows (of known groups) that a device does."""
-    return pick(rows, job.device_groups()[rows["group"]])
+    return pick(rows, job.groups.are_on_device()[rows["group"]])
 
 
 def measure_device_waits(rows: np.ndarray) -> Waits:

@@ -11,9 +11,10 @@ from ....telemetry.tables import STEPS
 from ....telemetry.vocabulary import EventName, StepFlag
 from ..columns.rows import concatenate
 from ..detectors.numeric.bad_numbers import find_non_finite
-from ..state.job_state import JobState, mean_length_ns
+from ..state.job_state import JobState
 from ..state.micro_batch import Gathered
 from ..state.open_rows import Arrived, OpenRows
+from ..state.open_steps import mean_length_ns
 from .call_counts import differ_in_count
 from .open_call_checks import note_open_calls
 from .progress import take_group_progress, take_progress
@@ -34,7 +35,7 @@ class Came:
 
 def take_in(job: JobState, blocks: Sequence[Gathered]) -> Came:
     """blocks: of the current attempt, in order of arrival; no node tells of the same twice, and all are of TABLES."""
-    job.open_changed = True
+    job.open_steps.changed = True
     came = Came()
     for name, alike in _by_table(blocks):
         if name is EventName.BLOCK_COLLECTIVES:
@@ -43,7 +44,7 @@ def take_in(job: JobState, blocks: Sequence[Gathered]) -> Came:
         elif name is EventName.BLOCK_STEPS:
             _take_steps(job, alike, came)
         elif name is EventName.BLOCK_DEVICE_STEPS:
-            _add(job.device_steps, alike)
+            _add(job.open_steps.on_device, alike)
         elif name is EventName.BLOCK_STEP_GROUPS:
             came.counts_differ = _take_counts(job, alike)
         elif name is EventName.BLOCK_GROUP_PROGRESS:
@@ -73,20 +74,20 @@ def _add(table: OpenRows, blocks: Sequence[Gathered]) -> int:
 
 def _take_collectives(job: JobState, blocks: Sequence[Gathered]) -> None:
     """Rows of one block alone are put into the job's terms only where that is needed at once."""
-    before = _add(job.pending, blocks)
-    if not job.steps_seen():
-        job.note_calls(job.pending.all()[before:])
-    if len(blocks) > 1 or len(job.open_calls) or (blocks[0].arrived.rows["done_ns"] == 0).any():
-        note_open_calls(job, job.pending.all()[before:], blocks)
+    before = _add(job.open_steps.calls, blocks)
+    if not job.steps.are_seen():
+        job.progress.note_calls(job.open_steps.calls.all()[before:], job.groups)
+    if len(blocks) > 1 or len(job.open_steps.open_calls) or (blocks[0].arrived.rows["done_ns"] == 0).any():
+        note_open_calls(job, job.open_steps.calls.all()[before:], blocks)
     for block in blocks:
-        job.flushed_ns[block.node] = block.closed_ns
+        job.progress.flushed_ns[block.node] = block.closed_ns
 
 
 def _take_counts(job: JobState, blocks: Sequence[Gathered]) -> bool:
-    before = _add(job.step_groups, blocks)
+    before = _add(job.open_steps.group_counts, blocks)
     if len(blocks) == 1:
         return differ_in_count(job, blocks[0].arrived)
-    return differ_in_count(job, Arrived(rows=job.step_groups.all()[before:]))
+    return differ_in_count(job, Arrived(rows=job.open_steps.group_counts.all()[before:]))
 
 
 def _take_steps(job: JobState, blocks: Sequence[Gathered], came: Came) -> None:
@@ -97,9 +98,9 @@ def _take_steps(job: JobState, blocks: Sequence[Gathered], came: Came) -> None:
     if not job.take_sort_of_steps(inferred=bool((rows["flags"] & int(StepFlag.INFERRED)).all())):
         return
     came.steps_begin = were_inferred and not job.inferred
-    _add(job.step_rows, blocks)
-    job.note_saving(rows)
-    if job.note_steps(rows["rank"], rows["step"]):
+    _add(job.open_steps.steps, blocks)
+    job.checkpoints.note_saving(rows)
+    if job.steps.note_newest(rows["rank"], rows["step"]):
         for block in blocks:
             for rank in np.unique(block.arrived.rows["rank"]).tolist():
                 job.set_node(rank, block.node)

@@ -26,18 +26,18 @@ def note_open_calls(job: JobState, rows: np.ndarray, blocks: Sequence[Gathered])
     To be called before the blocks' flushes are noted. rows: COLLECTIVES of the blocks, one after the other, in the
     job's terms.
     """
-    if len(job.open_calls):
-        flushed_ns = [job.flushed_ns.get(block.node, _NEVER_NS) + block.arrived.offset_ns for block in blocks]
+    if len(job.open_steps.open_calls):
+        flushed_ns = [job.progress.flushed_ns.get(block.node, _NEVER_NS) + block.arrived.offset_ns for block in blocks]
         old = rows["enqueued_ns"] <= np.array(flushed_ns)[block_of_row(blocks)]
         if old.any():
-            job.open_calls.end(pick(rows, old))
+            job.open_steps.open_calls.end(pick(rows, old))
     still = (rows["done_ns"] == 0).nonzero()[0]
     if still.size:
         stamps_ns = np.array([block.stamp_ns for block in blocks])[block_of_row(blocks)[still]]
-        if job.open_calls.add(pick(rows, still), stamps_ns):
+        if job.open_steps.open_calls.add(pick(rows, still), stamps_ns):
             job.schedule(int(stamps_ns[0]) + open_look_ns(job))
 
 
 def open_look_ns(job: JobState) -> int:
     """How long after the flush that had them open calls are looked at."""
-    return SHORT_STEP_LOOK_NS if 0 < job.slow_step_ns < SHORT_STEP_NS else OPEN_LOOK_NS
+    return SHORT_STEP_LOOK_NS if 0 < job.steps.slow_step_ns < SHORT_STEP_NS else OPEN_LOOK_NS

@@ -10,8 +10,10 @@ from ....telemetry.tables import GROUP_PROGRESS, PROGRESS
 from ....telemetry.vocabulary import ProcessState
 from ..accounting.guarded_accounting import note_saves
 from ..columns.rows import concatenate, pick, put
-from ..state.job_state import MOST_RANKS, GroupPlaces, JobState
+from ..state.group_state import GroupPlaces
+from ..state.job_state import JobState
 from ..state.micro_batch import Gathered, block_of_row
+from ..state.rank_state import MOST_RANKS
 from .device_groups import note_gaps
 from .wait_thresholds import rare_rows
 
@@ -31,19 +33,19 @@ def take_progress(job: JobState, blocks: Sequence[Gathered]) -> None:
     rows, of_block = pick(told, places), block_of_row(blocks)[places]
     ranks = rows["rank"].astype(np.intp)
     stamps_ns = np.array([block.stamp_ns for block in blocks], np.int64)
-    job.grow_progress(int(ranks.max()))
+    job.progress.grow(int(ranks.max()))
     rows["read_ns"] += np.array([block.arrived.offset_ns for block in blocks], np.int64)[of_block]
     for block in blocks:
         job.set_nodes(block.arrived.rows["rank"], block.node)
-    before, known = pick(job.progress, ranks), job.progress_stamps[ranks] > 0
+    before, known = pick(job.progress.rows, ranks), job.progress.stamps[ranks] > 0
     _note_processes(job, rows, before, known)
     _compare_looks(job, rows, before, known, of_block, stamps_ns)
     note_saves(job, rows, before, known)
-    put(job.progress, ranks, rows)
-    job.progress_stamps[ranks] = stamps_ns[of_block]
-    job.progress_stamp_ns = max(job.progress_stamp_ns, int(stamps_ns[-1]))
+    put(job.progress.rows, ranks, rows)
+    job.progress.stamps[ranks] = stamps_ns[of_block]
+    job.progress.newest_stamp_ns = max(job.progress.newest_stamp_ns, int(stamps_ns[-1]))
     job.note_blind(ranks, rows["level"], rows["hook_state"])
-    job.progress_changed = True
+    job.unsaved.progress = True
 
 
 def _note_processes(job: JobState, rows: np.ndarray, before: np.ndarray, known: np.ndarray) -> None:
@@ -52,7 +54,7 @@ def _note_processes(job: JobState, rows: np.ndarray, before: np.ndarray, known: 
         facts, pid = job.facts(int(rows["rank"][place])), int(rows["pid"][place])
         if pid and not facts.pid:
             facts.pid = pid
-            job.facts_changed = True
+            job.unsaved.facts = True
 
 
 def _compare_looks(
@@ -71,8 +73,8 @@ def _compare_looks(
         _compare_stops(job, pick(rows, mine), pick(before, mine), was_stopped[mine], int(stamps_ns[block]))
     rare, was_rare = rare_rows(rows), rare_rows(before) & known
     if rare.any() or was_rare.any():
-        left = np.where(was_rare, rows["read_ns"] - rows["phase_age_ns"], job.rare_until_ns[rows["rank"]])
-        job.rare_until_ns[rows["rank"]] = np.where(rare, rows["read_ns"], left)
+        left = np.where(was_rare, rows["read_ns"] - rows["phase_age_ns"], job.progress.rare_until_ns[rows["rank"]])
+        job.progress.rare_until_ns[rows["rank"]] = np.where(rare, rows["read_ns"], left)
 
 
 def _compare_stops(job: JobState, rows: np.ndarray, before: np.ndarray, was: np.ndarray, stamp_ns: int) -> None:
@@ -92,10 +94,10 @@ def _compare_stops(job: JobState, rows: np.ndarray, before: np.ndarray, was: np.
         facts = job.facts(int(rows["rank"][place]))
         if not facts.stopped_ns:
             facts.stopped_ns, facts.stopped_stamp_ns = int(before["read_ns"][place]), stamp_ns
-            job.facts_changed = job.may_be_stopped = True
+            job.unsaved.facts = job.may_be_stopped = True
         if ended[place] and not facts.exited_ns and facts.stopped_stamp_ns:
             facts.stopped_stamp_ns = 0  # it lasted: nothing to wait for, and its exit comes next
-            job.facts_changed = True
+            job.unsaved.facts = True
 
 
 def _newest_of_each_rank(ranks: np.ndarray) -> np.ndarray:
@@ -106,19 +108,19 @@ def _newest_of_each_rank(ranks: np.ndarray) -> np.ndarray:
 
 def take_group_progress(job: JobState, blocks: Sequence[Gathered]) -> None:
     """blocks: of GROUP_PROGRESS, each of another node. Only the newest row of a rank and group is kept."""
-    found = [job.places_of(block.arrived) for block in blocks]
+    found = [job.groups.places_of(block.arrived) for block in blocks]
     parts = [_of_members(block.arrived.rows, of) for block, of in zip(blocks, found, strict=True)]
     rows = concatenate(parts, GROUP_PROGRESS)
     groups = concatenate([of.groups for of in found], np.dtype(np.intp))
     places = concatenate([of.places for of in found], np.dtype(np.int64))
     note_gaps(job, places, rows, groups)
-    put(job.group_rows, places, rows)
-    job.group_rows["group"][places] = groups
+    put(job.groups.rows, places, rows)
+    job.groups.rows["group"][places] = groups
     for block, of in zip(blocks, found, strict=True):
-        job.group_stamps[of.places] = block.stamp_ns
-    job.note_ages(places, rows)
-    job.note_ends(groups, rows)
-    job.progress_changed = True
+        job.groups.stamps[of.places] = block.stamp_ns
+    job.groups.note_ages(places, rows)
+    job.groups.note_ends(groups, rows)
+    job.unsaved.progress = True
 
 
 def _of_members(rows: np.ndarray, found: GroupPlaces) -> np.ndarray:
@@ -127,38 +129,38 @@ def _of_members(rows: np.ndarray, found: GroupPlaces) -> np.ndarray:
 
 def oldest_open_ns(job: JobState) -> int:
     """Age of the oldest operation that any rank has open."""
-    return int(job.open_ages_ns.max()) if job.open_ages_ns.size else 0
+    return int(job.groups.open_ages_ns.max()) if job.groups.open_ages_ns.size else 0
 
 
 def read_ns(job: JobState, rank: int) -> int:
     """When the agent looked at this rank for its newest row, by the bus's clock; 0 unknown."""
-    row = job.progress_row(rank)
+    row = job.progress.row_of(rank)
     return int(row["read_ns"]) if row is not None else 0
 
 
 def last_moves_ns(job: JobState) -> np.ndarray:
     """(ranks,) When each rank was last seen to begin or end a call, a phase or a step; 0 unknown."""
-    progress, rows, never = job.progress, job.group_rows, np.iinfo(np.int64).max
+    progress, rows, never = job.progress.rows, job.groups.rows, np.iinfo(np.int64).max
     ages = [np.where(progress[name] > 0, progress[name], never) for name in ("phase_age_ns", "step_age_ns")]
     youngest = np.minimum(*ages)
     called = (rows["enqueued"] > 0) | (rows["p2p_enqueued"] > 0)
-    told = called & (job.group_stamps > 0) & (rows["moved_age_ns"] > 0) & (rows["rank"] < progress.size)
+    told = called & (job.groups.stamps > 0) & (rows["moved_age_ns"] > 0) & (rows["rank"] < progress.size)
     np.minimum.at(youngest, rows["rank"][told], rows["moved_age_ns"][told])
-    known = (job.progress_stamps > 0) & (youngest < never)
+    known = (job.progress.stamps > 0) & (youngest < never)
     return np.asarray(np.where(known, progress["read_ns"] - youngest, 0))
 
 
 def last_move_ns(job: JobState, rank: int) -> int:
     """The same of one rank."""
-    return 0 if job.progress_row(rank) is None else int(last_moves_ns(job)[rank])
+    return 0 if job.progress.row_of(rank) is None else int(last_moves_ns(job)[rank])
 
 
 def last_device_move_ns(job: JobState, rank: int) -> int:
     """When this rank's device was last seen to end an operation while it had others to do; 0 unknown."""
     ages: list[int] = []
-    for index, members in enumerate(job.members):
-        if job.on_device[index]:
-            rows, stamps = job.rows_of_group(index)
+    for index, members in enumerate(job.groups.members):
+        if job.groups.on_device[index]:
+            rows, stamps = job.groups.rows_of(index)
             mine = rows[(members == rank) & (stamps > 0) & (rows["open"] > 0)]
             ages += mine["open_age_ns"].tolist()
     return read_ns(job, rank) - min(ages) if ages else 0

@@ -45,37 +45,37 @@ def longest_here_ns(job: JobState, rank: int, wait: Wait | None = None) -> int |
 
     wait: for this rank; in a job without steps what lay between its last call of that group and this one tells.
     """
-    row = job.progress_row(rank)
+    row = job.progress.row_of(rank)
     phase = int(row["phase"]) if row is not None else int(Phase.OTHER)
-    longest = int(job.longest_ns[phase]) if phase < job.longest_ns.size else 0
+    longest = int(job.steps.longest_ns[phase]) if phase < job.steps.longest_ns.size else 0
     first_step = row is None or int(row["step"]) < 1
     unseen = phase in RARE_PHASES and longest < _SEEN_NS
     if not (first_step or unseen) or job.has_left(rank):
         return longest
-    return _between_calls_ns(job, rank, wait) if wait is not None and not job.steps_seen() else None
+    return _between_calls_ns(job, rank, wait) if wait is not None and not job.steps.are_seen() else None
 
 
 def _between_calls_ns(job: JobState, rank: int, wait: Wait) -> int | None:
-    members = job.members[wait.group]
+    members = job.groups.members[wait.group]
     place = np.flatnonzero(members == rank)
-    rows, _ = job.rows_of_group(wait.group)
+    rows, _ = job.groups.rows_of(wait.group)
     waiting = rows[members == wait.rank]
     if wait.p2p or not place.size or not waiting.size:
-        return job.call_gaps.longest_of_group_ns(wait.group)
+        return job.progress.call_gaps.longest_of_group_ns(wait.group)
     before, after = rows[place[0]], waiting[0]
     if int(before["enqueued"]) + 1 != wait.seq or int(after["enqueued"]) != wait.seq:
-        return job.call_gaps.longest_of_group_ns(wait.group)
+        return job.progress.call_gaps.longest_of_group_ns(wait.group)
     made, wanted = (int(signatures(row["op"], row["bytes"])) for row in (before, after))
-    return job.call_gaps.longest_ns(wait.group, made, wanted)
+    return job.progress.call_gaps.longest_ns(wait.group, made, wanted)
 
 
 def waiting_threshold_ns(job: JobState, rank: int, group: int) -> int:
     """For a wait in ``group`` that ``rank`` could end, whatever it does meanwhile."""
     longest = longest_here_ns(job, rank)
     if longest is None:
-        timeout = job.groups[group].timeout_s or DEFAULT_TIMEOUT_S
+        timeout = job.groups.known[group].timeout_s or DEFAULT_TIMEOUT_S
         return int(SHARE_OF_TIMEOUT * timeout * 1e9)
-    return int(max(FLOOR_NS, STEPS_OF_PATIENCE * job.median_step_ns(), TIMES_LONGEST * longest))
+    return int(max(FLOOR_NS, STEPS_OF_PATIENCE * job.steps.median_length_ns(), TIMES_LONGEST * longest))
 
 
 def as_lived(job: JobState, wait: Wait) -> Wait:
@@ -83,7 +83,7 @@ def as_lived(job: JobState, wait: Wait) -> Wait:
 
     Until its state is known, its last heartbeat tells how long it lived.
     """
-    facts, row = job.ranks.get(wait.rank), job.progress_row(wait.rank)
+    facts, row = job.ranks.get(wait.rank), job.progress.row_of(wait.rank)
     if facts is None or row is None or facts.exited_ns:
         return wait
     stopped = int(row["process_state"]) == ProcessState.STOPPED
@@ -101,12 +101,12 @@ def waited_ns(job: JobState, age_ns: int, rank: int, *, before_ends: bool = Fals
 
     before_ends: as things stood before it ended.
     """
-    facts, row = job.ranks.get(rank), job.progress_row(rank)
+    facts, row = job.ranks.get(rank), job.progress.row_of(rank)
     if facts is None or row is None or (facts.exited_ns and not before_ends):
         return age_ns
     since = facts.continued_ns
     if not is_rare(row):
-        since = max(since, int(job.rare_until_ns[rank]))
+        since = max(since, int(job.progress.rare_until_ns[rank]))
     elif int(row["step"]) >= 1:
         since = max(since, int(row["read_ns"]) - int(row["phase_age_ns"]))
     return min(age_ns, max(0, int(row["read_ns"]) - since)) if since else age_ns

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ....telemetry.vocabulary import Kind
+from ...finding_document import FindingBody
 from ...operator import Context
 from ..detectors.crash.crash_order import role_hint
 from ..detectors.hang.wait_graph import Wait, find_blockage
 from ..findings import node_report
-from ..findings.finding_body import Body
 from ..findings.node_report import LostNode
 from ..findings.register import clear_finding, open_finding, replace_finding
 from ..hang.pending_collectives import find_waits
@@ -37,14 +37,14 @@ LATE_NS, MORE_NS, LOOK_AGAIN_NS = 1_500_000_000, 1_000_000_000, 250_000_000
 
 def judge_nodes(job: JobState, now: int, ctx: Context) -> None:
     """To be called when a node is lost, when progress comes, and when a look is due."""
-    lost = [name for name, node in sorted(job.nodes.items()) if node.is_lost]
-    if not lost or job.judged_by or job.finished_ns or job.has_kind(Kind.PLANNED_STOP):
+    lost = [name for name, node in sorted(job.nodes.known.items()) if node.is_lost]
+    if not lost or job.judged_by or job.ends.finished_ns or job.findings.has_kind(Kind.PLANNED_STOP):
         return
-    told = {str(finding.detail.get("node")) for finding in job.of_kind(Kind.AGENT_SILENT)}
+    told = {str(finding.detail.get("node")) for finding in job.findings.of_kind(Kind.AGENT_SILENT)}
     if told.issuperset(lost):
-        if now - job.nodes_looked_ns < LOOK_AGAIN_NS:
+        if now - job.nodes.looked_ns < LOOK_AGAIN_NS:
             return  # nobody watches them, for as long as the job lasts: not at each message of all others
-        job.nodes_looked_ns = now
+        job.nodes.looked_ns = now
     for name in lost:
         ranks = ranks_on(job, name)
         if ranks:
@@ -56,10 +56,10 @@ def ranks_on(job: JobState, node: str) -> list[int]:
     return [rank for rank, facts in sorted(job.ranks.items()) if facts.node == node and not facts.exited_ns]
 
 
-def explain_by_node(job: JobState, now: int) -> tuple[Kind, Body] | None:
+def explain_by_node(job: JobState, now: int) -> tuple[Kind, FindingBody] | None:
     """The node whose loss explains that ranks failed with nothing but victims' errors; None if there is none."""
-    began = min((ending.arrived_ns for ending in job.endings if role_hint(ending) != "none"), default=now)
-    for name, node in sorted(job.nodes.items()):
+    began = min((ending.arrived_ns for ending in job.ends.endings if role_hint(ending) != "none"), default=now)
+    for name, node in sorted(job.nodes.known.items()):
         ranks = ranks_on(job, name) if node.is_lost else []
         if ranks and (node.state == "silent" or abs(began - node.lost_ns) <= SAME_MOMENT_NS):
             return Kind.NODE_LOST, node_report.node_lost_body(job, _lost_with(job, name), None, now)
@@ -68,13 +68,13 @@ def explain_by_node(job: JobState, now: int) -> tuple[Kind, Body] | None:
 
 def _lost_with(job: JobState, name: str) -> list[LostNode]:
     """This node, and those that went in the same way at the same moment."""
-    first = job.nodes[name]
+    first = job.nodes.known[name]
     others = [
         other
-        for other, node in sorted(job.nodes.items())
+        for other, node in sorted(job.nodes.known.items())
         if other != name and node.state == first.state and abs(node.lost_ns - first.lost_ns) <= SAME_MOMENT_NS
     ]
-    found = [LostNode(name=each, facts=job.nodes[each], ranks=ranks_on(job, each)) for each in (name, *others)]
+    found = [LostNode(name=each, facts=job.nodes.known[each], ranks=ranks_on(job, each)) for each in (name, *others)]
     return [node for node in found if node.ranks]
 
 
@@ -82,13 +82,15 @@ def _may_be_more(job: JobState, node: NodeFacts, now: int) -> bool:
     """Whether another node is late, too, and will be known to be silent, or not, in a moment."""
     if now >= node.lost_ns + MORE_NS:
         return False
-    late = (name for name, hearing in job.heard.items() if now - hearing.last_ns > LATE_NS)
-    return any(name not in job.nodes or job.nodes[name].state == "here" for name in late if ranks_on(job, name))
+    late = (name for name, hearing in job.nodes.heard.items() if now - hearing.last_ns > LATE_NS)
+    return any(
+        name not in job.nodes.known or job.nodes.known[name].state == "here" for name in late if ranks_on(job, name)
+    )
 
 
 def _judge_node(job: JobState, name: str, ranks: list[int], now: int, ctx: Context) -> None:
-    node = job.nodes[name]
-    finding = job.stopping_finding()
+    node = job.nodes.known[name]
+    finding = job.findings.stopping()
     if finding is not None:
         unnamed = finding.kind == Kind.RANK_DIED.value and not finding.suspects and finding.detail.get("crash")
         waits_only = finding.kind == Kind.RANK_NOT_ENTERED.value and set(finding.suspects) <= set(ranks)
@@ -122,8 +124,8 @@ def _judge_node(job: JobState, name: str, ranks: list[int], now: int, ctx: Conte
 
 def _add_to_lost(job: JobState, finding: OpenFinding, name: str, now: int, ctx: Context) -> None:
     """Another node that turns out to have gone with those that are told."""
-    told = [str(item["node"]) for item in finding.body["suspects"]]
-    if name in told or not told or told[0] not in job.nodes:
+    told = [str(item.node) for item in finding.body.suspects]
+    if name in told or not told or told[0] not in job.nodes.known:
         return
     together = _lost_with(job, told[0])
     if name in {node.name for node in together}:
@@ -145,7 +147,7 @@ def _judge_agent(job: JobState, name: str, node: NodeFacts, ranks: list[int], no
 
 
 def _forget_silence(job: JobState, name: str, now: int, ctx: Context) -> None:
-    for finding in job.of_kind(Kind.AGENT_SILENT):
+    for finding in job.findings.of_kind(Kind.AGENT_SILENT):
         if finding.detail.get("node") == name:
             clear_finding(job, ctx, now, finding, "the node is gone: its ranks are waited for in vain")
 
@@ -164,7 +166,7 @@ def _wait_for(job: JobState, ranks: list[int], now: int) -> Wait | None:
 def _may_be_another(job: JobState, waits: Sequence[Wait], lost: set[int], now: int) -> bool:
     """Whether those of the silent node may stand like all others behind what is seen: one who waits for nobody, or some
     who wait for each other. Whose whichrank restarts is heard again before that is no excuse any more."""
-    since_ns = min((job.nodes[name].lost_ns for name in {job.ranks[rank].node for rank in lost}), default=now)
+    since_ns = min((job.nodes.known[name].lost_ns for name in {job.ranks[rank].node for rank in lost}), default=now)
     if now >= since_ns + SILENT_HOLD_NS:
         return False
     blockage = find_blockage(waits, WAIT_NS)
@@ -178,15 +180,15 @@ def _patience_ns(job: JobState, wait: Wait, ranks: list[int]) -> int:
 
     Where the job has gone on without a word of them, they live: one pause there says no more than on any other node.
     """
-    rows = [job.progress_row(rank) for rank in (wait.rank, *ranks)]
+    rows = [job.progress.row_of(rank) for rank in (wait.rank, *ranks)]
     rare = [rank for rank, row in zip((wait.rank, *ranks), rows, strict=True) if row is not None and is_rare(row)]
     if rare:
         return min(RARE_WAIT_NS, max(waiting_threshold_ns(job, rank, wait.group) for rank in rare))
     if _is_told(job, job.ranks[ranks[0]].node):
         return waiting_threshold_ns(job, wait.rank, wait.group)
-    return max(WAIT_NS, job.median_step_ns())
+    return max(WAIT_NS, job.steps.median_length_ns())
 
 
 def _is_told(job: JobState, node: str) -> bool:
     """Whether it was said that its whichrank is gone, and not the node."""
-    return any(finding.detail.get("node") == node for finding in job.of_kind(Kind.AGENT_SILENT))
+    return any(finding.detail.get("node") == node for finding in job.findings.of_kind(Kind.AGENT_SILENT))

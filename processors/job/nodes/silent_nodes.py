@@ -36,84 +36,86 @@ def hear(job: JobState, node: str, told_ns: int, stamp_ns: int, ctx: Context) ->
     """A record of the current attempt has come from this node. To be called for each. told_ns: by the node's clock."""
     if not node:
         return
-    if not job.heard:  # after a restart: those that were there before are listened for, too
+    if not job.nodes.heard:  # after a restart: those that were there before are listened for, too
         for facts in job.ranks.values():
             if facts.node and not facts.exited_ns:
-                job.heard[facts.node] = Hearing(since_ns=stamp_ns, last_ns=stamp_ns)
-    hearing = job.heard.get(node)
+                job.nodes.heard[facts.node] = Hearing(since_ns=stamp_ns, last_ns=stamp_ns)
+    hearing = job.nodes.heard.get(node)
     if hearing is None:
-        job.heard[node] = Hearing(since_ns=stamp_ns, last_ns=stamp_ns)
+        job.nodes.heard[node] = Hearing(since_ns=stamp_ns, last_ns=stamp_ns)
     else:
         if stamp_ns - hearing.last_ns > PAUSE_NS:
             hearing.since_ns = stamp_ns
         hearing.last_ns = stamp_ns
-    known = job.nodes.get(node)
+    known = job.nodes.known.get(node)
     if known is not None and known.state == "stopped" and told_ns > known.stopped_ns + LAST_FLUSH_NS:
-        known.state, job.facts_changed = "here", True
+        known.state, job.unsaved.facts = "here", True
     if known is not None and known.state == "silent":
-        known.state, job.facts_changed = "here", True
-        for finding in [*job.of_kind(Kind.AGENT_SILENT), *job.of_kind(Kind.NODE_LOST)]:
-            if node == finding.detail.get("node") or any(s["node"] == node for s in finding.body["suspects"]):
+        known.state, job.unsaved.facts = "here", True
+        for finding in [*job.findings.of_kind(Kind.AGENT_SILENT), *job.findings.of_kind(Kind.NODE_LOST)]:
+            if node == finding.detail.get("node") or any(item.node == node for item in finding.body.suspects):
                 clear_finding(job, ctx, stamp_ns, finding, f"whichrank on {node} is there again")
 
 
 def note_silence(job: JobState, node: str, stamp_ns: int) -> None:
     """This node has just told of its progress: others that were not heard beside it for too long are silent now."""
-    witness = job.heard.get(node)
-    if witness is None or stamp_ns - job.listened_ns < LOOK_NS:
+    witness = job.nodes.heard.get(node)
+    if witness is None or stamp_ns - job.nodes.listened_ns < LOOK_NS:
         return
-    job.listened_ns = stamp_ns
-    for name, hearing in list(job.heard.items()):
+    job.nodes.listened_ns = stamp_ns
+    for name, hearing in list(job.nodes.heard.items()):
         patience_ns = SILENT_NS if hearing.last_ns >= witness.since_ns else COME_BACK_NS
         if stamp_ns - max(hearing.last_ns, witness.since_ns) < patience_ns:
             continue
         if not ranks_on(job, name):
-            del job.heard[name]
+            del job.nodes.heard[name]
             continue
-        known = job.node_facts(name)
+        known = job.nodes.facts(name)
         if known.state == "here" or (known.state == "stopped" and stamp_ns - known.lost_ns >= STOPPED_NS):
             known.state, known.lost_ns, known.silent_ns = "silent", stamp_ns, stamp_ns - hearing.last_ns
-            job.facts_changed = True
+            job.unsaved.facts = True
 
 
 def note_progress(job: JobState, stamp_ns: int, ctx: Context) -> None:
     """Some node has just told of its progress. If that was long ago for all of them, nothing was seen meanwhile."""
-    last_ns, job.heard_ns = job.heard_ns, stamp_ns
+    last_ns, job.nodes.heard_ns = job.nodes.heard_ns, stamp_ns
     if last_ns and stamp_ns - last_ns >= ALL_SILENT_NS:
         _tell_silence(job, last_ns, stamp_ns, ctx)
-    for finding in job.of_kind(Kind.INPUT_SILENT):
+    for finding in job.findings.of_kind(Kind.INPUT_SILENT):
         if _all_are_back(job, int(finding.detail["since_ns"])):
             clear_finding(job, ctx, stamp_ns, finding, "its nodes are heard again")
-    if stamp_ns >= job.listen_due_ns:
-        job.listen_due_ns = stamp_ns + ALL_SILENT_NS
+    if stamp_ns >= job.nodes.listen_due_ns:
+        job.nodes.listen_due_ns = stamp_ns + ALL_SILENT_NS
     listen_on(job, stamp_ns)
 
 
 def listen_on(job: JobState, now: int) -> None:
     """Asks to be called when nothing might have come for too long. To be called at each look."""
-    if now < job.listen_due_ns:
-        job.schedule(job.listen_due_ns)
+    if now < job.nodes.listen_due_ns:
+        job.schedule(job.nodes.listen_due_ns)
 
 
 def judge_silence(job: JobState, now: int, ctx: Context) -> None:
     """To be called when time has passed by itself: where other jobs are heard, it is told while it lasts."""
-    if not job.heard_ns or job.finished_ns:
+    if not job.nodes.heard_ns or job.ends.finished_ns:
         return
-    if now - job.heard_ns >= ALL_SILENT_NS:
-        _tell_silence(job, job.heard_ns, now, ctx)
-    elif now >= job.listen_due_ns:
-        job.listen_due_ns = job.heard_ns + ALL_SILENT_NS
+    if now - job.nodes.heard_ns >= ALL_SILENT_NS:
+        _tell_silence(job, job.nodes.heard_ns, now, ctx)
+    elif now >= job.nodes.listen_due_ns:
+        job.nodes.listen_due_ns = job.nodes.heard_ns + ALL_SILENT_NS
         listen_on(job, now)
 
 
 def _tell_silence(job: JobState, last_ns: int, now: int, ctx: Context) -> None:
-    if job.alive() and not job.has_kind(Kind.INPUT_SILENT):
-        body = all_silent_body(job, sorted(job.heard), last_ns, now)
+    if job.alive() and not job.findings.has_kind(Kind.INPUT_SILENT):
+        body = all_silent_body(job, sorted(job.nodes.heard), last_ns, now)
         detail = {"since_ns": now}
         open_finding(job, ctx, now, kind=Kind.INPUT_SILENT, place=f"since {last_ns}", body=body, detail=detail)
 
 
 def _all_are_back(job: JobState, since_ns: int) -> bool:
     """Or are known to be silent by themselves."""
-    waited_for = [name for name, hearing in job.heard.items() if hearing.last_ns < since_ns and ranks_on(job, name)]
-    return all(job.node_facts(name).state != "here" for name in waited_for)
+    waited_for = [
+        name for name, hearing in job.nodes.heard.items() if hearing.last_ns < since_ns and ranks_on(job, name)
+    ]
+    return all(job.nodes.facts(name).state != "here" for name in waited_for)

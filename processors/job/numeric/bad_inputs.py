@@ -18,7 +18,7 @@ MOST_INPUTS = 16
 def take_bad_input(job: JobState, event: Event) -> bool:
     """A RANK_BAD_INPUT; whether it told anything new that can be read."""
     values = event.attributes
-    group = job.group_index(str(values.get("group", "")))
+    group = job.groups.index_of(str(values.get("group", "")))
     seq, step, peer = values.get("seq"), values.get("step"), values.get("peer", -1)
     uids, newest = values.get("groups_before", ()), values.get("seqs_before", ())
     if group is None or not (isinstance(seq, int) and isinstance(step, int) and isinstance(peer, int)):
@@ -28,14 +28,14 @@ def take_bad_input(job: JobState, event: Event) -> bool:
     before = tuple(
         (index, number)
         for uid, number in zip(uids, newest, strict=True)
-        if (index := job.group_index(str(uid))) is not None and isinstance(number, int)
+        if (index := job.groups.index_of(str(uid))) is not None and isinstance(number, int)
     )
     found = BadInput(step, group, bool(values.get("point_to_point")), seq, peer, before)
     facts = job.facts(event.identity.rank)
     if len(facts.bad_inputs) >= MOST_INPUTS or any(known[:4] == found[:4] for known in facts.bad_inputs):
         return False
     facts.bad_inputs.append(found)
-    job.facts_changed = True
+    job.unsaved.facts = True
     return True
 
 
@@ -68,4 +68,4 @@ def _explains(job: JobState, other: BadInput, rank: int, mine: BadInput) -> bool
     """Whether this rank may have had its NaN from that operation of another one."""
     if other.point_to_point:
         return other.peer == rank
-    return rank in job.members[other.group] and dict(mine.before).get(other.group, 0) >= other.seq
+    return rank in job.groups.members[other.group] and dict(mine.before).get(other.group, 0) >= other.seq

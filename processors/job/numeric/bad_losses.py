@@ -19,7 +19,7 @@ BAD_LOSS_HOLD_NS = 1_000_000_000
 def judge_bad_losses(job: JobState, now: int, ctx: Context) -> None:
     """Opens a finding once all that is known of the first ones has come in; steps that tell of it go first."""
     bad = [rank for rank, facts in job.ranks.items() if facts.bad_loss]
-    if not bad or job.has_kind(Kind.NUMERIC_ALL) or job.has_kind(Kind.NUMERIC_FIRST_RANK):
+    if not bad or job.findings.has_kind(Kind.NUMERIC_ALL) or job.findings.has_kind(Kind.NUMERIC_FIRST_RANK):
         return
     due_ns = min(job.ranks[rank].bad_loss_ns for rank in bad) + BAD_LOSS_HOLD_NS
     if now < due_ns:
@@ -28,7 +28,7 @@ def judge_bad_losses(job: JobState, now: int, ctx: Context) -> None:
     first = min(job.ranks[rank].bad_loss_calls for rank in bad)
     ranks = tuple(sorted(rank for rank in bad if job.ranks[rank].bad_loss_calls == first))
     found = BadNumber(
-        step=int(job.progress["step"][ranks[0]]) if job.progress_row(ranks[0]) is not None else -1,
+        step=int(job.progress.rows["step"][ranks[0]]) if job.progress.row_of(ranks[0]) is not None else -1,
         what="loss",
         value=job.ranks[ranks[0]].bad_loss,
         ranks=ranks,

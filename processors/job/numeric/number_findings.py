@@ -6,10 +6,10 @@ from dataclasses import asdict
 from typing import Any
 
 from ....telemetry.vocabulary import Kind
+from ...finding_document import FindingBody
 from ...operator import Context
 from ..detectors.numeric.bad_numbers import BadNumber
 from ..findings.call_sites import Asked, asked_detail
-from ..findings.finding_body import Body
 from ..findings.register import open_finding, replace_finding
 from ..state.job_state import JobState
 from . import number_report
@@ -24,7 +24,7 @@ def open_number_finding(job: JobState, ctx: Context, now: int, bad: BadNumber, *
 
 def revise_number_findings(job: JobState, ctx: Context, now: int) -> None:
     """What other nodes' ranks fed into operations may come after the numbers."""
-    for finding in job.of_kind(Kind.NUMERIC_ALL) + job.of_kind(Kind.NUMERIC_FIRST_RANK):
+    for finding in job.findings.of_kind(Kind.NUMERIC_ALL) + job.findings.of_kind(Kind.NUMERIC_FIRST_RANK):
         told = finding.detail.get("bad")
         if told is None:
             continue
@@ -34,7 +34,7 @@ def revise_number_findings(job: JobState, ctx: Context, now: int) -> None:
             replace_finding(job, ctx, now, finding, kind=kind, body=body, detail={**finding.detail, **detail})
 
 
-def _described(job: JobState, bad: BadNumber, now: int) -> tuple[Kind, Body, dict[str, Any]]:
+def _described(job: JobState, bad: BadNumber, now: int) -> tuple[Kind, FindingBody, dict[str, Any]]:
     feeders = find_feeders(job, -1 if bad.calls_before >= 0 else bad.step)
     kind, body = number_report.number_body(job, bad, feeders, now)
     detail: dict[str, Any] = {"bad": asdict(bad)}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from ....telemetry.vocabulary import Bucket, Kind, Scope, Severity
+from ...finding_document import EvidenceRow, FindingBody
 from ..detectors.numeric.bad_numbers import BadNumber
-from ..findings.finding_body import Body, body, evidence, ruled_out, share, source_of, suspect
+from ..findings.finding_body import body, evidence, ruled_out, share, source_of, suspect
 from ..findings.wording import ranks_words
 from ..state.job_state import JobState
 from ..state.rank_state import BadInput
@@ -15,7 +15,7 @@ from ..state.rank_state import BadInput
 _GOT_IT = "whatever it fed into operations was good until it had called one into which a NaN was fed"
 
 
-def number_body(job: JobState, bad: BadNumber, feeders: Mapping[int, BadInput], now: int) -> tuple[Kind, Body]:
+def number_body(job: JobState, bad: BadNumber, feeders: Mapping[int, BadInput], now: int) -> tuple[Kind, FindingBody]:
     """feeders: the ranks that fed the first NaN into an operation, where that is known."""
     fine = [rank for rank in bad.all_ranks if rank not in bad.ranks]
     kind = Kind.NUMERIC_ALL if bad.everywhere and len(job.ranks) > 1 else Kind.NUMERIC_FIRST_RANK
@@ -53,7 +53,8 @@ def number_body(job: JobState, bad: BadNumber, feeders: Mapping[int, BadInput], 
     )
 
 
-def _fed(job: JobState, rank: int, found: BadInput, onset_ns: int) -> dict[str, Any]:
-    call = f"{'operation' if found.point_to_point else 'collective'} {found.seq} of group {job.group_name(found.group)}"
+def _fed(job: JobState, rank: int, found: BadInput, onset_ns: int) -> EvidenceRow:
+    group = job.groups.name_of(found.group)
+    call = f"{'operation' if found.point_to_point else 'collective'} {found.seq} of group {group}"
     shows = f"{ranks_words([rank])} fed a NaN into {call} in step {found.step}, and could have it from nobody by then"
     return evidence("collectives.inputs", source_of(job, rank), onset_ns, shows, "NaN")

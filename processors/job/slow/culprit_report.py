@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from ....telemetry.vocabulary import Bucket, Kind, Scope, Severity
-from ..findings.finding_body import Body, body, evidence, share, suspect
-from ..findings.node_report import node_suspect
+from ...finding_document import EvidenceRow, FindingBody, SuspectEntry
+from ..findings.finding_body import body, evidence, node_suspect, share, suspect
 from ..findings.wording import ranks_words
 from ..state.job_state import JobState
 from ..topology.culprit import Culprit
 
 
-def slow_body(job: JobState, *, scope: Scope, severity: Severity = Severity.TICKET, **rest: Any) -> Body:
-    """What all findings about slow ranks have in common. rest: what ``story.body`` asks for besides."""
+def slow_body(job: JobState, *, scope: Scope, severity: Severity = Severity.TICKET, **rest: Any) -> FindingBody:
+    """What all findings about slow ranks have in common. rest: what ``finding_body.body`` asks for besides."""
     return body(job, Kind.RANK_SLOW, bucket=Bucket.SPEED_REGRESSION, scope=scope, severity=severity, **rest)
 
 
-def suspects_of(job: JobState, culprit: Culprit, phase: str | None = None) -> list[dict[str, Any]]:
+def suspects_of(job: JobState, culprit: Culprit, phase: str | None = None) -> list[SuspectEntry]:
     if culprit.scope is Scope.NODE:
         return [node_suspect(culprit.node, culprit.ranks)]
     if culprit.scope is not Scope.RANK and not culprit.like:
@@ -25,7 +25,7 @@ def suspects_of(job: JobState, culprit: Culprit, phase: str | None = None) -> li
     return [suspect(job, rank, share(culprit.ranks), phase) for rank in culprit.ranks]
 
 
-def evidence_of_company(culprit: Culprit, now: int) -> list[dict[str, Any]]:
+def evidence_of_company(culprit: Culprit, now: int) -> list[EvidenceRow]:
     """None where one rank is slow by itself."""
     common = _in_common(culprit)
     return [evidence("steps.company", ranks_words(culprit.ranks), now, common)] if common else []

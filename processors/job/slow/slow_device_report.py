@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from ....telemetry.vocabulary import Scope
+from ...finding_document import EvidenceRow, FindingBody
 from ..detectors.slow.device_straggler.launch_bound import LateHost
 from ..detectors.slow.device_straggler.occupancy import LateDevice
 from ..detectors.slow.pipeline_stage_time import HeavyStage
 from ..detectors.slow.step_time_changepoint import PaceChange
-from ..findings.finding_body import Body, evidence, ruled_out, share, source_of, suspect
+from ..findings.finding_body import evidence, ruled_out, share, source_of, suspect
 from ..findings.wording import duration_words, ranks_words
 from ..state.job_state import JobState
 from ..topology.culprit import Culprit, whose_slowness
 from .culprit_report import evidence_of_company, slow_body, suspects_of
 
 
-def late_device_body(job: JobState, found: LateDevice, now: int) -> Body:
+def late_device_body(job: JobState, found: LateDevice, now: int) -> FindingBody:
     culprit = whose_slowness(job, (found.rank, *found.company), always=False)
-    others = [int(rank) for rank in job.times.ranks if rank not in culprit.ranks]
+    others = [int(rank) for rank in job.steps.times.ranks if rank not in culprit.ranks]
     was, each = ("was", "") if len(others) == 1 else ("were", " in the mean")
     shows = (
         f"rank {found.rank}'s device is late: {ranks_words(others)} {was} found waiting in a collective in "
@@ -38,9 +38,9 @@ def late_device_body(job: JobState, found: LateDevice, now: int) -> Body:
     return _late_body(job, found, culprit, now, proof=proof, whose=whose)
 
 
-def late_host_body(job: JobState, found: LateHost, now: int) -> Body:
+def late_host_body(job: JobState, found: LateHost, now: int) -> FindingBody:
     culprit = whose_slowness(job, (found.rank, *found.company), always=False)
-    others = [int(rank) for rank in job.times.ranks if rank not in culprit.ranks]
+    others = [int(rank) for rank in job.steps.times.ranks if rank not in culprit.ranks]
     others_take = f"{ranks_words(others)} {'takes' if len(others) == 1 else 'take'} {duration_words(found.others_ns)}"
     shows = (
         f"since step {found.onset_step} rank {found.rank}'s host takes {duration_words(found.launches_ns)} of each "
@@ -62,11 +62,11 @@ def _late_body(
     culprit: Culprit,
     now: int,
     *,
-    proof: Sequence[Mapping[str, Any]],
+    proof: Sequence[EvidenceRow],
     whose: str,
-) -> Body:
+) -> FindingBody:
     """whose: what the others wait for, in words."""
-    others = [int(rank) for rank in job.times.ranks if rank not in culprit.ranks]
+    others = [int(rank) for rank in job.steps.times.ranks if rank not in culprit.ranks]
     return slow_body(
         job,
         scope=culprit.scope,
@@ -80,8 +80,8 @@ def _late_body(
     )
 
 
-def heavy_stage_body(job: JobState, found: HeavyStage, change: PaceChange, now: int) -> Body:
-    others = [int(rank) for rank in job.times.ranks if rank not in found.ranks]
+def heavy_stage_body(job: JobState, found: HeavyStage, change: PaceChange, now: int) -> FindingBody:
+    others = [int(rank) for rank in job.steps.times.ranks if rank not in found.ranks]
     shows = (
         f"since step {change.step} the first pass through pipeline stage {found.stage} ({ranks_words(found.ranks)}) "
         f"takes {duration_words(found.pass_ns)} instead of {duration_words(found.pass_before_ns)}, by the ends of its "

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from ....telemetry.vocabulary import Phase, Scope, Severity
+from ...finding_document import FindingBody
 from ..detectors.slow.checkpoint_straggler import SlowWriter
 from ..detectors.slow.drift import Drift
 from ..detectors.slow.straggler import Straggler
-from ..findings.finding_body import Body, evidence, ruled_out, source_of, suspect
+from ..findings.finding_body import evidence, ruled_out, source_of, suspect
 from ..findings.wording import duration_words, phase_word, ranks_words
 from ..intake.device_groups import has_device_groups
 from ..state.job_state import JobState
@@ -14,9 +15,9 @@ from ..topology.culprit import whose_slowness
 from .culprit_report import evidence_of_company, slow_body, suspects_of
 
 
-def straggler_body(job: JobState, found: Straggler, now: int) -> Body:
+def straggler_body(job: JobState, found: Straggler, now: int) -> FindingBody:
     culprit = whose_slowness(job, (found.rank, *found.company), always=not found.based)
-    others = [int(rank) for rank in job.times.ranks if rank not in culprit.ranks]
+    others = [int(rank) for rank in job.steps.times.ranks if rank not in culprit.ranks]
     phase = phase_word(found.phase) if found.phase >= 0 else None
     unknown = "by the time its device spends outside collectives" if has_device_groups(job) else "in no phase most"
     place = f"mostly in phase {phase}" if phase else unknown
@@ -58,8 +59,8 @@ def straggler_body(job: JobState, found: Straggler, now: int) -> Body:
     )
 
 
-def drift_body(job: JobState, found: Drift, now: int) -> Body:
-    others = [int(rank) for rank in job.times.ranks if rank != found.rank]
+def drift_body(job: JobState, found: Drift, now: int) -> FindingBody:
+    others = [int(rank) for rank in job.steps.times.ranks if rank != found.rank]
     shows = (
         f"rank {found.rank} became slower by and by: its own work takes {duration_words(found.now_ns)} a step, "
         f"{duration_words(found.best_ns)} at its best around step {found.since_step}; against the others that is "
@@ -78,8 +79,8 @@ def drift_body(job: JobState, found: Drift, now: int) -> Body:
     )
 
 
-def slow_writer_body(job: JobState, found: SlowWriter, now: int) -> Body:
-    others = [int(rank) for rank in job.saves.ranks if rank != found.rank]
+def slow_writer_body(job: JobState, found: SlowWriter, now: int) -> FindingBody:
+    others = [int(rank) for rank in job.steps.saves.ranks if rank != found.rank]
     verb, wait = ("saves", "waits") if len(others) == 1 else ("save", "wait")
     beside = f", where {ranks_words(others)} {verb} in {duration_words(found.others_ns)}" if found.others_ns else ""
     shows = (

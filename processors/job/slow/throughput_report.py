@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 from ....telemetry.vocabulary import Bucket, Kind, Scope, Severity
+from ...finding_document import EvidenceRow, FindingBody
 from ..detectors.slow.data_stalls import Stalls
 from ..detectors.slow.step_time_changepoint import PaceChange
-from ..findings.finding_body import Body, body, evidence
+from ..findings.finding_body import body, evidence
 from ..findings.wording import duration_words, ranks_words
 from ..state.job_state import JobState
 
@@ -16,7 +17,7 @@ from ..state.job_state import JobState
 MOST_OF_IT = 0.7
 
 
-def slow_together_body(job: JobState, change: PaceChange, now: int, *, has_unseen_waits: bool = False) -> Body:
+def slow_together_body(job: JobState, change: PaceChange, now: int, *, has_unseen_waits: bool = False) -> FindingBody:
     """has_unseen_waits: the ranks are stages of a pipeline on devices, where nobody tells when a receive has ended."""
     shows = (
         f"since step {change.step} a step takes {duration_words(change.after_ns)} instead of "
@@ -27,37 +28,37 @@ def slow_together_body(job: JobState, change: PaceChange, now: int, *, has_unsee
         evidence("steps.pace", f"job {job.job}", now, shows, round(change.ratio, 3)),
         evidence("steps.self_time", ranks_words(job.ranks), now, went, change.own_ns / 1e9),
     ]
-    return {**_body_of_all(job, change, now, proof), "grew": _what_grew(change)}
+    return replace(_body_of_all(job, change, now, proof), grew=_what_grew(change))
 
 
-def wandering_body(job: JobState, change: PaceChange, now: int) -> Body:
+def wandering_body(job: JobState, change: PaceChange, now: int) -> FindingBody:
     shows = (
         f"since step {change.step} a step takes {duration_words(change.after_ns)} instead of "
         f"{duration_words(change.before_ns)} ({change.ratio - 1:+.0%}); all wait for another rank in each step, none "
         "of them is late more often than others: the work is uneven"
     )
     proof = [evidence("steps.pace", f"job {job.job}", now, shows, round(change.ratio, 3))]
-    return {**_body_of_all(job, change, now, proof, scope=Scope.APPLICATION), "grew": "own"}
+    return replace(_body_of_all(job, change, now, proof, scope=Scope.APPLICATION), grew="own")
 
 
-def stalls_body(job: JobState, stalls: Stalls, now: int) -> Body:
+def stalls_body(job: JobState, stalls: Stalls, now: int) -> FindingBody:
     """With ``stalls`` beside it: when each burst began and ended, in Unix seconds."""
     shows = (
         f"since step {stalls.step} all ranks have waited for their data {len(stalls.bursts)} times, for some steps "
         f"each: {stalls.loss:.0%} of the time; the steps between take {duration_words(stalls.usual_ns)}, as before"
     )
     proof = [evidence("steps.stalls", f"job {job.job}", now, shows, round(stalls.loss, 3))]
-    bursts = [[begin / 1e9, end / 1e9] for begin, end in stalls.bursts]
-    return {**_body_of_all(job, stalls, now, proof), "grew": "data", "stalls": bursts}
+    bursts = tuple((begin / 1e9, end / 1e9) for begin, end in stalls.bursts)
+    return replace(_body_of_all(job, stalls, now, proof), grew="data", stalls=bursts)
 
 
 def _body_of_all(
     job: JobState,
     found: PaceChange | Stalls,
     now: int,
-    proof: Sequence[Mapping[str, Any]],
+    proof: Sequence[EvidenceRow],
     scope: Scope = Scope.JOB,
-) -> Body:
+) -> FindingBody:
     return body(
         job,
         Kind.SLOW_TOGETHER,

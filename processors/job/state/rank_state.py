@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ...finding_document import FindingBody
+
+MOST_RANKS = 1 << 16
+
 
 class CallSite(NamedTuple):
     """The line of the user's code that issued an operation. group: the job's index."""
@@ -103,10 +107,10 @@ class OpenFinding:
     group: int
     seq: int
     suspects: list[int]
-    body: dict[str, Any]
+    body: FindingBody
     #: How many steps of the training lay before the attempt's first one, as far as checkpoints tell.
     steps_before: int = 0
-    shown: dict[str, Any] = field(default_factory=dict)
+    shown: FindingBody | None = None
     shown_ns: int = 0
     detail: dict[str, Any] = field(default_factory=dict)
 

@@ -9,12 +9,14 @@ another version is set aside and made anew from the bus.
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from ....telemetry.records import Group
+from ...finding_document import read_body, write_body
 from ...operator import Table
 from ..columns.packing import pack, unpack
 from ..columns.rows import in_dtype
@@ -29,37 +31,59 @@ from .job_state import JobState
 from .open_rows import Arrived, OpenChunk, OpenRows
 from .rank_state import BadInput, CallSite, NodeFacts, OpenFinding, RankFacts
 
-_PLAIN_FACTS = (
-    "cluster",
-    "run",
-    "job",
-    "name",
-    "attempt",
-    "world_size",
-    "offsets",
-    "steps_before",
-    "signalled_ns",
-    "finished_ns",
-    "exit_code",
-    "nodes_expected",
-    "judged_by",
-    "judge_left",
-)
-#: Names of the single numbers in ``clock``, in their order there.
-_CLOCK_NUMBERS = ("due_ns", "number_due_ns", "counts_due_ns", "joining_looked_ns", "closed_stamp_ns")
-_RANK_FACTS = tuple(RankFacts.__slots__)
+#: Values that are saved as they are: the name in the row, and where they are in the job.
+_PLAIN_FACTS = {
+    "cluster": "cluster",
+    "run": "run",
+    "job": "job",
+    "name": "name",
+    "attempt": "attempt",
+    "world_size": "world_size",
+    "offsets": "nodes.offsets",
+    "steps_before": "checkpoints.steps_before",
+    "signalled_ns": "ends.signalled_ns",
+    "finished_ns": "ends.finished_ns",
+    "exit_code": "ends.exit_code",
+    "nodes_expected": "nodes.expected",
+    "judged_by": "judged_by",
+    "judge_left": "judge_left",
+}
 #: Not there before these were told.
-_LATER_FACTS = (
-    "placement",
-    "placement_due_ns",
-    "owner",
-    "gpus_held",
-    "checkpoints",
-    "restored_steps",
-    "endings_judged_ns",
-    "inferred",
+_LATER_FACTS = {
+    "placement": "placement.told",
+    "placement_due_ns": "placement.due_ns",
+    "owner": "placement.owner",
+    "gpus_held": "placement.gpus_held",
+    "checkpoints": "checkpoints.by_place",
+    "restored_steps": "checkpoints.restored_steps",
+    "endings_judged_ns": "ends.endings_judged_ns",
+    "inferred": "inferred",
+}
+_PLAIN_STEPS = {
+    "saved_steps": "checkpoints.saved_steps",
+    "slow_step_ns": "steps.slow_step_ns",
+    "closed_step": "steps.closed_step",
+    "pace_checked_step": "steps.pace_checked_step",
+    "sighted": "steps.sighted",
+}
+#: The single numbers in ``clock``, in their order there.
+_CLOCK_NUMBERS = (
+    "due_ns",
+    "steps.number_due_ns",
+    "steps.counts_due_ns",
+    "progress.joining_looked_ns",
+    "open_steps.closed_stamp_ns",
 )
-_PLAIN_STEPS = ("saved_steps", "slow_step_ns", "closed_step", "pace_checked_step", "sighted")
+_RANK_FACTS = tuple(RankFacts.__slots__)
+
+
+def _get(job: JobState, path: str) -> Any:
+    return attrgetter(path)(job)
+
+
+def _put(job: JobState, path: str, value: Any) -> None:
+    part, _, name = path.rpartition(".")
+    setattr(attrgetter(part)(job) if part else job, name, value)
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -68,32 +92,37 @@ def save_job(job: JobState, table: Table) -> None:
 
     Of a job of 16,384 ranks ``progress`` is 6 MB, and 2,000 messages a second change it.
     """
-    if job.facts_changed:
+    if job.unsaved.facts:
         table.put_later("facts", lambda: pack(_facts_values(job)))
         job.settle_facts()
-    if job.progress_changed:
+    if job.unsaved.progress:
         table.put_later("progress", lambda: pack({}, _progress_arrays(job)))
-    if job.steps_changed:
+    if job.unsaved.steps:
         table.put_later("steps", lambda: pack(_steps_values(job), _steps_arrays(job)))
     if job.ledger.changed:
         table.put_later("ledger", job.ledger.pack)
         job.ledger.changed = False
-    if job.open_changed or job.rewrite_open:
+    if job.open_steps.changed or job.open_steps.rewrite:
         _save_open(job, table)
-    if job.gathering.due_ns or job.gathering_saved:
+    if job.gathering.due_ns or job.unsaved.gathering:
         table.put_later("gathered", job.gathering.pack)
-        job.gathering_saved = job.gathering.due_ns > 0
-    job.progress_changed = job.steps_changed = job.open_changed = False
-    job.revision += 1
-    table.put("revision", b"%d" % job.revision)
+        job.unsaved.gathering = job.gathering.due_ns > 0
+    job.unsaved.are_written()
+    job.open_steps.changed = False
+    job.unsaved.revision += 1
+    table.put("revision", b"%d" % job.unsaved.revision)
     table.put_later("clock", lambda: _clock(job))
 
 
 def _clock(job: JobState) -> bytes:
-    numbers = [getattr(job, name) for name in _CLOCK_NUMBERS]
-    numbers += [job.flushed_ns.get(node, 0) for node in job.offsets]
-    arrays = {"numbers": np.array(numbers), "open_calls": job.open_calls.as_array(), "newest_step": job.newest_step}
-    return b"%d\n%s" % (job.revision, pack({}, arrays))
+    numbers = [_get(job, path) for path in _CLOCK_NUMBERS]
+    numbers += [job.progress.flushed_ns.get(node, 0) for node in job.nodes.offsets]
+    arrays = {
+        "numbers": np.array(numbers),
+        "open_calls": job.open_steps.open_calls.as_array(),
+        "newest_step": job.steps.newest_step,
+    }
+    return b"%d\n%s" % (job.unsaved.revision, pack({}, arrays))
 
 
 def is_current(job: JobState, table: Table) -> bool:
@@ -101,82 +130,82 @@ def is_current(job: JobState, table: Table) -> bool:
 
     A state of an earlier release has no such row before its first change.
     """
-    return table.get("revision") == b"%d" % job.revision
+    return table.get("revision") == b"%d" % job.unsaved.revision
 
 
 def _open_tables(job: JobState) -> tuple[tuple[str, OpenRows], ...]:
     return (
-        ("rows", job.pending),
-        ("steps", job.step_rows),
-        ("groups", job.step_groups),
-        ("device", job.device_steps),
+        ("rows", job.open_steps.calls),
+        ("steps", job.open_steps.steps),
+        ("groups", job.open_steps.group_counts),
+        ("device", job.open_steps.on_device),
     )
 
 
 def _save_open(job: JobState, table: Table) -> None:
     """Adds what came since the last call to the newest row, or to a new one where that is written already; begins anew
     after a step has closed. Most rows are never written: their steps close before the next commit."""
-    if job.rewrite_open:
-        for name in job.chunks:
+    if job.open_steps.rewrite:
+        for name in job.open_steps.chunks:
             table.delete(name)
-        job.chunks, job.open_chunk = [], None
+        job.open_steps.chunks, job.open_steps.chunk = [], None
         fresh = {name: rows.take_everything() for name, rows in _open_tables(job)}
-        job.rewrite_open = False
+        job.open_steps.rewrite = False
     else:
         fresh = {name: rows.take_unsaved() for name, rows in _open_tables(job)}
     if not any(fresh.values()):
         return
-    if job.open_chunk is None or job.open_chunk.is_written:
-        job.open_chunk = OpenChunk()
-        job.chunks.append(f"open/{job.revision:012d}")
+    if job.open_steps.chunk is None or job.open_steps.chunk.is_written:
+        job.open_steps.chunk = OpenChunk()
+        job.open_steps.chunks.append(f"open/{job.unsaved.revision:012d}")
     for name, parts in fresh.items():
-        job.open_chunk.parts += [(name, part) for part in parts]
-    table.put_later(job.chunks[-1], job.open_chunk.write)
+        job.open_steps.chunk.parts += [(name, part) for part in parts]
+    table.put_later(job.open_steps.chunks[-1], job.open_steps.chunk.write)
 
 
 def _facts_values(job: JobState) -> dict[str, Any]:
     return {
-        **{name: getattr(job, name) for name in (*_PLAIN_FACTS, *_LATER_FACTS)},
+        **{name: _get(job, path) for name, path in (_PLAIN_FACTS | _LATER_FACTS).items()},
         "attempts": job.attempts.as_json(),
-        "groups": [asdict(group) for group in job.groups],
+        "groups": [asdict(group) for group in job.groups.known],
         "ranks": {str(rank): {name: getattr(facts, name) for name in _RANK_FACTS} for rank, facts in job.ranks.items()},
-        "endings": [asdict(ending) for ending in job.endings],
+        "endings": [asdict(ending) for ending in job.ends.endings],
         "blind_ranks": sorted(job.blind_ranks),
-        "nodes": {name: asdict(node) for name, node in job.nodes.items()},
-        "findings": [asdict(finding) for finding in job.findings.values()],
+        "nodes": {name: asdict(node) for name, node in job.nodes.known.items()},
+        "findings": [_finding_values(finding) for finding in job.findings.by_key.values()],
     }
 
 
 def _progress_arrays(job: JobState) -> dict[str, np.ndarray]:
-    progress = {"progress": job.progress, "stamps": job.progress_stamps, "rare": job.rare_until_ns}
-    gaps = {} if job.steps_seen() else job.call_gaps.as_arrays()
-    return {**progress, "group_rows": job.group_rows, "group_stamps": job.group_stamps, **gaps}
+    progress = {"progress": job.progress.rows, "stamps": job.progress.stamps, "rare": job.progress.rare_until_ns}
+    gaps = {} if job.steps.are_seen() else job.progress.call_gaps.as_arrays()
+    return {**progress, "group_rows": job.groups.rows, "group_stamps": job.groups.stamps, **gaps}
 
 
 def _steps_values(job: JobState) -> dict[str, Any]:
     return {
-        **{name: getattr(job, name) for name in _PLAIN_STEPS},
-        "last_seqs": list(job.last_seqs.items()),
-        "usual_counts": list(job.usual_counts.items()),
-        "even_steps": list(job.even_steps.items()),
-        "device_gaps": list(job.device_gaps.items()),
-        "longest_ns": job.longest_ns.tolist(),
+        **{name: _get(job, path) for name, path in _PLAIN_STEPS.items()},
+        "last_seqs": list(job.steps.last_seqs.items()),
+        "usual_counts": list(job.steps.usual_counts.items()),
+        "even_steps": list(job.steps.even_steps.items()),
+        "device_gaps": list(job.groups.device_gaps.items()),
+        "longest_ns": job.steps.longest_ns.tolist(),
     }
 
 
 def _steps_arrays(job: JobState) -> dict[str, np.ndarray]:
-    times = {name: getattr(job.times, name) for name in StepTimes.__slots__}
-    saves = {f"save/{name}": getattr(job.saves, name) for name in Saves.__slots__}
+    times = {name: getattr(job.steps.times, name) for name in StepTimes.__slots__}
+    saves = {f"save/{name}": getattr(job.steps.saves, name) for name in Saves.__slots__}
     return {
         **times,
         **saves,
-        "drift": job.drift,
-        **job.window.arrays(),
-        "recent": job.recent,
-        "pace": job.pace,
-        "norms": job.norms,
-        "norm_steps": job.norm_steps,
-        "losses": job.losses,
+        "drift": job.steps.drift,
+        **job.steps.window.arrays(),
+        "recent": job.steps.recent,
+        "pace": job.steps.pace,
+        "norms": job.steps.norms,
+        "norm_steps": job.steps.norm_steps,
+        "losses": job.steps.losses,
     }
 
 
@@ -190,45 +219,55 @@ def load_job(table: Table) -> JobState | None:
     job = JobState(cluster=values["cluster"], run=values["run"], job=values["job"])
     _read_facts(job, values)
     revision, _, packed = clock.partition(b"\n")
-    job.revision = int(revision)
+    job.unsaved.revision = int(revision)
     _, arrays = unpack(packed)
     numbers = arrays["numbers"].tolist()
-    job.flushed_ns = dict(zip(job.offsets, numbers[len(_CLOCK_NUMBERS) :], strict=True))
-    for name, number in zip(_CLOCK_NUMBERS, numbers, strict=False):
-        setattr(job, name, number)
-    job.open_calls.put_back(arrays["open_calls"])
-    job.newest_step = arrays["newest_step"]
+    job.progress.flushed_ns = dict(zip(job.nodes.offsets, numbers[len(_CLOCK_NUMBERS) :], strict=True))
+    for path, number in zip(_CLOCK_NUMBERS, numbers, strict=False):
+        _put(job, path, number)
+    job.open_steps.open_calls.put_back(arrays["open_calls"])
+    job.steps.newest_step = arrays["newest_step"]
     _read_progress(job, unpack(table.get("progress") or pack({}))[1])
     _read_steps(job, *unpack(table.get("steps") or pack({})))
     for name, row in table.rows():
         if name.startswith("open/"):
-            job.chunks.append(name)
+            job.open_steps.chunks.append(name)
             _read_open(job, unpack(row)[1])
     if (gathered := table.get("gathered")) is not None:
         job.gathering.read(gathered)
-        job.gathering_saved = True
+        job.unsaved.gathering = True
     if (ledger := table.get("ledger")) is not None:  # not there before 0.8
         job.ledger = Ledger.unpack(ledger, run=job.run, job=job.job)
-    job.rewrite_open = job.open_changed = False
+    job.open_steps.rewrite = job.open_steps.changed = False
     job.settle_facts()
-    job.progress_changed = job.steps_changed = False
+    job.unsaved.are_written()
     return job
 
 
 def _read_facts(job: JobState, values: dict[str, Any]) -> None:
-    for name in _PLAIN_FACTS:
-        setattr(job, name, values[name])
-    for name in _LATER_FACTS:
-        setattr(job, name, values.get(name, getattr(job, name)))
+    for name, path in _PLAIN_FACTS.items():
+        _put(job, path, values[name])
+    for name, path in _LATER_FACTS.items():
+        _put(job, path, values.get(name, _get(job, path)))
     job.attempts = Attempts.from_json(values["attempts"])
     for group in values["groups"]:
-        job.add_group(Group(**group))
+        job.groups.add(Group(**group))
     job.ranks = {int(rank): _rank_facts(facts) for rank, facts in values["ranks"].items()}
-    job.endings = [Ending(**ending) for ending in values["endings"]]
-    job.raised = {ending.rank for ending in job.endings if ending.sort == "exception"}
+    job.ends.put_back([Ending(**ending) for ending in values["endings"]])
     job.blind_ranks = set(values["blind_ranks"])
-    job.nodes = {name: NodeFacts(**node) for name, node in values["nodes"].items()}
-    job.findings = {item["key"]: OpenFinding(**item) for item in values["findings"]}
+    job.nodes.known = {name: NodeFacts(**node) for name, node in values["nodes"].items()}
+    job.findings.by_key = {item["key"]: _read_finding(item) for item in values["findings"]}
+
+
+def _finding_values(finding: OpenFinding) -> dict[str, Any]:
+    shown = write_body(finding.shown) if finding.shown is not None else {}
+    names = (each.name for each in fields(finding) if each.name not in ("body", "shown"))
+    return {**{name: getattr(finding, name) for name in names}, "body": write_body(finding.body), "shown": shown}
+
+
+def _read_finding(values: dict[str, Any]) -> OpenFinding:
+    shown = read_body(values["shown"]) if values["shown"] else None
+    return OpenFinding(**{**values, "body": read_body(values["body"]), "shown": shown})
 
 
 def _rank_facts(values: dict[str, Any]) -> RankFacts:
@@ -240,34 +279,36 @@ def _rank_facts(values: dict[str, Any]) -> RankFacts:
 def _read_progress(job: JobState, arrays: dict[str, np.ndarray]) -> None:
     if not arrays:
         return
-    job.progress, job.progress_stamps = arrays["progress"], arrays["stamps"]
-    job.progress_stamp_ns = int(job.progress_stamps.max(initial=0))
-    job.call_gaps = CallGaps.of_arrays(arrays)
-    job.rare_until_ns = arrays["rare"]
+    job.progress.rows, job.progress.stamps = arrays["progress"], arrays["stamps"]
+    job.progress.newest_stamp_ns = int(job.progress.stamps.max(initial=0))
+    job.progress.call_gaps = CallGaps.of_arrays(arrays)
+    job.progress.rare_until_ns = arrays["rare"]
     known = arrays["group_rows"].size  # groups are only ever added, at the end
-    job.group_rows[:known], job.group_stamps[:known] = arrays["group_rows"], arrays["group_stamps"]
-    job.note_ages(slice(0, known), job.group_rows[:known])
-    job.note_ends(job.group_rows["group"][:known], job.group_rows[:known])
+    job.groups.rows[:known], job.groups.stamps[:known] = arrays["group_rows"], arrays["group_stamps"]
+    job.groups.note_ages(slice(0, known), job.groups.rows[:known])
+    job.groups.note_ends(job.groups.rows["group"][:known], job.groups.rows[:known])
 
 
 def _read_steps(job: JobState, values: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
     if not values:
         return
-    for name in _PLAIN_STEPS:
-        setattr(job, name, values[name])
-    job.last_seqs = {group: seq for group, seq in values["last_seqs"]}
-    job.usual_counts = {group: count for group, count in values["usual_counts"]}
-    job.even_steps = {group: count for group, count in values["even_steps"]}
-    job.device_gaps = {group: gap_ns for group, gap_ns in values.get("device_gaps", ())}
-    job.longest_ns = np.array(values["longest_ns"], np.int64)
-    job.times = StepTimes(**{name: arrays[name] for name in StepTimes.__slots__})
-    job.recent = arrays["recent"]
-    if arrays["pace"].shape[1] == job.pace.shape[1]:  # without lengths before schema 7: known again after some minutes
-        job.pace = arrays["pace"]
-    job.drift = arrays["drift"]
-    job.window = DeviceWindow.of_arrays(arrays, job.times.ranks.size)
-    job.saves = Saves(**{name: arrays[f"save/{name}"] for name in Saves.__slots__})
-    job.norms, job.norm_steps, job.losses = arrays["norms"], arrays["norm_steps"], arrays["losses"]
+    for name, path in _PLAIN_STEPS.items():
+        _put(job, path, values[name])
+    job.steps.last_seqs = {group: seq for group, seq in values["last_seqs"]}
+    job.steps.usual_counts = {group: count for group, count in values["usual_counts"]}
+    job.steps.even_steps = {group: count for group, count in values["even_steps"]}
+    job.groups.device_gaps = {group: gap_ns for group, gap_ns in values.get("device_gaps", ())}
+    job.steps.longest_ns = np.array(values["longest_ns"], np.int64)
+    job.steps.times = StepTimes(**{name: arrays[name] for name in StepTimes.__slots__})
+    job.steps.recent = arrays["recent"]
+    if (
+        arrays["pace"].shape[1] == job.steps.pace.shape[1]
+    ):  # without lengths before schema 7: known again after some minutes
+        job.steps.pace = arrays["pace"]
+    job.steps.drift = arrays["drift"]
+    job.steps.window = DeviceWindow.of_arrays(arrays, job.steps.times.ranks.size)
+    job.steps.saves = Saves(**{name: arrays[f"save/{name}"] for name in Saves.__slots__})
+    job.steps.norms, job.steps.norm_steps, job.steps.losses = arrays["norms"], arrays["norm_steps"], arrays["losses"]
 
 
 def _read_open(job: JobState, arrays: dict[str, np.ndarray]) -> None:

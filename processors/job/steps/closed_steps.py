@@ -45,11 +45,11 @@ def close_ready_steps(job: JobState, now: int, ctx: Context) -> None:
     if is_early(job):
         return
     horizon = horizon_of(job)
-    if horizon > job.closed_step and has_device_groups(job):
+    if horizon > job.steps.closed_step and has_device_groups(job):
         # Whom nobody tells the end of must not hold up the rest for ever.
-        horizon = max(device_horizon(job, horizon), int(job.newest_step.max()) - FURTHEST_BEHIND)
-    if horizon > job.closed_step:
-        job.closed_stamp_ns = now
+        horizon = max(device_horizon(job, horizon), int(job.steps.newest_step.max()) - FURTHEST_BEHIND)
+    if horizon > job.steps.closed_step:
+        job.open_steps.closed_stamp_ns = now
         judge_steps(job, close_steps(job, horizon), now, ctx)
 
 
@@ -60,8 +60,8 @@ def judge_steps(job: JobState, closed: Closed, now: int, ctx: Context) -> None:
         report_mismatch(job, closed.mismatch, now, ctx)
     elif (
         closed.short is not None
-        and job.stopping_finding() is job.noticed_wait()
-        and not job.has_kind(Kind.PLANNED_STOP)
+        and job.findings.stopping() is job.findings.noticed_wait()
+        and not job.findings.has_kind(Kind.PLANNED_STOP)
     ):
         short = closed.short
         ends = closed.rows["end_ns"][closed.rows["step"] == short.step]
@@ -70,13 +70,13 @@ def judge_steps(job: JobState, closed: Closed, now: int, ctx: Context) -> None:
         innocent = [rank for rank in short.counts if rank not in short.guilty]
         parties = [*short.guilty[:MOST_GUILTY], *innocent[:MOST_INNOCENT]]
         detail = asked_detail(Asked(rank, short.group, False, -1) for rank in parties)
-        noticed = job.noticed_wait()
+        noticed = job.findings.noticed_wait()
         if noticed is not None:
             replace_finding(job, ctx, now, noticed, kind=Kind.DESYNC, body=body, detail=detail)
         else:
-            place = f"{job.groups[short.group].uid}:step {short.step}"
+            place = f"{job.groups.known[short.group].uid}:step {short.step}"
             open_finding(job, ctx, now, kind=Kind.DESYNC, place=place, body=body, group=short.group, detail=detail)
-    for finding in list(job.findings.values()):
+    for finding in job.findings.all():
         _end_if_passed(job, finding, now, ctx)
     judge_numbers(job, closed.rows, now, ctx)
     judge_speed(job, now, ctx)
@@ -90,12 +90,18 @@ def ends_with_steps(job: JobState, finding: OpenFinding) -> bool:
 
 def _end_if_passed(job: JobState, finding: OpenFinding, now: int, ctx: Context) -> None:
     if finding.attempt != job.attempt:
-        if job.has_passed(finding):
+        if _has_passed(job, finding):
             clear_finding(job, ctx, now, finding, _passed_words(finding))
         else:
             revise(job, ctx, now, finding)
     elif finding.kind in _PASSING and (said := went_on(job, finding)):
         clear_finding(job, ctx, now, finding, said)
+
+
+def _has_passed(job: JobState, finding: OpenFinding) -> bool:
+    """Whether all ranks have finished a step beyond the one that a finding of an earlier attempt is about."""
+    closed, before = job.steps.closed_step, job.checkpoints.steps_before
+    return closed >= 0 and before + closed > finding.steps_before + finding.step
 
 
 def went_on(job: JobState, finding: OpenFinding) -> str:
@@ -105,15 +111,15 @@ def went_on(job: JobState, finding: OpenFinding) -> str:
     nothing is over.
     """
     beyond = max(finding.step, -1)
-    if job.closed_step <= beyond:
+    if job.steps.closed_step <= beyond:
         return ""
     expected = job.expected_ranks()
     steps = np.full(expected.size, -1, np.int64)
-    steps[: job.newest_step.size] = job.newest_step[: expected.size]
+    steps[: job.steps.newest_step.size] = job.steps.newest_step[: expected.size]
     if any(rank < expected.size and expected[rank] and steps[rank] <= beyond for rank in finding.suspects):
         return ""
     passed, behind = expected & (steps > beyond), np.flatnonzero(expected & (steps <= beyond))
-    finished = min(job.closed_step, int(steps[passed].min())) if passed.any() else job.closed_step
+    finished = min(job.steps.closed_step, int(steps[passed].min())) if passed.any() else job.steps.closed_step
     count, everybody = int(passed.sum()), max(job.world_size, len(job.alive()))
     if count >= everybody:
         return f"all ranks have finished step {finished}"
@@ -139,13 +145,13 @@ def _passed_words(finding: OpenFinding) -> str:
 
 def judge_late_numbers(job: JobState, now: int, ctx: Context, *, finished: bool = False) -> None:
     """A bad number whose step never closed (the job hangs or dies of it): judged by the rows that came."""
-    if not job.number_due_ns or (now < job.number_due_ns and not finished):
+    if not job.steps.number_due_ns or (now < job.steps.number_due_ns and not finished):
         return
     close_ready_steps(job, now, ctx)
-    if not job.number_due_ns:
+    if not job.steps.number_due_ns:
         return
-    job.number_due_ns = 0
-    rows = job.step_rows.all()
+    job.steps.number_due_ns = 0
+    rows = job.open_steps.steps.all()
     if rows.size:
         bad = find_non_finite(rows)
         if bad is not None:
@@ -154,30 +160,32 @@ def judge_late_numbers(job: JobState, now: int, ctx: Context, *, finished: bool 
 
 def judge_counts(job: JobState, now: int, ctx: Context) -> None:
     """Ranks that called different numbers of collectives in one step need not wait until many steps are closed."""
-    if job.counts_due_ns and now >= job.counts_due_ns:
-        job.counts_due_ns = 0
+    if job.steps.counts_due_ns and now >= job.steps.counts_due_ns:
+        job.steps.counts_due_ns = 0
         close_ready_steps(job, now, ctx)
 
 
 def judge_signatures(job: JobState, now: int, ctx: Context) -> bool:
     """Compares everything that is pending; closes what can be closed first. False: undecided, look again."""
     close_ready_steps(job, now, ctx)  # the steps before are the pattern by which two ranks are told apart
-    mismatch = find_mismatch(join_instances(job.pending.all()), job.blind())
+    mismatch = find_mismatch(join_instances(job.open_steps.calls.all()), job.groups.blind(job.blind_ranks))
     return mismatch is None or report_mismatch(job, mismatch, now, ctx)
 
 
 def judge_open_calls(job: JobState, now: int, ctx: Context) -> None:
     """No flush came since, or it did not complete them: whoever is in them waits."""
     patience_ns = open_look_ns(job)
-    stays = job.open_calls.take_seen_until(now - patience_ns + OPEN_SLACK_NS)
-    if len(job.open_calls):
-        job.schedule(job.open_calls.first_stamp_ns() + patience_ns)
-    stays = stays[stays[:, 1] < len(job.groups)]
+    stays = job.open_steps.open_calls.take_seen_until(now - patience_ns + OPEN_SLACK_NS)
+    if len(job.open_steps.open_calls):
+        job.schedule(job.open_steps.open_calls.first_stamp_ns() + patience_ns)
+    stays = stays[stays[:, 1] < len(job.groups.known)]
     if len(stays):  # each is worth one look; a hang is the progress rows' to tell
-        near = _rows_near(job.pending.all()[-NEAR_ROWS:], stays[:, 1], stays[:, 2], len(job.groups))
-        if find_mismatch(join_instances(near), job.blind()) is not None and not judge_signatures(job, now, ctx):
+        near = _rows_near(job.open_steps.calls.all()[-NEAR_ROWS:], stays[:, 1], stays[:, 2], len(job.groups.known))
+        if find_mismatch(join_instances(near), job.groups.blind(job.blind_ranks)) is not None and not judge_signatures(
+            job, now, ctx
+        ):
             stays[:, 3] = now
-            job.open_calls.put_back(stays)
+            job.open_steps.open_calls.put_back(stays)
             job.schedule(now + patience_ns)
 
 

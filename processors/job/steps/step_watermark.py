@@ -63,30 +63,38 @@ class Closed:
 
 def is_early(job: JobState) -> bool:
     """Whether a rank that has not ended the next step holds it up for certain: far cheaper to see than the horizon."""
-    if not job.newest_step.size:
+    if not job.steps.newest_step.size:
         return True
-    furthest = int(job.newest_step.max()) - FURTHEST_BEHIND
-    if furthest > job.closed_step:
+    furthest = int(job.steps.newest_step.max()) - FURTHEST_BEHIND
+    if furthest > job.steps.closed_step:
         return False
     expected = job.expected_ranks()
-    held_by = job.held_by
-    if held_by < expected.size and expected[held_by] and furthest < job.newest_step[held_by] <= job.closed_step:
+    held_by = job.open_steps.held_by
+    if (
+        held_by < expected.size
+        and expected[held_by]
+        and furthest < job.steps.newest_step[held_by] <= job.steps.closed_step
+    ):
         return True  # as at the last look, which is asked of every message
-    behind = (job.newest_step <= job.closed_step) & (job.newest_step > furthest) & expected[: job.newest_step.size]
-    job.held_by = int(behind.argmax())
-    return bool(behind[job.held_by])
+    behind = (
+        (job.steps.newest_step <= job.steps.closed_step)
+        & (job.steps.newest_step > furthest)
+        & expected[: job.steps.newest_step.size]
+    )
+    job.open_steps.held_by = int(behind.argmax())
+    return bool(behind[job.open_steps.held_by])
 
 
 def horizon_of(job: JobState) -> int:
     """The newest step whose rows are in from every rank that is expected to send one; -1 none."""
-    if not job.newest_step.size:
+    if not job.steps.newest_step.size:
         return -1
-    newest = int(job.newest_step.max())
-    if job.world_size > len(job.ranks) and not job.is_partial():
+    newest = int(job.steps.newest_step.max())
+    if job.world_size > len(job.ranks) and not job.nodes.are_missing():
         return max(-1, newest - FURTHEST_BEHIND)  # somebody is still to come
     expected = job.expected_ranks()
     steps = np.full(expected.size, -1, np.int64)
-    steps[: job.newest_step.size] = job.newest_step
+    steps[: job.steps.newest_step.size] = job.steps.newest_step
     of_expected = steps[expected]
     horizon = int(of_expected.min()) if of_expected.size else newest
     if horizon > newest - FURTHEST_BEHIND:
@@ -97,29 +105,29 @@ def horizon_of(job: JobState) -> int:
 
 def close_steps(job: JobState, horizon: int) -> Closed:
     """Closes every step up to ``horizon``."""
-    step_rows = job.step_rows.all()
+    step_rows = job.open_steps.steps.all()
     done = step_rows["step"] <= horizon
     closing = pick(step_rows, done)
-    job.step_rows.keep(pick(step_rows, ~done))
-    pending = job.pending.all()
+    job.open_steps.steps.keep(pick(step_rows, ~done))
+    pending = job.open_steps.calls.all()
     instances = join_instances(pending)
-    blind = job.blind()
+    blind = job.groups.blind(job.blind_ranks)
     mismatch = find_mismatch(instances, blind)
     ready, left = _split_at(instances, horizon)
     ready, held = _hold_unwaited(job, ready, closing, horizon)
     p2p_rows = _p2p_of(pending)
     p2p_done = p2p_rows["step"] <= horizon
     kept = [part for part in (held.rows, left, pick(p2p_rows, ~p2p_done)) if part.size]
-    job.pending.keep(concatenate(kept, COLLECTIVES) if len(kept) > 1 else kept[0] if kept else left)
+    job.open_steps.calls.keep(concatenate(kept, COLLECTIVES) if len(kept) > 1 else kept[0] if kept else left)
     short = check_counts(job, horizon, blind)
     _remember_pattern(job, ready, horizon, mismatch)
-    sums = job.device_steps.all()
+    sums = job.open_steps.on_device.all()
     summed = sums["step"] <= horizon
     _measure(job, closing, _both(ready, held), pick(p2p_rows, p2p_done), pick(sums, summed))
-    job.device_steps.keep(pick(sums, ~summed))
-    job.closed_step = max(job.closed_step, horizon)
-    job.note_pace(instances.rows.size)
-    job.steps_changed = job.rewrite_open = True
+    job.open_steps.on_device.keep(pick(sums, ~summed))
+    job.steps.closed_step = max(job.steps.closed_step, horizon)
+    job.steps.note_pace(instances.rows.size)
+    job.unsaved.steps = job.open_steps.rewrite = True
     return Closed(rows=closing, mismatch=mismatch, short=short)
 
 
@@ -130,16 +138,16 @@ def most_pending_rows(job: JobState) -> int:
 
 def prune_pending(job: JobState) -> Mismatch | None:
     """For jobs without steps: checks what has piled up and drops every instance that all members have finished."""
-    instances = join_instances(job.pending.all())
-    mismatch = find_mismatch(instances, job.blind())
+    instances = join_instances(job.open_steps.calls.all())
+    mismatch = find_mismatch(instances, job.groups.blind(job.blind_ranks))
     rows = instances.rows
     if rows.size:
         open_rows = np.add.reduceat((rows["done_ns"] == 0).astype(np.int64), instances.first)
-        complete = instances.count == job.shape().sizes[rows["group"][instances.first]]
+        complete = instances.count == job.groups.shape(job.ranks).sizes[rows["group"][instances.first]]
         keep = ~(complete & (open_rows == 0))[instances.instance]
         rows = pick(rows, keep)
-    job.pending.keep(rows[-most_pending_rows(job) // 2 :])
-    job.rewrite_open = True
+    job.open_steps.calls.keep(rows[-most_pending_rows(job) // 2 :])
+    job.open_steps.rewrite = True
     return mismatch
 
 
@@ -179,9 +187,9 @@ def _hold_unwaited(job: JobState, ready: Joined, closing: np.ndarray, horizon: i
     if not later.any():
         return ready, nothing
     group = rows["group"][ready.first]
-    holding = np.logical_or.reduceat(later, ready.first) & (ready.count == job.shape().sizes[group])
+    holding = np.logical_or.reduceat(later, ready.first) & (ready.count == job.groups.shape(job.ranks).sizes[group])
     holding &= np.maximum.reduceat(rows["step"], ready.first) > horizon - STEPS_HELD
-    holding &= ~np.array([*job.on_device, True], bool)[np.minimum(group, len(job.on_device))]
+    holding &= ~np.array([*job.groups.on_device, True], bool)[np.minimum(group, len(job.groups.on_device))]
     return _part(ready, ~holding), _part(ready, holding)
 
 
@@ -223,8 +231,8 @@ def _remember_pattern(job: JobState, ready: Joined, horizon: int, mismatch: Mism
         first = min(member.step for member in mismatch.members)
         fresh, horizon = pick(fresh, fresh["step"] < first), min(horizon, first - 1)
     fresh = pick(fresh, fresh["step"] > horizon - PATTERN_STEPS)
-    kept = pick(job.recent, job.recent["step"] > horizon - PATTERN_STEPS)
-    job.recent = concatenate([kept, fresh], COLLECTIVES) if kept.size else fresh
+    kept = pick(job.steps.recent, job.steps.recent["step"] > horizon - PATTERN_STEPS)
+    job.steps.recent = concatenate([kept, fresh], COLLECTIVES) if kept.size else fresh
 
 
 def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarray, sums: np.ndarray) -> None:
@@ -239,7 +247,7 @@ def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarra
     ranks = np.flatnonzero(np.bincount(step_rows["rank"]))
     steps, counts = np.unique(step_rows["step"], return_counts=True)
     full = steps[counts == ranks.size]
-    if not full.size or (job.times.ranks.size and ranks.size < job.times.ranks.size):
+    if not full.size or (job.steps.times.ranks.size and ranks.size < job.steps.times.ranks.size):
         return
     if full.size < steps.size:
         step_rows = pick(step_rows, np.isin(step_rows["step"], full))
@@ -260,8 +268,8 @@ def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarra
         called, release = ready.rows, np.zeros(0, np.int64)
         if called.size:
             edges = _edges_of(step_rows)
-            release = release_times(ready, job.shape(), edges)
-            late = place_late_waits(ready, release, job.shape(), edges)
+            release = release_times(ready, job.groups.shape(job.ranks), edges)
+            late = place_late_waits(ready, release, job.groups.shape(job.ranks), edges)
             called, release = late if late is not None else (called, release)
         waits = measure_waits(called, release, p2p)
         blocked = _align(waits.ranks, waits.steps, waits.blocked_ns, ranks, full)
@@ -271,7 +279,7 @@ def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarra
     own_phases = np.maximum(0, phases - blocked)
     later = full > 0
     if later.any():
-        job.longest_ns = np.maximum(job.longest_ns, own_phases[later].max(axis=(0, 1)))
+        job.steps.longest_ns = np.maximum(job.steps.longest_ns, own_phases[later].max(axis=(0, 1)))
     duration = median(length, axis=1).astype(np.int64)
     starved = np.minimum(spread_readings(chosen["run_delay_ns"]), own)
     told_phases = own_phases
@@ -291,7 +299,7 @@ def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarra
     saving = (own_phases[:, :, Phase.CHECKPOINT] * 50 > length).any(axis=1) & (full >= WARM_UP_STEPS)
     if saving.any():
         begins, own_saves = chosen["begin_ns"].min(axis=1)[saving], own_phases[saving][:, :, Phase.CHECKPOINT]
-        job.saves = with_more(job.saves, ranks, full[saving], begins, own_saves)
+        job.steps.saves = with_more(job.steps.saves, ranks, full[saving], begins, own_saves)
     plain = ~special & (full >= WARM_UP_STEPS)
     if not plain.any():
         return
@@ -311,8 +319,8 @@ def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarra
         told = on_device and tells_starts(job)
         exchange = blocked.sum(axis=2).min(axis=1)[plain] if told else np.full(exchange.size, -1)
     data = median(own_phases[plain][:, :, Phase.DATA], axis=1).astype(np.int64)
-    job.add_steps(times, (duration[plain] - worst - others).astype(np.int64), data, exchange)
-    window = job.window
+    job.steps.add(times, (duration[plain] - worst - others).astype(np.int64), data, exchange)
+    window = job.steps.window
     if on_device:
         window.looks = with_looks(
             window.looks,
@@ -324,7 +332,9 @@ def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarra
         )
         launched_ns = own_phases[:, :, Phase.FORWARD] + own_phases[:, :, Phase.BACKWARD]
         window.launches = with_launches(window.launches, times.steps, launched_ns[plain])
-        window.inner = with_inner_waits(window.inner, job.inner_groups(ranks), by_device, sums, ranks, times.steps)
+        window.inner = with_inner_waits(
+            window.inner, job.groups.inner_groups(ranks), by_device, sums, ranks, times.steps
+        )
         if sends(job):
             busiest = busiest_groups(job, ranks)
             window.passes = with_passes(window.passes, busiest, by_device, sums, ranks, times.steps)
@@ -355,10 +365,10 @@ def _comparable(job: JobState, ranks: np.ndarray, partly: np.ndarray) -> np.ndar
     only until the first step that all ranks saw whole, which begins a new window.
     """
     whole: np.ndarray = ~np.any(partly, axis=1)
-    if job.sighted:
+    if job.steps.sighted:
         return whole
     if whole.any():
-        job.begin_sight(ranks)
+        job.steps.begin_sight(ranks)
         return whole
     none_whole: np.ndarray = np.all(partly, axis=1)
     return none_whole
@@ -371,13 +381,13 @@ def _add_numbers(job: JobState, chosen: np.ndarray) -> None:
     if not updated.all():
         chosen = chosen[updated]
         flags = chosen["flags"]
-    if not ((flags & int(StepFlag.HAS_GRAD_NORM)) != 0).all() or job.norms.shape[1] != chosen.shape[1]:
+    if not ((flags & int(StepFlag.HAS_GRAD_NORM)) != 0).all() or job.steps.norms.shape[1] != chosen.shape[1]:
         return
-    job.norms = np.concatenate([job.norms, chosen["grad_norm"]])[-KEPT_NUMBERS:]
+    job.steps.norms = np.concatenate([job.steps.norms, chosen["grad_norm"]])[-KEPT_NUMBERS:]
     losses = np.where((flags & int(StepFlag.HAS_LOSS)) != 0, chosen["loss"], np.nan)
-    job.losses = np.concatenate([job.losses, losses])[-KEPT_NUMBERS:]
+    job.steps.losses = np.concatenate([job.steps.losses, losses])[-KEPT_NUMBERS:]
     ends = np.stack([chosen["step"][:, 0], chosen["end_ns"].max(axis=1)], axis=1)
-    job.norm_steps = np.concatenate([job.norm_steps, ends])[-KEPT_NUMBERS:]
+    job.steps.norm_steps = np.concatenate([job.steps.norm_steps, ends])[-KEPT_NUMBERS:]
 
 
 def spread_readings(delay_ns: np.ndarray) -> np.ndarray:

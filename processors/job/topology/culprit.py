@@ -64,12 +64,12 @@ def _part_of(job: JobState, ranks: tuple[int, ...]) -> str:
     places: dict[int, set[tuple[int, ...]]] = {}
     named: dict[int, str] = {}
     covered: dict[int, set[int]] = {}
-    for index, members in enumerate(job.members):
+    for index, members in enumerate(job.groups.members):
         if 1 < members.size < len(job.ranks):
             whose = members.tolist()
             places.setdefault(members.size, set()).add(tuple(at for at, rank in enumerate(whose) if rank in slow))
             covered.setdefault(members.size, set()).update(whose)
-            named.setdefault(members.size, job.group_name(index))
+            named.setdefault(members.size, job.groups.name_of(index))
     for size, found in sorted(places.items()):
         if len(found) == 1 and 0 < len(next(iter(found))) < size and len(covered[size]) == len(job.ranks):
             return named[size]
@@ -80,7 +80,7 @@ def _group_of(job: JobState, ranks: tuple[int, ...]) -> str:
     """Name of the smaller group whose members are exactly these ranks, "" if there is none or it is a single rank."""
     if len(ranks) < 2 or len(ranks) == len(job.ranks):
         return ""
-    for index, members in enumerate(job.members):
+    for index, members in enumerate(job.groups.members):
         if tuple(members.tolist()) == ranks:
-            return job.group_name(index)
+            return job.groups.name_of(index)
     return ""

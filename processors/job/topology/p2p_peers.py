@@ -20,10 +20,12 @@ Partners = Mapping[int, frozenset[int]]
 
 def partners_of(job: JobState) -> dict[int, frozenset[int]]:
     """By rank whose device has sent or received in a group that tells no end of it: the group's other members."""
-    rows = job.group_rows
-    on_device = np.array([*job.on_device, False], bool)[np.minimum(rows["group"], len(job.on_device))]
-    mute = on_device & (job.group_stamps > 0) & (rows["p2p_enqueued"] > 0) & (rows["p2p_completed"] < 0)
-    members = {group: frozenset(job.members[group].tolist()) for group in np.unique(rows["group"][mute]).tolist()}
+    rows = job.groups.rows
+    on_device = np.array([*job.groups.on_device, False], bool)[np.minimum(rows["group"], len(job.groups.on_device))]
+    mute = on_device & (job.groups.stamps > 0) & (rows["p2p_enqueued"] > 0) & (rows["p2p_completed"] < 0)
+    members = {
+        group: frozenset(job.groups.members[group].tolist()) for group in np.unique(rows["group"][mute]).tolist()
+    }
     partners: dict[int, frozenset[int]] = {}
     for rank, group in zip(rows["rank"][mute].tolist(), rows["group"][mute].tolist(), strict=True):
         partners[rank] = partners.get(rank, frozenset()) | members[group] - {rank}
@@ -43,7 +45,7 @@ def without_held_up(job: JobState, blockage: Blockage, waits: Sequence[Wait]) ->
 
 
 def _fetches(job: JobState, rank: int) -> bool:
-    row = job.progress_row(rank)
+    row = job.progress.row_of(rank)
     return row is not None and int(row["phase"]) == Phase.DATA
 
 

@@ -32,14 +32,14 @@ MOST_OF_STAGE = 0.7
 
 def sends(job: JobState) -> bool:
     """Whether any rank has sent to another: such ranks do different parts of the work, as stages of a pipeline."""
-    return bool((job.group_rows["p2p_enqueued"] > 0).any())
+    return bool((job.groups.rows["p2p_enqueued"] > 0).any())
 
 
 def stages_of(job: JobState, ranks: np.ndarray) -> np.ndarray:
     """By rank, its place among those that send to one another; -1 where it sends to nobody."""
     stages = np.full(ranks.size, -1, np.int64)
-    for index, members in enumerate(job.members):
-        rows, _ = job.rows_of_group(index)
+    for index, members in enumerate(job.groups.members):
+        rows, _ = job.groups.rows_of(index)
         if 1 < members.size < len(job.ranks) and (rows["p2p_enqueued"] > 0).any():
             column = np.searchsorted(ranks, members)
             known = (column < ranks.size) & (ranks[np.minimum(column, ranks.size - 1)] == members)
@@ -50,10 +50,10 @@ def stages_of(job: JobState, ranks: np.ndarray) -> np.ndarray:
 def busiest_groups(job: JobState, ranks: np.ndarray) -> np.ndarray:
     """By rank, of the groups on devices that are not all of the job's the one in which it has called most often, in
     each layer, that is; -1 none."""
-    size, busiest = job.shape().sizes, np.full(ranks.size, -1, np.int64)
-    partial = job.device_groups() & (size > 1) & (size < len(job.ranks))
-    rows = job.group_rows
-    rows = pick(rows, (job.group_stamps > 0) & (rows["enqueued"] > 0) & partial[rows["group"]])
+    size, busiest = job.groups.shape(job.ranks).sizes, np.full(ranks.size, -1, np.int64)
+    partial = job.groups.are_on_device() & (size > 1) & (size < len(job.ranks))
+    rows = job.groups.rows
+    rows = pick(rows, (job.groups.stamps > 0) & (rows["enqueued"] > 0) & partial[rows["group"]])
     rows = pick(rows, np.argsort(rows["enqueued"], kind="stable"))
     column = np.searchsorted(ranks, rows["rank"])
     known = column < ranks.size
@@ -67,8 +67,8 @@ def order_of_stages(job: JobState, ranks: np.ndarray) -> np.ndarray:
     of one rank or of several that follow each other."""
     stages = stages_of(job, ranks)
     if (stages < 0).all():
-        for index, members in enumerate(job.members):
-            if members.size == len(job.ranks) and (job.rows_of_group(index)[0]["p2p_enqueued"] > 0).any():
+        for index, members in enumerate(job.groups.members):
+            if members.size == len(job.ranks) and (job.groups.rows_of(index)[0]["p2p_enqueued"] > 0).any():
                 return np.arange(ranks.size)
     return stages
 

@@ -24,45 +24,45 @@ MOST_NODES = 16_384
 
 def follow_placement(job: JobState, stamp_ns: int, ctx: Context) -> None:
     """To be called after each record."""
-    if job.placement_changed:
-        job.placement_changed = False
-        if not job.placement_due_ns:
-            job.placement_due_ns = stamp_ns + _wait_ns(job)
-            job.facts_changed = True
-    if 0 < job.placement_due_ns <= stamp_ns:
+    if job.placement.changed:
+        job.placement.changed = False
+        if not job.placement.due_ns:
+            job.placement.due_ns = stamp_ns + _wait_ns(job)
+            job.unsaved.facts = True
+    if 0 < job.placement.due_ns <= stamp_ns:
         _tell(job, stamp_ns, ctx)
 
 
 def end_placement(job: JobState, ended_ns: int, stamp_ns: int, ctx: Context) -> None:
     """The attempt is over. What was not told of it yet is told now; of none that was never seen anything is."""
-    if job.placement_due_ns:
+    if job.placement.due_ns:
         _tell(job, stamp_ns, ctx)
-    told = job.placement
+    told = job.placement.told
     if told and told["end"] is None:
         _emit(job, {**told, "end": max(seconds(ended_ns), told["begin"])}, stamp_ns, ctx)
 
 
 def begin_placement_again(job: JobState) -> None:
     """What was taken for the job's end was none."""
-    if job.placement and job.placement["end"] is not None:
-        job.placement_changed = True
+    if job.placement.told and job.placement.told["end"] is not None:
+        job.placement.changed = True
 
 
 def _wait_ns(job: JobState) -> int:
-    is_same = bool(job.placement) and job.placement["attempt"] == (job.attempt or "-")
-    return min(SETTLES_NS << job.placement["told"], LONGEST_WAIT_NS) if is_same else SETTLES_NS
+    is_same = bool(job.placement.told) and job.placement.told["attempt"] == (job.attempt or "-")
+    return min(SETTLES_NS << job.placement.told["told"], LONGEST_WAIT_NS) if is_same else SETTLES_NS
 
 
 def _tell(job: JobState, stamp_ns: int, ctx: Context) -> None:
-    job.placement_due_ns = 0
-    job.facts_changed = True
+    job.placement.due_ns = 0
+    job.unsaved.facts = True
     by_node: dict[str, list[int]] = {}
     for rank, facts in job.ranks.items():
         if facts.node:
             by_node.setdefault(facts.node, []).append(rank)
     if not by_node or job.judged_by:
         return
-    attempt, before = job.attempt or "-", job.placement
+    attempt, before = job.attempt or "-", job.placement.told
     is_same = bool(before) and before["attempt"] == attempt
     begun = [facts.started_ns for facts in job.ranks.values() if facts.started_ns]
     placement = {
@@ -70,22 +70,22 @@ def _tell(job: JobState, stamp_ns: int, ctx: Context) -> None:
         "run": job.run,
         "attempt": attempt,
         "name": job.name,
-        "owner": job.owner,
+        "owner": job.placement.owner,
         "world_size": job.world_size or len(job.ranks),
         "begin": before["begin"] if is_same else seconds(min(begun, default=stamp_ns)),
         "end": None,
         "nodes": {node: format_ranks(by_node[node]) for node in sorted(by_node)[:MOST_NODES]},
         "told": before["told"] + 1 if is_same else 0,
     }
-    if moved := job.moved or (before.get("moved") if is_same else None):
+    if moved := job.placement.moved or (before.get("moved") if is_same else None):
         placement["moved"] = moved
     if not is_same or {**before, "told": 0} != {**placement, "told": 0}:
         _emit(job, placement, stamp_ns, ctx)
 
 
 def _emit(job: JobState, placement: dict[str, Any], stamp_ns: int, ctx: Context) -> None:
-    job.placement = placement
-    job.facts_changed = True
+    job.placement.told = placement
+    job.unsaved.facts = True
     body = {"placement": {name: value for name, value in placement.items() if name != "told"}}
     finding = Finding(
         identity=Identity(cluster=job.cluster, run=job.run, job=job.job, attempt=placement["attempt"]),

@@ -245,7 +245,7 @@ def test_what_the_scheduler_gave_and_no_rank_uses_is_spare() -> None:
     assert {each.gpus_held for each in context.intervals()} == {16}
     state = load_job(context.tables["job"])
     assert state is not None
-    assert state.gpus_held == 16
+    assert state.placement.gpus_held == 16
 
 
 def test_step_rows_that_were_lost_leave_no_hole() -> None:

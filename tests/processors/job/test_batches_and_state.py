@@ -108,11 +108,11 @@ def test_where_a_checkpoint_was_written_is_kept_before_its_step_is_closed() -> N
     rows = np.zeros(1, STEPS)
     rows["step"] = 41
     rows["phase_ns"][0, Phase.CHECKPOINT] = 1
-    job.note_saving(rows)
+    job.checkpoints.note_saving(rows)
     save_job(job, table)
     loaded = load_job(table)
     assert loaded is not None
-    assert loaded.saved_steps == job.saved_steps == 41
+    assert loaded.checkpoints.saved_steps == job.checkpoints.saved_steps == 41
 
 
 def test_records_of_an_attempt_that_is_over_change_nothing() -> None:

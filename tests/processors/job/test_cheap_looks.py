@@ -54,25 +54,25 @@ def test_a_step_that_is_held_up_for_certain_is_closed_by_no_horizon(
     closed: int,
 ) -> None:
     job = JobState(job="j")
-    job.newest_step = np.array(steps, np.int64)
-    job.closed_step, job.world_size, job.blind_ranks = closed, world_size, blind
+    job.steps.newest_step = np.array(steps, np.int64)
+    job.steps.closed_step, job.world_size, job.blind_ranks = closed, world_size, blind
     for rank in known:
         job.set_node(rank, "ab"[rank % 2])
         job.facts(rank).exited_ns = int(rank in exited)
     for node in lost:
-        job.nodes[node] = NodeFacts(state="silent")
+        job.nodes.known[node] = NodeFacts(state="silent")
     if is_early(job):
         assert horizon_of(job) <= closed
 
 
 def test_the_usual_step_is_held_up_by_who_has_not_ended_it() -> None:
     job = JobState(job="j")
-    job.world_size, job.closed_step = 2, 4
+    job.world_size, job.steps.closed_step = 2, 4
     for rank in range(2):
         job.facts(rank)
-    job.newest_step = np.array([5, 4], np.int64)
+    job.steps.newest_step = np.array([5, 4], np.int64)
     assert is_early(job)
-    job.newest_step[1] = 5
+    job.steps.newest_step[1] = 5
     assert not is_early(job)
 
 
@@ -89,7 +89,7 @@ def test_ages_of_open_operations_are_those_of_the_newest_rows_also_after_a_resta
         operator.process([record], ctx)
         job = load_job(ctx.table("job"))
         assert job is not None
-        rows = job.group_rows
+        rows = job.groups.rows
         still = rows["open"]
         ages = np.where(still < 0, rows["moved_age_ns"], rows["open_age_ns"] * (still > 0))
         kept = operator._jobs["job-1"].states[0]  # noqa: SLF001  (the working copy is what is asked)
@@ -101,9 +101,9 @@ def test_ages_of_open_operations_are_those_of_the_newest_rows_also_after_a_resta
 
 def test_thousands_that_wait_in_one_operation_are_told_whom_they_wait_for_once() -> None:
     job = JobState(job="j")
-    job.add_group(Group(uid="u", name="0", ranks="0-1999", size=2000, is_default=True))
-    job.group_stamps[:] = 7
-    rows = job.group_rows
+    job.groups.add(Group(uid="u", name="0", ranks="0-1999", size=2000, is_default=True))
+    job.groups.stamps[:] = 7
+    rows = job.groups.rows
     rows["rank"], rows["enqueued"], rows["completed"] = np.arange(2000), 5, 4
     rows["open"], rows["open_age_ns"] = 1, 3_000_000_000
     rows["enqueued"][13], rows["open"][13] = 4, 0
@@ -168,12 +168,12 @@ def test_the_next_steps_length_is_that_of_its_rows_whatever_came_before() -> Non
     for rank, length_ns in ((0, 10), (1, 30), (0, 90)):
         rows = np.zeros(1, STEPS)
         rows["rank"], rows["step"], rows["end_ns"] = rank, 0 if length_ns < 90 else 1, length_ns
-        job.step_rows.add(Arrived(rows=rows))
-        assert job.next_length_ns() == (10, 20, 20)[job.step_rows.size - 1]
-    job.step_rows.keep(job.step_rows.all()[2:].copy())
-    assert job.next_length_ns() == 0  # none of that step is left
-    job.closed_step = 0
-    assert job.next_length_ns() == 90
+        job.open_steps.steps.add(Arrived(rows=rows))
+        assert job.open_steps.next_length_ns(job.steps.closed_step) == (10, 20, 20)[job.open_steps.steps.size - 1]
+    job.open_steps.steps.keep(job.open_steps.steps.all()[2:].copy())
+    assert job.open_steps.next_length_ns(job.steps.closed_step) == 0  # none of that step is left
+    job.steps.closed_step = 0
+    assert job.open_steps.next_length_ns(job.steps.closed_step) == 90
 
 
 def test_what_waits_for_a_step_of_thousands_of_ranks_is_not_dropped_before_it_closes() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.processors.job.bare_finding import bare_body
 from whichrank.processors.job.detectors.slow.straggler import SMALLEST_EXCESS, StepTimes
 from whichrank.processors.job.operator import CLOSE_NS, CLOSE_SLOW_NS, CLOSE_SOON_NS, _patience_ns
-from whichrank.processors.job.state.job_state import JobState, mean_length_ns
+from whichrank.processors.job.state.job_state import JobState
+from whichrank.processors.job.state.open_steps import mean_length_ns
 from whichrank.processors.job.state.rank_state import OpenFinding
 from whichrank.telemetry.tables import STEPS
 from whichrank.telemetry.vocabulary import Kind, Phase
@@ -36,8 +38,8 @@ def close(job: JobState, *step_ms: float, rows: int = FEW, ranks: int = 2) -> No
         starved_ns=by_rank,
         phase_self_ns=np.zeros((steps.size, ranks, len(Phase)), np.int64),
     )
-    job.add_steps(times, duration_ns, np.zeros_like(duration_ns), np.zeros_like(duration_ns))
-    job.note_pace(rows)
+    job.steps.add(times, duration_ns, np.zeros_like(duration_ns), np.zeros_like(duration_ns))
+    job.steps.note_pace(rows)
 
 
 def arriving_ns(*step_ms: float) -> int:
@@ -49,9 +51,9 @@ def arriving_ns(*step_ms: float) -> int:
 
 
 def open_finding(job: JobState, kind: Kind, attempt: str = "") -> None:
-    job.findings[kind.value] = OpenFinding(
+    job.findings.by_key[kind.value] = OpenFinding(
         key=kind.value, kind=kind.value, attempt=attempt, found_ns=1, onset_ns=1, step=1, group=0, seq=1,
-        suspects=[0], body={},
+        suspects=[0], body=bare_body(kind),
     )  # fmt: skip
 
 
@@ -66,32 +68,32 @@ def open_finding(job: JobState, kind: Kind, attempt: str = "") -> None:
     ],
 )
 def test_even_steps_are_known_after_16_where_closing_is_dear_else_after_40(steps: int, rows: int, known: bool) -> None:
-    assert bool(job_with(*[100.0] * steps, rows=rows).slow_step_ns) == known
+    assert bool(job_with(*[100.0] * steps, rows=rows).steps.slow_step_ns) == known
 
 
 def test_one_step_in_ten_may_be_long_and_two_of_16_may_not() -> None:
-    assert job_with(*[100.0] * 15, 300.0, rows=MANY).slow_step_ns
-    assert job_with(*[100.0] * 14, *[109.0] * 2, rows=MANY).slow_step_ns
-    assert not job_with(*[100.0] * 14, *[111.0] * 2, rows=MANY).slow_step_ns
+    assert job_with(*[100.0] * 15, 300.0, rows=MANY).steps.slow_step_ns
+    assert job_with(*[100.0] * 14, *[109.0] * 2, rows=MANY).steps.slow_step_ns
+    assert not job_with(*[100.0] * 14, *[111.0] * 2, rows=MANY).steps.slow_step_ns
 
 
 def test_uneven_steps_are_known_after_40_whatever_closing_costs() -> None:
     uneven = [100.0, 100.0, 400.0] * 13 + [100.0]
-    assert not job_with(*uneven[:-1], rows=MANY).slow_step_ns
-    assert job_with(*uneven, rows=MANY).slow_step_ns == 400 * MS
+    assert not job_with(*uneven[:-1], rows=MANY).steps.slow_step_ns
+    assert job_with(*uneven, rows=MANY).steps.slow_step_ns == 400 * MS
 
 
 def test_slow_is_beyond_half_of_the_smallest_excess_that_is_told() -> None:
-    assert job_with(*[100.0] * 40).slow_step_ns == 100 * MS + int(SMALLEST_EXCESS / 2 * 100 * MS)
-    assert job_with(*[100.0] * 30, *[200.0] * 10).slow_step_ns == 200 * MS  # one step in five may take longer
+    assert job_with(*[100.0] * 40).steps.slow_step_ns == 100 * MS + int(SMALLEST_EXCESS / 2 * 100 * MS)
+    assert job_with(*[100.0] * 30, *[200.0] * 10).steps.slow_step_ns == 200 * MS  # one step in five may take longer
 
 
 def test_the_last_64_steps_count_and_other_ranks_begin_anew() -> None:
     job = job_with(*[100.0] * 64)
     close(job, *[200.0] * 64)
-    assert job.slow_step_ns == 200 * MS + int(SMALLEST_EXCESS / 2 * 200 * MS)
+    assert job.steps.slow_step_ns == 200 * MS + int(SMALLEST_EXCESS / 2 * 200 * MS)
     close(job, *[200.0] * 5, ranks=3)
-    assert job.slow_step_ns == 0
+    assert job.steps.slow_step_ns == 0
 
 
 def test_steps_are_closed_soon_while_it_is_not_known_how_long_they_take() -> None:

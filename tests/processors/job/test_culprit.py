@@ -19,7 +19,7 @@ def job() -> JobState:
     for rank in range(RANKS):
         state.ranks[rank] = RankFacts(node=f"n{rank // PER_NODE}")
     for name, ranks in (("world", "0-15"), ("experts-0", "0-7"), ("experts-1", "8-15")):
-        state.add_group(Group(uid=name, name=name, ranks=ranks))
+        state.groups.add(Group(uid=name, name=name, ranks=ranks))
     return state
 
 

@@ -31,9 +31,11 @@ def rows_of(drawn: list[Call], flags: int) -> np.ndarray:
 def by_everything(job: JobState, horizon: int) -> int:
     """An end that was told once is known, also where an older message comes again after it."""
     told = [
-        index for index in np.flatnonzero(job.on_device) if (job.rows_of_group(int(index))[0]["completed"] > 0).any()
+        index
+        for index in np.flatnonzero(job.groups.on_device)
+        if (job.groups.rows_of(int(index))[0]["completed"] > 0).any()
     ]
-    rows = job.pending.all()
+    rows = job.open_steps.calls.all()
     rows = rows[(rows["flags"] & int(EventFlag.P2P)) == 0]
     still = np.array(
         [
@@ -62,21 +64,21 @@ def test_devices_have_come_as_far_as_a_look_at_everything_says(
     job = JobState(job="j")
     for index in range(GROUPS):
         backend = "gloo" if index == GROUPS - 1 else "nccl"
-        job.add_group(Group(uid=str(index), name=str(index), ranks=f"0-{RANKS - 1}", size=RANKS, backend=backend))
-        rows, _ = job.rows_of_group(index)
+        job.groups.add(Group(uid=str(index), name=str(index), ranks=f"0-{RANKS - 1}", size=RANKS, backend=backend))
+        rows, _ = job.groups.rows_of(index)
         rows["group"] = index
-    assert job.on_device == [True, True, False]
+    assert job.groups.on_device == [True, True, False]
     for number, message in enumerate(messages):
-        job.pending.add(Arrived(rows=rows_of(message, int(EventFlag.P2P) if number in p2p else 0)))
+        job.open_steps.calls.add(Arrived(rows=rows_of(message, int(EventFlag.P2P) if number in p2p else 0)))
         for index, told in enumerate(tells):
-            rows, _ = job.rows_of_group(index)
+            rows, _ = job.groups.rows_of(index)
             rows["completed"] = int(0 <= told <= number)
-            job.note_ends(np.full(rows.size, index), rows)
+            job.groups.note_ends(np.full(rows.size, index), rows)
         for horizon in (0, STEPS):
             assert device_horizon(job, horizon) == by_everything(job, horizon)
         if number in closes:
-            rows = job.pending.all()
-            job.pending.keep(rows[rows["step"] > 1].copy())
+            rows = job.open_steps.calls.all()
+            job.open_steps.calls.keep(rows[rows["step"] > 1].copy())
             assert device_horizon(job, STEPS) == by_everything(job, STEPS)
 
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whichrank.processors.job.detectors.hang.wait_graph import find_blockage
+from whichrank.processors.job.findings.node_report import agent_silent_body
 from whichrank.processors.job.hang.pending_collectives import _Standing, find_waits
 from whichrank.processors.job.state.job_state import JobState
 from whichrank.processors.job.state.open_rows import Arrived
@@ -25,20 +26,20 @@ def job_at(stage: dict[int, dict[int, tuple[int, int, int]]], *, pipeline: bool)
     """stage: by group and rank, the newest collective that its host has called, its device begun, and ended."""
     job = JobState(job="j")
     for index, ranks in enumerate(("0-1", "2-3", "0,2")):
-        job.add_group(Group(uid=str(index), name=str(index), ranks=ranks, size=2, backend="nccl"))
-    job.grow_progress(3)
+        job.groups.add(Group(uid=str(index), name=str(index), ranks=ranks, size=2, backend="nccl"))
+    job.progress.grow(3)
     for rank in range(4):
         job.facts(rank)
-        job.progress["read_ns"][rank] = 100 * SECOND
-        job.progress_stamps[rank] = 100 * SECOND
+        job.progress.rows["read_ns"][rank] = 100 * SECOND
+        job.progress.stamps[rank] = 100 * SECOND
     for group, members in stage.items():
-        rows, stamps = job.rows_of_group(group)
+        rows, stamps = job.groups.rows_of(group)
         for place, (rank, (enqueued, started, completed)) in enumerate(sorted(members.items())):
             rows[place]["rank"], rows[place]["group"], rows[place]["open"] = rank, group, enqueued - completed
             rows[place]["enqueued"], rows[place]["started"], rows[place]["completed"] = enqueued, started, completed
             rows[place]["open_age_ns"] = 5 * SECOND * (enqueued > completed)
         stamps[:] = 100 * SECOND
-    rows, stamps = job.rows_of_group(PIPE)
+    rows, stamps = job.groups.rows_of(PIPE)
     rows["rank"], rows["group"], rows["open"], rows["started"] = (0, 2), PIPE, -1, -1
     rows["p2p_enqueued"], rows["p2p_completed"] = 9 * pipeline, -1
     rows["peer"], rows["moved_age_ns"] = (1, 0), 5 * SECOND
@@ -77,9 +78,9 @@ def test_a_device_that_exchanges_with_a_rank_that_is_gone_is_no_root(case: str, 
     )
     for rank in (2, 3):
         job.set_node(rank, "node-b")
-    job.node_facts("node-b").state = "silent"
+    job.nodes.facts("node-b").state = "silent"
     if case == "only its agent":  # the job has gone on since
-        job.findings["told"] = OpenFinding(
+        job.findings.by_key["told"] = OpenFinding(
             key="told",
             kind=Kind.AGENT_SILENT.value,
             attempt="",
@@ -89,11 +90,11 @@ def test_a_device_that_exchanges_with_a_rank_that_is_gone_is_no_root(case: str, 
             group=-1,
             seq=-1,
             suspects=[],
-            body={},
+            body=agent_silent_body(job, "node-b", job.nodes.facts("node-b"), [2, 3], 0),
             detail={"node": "node-b"},
         )
     if case == "another peer":
-        job.rows_of_group(PIPE)[0]["peer"][0] = 0
+        job.groups.rows_of(PIPE)[0]["peer"][0] = 0
     blockage = find_blockage(find_waits(job), 3 * SECOND)
     assert blockage is not None
     expected = ("unknown", (2,)) if case == "lost" else ("missing", (0,))
@@ -105,12 +106,12 @@ def test_a_stage_whose_host_has_launched_all_of_the_step_may_stand_in_any_receiv
     """The last stage is in a collective that does not end. Rank 0 has launched all: its last call is a send."""
     held = {FIRST: {0: (5, 4, 4), 1: (5, 5, 4)}, LAST: {2: (5, 5, 4), 3: (5, 5, 4)}}
     job = job_at(held, pipeline=True)
-    job.rows_of_group(PIPE)[0]["peer"][0] = 0  # to somebody who is held up by nothing
+    job.groups.rows_of(PIPE)[0]["peer"][0] = 0  # to somebody who is held up by nothing
     calls = np.zeros(3, COLLECTIVES)
     calls["group"], calls["flags"], calls["op"] = PIPE, int(EventFlag.P2P), (Op.RECV, Op.RECV, Op.SEND)
     calls["rank"], calls["peer"], calls["seq"] = 0, (1, 1, 0), (7, 8, 9)
     calls["done_ns"][:2] = 0 if is_known else 99 * SECOND
-    job.pending.add(Arrived(rows=calls))
+    job.open_steps.calls.add(Arrived(rows=calls))
     blockage = find_blockage(find_waits(job), 3 * SECOND)
     assert blockage is not None
     if is_known:
@@ -125,21 +126,21 @@ def test_stages_that_are_held_up_one_behind_the_other_are_no_roots(first_receive
     which has not come to its collective either: it receives from the last one. Another replica waits for that one."""
     job = JobState(job="j")
     for index, ranks in enumerate(("0-1", "2-3", "4-5", "0,2-4", "4,6")):
-        job.add_group(Group(uid=str(index), name=str(index), ranks=ranks, size=len(ranks) - 1, backend="nccl"))
-    job.grow_progress(6)
+        job.groups.add(Group(uid=str(index), name=str(index), ranks=ranks, size=len(ranks) - 1, backend="nccl"))
+    job.progress.grow(6)
     for rank in range(7):
         job.facts(rank)
-        job.progress["read_ns"][rank] = job.progress_stamps[rank] = 100 * SECOND
+        job.progress.rows["read_ns"][rank] = job.progress.stamps[rank] = 100 * SECOND
     for group, (of_first, of_second) in enumerate([(4, 5), (4, 5), (5, 5)]):
-        rows, stamps = job.rows_of_group(group)
+        rows, stamps = job.groups.rows_of(group)
         rows["rank"], rows["group"], rows["open"] = (2 * group, 2 * group + 1), group, 1
         rows["enqueued"], rows["started"], rows["completed"] = 5, (of_first, of_second), 4
         rows["open_age_ns"], stamps[:] = 5 * SECOND, 100 * SECOND
-    rows, stamps = job.rows_of_group(3)  # ranks 0, 2, 3 and 4, in this order
+    rows, stamps = job.groups.rows_of(3)  # ranks 0, 2, 3 and 4, in this order
     rows["rank"], rows["group"], rows["open"], rows["started"] = (0, 2, 3, 4), 3, -1, -1
     rows["p2p_enqueued"], rows["p2p_completed"], rows["moved_age_ns"] = 9, -1, 5 * SECOND
     rows["peer"], stamps[:] = (first_receives_from - 1, 3, 0, 1), 100 * SECOND  # the last one sent to the second one
-    rows, stamps = job.rows_of_group(4)
+    rows, stamps = job.groups.rows_of(4)
     rows["rank"], rows["group"], rows["open"], rows["open_age_ns"] = (4, 6), 4, 1, 5 * SECOND
     rows["enqueued"], rows["started"], rows["completed"], stamps[:] = 2, (1, 2), 1, 100 * SECOND
     blockage = find_blockage(find_waits(job), 3 * SECOND)

@@ -62,11 +62,15 @@ def test_steps_are_measured_by_sums_as_by_their_calls(fresh_each_time: bool) -> 
         assert job is not None
         measured.append(job)
     whole, by_sums = measured
-    assert whole.times.steps.tolist() == by_sums.times.steps.tolist()
-    assert whole.times.steps.size >= 24
-    np.testing.assert_array_equal(whole.times.self_ns, by_sums.times.self_ns)
-    np.testing.assert_allclose(whole.window.looks[:, 6:].sum(axis=0), by_sums.window.looks[:, 6:].sum(axis=0))
-    assert set(by_sums.device_steps.all()["step"].tolist()) <= {by_sums.closed_step + 1}  # the last one is open
+    assert whole.steps.times.steps.tolist() == by_sums.steps.times.steps.tolist()
+    assert whole.steps.times.steps.size >= 24
+    np.testing.assert_array_equal(whole.steps.times.self_ns, by_sums.steps.times.self_ns)
+    np.testing.assert_allclose(
+        whole.steps.window.looks[:, 6:].sum(axis=0), by_sums.steps.window.looks[:, 6:].sum(axis=0)
+    )
+    assert set(by_sums.open_steps.on_device.all()["step"].tolist()) <= {
+        by_sums.steps.closed_step + 1
+    }  # the last one is open
 
 
 def test_a_slow_device_is_told_from_sums() -> None:

@@ -31,27 +31,27 @@ def pipelines(stuck: int, *, count: int = COUNT, on_one_node: bool = False, laun
     """So many pipelines of two ranks, whose last stages sum up their gradients; the devices of ``stuck`` of these have
     not come to that."""
     job = JobState(job="j")
-    job.add_group(Group(uid="dp", name="dp", ranks=f"{count}-{2 * count - 1}", size=count, backend="nccl"))
+    job.groups.add(Group(uid="dp", name="dp", ranks=f"{count}-{2 * count - 1}", size=count, backend="nccl"))
     for rank in range(count):
-        job.add_group(Group(uid=str(rank), name="pp", ranks=f"{rank},{count + rank}", size=2, backend="nccl"))
-    job.grow_progress(2 * count - 1)
+        job.groups.add(Group(uid=str(rank), name="pp", ranks=f"{rank},{count + rank}", size=2, backend="nccl"))
+    job.progress.grow(2 * count - 1)
     for rank in range(2 * count):
         job.set_node(rank, "node" if on_one_node else f"node-{rank}")
-        job.progress["rank"][rank], job.progress["read_ns"][rank] = rank, 100 * SECOND
-        job.progress_stamps[rank] = 100 * SECOND
-    job.group_stamps[:] = job.progress_stamp_ns = 100 * SECOND
-    rows, _ = job.rows_of_group(0)
-    rows["rank"], rows["enqueued"], rows["started"], rows["completed"] = job.members[0], 5, 5, 4
+        job.progress.rows["rank"][rank], job.progress.rows["read_ns"][rank] = rank, 100 * SECOND
+        job.progress.stamps[rank] = 100 * SECOND
+    job.groups.stamps[:] = job.progress.newest_stamp_ns = 100 * SECOND
+    rows, _ = job.groups.rows_of(0)
+    rows["rank"], rows["enqueued"], rows["started"], rows["completed"] = job.groups.members[0], 5, 5, 4
     rows["open"], rows["open_age_ns"] = 1, 50 * SECOND
     rows["started"][:stuck] = 4
     rows["enqueued"][:stuck] = 4 + launches
     for index in range(1, count + 1):
-        rows, _ = job.rows_of_group(index)
-        rows["rank"], rows["group"], rows["started"], rows["completed"] = job.members[index], index, -1, -1
+        rows, _ = job.groups.rows_of(index)
+        rows["rank"], rows["group"], rows["started"], rows["completed"] = job.groups.members[index], index, -1, -1
         rows["open"], rows["p2p_enqueued"], rows["p2p_completed"], rows["peer"] = -1, 9, -1, (1, 0)
-    job.progress["step"] = job.closed_step = 7
-    job.progress["phase"] = Phase.FORWARD
-    job.open_ages_ns[:count] = 50 * SECOND
+    job.progress.rows["step"] = job.steps.closed_step = 7
+    job.progress.rows["phase"] = Phase.FORWARD
+    job.groups.open_ages_ns[:count] = 50 * SECOND
     return job
 
 
@@ -69,46 +69,46 @@ def test_devices_in_many_places_that_may_all_stand_in_exchanges_are_no_culprits(
     job: JobState, expected: tuple[Kind, int]
 ) -> None:
     judge_waits(job, 101 * SECOND, MemoryContext())
-    (finding,) = job.findings.values()
-    assert (finding.kind, len(finding.body["suspects"])) == expected
+    (finding,) = job.findings.all()
+    assert (finding.kind, len(finding.body.suspects)) == expected
 
 
 def pipelines_that_all_stand(*, age_s: float = 50.0, count: int = COUNT) -> JobState:
     """No device has ended anything for so long, and none is seen to stand in a collective: each has one before it."""
     job = pipelines(count, count=count)
     job.world_size = 2 * count
-    job.add_group(Group(uid="first", name="dp", ranks=f"0-{count - 1}", size=count, backend="nccl"))
-    last, _ = job.rows_of_group(0)
-    first, stamps = job.rows_of_group(count + 1)
+    job.groups.add(Group(uid="first", name="dp", ranks=f"0-{count - 1}", size=count, backend="nccl"))
+    last, _ = job.groups.rows_of(0)
+    first, stamps = job.groups.rows_of(count + 1)
     first[:], stamps[:] = last, 100 * SECOND
-    first["rank"], first["group"] = job.members[count + 1], count + 1
+    first["rank"], first["group"] = job.groups.members[count + 1], count + 1
     for group in (0, count + 1):
-        job.rows_of_group(group)[0]["open_age_ns"] = age_s * SECOND
-    job.open_ages_ns[-count:] = job.open_ages_ns[:count]
+        job.groups.rows_of(group)[0]["open_age_ns"] = age_s * SECOND
+    job.groups.open_ages_ns[-count:] = job.groups.open_ages_ns[:count]
     return job
 
 
 def with_a_wait(job: JobState) -> JobState:
     """Rank 1 had got what was sent to it: it waits in the collective for the others of its stage."""
-    job.rows_of_group(COUNT + 1)[0]["started"][1] = 5
+    job.groups.rows_of(COUNT + 1)[0]["started"][1] = 5
     return job
 
 
 def with_all_but_two_waiting(job: JobState) -> JobState:
     """Only one pipeline stands before the collective: the others wait for it there."""
     for group in (0, COUNT + 1):
-        job.rows_of_group(group)[0]["started"][1:] = 5
+        job.groups.rows_of(group)[0]["started"][1:] = 5
     return job
 
 
 def without_work(job: JobState) -> JobState:
     """Rank 0's device has done everything: its host does not go on."""
-    job.rows_of_group(COUNT + 1)[0]["open"][0] = 0
+    job.groups.rows_of(COUNT + 1)[0]["open"][0] = 0
     return job
 
 
 def long_unheard(job: JobState) -> JobState:
-    job.progress_stamps[3] -= 60 * SECOND
+    job.progress.stamps[3] -= 60 * SECOND
     return job
 
 
@@ -142,21 +142,21 @@ def test_a_job_whose_devices_all_stand_in_exchanges_is_held_up_by_what_moves_the
     job: JobState, *, is_told: bool
 ) -> None:
     judge_waits(job, 101 * SECOND, MemoryContext())
-    told = [(finding.kind, finding.body["suspects"], finding.seq) for finding in job.findings.values()]
+    told = [(finding.kind, list(finding.body.suspects), finding.seq) for finding in job.findings.all()]
     assert told == ([(Kind.COLLECTIVE_STALLED, [], 5)] if is_told else [])
 
 
 def test_a_pipeline_for_which_all_others_wait_has_the_culprit() -> None:
     job = with_all_but_two_waiting(pipelines_that_all_stand())
     judge_waits(job, 101 * SECOND, MemoryContext())
-    told = [(finding.kind, finding.suspects) for finding in job.findings.values()]
+    told = [(finding.kind, finding.suspects) for finding in job.findings.all()]
     assert told == [(Kind.RANK_NOT_ENTERED, [0, COUNT])]
 
 
 def test_it_is_over_when_the_collective_before_which_they_stood_has_ended() -> None:
     job, context = pipelines_that_all_stand(), MemoryContext()
     judge_waits(job, 101 * SECOND, context)
-    (finding,) = job.findings.values()
-    job.rows_of_group(finding.group)[0]["completed"] = 5
+    (finding,) = job.findings.all()
+    job.groups.rows_of(finding.group)[0]["completed"] = 5
     judge_waits(job, 102 * SECOND, context)
-    assert not job.findings
+    assert not job.findings.all()

@@ -75,7 +75,7 @@ def steered(sound: list[Record]) -> Steered:
     """Has taken all until every node was heard; then what is here was gathered."""
     steered = Steered()
     for record in sound:
-        if len(steered.context.tables) and len(steered.state.offsets) == FEWEST_NODES:
+        if len(steered.context.tables) and len(steered.state.nodes.offsets) == FEWEST_NODES:
             break
         steered.give(record)
     steered.look()
@@ -112,31 +112,31 @@ def test_they_wait_for_a_moment(sound: list[Record], steered: Steered) -> None:
     first = block_of(sound, EventName.BLOCK_PROGRESS, "node-1", now_ns + 1)
     steered.give(first)
     steered.give(block_of(sound, EventName.BLOCK_PROGRESS, "node-2", now_ns + HOLD_NS))
-    assert steered.state.progress_stamp_ns <= now_ns, "neither is taken yet"
+    assert steered.state.progress.newest_stamp_ns <= now_ns, "neither is taken yet"
     assert steered.context.timers["look"] == first.stamp_ns + HOLD_NS
     steered.look()
-    assert steered.state.progress_stamps[[2, 3, 4, 5]].tolist() == [now_ns + 1] * 2 + [now_ns + HOLD_NS] * 2
+    assert steered.state.progress.stamps[[2, 3, 4, 5]].tolist() == [now_ns + 1] * 2 + [now_ns + HOLD_NS] * 2
 
 
 def test_a_record_after_that_moment_finds_them_taken(sound: list[Record], steered: Steered) -> None:
     now_ns = steered.context.now
     steered.give(block_of(sound, EventName.BLOCK_PROGRESS, "node-1", now_ns + 1))
     steered.give(block_of(sound, EventName.BLOCK_STEPS, "node-2", now_ns + 1 + HOLD_NS))
-    assert steered.state.progress_stamp_ns == now_ns + 1
+    assert steered.state.progress.newest_stamp_ns == now_ns + 1
 
 
 def test_an_event_comes_after_what_was_there_before_it(sound: list[Record], steered: Steered) -> None:
     now_ns = steered.context.now
     steered.give(block_of(sound, EventName.BLOCK_PROGRESS, "node-1", now_ns + 1))
     steered.give(replace(sound[0], stamp_ns=now_ns + 2))
-    assert steered.state.progress_stamp_ns == now_ns + 1
+    assert steered.state.progress.newest_stamp_ns == now_ns + 1
 
 
 def test_a_node_that_tells_again_is_not_merged_with_itself(sound: list[Record], steered: Steered) -> None:
     now_ns = steered.context.now
     for later_ns in (1, 2):
         steered.give(block_of(sound, EventName.BLOCK_PROGRESS, "node-1", now_ns + later_ns))
-    assert steered.state.progress_stamp_ns == now_ns + 1
+    assert steered.state.progress.newest_stamp_ns == now_ns + 1
     assert steered.state.gathering.due_ns == now_ns + 2 + HOLD_NS
 
 
@@ -148,10 +148,10 @@ def test_an_attempt_begins_after_what_the_one_before_has_told(sound: list[Record
     rows = last.payload.rows.copy()
     rows["step"], rows["phase_ns"][:, Phase.CHECKPOINT] = 41, 1
     steered.give(replace(last, payload=replace(last.payload, rows=rows)))
-    assert steered.state.saved_steps == 0, "it waits"
+    assert steered.state.checkpoints.saved_steps == 0, "it waits"
     other = job_of(steps=1, attempt="a2").records()
     steered.give(block_of(other, EventName.BLOCK_PROGRESS, "node-1", now_ns + 2))
-    assert (steered.state.attempt, steered.state.steps_before) == ("a2", 41)
+    assert (steered.state.attempt, steered.state.checkpoints.steps_before) == ("a2", 41)
 
 
 def test_a_restart_finds_what_was_gathered() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.processors.job.bare_finding import bare_body
 from tests.processors.job.synthetic_job import (
     FOREVER,
     Action,
@@ -27,8 +28,8 @@ STEP = 20
 def standing(newest: list[int], *, closed: int, world_size: int = 4, exited: tuple[int, ...] = ()) -> JobState:
     """newest: by rank, the last step that it has finished."""
     job = JobState(job="j")
-    job.newest_step = np.array(newest, np.int64)
-    job.closed_step, job.world_size = closed, world_size
+    job.steps.newest_step = np.array(newest, np.int64)
+    job.steps.closed_step, job.world_size = closed, world_size
     for rank in range(len(newest)):
         job.facts(rank).exited_ns = int(rank in exited)
     return job
@@ -45,7 +46,7 @@ def hang(*suspects: int, step: int = STEP) -> OpenFinding:
         group=0,
         seq=7,
         suspects=list(suspects),
-        body={},
+        body=bare_body(Kind.RANK_NOT_ENTERED),
     )
 
 

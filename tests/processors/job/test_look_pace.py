@@ -14,7 +14,7 @@ def job_of(ranks: int) -> JobState:
     job = JobState(cluster="c", run="r", job="j")
     for rank in range(ranks):
         job.facts(rank)
-    job.grow_progress(ranks - 1)
+    job.progress.grow(ranks - 1)
     return job
 
 
@@ -24,8 +24,8 @@ def looks(job: JobState, messages: int, seconds: int) -> int:
     ranks = len(job.ranks)
     for number in range(messages):
         stamp_ns = 1_790_000_000 * SECOND + number * seconds * SECOND // messages
-        found += is_look_due(job, job.progress_stamp_ns, stamp_ns)
-        job.progress_stamps[number % ranks] = job.progress_stamp_ns = stamp_ns
+        found += is_look_due(job, job.progress.newest_stamp_ns, stamp_ns)
+        job.progress.stamps[number % ranks] = job.progress.newest_stamp_ns = stamp_ns
     return found
 
 

@@ -196,7 +196,7 @@ def test_ranks_without_an_agent_are_looked_for_four_times_a_second_and_not_at_ea
     looked_s: list[float] = []
 
     def counted(job: JobState, **more: bool) -> list[Wait]:
-        looked_s.append((job.progress_stamp_ns - WALL_NS) / SECOND - 100.0)
+        looked_s.append((job.progress.newest_stamp_ns - WALL_NS) / SECOND - 100.0)
         return find_waits(job, **more)
 
     monkeypatch.setattr(lost_nodes, "find_waits", counted)

@@ -58,9 +58,9 @@ def test_who_fetches_its_data_while_the_others_have_called_is_the_root() -> None
 def test_only_devices_that_tell_no_end_of_what_they_exchange_have_such_partners() -> None:
     job = JobState(job="j")
     for name, backend in (("pp", "nccl"), ("hosts", "gloo")):
-        job.add_group(Group(uid=name, name=name, ranks="0-2", size=3, backend=backend))
-    rows = job.group_rows
-    job.group_stamps[:] = 7
+        job.groups.add(Group(uid=name, name=name, ranks="0-2", size=3, backend=backend))
+    rows = job.groups.rows
+    job.groups.stamps[:] = 7
     rows["group"], rows["rank"] = np.repeat(np.arange(2), 3), np.tile(np.arange(3), 2)
     rows["p2p_enqueued"], rows["p2p_completed"] = [4, 4, 0] * 2, -1
     assert partners_of(job) == {0: frozenset({1, 2}), 1: frozenset({0, 2})}

@@ -60,7 +60,7 @@ def test_steps_after_what_was_read_are_lost(reads: tuple[str, ...], resumed: int
     assert said[B.REWORK] == pytest.approx((done - resumed) * STEP_S, abs=1.0)
     job = load_job(context.tables["job"])
     assert job is not None
-    assert (job.steps_before, job.ledger.steps_before) == (resumed, resumed)
+    assert (job.checkpoints.steps_before, job.ledger.steps_before) == (resumed, resumed)
     assert max(each.last_step for each in context.intervals() if each.attempt == "a2") == resumed + 29
     (down,) = found.interruptions
     assert down.ns[B.REWORK] == found.ns[B.REWORK]
@@ -77,7 +77,7 @@ def test_a_checkpoint_that_nobody_saw_written_and_was_read_gives_the_steps_back(
     account(context)
     job = load_job(context.tables["job"])
     assert job is not None
-    assert job.steps_before == 60
+    assert job.checkpoints.steps_before == 60
     assert max(each.last_step for each in context.intervals()) == 89
 
 
@@ -85,10 +85,10 @@ def test_as_many_places_are_remembered_as_may_be() -> None:
     job = JobState()
     for number in range(MOST_CHECKPOINTS + 50):
         note_checkpoint(job, {"checkpoint": f"{number:x}", "read": False, "step": number + 1})
-    assert len(job.checkpoints) == MOST_CHECKPOINTS
+    assert len(job.checkpoints.by_place) == MOST_CHECKPOINTS
     note_checkpoint(job, {"checkpoint": "0", "read": True})
-    assert job.restored_steps == -1, "forgotten"
+    assert job.checkpoints.restored_steps == -1, "forgotten"
     newest = f"{MOST_CHECKPOINTS + 49:x}"
     note_checkpoint(job, {"checkpoint": newest, "read": False, "step": 1000})
     note_checkpoint(job, {"checkpoint": newest, "read": True})
-    assert job.restored_steps == 1000, "the same place written again"
+    assert job.checkpoints.restored_steps == 1000, "the same place written again"

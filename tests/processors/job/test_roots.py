@@ -54,9 +54,9 @@ def job_on_devices(enqueued: list[list[int]], started: list[list[int]], complete
     """Two groups of ranks 0-2; by group and rank."""
     job = JobState(job="j")
     for name in ("tp", "world"):
-        job.add_group(Group(uid=name, name=name, ranks="0-2", size=3, is_default=name == "world", backend="nccl"))
-    rows = job.group_rows
-    job.group_stamps[:] = 7
+        job.groups.add(Group(uid=name, name=name, ranks="0-2", size=3, is_default=name == "world", backend="nccl"))
+    rows = job.groups.rows
+    job.groups.stamps[:] = 7
     rows["rank"] = np.tile(np.arange(3), 2)
     rows["enqueued"], rows["started"], rows["completed"] = np.ravel(enqueued), np.ravel(started), np.ravel(completed)
     rows["open"] = rows["enqueued"] - rows["completed"]
@@ -67,7 +67,7 @@ def job_on_devices(enqueued: list[list[int]], started: list[list[int]], complete
 
 
 def waiting(job: JobState) -> dict[tuple[str, int], tuple[int, ...]]:
-    return {(job.groups[each.group].name, each.rank): each.missing for each in find_waits(job)}
+    return {(job.groups.known[each.group].name, each.rank): each.missing for each in find_waits(job)}
 
 
 def test_a_call_of_which_no_start_was_ever_told_holds_nobody_who_stands_elsewhere() -> None:

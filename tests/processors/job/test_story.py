@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 
-from whichrank.processors.job.findings.finding_body import MOST_SUSPECTS, Body, body, share, suspect
+from whichrank.processors.finding_document import FindingBody, read_body, write_body
+from whichrank.processors.job.findings.finding_body import MOST_SUSPECTS, body, share, suspect
 from whichrank.processors.job.state.job_state import JobState
 from whichrank.processors.job.state.rank_state import RankFacts
 from whichrank.telemetry.vocabulary import Bucket, Kind, Scope, Severity
 
 
-def said_of(guilty: range, ranks: int) -> Body:
+def said_of(guilty: range, ranks: int) -> FindingBody:
     job = JobState(job="j")
     job.ranks = {
         rank: RankFacts(node=f"node-{rank // 8:05d}", gpu=f"GPU-{rank:036x}", pid=rank) for rank in range(ranks)
@@ -32,17 +33,19 @@ def said_of(guilty: range, ranks: int) -> Body:
 
 def test_each_suspect_is_named() -> None:
     told = said_of(range(8, 16), 32)
-    assert [item["rank"] for item in told["suspects"]] == list(range(8, 16))
-    assert {item["probability"] for item in told["suspects"]} == {0.125}
-    assert told["victims"] == {"count": 24, "ranks": "0-7,16-31"}
+    assert [item.rank for item in told.suspects] == list(range(8, 16))
+    assert {item.probability for item in told.suspects} == {0.125}
+    assert (told.victim_count, told.victims) == (24, "0-7,16-31")
 
 
 def test_of_thousands_so_many_are_named_as_a_message_has_room_for() -> None:
     told = said_of(range(12_288, 16_384), 16_384)
-    named = [item["rank"] for item in told["suspects"]]
+    named = [item.rank for item in told.suspects]
     assert len(named) == len(set(named)) == MOST_SUSPECTS
     assert (named[0], named[-1]) == (12_288, 16_383)
-    assert len({item["node"] for item in told["suspects"]}) == MOST_SUSPECTS
-    assert {item["probability"] for item in told["suspects"]} == {0.004}
-    assert told["victims"] == {"count": 12_288, "ranks": "0-12287"}
-    assert len(json.dumps(told)) < 100_000
+    assert len({item.node for item in told.suspects}) == MOST_SUSPECTS
+    assert {item.probability for item in told.suspects} == {0.004}
+    assert (told.victim_count, told.victims) == (12_288, "0-12287")
+    document = json.dumps(write_body(told))
+    assert len(document) < 100_000
+    assert read_body(json.loads(document)) == told

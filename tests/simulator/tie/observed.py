@@ -85,7 +85,7 @@ class WatchedJobOperator(JobOperator):
             self._note_steps(state)
 
     def _note_steps(self, state: JobState) -> None:
-        times = state.times
+        times = state.steps.times
         kept = times.phase_self_ns.shape[0]  # phases are kept of the newest steps only
         for place in range(-min(kept, times.steps.size), 0):
             step = int(times.steps[place])

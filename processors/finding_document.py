@@ -1,0 +1,283 @@
+"""What a finding says, as fields, and its JSON: the one place where the words of the document's keys stand.
+
+A job's judge builds a ``FindingBody``; topics, state and incident documents carry what ``write_body`` makes of it. Rows
+of releases that knew no facts are read with theirs (``older_sentences``). Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..telemetry.evidence_facts import FACT, EvidenceFact, write_fact
+from ..telemetry.vocabulary import Bucket, Kind, Scope, Severity
+from .older_sentences import fact_of_row
+
+#: Measured, or a word: what a row of evidence is about.
+Value = float | int | str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvidenceRow:
+    """signal: what was measured. source: who says it. time_s: Unix seconds. shows: the sentence, read by people alone.
+
+    fact: what it was made of.
+    """
+
+    signal: str
+    source: str
+    time_s: float
+    shows: str
+    value: Value | None = None
+    fact: EvidenceFact | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodePlace:
+    """Where a rank's program is, as far as that is known."""
+
+    file: str | None = None
+    line: int | None = None
+    phase: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuspectEntry:
+    """Who is blamed: a rank, or a node with its ranks (as ranges)."""
+
+    scope: Scope
+    id: str
+    rank: int | None = None
+    node: str | None = None
+    gpu: str | None = None
+    pid: int | None = None
+    where: CodePlace | None = None
+    probability: float
+    ranks: str | None = None
+
+    @property
+    def phase(self) -> str | None:
+        return self.where.phase if self.where is not None else None
+
+    @property
+    def line(self) -> int | None:
+        return self.where.line if self.where is not None else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuledOutEntry:
+    """Who only looks guilty. who: in words; ranks: as ranges."""
+
+    who: str
+    ranks: str
+    looks_guilty: str
+    because: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstBadPlace:
+    """Where in the training it began. sequence: of the collective in its group."""
+
+    step: int | None = None
+    group: str | None = None
+    sequence: int | None = None
+    operation: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingTimes:
+    """Unix seconds. resolved: None while it lasts."""
+
+    onset_s: float
+    detected_s: float
+    attributed_s: float
+    resolved_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobReference:
+    """Which job it is about, and how that is now: running, stopped, restarting."""
+
+    run: str | None
+    id: str
+    name: str | None
+    attempt: str | None
+    owner: str | None = None
+    now: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingBody:
+    """victims: how many ranks wait or end because of it, and which, as ranges. grew: of steps that take longer, what
+    makes them so: data, exchange, own; "" not known. stalls: begin and end of each burst, Unix seconds."""
+
+    bucket: Bucket
+    kind: Kind
+    scope: Scope
+    severity: Severity
+    suspects: tuple[SuspectEntry, ...] = ()
+    victim_count: int = 0
+    victims: str = ""
+    ranks_seen: int = 0
+    ranks_expected: int = 0
+    first_bad: FirstBadPlace = field(default_factory=FirstBadPlace)
+    times: FindingTimes
+    evidence: tuple[EvidenceRow, ...] = ()
+    ruled_out: tuple[RuledOutEntry, ...] = ()
+    confidence: float
+    job: JobReference
+    grew: str | None = None
+    stalls: tuple[tuple[float, float], ...] | None = None
+
+    def with_evidence(self, *rows: EvidenceRow) -> FindingBody:
+        """And these rows."""
+        return replace(self, evidence=(*self.evidence, *rows))
+
+    def as_of(self, now: str) -> FindingBody:
+        """now: how the job is."""
+        return replace(self, job=replace(self.job, now=now))
+
+
+def write_body(body: FindingBody) -> dict[str, Any]:
+    """Its JSON (docs/incident.md)."""
+    times, job = body.times, body.job
+    document: dict[str, Any] = {
+        "bucket": body.bucket.value,
+        "kind": body.kind.value,
+        "scope": body.scope.value,
+        "severity": body.severity.value,
+        "suspects": [_write_suspect(each) for each in body.suspects],
+        "victims": {"count": body.victim_count, "ranks": body.victims},
+        "coverage": {"ranks_seen": body.ranks_seen, "ranks_expected": body.ranks_expected},
+        "first_bad": {
+            "step": body.first_bad.step,
+            "group": body.first_bad.group,
+            "sequence": body.first_bad.sequence,
+            "operation": body.first_bad.operation,
+        },
+        "times": {"onset": times.onset_s, "detected": times.detected_s, "attributed": times.attributed_s},
+        "evidence": [write_evidence(row) for row in body.evidence],
+        "ruled_out": [_write_ruled_out(each) for each in body.ruled_out],
+        "confidence": body.confidence,
+        "job": {
+            "run": job.run,
+            "id": job.id,
+            "name": job.name,
+            "attempt": job.attempt,
+            "owner": job.owner,
+            "now": job.now,
+        },
+    }
+    if times.resolved_s is not None:
+        document["times"]["resolved"] = times.resolved_s
+    if body.grew is not None:
+        document["grew"] = body.grew
+    if body.stalls is not None:
+        document["stalls"] = [list(burst) for burst in body.stalls]
+    return document
+
+
+def write_evidence(row: EvidenceRow) -> dict[str, Any]:
+    """One row's JSON."""
+    written = {
+        "signal": row.signal,
+        "source": row.source,
+        "time": row.time_s,
+        "value": row.value,
+        "shows": row.shows,
+    }
+    return written if row.fact is None else {**written, FACT: write_fact(row.fact)}
+
+
+def _write_suspect(entry: SuspectEntry) -> dict[str, Any]:
+    where = entry.where
+    written = {
+        "scope": entry.scope.value,
+        "id": entry.id,
+        "rank": entry.rank,
+        "node": entry.node,
+        "gpu": entry.gpu,
+        "pid": entry.pid,
+        "where": None if where is None else {"file": where.file, "line": where.line, "phase": where.phase},
+        "probability": entry.probability,
+    }
+    return written if entry.ranks is None else {**written, "ranks": entry.ranks}
+
+
+def _write_ruled_out(entry: RuledOutEntry) -> dict[str, Any]:
+    return {
+        "who": entry.who,
+        "ranks": entry.ranks,
+        "looks_guilty": entry.looks_guilty,
+        "because": entry.because,
+    }
+
+
+def read_body(document: Mapping[str, Any]) -> FindingBody:
+    """What ``write_body`` made, of this release or an earlier one.
+
+    Raises KeyError, TypeError or ValueError where something else is there.
+    """
+    victims, coverage, times, job = (document[key] for key in ("victims", "coverage", "times", "job"))
+    stalls = document.get("stalls")
+    return FindingBody(
+        bucket=Bucket(document["bucket"]),
+        kind=Kind(document["kind"]),
+        scope=Scope(document["scope"]),
+        severity=Severity(document["severity"]),
+        suspects=tuple(map(_read_suspect, document["suspects"])),
+        victim_count=victims["count"],
+        victims=victims["ranks"],
+        ranks_seen=coverage["ranks_seen"],
+        ranks_expected=coverage["ranks_expected"],
+        first_bad=FirstBadPlace(**document["first_bad"]),
+        times=FindingTimes(
+            onset_s=times["onset"],
+            detected_s=times["detected"],
+            attributed_s=times["attributed"],
+            resolved_s=times.get("resolved"),
+        ),
+        evidence=tuple(map(read_evidence, document["evidence"])),
+        ruled_out=tuple(map(_read_ruled_out, document["ruled_out"])),
+        confidence=document["confidence"],
+        job=JobReference(**job),
+        grew=document.get("grew"),
+        stalls=None if stalls is None else tuple((float(begin), float(end)) for begin, end in stalls),
+    )
+
+
+def read_evidence(row: Mapping[str, Any]) -> EvidenceRow:
+    """One row; with its fact, whichever release has written it."""
+    return EvidenceRow(
+        signal=row["signal"],
+        source=row["source"],
+        time_s=row["time"],
+        value=row["value"],
+        shows=row["shows"],
+        fact=fact_of_row(row),
+    )
+
+
+def _read_suspect(entry: Mapping[str, Any]) -> SuspectEntry:
+    where = entry["where"]
+    return SuspectEntry(
+        scope=Scope(entry["scope"]),
+        id=entry["id"],
+        rank=entry["rank"],
+        node=entry["node"],
+        gpu=entry["gpu"],
+        pid=entry["pid"],
+        where=None if where is None else CodePlace(**where),
+        probability=entry["probability"],
+        ranks=entry.get("ranks"),
+    )
+
+
+def _read_ruled_out(entry: Mapping[str, Any]) -> RuledOutEntry:
+    return RuledOutEntry(
+        who=entry["who"],
+        ranks=entry.get("ranks", ""),
+        looks_guilty=entry["looks_guilty"],
+        because=entry["because"],
+    )

@@ -1,0 +1,230 @@
+"""The process groups of a job: who is in them, and the newest word of each member."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ....telemetry.records import Group
+from ....telemetry.ring_layout import parse_ranks
+from ....telemetry.tables import GROUP_PROGRESS, NO_GROUP
+from ....telemetry.vocabulary import is_device_backend
+from ..columns.rows import Growing
+from ..detectors.slow.smallest_group_waits import inner_groups
+from ..detectors.slow.wait_attribution import GroupShape, Places
+from .open_rows import Arrived
+from .rank_state import MOST_RANKS, RankFacts
+from .unsaved import Unsaved
+
+#: Different lists of groups that are remembered as they came: some of each node of the largest jobs.
+MOST_LOOKUPS = 65_536
+_NEVER_NS = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupPlaces:
+    """Of rows of ranks in groups. member: which rows are of members; groups, places: of these, the job's group and
+    where the row of that member is kept; lookup: of whose rows this was found."""
+
+    lookup: np.ndarray | None
+    member: np.ndarray
+    all_members: bool
+    groups: np.ndarray
+    places: np.ndarray
+
+
+class GroupState:
+    """known, members, on_device (whether a device does its operations), first: by group, in the order of their coming.
+
+    rows, stamps: newest GROUP_PROGRESS row of every member of every group, in the order of ``members``, and when it
+    came, 0 never; group g's begin at first[g]. open_ages_ns: of these rows (``note_ages``), asked of every message.
+    tells_ends: by group, whether any member's end of a call was ever told. device_gaps: by device group, the longest
+    time without an end, in ns.
+    """
+
+    def __init__(self, unsaved: Unsaved) -> None:
+        self._unsaved = unsaved
+        self.known: list[Group] = []
+        self.members: list[np.ndarray] = []
+        self.on_device: list[bool] = []
+        self.first: list[int] = []
+        self._index: dict[str, int] = {}
+        self._lookups: dict[int, tuple[tuple[Group, ...], np.ndarray]] = {}
+        self._places_of_rows: dict[tuple[int, bytes, bytes], GroupPlaces] = {}
+        self._of_members = (Growing(GROUP_PROGRESS), Growing(np.int64), Growing(np.int64))
+        self.rows, self.stamps, self.open_ages_ns = (each.filled for each in self._of_members)
+        self._tells_ends = Growing(bool)
+        self.tells_ends = self._tells_ends.filled
+        self.device_gaps: dict[int, int] = {}
+        self._device_gaps_ns: np.ndarray | None = None
+        self._on_device = np.zeros(0, bool)
+        self._shape: GroupShape | None = None
+        self._inner: tuple[tuple[int, int, int], np.ndarray] | None = None
+        self._places = Places.of(())
+
+    def add(self, group: Group) -> int:
+        """The job's index of the group, new or known."""
+        index = self._index.get(group.uid)
+        if index is not None:
+            return index
+        try:
+            members = parse_ranks(group.ranks)
+        except ValueError:
+            members = []
+        if not members or max(members) >= MOST_RANKS:
+            members = []
+        index = len(self.known)
+        self.known.append(group)
+        self.members.append(np.array(members, np.int64))
+        self.on_device.append(is_device_backend(group.backend))
+        self.first.append(self.rows.size)
+        self.rows, self.stamps, self.open_ages_ns = (each.grow(len(members)) for each in self._of_members)
+        self.tells_ends = self._tells_ends.grow(1)
+        self._index[group.uid] = index
+        self._shape = None
+        self._unsaved.facts = True
+        return index
+
+    def index_of(self, uid: str) -> int | None:
+        """This job's index of the group with that uid."""
+        return self._index.get(uid)
+
+    def name_of(self, index: int) -> str:
+        """As people call it; "?" of one that is not known."""
+        if not 0 <= index < len(self.known):
+            return "?"
+        return self.known[index].label
+
+    def lookup(self, groups: tuple[Group, ...]) -> np.ndarray:
+        """Maps a block's own group indices to this job's, and len(groups) to NO_GROUP; new groups are added."""
+        # Decoding gives equal lists of groups as one object: comparing them would cost more than all else here.
+        found = self._lookups.get(id(groups))
+        if found is not None and found[0] is groups:
+            return found[1]
+        lookup = np.array([*(self.add(group) for group in groups), NO_GROUP], np.uint16)
+        if len(self._lookups) >= MOST_LOOKUPS:
+            self._lookups.clear()
+            self._places_of_rows.clear()
+        self._lookups[id(groups)] = (groups, lookup)
+        return lookup
+
+    # --- members' rows ------------------------------------------------------------------------------------------------
+    def places_of(self, arrived: Arrived) -> GroupPlaces:
+        """arrived: GROUP_PROGRESS. A node sends rows of the same ranks and groups each second: found once."""
+        rows = arrived.rows
+        key = id(arrived.groups), rows["rank"].tobytes(), rows["group"].tobytes()
+        known = self._places_of_rows.get(key)
+        if known is not None and known.lookup is arrived.groups:
+            return known
+        groups = arrived.group_of(rows)
+        places = self.places().find(groups, rows["rank"])
+        member = places >= 0
+        groups, places = groups[member].astype(np.intp), places[member]
+        places = places + np.array(self.first, np.int64)[groups]
+        found = GroupPlaces(arrived.groups, member, bool(member.all()), groups, places)
+        if len(self._places_of_rows) >= MOST_LOOKUPS:
+            self._places_of_rows.clear()
+        self._places_of_rows[key] = found
+        return found
+
+    def places(self) -> Places:
+        """Where ranks stand within groups."""
+        if self._places.groups < len(self.members):
+            self._places = self._places.with_more(self.members[self._places.groups :])
+        return self._places
+
+    def rows_of(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """Newest progress rows of a group's members and when they came, as views."""
+        first = self.first[index]
+        last = first + self.members[index].size
+        return self.rows[first:last], self.stamps[first:last]
+
+    def note_ages(self, place: np.ndarray | slice, rows: np.ndarray) -> None:
+        """These rows are the newest of their members: how long each has had an operation open."""
+        still = rows["open"]
+        self.open_ages_ns[place] = np.where(still < 0, rows["moved_age_ns"], rows["open_age_ns"] * (still > 0))
+
+    def note_ends(self, groups: np.ndarray, rows: np.ndarray) -> None:
+        """GROUP_PROGRESS rows of these groups have come."""
+        self.tells_ends[groups[rows["completed"] > 0]] = True
+
+    def blind(self, ranks: set[int]) -> set[tuple[int, int]]:
+        """(group, rank) pairs that must neither vote nor be missed. ranks: those of whom nothing is seen."""
+        pairs = {(group, rank) for rank in ranks for group in range(len(self.known))}
+        if self.rows["blind"].any():
+            for index, members in enumerate(self.members):
+                rows, _ = self.rows_of(index)
+                pairs |= {(index, int(rank)) for rank in members[rows["blind"] != 0]}
+        return pairs
+
+    # --- on devices ---------------------------------------------------------------------------------------------------
+    def are_on_device(self) -> np.ndarray:
+        """``on_device`` as an array."""
+        if self._on_device.size != len(self.on_device):
+            self._on_device = np.array(self.on_device, bool)
+        return self._on_device
+
+    def device_gaps_ns(self) -> np.ndarray:
+        """``device_gaps`` by group; of groups that no device serves, and for such ranks, no gap is too long."""
+        if self._device_gaps_ns is None or self._device_gaps_ns.size != len(self.known):
+            gaps_ns = np.where(self.are_on_device(), 0, _NEVER_NS)
+            gaps_ns[list(self.device_gaps)] = list(self.device_gaps.values())
+            self._device_gaps_ns = gaps_ns
+        return self._device_gaps_ns
+
+    def forget_device_gaps(self) -> None:
+        """Nothing is known of any step."""
+        self.device_gaps = {}
+
+    def note_device_gap(self, group: int, gap_ns: int) -> None:
+        """The longest so far."""
+        self.device_gaps[group] = gap_ns
+        if self._device_gaps_ns is not None and group < self._device_gaps_ns.size:
+            self._device_gaps_ns[group] = gap_ns
+        self._unsaved.steps = True
+
+    def inner_groups(self, ranks: np.ndarray) -> np.ndarray:
+        """By rank (n,), the smallest group on devices that it is in to do something together."""
+        joins = self._joins()
+        key = len(self.known), ranks.size, int(joins.sum())
+        if self._inner is None or self._inner[0] != key:
+            self._inner = key, inner_groups(self.members, joins, ranks)
+        return self._inner[1]
+
+    def _joins(self) -> np.ndarray:
+        """By group: whether it is on devices, and not one whose ranks only send to one another."""
+        called, sent = np.zeros((2, len(self.members)), bool)
+        called[self.rows["group"][self.rows["enqueued"] > 0]] = True
+        sent[self.rows["group"][self.rows["p2p_enqueued"] > 0]] = True
+        return np.asarray(self.on_device, bool) & (called | ~sent)
+
+    # --- shape --------------------------------------------------------------------------------------------------------
+    def shape(self, ranks: Mapping[int, RankFacts]) -> GroupShape:
+        """Sizes and clocks of all groups, for the wait arithmetic; rebuilt when a group or a rank's node is new."""
+        if self._shape is None:
+            sizes = np.array([members.size for members in self.members] or [0], np.int64)
+            one_clock = self._one_clock(sizes, ranks)
+            self._shape = GroupShape(sizes=sizes, one_clock=one_clock, places=self.places())
+        return self._shape
+
+    def forget_shape(self) -> None:
+        """A rank, or the node of one, is new."""
+        self._shape = None
+
+    def _one_clock(self, sizes: np.ndarray, ranks: Mapping[int, RankFacts]) -> np.ndarray:
+        """By group: whether all its members are on one node; those that were never heard are on none."""
+        same = np.ones(sizes.size, bool)
+        filled = sizes.nonzero()[0]
+        if not filled.size:
+            return same
+        members = np.concatenate(self.members)
+        numbers: dict[str, int] = {"": 0}
+        node = np.zeros(max(int(members.max()), *ranks, 0) + 1, np.int64)
+        for rank, facts in ranks.items():
+            node[rank] = numbers.setdefault(facts.node, len(numbers))
+        of_members = node[members]
+        first = np.cumsum(sizes[filled]) - sizes[filled]
+        same[filled] = np.minimum.reduceat(of_members, first) == np.maximum.reduceat(of_members, first)
+        return same

@@ -1,0 +1,51 @@
+"""The nodes that tell of a job: which are here, when each was heard, and how its clock stands to ours."""
+
+from __future__ import annotations
+
+from .rank_state import Hearing, NodeFacts
+from .unsaved import Unsaved
+
+
+class NodeState:
+    """known: by name. expected: how many there should be. heard: only where silence is told from the records alone.
+
+    heard_ns, listen_due_ns: when any node last told of progress, and when that is asked; listened_ns, looked_ns: when
+    silence and lost nodes were last looked at. Of these nothing is saved.
+    """
+
+    def __init__(self, unsaved: Unsaved) -> None:
+        self._unsaved = unsaved
+        self.known: dict[str, NodeFacts] = {}
+        self.expected = 0
+        self.offsets: dict[str, int] = {}
+        self.heard: dict[str, Hearing] = {}
+        self.heard_ns = self.listen_due_ns = 0
+        self.listened_ns = self.looked_ns = 0
+
+    def begin_attempt(self) -> None:
+        """Clocks and words of progress belong to a set of processes."""
+        self.offsets = {}
+        self.heard_ns = self.listen_due_ns = 0
+
+    def facts(self, node: str) -> NodeFacts:
+        """To be changed: known from now on."""
+        facts = self.known.get(node)
+        if facts is None:
+            facts = self.known[node] = NodeFacts()
+        self._unsaved.facts = True
+        return facts
+
+    def offset_of(self, node: str) -> int | None:
+        """From this node's monotonic clock to the one clock of all times here; None unknown."""
+        offset = self.offsets.get(node)
+        if offset is None and node in self.known:
+            offset = self.known[node].offset_ns or None
+        return offset
+
+    def lost(self) -> set[str]:
+        """From which nothing comes."""
+        return {name for name, node in self.known.items() if node.state != "here"}
+
+    def are_missing(self) -> bool:
+        """Whether nodes are expected from which nothing comes: absent ranks may be there, and well."""
+        return self.expected > sum(1 for node in self.known.values() if node.state == "here")

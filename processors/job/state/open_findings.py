@@ -1,0 +1,54 @@
+"""The findings of a job that are open, and what of them is asked again and again."""
+
+from __future__ import annotations
+
+from ....telemetry.vocabulary import Kind, Severity
+from .rank_state import OpenFinding
+
+#: Kinds after which the attempt does not go on: only one of them is ever open per attempt, the rest follows from it.
+STOPPING_KINDS = frozenset(
+    {
+        "rank_died",
+        "rank_raised",
+        "rank_stopped",
+        "rank_not_entered",
+        "rank_never_joined",
+        "desync",
+        "deadlock",
+        "node_lost",
+        "collective_stalled",
+    }
+)
+#: Of them those that begin as a wait.
+WAITING_KINDS = frozenset({"rank_not_entered", "deadlock", "collective_stalled"})
+
+
+class OpenFindings:
+    """by_key: of all attempts. attempt: the one that runs."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[str, OpenFinding] = {}
+        self.attempt = ""
+
+    def all(self) -> list[OpenFinding]:
+        """In the order in which they were opened; a copy, as looking at them may end some."""
+        return list(self.by_key.values())
+
+    def stopping(self) -> OpenFinding | None:
+        """The one finding of this attempt after which it cannot go on."""
+        return next((f for f in self.by_key.values() if f.attempt == self.attempt and f.kind in STOPPING_KINDS), None)
+
+    def noticed_wait(self) -> OpenFinding | None:
+        """The same, where it is a wait that was noticed and is no page (yet): whatever shows more takes its place."""
+        finding = self.stopping()
+        if finding is None or finding.kind not in WAITING_KINDS or finding.body.severity is Severity.PAGE:
+            return None
+        return finding
+
+    def of_kind(self, kind: Kind) -> list[OpenFinding]:
+        """Of the attempt that runs."""
+        return [f for f in self.by_key.values() if f.kind == kind.value and f.attempt == self.attempt]
+
+    def has_kind(self, kind: Kind) -> bool:
+        """The same, whether there is any."""
+        return bool(self.of_kind(kind))

@@ -1,0 +1,26 @@
+"""Where the attempt's ranks run, as that was last told; and whose job it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class PlacementState:
+    """told: the finding's body as it was last told, {} none. due_ns: when it is told again, 0 never. changed: within
+    one record; moved: a rank that another node tells of, too (neither is saved: it is told again).
+
+    owner: of the job. gpus_held: by the scheduler's word; 0 unknown.
+    """
+
+    def __init__(self) -> None:
+        self.told: dict[str, Any] = {}
+        self.due_ns = 0
+        self.changed = False
+        self.moved: dict[str, Any] | None = None
+        self.owner = ""
+        self.gpus_held = 0
+
+    def note_move(self, rank: int, before: str, now: str) -> None:
+        """The first rank that two nodes tell of."""
+        if self.moved is None:
+            self.moved = {"rank": rank, "from": before, "to": now}

@@ -1,0 +1,27 @@
+"""Which parts of a job have changed since its rows of state were written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Unsaved:
+    """facts, progress, steps: whether that row has to be written. revision: number of the last change that was.
+
+    gathering: whether the row of gathered blocks holds something.
+    """
+
+    facts: bool = True
+    progress: bool = True
+    steps: bool = True
+    revision: int = 0
+    gathering: bool = False
+
+    def change_all(self) -> None:
+        """Another attempt begins."""
+        self.facts = self.progress = self.steps = True
+
+    def are_written(self) -> None:
+        """All but facts, which tell somebody else as well that they have changed."""
+        self.progress = self.steps = False

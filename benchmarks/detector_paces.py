@@ -26,7 +26,7 @@ from whichrank.processors.job.detectors.slow.straggler import (
     Straggler,
     find_straggler,
 )
-from whichrank.processors.job.slow.slow_findings import PACE_CHECK_STEPS
+from whichrank.processors.job.slow.pace_findings import PACE_CHECK_STEPS
 from whichrank.telemetry.vocabulary import Phase
 
 #: What a job does besides its even steps. Each is one healthy habit.

@@ -109,8 +109,9 @@ class JobReference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingBody:
-    """victims: how many ranks wait or end because of it, and which, as ranges. grew: of steps that take longer, what
-    makes them so: data, exchange, own; "" not known. stalls: begin and end of each burst, Unix seconds."""
+    """victim_count, victims: ranks that wait or end because of it, as ranges. grew: of steps that take longer,
+    what makes them so: data, exchange, own; "" not known. stalls: begin and end of each burst, Unix seconds. always: it
+    was so as long as the job is seen, so perhaps by design."""
 
     bucket: Bucket
     kind: Kind
@@ -129,6 +130,7 @@ class FindingBody:
     job: JobReference
     grew: str | None = None
     stalls: tuple[tuple[float, float], ...] | None = None
+    always: bool = False
 
     def with_evidence(self, *rows: EvidenceRow) -> FindingBody:
         """And these rows."""
@@ -175,6 +177,8 @@ def write_body(body: FindingBody) -> dict[str, Any]:
         document["grew"] = body.grew
     if body.stalls is not None:
         document["stalls"] = [list(burst) for burst in body.stalls]
+    if body.always:
+        document["always"] = True
     return document
 
 
@@ -244,6 +248,7 @@ def read_body(document: Mapping[str, Any]) -> FindingBody:
         job=JobReference(**job),
         grew=document.get("grew"),
         stalls=None if stalls is None else tuple((float(begin), float(end)) for begin, end in stalls),
+        always=bool(document.get("always")),
     )
 
 

@@ -84,7 +84,9 @@ def relate(primary: Body, new: Body, resolved_at: float | None) -> Relation:
         return _relate_to_blocking(primary, new, kinds[1])
     if kinds[0] in SPEED and kinds[1] in SPEED:
         nobody = not suspect_ranks(primary) or not suspect_ranks(new)
-        return Relation.SAME_CAUSE if nobody else Relation.UNRELATED
+        # What was always so does not explain that something changed.
+        alike = bool(primary.get("always")) == bool(new.get("always"))
+        return Relation.SAME_CAUSE if nobody and alike else Relation.UNRELATED
     if kinds[0] in NUMERIC:
         numbers = kinds[1] in NUMERIC or (kinds[1] is Kind.RANK_RAISED and _speaks_of_numbers(new))
         return Relation.CONSEQUENCE if numbers else Relation.UNRELATED

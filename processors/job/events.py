@@ -24,6 +24,7 @@ from .numeric.bad_inputs import take_bad_input
 from .numeric.bad_losses import BAD_LOSS_HOLD_NS
 from .numeric.number_findings import revise_number_findings
 from .state.job_state import JobState
+from .state.open_findings import silent_node
 from .state.rank_state import OpenFinding
 from .topology.placement import begin_placement_again
 
@@ -226,7 +227,7 @@ def _take_peer_connected(job: JobState, event: Event, stamp_ns: int, ctx: Contex
     job.nodes.facts(name).state = "here"
     _take_peer_clock(job, event, stamp_ns, ctx)
     for finding in job.findings.of_kind(Kind.AGENT_SILENT):
-        if finding.detail.get("node") == name:
+        if silent_node(finding) == name:
             clear_finding(job, ctx, stamp_ns, finding, f"whichrank on {name} is there again")
 
 

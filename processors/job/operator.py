@@ -206,7 +206,7 @@ class JobOperator:
                 begin_again(job)  # also where nobody heard its ranks start
             follow_restart(job, ctx, now)
         elif place is Place.BEGINS:
-            job.attempt = job.attempts.name
+            job.name_attempt(job.attempts.name)
         job.unsaved.facts = True
         return True
 

@@ -108,7 +108,13 @@ def _table(number: int) -> str:
 def _beside(first: JobState) -> JobState:
     """Another world of the same job, which has heard what was said of the job as a whole."""
     state = JobState(cluster=first.cluster, run=first.run, job=first.job)
-    for name in ("name", "signalled_ns", "finished_ns", "exit_code", "nodes_expected", "judged_by", "judge_left"):
-        setattr(state, name, getattr(first, name))
-    state.nodes = deepcopy(first.nodes)
+    state.name, state.judged_by, state.judge_left = first.name, first.judged_by, first.judge_left
+    state.nodes.expected = first.nodes.expected
+    ends = first.ends
+    state.ends.signalled_ns, state.ends.finished_ns, state.ends.exit_code = (
+        ends.signalled_ns,
+        ends.finished_ns,
+        ends.exit_code,
+    )
+    state.nodes.known = deepcopy(first.nodes.known)
     return state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from ....telemetry.vocabulary import Bucket, ExitState, Kind, Phase, Severity
 from ...operator import Context
@@ -12,6 +13,7 @@ from ..findings.wording import phase_word
 from ..hang.hang_before_end import judge_taken_down, judge_timed_out
 from ..hang.urgency import STILL_BEFORE_END_NS, Motion, motion_of
 from ..nodes.lost_nodes import explain_by_node
+from ..state.finding_memory import FindingDetail
 from ..state.job_state import JobState
 from ..state.rank_state import OpenFinding
 from ..steps.closed_steps import judge_signatures
@@ -50,7 +52,7 @@ def judge_crash(job: JobState, now: int, ctx: Context, *, finished: bool = False
     job.ends.endings_judged_ns, job.unsaved.facts = now, True
     judge_signatures(job, now, ctx)
     finding, noticed = job.findings.stopping(), job.findings.noticed_wait()
-    is_other = finding is not None and finding is not noticed and not finding.detail.get("crash")
+    is_other = finding is not None and finding is not noticed and not finding.detail.is_crash
     if is_other or job.findings.has_kind(Kind.PLANNED_STOP):
         revise_all(job, ctx, now)
         return
@@ -96,7 +98,7 @@ def judge_crash(job: JobState, now: int, ctx: Context, *, finished: bool = False
         if verdict.sort == "victims" and not body.suspects:
             kind, body = explain_by_node(job, now) or (kind, body)
         place = f"step {body.first_bad.step}"
-        open_finding(job, ctx, now, kind=kind, place=place, body=body, detail={"crash": True})
+        open_finding(job, ctx, now, kind=kind, place=place, body=body, detail=FindingDetail(is_crash=True))
 
 
 def _end_noticed(job: JobState, noticed: OpenFinding, verdict: CrashVerdict, now: int, ctx: Context) -> None:
@@ -107,7 +109,7 @@ def _end_noticed(job: JobState, noticed: OpenFinding, verdict: CrashVerdict, now
     still = any(motion_of(job, rank, still_ns=STILL_BEFORE_END_NS) is not Motion.MOVES for rank in noticed.suspects)
     if by_itself and not (_is_taken_down(verdict) and still):
         kind, body = crash_report.crash_body(job, verdict, now)
-        noticed.detail = {**noticed.detail, "crash": True}
+        noticed.detail = replace(noticed.detail, is_crash=True)
         replace_finding(job, ctx, now, noticed, kind=kind, body=body)
         return
     if still or not noticed.suspects or not _is_taken_down(verdict):

@@ -95,7 +95,7 @@ def _was_asked_to_end(job: JobState, exits: list[Ending]) -> bool:
     if job.ends.exit_code == 0 or job.findings.has_kind(Kind.PLANNED_STOP):
         return True
     finding = job.findings.stopping()
-    if finding is None or finding.detail.get("crash"):
+    if finding is None or finding.detail.is_crash:
         return False
     first = min(job.ends.endings, key=lambda ending: (ending.time_ns, ending.rank))
     return first.sort == "exit" and (role_hint(first) == "stop" or first.signal == SIGKILL)

@@ -6,15 +6,16 @@ of a group from the same lines, so where two of them differ although the calls l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from ....telemetry.records import Event, Identity, Record
 from ....telemetry.topics import TOPIC_REQUESTS
 from ....telemetry.vocabulary import EventName, Kind
 from ...finding_document import CodePlace, EvidenceRow, FindingBody, SuspectEntry
 from ...operator import Context
+from ..state.finding_memory import Asked
 from ..state.job_state import JobState
 from ..state.rank_state import CallSite, OpenFinding
 from .finding_body import evidence
@@ -27,15 +28,6 @@ MOST_ASKED = 6
 SIGNAL = "collectives.site"
 _LONGEST = 1000
 _ACTION = "calls"
-
-
-class Asked(NamedTuple):
-    """An operation whose line is wanted. seq: -1 where ranks issued different numbers of them."""
-
-    rank: int
-    group: int
-    point_to_point: bool
-    seq: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +84,6 @@ def ask_for_calls(job: JobState, ctx: Context, now: int, finding: OpenFinding) -
         }
         request = Event(name=EventName.EVIDENCE_REQUEST, identity=identity, time_ns=now, attributes=attributes)
         ctx.emit(Record(topic=TOPIC_REQUESTS, key=node, stamp_ns=now, payload=request))
-
-
-def asked_detail(asked: Iterable[Asked]) -> dict[str, Any]:
-    """As a finding's ``detail`` keeps them."""
-    return {"calls": [list(each) for each in asked]}
 
 
 def with_sites(job: JobState, finding: OpenFinding, body: FindingBody) -> FindingBody:
@@ -179,5 +166,4 @@ def _places(job: JobState, asked: Asked) -> dict[int, _Place]:
 
 
 def _asked(finding: OpenFinding) -> list[Asked]:
-    calls = finding.detail.get("calls", ())
-    return [Asked(int(rank), int(group), bool(p2p), int(seq)) for rank, group, p2p, seq in calls]
+    return list(finding.detail.calls)

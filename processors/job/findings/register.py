@@ -7,7 +7,6 @@ more innocents to rule out, a better suspect), at most twice a second except for
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from ....telemetry.evidence_facts import EvidenceFact
 from ....telemetry.records import Event, Finding, Identity, Record
@@ -18,6 +17,7 @@ from ...finding_document import CodePlace, EvidenceRow, FindingBody, SuspectEntr
 from ...operator import Context
 from ..detectors.crash.crash_order import Ending, role_hint
 from ..state.accounting_state import SLOW_KINDS
+from ..state.finding_memory import FindingDetail
 from ..state.job_state import JobState
 from ..state.open_findings import STOPPING_KINDS
 from ..state.rank_state import OpenFinding
@@ -50,7 +50,7 @@ def open_finding(
     body: FindingBody,
     group: int = -1,
     seq: int = -1,
-    detail: dict[str, Any] | None = None,
+    detail: FindingDetail | None = None,
 ) -> None:
     """Publishes a new finding. place: the first bad place, which with kind and attempt makes the key.
 
@@ -70,7 +70,7 @@ def open_finding(
         suspects=suspected_ranks(body),
         body=body,
         steps_before=job.checkpoints.steps_before,
-        detail=detail or {},
+        detail=detail or FindingDetail(),
     )
     job.findings.by_key[finding.key] = finding
     job.unsaved.facts = True
@@ -97,11 +97,11 @@ def replace_finding(
     *,
     kind: Kind,
     body: FindingBody,
-    detail: dict[str, Any] | None = None,
+    detail: FindingDetail | None = None,
 ) -> None:
     """A better explanation of the same stop: the key, and so the incident, stays; what is said changes."""
     body = replace(body, times=replace(body.times, detected_s=finding.body.times.detected_s))
-    before, asked_before = finding.suspects, finding.detail.get("calls")
+    before, asked_before = finding.suspects, finding.detail.calls
     finding.kind, finding.body = kind.value, body
     finding.detail = finding.detail if detail is None else detail
     finding.suspects = suspected_ranks(body)
@@ -112,7 +112,7 @@ def replace_finding(
     revise(job, ctx, now, finding)
     if _host_stands(finding) and finding.suspects != before:
         _request_stacks(job, ctx, now, finding)
-    if finding.detail.get("calls") != asked_before:
+    if finding.detail.calls != asked_before:
         ask_for_calls(job, ctx, now, finding)
 
 
@@ -131,7 +131,7 @@ def _note_fault(job: JobState, finding: OpenFinding) -> None:
 
 def _host_stands(finding: OpenFinding) -> bool:
     """Whether the suspect's stack shows where it stands: not where its device does, which its host knows nothing of."""
-    return finding.kind in _STACK_KINDS and not finding.detail.get("by_device")
+    return finding.kind in _STACK_KINDS and not finding.detail.by_device
 
 
 def revise(job: JobState, ctx: Context, now: int, finding: OpenFinding) -> None:

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ....telemetry.vocabulary import Kind, Phase, ProcessState, Severity
 from ...finding_document import FindingBody
 from ...operator import Context
 from ..detectors.hang.wait_graph import Blockage, Wait, find_blockage, longest_wait_for
-from ..findings.call_sites import Asked, asked_detail
 from ..findings.finding_body import STALE_NS
 from ..findings.register import clear_finding, open_finding, replace_finding
 from ..findings.wording import ranks_words
@@ -29,6 +27,7 @@ from ..intake.device_groups import (
 )
 from ..intake.progress import last_moves_ns, oldest_open_ns
 from ..intake.wait_thresholds import FLOOR_NS, as_lived, longest_here_ns, waited_ns, waiting_threshold_ns
+from ..state.finding_memory import Asked, FindingDetail
 from ..state.job_state import JobState
 from ..state.rank_state import OpenFinding
 from ..steps.closed_steps import judge_signatures
@@ -356,12 +355,11 @@ def _open(job: JobState, ctx: Context, now: int, hang: _Hang) -> None:
     open_finding(job, ctx, now, kind=hang.kind, place=place, body=hang.body, group=group, seq=seq, detail=detail)
 
 
-def _sequence_of(hang: _Hang) -> tuple[int, int, dict[str, Any]]:
+def _sequence_of(hang: _Hang) -> tuple[int, int, FindingDetail]:
     """(group, sequence that ends it, -1 of none; what else is to be known of the finding)."""
     wait = hang.wait
     by_device = bool(wait.launched) and {item.rank for item in hang.body.suspects} <= set(wait.launched)
-    detail = asked_detail(hang.calls) | ({"by_device": True} if by_device else {})
-    return wait.group, -1 if wait.p2p else wait.seq, detail
+    return wait.group, -1 if wait.p2p else wait.seq, FindingDetail(calls=tuple(hang.calls), by_device=by_device)
 
 
 def _is_ending(job: JobState, rank: int, now: int) -> bool:

@@ -17,6 +17,7 @@ from ..intake.device_groups import KnownStarts, has_device_groups, may_not_have_
 from ..intake.progress import read_ns
 from ..intake.wait_thresholds import FLOOR_NS
 from ..state.job_state import FRESH_NS, JobState
+from ..state.open_findings import silent_node
 
 
 def find_waits(job: JobState, *, before_ends: bool = False) -> list[Wait]:
@@ -271,7 +272,7 @@ def _device_p2p_waits(job: JobState, waits: Sequence[Wait]) -> list[Wait]:
 def _silent_ranks(job: JobState) -> set[int]:
     """Ranks that went silent with their node. Where only its whichrank is gone, the job has gone on with them."""
     silent = {name for name, node in job.nodes.known.items() if node.is_lost}
-    silent -= {str(finding.detail.get("node")) for finding in job.findings.of_kind(Kind.AGENT_SILENT)}
+    silent -= {silent_node(finding) for finding in job.findings.of_kind(Kind.AGENT_SILENT)}
     if not silent:
         return set()
     return {rank for rank, facts in job.ranks.items() if facts.node in silent and not facts.exited_ns}

@@ -18,7 +18,9 @@ from ..findings.node_report import LostNode
 from ..findings.register import clear_finding, open_finding, replace_finding
 from ..hang.pending_collectives import find_waits
 from ..intake.wait_thresholds import is_rare, waiting_threshold_ns
+from ..state.finding_memory import FindingDetail, SilentNodeMemory
 from ..state.job_state import JobState
+from ..state.open_findings import silent_node
 from ..state.rank_state import NodeFacts, OpenFinding
 
 #: A wait for a rank of a silent node says that it is gone. Waits of a moment belong to every collective, and those of a
@@ -40,7 +42,7 @@ def judge_nodes(job: JobState, now: int, ctx: Context) -> None:
     lost = [name for name, node in sorted(job.nodes.known.items()) if node.is_lost]
     if not lost or job.judged_by or job.ends.finished_ns or job.findings.has_kind(Kind.PLANNED_STOP):
         return
-    told = {str(finding.detail.get("node")) for finding in job.findings.of_kind(Kind.AGENT_SILENT)}
+    told = {silent_node(finding) for finding in job.findings.of_kind(Kind.AGENT_SILENT)}
     if told.issuperset(lost):
         if now - job.nodes.looked_ns < LOOK_AGAIN_NS:
             return  # nobody watches them, for as long as the job lasts: not at each message of all others
@@ -92,7 +94,7 @@ def _judge_node(job: JobState, name: str, ranks: list[int], now: int, ctx: Conte
     node = job.nodes.known[name]
     finding = job.findings.stopping()
     if finding is not None:
-        unnamed = finding.kind == Kind.RANK_DIED.value and not finding.suspects and finding.detail.get("crash")
+        unnamed = finding.kind == Kind.RANK_DIED.value and not finding.suspects and finding.detail.is_crash
         waits_only = finding.kind == Kind.RANK_NOT_ENTERED.value and set(finding.suspects) <= set(ranks)
         if waits_only and node.state == "silent":
             wait = _wait_for(job, ranks, now)
@@ -143,12 +145,20 @@ def _judge_agent(job: JobState, name: str, node: NodeFacts, ranks: list[int], no
         return
     body = node_report.agent_silent_body(job, name, node, ranks, now)
     place = f"node {name} {node.lost_ns}"
-    open_finding(job, ctx, now, kind=Kind.AGENT_SILENT, place=place, body=body, detail={"node": name})
+    open_finding(
+        job,
+        ctx,
+        now,
+        kind=Kind.AGENT_SILENT,
+        place=place,
+        body=body,
+        detail=FindingDetail(memory=SilentNodeMemory(node=name)),
+    )
 
 
 def _forget_silence(job: JobState, name: str, now: int, ctx: Context) -> None:
     for finding in job.findings.of_kind(Kind.AGENT_SILENT):
-        if finding.detail.get("node") == name:
+        if silent_node(finding) == name:
             clear_finding(job, ctx, now, finding, "the node is gone: its ranks are waited for in vain")
 
 
@@ -191,4 +201,4 @@ def _patience_ns(job: JobState, wait: Wait, ranks: list[int]) -> int:
 
 def _is_told(job: JobState, node: str) -> bool:
     """Whether it was said that its whichrank is gone, and not the node."""
-    return any(finding.detail.get("node") == node for finding in job.findings.of_kind(Kind.AGENT_SILENT))
+    return any(silent_node(finding) == node for finding in job.findings.of_kind(Kind.AGENT_SILENT))

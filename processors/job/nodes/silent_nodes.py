@@ -12,7 +12,9 @@ from ....telemetry.vocabulary import Kind
 from ...operator import Context
 from ..findings.node_report import all_silent_body
 from ..findings.register import clear_finding, open_finding
+from ..state.finding_memory import AllSilentMemory, FindingDetail
 from ..state.job_state import JobState
+from ..state.open_findings import silent_node
 from ..state.rank_state import Hearing
 from .lost_nodes import ranks_on
 
@@ -53,7 +55,7 @@ def hear(job: JobState, node: str, told_ns: int, stamp_ns: int, ctx: Context) ->
     if known is not None and known.state == "silent":
         known.state, job.unsaved.facts = "here", True
         for finding in [*job.findings.of_kind(Kind.AGENT_SILENT), *job.findings.of_kind(Kind.NODE_LOST)]:
-            if node == finding.detail.get("node") or any(item.node == node for item in finding.body.suspects):
+            if node == silent_node(finding) or any(item.node == node for item in finding.body.suspects):
                 clear_finding(job, ctx, stamp_ns, finding, f"whichrank on {node} is there again")
 
 
@@ -82,7 +84,7 @@ def note_progress(job: JobState, stamp_ns: int, ctx: Context) -> None:
     if last_ns and stamp_ns - last_ns >= ALL_SILENT_NS:
         _tell_silence(job, last_ns, stamp_ns, ctx)
     for finding in job.findings.of_kind(Kind.INPUT_SILENT):
-        if _all_are_back(job, int(finding.detail["since_ns"])):
+        if isinstance(finding.detail.memory, AllSilentMemory) and _all_are_back(job, finding.detail.memory.since_ns):
             clear_finding(job, ctx, stamp_ns, finding, "its nodes are heard again")
     if stamp_ns >= job.nodes.listen_due_ns:
         job.nodes.listen_due_ns = stamp_ns + ALL_SILENT_NS
@@ -109,7 +111,7 @@ def judge_silence(job: JobState, now: int, ctx: Context) -> None:
 def _tell_silence(job: JobState, last_ns: int, now: int, ctx: Context) -> None:
     if job.alive() and not job.findings.has_kind(Kind.INPUT_SILENT):
         body = all_silent_body(job, sorted(job.nodes.heard), last_ns, now)
-        detail = {"since_ns": now}
+        detail = FindingDetail(memory=AllSilentMemory(since_ns=now))
         open_finding(job, ctx, now, kind=Kind.INPUT_SILENT, place=f"since {last_ns}", body=body, detail=detail)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ....telemetry.vocabulary import Phase, Scope, Severity
 from ...finding_document import FindingBody
 from ..detectors.slow.checkpoint_straggler import SlowWriter
@@ -44,7 +46,7 @@ def straggler_body(job: JobState, found: Straggler, now: int) -> FindingBody:
         f"{duration_words(found.waited_before_ns)} before; step time is {duration_words(found.step_ns)}"
     )
     because = f"only waits there for {ranks_words(culprit.ranks)}, {duration_words(found.waited_ns)} of each step"
-    return slow_body(
+    body = slow_body(
         job,
         scope=culprit.scope,
         # One that never was faster may have more to do by design: somebody is asked once it has lasted.
@@ -57,6 +59,7 @@ def straggler_body(job: JobState, found: Straggler, now: int) -> FindingBody:
         confidence=min(0.97, 0.6 + found.z / 30.0),
         step=found.onset_step,
     )
+    return replace(body, always=not found.based)
 
 
 def drift_body(job: JobState, found: Drift, now: int) -> FindingBody:

@@ -50,18 +50,13 @@ class JobState:
         self.open_steps = OpenSteps()
         self.begin_attempt("")
 
-    @property
-    def attempt(self) -> str:
+    def name_attempt(self, attempt: str) -> None:
         """The one that runs, or ran last."""
-        return self.findings.attempt
-
-    @attempt.setter
-    def attempt(self, attempt: str) -> None:
-        self.findings.attempt = attempt
+        self.attempt = self.findings.attempt = attempt
 
     def begin_attempt(self, attempt: str) -> None:
         """Forgets everything that belongs to a set of processes; findings stay."""
-        self.attempt = attempt
+        self.name_attempt(attempt)
         if self.judge_left:
             self.judged_by, self.judge_left = "", False
         self.world_size = 0

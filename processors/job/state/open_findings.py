@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ....telemetry.vocabulary import Kind, Severity
+from .finding_memory import SilentNodeMemory
 from .rank_state import OpenFinding
 
 #: Kinds after which the attempt does not go on: only one of them is ever open per attempt, the rest follows from it.
@@ -21,6 +22,12 @@ STOPPING_KINDS = frozenset(
 )
 #: Of them those that begin as a wait.
 WAITING_KINDS = frozenset({"rank_not_entered", "deadlock", "collective_stalled"})
+
+
+def silent_node(finding: OpenFinding) -> str:
+    """Of which node an AGENT_SILENT tells that nothing is seen; "" of other findings."""
+    memory = finding.detail.memory
+    return memory.node if isinstance(memory, SilentNodeMemory) else ""
 
 
 class OpenFindings:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ...finding_document import FindingBody
+from .finding_memory import FindingDetail
 
 MOST_RANKS = 1 << 16
 
@@ -112,7 +113,7 @@ class OpenFinding:
     steps_before: int = 0
     shown: FindingBody | None = None
     shown_ns: int = 0
-    detail: dict[str, Any] = field(default_factory=dict)
+    detail: FindingDetail = field(default_factory=FindingDetail)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -9,14 +9,13 @@ another version is set aside and made anew from the bus.
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from ....telemetry.records import Group
-from ...finding_document import read_body, write_body
 from ...operator import Table
 from ..columns.packing import pack, unpack
 from ..columns.rows import in_dtype
@@ -27,9 +26,10 @@ from ..detectors.slow.straggler import StepTimes
 from .accounting_state import Ledger
 from .attempts import Attempts
 from .device_window import DeviceWindow
+from .finding_rows import read_finding, write_finding
 from .job_state import JobState
 from .open_rows import Arrived, OpenChunk, OpenRows
-from .rank_state import BadInput, CallSite, NodeFacts, OpenFinding, RankFacts
+from .rank_state import BadInput, CallSite, NodeFacts, RankFacts
 
 #: Values that are saved as they are: the name in the row, and where they are in the job.
 _PLAIN_FACTS = {
@@ -107,7 +107,7 @@ def save_job(job: JobState, table: Table) -> None:
     if job.gathering.due_ns or job.unsaved.gathering:
         table.put_later("gathered", job.gathering.pack)
         job.unsaved.gathering = job.gathering.due_ns > 0
-    job.unsaved.are_written()
+    job.unsaved.progress = job.unsaved.steps = False
     job.open_steps.changed = False
     job.unsaved.revision += 1
     table.put("revision", b"%d" % job.unsaved.revision)
@@ -172,7 +172,7 @@ def _facts_values(job: JobState) -> dict[str, Any]:
         "endings": [asdict(ending) for ending in job.ends.endings],
         "blind_ranks": sorted(job.blind_ranks),
         "nodes": {name: asdict(node) for name, node in job.nodes.known.items()},
-        "findings": [_finding_values(finding) for finding in job.findings.by_key.values()],
+        "findings": [write_finding(finding) for finding in job.findings.by_key.values()],
     }
 
 
@@ -240,7 +240,7 @@ def load_job(table: Table) -> JobState | None:
         job.ledger = Ledger.unpack(ledger, run=job.run, job=job.job)
     job.open_steps.rewrite = job.open_steps.changed = False
     job.settle_facts()
-    job.unsaved.are_written()
+    job.unsaved.progress = job.unsaved.steps = False
     return job
 
 
@@ -249,6 +249,7 @@ def _read_facts(job: JobState, values: dict[str, Any]) -> None:
         _put(job, path, values[name])
     for name, path in _LATER_FACTS.items():
         _put(job, path, values.get(name, _get(job, path)))
+    job.name_attempt(job.attempt)
     job.attempts = Attempts.from_json(values["attempts"])
     for group in values["groups"]:
         job.groups.add(Group(**group))
@@ -256,18 +257,7 @@ def _read_facts(job: JobState, values: dict[str, Any]) -> None:
     job.ends.put_back([Ending(**ending) for ending in values["endings"]])
     job.blind_ranks = set(values["blind_ranks"])
     job.nodes.known = {name: NodeFacts(**node) for name, node in values["nodes"].items()}
-    job.findings.by_key = {item["key"]: _read_finding(item) for item in values["findings"]}
-
-
-def _finding_values(finding: OpenFinding) -> dict[str, Any]:
-    shown = write_body(finding.shown) if finding.shown is not None else {}
-    names = (each.name for each in fields(finding) if each.name not in ("body", "shown"))
-    return {**{name: getattr(finding, name) for name in names}, "body": write_body(finding.body), "shown": shown}
-
-
-def _read_finding(values: dict[str, Any]) -> OpenFinding:
-    shown = read_body(values["shown"]) if values["shown"] else None
-    return OpenFinding(**{**values, "body": read_body(values["body"]), "shown": shown})
+    job.findings.by_key = {item["key"]: read_finding(item) for item in values["findings"]}
 
 
 def _rank_facts(values: dict[str, Any]) -> RankFacts:

@@ -21,7 +21,3 @@ class Unsaved:
     def change_all(self) -> None:
         """Another attempt begins."""
         self.facts = self.progress = self.steps = True
-
-    def are_written(self) -> None:
-        """All but facts, which tell somebody else as well that they have changed."""
-        self.progress = self.steps = False

@@ -45,3 +45,10 @@ def test_steps_that_stay_slow_after_a_collective_went_on_are_what_it_was_mistake
     assert relate(stalled, body(kind, onset=2.0, detected=7.5), 8.0) is Relation.CONSEQUENCE
     assert relate(stalled, body(kind, onset=2.0, detected=40.0), None) is Relation.CONSEQUENCE
     assert relate(stalled, body(kind, onset=9.0, detected=40.0), 8.0) is Relation.UNRELATED
+
+
+def test_all_becoming_slower_is_no_part_of_a_rank_that_was_always_slow() -> None:
+    slow_rank = body(Kind.RANK_SLOW, onset=1.0, detected=4.0, ranks="2")
+    together = body(Kind.SLOW_TOGETHER, onset=60.0, detected=64.0)
+    assert relate(slow_rank, together, None) is Relation.SAME_CAUSE
+    assert relate({**slow_rank, "always": True}, together, None) is Relation.UNRELATED

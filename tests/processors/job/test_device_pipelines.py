@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from whichrank.processors.job.detectors.hang.wait_graph import find_blockage
 from whichrank.processors.job.findings.node_report import agent_silent_body
 from whichrank.processors.job.hang.pending_collectives import _Standing, find_waits
+from whichrank.processors.job.state.finding_memory import FindingDetail, SilentNodeMemory
 from whichrank.processors.job.state.job_state import JobState
 from whichrank.processors.job.state.open_rows import Arrived
 from whichrank.processors.job.state.rank_state import OpenFinding
@@ -91,7 +92,7 @@ def test_a_device_that_exchanges_with_a_rank_that_is_gone_is_no_root(case: str, 
             seq=-1,
             suspects=[],
             body=agent_silent_body(job, "node-b", job.nodes.facts("node-b"), [2, 3], 0),
-            detail={"node": "node-b"},
+            detail=FindingDetail(memory=SilentNodeMemory(node="node-b")),
         )
     if case == "another peer":
         job.groups.rows_of(PIPE)[0]["peer"][0] = 0

@@ -99,8 +99,8 @@ def test_all_slower_together_is_told_beside_a_rank_that_was_always_slow() -> Non
         return (1.3 if rank == 0 else 1.0) * (1.5 if step >= 90 else 1.0)
 
     context = drive(SyntheticJob(ranks=4, steps=180, step_s=0.3, slow=slow).records())
-    kinds = sorted(finding.body["kind"] for finding in context.final().values())
-    assert kinds == ["rank_slow", "slow_together"]
+    told = sorted((finding.body["kind"], finding.body.get("always", False)) for finding in context.final().values())
+    assert told == [("rank_slow", True), ("slow_together", False)]
 
 
 @pytest.mark.parametrize("phase", [Phase.DATA, Phase.FORWARD, Phase.OPTIMIZER])

@@ -1,0 +1,113 @@
+"""What an open finding remembers of how it was found, by which it is seen whether it is over: one type per detector.
+
+``finding_rows`` writes and reads it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..detectors.numeric.bad_numbers import BadNumber
+from ..detectors.slow.straggler import Found
+
+
+class Asked(NamedTuple):
+    """An operation whose line is wanted. seq: -1 where ranks issued different numbers of them."""
+
+    rank: int
+    group: int
+    point_to_point: bool
+    seq: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateMemory:
+    """A rank whose device, host or stage makes all steps longer. usual_step_ns, late_step_ns: how long one takes."""
+
+    rank: int
+    usual_step_ns: int
+    late_step_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowWriterMemory:
+    """before_ns, now_ns: how long a save of this rank takes."""
+
+    rank: int
+    before_ns: int
+    now_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriftMemory:
+    """usual, rise: its excess at its best, and since, in step times."""
+
+    rank: int
+    rise: float
+    usual: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaceMemory:
+    """before_ns, after_ns: a step of all ranks. wanders: another rank is late in each step."""
+
+    before_ns: int
+    after_ns: int
+    wanders: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StallMemory:
+    """pause_steps: so many without a stall end it."""
+
+    pause_steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumberMemory:
+    """usual: the norm that was, None where it is not that. good: steps with good numbers since. bad: None of an older
+    release."""
+
+    bad: BadNumber | None
+    usual: float | None = None
+    good: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SilentNodeMemory:
+    """Of which node nothing is seen."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllSilentMemory:
+    """since_ns: the bus's; who is heard after it is there again."""
+
+    since_ns: int
+
+
+Memory = (
+    Found
+    | LateMemory
+    | SlowWriterMemory
+    | DriftMemory
+    | PaceMemory
+    | StallMemory
+    | NumberMemory
+    | SilentNodeMemory
+    | AllSilentMemory
+)
+SlowRankMemory = Found | LateMemory | SlowWriterMemory | DriftMemory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingDetail:
+    """memory: of its detector. calls: whose lines are wanted. by_device: a device stands still, not its host. is_crash:
+    concluded from how ranks ended."""
+
+    memory: Memory | None = None
+    calls: tuple[Asked, ...] = ()
+    by_device: bool = False
+    is_crash: bool = False

@@ -1,0 +1,121 @@
+"""Open findings as JSON, with their bodies and what their detectors remember, and back.
+
+A memory is saved under its name. Findings of releases that wrote no name are known by what they remember.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import Any
+
+from ...finding_document import read_body, write_body
+from ..detectors.numeric.bad_numbers import BadNumber
+from ..detectors.slow.straggler import Found
+from .finding_memory import (
+    AllSilentMemory,
+    Asked,
+    DriftMemory,
+    FindingDetail,
+    LateMemory,
+    Memory,
+    NumberMemory,
+    PaceMemory,
+    SilentNodeMemory,
+    SlowWriterMemory,
+    StallMemory,
+)
+from .rank_state import OpenFinding
+
+_NAMES: Mapping[str, type[Memory]] = {
+    "straggler": Found,
+    "late": LateMemory,
+    "slow_writer": SlowWriterMemory,
+    "drift": DriftMemory,
+    "pace": PaceMemory,
+    "stall": StallMemory,
+    "numbers": NumberMemory,
+    "silent_node": SilentNodeMemory,
+    "all_silent": AllSilentMemory,
+}
+_NAMES_OF = {kind: name for name, kind in _NAMES.items()}
+
+
+def write_finding(finding: OpenFinding) -> dict[str, Any]:
+    """Its JSON."""
+    shown = write_body(finding.shown) if finding.shown is not None else {}
+    names = (each.name for each in fields(finding) if each.name not in ("body", "shown", "detail"))
+    said = {"body": write_body(finding.body), "shown": shown, "detail": write_detail(finding.detail)}
+    return {**{name: getattr(finding, name) for name in names}, **said}
+
+
+def read_finding(values: dict[str, Any]) -> OpenFinding:
+    """Of this release or an earlier one. Raises KeyError, TypeError or ValueError for what is none."""
+    shown = read_body(values["shown"]) if values["shown"] else None
+    detail = read_detail(values["detail"])
+    return OpenFinding(**{**values, "body": read_body(values["body"]), "shown": shown, "detail": detail})
+
+
+def write_detail(detail: FindingDetail) -> dict[str, Any]:
+    """Its JSON."""
+    return {
+        "memory": write_memory(detail.memory),
+        "calls": [list(each) for each in detail.calls],
+        "by_device": detail.by_device,
+        "crash": detail.is_crash,
+    }
+
+
+def read_detail(written: Mapping[str, Any]) -> FindingDetail:
+    """Of this release or an earlier one. Raises KeyError or TypeError for what is none."""
+    memory = read_memory(written["memory"]) if "memory" in written else memory_of_older(written)
+    calls = (Asked(int(rank), int(group), bool(p2p), int(seq)) for rank, group, p2p, seq in written.get("calls", ()))
+    is_crash = bool(written.get("crash"))
+    return FindingDetail(memory=memory, calls=tuple(calls), by_device=bool(written.get("by_device")), is_crash=is_crash)
+
+
+def write_memory(memory: Memory | None) -> dict[str, Any] | None:
+    """Its JSON, under its name."""
+    return None if memory is None else {_NAMES_OF[type(memory)]: asdict(memory)}
+
+
+def read_memory(written: Mapping[str, Any] | None) -> Memory | None:
+    """Raises KeyError or TypeError for what is none."""
+    if not written:
+        return None
+    ((name, values),) = written.items()
+    if name == "numbers" and (bad := values["bad"]) is not None:
+        values = {**values, "bad": _read_bad(bad)}
+    if name == "straggler":
+        values = {**values, "company": tuple(values["company"])}
+    return _NAMES[name](**values)
+
+
+def memory_of_older(detail: Mapping[str, Any]) -> Memory | None:
+    """What a release that wrote no names has remembered: known by what stands in it."""
+    rank = int(detail.get("rank", -1))
+    if "excess" in detail:
+        return Found(**{**detail, "company": tuple(detail.get("company", ()))})
+    if "rise" in detail:
+        return DriftMemory(rank=rank, rise=detail["rise"], usual=detail["usual"])
+    if "late_step_ns" in detail:
+        return LateMemory(rank=rank, usual_step_ns=detail["usual_step_ns"], late_step_ns=detail["late_step_ns"])
+    if "now_ns" in detail:
+        return SlowWriterMemory(rank=rank, before_ns=detail["before_ns"], now_ns=detail["now_ns"])
+    if "after_ns" in detail:
+        wanders = bool(detail.get("wanders"))
+        return PaceMemory(before_ns=detail["before_ns"], after_ns=detail["after_ns"], wanders=wanders)
+    if "pause_steps" in detail:
+        return StallMemory(pause_steps=detail["pause_steps"])
+    if "bad" in detail or "good" in detail:
+        bad = _read_bad(detail["bad"]) if "bad" in detail else None
+        return NumberMemory(bad=bad, usual=detail.get("usual"), good=int(detail.get("good", 0)))
+    if "node" in detail:
+        return SilentNodeMemory(node=str(detail["node"]))
+    if "since_ns" in detail:
+        return AllSilentMemory(since_ns=int(detail["since_ns"]))
+    return None
+
+
+def _read_bad(values: Mapping[str, Any]) -> BadNumber:
+    return BadNumber(**{**values, "ranks": tuple(values["ranks"]), "all_ranks": tuple(values["all_ranks"])})

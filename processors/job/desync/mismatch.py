@@ -9,7 +9,7 @@ from ....telemetry.vocabulary import Kind
 from ...operator import Context
 from ..detectors.desync.matching import Mismatch, judge_mismatch
 from ..findings.register import open_finding, replace_finding
-from ..state.finding_memory import Asked, FindingDetail
+from ..state.finding_memory import AskedCall, FindingDetail
 from ..state.job_state import JobState
 from . import desync_report
 
@@ -40,7 +40,7 @@ def report_mismatch(job: JobState, mismatch: Mismatch, now: int, ctx: Context) -
         return False
     body = desync_report.mismatch_body(job, mismatch, divergence, now)
     parties = [*divergence.guilty[:MOST_GUILTY], *divergence.innocent[:MOST_INNOCENT]]
-    detail = FindingDetail(calls=tuple(Asked(rank, mismatch.group, False, mismatch.seq) for rank in parties))
+    detail = FindingDetail(calls=tuple(AskedCall(rank, mismatch.group, False, mismatch.seq) for rank in parties))
     if finding is not None:
         replace_finding(job, ctx, now, finding, kind=Kind.DESYNC, body=body, detail=detail)
         return True

@@ -15,7 +15,7 @@ from ....telemetry.topics import TOPIC_REQUESTS
 from ....telemetry.vocabulary import EventName, Kind
 from ...finding_document import CodePlace, EvidenceRow, FindingBody, SuspectEntry
 from ...operator import Context
-from ..state.finding_memory import Asked
+from ..state.finding_memory import AskedCall
 from ..state.job_state import JobState
 from ..state.rank_state import CallSite, OpenFinding
 from .finding_body import evidence
@@ -66,7 +66,7 @@ def _read(group: int, point_to_point: bool, seq: Any, line: str) -> CallSite | N
 
 def ask_for_calls(job: JobState, ctx: Context, now: int, finding: OpenFinding) -> None:
     """Best effort: the finding stands without an answer. The id is stable, so that repeats coincide."""
-    by_rank: dict[int, Asked] = {}
+    by_rank: dict[int, AskedCall] = {}
     for asked in _asked(finding):
         by_rank.setdefault(asked.rank, asked)
     for rank, asked in list(by_rank.items())[:MOST_ASKED]:
@@ -103,7 +103,7 @@ def with_sites(job: JobState, finding: OpenFinding, body: FindingBody) -> Findin
     return body
 
 
-def _with_parting(job: JobState, asked: Sequence[Asked], finding: OpenFinding, body: FindingBody) -> FindingBody:
+def _with_parting(job: JobState, asked: Sequence[AskedCall], finding: OpenFinding, body: FindingBody) -> FindingBody:
     if not asked:
         return body
     known = {each.rank: _places(job, each) for each in asked}
@@ -155,7 +155,7 @@ def _site_row(job: JobState, finding: OpenFinding, what: str, group: int, places
     return evidence(SIGNAL, call, finding.onset_ns, f"{call} was called {said}", value)
 
 
-def _places(job: JobState, asked: Asked) -> dict[int, _Place]:
+def _places(job: JobState, asked: AskedCall) -> dict[int, _Place]:
     """By number, of this rank's calls of that sort in that group."""
     facts = job.ranks.get(asked.rank)
     return {
@@ -165,5 +165,5 @@ def _places(job: JobState, asked: Asked) -> dict[int, _Place]:
     }
 
 
-def _asked(finding: OpenFinding) -> list[Asked]:
+def _asked(finding: OpenFinding) -> list[AskedCall]:
     return list(finding.detail.calls)

@@ -27,7 +27,7 @@ from ..intake.device_groups import (
 )
 from ..intake.progress import last_moves_ns, oldest_open_ns
 from ..intake.wait_thresholds import FLOOR_NS, as_lived, longest_here_ns, waited_ns, waiting_threshold_ns
-from ..state.finding_memory import Asked, FindingDetail
+from ..state.finding_memory import AskedCall, FindingDetail
 from ..state.job_state import JobState
 from ..state.rank_state import OpenFinding
 from ..steps.closed_steps import judge_signatures
@@ -131,7 +131,7 @@ class _Hang:
     kind: Kind
     wait: Wait
     body: FindingBody
-    calls: Sequence[Asked] = ()  # whose lines are wanted
+    calls: Sequence[AskedCall] = ()  # whose lines are wanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +180,9 @@ def _find_hang(job: JobState, now: int) -> _Hang | None:
         if severity is None:
             return None
         body = hang_report.deadlock_body(job, blockage, waits, severity, now)
-        calls = [Asked(each.rank, each.group, each.p2p, each.seq) for each in hang_report.cycle_waits(blockage, waits)]
+        calls = [
+            AskedCall(each.rank, each.group, each.p2p, each.seq) for each in hang_report.cycle_waits(blockage, waits)
+        ]
         return _Hang(kind=Kind.DEADLOCK, wait=blockage.wait, body=body, calls=calls)
     return _judge_blockage(job, blockage, waits, now)
 
@@ -216,7 +218,7 @@ def _judge_blockage(job: JobState, blockage: Blockage, waits: Sequence[Wait], no
     motions = {each.rank: each.motion for each in late}
     body = hang_report.blockage_body(job, kind, blockage, ranks, limit_ns, severity, motions, now)
     waiting = [each for each in waits if each.rank in blockage.waiting and each.group == blockage.wait.group]
-    calls = [Asked(each.rank, each.group, each.p2p, each.seq) for each in waiting[:MOST_WAITING]]
+    calls = [AskedCall(each.rank, each.group, each.p2p, each.seq) for each in waiting[:MOST_WAITING]]
     return _Hang(kind=kind, wait=blockage.wait, body=body, calls=calls)
 
 

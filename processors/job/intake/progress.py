@@ -10,7 +10,7 @@ from ....telemetry.tables import GROUP_PROGRESS, PROGRESS
 from ....telemetry.vocabulary import ProcessState
 from ..accounting.guarded_accounting import note_saves
 from ..columns.rows import concatenate, pick, put
-from ..state.group_state import GroupPlaces
+from ..state.job_groups import GroupPlaces
 from ..state.job_state import JobState
 from ..state.micro_batch import Gathered, block_of_row
 from ..state.rank_state import MOST_RANKS

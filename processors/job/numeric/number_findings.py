@@ -20,7 +20,7 @@ from ..detectors.numeric.bad_numbers import (
     find_non_finite,
 )
 from ..findings.register import clear_finding, open_finding, replace_finding
-from ..state.finding_memory import Asked, FindingDetail, NumberMemory
+from ..state.finding_memory import AskedCall, FindingDetail, NumberMemory
 from ..state.job_state import JobState
 from ..state.rank_state import OpenFinding
 from . import number_report
@@ -51,7 +51,7 @@ def revise_number_findings(job: JobState, ctx: Context, now: int) -> None:
 def _described(job: JobState, bad: BadNumber, now: int) -> tuple[Kind, FindingBody, FindingDetail]:
     feeders = find_feeders(job, -1 if bad.calls_before >= 0 else bad.step)
     kind, body = number_report.number_body(job, bad, feeders, now)
-    calls = (Asked(rank, found.group, found.point_to_point, found.seq) for rank, found in sorted(feeders.items()))
+    calls = (AskedCall(rank, found.group, found.point_to_point, found.seq) for rank, found in sorted(feeders.items()))
     memory = NumberMemory(bad=bad, usual=bad.usual_norm or None)
     return kind, body, FindingDetail(memory=memory, calls=tuple(calls))
 

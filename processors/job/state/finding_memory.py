@@ -12,7 +12,7 @@ from ..detectors.numeric.bad_numbers import BadNumber
 from ..detectors.slow.straggler import Found
 
 
-class Asked(NamedTuple):
+class AskedCall(NamedTuple):
     """An operation whose line is wanted. seq: -1 where ranks issued different numbers of them."""
 
     rank: int
@@ -88,7 +88,7 @@ class AllSilentMemory:
     since_ns: int
 
 
-Memory = (
+FindingMemory = (
     Found
     | LateMemory
     | SlowWriterMemory
@@ -107,7 +107,7 @@ class FindingDetail:
     """memory: of its detector. calls: whose lines are wanted. by_device: a device stands still, not its host. is_crash:
     concluded from how ranks ended."""
 
-    memory: Memory | None = None
-    calls: tuple[Asked, ...] = ()
+    memory: FindingMemory | None = None
+    calls: tuple[AskedCall, ...] = ()
     by_device: bool = False
     is_crash: bool = False

@@ -14,11 +14,11 @@ from ..detectors.numeric.bad_numbers import BadNumber
 from ..detectors.slow.straggler import Found
 from .finding_memory import (
     AllSilentMemory,
-    Asked,
+    AskedCall,
     DriftMemory,
     FindingDetail,
+    FindingMemory,
     LateMemory,
-    Memory,
     NumberMemory,
     PaceMemory,
     SilentNodeMemory,
@@ -27,7 +27,7 @@ from .finding_memory import (
 )
 from .rank_state import OpenFinding
 
-_NAMES: Mapping[str, type[Memory]] = {
+_NAMES: Mapping[str, type[FindingMemory]] = {
     "straggler": Found,
     "late": LateMemory,
     "slow_writer": SlowWriterMemory,
@@ -69,17 +69,19 @@ def write_detail(detail: FindingDetail) -> dict[str, Any]:
 def read_detail(written: Mapping[str, Any]) -> FindingDetail:
     """Of this release or an earlier one. Raises KeyError or TypeError for what is none."""
     memory = read_memory(written["memory"]) if "memory" in written else memory_of_older(written)
-    calls = (Asked(int(rank), int(group), bool(p2p), int(seq)) for rank, group, p2p, seq in written.get("calls", ()))
+    calls = (
+        AskedCall(int(rank), int(group), bool(p2p), int(seq)) for rank, group, p2p, seq in written.get("calls", ())
+    )
     is_crash = bool(written.get("crash"))
     return FindingDetail(memory=memory, calls=tuple(calls), by_device=bool(written.get("by_device")), is_crash=is_crash)
 
 
-def write_memory(memory: Memory | None) -> dict[str, Any] | None:
+def write_memory(memory: FindingMemory | None) -> dict[str, Any] | None:
     """Its JSON, under its name."""
     return None if memory is None else {_NAMES_OF[type(memory)]: asdict(memory)}
 
 
-def read_memory(written: Mapping[str, Any] | None) -> Memory | None:
+def read_memory(written: Mapping[str, Any] | None) -> FindingMemory | None:
     """Raises KeyError or TypeError for what is none."""
     if not written:
         return None
@@ -91,7 +93,7 @@ def read_memory(written: Mapping[str, Any] | None) -> Memory | None:
     return _NAMES[name](**values)
 
 
-def memory_of_older(detail: Mapping[str, Any]) -> Memory | None:
+def memory_of_older(detail: Mapping[str, Any]) -> FindingMemory | None:
     """What a release that wrote no names has remembered: known by what stands in it."""
     rank = int(detail.get("rank", -1))
     if "excess" in detail:

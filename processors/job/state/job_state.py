@@ -10,7 +10,7 @@ from .accounting_state import Ledger
 from .attempts import Attempts
 from .checkpoint_state import CheckpointState
 from .end_state import EndState
-from .group_state import GroupState
+from .job_groups import JobGroups
 from .micro_batch import Gathering
 from .node_state import NodeState
 from .open_findings import OpenFindings
@@ -69,7 +69,7 @@ class JobState:
         self.placement.moved = None
         self.ends.begin_attempt()
         self.nodes.begin_attempt()
-        self.groups = GroupState(self.unsaved)
+        self.groups = JobGroups(self.unsaved)
         self.progress = ProgressState()
         self._begin_steps()
         self.unsaved.change_all()

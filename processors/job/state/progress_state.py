@@ -6,7 +6,7 @@ import numpy as np
 
 from ....telemetry.tables import PROGRESS
 from ..detectors.hang.call_gaps import CallGaps
-from .group_state import GroupState
+from .job_groups import JobGroups
 from .rank_state import MOST_RANKS
 
 
@@ -41,7 +41,7 @@ class ProgressState:
             self.stamps = np.concatenate([self.stamps, more])
             self.rare_until_ns = np.concatenate([self.rare_until_ns, more])
 
-    def note_calls(self, rows: np.ndarray, groups: GroupState) -> None:
+    def note_calls(self, rows: np.ndarray, groups: JobGroups) -> None:
         """COLLECTIVES rows of a job that shows no steps: what its ranks do between two calls is all that is known."""
         rows = rows[rows["group"] < len(groups.known)]
         found = groups.places().find(rows["group"], rows["rank"])

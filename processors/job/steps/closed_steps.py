@@ -18,7 +18,7 @@ from ..intake.device_groups import device_horizon, has_device_groups
 from ..intake.open_call_checks import open_look_ns
 from ..numeric.number_findings import judge_numbers
 from ..slow.slow_findings import judge_speed
-from ..state.finding_memory import Asked, FindingDetail
+from ..state.finding_memory import AskedCall, FindingDetail
 from ..state.job_state import JobState
 from ..state.rank_state import OpenFinding
 from .step_watermark import FURTHEST_BEHIND, Closed, close_steps, horizon_of, is_early
@@ -70,7 +70,7 @@ def judge_steps(job: JobState, closed: Closed, now: int, ctx: Context) -> None:
         body = desync_report.short_step_body(job, short.group, short.step, short.counts, short.guilty, onset, now)
         innocent = [rank for rank in short.counts if rank not in short.guilty]
         parties = [*short.guilty[:MOST_GUILTY], *innocent[:MOST_INNOCENT]]
-        detail = FindingDetail(calls=tuple(Asked(rank, short.group, False, -1) for rank in parties))
+        detail = FindingDetail(calls=tuple(AskedCall(rank, short.group, False, -1) for rank in parties))
         noticed = job.findings.noticed_wait()
         if noticed is not None:
             replace_finding(job, ctx, now, noticed, kind=Kind.DESYNC, body=body, detail=detail)

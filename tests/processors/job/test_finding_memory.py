@@ -11,11 +11,11 @@ from whichrank.processors.job.detectors.numeric.bad_numbers import BadNumber
 from whichrank.processors.job.detectors.slow.straggler import Found
 from whichrank.processors.job.state.finding_memory import (
     AllSilentMemory,
-    Asked,
+    AskedCall,
     DriftMemory,
     FindingDetail,
+    FindingMemory,
     LateMemory,
-    Memory,
     NumberMemory,
     PaceMemory,
     SilentNodeMemory,
@@ -25,7 +25,7 @@ from whichrank.processors.job.state.finding_memory import (
 from whichrank.processors.job.state.finding_rows import read_detail, write_detail
 
 BAD = BadNumber(step=4, what="loss", value="NaN", ranks=(1, 2), all_ranks=(0, 1, 2), onset_ns=7)
-MEMORIES: list[Memory | None] = [
+MEMORIES: list[FindingMemory | None] = [
     None,
     Found(rank=2, step=40, excess=0.3, usual=0.0, noise=0.02, based=False, company=(3, 4)),
     LateMemory(rank=1, usual_step_ns=100, late_step_ns=130),
@@ -40,8 +40,8 @@ MEMORIES: list[Memory | None] = [
 
 
 @pytest.mark.parametrize("memory", MEMORIES, ids=lambda memory: type(memory).__name__)
-def test_it_comes_back_as_it_was_written(memory: Memory | None) -> None:
-    calls = (Asked(1, 0, False, 66), Asked(2, 1, True, -1))
+def test_it_comes_back_as_it_was_written(memory: FindingMemory | None) -> None:
+    calls = (AskedCall(1, 0, False, 66), AskedCall(2, 1, True, -1))
     detail = FindingDetail(memory=memory, calls=calls, by_device=True, is_crash=True)
     assert read_detail(json.loads(json.dumps(write_detail(detail)))) == detail
 
@@ -53,7 +53,7 @@ def test_it_comes_back_as_it_was_written(memory: Memory | None) -> None:
         ({"crash": True}, FindingDetail(is_crash=True)),
         (
             {"calls": [[1, 0, False, 66]], "by_device": True},
-            FindingDetail(calls=(Asked(1, 0, False, 66),), by_device=True),
+            FindingDetail(calls=(AskedCall(1, 0, False, 66),), by_device=True),
         ),
         (
             {"rank": 2, "step": 40, "excess": 0.3, "usual": 0.1, "noise": 0.02},

@@ -35,7 +35,7 @@ class GroupPlaces:
     places: np.ndarray
 
 
-class GroupState:
+class JobGroups:
     """known, members, on_device (whether a device does its operations), first: by group, in the order of their coming.
 
     rows, stamps: newest GROUP_PROGRESS row of every member of every group, in the order of ``members``, and when it

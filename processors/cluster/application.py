@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from ...telemetry.vocabulary import Action, Kind
+from ..condition_document import ToldCondition
 from .causes import Body, kind_of, onset_of
 
 CONDITION = "no_node_fault"
@@ -36,9 +37,9 @@ _WORDS = {
 def by_elimination(
     primary: Body,
     suspects: Sequence[Mapping[str, Any]],
-    conditions: Iterable[Mapping[str, Any]],
+    conditions: Iterable[ToldCondition],
     watched: Mapping[str, Sequence[str]],
-) -> dict[str, Any] | None:
+) -> ToldCondition | None:
     """The cause, in the shape of a condition, or None where something else may be it.
 
     suspects: of the incident, with the place of their stack. watched: by node, the names of the collectors that see.
@@ -56,28 +57,28 @@ def by_elimination(
         return None
     node, place = ", ".join(sorted(nodes)), str(places[0])
     looked_at = ", ".join(_WORDS[name] for name in sorted(NEEDED))
-    return {
-        "name": CONDITION,
-        "entity": node,
-        "device_kind": "code",
-        "device": place,
-        "since": onset,
-        "domain": "application",
-        "action": Action.FIX_CODE.value,
-        "text": f"no fault of {node} was seen ({looked_at} are watched); it stands in the program, at {place}",
-        "source": "node",
-        "value": place,
-    }
+    return ToldCondition(
+        name=CONDITION,
+        entity=node,
+        device_kind="code",
+        device=place,
+        since=onset,
+        domain="application",
+        action=Action.FIX_CODE.value,
+        text=f"no fault of {node} was seen ({looked_at} are watched); it stands in the program, at {place}",
+        source="node",
+        value=place,
+    )
 
 
-def evidence_of(cause: Mapping[str, Any]) -> dict[str, Any]:
+def evidence_of(cause: ToldCondition) -> dict[str, Any]:
     return {
-        "signal": f"{cause['source']}.{cause['name']}",
-        "source": cause["entity"],
-        "time": float(cause["since"]) + SETTLES_S,
-        "value": cause["value"],
-        "shows": cause["text"],
-        "condition": cause["name"],
+        "signal": f"{cause.source}.{cause.name}",
+        "source": cause.entity,
+        "time": cause.since + SETTLES_S,
+        "value": cause.value,
+        "shows": cause.text,
+        "condition": cause.name,
     }
 
 
@@ -88,10 +89,10 @@ def _place(suspect: Mapping[str, Any]) -> str | None:
     return f"{PurePosixPath(str(where['file'])).name}:{where['line']}"
 
 
-def _may_matter(condition: Mapping[str, Any], nodes: Iterable[str], onset: float) -> bool:
+def _may_matter(condition: ToldCondition, nodes: Iterable[str], onset: float) -> bool:
     """A fault of a suspect's node that lasts, or was there not long ago: then nobody says that there was none."""
-    if condition["entity"] not in nodes or condition["domain"] == "application" or condition["tolerated"]:
+    if condition.entity not in nodes or condition.domain == "application" or condition.tolerated:
         return False
-    if condition["severity"] not in _GRAVE:
+    if condition.severity not in _GRAVE:
         return False
-    return condition["until"] is None or abs(float(condition["since"]) - onset) < RECENT_S
+    return condition.until is None or abs(condition.since - onset) < RECENT_S

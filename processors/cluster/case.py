@@ -13,6 +13,7 @@ from typing import Any
 
 from ...telemetry.incident import Document, complete_document
 from ...telemetry.vocabulary import Bucket, Change, IncidentState, Kind, Severity
+from ..condition_document import ToldCondition, read_condition, write_condition
 from .advice import advise
 from .application import by_elimination, evidence_of
 from .causes import Body, detected_of, kind_of, leading, onset_of
@@ -78,8 +79,8 @@ class Case:
     #: Evidence asked for already, by request id.
     requested: list[str] = field(default_factory=list)
     document: dict[str, Any] = field(default_factory=dict)
-    #: Conditions of nodes and devices that may have to do with it (bodies of EntityOperator's findings).
-    conditions: list[dict[str, Any]] = field(default_factory=list)
+    #: Conditions of nodes and devices that may have to do with it (as EntityOperator tells them).
+    conditions: list[ToldCondition] = field(default_factory=list)
     #: Faults of nodes would have been told by now: by node of a suspect, what is seen of it. None: it is too early.
     watched: dict[str, list[str]] | None = None
     #: When that is asked (the bus's nanoseconds); 0: nothing of this kind has happened yet.
@@ -207,12 +208,14 @@ class Case:
     def pack(self) -> bytes:
         fields = {name: getattr(self, name) for name in self.__slots__}  # asdict copies deeply: ten times as slow
         fields["contributions"] = [{name: getattr(c, name) for name in c.__slots__} for c in self.contributions]
+        fields["conditions"] = list(map(write_condition, self.conditions))
         return json.dumps(fields, separators=(",", ":")).encode()
 
     @classmethod
     def unpack(cls, row: bytes) -> Case:
         fields = json.loads(row)
         fields["contributions"] = [Contribution(**c) for c in fields["contributions"]]
+        fields["conditions"] = list(map(read_condition, fields.get("conditions", ())))
         return cls(**{name: value for name, value in fields.items() if name in cls.__slots__})
 
 
@@ -298,7 +301,7 @@ def compose_alone(case: Case, earlier: Iterable[Row] = ()) -> dict[str, Any]:
         cause = by_elimination(primary, fields["suspects"], case.conditions, case.watched)
         explanation = replace(explanation, cause=cause, evidence=[evidence_of(cause)] if cause else ())
     apply(fields, explanation, case.job)
-    if explanation.cause is not None and explanation.cause["domain"] == _PROVES and fields["kind"] in _WAITS:
+    if explanation.cause is not None and explanation.cause.domain == _PROVES and fields["kind"] in _WAITS:
         fields["severity"] = Severity.PAGE.value  # a broken device is no wait that may pass
     fields["advice"] = advise(fields, explanation.action, earlier)
     return fields

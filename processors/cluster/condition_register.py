@@ -7,9 +7,10 @@ that had a suspect there, and one per node with what is seen of it at all.
 from __future__ import annotations
 
 import json
-from typing import Any
+from dataclasses import replace
 
 from ...telemetry.records import Finding
+from ..condition_document import ToldCondition, read_condition, write_condition
 from ..operator import Context, Table
 from .case import Case
 from .causes import onset_of
@@ -49,25 +50,26 @@ class ConditionRegister:
         nodes = {str(suspect["node"]) for suspect in case.primary.get("suspects") or () if suspect.get("node")}
         return {node: json.loads(self._watched.get(node) or b"[]") for node in sorted(nodes)}
 
-    def take(self, finding: Finding, now_ns: int) -> dict[str, Any]:
+    def take(self, finding: Finding, now_ns: int) -> ToldCondition:
         """Keep it, forget what is long over, and give the condition back."""
-        condition = dict(finding.body["condition"])
-        entity = str(condition["entity"])
+        condition = read_condition(finding.body["condition"])
+        entity = condition.entity
         known = self._of(entity)
         _put(known, finding.key, condition)
         oldest = now_ns / 1e9 - KEPT_S
-        kept = {k: c for k, c in known.items() if c["until"] is None or float(c["until"]) > oldest}
-        for key in sorted(kept, key=lambda k: float(kept[k]["last"]))[: max(0, len(kept) - MAX_PER_ENTITY)]:
+        kept = {k: c for k, c in known.items() if c.until is None or c.until > oldest}
+        for key in sorted(kept, key=lambda k: kept[k].last)[: max(0, len(kept) - MAX_PER_ENTITY)]:
             del kept[key]
         if kept:
-            self._entities.put(entity, json.dumps(kept, separators=(",", ":")).encode())
+            written = {key: write_condition(each) for key, each in kept.items()}
+            self._entities.put(entity, json.dumps(written, separators=(",", ":")).encode())
         else:
             self._entities.delete(entity)
-        for job in {str(rank["job"]) for rank in condition["ranks"]}:
+        for job in {rank.job for rank in condition.ranks}:
             self._note(job, entity)
         return condition
 
-    def about(self, case: Case) -> list[dict[str, Any]]:
+    def about(self, case: Case) -> list[ToldCondition]:
         """Of the suspects' nodes, and of entities that concern the job; those nearest to the onset, oldest first."""
         onset = onset_of(case.primary)
         entities = {str(suspect["node"]) for suspect in case.primary.get("suspects") or () if suspect.get("node")}
@@ -75,9 +77,7 @@ class ConditionRegister:
         nodes = {suspect.get("node") for suspect in case.primary.get("suspects") or ()}
         found = [condition for entity in sorted(entities) for condition in self._of(entity).values()]
         # In a large job something is always the matter somewhere: the suspects' own nodes go first.
-        found.sort(
-            key=lambda c: (c["entity"] not in nodes, c["severity"] == "info", _distance_s(c, onset), str(c["name"]))
-        )
+        found.sort(key=lambda c: (c.entity not in nodes, c.severity == "info", _distance_s(c, onset), c.name))
         return sorted(found[:MAX_PER_CASE], key=_order)
 
     def note_suspects(self, case: Case) -> None:
@@ -102,10 +102,9 @@ class ConditionRegister:
                 else:
                     self._suspected.delete(node)
 
-    def _of(self, entity: str) -> dict[str, dict[str, Any]]:
+    def _of(self, entity: str) -> dict[str, ToldCondition]:
         row = self._entities.get(entity)
-        known: dict[str, dict[str, Any]] = json.loads(row) if row else {}
-        return known
+        return {key: read_condition(each) for key, each in json.loads(row).items()} if row else {}
 
     def _note(self, job: str, entity: str) -> None:
         entities: list[str] = json.loads(self._jobs.get(job) or b"[]")
@@ -113,41 +112,39 @@ class ConditionRegister:
             self._jobs.put(job, json.dumps([*entities, entity][-MAX_ENTITIES_PER_JOB:]).encode())
 
 
-def _put(known: dict[str, dict[str, Any]], key: str, condition: dict[str, Any]) -> None:
+def _put(known: dict[str, ToldCondition], key: str, condition: ToldCondition) -> None:
     """A condition that comes again does not take back what it explained before: its last few spells are kept.
 
     Of plans that is what was due before the plan was changed.
     """
     spells = [name for name in known if name.startswith(f"{key}@")]
     for name in spells:
-        is_changed = condition.get("planned") and known[name]["since"] > condition["known"]
+        is_changed = condition.planned and known[name].since > condition.known
         if is_changed or _is_same_spell(known[name], condition):
             del known[name]
-        elif known[name]["until"] is None:
-            known[name] = {**known[name], "until": float(known[name]["last"]) + float(known[name]["lasts_s"])}
-    known[f"{key}@{condition['since']:.3f}"] = condition
-    spells = sorted(
-        (name for name in known if name.startswith(f"{key}@")), key=lambda name: float(known[name]["since"])
-    )
+        elif known[name].until is None:
+            known[name] = replace(known[name], until=known[name].last + known[name].lasts_s)
+    known[f"{key}@{condition.since:.3f}"] = condition
+    spells = sorted((name for name in known if name.startswith(f"{key}@")), key=lambda name: known[name].since)
     for name in spells[:-MAX_SPELLS]:
         del known[name]
 
 
-def _is_same_spell(known: dict[str, Any], condition: dict[str, Any]) -> bool:
-    if condition["is_state"] or (condition.get("planned") and condition["source"] == "scheduler"):
-        return bool(known["since"] == condition["since"])
-    silence_s = float(condition["before_s"])
-    return bool(known["since"] <= condition["last"] + silence_s and condition["since"] <= known["last"] + silence_s)
+def _is_same_spell(known: ToldCondition, condition: ToldCondition) -> bool:
+    if condition.is_state or (condition.planned and condition.source == "scheduler"):
+        return known.since == condition.since
+    silence_s = condition.before_s
+    return known.since <= condition.last + silence_s and condition.since <= known.last + silence_s
 
 
-def _distance_s(condition: dict[str, Any], onset: float) -> float:
+def _distance_s(condition: ToldCondition, onset: float) -> float:
     """From the trouble; 0 of what is measured to last over it."""
-    since = float(condition["since"])
-    return 0.0 if condition["until"] is None and not condition["lasts_s"] and since <= onset else abs(since - onset)
+    since = condition.since
+    return 0.0 if condition.until is None and not condition.lasts_s and since <= onset else abs(since - onset)
 
 
-def _order(condition: dict[str, Any]) -> tuple[float, str, str]:
-    return float(condition["since"]), str(condition["name"]), str(condition["device"])
+def _order(condition: ToldCondition) -> tuple[float, str, str]:
+    return condition.since, condition.name, condition.device
 
 
 def register_of(ctx: Context) -> ConditionRegister:

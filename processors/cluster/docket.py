@@ -12,6 +12,7 @@ from ...telemetry.incident import complete_document, incident_id
 from ...telemetry.records import Event, Finding, Incident, Record
 from ...telemetry.topics import TOPIC_INCIDENTS, TOPIC_REQUESTS
 from ...telemetry.vocabulary import Change, Kind
+from ..condition_document import ToldCondition
 from ..operator import Context
 from .application import OF_PROGRAMS, SETTLES_S
 from .case import Case, Contribution, change_of, compose_alone, has_grown, is_blocking_incident
@@ -280,10 +281,10 @@ class Docket:
             node: sorted({*before.get(node, ()), *sees}) for node, sees in self._conditions.watched(case).items()
         }
 
-    def _jobs_of(self, condition: Mapping[str, Any]) -> list[str]:
+    def _jobs_of(self, condition: ToldCondition) -> list[str]:
         """Jobs with ranks where it is, as far as that is known, and those with a suspect there."""
-        known = {str(rank["job"]) for rank in [*condition["ranks"], *condition["others"]]}
-        return sorted(known | self._conditions.suspected_at(str(condition["entity"])))
+        known = {rank.job for rank in (*condition.ranks, *condition.others)}
+        return sorted(known | self._conditions.suspected_at(condition.entity))
 
     def adopt(self, document: Mapping[str, Any]) -> None:
         """Take an incident as it was published, unless it is known here."""

@@ -15,11 +15,10 @@ from ...diagnosis.kernel_log.xid import XID
 from ...telemetry.evidence_facts import EvidenceFact
 from ...telemetry.ring_layout import parse_ranks
 from ...telemetry.vocabulary import Bucket, Kind, Scope, Severity
+from ..condition_document import ToldCondition
 from ..entity.rules import load_rules
-from ..older_sentences import event_of_condition, fact_of_row
+from ..older_sentences import fact_of_row
 from .causes import SPEED, Body, kind_of, onset_of
-
-ConditionBody = Mapping[str, Any]
 
 #: Clocks and looks of one node agree so far.
 SLACK_S = 1.0
@@ -43,7 +42,7 @@ _OF_ONE_NODE = frozenset({Scope.NODE.value, Scope.GPU.value, Scope.LINK.value, S
 class Explanation:
     """What conditions add to an incident. cause: the one that explains it, None where none does."""
 
-    cause: ConditionBody | None = None
+    cause: ToldCondition | None = None
     evidence: Sequence[Mapping[str, Any]] = ()
     ruled_out: Sequence[Mapping[str, Any]] = ()
     gpus: Mapping[int, str] = field(default_factory=dict)  # rank -> its GPU
@@ -53,23 +52,23 @@ class Explanation:
     @property
     def action(self) -> str | None:
         """What the cause asks for; for what is not one node's nothing that would be done to one."""
-        return None if self.cause is None or self.is_of_many else self.cause["action"]
+        return None if self.cause is None or self.is_of_many else self.cause.action
 
 
-def explain(primary: Body, job: str, conditions: Iterable[ConditionBody]) -> Explanation:
+def explain(primary: Body, job: str, conditions: Iterable[ToldCondition]) -> Explanation:
     """``conditions``: those of the suspects' nodes, and those that concern the job."""
     kind, onset, ends = kind_of(primary), onset_of(primary), _ends(primary)
     grew = str(primary.get("grew") or "")
     suspects = [s for s in primary.get("suspects") or () if s.get("node") or s.get("rank") is not None]
     if kind in SPEED:
         suspects += _its_ranks(suspects)
-    candidates: list[ConditionBody] = []
+    candidates: list[ToldCondition] = []
     ruled_out: list[Mapping[str, Any]] = []
-    for condition in sorted(conditions, key=lambda c: (float(c["since"]), str(c["name"]), str(c["device"]))):
+    for condition in sorted(conditions, key=lambda c: (c.since, c.name, c.device)):
         why_not = _why_not(condition, kind, onset, suspects, job)
         if why_not is None:
             why_not = _unlike(condition, ends)
-        if why_not is None and primary.get("bucket") == Bucket.CAPACITY.value and condition["name"] in _NO_ANSWER:
+        if why_not is None and primary.get("bucket") == Bucket.CAPACITY.value and condition.name in _NO_ANSWER:
             why_not = "whoever is told that there is no room has had an answer"
         if why_not is None and kind is Kind.SLOW_TOGETHER:
             why_not = _not_what_grew(condition, grew)
@@ -79,25 +78,25 @@ def explain(primary: Body, job: str, conditions: Iterable[ConditionBody]) -> Exp
             ruled_out.append(
                 {
                     "who": _device_words(condition),
-                    "looks_guilty": str(condition["text"]),
+                    "looks_guilty": condition.text,
                     "because": why_not,
-                    "condition": condition["name"],
+                    "condition": condition.name,
                 }
             )
     # That the kernel ended this very process comes first, what only reports what the program did last.
     candidates.sort(
         key=lambda c: (
-            not (c["of_process"] and c["source"] == "kernel"),
-            c["domain"] == "application",
-            bool(c.get("symptom")),
-            _SEVERITY.get(str(c["severity"]), 9),
-            kind in SPEED and c["domain"] == "storage",  # a device held back slows its rank, a mount only who reads it
-            c["source"] == "job_log",  # the node's own signals know better what a process met
-            event_of_condition(c) != XID,  # it says more than that the device is gone
-            float(c["since"]),
+            not (c.of_process and c.source == "kernel"),
+            c.domain == "application",
+            c.symptom,
+            _SEVERITY.get(c.severity, 9),
+            kind in SPEED and c.domain == "storage",  # a device held back slows its rank, a mount only who reads it
+            c.source == "job_log",  # the node's own signals know better what a process met
+            c.event != XID,  # it says more than that the device is gone
+            c.since,
         )
     )
-    shown = {(_device_words(condition), condition["name"]) for condition in candidates}
+    shown = {(_device_words(condition), condition.name) for condition in candidates}
     cause = candidates[0] if candidates else None
     return Explanation(
         cause=cause,
@@ -109,45 +108,45 @@ def explain(primary: Body, job: str, conditions: Iterable[ConditionBody]) -> Exp
 
 
 def _why_not(
-    condition: ConditionBody, kind: Kind, onset: float, suspects: Sequence[Mapping[str, Any]], job: str
+    condition: ToldCondition, kind: Kind, onset: float, suspects: Sequence[Mapping[str, Any]], job: str
 ) -> str | None:
     """None: it explains the incident. "": it has nothing to do with it. Else why it is not the cause."""
-    if condition.get("planned") and abs(float(condition["since"]) - onset) >= NEAR_S:
+    if condition.planned and abs(condition.since - onset) >= NEAR_S:
         return ""  # what is planned for another day, nobody thinks of
-    if kind.value not in condition["explains"]:
+    if kind.value not in condition.explains:
         return _harmless_words(condition) if _near(condition, onset) and _SEVERITY[_severity(condition)] >= 2 else ""
     if not suspects:
-        if not any(rank["job"] == job for rank in condition["ranks"]):
+        if not condition.ranks_of(job):
             return ""
     elif not _concerns(condition, suspects, job):
         if not _near(condition, onset) or not _same_node(condition, suspects):
             return ""
-        users = sorted(rank["rank"] for rank in condition["ranks"] if rank["job"] == job)
-        if condition["of_process"] and users:
+        users = sorted(rank.rank for rank in condition.ranks_of(job))
+        if condition.of_process and users:
             return f"it is rank {users[0]}, not the suspect"
         return f"it is used by rank {users[0]}, not by the suspect" if users else "the suspect does not use it"
-    began, since = float(condition["since"]) - float(condition["lag_s"]), float(condition["since"])
-    if condition.get("planned"):
-        if float(condition["known"]) > onset + SLACK_S:
-            return f"it was told {float(condition['known']) - onset:.0f} s after the onset: then it was no plan"
+    began, since = condition.since - condition.lag_s, condition.since
+    if condition.planned:
+        if condition.known > onset + SLACK_S:
+            return f"it was told {condition.known - onset:.0f} s after the onset: then it was no plan"
         if began > onset + SLACK_S:
             return f"it was due {since - onset:.0f} s after the onset"
-    if condition["lasts_s"] == 0:  # measured: it explains while it lasts
-        until = condition["until"]
+    if condition.lasts_s == 0:  # measured: it explains while it lasts
+        until = condition.until
         if began > onset + SLACK_S:
             return f"it began {since - onset:.0f} s after the onset"
         if until is not None and float(until) < onset - SLACK_S:
             return f"it was over {onset - float(until):.0f} s before the onset"
-        if condition["at_once"] and kind not in SPEED and since < onset - float(condition["before_s"]):
+        if condition.at_once and kind not in SPEED and since < onset - condition.before_s:
             return f"it began {onset - since:.0f} s before the onset, and the rank went on with it"
-        return _harmless_words(condition) if condition["tolerated"] else None
+        return _harmless_words(condition) if condition.tolerated else None
     if began > onset + SLACK_S:
         return f"it came {since - onset:.0f} s after the onset"
-    if since < onset - float(condition["before_s"]):
+    if since < onset - condition.before_s:
         return f"it came {onset - since:.0f} s before the onset, and the rank went on after it"
-    if condition["is_state"] and condition["until"] is not None and float(condition["until"]) < onset - AFTERMATH_S:
-        return f"it was over {onset - float(condition['until']):.0f} s before the onset"
-    if condition["tolerated"] or condition["severity"] in _NOT_A_CAUSE:
+    if condition.is_state and condition.until is not None and condition.until < onset - AFTERMATH_S:
+        return f"it was over {onset - condition.until:.0f} s before the onset"
+    if condition.tolerated or condition.severity in _NOT_A_CAUSE:
         return _harmless_words(condition)
     return None
 
@@ -162,10 +161,10 @@ def _its_ranks(suspects: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]
     ]
 
 
-def _is_of_many(cause: ConditionBody, candidates: Iterable[ConditionBody]) -> bool:
+def _is_of_many(cause: ToldCondition, candidates: Iterable[ToldCondition]) -> bool:
     """Whether it stands on more nodes than one, of those that would be taken away for it."""
-    alike = {str(condition["entity"]) for condition in candidates if condition["name"] == cause["name"]}
-    return len(alike) > 1 and cause["scope"] in _OF_ONE_NODE and cause["domain"] != "application"
+    alike = {condition.entity for condition in candidates if condition.name == cause.name}
+    return len(alike) > 1 and cause.scope in _OF_ONE_NODE and cause.domain != "application"
 
 
 def _ends(primary: Body) -> list[EvidenceFact]:
@@ -180,97 +179,91 @@ def _ends(primary: Body) -> list[EvidenceFact]:
     return [fact for row in rows if (fact := fact_of_row(row)) is not None]
 
 
-def _unlike(condition: ConditionBody, ends: Sequence[EvidenceFact]) -> str | None:
+def _unlike(condition: ToldCondition, ends: Sequence[EvidenceFact]) -> str | None:
     """A link that goes down does not make a program divide by zero."""
-    looks_like = load_rules().ends_with.get(condition["ends_with"])
+    looks_like = load_rules().ends_with.get(condition.ends_with)
     if looks_like is None or not ends or any(map(looks_like.fits, ends)):
         return None
     return "such a thing does not end a rank in this way"
 
 
-def _not_what_grew(condition: ConditionBody, grew: str) -> str | None:
+def _not_what_grew(condition: ToldCondition, grew: str) -> str | None:
     """grew: of the steps of a job that is slow as a whole; "": not one part of them."""
-    if condition["domain"] != "storage" or grew == "data":
+    if condition.domain != "storage" or grew == "data":
         return None
     return "no rank waits longer for its data than before"
 
 
-def _near(condition: ConditionBody, onset: float) -> bool:
+def _near(condition: ToldCondition, onset: float) -> bool:
     """Close enough in time that somebody may think of it; of single processes many end, for reasons of their own."""
-    if condition["of_process"]:
-        return abs(float(condition["since"]) - onset) < 30.0
-    return abs(float(condition["since"]) - onset) < NEAR_S or condition["until"] is None
+    if condition.of_process:
+        return abs(condition.since - onset) < 30.0
+    return abs(condition.since - onset) < NEAR_S or condition.until is None
 
 
-def _same_node(condition: ConditionBody, suspects: Sequence[Mapping[str, Any]]) -> bool:
-    return any(suspect.get("node") == condition["entity"] for suspect in suspects)
+def _same_node(condition: ToldCondition, suspects: Sequence[Mapping[str, Any]]) -> bool:
+    return any(suspect.get("node") == condition.entity for suspect in suspects)
 
 
-def _concerns(condition: ConditionBody, suspects: Sequence[Mapping[str, Any]], job: str) -> bool:
-    mine = {rank["rank"] for rank in condition["ranks"] if rank["job"] == job}
-    if condition.get("of_job") or condition["device_kind"] == "job":
+def _concerns(condition: ToldCondition, suspects: Sequence[Mapping[str, Any]], job: str) -> bool:
+    mine = {rank.rank for rank in condition.ranks_of(job)}
+    if condition.of_job or condition.device_kind == "job":
         # What ends a job ends all of it, wherever it was read; where nobody knows which of ours it is, none.
-        return bool(mine) and (condition["scope"] == Scope.JOB.value or _same_node(condition, suspects))
-    if condition["of_process"] or _names_a_rank(condition):
+        return bool(mine) and (condition.scope == Scope.JOB.value or _same_node(condition, suspects))
+    if condition.of_process or _names_a_rank(condition):
         return any(suspect.get("rank") in mine for suspect in suspects)
-    if condition["device_kind"] in _OF_RANKS:  # whose it is must be known
+    if condition.device_kind in _OF_RANKS:  # whose it is must be known
         return any(suspect.get("rank") in mine or _is_on(suspect, condition) for suspect in suspects)
     return _same_node(condition, suspects) or any(suspect.get("rank") in mine for suspect in suspects)
 
 
-def _names_a_rank(condition: ConditionBody) -> bool:
+def _names_a_rank(condition: ToldCondition) -> bool:
     """It is told of one process, which is a rank: another that stands still beside it has a reason of its own."""
-    return bool(condition["pid"]) and any(rank.get("pid") == condition["pid"] for rank in condition["ranks"])
+    return bool(condition.pid) and any(rank.pid == condition.pid for rank in condition.ranks)
 
 
-def _is_on(suspect: Mapping[str, Any], condition: ConditionBody) -> bool:
-    return bool(suspect.get("gpu")) and suspect["gpu"] == _gpu(condition)
+def _is_on(suspect: Mapping[str, Any], condition: ToldCondition) -> bool:
+    return bool(suspect.get("gpu")) and suspect["gpu"] == condition.gpu
 
 
-def _harmless_words(condition: ConditionBody) -> str:
-    if condition["tolerated"]:
-        return f"it was over after {float(condition['until']) - float(condition['since']):.1f} s, and comes seldom"
+def _harmless_words(condition: ToldCondition) -> str:
+    if condition.tolerated:
+        return f"it was over after {(condition.until or condition.since) - condition.since:.1f} s, and comes seldom"
     return "such a thing does not do this"
 
 
-def _severity(condition: ConditionBody) -> str:
-    severity = str(condition["severity"])
+def _severity(condition: ToldCondition) -> str:
+    severity = condition.severity
     return severity if severity in _SEVERITY else "info"
 
 
-def _device_words(condition: ConditionBody) -> str:
-    device = str(condition["device"])
-    return f"{condition['device_kind']} {device} of {condition['entity']}" if device else str(condition["entity"])
+def _device_words(condition: ToldCondition) -> str:
+    device = condition.device
+    return f"{condition.device_kind} {device} of {condition.entity}" if device else condition.entity
 
 
-def _evidence(condition: ConditionBody, onset: float) -> Mapping[str, Any]:
-    before = onset - float(condition["since"])
+def _evidence(condition: ToldCondition, onset: float) -> Mapping[str, Any]:
+    before = onset - condition.since
     when = f"{before:.1f} s before the onset" if before >= 0 else f"told {-before:.1f} s after the onset"
-    if condition.get("planned"):
-        when = f"known {max(0.0, onset - float(condition['known'])):.0f} s before the onset"
+    if condition.planned:
+        when = f"known {max(0.0, onset - condition.known):.0f} s before the onset"
     return {
-        "signal": f"{condition['source']}.{condition['name']}",
-        "source": condition["entity"],
-        "time": float(condition["since"]),
-        "value": str(condition["value"]),
-        "shows": f"{_device_words(condition)}: {condition['text']} ({when})",
-        "condition": condition["name"],
+        "signal": f"{condition.source}.{condition.name}",
+        "source": condition.entity,
+        "time": condition.since,
+        "value": condition.value,
+        "shows": f"{_device_words(condition)}: {condition.text} ({when})",
+        "condition": condition.name,
     }
 
 
-def _gpu(condition: ConditionBody) -> str:
-    """A link of a GPU is ID/NUMBER."""
-    return str(condition["device"]).partition("/")[0]
-
-
-def _gpus(conditions: Iterable[ConditionBody], job: str) -> dict[int, str]:
+def _gpus(conditions: Iterable[ToldCondition], job: str) -> dict[int, str]:
     found: dict[int, str] = {}
     for condition in conditions:
-        if condition["device_kind"] != "gpu":
+        if condition.device_kind != "gpu":
             continue
-        for rank in condition["ranks"]:
-            if rank["job"] == job:
-                found.setdefault(int(rank["rank"]), _gpu(condition))
+        for rank in condition.ranks_of(job):
+            found.setdefault(rank.rank, condition.gpu)
     return found
 
 
@@ -284,16 +277,16 @@ def apply(fields: dict[str, Any], explanation: Explanation, job: str) -> None:
         [*fields["evidence"], *explanation.evidence],
         key=lambda row: (row.get("time") or 0.0, str(row.get("signal")), str(row.get("source"))),
     )
-    is_application = cause["domain"] == "application"
+    is_application = cause.domain == "application"
     if not explanation.is_of_many:
-        fields["scope"] = Scope.APPLICATION.value if is_application else str(cause["scope"])
+        fields["scope"] = Scope.APPLICATION.value if is_application else cause.scope
     fields["cause"] = {
-        "condition": cause["name"],
-        "entity": cause["entity"],
-        "device_kind": cause["device_kind"],
-        "device": cause["device"],
-        "since": float(cause["since"]),
-        "domain": cause["domain"],
+        "condition": cause.name,
+        "entity": cause.entity,
+        "device_kind": cause.device_kind,
+        "device": cause.device,
+        "since": cause.since,
+        "domain": cause.domain,
     }
     fields["suspects"] = [_with_gpu(suspect, explanation.gpus) for suspect in fields["suspects"]]
     if not fields["suspects"] and not explanation.is_of_many:
@@ -301,7 +294,7 @@ def apply(fields: dict[str, Any], explanation: Explanation, job: str) -> None:
     confidence = fields["confidence"]
     if confidence is not None and not is_application:
         fields["confidence"] = round(1.0 - (1.0 - float(confidence)) / 2.0, 6)
-    if cause.get("planned"):  # nobody is to blame, and nobody is called for it
+    if cause.planned:  # nobody is to blame, and nobody is called for it
         fields |= {"kind": Kind.PLANNED_STOP.value, "bucket": Bucket.PLANNED.value, "severity": Severity.INFO.value}
         fields["suspects"] = []
 
@@ -313,21 +306,21 @@ def _with_gpu(suspect: Mapping[str, Any], gpus: Mapping[int, str]) -> Mapping[st
     return {**suspect, "gpu": gpus[int(rank)]}
 
 
-def _suspects_of(cause: ConditionBody, job: str) -> list[dict[str, Any]]:
+def _suspects_of(cause: ToldCondition, job: str) -> list[dict[str, Any]]:
     """Where the job's own records name nobody, those whom the condition concerns, if it is of single ranks."""
-    mine = [rank for rank in cause["ranks"] if rank["job"] == job]
-    if cause["device_kind"] not in _OF_RANKS or not mine:
-        device = str(cause["device"])
-        return [{"scope": cause["scope"], "id": device or cause["entity"], "node": cause["entity"], "probability": 0.8}]
+    mine = cause.ranks_of(job)
+    if cause.device_kind not in _OF_RANKS or not mine:
+        device = cause.device
+        return [{"scope": cause.scope, "id": device or cause.entity, "node": cause.entity, "probability": 0.8}]
     return [
         {
             "scope": Scope.RANK.value,
-            "id": str(rank["rank"]),
-            "rank": rank["rank"],
-            "node": cause["entity"],
-            "gpu": _gpu(cause) if cause["device_kind"] == "gpu" else None,
-            "pid": rank.get("pid"),
+            "id": str(rank.rank),
+            "rank": rank.rank,
+            "node": cause.entity,
+            "gpu": cause.gpu if cause.device_kind == "gpu" else None,
+            "pid": rank.pid or None,
             "probability": round(0.9 / len(mine), 6),
         }
-        for rank in sorted(mine, key=lambda rank: int(rank["rank"]))
+        for rank in sorted(mine, key=lambda rank: rank.rank)
     ]

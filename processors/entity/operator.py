@@ -12,6 +12,8 @@ from dataclasses import fields
 from ...telemetry.records import Event, Finding, Identity, Record, Samples
 from ...telemetry.topics import TOPIC_FINDINGS
 from ...telemetry.vocabulary import EventName
+from ..condition_document import RankThere, ToldCondition, write_condition
+from ..older_sentences import event_of_condition
 from ..operator import Context, Timer
 from .conditions import Condition, EntityState
 from .events import take_event
@@ -42,7 +44,9 @@ _STATE, _VERSION = "state", "version"
 _TIMER_SLACK_NS = 1_000
 #: A condition that is over is remembered for so long, for how often it came back.
 REMEMBERED_S = 3600.0
-_NOT_TOLD = frozenset({"openings", "told", "ends", "opened_by"})
+#: Fields of a condition that are told as they are; what it remembers for itself is not told.
+_APART = frozenset({"openings", "told", "ends", "opened_by", "explains", "event"})
+_TOLD_AS_IS = tuple(each.name for each in fields(Condition) if each.name not in _APART)
 
 
 class EntityOperator:
@@ -107,21 +111,23 @@ class EntityOperator:
             if condition.until is None and condition.told and condition.count < 2 * condition.told:
                 continue
             condition.told = condition.count
-            body = {f.name: getattr(condition, f.name) for f in fields(condition) if f.name not in _NOT_TOLD}
-            body |= {
-                "entity": entity,
-                "entity_kind": kind,
-                "ranks": state.ranks_on(condition),
-                "others": _others(condition, state),
-                "tolerated": condition.is_tolerated,
-                "is_state": condition.is_state,
-            }
+            told = ToldCondition(
+                **{name: getattr(condition, name) for name in _TOLD_AS_IS},
+                entity=entity,
+                entity_kind=kind,
+                explains=tuple(condition.explains),
+                event=event_of_condition({"name": condition.name, "event": condition.event}),
+                ranks=tuple(RankThere(**rank) for rank in state.ranks_on(condition)),
+                others=_others(condition, state),
+                tolerated=condition.is_tolerated,
+                is_state=condition.is_state,
+            )
             finding = Finding(
                 identity=who,
                 key=f"condition/{kind}:{entity}/{condition.key}",
                 cleared=condition.until is not None,
                 time_ns=ctx.now,
-                body={"condition": body},
+                body={"condition": write_condition(told)},
             )
             ctx.emit(Record(topic=TOPIC_FINDINGS, key=who.cluster, stamp_ns=ctx.now, payload=finding))
 
@@ -176,14 +182,14 @@ class EntityOperator:
             ctx.clear_timer(_UNWATCHED)
 
 
-def _others(condition: Condition, state: EntityState) -> list[dict[str, object]]:
+def _others(condition: Condition, state: EntityState) -> tuple[RankThere, ...]:
     """Who else is known to use devices of this kind: to them the condition is nothing."""
     if condition.device_kind != "gpu":
-        return []
-    return [
-        {**state.ranks[pid], "device": device}
+        return ()
+    return tuple(
+        RankThere(**{**state.ranks[pid], "device": device})
         for device, pids in state.devices.items()
         if device != condition.gpu
         for pid in pids
         if pid in state.ranks
-    ]
+    )

@@ -14,6 +14,7 @@ from typing import Any
 
 from ....telemetry.records import Finding
 from ....telemetry.vocabulary import Kind
+from ...condition_document import ToldCondition
 from .candidates import Scene, all_candidates, sharing
 from .doubts import Doubt, refused_labels, unknown_nodes
 from .history import Verdict, blame_of, corruption, lemons, preemptions, rollouts, same_place_again
@@ -120,7 +121,7 @@ class Desk:
         if self.memory.note_doubt(doubt):
             self.doubts.append(doubt)
 
-    def take_condition(self, condition: dict[str, Any], now: float) -> None:
+    def take_condition(self, condition: ToldCondition, now: float) -> None:
         if self.memory.take_sign(condition, now) and self.memory.open:
             self._look_soon(now)
 

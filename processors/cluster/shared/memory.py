@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
+from ...condition_document import ToldCondition
 from ...operator import Context, Table
 from .doubts import Doubt
 from .landscape import Landscape
@@ -222,19 +223,19 @@ class Memory:
             self.by_run.pop(trouble.run or trouble.job, None)
 
     # --- signs, plans, labels ---------------------------------------------------------------------------------------
-    def take_sign(self, condition: Mapping[str, Any], now: float) -> bool:
+    def take_sign(self, condition: ToldCondition, now: float) -> bool:
         """A condition that may be of several jobs. Whether it is one."""
-        kind, name, entity = str(condition["entity_kind"]), str(condition["name"]), str(condition["entity"])
+        kind, name, entity = condition.entity_kind, condition.name, condition.entity
         if kind == "node" and name not in THROTTLES:
             return False
         known = self.signs.setdefault(entity, {})
-        known[f"{name}/{condition['device']}"] = {
+        known[f"{name}/{condition.device}"] = {
             "name": name,
             "kind": kind,
-            "since": float(condition["since"]),
-            "until": condition["until"],
-            "severity": str(condition["severity"]),
-            "text": str(condition["text"])[:300],
+            "since": condition.since,
+            "until": condition.until,
+            "severity": condition.severity,
+            "text": condition.text[:300],
         }
         for key in [k for k, sign in known.items() if sign["until"] is not None and sign["until"] < now - SIGN_KEPT_S]:
             del known[key]

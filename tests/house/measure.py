@@ -13,6 +13,17 @@ from tests.house.tree import Module, classes, functions, modules
 RECORD = Path(__file__).with_name("counts.json")
 #: Builders and tables of dashboards are long lists of panels, which are read as such.
 _TABLES = "grafana."
+#: The edges, where a type becomes JSON and comes back: a dictionary of anything is what they are for.
+CODECS = frozenset(
+    {
+        "processors.condition_document",
+        "processors.finding_document",
+        "processors.older_sentences",
+        "processors.job.columns.packing",
+        "processors.job.state.finding_rows",
+        "processors.job.state.state_rows",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +86,11 @@ def _of_types(product: list[Module]) -> list[Count]:
     aliases = untyped.aliases_of(product)
 
     def places(folder: str) -> list[str]:
-        return list(untyped.untyped_places([m for m in product if m.name.startswith(f"{folder}.")], aliases))
+        inside = [m for m in product if m.name.startswith(f"{folder}.") and m.name not in CODECS]
+        return list(untyped.untyped_places(inside, aliases))
 
     return [
-        Count(f"untyped in {folder}", f"no dictionary of anything in {folder}/", places(folder))
+        Count(f"untyped in {folder}", f"no dictionary of anything in {folder}/, past its codecs", places(folder))
         for folder in ("processors", "commands")
     ]
 

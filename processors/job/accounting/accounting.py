@@ -43,7 +43,7 @@ _WORK = [int(Phase.FORWARD), int(Phase.BACKWARD), int(Phase.OPTIMIZER)]
 
 # --- steps ------------------------------------------------------------------------------------------------------------
 def take_steps(job: JobState, rows: np.ndarray, now: int, ctx: Context) -> None:
-    """rows: STEPS of steps that were closed now, of one attempt, in Unix time."""
+    """rows: (n,) of STEPS that were closed now, of one attempt, in Unix time."""
     ledger = job.ledger
     if not rows.size or job.judged_by:
         return

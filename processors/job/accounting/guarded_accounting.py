@@ -25,6 +25,7 @@ _MOST_CHARACTERS = 200
 
 
 def take_steps(job: JobState, rows: np.ndarray, now: int, ctx: Context) -> None:
+    """As ``accounting.take_steps``. rows: (n,) of STEPS."""
     _softly(job, now, ctx, lambda: accounting.take_steps(job, rows, now, ctx))
 
 
@@ -37,6 +38,7 @@ def look(job: JobState, stamp_ns: int, ctx: Context) -> None:
 
 
 def note_saves(job: JobState, rows: np.ndarray, before: np.ndarray, known: np.ndarray) -> None:
+    """As ``checkpoint_progress.note_saves``. rows, before, known: (n,) of PROGRESS, those before them, whether known."""
     _runs_through(job, lambda: checkpoint_progress.note_saves(job, rows, before, known))
 
 

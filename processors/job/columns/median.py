@@ -8,7 +8,10 @@ import numpy as np
 
 
 def median(values: np.ndarray, axis: int | None = None, keepdims: bool = False) -> Any:
-    """As ``numpy.median`` for values without NaN, which takes several times as long on the few hundred we have."""
+    """As ``numpy.median`` for values without NaN, which takes several times as long on the few hundred we have.
+
+    values: of any shape and unit, which the result shares.
+    """
     if axis is None:
         values, axis = values.reshape(-1), 0
     ordered = np.sort(values, axis=axis)

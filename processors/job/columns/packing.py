@@ -16,7 +16,10 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def pack(values: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> bytes:
-    """Values must survive JSON; arrays keep their dtype (structured ones too) and shape."""
+    """Values must survive JSON; arrays keep their dtype (structured ones too) and shape.
+
+    arrays: of any shape, without unit here.
+    """
     arrays = arrays or {}
     listed = ",".join([f'["{name}",{_description(array.dtype)},{_shape(array)}]' for name, array in arrays.items()])
     head = f'{{"values":{_encode(values) if values else "{}"},"arrays":[{listed}]}}\n'

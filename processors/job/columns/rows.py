@@ -34,7 +34,10 @@ def _as_items(rows: np.ndarray) -> np.ndarray:
 
 
 def in_dtype(rows: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """The rows with exactly this dtype's columns: themselves, or a copy in which missing columns are zero."""
+    """The rows with exactly this dtype's columns: themselves, or a copy in which missing columns are zero.
+
+    rows: (n,).
+    """
     if rows.dtype == dtype:
         return rows
     out = np.zeros(rows.size, dtype)
@@ -44,21 +47,21 @@ def in_dtype(rows: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def copy_of(rows: np.ndarray) -> np.ndarray:
-    """A copy of its own, which may be changed."""
+    """A copy of its own, which may be changed. rows: (n,)."""
     out = np.empty(rows.size, rows.dtype)
     copy_into(out, 0, rows)
     return out
 
 
 def copy_into(target: np.ndarray, place: int, rows: np.ndarray) -> int:
-    """Copies rows of the same dtype to ``target[place:]``; returns the place after them."""
+    """Copies rows of the same dtype to ``target[place:]``; returns the place after them. rows: (n,)."""
     item, end = target.itemsize, place + rows.size
     target.view(np.uint8)[place * item : end * item] = np.ascontiguousarray(rows).view(np.uint8)
     return end
 
 
 def concatenate(chunks: Iterable[np.ndarray], dtype: np.dtype) -> np.ndarray:
-    """All chunks in one array; a single one as it is."""
+    """All chunks in one array; a single one as it is. chunks: rows (n,) each."""
     parts = list(chunks)
     return parts[0] if len(parts) == 1 else joined(parts, dtype)
 

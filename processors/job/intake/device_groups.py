@@ -74,7 +74,7 @@ def not_begun(rows: np.ndarray, seq: int | np.ndarray, timed: np.ndarray) -> np.
 
 def may_not_have_begun(rows: np.ndarray, seq: int | np.ndarray, timed: np.ndarray) -> np.ndarray:
     """Of GROUP_PROGRESS rows of a group of which no look has told a start: launched, and neither begun nor not begun
-    is known, although starts of this rank's other groups are told."""
+    is known, although starts of this rank's other groups are told. rows, timed: (n,); seq: by row, or one for all."""
     if (rows["started"] >= 0).any():
         return np.zeros(rows.size, bool)
     return np.asarray(timed & (rows["enqueued"] >= seq) & (rows["completed"] < seq))
@@ -97,6 +97,7 @@ def note_gaps(job: JobState, places: np.ndarray, rows: np.ndarray, groups: np.nd
     """Remembers how long an operation has been the oldest open one of its device and did end.
 
     rows: GROUP_PROGRESS, before they are put at these places; groups: of each.
+    places, rows, groups: (n,).
     """
     longer = job.groups.open_ages_ns[places] > job.groups.device_gaps_ns()[groups]
     if not longer.any():
@@ -233,7 +234,7 @@ def launched_at(job: JobState, rank: int, group: int, seq: int) -> tuple[int, in
 
 
 def device_rows(job: JobState, rows: np.ndarray) -> np.ndarray:
-    """Those of COLLECTIVES rows (of known groups) that a device does."""
+    """Those of COLLECTIVES rows (of known groups) that a device does. rows: (n,)."""
     return pick(rows, job.groups.are_on_device()[rows["group"]])
 
 
@@ -247,7 +248,10 @@ def measure_device_waits(rows: np.ndarray) -> Waits:
 
 
 def launched_before(rows: np.ndarray, steps: np.ndarray) -> np.ndarray:
-    """By step: how long before their ends its calls were launched, in the mean. rows: COLLECTIVES of device groups."""
+    """By step: how long before their ends its calls were launched, in the mean. rows: COLLECTIVES of device groups.
+
+    rows: (n,); steps: (steps,); the result in ns by step.
+    """
     ended = rows["done_ns"] > 0
     place = np.searchsorted(steps, rows["step"])
     known = ended & (steps[np.minimum(place, steps.size - 1)] == rows["step"])

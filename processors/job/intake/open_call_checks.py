@@ -25,6 +25,7 @@ def note_open_calls(job: JobState, rows: np.ndarray, blocks: Sequence[Gathered])
 
     To be called before the blocks' flushes are noted. rows: COLLECTIVES of the blocks, one after the other, in the
     job's terms.
+    rows: (n,).
     """
     if len(job.open_steps.open_calls):
         flushed_ns = [job.progress.flushed_ns.get(block.node, _NEVER_NS) + block.arrived.offset_ns for block in blocks]

@@ -31,7 +31,10 @@ _SEEN_NS = 1_000_000
 
 
 def rare_rows(rows: np.ndarray) -> np.ndarray:
-    """Which PROGRESS rows show their rank where there is no usual length: a rare phase, or its first step."""
+    """Which PROGRESS rows show their rank where there is no usual length: a rare phase, or its first step.
+
+    rows: (n,).
+    """
     return np.asarray((rows["step"] < 1) | _IS_RARE[rows["phase"]])
 
 

@@ -57,7 +57,7 @@ def _described(job: JobState, bad: BadNumber, now: int) -> tuple[Kind, FindingBo
 
 
 def judge_numbers(job: JobState, rows: np.ndarray, now: int, ctx: Context) -> None:
-    """rows: STEPS of closed steps. Opens, or counts good steps towards the end of, a numeric finding."""
+    """rows: (n,) of STEPS that were closed. Opens, or counts good steps towards the end of, a numeric finding."""
     bad = find_non_finite(rows)
     if bad is None and len(job.steps.norms):
         bad = _find_explosion(job, int(rows["step"].min()) if rows.size else 0)

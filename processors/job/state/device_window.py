@@ -45,5 +45,5 @@ class DeviceWindow:
 
     @classmethod
     def of_arrays(cls, arrays: dict[str, np.ndarray], ranks: int) -> DeviceWindow:
-        """As ``arrays`` gave them; empty what an earlier release did not keep."""
+        """As ``arrays`` gave them; empty what an earlier release did not keep. arrays: by name; times in ns."""
         return cls(**{name: arrays.get(name, none) for name, none in cls.empty(ranks).arrays().items()})

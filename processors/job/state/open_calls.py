@@ -28,7 +28,7 @@ class OpenCalls:
 
     def end(self, rows: np.ndarray) -> None:
         """COLLECTIVES rows, some of which tell of ends. Over are the calls up to the last of their rank and group that
-        ended: calls of a group end in order, or nearly."""
+        ended: calls of a group end in order, or nearly. rows: (n,)."""
         rows = pick(rows, rows["done_ns"] > 0)
         if not rows.size or not len(self._calls):
             return
@@ -60,6 +60,7 @@ class OpenCalls:
         return taken
 
     def put_back(self, calls: np.ndarray) -> None:
+        """They stay open. calls: one row per call, as ``as_array`` gives them."""
         self._calls = np.concatenate([self._calls, calls])
 
     def first_stamp_ns(self) -> int:

@@ -26,7 +26,7 @@ class Arrived:
     groups: np.ndarray | None = None
 
     def group_of(self, rows: np.ndarray) -> np.ndarray:
-        """The job's group numbers of some of the rows."""
+        """The job's group numbers of some of the rows. rows: (n,)."""
         groups = rows["group"]
         return groups if self.groups is None else self.groups[np.minimum(groups, self.groups.size - 1)]
 

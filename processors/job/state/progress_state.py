@@ -42,7 +42,10 @@ class ProgressState:
             self.rare_until_ns = np.concatenate([self.rare_until_ns, more])
 
     def note_calls(self, rows: np.ndarray, groups: JobGroups) -> None:
-        """COLLECTIVES rows of a job that shows no steps: what its ranks do between two calls is all that is known."""
+        """COLLECTIVES rows of a job that shows no steps: what its ranks do between two calls is all that is known.
+
+        rows: (n,).
+        """
         rows = rows[rows["group"] < len(groups.known)]
         found = groups.places().find(rows["group"], rows["rank"])
         member = found >= 0

@@ -36,7 +36,7 @@ def sends(job: JobState) -> bool:
 
 
 def stages_of(job: JobState, ranks: np.ndarray) -> np.ndarray:
-    """By rank, its place among those that send to one another; -1 where it sends to nobody."""
+    """By rank, its place among those that send to one another; -1 where it sends to nobody. ranks: (ranks,)."""
     stages = np.full(ranks.size, -1, np.int64)
     for index, members in enumerate(job.groups.members):
         rows, _ = job.groups.rows_of(index)

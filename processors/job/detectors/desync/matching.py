@@ -78,7 +78,7 @@ class Divergence:
 
 
 def join_instances(rows: np.ndarray) -> Joined:
-    """rows: COLLECTIVES in arrival order (a later row of the same rank, group and seq replaces the earlier)."""
+    """rows: (n,) of COLLECTIVES in arrival order (a later one of the same rank, group and seq replaces the earlier)."""
     plain = (rows["flags"] & int(EventFlag.P2P)) == 0
     plain &= rows["group"] != NO_GROUP
     if not plain.all():

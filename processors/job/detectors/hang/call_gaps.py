@@ -108,7 +108,7 @@ class CallGaps:
 
     @classmethod
     def of_arrays(cls, arrays: dict[str, np.ndarray]) -> CallGaps:
-        """Of a state that has none: nothing known."""
+        """Of a state that has none: nothing known. arrays: by name, as ``as_arrays`` gave them; times in ns."""
         gaps = cls()
         if "gaps_last" in arrays:
             gaps._last, gaps.first_call_ns = arrays["gaps_last"], int(arrays["gaps_first"][0])
@@ -123,11 +123,15 @@ class CallGaps:
 
 
 def signatures(op: np.ndarray | int, nbytes: np.ndarray | int) -> np.ndarray:
-    """Of calls that count as alike: the same operation, and sizes of one power of two."""
+    """Of calls that count as alike: the same operation, and sizes of one power of two.
+
+    op, nbytes: (n,), or one for all rows.
+    """
     size = np.ceil(np.log2(np.maximum(np.asarray(nbytes, np.int64), 1))).astype(np.int32)
     return np.asarray(np.minimum(np.asarray(op, np.int32), 63) << 6 | np.minimum(size, 63), np.int32)
 
 
 def place_key(group: np.ndarray | int, before: np.ndarray | int, after: np.ndarray | int) -> np.ndarray:
+    """One number per place between two calls. group, before, after: (n,), the group's index and the calls' signatures."""
     keys: Sequence[np.ndarray] = [np.asarray(each, np.int64) for each in (group, before, after)]
     return np.asarray(keys[0] << (2 * _SIGNATURE_BITS) | keys[1] << _SIGNATURE_BITS | keys[2])

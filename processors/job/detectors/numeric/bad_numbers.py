@@ -50,7 +50,7 @@ class BadNumber:
 
 
 def find_non_finite(rows: np.ndarray) -> BadNumber | None:
-    """The first step of these STEPS rows with a NaN or an infinity."""
+    """The first step of these STEPS rows with a NaN or an infinity. rows: (n,)."""
     if np.isfinite(rows["loss"]).all() and np.isfinite(rows["grad_norm"]).all():
         return None
     has_loss = (rows["flags"] & int(StepFlag.HAS_LOSS)) != 0

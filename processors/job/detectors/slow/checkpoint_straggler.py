@@ -49,12 +49,13 @@ class SlowWriter:
 
 
 def no_saves(ranks: np.ndarray) -> Saves:
+    """Of no step. ranks: (ranks,)."""
     none = np.zeros(0, np.int64)
     return Saves(ranks=ranks, steps=none, begin_ns=none, own_ns=np.zeros((0, ranks.size), np.int64))
 
 
 def with_more(old: Saves, ranks: np.ndarray, steps: np.ndarray, begin_ns: np.ndarray, own_ns: np.ndarray) -> Saves:
-    """Appends saves; another set of ranks begins anew."""
+    """Appends saves; another set of ranks begins anew. ranks: (ranks,); steps, begin_ns: (n,); own_ns: (n, ranks)."""
     if not np.array_equal(old.ranks, ranks):
         old = no_saves(ranks)
     return Saves(

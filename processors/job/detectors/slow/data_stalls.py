@@ -83,11 +83,12 @@ def _are_epochs(steps: np.ndarray) -> bool:
 
 
 def stalled(pace_ns: np.ndarray, data_ns: np.ndarray) -> np.ndarray:
-    """By step."""
+    """By step, whether it waited for its data. pace_ns, data_ns: (n,)."""
     return np.asarray(data_ns - median(data_ns) > LONG * median(pace_ns))
 
 
 def are_over(pace_ns: np.ndarray, data_ns: np.ndarray, pause_steps: int) -> bool:
+    """Whether so many steps in a row have not waited. pace_ns, data_ns: (n,)."""
     places = np.flatnonzero(stalled(pace_ns, data_ns))
     quiet = pace_ns.size - 1 - (int(places[-1]) if places.size else -1)
     return quiet > max(PAUSES_TO_CLEAR * pause_steps, float(STEPS_SINCE))

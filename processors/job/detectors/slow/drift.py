@@ -50,7 +50,10 @@ def no_blocks(ranks: int) -> np.ndarray:
 
 
 def with_block(blocks: np.ndarray, times: StepTimes) -> np.ndarray:
-    """Adds the steps since the last block, once there are enough of them."""
+    """Adds the steps since the last block, once there are enough of them.
+
+    blocks: as ``no_blocks`` tells, one row per block.
+    """
     last = blocks[-1, STEP] if len(blocks) else -1
     fresh = times.steps > last
     if int(fresh.sum()) < BLOCK_STEPS:
@@ -69,7 +72,7 @@ def with_block(blocks: np.ndarray, times: StepTimes) -> np.ndarray:
 
 
 def find_drift(blocks: np.ndarray, ranks: np.ndarray) -> Drift | None:
-    """The rank whose last two blocks both lie far above its best."""
+    """The rank whose last two blocks both lie far above its best. blocks: one row per block; ranks: (ranks,)."""
     if len(blocks) < FEWEST_BLOCKS or ranks.size < 2:
         return None
     excess, own_ns = blocks[:, RANKS : RANKS + ranks.size], blocks[:, RANKS + ranks.size :]
@@ -107,6 +110,6 @@ def makes_steps_longer(blocks: np.ndarray, ranks: np.ndarray, drift: Drift) -> b
 
 
 def has_come_back(blocks: np.ndarray, ranks: np.ndarray, rank: int, usual: float, rise: float) -> bool:
-    """Whether the rank's last block lies nearer to its best again."""
+    """Whether the rank's last block lies nearer to its best again. blocks: one row per block; ranks: (ranks,)."""
     where = np.flatnonzero(ranks == rank)
     return bool(len(blocks) and where.size and blocks[-1, RANKS + int(where[0])] - usual < rise / 2.0)

@@ -95,7 +95,10 @@ def do_hosts_wait_for(starts: np.ndarray, ranks: np.ndarray, found: Straggler) -
 
 
 def was_always_waited_for(starts: np.ndarray, ranks: np.ndarray, found: Straggler) -> bool:
-    """Whether the others wait for a device that was slow as long as its steps are known: if that is the likelier."""
+    """Whether the others wait for a device that was slow as long as its steps are known: if that is the likelier.
+
+    starts: one row per step; ranks: (ranks,).
+    """
     if found.excess > LARGEST_LAG:
         return False
     part = starts[starts[:, 0] >= found.onset_step]

@@ -78,7 +78,7 @@ def with_passes(
 
 
 def are_enough(passes: np.ndarray, onset_step: int) -> bool:
-    """Whether steps before this one and since then are known, as many as it takes."""
+    """Whether steps before this one and since then are known, as many as it takes. passes: one row per step."""
     since = int((passes[:, 0] >= onset_step).sum())
     return since >= FEWEST_SINCE and len(passes) - since >= FEWEST_BEFORE
 

@@ -160,6 +160,7 @@ def may_be_pauses(before: np.ndarray, threshold: float, slow: int, window: int, 
     """Whether ``slow`` of ``window`` steps above ``threshold`` may be one rank's bad luck.
 
     Garbage collection and loaders strike now this rank, now that one: what any rank's steps did before says how often.
+    before: (n, ranks), excess in step times; chance and shares have no unit.
     """
     above = before - median(before, axis=0)
     size = np.sort(np.abs(above), axis=None)

@@ -28,6 +28,7 @@ def inner_groups(
     """By rank of ``ranks``: the index of the smallest group on devices that it is in, -1 none smaller than all are.
 
     Of two that are as small, the one whose ranks lie closer together: on one node, that is.
+    members: ranks by group; on_device: by group; ranks: (ranks,).
     """
     inner = np.full(ranks.size, -1, np.int64)
     size = np.full(ranks.size, ranks.size, np.int64)
@@ -46,7 +47,10 @@ def inner_groups(
 def with_inner_waits(
     kept: np.ndarray, inner: np.ndarray, rows: np.ndarray, sums: np.ndarray, ranks: np.ndarray, steps: np.ndarray
 ) -> np.ndarray:
-    """Adds these steps. rows: COLLECTIVES of devices; sums: DEVICE_STEPS, which stand for the rows of a step."""
+    """Adds these steps. rows: COLLECTIVES of devices; sums: DEVICE_STEPS, which stand for the rows of a step.
+
+    kept: one row per step; inner, ranks: (ranks,); rows, sums: (n,); steps: (steps,).
+    """
     if kept.shape[1] != 1 + ranks.size:
         kept = no_inner_waits(ranks.size)
     stood_ns = np.maximum(stood_by_step(_of_inner(sums, inner, ranks), ranks, steps), 0)

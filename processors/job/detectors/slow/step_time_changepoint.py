@@ -81,7 +81,7 @@ class PaceChange:
 
 
 def kept_history(lengths_ns: np.ndarray) -> int:
-    """How many of the last steps are kept."""
+    """How many of the last steps are kept. lengths_ns: (n,)."""
     if lengths_ns.size <= LONGEST_HISTORY:
         return int(lengths_ns.size)
     return min(MOST_HISTORY, max(LONGEST_HISTORY, _steps_of(lengths_ns, HISTORY_NS)))
@@ -127,7 +127,7 @@ def find_pace_change(steps: np.ndarray, begin_ns: np.ndarray, pace_ns: np.ndarra
 
 def find_fresh_change(steps: np.ndarray, begin_ns: np.ndarray, pace_ns: np.ndarray) -> PaceChange | None:
     """As ``find_pace_change``, of short steps: a generalised likelihood ratio over all steps since the change (Willsky
-    and Jones 1976), where counting seconds would ask for hundreds of them."""
+    and Jones 1976), where counting seconds would ask for hundreds of them. steps, begin_ns, pace_ns: (n,)."""
     if pace_ns.size < FRESH_STEPS_BEFORE + FRESH_STEPS_AFTER[0]:
         return None
     if float(median(pace_ns[-FRESH_STEPS_AFTER[0] :])) < SMALLEST_RATIO * float(median(pace_ns)):
@@ -178,7 +178,10 @@ def _longest_run_ns(chosen: np.ndarray, lengths_ns: np.ndarray) -> int:
 
 
 def find_sudden_change(steps: np.ndarray, begin_ns: np.ndarray, pace_ns: np.ndarray) -> PaceChange | None:
-    """As ``find_pace_change``, of a change that has just come: the last steps against those before them."""
+    """As ``find_pace_change``, of a change that has just come: the last steps against those before them.
+
+    steps, begin_ns, pace_ns: (n,).
+    """
     return next(sudden_changes(steps, begin_ns, pace_ns, SUDDEN_STEPS_AFTER), None)
 
 
@@ -239,7 +242,8 @@ def with_parts(change: PaceChange, steps: np.ndarray, parts: np.ndarray) -> Pace
 
 def is_of_all(change: PaceChange, steps: np.ndarray, pace_ns: np.ndarray) -> bool:
     """change: of whole steps. Whether they are so much longer without the slowest rank's excess, too; or have been for
-    so long that a rank of its own would have been told: half of a job's nodes is neither one rank nor all."""
+    so long that a rank of its own would have been told: half of a job's nodes is neither one rank nor all.
+    steps, pace_ns: (n,)."""
     late = steps >= change.step
     longer_ns = float(median(pace_ns[late]) - median(pace_ns[~late]))
     return 2.0 * longer_ns > change.after_ns - change.before_ns or int(late.sum()) >= STEPS_AFTER

@@ -48,7 +48,10 @@ class Places:
         return cls(keys=keys[order], place=place[order], groups=len(members))
 
     def with_more(self, members: Sequence[np.ndarray]) -> Places:
-        """With the groups that follow: their keys are above all others, as every node of a large job brings its own."""
+        """With the groups that follow: their keys are above all others, as every node of a large job brings its own.
+
+        members: ranks by group.
+        """
         more = Places.of(members)
         return Places(
             keys=np.concatenate([self.keys, more.keys + (self.groups << _RANK_BITS)]),
@@ -57,7 +60,7 @@ class Places:
         )
 
     def find(self, group: np.ndarray, rank: np.ndarray) -> np.ndarray:
-        """-1 where the rank is no member."""
+        """-1 where the rank is no member. Places of ranks in groups by row. group, rank: (n,)."""
         if not self.keys.size:
             return np.full(group.size, -1, np.int64)
         wanted = group.astype(np.int64) << _RANK_BITS | rank
@@ -84,7 +87,7 @@ class StepEdges:
     end_ns: np.ndarray
 
     def end_of(self, rank: np.ndarray, step: np.ndarray) -> np.ndarray:
-        """The end of these ranks' steps, 0 where it is not known."""
+        """The end of these ranks' steps, 0 where it is not known. rank, step: (n,); ns."""
         key, wanted = (self.rank << _TIME_BITS) + self.step, (rank << _TIME_BITS) + step
         place = np.minimum(np.searchsorted(key, wanted), key.size - 1)
         return np.where(key[place] == wanted, self.end_ns[place], 0)
@@ -158,7 +161,10 @@ def _ended_with_step(joined: Joined, edges: StepEdges) -> np.ndarray:
 
 
 def waited_late(rows: np.ndarray) -> np.ndarray:
-    """Which rows of host groups their rank began to wait() for only after doing something else."""
+    """Which rows of host groups their rank began to wait() for only after doing something else.
+
+    rows: (n,) of COLLECTIVES.
+    """
     since = rows["started_ns"]
     return np.asarray((since > 0) & (since - rows["enqueued_ns"] > LATE_NS))
 
@@ -196,7 +202,10 @@ def place_late_waits(
 
 
 def measure_waits(rows: np.ndarray, release: np.ndarray, p2p: np.ndarray) -> Waits:
-    """Adds up the waits of collectives and of P2P rows (COLLECTIVES with EventFlag.P2P)."""
+    """Adds up the waits of collectives and of P2P rows (COLLECTIVES with EventFlag.P2P).
+
+    rows, p2p: (n,); release: by row, ns.
+    """
     if p2p.size:
         p2p = copy_of(p2p)
         p2p["enqueued_ns"] = np.where(waited_late(p2p), p2p["started_ns"], p2p["enqueued_ns"])

@@ -147,7 +147,7 @@ def find_late_device(
 
 
 def is_still_late(blocks: np.ndarray, before_ns: float, now_ns: float) -> bool:
-    """False once the steps are nearer to their old length again."""
+    """False once the steps are nearer to their old length again. blocks: one row per look (``with_looks``)."""
     last = _full(blocks)[-RECOVERY_BLOCKS:]
     if len(last) < RECOVERY_BLOCKS:
         return True

@@ -38,7 +38,7 @@ def look(job: JobState, stamp_ns: int, ctx: Context) -> None:
 
 
 def note_saves(job: JobState, rows: np.ndarray, before: np.ndarray, known: np.ndarray) -> None:
-    """As ``checkpoint_progress.note_saves``. rows, before, known: (n,) of PROGRESS, those before them, whether known."""
+    """As ``checkpoint_progress.note_saves``. rows, before, known: (n,) of PROGRESS, those before, whether known."""
     _runs_through(job, lambda: checkpoint_progress.note_saves(job, rows, before, known))
 
 

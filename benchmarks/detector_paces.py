@@ -18,11 +18,11 @@ from whichrank.processors.job.detectors.slow.step_time_changepoint import (
     find_pace_change,
     kept_history,
 )
+from whichrank.processors.job.detectors.slow.step_times import StepTimes
 from whichrank.processors.job.detectors.slow.straggler import (
     LONGEST_BASELINE,
     WARM_UP_STEPS,
     WINDOWS,
-    StepTimes,
     Straggler,
     find_straggler,
 )

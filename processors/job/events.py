@@ -16,8 +16,8 @@ from .detectors.crash.crash_order import Ending, role_hint, weigh_thread_error
 from .findings.call_sites import take_calls
 from .findings.register import clear_finding, open_finding, revise_all
 from .findings.wording import phase_word
-from .hang.hangs import SIGN_OF_LIFE_NS, STOP_HOLD_NS
 from .hang.rendezvous import end_joining
+from .hang.stopped_ranks import SIGN_OF_LIFE_NS, STOP_HOLD_NS
 from .hang.urgency import STILL_BEFORE_END_NS, Motion, motion_of
 from .nodes.lost_nodes import judge_nodes
 from .numeric.bad_inputs import take_bad_input

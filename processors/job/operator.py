@@ -19,8 +19,9 @@ from .crash.job_end import LAST_WORDS_NS, begin_again, have_all_ended, judge_ove
 from .desync.mismatch import report_mismatch
 from .events import TAKE
 from .findings.register import clear_finding, follow_restart, revise_all
-from .hang.hangs import judge_stops, judge_waits
+from .hang.hangs import judge_waits
 from .hang.rendezvous import judge_joining
+from .hang.stopped_ranks import judge_stops
 from .intake.check_interval import is_look_due
 from .intake.device_groups import has_device_groups
 from .intake.ingest import take_in

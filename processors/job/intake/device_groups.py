@@ -16,7 +16,8 @@ from ....telemetry.vocabulary import EventFlag
 from ..columns.median import median
 from ..columns.rows import pick
 from ..detectors.slow.device_wait_time import stood_in
-from ..detectors.slow.straggler import FEWEST_BASELINE_STEPS, LONGEST_BASELINE, StepTimes, Straggler
+from ..detectors.slow.step_times import StepTimes
+from ..detectors.slow.straggler import FEWEST_BASELINE_STEPS, LONGEST_BASELINE, Straggler
 from ..detectors.slow.wait_attribution import Waits, sum_by_rank_and_step
 from ..state.job_state import JobState
 from ..state.rank_state import HeldUp

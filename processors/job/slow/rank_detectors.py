@@ -22,7 +22,9 @@ from ..detectors.slow.device_straggler.small_group import find_late_in_group
 from ..detectors.slow.device_straggler.step_window import find_late_in_steps
 from ..detectors.slow.drift import find_drift, has_come_back, makes_steps_longer
 from ..detectors.slow.lag_coupling import do_hosts_wait_for, is_waited_for, was_always_waited_for
-from ..detectors.slow.straggler import Found, StepTimes, Straggler, find_straggler, is_still_slow
+from ..detectors.slow.step_times import StepTimes
+from ..detectors.slow.straggler import Found, Straggler, find_straggler
+from ..detectors.slow.straggler_recovery import is_still_slow
 from ..intake.device_groups import has_become_slow, has_device_groups, shows_in_steps
 from ..state.finding_memory import DriftMemory, LateMemory, PaceMemory, SlowRankMemory, SlowWriterMemory
 from ..state.job_state import JobState

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from ....telemetry.vocabulary import Kind, Severity
 from ...operator import Context
-from ..detectors.slow.straggler import Found, find_straggler, lead_over
+from ..detectors.slow.lag_coupling import lead_over
+from ..detectors.slow.straggler import Found, find_straggler
 from ..findings.register import clear_finding, open_finding, raise_severity, replace_finding
 from ..intake.device_groups import has_device_groups
 from ..state.finding_memory import DriftMemory, FindingDetail, LateMemory, SlowWriterMemory

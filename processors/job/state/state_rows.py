@@ -22,7 +22,7 @@ from ..columns.rows import in_dtype
 from ..detectors.crash.crash_order import Ending
 from ..detectors.hang.call_gaps import CallGaps
 from ..detectors.slow.checkpoint_straggler import Saves
-from ..detectors.slow.straggler import StepTimes
+from ..detectors.slow.step_times import StepTimes
 from .accounting_state import Ledger
 from .attempts import Attempts
 from .device_window import DeviceWindow

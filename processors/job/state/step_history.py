@@ -10,7 +10,8 @@ from ..columns.median import median
 from ..detectors.slow.checkpoint_straggler import no_saves
 from ..detectors.slow.drift import no_blocks, with_block
 from ..detectors.slow.step_time_changepoint import kept_history
-from ..detectors.slow.straggler import LONGEST_BASELINE, RECENT_STEPS, SMALLEST_EXCESS, WINDOWS, StepTimes
+from ..detectors.slow.step_times import StepTimes
+from ..detectors.slow.straggler import LONGEST_BASELINE, RECENT_STEPS, SMALLEST_EXCESS, WINDOWS
 from .device_window import DeviceWindow
 from .unsaved import Unsaved
 

@@ -11,31 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from ....telemetry.tables import COLLECTIVES
-from ....telemetry.vocabulary import EventFlag, Phase, StepFlag
-from ..columns.median import median
+from ....telemetry.vocabulary import EventFlag
 from ..columns.rows import concatenate, pick
 from ..detectors.desync.matching import Joined, Mismatch, find_mismatch, join_instances
-from ..detectors.slow.checkpoint_straggler import with_more
-from ..detectors.slow.device_straggler.launch_bound import with_launches
-from ..detectors.slow.device_straggler.occupancy import LEAD, STEPS, with_looks
-from ..detectors.slow.device_wait_time import stood_by_step
-from ..detectors.slow.lag_coupling import begun_on_device, first_calls, with_starts
-from ..detectors.slow.pipeline_stage_time import with_passes
-from ..detectors.slow.robust_excess import excess_over_others
-from ..detectors.slow.smallest_group_waits import with_inner_waits
-from ..detectors.slow.straggler import WARM_UP_STEPS, StepTimes
-from ..detectors.slow.wait_attribution import StepEdges, measure_waits, place_late_waits, release_times, waited_late
+from ..detectors.slow.wait_attribution import waited_late
 from ..intake.call_counts import ShortStep, check_counts
-from ..intake.device_groups import (
-    device_rows,
-    has_device_groups,
-    launched_before,
-    measure_device_waits,
-    tells_starts,
-)
-from ..state.device_window import DeviceWindow
 from ..state.job_state import JobState
-from ..topology.pipeline_stages import busiest_groups, sends
+from .self_times import measure
 
 #: A rank this far behind the newest step row does not hold up the others' steps any longer.
 FURTHEST_BEHIND = 64
@@ -46,10 +28,6 @@ STEPS_HELD = 4
 MOST_PENDING_ROWS, MOST_PENDING_ROWS_PER_RANK = 65_536, 96
 #: Steps of which the pattern of signatures is kept.
 PATTERN_STEPS = 3
-#: Steps whose losses and gradient norms are kept.
-KEPT_NUMBERS = 256
-#: A step is not plain when one of these phases takes more than a fiftieth of it.
-_SPECIAL = [int(Phase.INIT), int(Phase.COMPILE), int(Phase.CHECKPOINT), int(Phase.RESTORE), int(Phase.EVAL)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -123,7 +101,7 @@ def close_steps(job: JobState, horizon: int) -> Closed:
     _remember_pattern(job, ready, horizon, mismatch)
     sums = job.open_steps.on_device.all()
     summed = sums["step"] <= horizon
-    _measure(job, closing, _both(ready, held), pick(p2p_rows, p2p_done), pick(sums, summed))
+    measure(job, closing, _both(ready, held), pick(p2p_rows, p2p_done), pick(sums, summed))
     job.open_steps.on_device.keep(pick(sums, ~summed))
     job.steps.closed_step = max(job.steps.closed_step, horizon)
     job.steps.note_pace(instances.rows.size)
@@ -217,13 +195,6 @@ def _both(one: Joined, other: Joined) -> Joined:
     )
 
 
-def _edges_of(step_rows: np.ndarray) -> StepEdges:
-    rows = pick(step_rows, np.lexsort((step_rows["step"], step_rows["rank"])))
-    return StepEdges(
-        rank=rows["rank"].astype(np.int64), step=rows["step"], begin_ns=rows["begin_ns"], end_ns=rows["end_ns"]
-    )
-
-
 def _remember_pattern(job: JobState, ready: Joined, horizon: int, mismatch: Mismatch | None) -> None:
     """Of the steps before a mismatch only: where both come at once, they tell who left the pattern."""
     fresh = pick(ready.rows, ready.first)
@@ -233,188 +204,3 @@ def _remember_pattern(job: JobState, ready: Joined, horizon: int, mismatch: Mism
     fresh = pick(fresh, fresh["step"] > horizon - PATTERN_STEPS)
     kept = pick(job.steps.recent, job.steps.recent["step"] > horizon - PATTERN_STEPS)
     job.steps.recent = concatenate([kept, fresh], COLLECTIVES) if kept.size else fresh
-
-
-def _measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarray, sums: np.ndarray) -> None:
-    """Self times of the closed steps, for those steps that every rank of the window reported. sums: DEVICE_STEPS."""
-    if not step_rows.size:
-        return
-    step_rows = pick(step_rows, np.lexsort((step_rows["rank"], step_rows["step"])))
-    step, rank = step_rows["step"], step_rows["rank"]
-    repeated = (step[1:] == step[:-1]) & (rank[1:] == rank[:-1])
-    if repeated.any():
-        step_rows = pick(step_rows, np.concatenate([~repeated, [True]]))
-    ranks = np.flatnonzero(np.bincount(step_rows["rank"]))
-    steps, counts = np.unique(step_rows["step"], return_counts=True)
-    full = steps[counts == ranks.size]
-    if not full.size or (job.steps.times.ranks.size and ranks.size < job.steps.times.ranks.size):
-        return
-    if full.size < steps.size:
-        step_rows = pick(step_rows, np.isin(step_rows["step"], full))
-    chosen = step_rows.reshape(full.size, ranks.size)
-    summed_ns = stood_by_step(sums, ranks, full)
-    comparable = _comparable(job, ranks, (chosen["flags"] & int(StepFlag.PARTLY_SEEN)) != 0)
-    comparable &= (summed_ns >= 0).all(axis=1) | (summed_ns < 0).all(axis=1)
-    if not comparable.all():
-        full, chosen, summed_ns = full[comparable], chosen[comparable], summed_ns[comparable]
-        if not full.size:
-            return
-    length = chosen["end_ns"] - chosen["begin_ns"]
-    phases = chosen["phase_ns"].astype(np.int64)
-    by_device = device_rows(job, ready.rows) if has_device_groups(job) else ready.rows[:0]
-    is_summed = summed_ns[:, 0] >= 0
-    on_device = bool(by_device.size or is_summed.any())
-    if (ready.rows.size or p2p.size) and not on_device:  # pipelines may have nothing but point-to-point calls
-        called, release = ready.rows, np.zeros(0, np.int64)
-        if called.size:
-            edges = _edges_of(step_rows)
-            release = release_times(ready, job.groups.shape(job.ranks), edges)
-            late = place_late_waits(ready, release, job.groups.shape(job.ranks), edges)
-            called, release = late if late is not None else (called, release)
-        waits = measure_waits(called, release, p2p)
-        blocked = _align(waits.ranks, waits.steps, waits.blocked_ns, ranks, full)
-    else:
-        blocked = np.zeros(phases.shape, np.int64)
-    own = np.maximum(0, length - blocked.sum(axis=2))
-    own_phases = np.maximum(0, phases - blocked)
-    later = full > 0
-    if later.any():
-        job.steps.longest_ns = np.maximum(job.steps.longest_ns, own_phases[later].max(axis=(0, 1)))
-    duration = median(length, axis=1).astype(np.int64)
-    starved = np.minimum(spread_readings(chosen["run_delay_ns"]), own)
-    told_phases = own_phases
-    if on_device:
-        # The host only launches: what its own clock shows is nobody's work, and no phase's but waiting for data.
-        told_phases = np.zeros_like(own_phases)
-        told_phases[:, :, Phase.DATA] = own_phases[:, :, Phase.DATA]
-        blocked = np.zeros(phases.shape, np.int64)
-        if by_device.size:
-            stood = measure_device_waits(by_device)
-            blocked = _align(stood.ranks, stood.steps, stood.blocked_ns, ranks, full)
-        blocked[is_summed] = 0
-        blocked[is_summed, :, Phase.OTHER] = summed_ns[is_summed]
-        own = np.maximum(0, duration[:, None] - blocked.sum(axis=2))
-        starved = np.zeros_like(own)
-    special = (own_phases[:, :, _SPECIAL].sum(axis=2) * 50 > length).any(axis=1)
-    saving = (own_phases[:, :, Phase.CHECKPOINT] * 50 > length).any(axis=1) & (full >= WARM_UP_STEPS)
-    if saving.any():
-        begins, own_saves = chosen["begin_ns"].min(axis=1)[saving], own_phases[saving][:, :, Phase.CHECKPOINT]
-        job.steps.saves = with_more(job.steps.saves, ranks, full[saving], begins, own_saves)
-    plain = ~special & (full >= WARM_UP_STEPS)
-    if not plain.any():
-        return
-    times = StepTimes(
-        ranks=ranks,
-        steps=full[plain],
-        begin_ns=chosen["begin_ns"].min(axis=1)[plain],
-        duration_ns=duration[plain],
-        self_ns=own[plain],
-        starved_ns=starved[plain],
-        phase_self_ns=told_phases[plain],
-    )
-    worst = np.maximum(excess_over_others(own[plain]), 0).max(axis=1) if ranks.size > 1 else 0
-    others = median(times.starved_ns, axis=1)  # a crowded node slows the job, but did not change it
-    exchange = chosen["collective_ns"].min(axis=1)[plain]
-    if has_device_groups(job):  # from launch to end is mostly the host's lead
-        told = on_device and tells_starts(job)
-        exchange = blocked.sum(axis=2).min(axis=1)[plain] if told else np.full(exchange.size, -1)
-    data = median(own_phases[plain][:, :, Phase.DATA], axis=1).astype(np.int64)
-    job.steps.add(times, (duration[plain] - worst - others).astype(np.int64), data, exchange)
-    window = job.steps.window
-    if on_device:
-        window.looks = with_looks(
-            window.looks,
-            steps=times.steps,
-            begin_ns=times.begin_ns,
-            duration_ns=times.duration_ns,
-            lead_ns=_lead_ns(window, by_device, times.steps),
-            waited_ns=blocked.sum(axis=2)[plain],
-        )
-        launched_ns = own_phases[:, :, Phase.FORWARD] + own_phases[:, :, Phase.BACKWARD]
-        window.launches = with_launches(window.launches, times.steps, launched_ns[plain])
-        window.inner = with_inner_waits(
-            window.inner, job.groups.inner_groups(ranks), by_device, sums, ranks, times.steps
-        )
-        if sends(job):
-            busiest = busiest_groups(job, ranks)
-            window.passes = with_passes(window.passes, busiest, by_device, sums, ranks, times.steps)
-        whole = pick(by_device, ~np.isin(by_device["step"], sums["step"]))  # of others, the first call may not be there
-        begun_ns = begun_on_device(whole)
-        window.starts = with_starts(window.starts, whole, begun_ns, ranks, times.steps[~is_summed[plain]])
-    elif ready.rows.size and not has_device_groups(job):
-        calls = first_calls(ready)
-        window.starts = with_starts(window.starts, calls, calls["enqueued_ns"], ranks, times.steps)
-    _add_numbers(job, chosen if plain.all() else chosen[plain])
-
-
-def _lead_ns(window: DeviceWindow, by_device: np.ndarray, steps: np.ndarray) -> np.ndarray:
-    """By step: how long before their ends its calls were launched; as before where none of its calls are known."""
-    before_ns = launched_before(by_device, steps)
-    known = before_ns > 0
-    if known.any():
-        usual_ns = float(before_ns[known].mean())
-    else:
-        usual_ns = float(window.looks[-1, LEAD] / window.looks[-1, STEPS]) if len(window.looks) else 0.0
-    return np.where(known, before_ns, usual_ns)
-
-
-def _comparable(job: JobState, ranks: np.ndarray, partly: np.ndarray) -> np.ndarray:
-    """Which steps may be measured. partly: (steps, ranks), where a level below events hid who waited in collectives.
-
-    Such a step shows a rank's waits as its own work, so it is never put beside whole ones: a job is measured by them
-    only until the first step that all ranks saw whole, which begins a new window.
-    """
-    whole: np.ndarray = ~np.any(partly, axis=1)
-    if job.steps.sighted:
-        return whole
-    if whole.any():
-        job.steps.begin_sight(ranks)
-        return whole
-    none_whole: np.ndarray = np.all(partly, axis=1)
-    return none_whole
-
-
-def _add_numbers(job: JobState, chosen: np.ndarray) -> None:
-    """chosen: (steps, ranks) of STEPS. A skipped update is no step for the numbers: its gradients were thrown away."""
-    flags = chosen["flags"]
-    updated = ((flags & int(StepFlag.SKIPPED)) == 0).all(axis=1)
-    if not updated.all():
-        chosen = chosen[updated]
-        flags = chosen["flags"]
-    if not ((flags & int(StepFlag.HAS_GRAD_NORM)) != 0).all() or job.steps.norms.shape[1] != chosen.shape[1]:
-        return
-    job.steps.norms = np.concatenate([job.steps.norms, chosen["grad_norm"]])[-KEPT_NUMBERS:]
-    losses = np.where((flags & int(StepFlag.HAS_LOSS)) != 0, chosen["loss"], np.nan)
-    job.steps.losses = np.concatenate([job.steps.losses, losses])[-KEPT_NUMBERS:]
-    ends = np.stack([chosen["step"][:, 0], chosen["end_ns"].max(axis=1)], axis=1)
-    job.steps.norm_steps = np.concatenate([job.steps.norm_steps, ends])[-KEPT_NUMBERS:]
-
-
-def spread_readings(delay_ns: np.ndarray) -> np.ndarray:
-    """(steps, ranks) run delays with -1 where a step was too short for a reading: each reading is shared evenly with
-    the unread steps right before it; unread steps at the end have none."""
-    unread = delay_ns < 0
-    if not unread.any():
-        return delay_ns
-    count = delay_ns.shape[0]
-    place = np.where(unread, count, np.arange(count)[:, None])
-    reading = np.minimum.accumulate(place[::-1])[::-1]  # where the reading is that covers this step
-    known = np.concatenate([np.where(unread, 0, delay_ns), np.zeros((1, delay_ns.shape[1]), np.int64)])
-    columns = np.arange(delay_ns.shape[1])
-    covered = np.zeros_like(known)
-    np.add.at(covered, (reading, columns), 1)
-    return np.take_along_axis(known // np.maximum(covered, 1), reading, axis=0)
-
-
-def _align(
-    from_ranks: np.ndarray, from_steps: np.ndarray, values: np.ndarray, ranks: np.ndarray, steps: np.ndarray
-) -> np.ndarray:
-    """Picks (step, rank, phase) out of (rank, step, phase); what is absent is zero."""
-    out = np.zeros((steps.size, ranks.size, values.shape[2]), np.int64)
-    row = np.searchsorted(from_ranks, ranks)
-    row_known = (row < from_ranks.size) & (from_ranks[np.minimum(row, from_ranks.size - 1)] == ranks)
-    column = steps - from_steps[0]
-    column_known = (column >= 0) & (column < from_steps.size)
-    picked = values[np.ix_(row[row_known], column[column_known])].transpose(1, 0, 2)
-    out[np.ix_(column_known, row_known)] = picked
-    return out

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from whichrank.processors.job.detectors.slow.straggler import StepTimes
+from whichrank.processors.job.detectors.slow.step_times import StepTimes
 from whichrank.telemetry.vocabulary import Phase
 
 LOOK_NS, CHANGE, PEERS = 100_000_000, 60, 8

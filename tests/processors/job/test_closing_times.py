@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tests.processors.job.bare_finding import bare_body
-from whichrank.processors.job.detectors.slow.straggler import SMALLEST_EXCESS, StepTimes
+from whichrank.processors.job.detectors.slow.step_times import StepTimes
+from whichrank.processors.job.detectors.slow.straggler import SMALLEST_EXCESS
 from whichrank.processors.job.operator import CLOSE_NS, CLOSE_SLOW_NS, CLOSE_SOON_NS, _patience_ns
 from whichrank.processors.job.state.job_state import JobState
 from whichrank.processors.job.state.open_steps import mean_length_ns

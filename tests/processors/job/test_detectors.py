@@ -19,7 +19,8 @@ from benchmarks.detectors import (
     late_devices,
     together,
 )
-from whichrank.processors.job.detectors.slow.straggler import StepTimes, find_straggler
+from whichrank.processors.job.detectors.slow.step_times import StepTimes
+from whichrank.processors.job.detectors.slow.straggler import find_straggler
 from whichrank.telemetry.vocabulary import Phase
 
 JOBS = 25

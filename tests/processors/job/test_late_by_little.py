@@ -9,7 +9,7 @@ import pytest
 
 from tests.processors.job.synthetic_small_groups import CHANGE, PEERS, seen, slower
 from whichrank.processors.job.detectors.slow.device_straggler.long_window import find_late_by_little
-from whichrank.processors.job.detectors.slow.straggler import StepTimes
+from whichrank.processors.job.detectors.slow.step_times import StepTimes
 
 STEPS = 40
 

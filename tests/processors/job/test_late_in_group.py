@@ -10,7 +10,7 @@ import pytest
 from tests.processors.job.synthetic_small_groups import CHANGE, PEERS, seen, slower
 from whichrank.processors.job.detectors.slow.device_straggler.small_group import find_late_in_group
 from whichrank.processors.job.detectors.slow.smallest_group_waits import inner_groups, no_inner_waits, with_inner_waits
-from whichrank.processors.job.detectors.slow.straggler import StepTimes
+from whichrank.processors.job.detectors.slow.step_times import StepTimes
 from whichrank.telemetry.tables import COLLECTIVES, DEVICE_STEPS
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from whichrank.processors.job.detectors.slow.device_straggler.step_window import FEWEST_STEPS, find_late_in_steps
-from whichrank.processors.job.detectors.slow.straggler import StepTimes
+from whichrank.processors.job.detectors.slow.step_times import StepTimes
 from whichrank.telemetry.vocabulary import Phase
 
 LOOK_NS = 100_000_000

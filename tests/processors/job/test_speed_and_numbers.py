@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from tests.processors.job.synthetic_job import Action, Call, Enter, MemoryContext, SyntheticJob, Work, drive
-from whichrank.processors.job.detectors.slow.straggler import StepTimes, find_straggler
-from whichrank.processors.job.steps.step_watermark import spread_readings
+from whichrank.processors.job.detectors.slow.step_times import StepTimes
+from whichrank.processors.job.detectors.slow.straggler import find_straggler
+from whichrank.processors.job.steps.self_times import spread_readings
 from whichrank.telemetry.records import Finding
 from whichrank.telemetry.vocabulary import Op, Phase
 

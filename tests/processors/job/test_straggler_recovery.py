@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from benchmarks.detector_paces import Fault, draw_pace, window
-from whichrank.processors.job.detectors.slow.straggler import Found, StepTimes, find_straggler, is_still_slow
+from whichrank.processors.job.detectors.slow.step_times import StepTimes
+from whichrank.processors.job.detectors.slow.straggler import Found, find_straggler
+from whichrank.processors.job.detectors.slow.straggler_recovery import is_still_slow
 
 FIRST = 60
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from whichrank.processors.job.detectors.slow.rotating_straggler import find_sudden_wandering, find_wandering
-from whichrank.processors.job.detectors.slow.straggler import StepTimes
+from whichrank.processors.job.detectors.slow.step_times import StepTimes
 
 STEPS, RANKS, CHANGE = 110, 16, 60
 SECOND = 1_000_000_000

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...columns.median import median
 from .robust_excess import excess_over_others
-from .straggler import StepTimes
+from .step_times import StepTimes
 
 BLOCK_STEPS = 64
 #: Blocks kept; the best of those let go stays as the first row.

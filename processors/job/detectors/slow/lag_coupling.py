@@ -16,6 +16,7 @@ import numpy as np
 from ...columns.median import median
 from ...columns.rows import pick
 from ..desync.matching import Joined
+from .step_times import StepTimes
 from .straggler import Straggler
 
 #: Steps whose beginnings on the devices are kept; how many of them say something.
@@ -165,3 +166,17 @@ def _how_it_wanders(lag_ns: np.ndarray, step_ns: int) -> float:
             likely[model, place] = -0.5 * (np.log(variance) + power / variance).sum()
     carried_on, drawn_anew = np.logaddexp.reduce(likely, axis=1)
     return float(carried_on - drawn_anew)
+
+
+def lead_over(times: StepTimes, found: Straggler, slower: set[int]) -> float:
+    """By how much longer it works in a step, in ns, than whoever works longest of those that are known to be slow. Who
+    works less only uses up the time for which it waited for them, and makes no step longer.
+
+    times: of all ranks. slower: ranks known to be slow, itself perhaps among them; infinity where there are no others.
+    """
+    column = np.flatnonzero(times.ranks == found.rank)
+    known = np.isin(times.ranks, list(slower - {found.rank}))
+    if not known.any():
+        return float("inf")
+    recent = times.self_ns[-found.window :]
+    return float(median(recent[:, column[0]] - recent[:, known].max(axis=1)))

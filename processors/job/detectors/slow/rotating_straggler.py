@@ -13,7 +13,8 @@ import numpy as np
 from ...columns.median import median
 from .robust_excess import excess_over_others
 from .step_time_changepoint import PaceChange, find_pace_change, sudden_changes
-from .straggler import FEWEST_BASELINE_STEPS, StepTimes
+from .step_times import StepTimes
+from .straggler import FEWEST_BASELINE_STEPS
 
 #: Of what steps became longer by, how much is in the pace without the slowest rank at most: else all are slower alike.
 LARGEST_IN_PACE = 0.67

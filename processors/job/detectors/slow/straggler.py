@@ -25,9 +25,9 @@ from .robust_excess import (
     View,
     excess_over_others,
     may_be_pauses,
-    noise_of_one,
     view,
 )
+from .step_times import StepTimes
 
 WARM_UP_STEPS = 3
 #: The excess has to hold over this many plain steps; longer windows find smaller ones.
@@ -43,12 +43,6 @@ FEWEST_BASELINE_STEPS = 6
 LONGEST_BASELINE = 128
 #: Ranks with this share of the slowest one's excess are slow together with it.
 COMPANY_SHARE = 0.5
-#: The excess has gone when no excess is likelier than all of it by e to this, over steps of so long together at least.
-RECOVERY_LIKELIHOOD, RECOVERY_NS = 14.0, 1_000_000_000
-#: What of it is taken for certain: so many standard deviations less than its slow steps say, and this share at least.
-LEVEL_Z, LEAST_LEFT = 2.0, 1.0 / 3.0
-#: Of likelihood, over so many steps: small excesses gather little in each.
-LASTING_STEPS, LASTING_LIKELIHOOD = 24, 7.0
 #: In units of the step time.
 SMALLEST_EXCESS = 0.05
 SMALLEST_EXCESS_NS = 4_000_000
@@ -94,47 +88,6 @@ CROWDED_SUPPORT = 2.0 / 3.0
 COMMON_RISE = 1.5
 PERSISTENT_SHARE = 0.6
 _LOOKED_AT = np.array((SUDDEN_WINDOW, *WINDOWS))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StepTimes:
-    """Closed plain steps in order; the same ranks in each. Plain: nobody evaluates, saves, restores or compiles.
-
-    steps, begin_ns, duration_ns: (n,); self_ns: (n, ranks), of it without a CPU: starved_ns; phase_self_ns:
-    (m, ranks, phases) of the last m steps.
-    """
-
-    ranks: np.ndarray
-    steps: np.ndarray
-    begin_ns: np.ndarray
-    duration_ns: np.ndarray
-    self_ns: np.ndarray
-    starved_ns: np.ndarray
-    phase_self_ns: np.ndarray
-
-    def since(self, step: int) -> StepTimes:
-        """From this step on."""
-        late = self.steps >= step
-        return StepTimes(
-            ranks=self.ranks,
-            steps=self.steps[late],
-            begin_ns=self.begin_ns[late],
-            duration_ns=self.duration_ns[late],
-            self_ns=self.self_ns[late],
-            starved_ns=self.starved_ns[late],
-            phase_self_ns=self.phase_self_ns[late[late.size - self.phase_self_ns.shape[0] :]],
-        )
-
-    def without(self, ranks: set[int]) -> StepTimes:
-        """The same steps of the other ranks."""
-        others = ~np.isin(self.ranks, list(ranks))
-        return replace(
-            self,
-            ranks=self.ranks[others],
-            self_ns=self.self_ns[:, others],
-            starved_ns=self.starved_ns[:, others],
-            phase_self_ns=self.phase_self_ns[:, others],
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,20 +142,6 @@ def find_straggler(times: StepTimes, *, on_device: bool = False) -> Straggler | 
     if times.steps.size < min(WINDOWS) or times.ranks.size < 2 or not _anyone_stands_out(times):
         return None
     return _find_in_data(times, on_device) or _find_in_steps(times)
-
-
-def lead_over(times: StepTimes, found: Straggler, slower: set[int]) -> float:
-    """By how much longer it works in a step, in ns, than whoever works longest of those that are known to be slow. Who
-    works less only uses up the time for which it waited for them, and makes no step longer.
-
-    times: of all ranks. slower: ranks known to be slow, itself perhaps among them; infinity where there are no others.
-    """
-    column = np.flatnonzero(times.ranks == found.rank)
-    known = np.isin(times.ranks, list(slower - {found.rank}))
-    if not known.any():
-        return float("inf")
-    recent = times.self_ns[-found.window :]
-    return float(median(recent[:, column[0]] - recent[:, known].max(axis=1)))
 
 
 def _significance(times: StepTimes) -> float:
@@ -360,47 +299,6 @@ def _anyone_stands_out(times: StepTimes) -> bool:
     highest = np.cumsum(recent[::-1], axis=0).max(axis=1)  # of the sums over the last 1, 2, ... steps
     windows = _LOOKED_AT[highest.size >= _LOOKED_AT]
     return bool((highest[windows - 1] > np.maximum(SMALLEST_EXCESS / 2.0 * windows, noise * windows**0.5)).any())
-
-
-def is_still_slow(times: StepTimes, found: Found) -> bool:
-    """False once the last steps show that the rank's excess has gone, with as much evidence as it was opened with.
-
-    A generalised likelihood ratio over all steps since its first slow one: no excess from some step on, beside as much
-    as there was until then. What the few steps say in which it was found is too much, as chance helped: taken
-    is what the steps until then show for certain, and a third of what was found at least.
-    """
-    where = np.flatnonzero(times.ranks == found.rank)
-    if not where.size:
-        return True
-    chosen = times.steps >= found.step
-    lengths_ns = times.duration_ns[chosen]
-    if lengths_ns.size < min(WINDOWS):
-        return True
-    # What another rank waits for a CPU hides this one's excess: it has to be gone with such waits and without.
-    series = [times.self_ns, times.self_ns - times.starved_ns] if times.starved_ns.any() else [times.self_ns]
-    for self_ns in series:
-        excess = excess_over_others(self_ns)[:, where[0]] / np.maximum(times.duration_ns, 1) - found.usual
-        if not _has_gone(excess[chosen], lengths_ns, found):
-            return True
-    return False
-
-
-def _has_gone(excess: np.ndarray, lengths_ns: np.ndarray, found: Found) -> bool:
-    """excess: (n,) of the rank in the steps since it was found, in step times; lengths_ns: of these steps."""
-    noise = max(found.noise, noise_of_one(excess), SMALLEST_NOISE)
-    size = max(found.excess, SMALLEST_EXCESS / 2.0)
-    most = max(size, noise)
-    sums = np.cumsum(np.clip(excess, -most, 2.0 * most))  # a pause says no more than a step as slow as it was
-    slow = np.arange(1, excess.size - min(WINDOWS) + 1)
-    if not slow.size:
-        return False
-    gone = excess.size - slow
-    certain = sums[slow - 1] / slow - LEVEL_Z * noise / slow**0.5
-    level = np.maximum(certain, LEAST_LEFT * size)
-    likelihood = (gone * level / 2.0 - (sums[-1] - sums[slow - 1])) * level / noise**2
-    asked = np.where(gone < LASTING_STEPS, RECOVERY_LIKELIHOOD, LASTING_LIKELIHOOD)
-    gone_ns = int(lengths_ns.sum()) - np.cumsum(lengths_ns)[slow - 1]
-    return bool(((likelihood >= asked) & (gone_ns >= RECOVERY_NS)).any())
 
 
 def _look_through_window(

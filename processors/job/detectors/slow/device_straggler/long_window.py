@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from ....columns.median import median
-from ..straggler import StepTimes
+from ..step_times import StepTimes
 from .occupancy import LateDevice
 from .small_group import FEWEST_GROUPS, LEAST_PEERS, MOST_ELSEWHERE, MOST_WAITED
 from .step_window import MOST_BEFORE, RISE_SIGMAS, SMALLEST_NOISE, late_rank

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from ....columns.median import median
-from ..straggler import StepTimes
+from ..step_times import StepTimes
 from .occupancy import LOOK_NS, MOST_OTHERS, LateDevice
 from .step_window import FEWEST_BEFORE, FEWEST_STEPS, MOST_BEFORE, MOST_STEPS, became_longer, late_rank
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from ....columns.median import median
-from ..straggler import StepTimes
+from ..step_times import StepTimes
 from .occupancy import LARGEST_RISE, LEAST_APART, LOOK_NS, MOST_OTHERS, MOST_OWN, SMALLEST_RISE, LateDevice
 
 #: So many steps it has lasted: always all of them count, so that looks have no choice among many windows.

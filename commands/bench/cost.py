@@ -24,8 +24,8 @@ from ...simulator.mesh import mesh_for
 from ...simulator.scoring.summary import Line, not_run
 from ...simulator.topology import ClusterShape, Topology
 from ...simulator.world import Sent, World
-from ..cycle_search import search_seldom
 from ..simulate.judge import Judge, encoded
+from ..support.cycle_search import search_seldom
 from .kept_runs import KeptRuns
 
 #: The curve of cost by ranks.

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 from ...simulator.grounds import ground_of
 from ...simulator.scenarios import SCENARIOS, Setting
 from ...simulator.world import World
-from ..cycle_search import search_seldom
-from ..run_directory import RunDirectory
+from ..run_folder.run_directory import RunDirectory
 from ..simulate.judge import CaptureBus, Judge
+from ..support.cycle_search import search_seldom
 from .simple_detector import SimpleDetector
 
 _END_S = 5.0

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...telemetry.vocabulary import IncidentState
-from ..incident_times import held_until
+from ..incident_feeds.incident_times import held_until
 from .ledger import HOUR_S, REFUSED, TOLD, WITHHELD, Delivery, Ledger, Waiting
 from .notices import Standing, digest_of, standing_of
 from .routes import Routing, Urgency, receivers_of, urgency_of

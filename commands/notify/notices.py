@@ -14,8 +14,15 @@ from typing import Any
 
 from ...telemetry.redaction import redact
 from ...telemetry.vocabulary import IncidentState
-from ..incident_panel import describe_cause, describe_kind, describe_place, describe_suspects, headline, printable
-from ..incidents.words import when
+from ..incident_text.incident_panel import (
+    describe_cause,
+    describe_kind,
+    describe_place,
+    describe_suspects,
+    headline,
+    printable,
+)
+from ..incident_text.utc_time import when
 from .routes import Side, Urgency, side_of, urgency_of
 
 _MAX_TITLE_CHARS, _MAX_ROW_CHARS = 300, 600

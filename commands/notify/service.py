@@ -15,12 +15,12 @@ from typing import Any
 
 from ...transport.kafka import make_client
 from ...transport.kafka_client import KafkaTrouble
-from ..ending import Ending
-from ..incident_feeds import Feed, FolderFeed, KafkaFeed
-from ..launcher import split_address
-from ..notify_options import NotifyOptions, ReceiverOptions
-from ..run_directory import Unusable
-from ..saying import SayHandler, say
+from ..incident_feeds.feeds import Feed, FolderFeed, KafkaFeed
+from ..run_folder.run_directory import Unusable
+from ..settings.notify_options import NotifyOptions, ReceiverOptions
+from ..support.addresses import split_address
+from ..support.ending import Ending
+from ..support.saying import SayHandler, say
 from .desk import Desk
 from .health import NotifyHealth, NotifyServer, ReceiverHealth
 from .ledger import Ledger

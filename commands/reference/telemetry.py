@@ -23,9 +23,9 @@ from ...telemetry.response_events import response_event
 from ...telemetry.tables import TABLES
 from ...telemetry.vocabulary import EventName, Kind
 from ...transport.kafka_topics import DAY_MS, HOUR_MS, TOPICS, TopicPlan
-from ..health_server import ServiceFigures
 from ..notify.health import NotifyFigures, NotifyHealth, ReceiverHealth
 from ..respond.health import RespondFigures, RespondHealth
+from ..support.health_server import ServiceFigures
 from . import words
 from .incident import whole_incident, whole_response
 from .markdown import code, codes, section, table

@@ -20,7 +20,7 @@ from ...telemetry.otlp import encode_batches
 from ...telemetry.records import Finding, Incident, Record
 from ...transport.bus import Bus, Message, Output
 from ...transport.embedded import EmbeddedBus
-from ..embedded_operators import INPUT_TOPICS, make_operators, wanted_metrics
+from ..embedded.embedded_operators import INPUT_TOPICS, make_operators, wanted_metrics
 
 #: As ``AgentSettings.request_bytes``.
 REQUEST_BYTES = 600_000

@@ -39,7 +39,7 @@ PACKAGE = Path(whichrank.__file__).parent
         ("<eval_with_key>.3", False),
         ("", False),
         (str(PACKAGE / "instrumentation" / "phases.py"), False),
-        (str(PACKAGE / "commands" / "demo_training.py"), True),
+        (str(PACKAGE / "commands" / "demo" / "demo_training.py"), True),
         (str(PACKAGE / "tests" / "scenarios" / "job.py"), True),
         ("/home/me/instrumentation/phases.py", True),
     ],

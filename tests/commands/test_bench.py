@@ -20,8 +20,8 @@ REPLAYS = """#!{python}
 import sys
 from dataclasses import replace
 from pathlib import Path
-from whichrank.commands.replay import replay_run
-from whichrank.commands.run_directory import RunDirectory
+from whichrank.commands.embedded.replay import replay_run
+from whichrank.commands.run_folder.run_directory import RunDirectory
 from whichrank.telemetry.incident import canonical_line
 folder, out = map(Path, sys.argv[1:])
 assert sorted(each.name for each in folder.iterdir()) == ["capture", "run.json"]

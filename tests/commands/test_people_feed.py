@@ -11,7 +11,7 @@ import pytest
 
 from tests.agents.people_messages import points_of
 from tests.processors.runner_examples import Clock, open_bus
-from whichrank.commands.people_feed import RETRY_S, PeopleFeed
+from whichrank.commands.services.people_feed import RETRY_S, PeopleFeed
 from whichrank.processors.cluster.case import Case
 from whichrank.processors.runner import EmbeddedRunner
 from whichrank.processors.runner_service import Role, ServiceHealth
@@ -125,7 +125,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Moves the feed's clocks."""
     times = {"s": 1_700_000_000.0}
     clocks = SimpleNamespace(time_ns=lambda: int(times["s"] * 1e9), monotonic=lambda: times["s"])
-    monkeypatch.setattr("whichrank.commands.people_feed.time", clocks)
+    monkeypatch.setattr("whichrank.commands.services.people_feed.time", clocks)
 
     def pass_time(seconds: float) -> None:
         times["s"] += seconds

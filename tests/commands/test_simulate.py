@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from whichrank.commands.replay import replay_run
-from whichrank.commands.run_directory import RunDirectory
+from whichrank.commands.embedded.replay import replay_run
+from whichrank.commands.run_folder.run_directory import RunDirectory
 from whichrank.commands.simulate.command import TRUTH_FILE, list_scenarios, simulate
 from whichrank.simulator.scenarios import SCENARIOS
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ....telemetry.redaction import redact_data
-from ...webhook_signature import key_of, signed_headers
+from ...support.webhook_signature import key_of, signed_headers
 from ..notices import Notice
 from . import Answer, Outcome, Telling
 from .http import Http, json_body

@@ -13,7 +13,7 @@ from whichrank.commands.notify.ledger import Ledger
 from whichrank.commands.notify.routes import Routing
 from whichrank.commands.notify.sender import Manner, Sender
 from whichrank.commands.notify.service import make_receiver, routing_of
-from whichrank.commands.notify_options import NotifyOptions, ReceiverOptions
+from whichrank.commands.settings.notify_options import NotifyOptions, ReceiverOptions
 from whichrank.telemetry.incident import Document
 
 NOW = 1_800_000_000.0

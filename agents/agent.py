@@ -22,22 +22,25 @@ from typing import Any
 from ..telemetry.evidence import encode_evidence, split_evidence
 from ..telemetry.records import Event, Identity
 from ..telemetry.vocabulary import EventName, ProcessState
-from . import motion, processes
-from .block_builder import BlockBuilder
-from .call_sites import ACTION as CALLS_ACTION
-from .call_sites import CallDesk
-from .crash_area import read_stack
-from .definitions import Definitions
-from .drain import Drained, drain_rings
-from .endings import Endings
-from .evidence import EvidenceStore, kept_name
-from .evidence_desk import ACTIONS as FILE_ACTIONS
-from .evidence_desk import EvidenceDesk
-from .gate import Publish, PublishRanked
-from .health import AgentHealth
-from .inferred_steps import InferredSteps
-from .launches import Launches
-from .local_verdicts import (
+from .base.health import AgentHealth
+from .base.settings import AgentSettings
+from .evidence.call_sites import ACTION as CALLS_ACTION
+from .evidence.call_sites import CallDesk
+from .evidence.endings import Endings
+from .evidence.evidence_desk import ACTIONS as FILE_ACTIONS
+from .evidence.evidence_desk import EvidenceDesk
+from .evidence.evidence_store import EvidenceStore, kept_name
+from .evidence.stack_desk import StackDesk
+from .privacy.gate import Publish, PublishRanked
+from .privacy.withheld import STACKS
+from .processes import processes
+from .processes.socket_bytes import SocketBytes
+from .publish.shipper import Shipper
+from .ranks import motion
+from .ranks.drain import Drained, drain_rings
+from .ranks.inferred_steps import InferredSteps
+from .ranks.launches import Launches
+from .ranks.local_verdicts import (
     judge_stale,
     judge_stop,
     oldest_open_age_ns,
@@ -46,19 +49,23 @@ from .local_verdicts import (
     to_ns,
     wants_a_closer_look,
 )
-from .news import News
-from .people import People
-from .rank_events import bad_loss_attributes, checkpoints_named, level_changes, started_attributes, where_attributes
-from .rank_spans import attempt_words
-from .ring_directory import EndedRings, RingDirectory, find_process, gave_sign_of_life
-from .ring_file import RingFile
-from .ring_history import RingHistory
-from .settings import AgentSettings
-from .shipper import Shipper
-from .socket_bytes import SocketBytes
-from .stack_desk import StackDesk
-from .watched_rank import WatchedRank
-from .withheld import STACKS
+from .ranks.news import News
+from .ranks.rank_events import (
+    bad_loss_attributes,
+    checkpoints_named,
+    level_changes,
+    started_attributes,
+    where_attributes,
+)
+from .ranks.watched_rank import WatchedRank
+from .reduction.block_builder import BlockBuilder
+from .reduction.definitions import Definitions
+from .rings.crash_area import read_stack
+from .rings.ring_directory import EndedRings, RingDirectory, find_process, gave_sign_of_life
+from .rings.ring_file import RingFile
+from .rings.ring_history import RingHistory
+from .telemetry_export.people import People
+from .telemetry_export.rank_spans import attempt_words
 
 _ENDED = select.POLLIN | select.POLLHUP
 _CLOCK_STEP_NS = 10_000_000

@@ -22,10 +22,10 @@ from ..telemetry.records import Event, Identity
 from ..telemetry.topics import TOPIC_BLOCKS
 from ..telemetry.vocabulary import EventName
 from .agent import Agent
-from .gate import Gate, PublishRanked
-from .job_folders import FoundJob, JobFolder, find_job_folders, identify_job
-from .priority import Priority
-from .settings import AgentSettings
+from .base.priority import Priority
+from .base.settings import AgentSettings
+from .privacy.gate import Gate, PublishRanked
+from .rings.job_folders import FoundJob, JobFolder, find_job_folders, identify_job
 
 logger = logging.getLogger("whichrank.agents")
 

@@ -16,12 +16,12 @@ from ..telemetry.otlp_metrics import encode_points
 from ..telemetry.records import Event, Identity, Point
 from ..telemetry.topics import TOPIC_BLOCKS, TOPIC_LOGS, TOPIC_METRICS
 from ..telemetry.vocabulary import EventName
-from .collectors.collector import Happening
+from .base.priority import Priority
+from .collectors.base.collector import Happening
 from .collectors.schedule import NodeTelemetry
-from .gate import Gate, PublishRanked
-from .priority import Priority
-from .rank_events import without_stack
-from .withheld import STACKS
+from .privacy.gate import Gate, PublishRanked
+from .privacy.withheld import STACKS
+from .ranks.rank_events import without_stack
 
 #: What concerns a job or a rank by its process, which may be known as one only later.
 _OF_PROCESSES = frozenset({EventName.RANK_DEVICE, EventName.SCHEDULER})

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from benchmarks.job_log_lines import SHARE_OF_TROUBLE, lines
-from whichrank.agents.collectors.collector import Moment
+from whichrank.agents.collectors.base.collector import Moment
 from whichrank.agents.collectors.logs.job_log_events import JobLogEvents
 from whichrank.agents.collectors.logs.job_logs import JobLogsCollector
 from whichrank.agents.collectors.processes.job_process import JobProcess

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from whichrank.agents.group_identity import group_uid
+from whichrank.agents.reduction.group_identity import group_uid
 from whichrank.commands.services.process import INPUTS
 from whichrank.commands.support.cycle_search import search_seldom
 from whichrank.processors.cluster.operator import ClusterOperator

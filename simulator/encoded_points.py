@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..agents.gate import Gate
+from ..agents.privacy.gate import Gate
 from ..telemetry.otlp_metrics import encode_points
 from ..telemetry.otlp_redaction import RequestRedactor
 from ..telemetry.records import Identity, Point

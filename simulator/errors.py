@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..agents.user_frames import Frame
+from ..agents.base.user_frames import Frame
 from .clock import generator
 
 if TYPE_CHECKING:

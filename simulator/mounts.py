@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..agents.collectors.collector import Happening, Moment
+from ..agents.collectors.base.collector import Happening, Moment
 from ..agents.collectors.storage.mount_table import Mount
 from ..agents.collectors.storage.storage import late_probe, probe_age
 from ..telemetry.records import Point

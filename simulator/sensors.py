@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..agents.collectors.collector import Collected, Happening, Moment
+from ..agents.base.priority import Priority
+from ..agents.collectors.base.collector import Collected, Happening, Moment
 from ..agents.collectors.gpu.driver import Gpu
 from ..agents.collectors.gpu.gathering import Gathered, labels_of
 from ..agents.collectors.gpu.gpu import status_values
@@ -23,7 +24,6 @@ from ..agents.collectors.network.sysfs_ports import Port
 from ..agents.collectors.processes.blocked_ranks import CONFIRM_LOOKS, REPEAT_NS, disk_wait
 from ..agents.collectors.schedule import Seen, own_points
 from ..agents.node_reports import NodeReports
-from ..agents.priority import Priority
 from ..telemetry.otlp_redaction import RequestRedactor
 from ..telemetry.records import Identity, Point
 from ..telemetry.vocabulary import EventName

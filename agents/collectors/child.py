@@ -13,7 +13,7 @@ import time
 from typing import IO
 
 from ...telemetry.missing_packages import in_words
-from .collector import Collector, Listener, Moment, NeedsNewProcess
+from .base.collector import Collector, Listener, Moment, NeedsNewProcess
 from .schedule import FIRST_PAUSE_S, LONGEST_PAUSE_S, Plan, read_frame, write_frame
 
 #: A driver is listened to for so long at a time.

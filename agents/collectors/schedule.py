@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from ...telemetry.missing_packages import in_words
 from ...telemetry.records import Point
-from .collector import Collected, Collector, Isolation, LastLooker, Moment
+from .base.collector import Collected, Collector, Isolation, LastLooker, Moment
 
 MAX_WAITING = 2000
 #: A failed look is tried again after so long, then twice as long, and so on.

@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ...agents.collectors.collector import Moment
-from ...agents.collectors.kernel_files import read_text
+from ...agents.collectors.base.collector import Moment
+from ...agents.collectors.base.kernel_files import read_text
 from ...agents.collectors.logs.kernel_log import default_sources
 from ...agents.collectors.logs.kernel_log_sources import KernelLogSource
 from ...diagnosis.health_checks.outcome import Status

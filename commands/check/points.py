@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
-from ...agents.collectors.collector import Moment
+from ...agents.collectors.base.collector import Moment
 from ...diagnosis.health_checks.outcome import Status
 from ...diagnosis.health_checks.point_limits import Judged, judge_peers, judge_points, worst_of_each
 from ...telemetry.records import Point

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...agents.agent import Agent
+from ...agents.base.priority import Priority
+from ...agents.base.settings import AgentSettings
 from ...agents.collectors.options import NodeOptions
 from ...agents.collectors.plans import node_plans
 from ...agents.collectors.schedule import NodeTelemetry
-from ...agents.gate import Gate
 from ...agents.node_reports import NodeReports
-from ...agents.priority import Priority
-from ...agents.settings import AgentSettings
+from ...agents.privacy.gate import Gate
 from ...processors.runner import EmbeddedRunner
 from ...telemetry.missing_packages import in_words
 from ...telemetry.otlp import encode_payloads
@@ -39,7 +39,7 @@ from ..run_folder.run_directory import RunDirectory
 from .embedded_operators import INPUT_TOPICS, make_operators, wanted_metrics
 
 if TYPE_CHECKING:
-    from ...agents.kafka_publisher import KafkaPublisher
+    from ...agents.publish.kafka_publisher import KafkaPublisher
 
 logger = logging.getLogger("whichrank.commands")
 

@@ -18,7 +18,7 @@ from typing import Any
 from rich.console import Console
 
 from ...agents.agent import Agent
-from ...agents.settings import AgentSettings
+from ...agents.base.settings import AgentSettings
 from ...diagnosis.goodput.interval import Interval, interval_of
 from ...processors.runner import EmbeddedRunner
 from ...telemetry.incident import canonical_line

@@ -42,7 +42,7 @@ from .job import Job, describe_run
 from .otlp_export import OtlpExport
 
 if TYPE_CHECKING:
-    from ...agents.kafka_publisher import KafkaPublisher
+    from ...agents.publish.kafka_publisher import KafkaPublisher
 
 #: Ranks of other nodes that are not seen by then are told of.
 UNSEEN_S = 15.0
@@ -179,7 +179,7 @@ def start_publisher(settings: RunSettings, directory: RunDirectory) -> KafkaPubl
 
 
 def end_publisher(publisher: KafkaPublisher) -> None:
-    from ...agents.kafka_publisher import describe_stats
+    from ...agents.publish.kafka_publisher import describe_stats
 
     publisher.close(KAFKA_PATIENCE_S)
     say(f"Kafka: {describe_stats(publisher.stats)}")

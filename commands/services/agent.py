@@ -17,14 +17,14 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from ...agents.broker_clock import BrokerClock
+from ...agents.base.settings import AgentSettings
 from ...agents.collectors.plans import node_plans
 from ...agents.collectors.schedule import NodeTelemetry
-from ...agents.kafka_publisher import describe_stats
+from ...agents.evidence.request_reader import RequestReader
 from ...agents.node_agent import NodeAgent
 from ...agents.node_reports import NodeReports
-from ...agents.request_reader import RequestReader
-from ...agents.settings import AgentSettings
+from ...agents.publish.broker_clock import BrokerClock
+from ...agents.publish.kafka_publisher import describe_stats
 from ...telemetry.identity import read_pod_labels, resolve_identity
 from ...transport.kafka_client import KafkaTrouble
 from ..settings.settings import AgentOptions

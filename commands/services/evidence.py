@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from ...agents.ring_events import EVENT, decode_slots
+from ...agents.rings.ring_events import EVENT, decode_slots
 from ...telemetry.evidence import EvidencePiece, decode_evidence, join_pieces
 from ...telemetry.otlp import decode_logs
 from ...telemetry.otlp_encode import encode_payloads

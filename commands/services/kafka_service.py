@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...agents.broker_clock import BrokerClock
-from ...agents.kafka_publisher import KafkaPublisher
+from ...agents.publish.broker_clock import BrokerClock
+from ...agents.publish.kafka_publisher import KafkaPublisher
 from ...transport.kafka import make_client
 from ...transport.kafka_client import Client
 from ..settings.settings import KafkaOptions

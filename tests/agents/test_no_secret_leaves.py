@@ -22,14 +22,14 @@ from tests.agents.test_evidence_requests import files, request
 from tests.agents.test_kafka_publisher import until
 from tests.made_up_secrets import HARMLESS, PEM_BODY, SECRETS
 from whichrank.agents.agent import Agent
-from whichrank.agents.collectors.collector import Collected, Happening
+from whichrank.agents.base.settings import AgentSettings
+from whichrank.agents.collectors.base.collector import Collected, Happening
 from whichrank.agents.collectors.schedule import NodeTelemetry, Seen
-from whichrank.agents.gate import Gate, mask_dump, pack
-from whichrank.agents.kafka_publisher import KafkaPublisher
 from whichrank.agents.node_agent import NodeAgent
 from whichrank.agents.node_reports import NodeReports
-from whichrank.agents.ring_file import RingFile
-from whichrank.agents.settings import AgentSettings
+from whichrank.agents.privacy.gate import Gate, mask_dump, pack
+from whichrank.agents.publish.kafka_publisher import KafkaPublisher
+from whichrank.agents.rings.ring_file import RingFile
 from whichrank.instrumentation.ring_writer import RankRecorder, RingWriter
 from whichrank.telemetry import attributes as names
 from whichrank.telemetry import redaction

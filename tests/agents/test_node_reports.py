@@ -6,10 +6,10 @@ import time
 from collections.abc import Mapping
 
 from tests.agents.collectors.test_schedule import plan
-from whichrank.agents.collectors.collector import Collected, Happening
+from whichrank.agents.base.priority import Priority
+from whichrank.agents.collectors.base.collector import Collected, Happening
 from whichrank.agents.collectors.schedule import NodeTelemetry, Seen
 from whichrank.agents.node_reports import MAX_EVENTS, NodeReports
-from whichrank.agents.priority import Priority
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.otlp_metrics import decode_metrics
 from whichrank.telemetry.records import Event, Identity, Point, Samples

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from tests.agents.people_messages import last_points, plain, points_of, spans_of
 from whichrank.agents.agent import Agent
-from whichrank.agents.health import AgentHealth
-from whichrank.agents.people import People
-from whichrank.agents.rank_metrics import MAX_COLLECTIVE_SERIES
-from whichrank.agents.rank_spans import SpanRate
-from whichrank.agents.settings import AgentSettings
+from whichrank.agents.base.health import AgentHealth
+from whichrank.agents.base.settings import AgentSettings
+from whichrank.agents.telemetry_export.people import People
+from whichrank.agents.telemetry_export.rank_metrics import MAX_COLLECTIVE_SERIES
+from whichrank.agents.telemetry_export.rank_spans import SpanRate
 from whichrank.instrumentation.ring_writer import RingWriter
 from whichrank.processors.trace_writer import TraceWriter
 from whichrank.telemetry import attributes as names
@@ -374,7 +374,7 @@ def test_what_the_way_to_kafka_drops_and_keeps_is_told() -> None:
 def test_a_bug_in_what_people_get_costs_operators_nothing(
     told: Callable[..., Told], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("whichrank.agents.rank_spans.step_spans", lambda *_: 1 / 0)
+    monkeypatch.setattr("whichrank.agents.telemetry_export.rank_spans.step_spans", lambda *_: 1 / 0)
     job = told()
     job.rank(0, 1).end_step(1.0, None, 0)
     job.look()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from whichrank.agents.health import AgentHealth
+from whichrank.agents.base.health import AgentHealth
 from whichrank.commands.run_folder.losses import AGENT_LOSSES, Losses, describe_losses
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.instrumentation.jobs import run_job
-from whichrank.agents.ring_file import RingFile
+from whichrank.agents.rings.ring_file import RingFile
 from whichrank.instrumentation.guard import Guard, HookHealth
 from whichrank.instrumentation.input_checks import MOST_REPORTS, InputChecks
 from whichrank.telemetry import ring_layout as layout

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from whichrank.agents.collectors.collector import Collected, Happening, Moment
+from whichrank.agents.collectors.base.collector import Collected, Happening, Moment
 from whichrank.telemetry.records import Point
 
 _REPOSITORY = Path(__file__).parents[2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from whichrank.agents.gate import Gate
+from whichrank.agents.privacy.gate import Gate
 from whichrank.simulator.encoded_points import RepeatedGate, RepeatedPoints
 from whichrank.telemetry.otlp_metrics import encode_points
 from whichrank.telemetry.otlp_redaction import RequestRedactor

@@ -8,7 +8,7 @@ from typing import Any
 
 from ....telemetry.records import Point
 from ....telemetry.vocabulary import EventName
-from ..collector import Collected, Happening, Moment
+from ..base.collector import Collected, Happening, Moment
 from .driver import Gpu
 from .readings import Value
 

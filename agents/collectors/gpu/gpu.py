@@ -16,7 +16,7 @@ from typing import Any
 import pynvml as nvml
 
 from ....telemetry.vocabulary import EventName
-from ..collector import Collected, Moment, NeedsNewProcess
+from ..base.collector import Collected, Moment, NeedsNewProcess
 from .bus import nvidia_on_bus
 from .driver import LOST, Driver, Gpu, UnreachableGpu, close_driver, error_words, is_instance, open_driver
 from .events import DriverEvent, EventWatch

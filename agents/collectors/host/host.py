@@ -12,8 +12,8 @@ from pathlib import Path
 from ....telemetry.node_metrics import Instrument, node_metrics
 from ....telemetry.records import Point
 from ....telemetry.vocabulary import EventName
-from ..collector import Collected, Happening, Moment
-from ..small_files import decimal_number, keyed_numbers, listed, read_number, read_text, whole_number
+from ..base.collector import Collected, Happening, Moment
+from ..base.small_files import decimal_number, keyed_numbers, listed, read_number, read_text, whole_number
 from .cgroups import CgroupReader
 from .clock_state import ClockState, read_clock
 from .cpu_speed import CpuSpeed

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from ....telemetry.ring_layout import cut_text
-from ..collector import Happening
+from ..base.collector import Happening
 
 MAX_TEXT = 8192
 

@@ -19,7 +19,7 @@ from ....diagnosis.job_log.reader import whose
 from ....diagnosis.job_log.stream import LogStream, make_gate
 from ....diagnosis.job_log.verdict import NUMERIC_WARNING
 from ....telemetry.vocabulary import EventName
-from ..collector import Happening, Moment
+from ..base.collector import Happening, Moment
 from ..processes.job_process import JobProcess
 from .job_logs import JobLogLine
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ....telemetry.records import Point
-from ..collector import Collected, Happening, Moment
+from ..base.collector import Collected, Happening, Moment
+from ..base.small_files import keyed_numbers, read_text
 from ..processes.job_process import JobProcess
-from ..small_files import keyed_numbers, read_text
 from .followed_file import FollowedFile
 from .happening_texts import bounded
 

@@ -7,7 +7,7 @@ import time
 from ....diagnosis.kernel_log import KernelEvent, KernelLogReader
 from ....diagnosis.kernel_log.stamps import Calendar
 from ....telemetry.vocabulary import EventName
-from ..collector import Happening, Moment
+from ..base.collector import Happening, Moment
 
 #: Dates are told by the second; the seconds since boot beside them, where they agree, are exact.
 _AGREE_S = 2.0

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from ....telemetry.records import Point
-from ..collector import Collected, Happening, Moment
+from ..base.collector import Collected, Happening, Moment
 from .happening_texts import bounded
 from .kernel_log_sources import KMSG, LOG_FILES, JournalSource, KernelLogSource, KmsgSource, LogFileSource
 

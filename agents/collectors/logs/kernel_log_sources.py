@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ....telemetry.ring_layout import cut_text
-from ..collector import Moment
+from ..base.collector import Moment
 from .followed_file import MAX_LINE_BYTES, FollowedFile
 from .log_clock import LogClock
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from ....diagnosis.network_counters import network_counters
 from ....telemetry.records import Point
-from ..collector import Collected, Moment
-from ..counter_series import CounterSeries
+from ..base.collector import Collected, Moment
+from ..base.counter_series import CounterSeries
 from .ethtool import interface_statistics
 from .sysfs_ports import MAX_PORTS, Port, infiniband_ports, network_interfaces
 

@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 
 from ....telemetry.vocabulary import EventName
-from ..collector import Happening, Moment
+from ..base.collector import Happening, Moment
 from .job_process import JobProcess
 from .process_files import blocked_threads, kernel_functions, read_process, read_switches, thread_name
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from ....telemetry.node_metrics import Instrument, node_metrics
 from ....telemetry.records import Point
-from ..collector import Collected, Happening, Moment
-from ..small_files import decimal_number, read_text, whole_number
+from ..base.collector import Collected, Happening, Moment
+from ..base.small_files import decimal_number, read_text, whole_number
 from .blocked_ranks import BlockedRanks
 from .job_process import JobProcess
 from .process_files import (

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from ....telemetry.records import Point
 from ....telemetry.vocabulary import EventName
-from ..collector import Collected, Happening, Moment
-from ..kernel_files import read_text
+from ..base.collector import Collected, Happening, Moment
+from ..base.kernel_files import read_text
 from .mount_probes import MountProbe, OperationResult, ProbeResult
 from .mount_table import MAX_MOUNTS, Mount, automount_roots, mount_of, parse_mounts
 from .storage_counters import MAX_FILE_BYTES, StorageCounters

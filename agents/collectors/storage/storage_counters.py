@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ....telemetry.records import Point
-from ..collector import Moment
-from ..counter_series import CounterSeries
-from ..kernel_files import read_text
+from ..base.collector import Moment
+from ..base.counter_series import CounterSeries
+from ..base.kernel_files import read_text
 from .disks import parse_diskstats
 from .lustre_client import LustreTarget, lustre_clients, lustre_targets
 from .nfs_mountstats import NfsMount, parse_mountstats

@@ -28,8 +28,8 @@ from ....diagnosis.scheduler_facts import (
 )
 from ....telemetry.ring_layout import cut_text
 from ....telemetry.vocabulary import EventName
-from ..collector import Collected, Happening, Moment
-from ..kernel_files import read_text
+from ..base.collector import Collected, Happening, Moment
+from ..base.kernel_files import read_text
 from .rank_environments import RankEnvironment, RankProcesses
 
 _TIMEOUT_S = 5.0

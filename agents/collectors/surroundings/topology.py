@@ -20,8 +20,8 @@ from ....diagnosis.topology import (
     place_of,
 )
 from ....telemetry.vocabulary import EventName
-from ..collector import Collected, Happening, Moment
-from ..kernel_files import read_text
+from ..base.collector import Collected, Happening, Moment
+from ..base.kernel_files import read_text
 
 #: A longer file would be cut while it is read, and half a table is no table.
 _MAX_FILE_BYTES = 64 << 20

@@ -18,8 +18,8 @@ from pathlib import Path
 from ....diagnosis.installed_software import nvidia_driver, os_release
 from ....telemetry.ring_layout import cut_text
 from ....telemetry.vocabulary import EventName
-from ..collector import Collected, Happening, Moment
-from ..kernel_files import list_names, read_text
+from ..base.collector import Collected, Happening, Moment
+from ..base.kernel_files import list_names, read_text
 from .rank_environments import RankEnvironment, RankProcesses
 from .rank_software import rank_software
 

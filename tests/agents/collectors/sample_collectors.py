@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from whichrank.agents.collectors.collector import Collected, Collector, Moment
+from whichrank.agents.collectors.base.collector import Collected, Collector, Moment
 from whichrank.telemetry.records import Point
 
 

@@ -36,7 +36,7 @@ def test_a_gpu_without_a_driver_is_not_seen_and_a_node_without_gpus_is(
 ) -> None:
     import pynvml as nvml
 
-    from whichrank.agents.collectors.collector import Moment
+    from whichrank.agents.collectors.base.collector import Moment
     from whichrank.agents.collectors.gpu import gpu
 
     def no_driver(_: Path) -> None:

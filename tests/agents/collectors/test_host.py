@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from whichrank.agents.collectors.collector import Collected, Moment
+from whichrank.agents.collectors.base.collector import Collected, Moment
+from whichrank.agents.collectors.base.small_files import decimal_number, keyed_numbers, read_text, whole_number
 from whichrank.agents.collectors.host.cgroups import CgroupReader
 from whichrank.agents.collectors.host.clock_state import ClockState, read_clock
 from whichrank.agents.collectors.host.host import HostCollector
 from whichrank.agents.collectors.host.pressure import parse_pressure
-from whichrank.agents.collectors.small_files import decimal_number, keyed_numbers, read_text, whole_number
 from whichrank.telemetry.node_metrics import Instrument, node_metrics
 from whichrank.telemetry.vocabulary import EventName
 

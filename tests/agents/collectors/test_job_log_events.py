@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.agents.collectors.test_job_logs import S, append, at
-from whichrank.agents.collectors.collector import Happening, LastLooker
+from whichrank.agents.collectors.base.collector import Happening, LastLooker
 from whichrank.agents.collectors.logs import job_log_events
 from whichrank.agents.collectors.logs.job_log_events import MOST_TOLD, JobLogEvents
 from whichrank.agents.collectors.logs.job_logs import JobLogLine, JobLogsCollector

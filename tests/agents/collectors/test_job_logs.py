@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from whichrank.agents.collectors.collector import Collected, Happening, Moment
+from whichrank.agents.collectors.base.collector import Collected, Happening, Moment
 from whichrank.agents.collectors.logs import job_logs
 from whichrank.agents.collectors.logs.job_logs import JobLogLine, JobLogsCollector
 from whichrank.agents.collectors.processes.job_process import JobProcess

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from whichrank.agents.collectors.collector import Collected, Happening, Moment
+from whichrank.agents.collectors.base.collector import Collected, Happening, Moment
 from whichrank.agents.collectors.logs.followed_file import MAX_LINE_BYTES, FollowedFile
 from whichrank.agents.collectors.logs.kernel_log import KernelLogCollector, default_sources
 from whichrank.agents.collectors.logs.kernel_log_sources import (

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.agents.collectors.port_tree import infiniband_port, network_interface, write
-from whichrank.agents.collectors.collector import Collected, Moment
-from whichrank.agents.collectors.counter_series import CounterSeries, CounterValue, wrapped_at
+from whichrank.agents.collectors.base.collector import Collected, Moment
+from whichrank.agents.collectors.base.counter_series import CounterSeries, CounterValue, wrapped_at
 from whichrank.agents.collectors.network.ethtool import interface_statistics
 from whichrank.agents.collectors.network.network import MAX_POINTS, NetworkCollector
 from whichrank.agents.collectors.network.sysfs_ports import MAX_PORTS, parse_rate, parse_state

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from whichrank.agents.collectors.collector import Collected, Moment
+from whichrank.agents.collectors.base.collector import Collected, Moment
 from whichrank.agents.collectors.processes import blocked_ranks
 from whichrank.agents.collectors.processes.blocked_ranks import waits_for
 from whichrank.agents.collectors.processes.job_process import JobProcess

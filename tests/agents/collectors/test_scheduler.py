@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from tests.agents.collectors.port_tree import write
 from tests.agents.collectors.process_tree import process
-from whichrank.agents.collectors.collector import Happening, Moment
+from whichrank.agents.collectors.base.collector import Happening, Moment
 from whichrank.agents.collectors.surroundings.rank_environments import RankProcesses
 from whichrank.agents.collectors.surroundings.scheduler import SchedulerCollector, run_program
 from whichrank.diagnosis.scheduler_facts import (

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.agents.collectors import stalling_fuse
 from tests.agents.collectors.port_tree import write
-from whichrank.agents.collectors.collector import Collected, Happening, Moment
+from whichrank.agents.collectors.base.collector import Collected, Happening, Moment
 from whichrank.agents.collectors.storage.disks import parse_diskstats
 from whichrank.agents.collectors.storage.lustre_client import parse_import, parse_statistics
 from whichrank.agents.collectors.storage.mount_probes import MountProbe

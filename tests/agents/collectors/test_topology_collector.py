@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from whichrank.agents.collectors.collector import Collected, Moment
+from whichrank.agents.collectors.base.collector import Collected, Moment
 from whichrank.agents.collectors.surroundings.topology import TopologyCollector
 from whichrank.telemetry.vocabulary import EventName
 

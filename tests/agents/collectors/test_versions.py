@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from tests.agents.collectors.port_tree import infiniband_port, write
 from tests.agents.collectors.process_tree import process
-from whichrank.agents.collectors.collector import Collected, Moment
+from whichrank.agents.collectors.base.collector import Collected, Moment
 from whichrank.agents.collectors.surroundings.versions import VersionsCollector
 from whichrank.diagnosis.installed_software import (
     git_head,

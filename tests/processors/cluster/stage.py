@@ -10,7 +10,7 @@ from typing import Any
 from tests.processors.cluster.conftest import START_S, Court, make_finding
 from tests.processors.endings import raised_fact, row_of
 from tests.processors.entity.node import Node
-from whichrank.agents.collectors.collector import Moment
+from whichrank.agents.collectors.base.collector import Moment
 from whichrank.agents.collectors.logs.job_log_events import JobLogEvents
 from whichrank.agents.collectors.logs.job_logs import JobLogLine
 from whichrank.agents.collectors.processes.job_process import JobProcess

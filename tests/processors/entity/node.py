@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.processors.cluster.conftest import START_S, Court
-from whichrank.agents.collectors.collector import Moment
+from whichrank.agents.collectors.base.collector import Moment
 from whichrank.agents.collectors.logs.kernel_events import KernelEvents
 from whichrank.diagnosis.job_log.taxonomy import failure_classes
 from whichrank.processors.entity.operator import EntityOperator

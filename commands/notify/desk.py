@@ -14,8 +14,8 @@ from typing import Any
 from ...telemetry.vocabulary import IncidentState
 from ..incident_feeds.incident_times import held_until
 from .ledger import HOUR_S, REFUSED, TOLD, WITHHELD, Delivery, Ledger, Waiting
-from .notices import Standing, digest_of, standing_of
-from .routes import Routing, Urgency, receivers_of, urgency_of
+from .messages.notices import Standing, digest_of, standing_of
+from .messages.routes import Routing, Urgency, receivers_of, urgency_of
 
 #: A hold ends at its ``until``, and in any case after so long: clocks differ, and no page waits for a dead process.
 LONGEST_HOLD_S = 120.0

@@ -20,8 +20,8 @@ from typing import Any
 
 from ...telemetry.incident import Document
 from ...telemetry.vocabulary import IncidentState
-from .notices import Notice, Standing
-from .routes import Urgency
+from .messages.notices import Notice, Standing
+from .messages.routes import Urgency
 
 STATE_FILE = "notify.sqlite"
 SCHEMA_VERSION = 1

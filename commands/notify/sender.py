@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from .ledger import HOUR_S, Delivery, Ledger
-from .notices import Notice, Standing, notice_of, withheld_notice
+from .messages.notices import Notice, Standing, notice_of, withheld_notice
 from .receivers import Answer, Outcome, Receiver, Telling
 
 _FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0

@@ -24,14 +24,14 @@ from ..support.saying import SayHandler, say
 from .desk import Desk
 from .health import NotifyHealth, NotifyServer, ReceiverHealth
 from .ledger import Ledger
-from .notices import Standing, test_notice
+from .messages.notices import Standing, test_notice
+from .messages.routes import DEFAULT_ROUTES, Routing
 from .receivers import Outcome, Receiver, Telling
 from .receivers.alertmanager import Alertmanager
 from .receivers.http import Http
 from .receivers.pagerduty import PagerDuty
 from .receivers.slack import Slack
 from .receivers.webhook import Webhook
-from .routes import DEFAULT_ROUTES, Routing
 from .sender import Manner, Sender
 
 EXIT_FAILED, EXIT_USAGE = 1, 2

@@ -32,7 +32,7 @@ from .hooks.kubernetes import Kubernetes
 from .hooks.slurm import Commands, Slurm
 from .hooks.webhook import Webhook
 from .ledger import DRY, LIVE, Ledger
-from .plan import Policy
+from .planning.plan import Policy
 from .telling import EventFeed
 
 EXIT_FAILED, EXIT_USAGE, EXIT_BREAKER = 1, 2, 3

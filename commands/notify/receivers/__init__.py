@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
-from ..notices import Notice, Standing
+from ..messages.notices import Notice, Standing
 
 
 class Outcome(Enum):

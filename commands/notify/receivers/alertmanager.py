@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
 
-from ..notices import Notice, Standing
+from ..messages.notices import Notice, Standing
 from . import Answer, Outcome, Telling
 from .http import Http, json_body
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import Any
 
-from ..notices import Notice, Standing
-from ..routes import Urgency
+from ..messages.notices import Notice, Standing
+from ..messages.routes import Urgency
 from . import Answer, Outcome, Telling
 from .http import Http, json_body
 

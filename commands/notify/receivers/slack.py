@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..notices import Notice, Standing
-from ..routes import Urgency
+from ..messages.notices import Notice, Standing
+from ..messages.routes import Urgency
 from . import Answer, Outcome, Telling
 from .http import Http, Reply, json_body
 

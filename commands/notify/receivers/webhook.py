@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ....telemetry.redaction import redact_data
 from ...support.webhook_signature import key_of, signed_headers
-from ..notices import Notice
+from ..messages.notices import Notice
 from . import Answer, Outcome, Telling
 from .http import Http, json_body
 

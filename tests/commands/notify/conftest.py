@@ -10,7 +10,7 @@ from tests.commands.incidents.documents import document
 from tests.commands.notify.parts import APIS, SECRET, Api
 from whichrank.commands.notify.desk import Desk
 from whichrank.commands.notify.ledger import Ledger
-from whichrank.commands.notify.routes import Routing
+from whichrank.commands.notify.messages.routes import Routing
 from whichrank.commands.notify.sender import Manner, Sender
 from whichrank.commands.notify.service import make_receiver, routing_of
 from whichrank.commands.settings.notify_options import NotifyOptions, ReceiverOptions

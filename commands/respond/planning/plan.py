@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...telemetry.vocabulary import Action, IncidentState, Kind, Scope
+from ....telemetry.vocabulary import Action, IncidentState, Kind, Scope
 from .acts import OPERATIONS, Act, Operation, Plan, Refusal, Why
 
 #: What Slurm and Kubernetes call a node. No list of hosts, no pattern: ``node[1-99]`` is one word for Slurm, too.

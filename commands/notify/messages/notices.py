@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from ...telemetry.redaction import redact
-from ...telemetry.vocabulary import IncidentState
-from ..incident_text.incident_panel import (
+from ....telemetry.redaction import redact
+from ....telemetry.vocabulary import IncidentState
+from ...incident_text.incident_panel import (
     describe_cause,
     describe_kind,
     describe_place,
@@ -22,7 +22,7 @@ from ..incident_text.incident_panel import (
     headline,
     printable,
 )
-from ..incident_text.utc_time import when
+from ...incident_text.utc_time import when
 from .routes import Side, Urgency, side_of, urgency_of
 
 _MAX_TITLE_CHARS, _MAX_ROW_CHARS = 300, 600

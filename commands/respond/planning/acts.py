@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from ...telemetry.vocabulary import Action, Outcome
+from ....telemetry.vocabulary import Action, Outcome
 
 
 class Operation(str, Enum):

@@ -8,8 +8,8 @@ from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Any
 
-from ...telemetry.vocabulary import Action, Bucket, Kind, Scope, Severity
-from ..settings.notify_options import OPERATIONS, OWNER, RouteOptions
+from ....telemetry.vocabulary import Action, Bucket, Kind, Scope, Severity
+from ...settings.notify_options import OPERATIONS, OWNER, RouteOptions
 
 APPLICATION_DOMAIN = "application"
 #: What only the owner of a program can do.

@@ -11,7 +11,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ScopeLogs
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
-from ...grafana.metric_names import prometheus_name
+from ...grafana.elements.metric_names import prometheus_name
 from ...processors.runner_service import Role, ServiceHealth
 from ...telemetry import attributes as names
 from ...telemetry.evidence import EvidencePiece, encode_evidence

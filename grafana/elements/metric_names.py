@@ -10,9 +10,9 @@ import re
 from collections.abc import Mapping
 from functools import cache
 
-from ..telemetry import attributes as names
-from ..telemetry.metric_encode import METRICS
-from ..telemetry.node_metrics import node_metrics
+from ...telemetry import attributes as names
+from ...telemetry.metric_encode import METRICS
+from ...telemetry.node_metrics import node_metrics
 
 _UNITS: Mapping[str, str] = {
     "s": "seconds",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...telemetry import attributes as names
-from ..dashboard import TextVariable, Variable
-from ..metric_names import label_name, prometheus_name
-from ..panels import BAD, GOOD, ODD, Panel, Query, board, link, table, thresholds
+from .dashboard import TextVariable, Variable
+from .metric_names import label_name, prometheus_name
+from .panels import BAD, GOOD, ODD, Panel, Query, board, link, table, thresholds
 
 OVERVIEW, JOB, INCIDENT, NODE, FLEET, GOODPUT, PIPELINE = (
     f"whichrank-{name}" for name in ("overview", "job", "incident", "node", "fleet", "goodput", "pipeline")

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..telemetry import attributes as names
-from .boards.words import JOB_LABEL, NODE_LABEL, RANK_LABEL, RANK_STEP
+from ...telemetry import attributes as names
 from .metric_names import label_name, prometheus_name
+from .words import JOB_LABEL, NODE_LABEL, RANK_LABEL, RANK_STEP
 
 #: Sums over a hundred thousand histograms and more are dear (6 s of a core at 16,384 ranks), and come once a minute.
 GROUPS = {"whichrank-recorded": 30, "whichrank-recorded-seldom": 60}

@@ -33,8 +33,8 @@ from whichrank.commands.bench.matrix import Scored, run_all
 from whichrank.commands.bench.must_show import BETWEEN_JOBS, MATRICES, RUNS_BETWEEN_JOBS, held_out_runs
 from whichrank.commands.bench.one_run import Asked, most_memory_bytes
 from whichrank.commands.bench.parts import ACCOUNTING_HOURS, ACCOUNTING_SEEDS
-from whichrank.simulator.grounds import HELD_OUT_SEED
-from whichrank.simulator.scenarios import SCENARIOS
+from whichrank.simulator.scenarios.grounds import HELD_OUT_SEED
+from whichrank.simulator.scenarios.scenarios import SCENARIOS
 
 from .faultbench_record import BadRecord, open_results, record_of, unpack
 

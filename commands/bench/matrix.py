@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...simulator.grounds import HELD_OUT, HELD_OUT_SEED, SEEN, TUNING, ground_of
+from ...simulator.scenarios.grounds import HELD_OUT, HELD_OUT_SEED, SEEN, TUNING, ground_of
 from ...simulator.scoring.run_score import RunScore, score_run
 from ...simulator.scoring.story import BadIncident
 from .foreign_detector import DetectorFailed, DetectorLate, detect

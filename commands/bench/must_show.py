@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ...simulator.faults.catalogue import CATALOGUE
-from ...simulator.grounds import HELD_OUT, HELD_OUT_SEED, SEEN, TUNING, ground_of
-from ...simulator.scenarios import SCENARIOS
+from ...simulator.scenarios.grounds import HELD_OUT, HELD_OUT_SEED, SEEN, TUNING, ground_of
+from ...simulator.scenarios.scenarios import SCENARIOS
 from ...simulator.scoring.summary import (
     ASKED_CALIBRATION_ERROR,
     ASKED_SLOW_STEPS,

@@ -16,7 +16,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 
 from ...simulator.attempt import FLUSH_S
-from ...simulator.scenarios import Setting
+from ...simulator.scenarios.scenarios import Setting
 from ...simulator.world import World
 from ..support.cycle_search import search_seldom
 from .one_run import Asked, Measured, UnderWay, truth_before

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from ...simulator.clock import START_UNIX_NS
 from ...simulator.ledger import Ledger
-from ...simulator.scenarios import SCENARIOS
+from ...simulator.scenarios.scenarios import SCENARIOS
 from ...simulator.world import World
 from ...transport.kafka_client import KafkaTrouble
 from ...transport.kafka_settings import KafkaSettings

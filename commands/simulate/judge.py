@@ -15,7 +15,7 @@ from ...diagnosis.goodput.interval import Interval, interval_of
 from ...processors.commit_pace import CommitPace
 from ...processors.runner import EmbeddedRunner
 from ...simulator.clock import START_UNIX_NS, ns
-from ...simulator.world import Sent
+from ...simulator.sent import Sent
 from ...telemetry.otlp import encode_batches
 from ...telemetry.records import Finding, Incident, Record
 from ...transport.bus import Bus, Message, Output

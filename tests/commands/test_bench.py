@@ -12,8 +12,8 @@ import pytest
 
 from whichrank.commands.bench.command import Wanted, bench
 from whichrank.commands.bench.one_run import Asked, run_apart, truth_before
-from whichrank.simulator.grounds import HELD_OUT, HELD_OUT_SEED, ground_of
-from whichrank.simulator.scenarios import SCENARIOS
+from whichrank.simulator.scenarios.grounds import HELD_OUT, HELD_OUT_SEED, ground_of
+from whichrank.simulator.scenarios.scenarios import SCENARIOS
 
 #: The same words as the operators', by their own replay of what was kept: incidents.jsonl of a foreign detector.
 REPLAYS = """#!{python}

@@ -17,7 +17,7 @@ from whichrank.commands.bench.kept_runs import KeptRuns
 from whichrank.commands.bench.matrix import Scored
 from whichrank.commands.bench.must_show import must_show
 from whichrank.commands.bench.one_run import Asked
-from whichrank.simulator.grounds import HELD_OUT_SEED
+from whichrank.simulator.scenarios.grounds import HELD_OUT_SEED
 from whichrank.simulator.scoring.run_score import RunScore
 from whichrank.simulator.scoring.summary import Line
 

@@ -8,7 +8,7 @@ import pytest
 
 from whichrank.commands.bench.one_run import Asked, run
 from whichrank.commands.bench.shared_beginning import SHORTEST_S, fork_s, run_together, together
-from whichrank.simulator.scenarios import SCENARIOS
+from whichrank.simulator.scenarios.scenarios import SCENARIOS
 from whichrank.simulator.world import World
 
 NAMES = ("healthy", "never_enters", "exception", "gpu_clock_locked")

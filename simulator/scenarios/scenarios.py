@@ -7,19 +7,19 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from .clock import START_UNIX_NS, generator
-from .faults.catalogue import CATALOGUE
-from .faults.company import anomalies, blinded
-from .faults.fault import FaultKind, Site
+from ..clock import START_UNIX_NS, generator
+from ..faults.catalogue import CATALOGUE
+from ..faults.company import anomalies, blinded
+from ..faults.fault import FaultKind, Site
+from ..jobs import JobSpec, Launcher
+from ..ledger import Truth
+from ..mesh import Mesh, mesh_for
+from ..program import Recipe
+from ..resources import Change
+from ..topology import ClusterShape, Topology
+from ..world import World
 from .grounds import TUNING, Ground, moved
 from .histories import ROUND_S, ROUNDS, histories_of
-from .jobs import JobSpec, Launcher
-from .ledger import Truth
-from .mesh import Mesh, mesh_for
-from .program import Recipe
-from .resources import Change
-from .topology import ClusterShape, Topology
-from .world import World
 
 #: By then a job has made some sixty steps: as many as the operators want to have seen before they call a pace usual.
 ONSET_S = 150.0

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from .clock import generator
-from .jobs import JobSpec
-from .mesh import Mesh
-from .topology import Topology
+from ..clock import generator
+from ..jobs import JobSpec
+from ..mesh import Mesh
+from ..topology import Topology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,18 +12,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .attempt import FLUSH_S
-from .clock import generator
-from .faults.catalogue import CATALOGUE
-from .faults.fault import FaultKind, Site
+from ..attempt import FLUSH_S
+from ..clock import generator
+from ..faults.catalogue import CATALOGUE
+from ..faults.fault import FaultKind, Site
+from ..jobs import JobSpec
+from ..ledger import Truth
+from ..mesh import mesh_for
+from ..program import Recipe
+from ..resources import Change
+from ..topology import ClusterShape, Topology
+from ..world import World
 from .grounds import HELD_OUT, HELD_OUT_SEED, moved
-from .jobs import JobSpec
-from .ledger import Truth
-from .mesh import mesh_for
-from .program import Recipe
-from .resources import Change
-from .topology import ClusterShape, Topology
-from .world import World
 
 #: Harmless kinds bear numbers of this kind in the catalogue.
 _HARMLESS = "h"

@@ -41,7 +41,7 @@ PACKAGE = Path(whichrank.__file__).parent
         (str(PACKAGE / "instrumentation" / "phases.py"), False),
         (str(PACKAGE / "commands" / "demo" / "demo_training.py"), True),
         (str(PACKAGE / "tests" / "scenarios" / "job.py"), True),
-        ("/home/me/instrumentation/phases.py", True),
+        ("/home/me/instrumentation/trackers/phases.py", True),
     ],
 )
 def test_user_files(file: str, user: bool) -> None:

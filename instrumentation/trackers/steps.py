@@ -20,9 +20,9 @@ from math import isfinite
 from time import thread_time_ns
 from typing import Any, Protocol
 
-from ..telemetry.vocabulary import StepFlag
-from .guard import Guard
-from .native import native_wanted
+from ...telemetry.vocabulary import StepFlag
+from ..support.guard import Guard
+from ..support.native import native_wanted
 
 _SKIPPED, _BY_HAND = int(StepFlag.SKIPPED), int(StepFlag.BY_HAND)
 #: Own cost is measured on one step in this many, never the first.
@@ -199,7 +199,7 @@ def make_step_counter(writer: StepWriter, guard: Guard) -> Steps:
     """The C one where it was built and WHICHRANK_NATIVE is not ``0``, else the one in Python."""
     if native_wanted():
         try:
-            from ._steps import StepCounter as NativeStepCounter
+            from .._steps import StepCounter as NativeStepCounter
         except ImportError:
             pass
         else:

@@ -16,15 +16,14 @@ from threading import get_ident
 from time import thread_time_ns
 from typing import Protocol
 
-from ..telemetry.vocabulary import Phase
-from .guard import Guard
-from .native import native_wanted
+from ...telemetry.vocabulary import Phase
+from ..support.guard import Guard
+from ..support.native import native_wanted
+from .phase_rules import CLOSED_BY, COMBINED, LOOP, FailedPhase
 
 _INIT, _DATA, _FORWARD = int(Phase.INIT), int(Phase.DATA), int(Phase.FORWARD)
 _BACKWARD, _OPTIMIZER, _EVAL = int(Phase.BACKWARD), int(Phase.OPTIMIZER), int(Phase.EVAL)
 _OTHER = int(Phase.OTHER)
-#: The training loop has begun when one of these is entered.
-_LOOP = frozenset({_DATA, _FORWARD, _BACKWARD, _OPTIMIZER})
 #: Own cost is measured on one call in this many, in CPU time of the thread: on a crowded machine wall time would charge
 #: us for others' work, and reading a thread's CPU time costs more than the call. A prime, so that it meets all of them.
 COST_EVERY = 61
@@ -32,28 +31,6 @@ COST_EVERY = 61
 #: (measured: benchmarks/overhead.py, divided by the calls of a step).
 CROSSING_NS = 5_000
 
-
-def _combine(outer: Phase, inner: Phase) -> Phase:
-    """What to show while ``inner`` runs inside ``outer``."""
-    if outer in (Phase.CHECKPOINT, Phase.RESTORE, Phase.COMPILE):
-        return outer
-    long_ones = (Phase.CHECKPOINT, Phase.RESTORE, Phase.COMPILE, Phase.EVAL)
-    if outer is Phase.EVAL:
-        return inner if inner in long_ones else outer
-    if outer is Phase.BACKWARD and inner in (Phase.FORWARD, Phase.OPTIMIZER):
-        return outer  # activation recomputation; optimizers that step inside backward
-    if outer is Phase.DATA and inner in (Phase.CHECKPOINT, Phase.RESTORE):
-        return outer  # data sets that torch.load their samples
-    return inner
-
-
-COMBINED = tuple(tuple(int(_combine(outer, inner)) for inner in Phase) for outer in Phase)
-
-#: A phase that was left open (its end was not seen because something raised) ends when one of these begins.
-_CLOSED_BY = {
-    _FORWARD: frozenset({_DATA, _FORWARD, _BACKWARD, _OPTIMIZER}),
-    _OPTIMIZER: frozenset({_DATA}),
-}
 
 Entry = tuple[int, int, int, bool]  # identifier, phase, what is shown, left open
 
@@ -75,40 +52,6 @@ class Phases(Protocol):
     def force(self, phase: int) -> None: ...
     def in_main_thread(self) -> bool: ...
     def depth(self) -> int: ...
-
-
-class FailedPhase:
-    """Which phase an exception came from. Rare, hence shared by both trackers."""
-
-    __slots__ = ()
-
-    shown: int
-    #: Identity of the last exception that unwound a phase, and that phase.
-    unwound: tuple[int, int]
-
-    def leave_by_exception(self, identifier: int, error: BaseException) -> None:
-        """Like ``leave``; remembers which phase the exception came from.
-
-        Only the exception's identity is kept: a reference would keep its traceback, and with it tensors, alive.
-        """
-        if identifier and self.unwound[0] != id(error):
-            self.unwound = (id(error), self.shown)  # type: ignore[misc]  # the trackers have the slot
-        self.leave(identifier)
-
-    def leave(self, identifier: int) -> None:
-        """The tracker's own."""
-        raise NotImplementedError
-
-    def phase_of_exception(self, error: BaseException) -> int | None:
-        """The phase that ``error``, or what it was raised from, unwound; None where no phase was unwound by it."""
-        cause: BaseException | None = error
-        for _ in range(32):
-            if cause is None:
-                return None
-            if id(cause) == self.unwound[0]:
-                return self.unwound[1]
-            cause = cause.__cause__ or cause.__context__
-        return None
 
 
 class PhaseTracker(FailedPhase):
@@ -149,7 +92,7 @@ class PhaseTracker(FailedPhase):
     def enter(self, phase: int, *, left_open: bool = False, by_hand: bool = False) -> int:
         """Begin a phase. Returns the identifier for ``leave``; 0 where nothing was begun.
 
-        left_open: no ``finally`` guards its end, so the phases of _CLOSED_BY end it as well.
+        left_open: no ``finally`` guards its end, so the phases of CLOSED_BY end it as well.
         by_hand: the user named it, so it is shown whatever is around it.
         """
         if not self.enabled or get_ident() != self._main_thread or not self._guard.enabled:
@@ -159,9 +102,9 @@ class PhaseTracker(FailedPhase):
         try:
             stack = self._stack
             if stack:
-                while stack and stack[-1][3] and phase in _CLOSED_BY.get(stack[-1][1], ()):
+                while stack and stack[-1][3] and phase in CLOSED_BY.get(stack[-1][1], ()):
                     stack.pop()
-            if self.base == _INIT and phase in _LOOP:
+            if self.base == _INIT and phase in LOOP:
                 self.base = _OTHER
             shown = phase if by_hand else COMBINED[stack[-1][2] if stack else self.base][phase]
             self._next_id = identifier = self._next_id + 1
@@ -248,13 +191,3 @@ def make_phase_tracker(set_phase: Callable[[int], int], guard: Guard) -> Phases:
         else:
             return NativePhaseTracker(set_phase, guard)
     return PhaseTracker(set_phase, guard)
-
-
-def closing_table() -> list[list[bool]]:
-    """[open phase][phase that begins]: whether the one that was left open has ended then."""
-    return [[new in _CLOSED_BY.get(int(old), ()) for new in Phase] for old in Phase]
-
-
-def loop_table() -> list[bool]:
-    """[phase]: whether the training loop has begun with it."""
-    return [phase in _LOOP for phase in Phase]

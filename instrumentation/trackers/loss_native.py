@@ -6,12 +6,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from . import _steps
-from .guard import Guard
-from .loss import DeviceScalars
+from .._steps import ScalarReader as CScalarReader
+from ..support.guard import Guard
+from .device_scalars import DeviceScalars
 
 
-class NativeScalarReader(_steps.ScalarReader, DeviceScalars):
+class NativeScalarReader(CScalarReader, DeviceScalars):
     """Same as loss.ScalarReader."""
 
     __slots__ = ("_spare", "pending")

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sized
 from threading import get_ident
 from typing import Any, Protocol
 
-from ..telemetry.vocabulary import Phase
-from .guard import Guard
-from .native import native_wanted
+from ...telemetry.vocabulary import Phase
+from ..support.guard import Guard
+from ..support.native import native_wanted
 from .phases import Phases
 
 _OPTIMIZER = int(Phase.OPTIMIZER)
@@ -106,7 +106,7 @@ def make_optimizer_edges(
     """The C one where it was built and WHICHRANK_NATIVE is not ``0``, else the one in Python."""
     if native_wanted():
         try:
-            from ._steps import OptimizerEdges as NativeEdges
+            from .._steps import OptimizerEdges as NativeEdges
         except ImportError:
             pass
         else:

@@ -9,13 +9,13 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from ..telemetry.vocabulary import Phase
-from . import _phases
-from .guard import Guard
-from .phases import COMBINED, FailedPhase, closing_table, loop_table
+from ...telemetry.vocabulary import Phase
+from .._phases import PhaseTracker as CPhaseTracker
+from ..support.guard import Guard
+from .phase_rules import COMBINED, FailedPhase, closing_table, loop_table
 
 
-class NativePhaseTracker(_phases.PhaseTracker, FailedPhase):
+class NativePhaseTracker(CPhaseTracker, FailedPhase):
     """Stack of phases of the main thread."""
 
     __slots__ = ("unwound",)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 
-from ..telemetry.ring_layout import cut_text
+from ...telemetry.ring_layout import cut_text
 
 #: Notes kept for the ring; more than this many different failures tell nothing new.
 MAX_NOTES = 64

@@ -24,7 +24,7 @@ from ..telemetry.vocabulary import EventName
 from .agent import Agent
 from .base.priority import Priority
 from .base.settings import AgentSettings
-from .privacy.gate import Gate, PublishRanked
+from .privacy.redaction_filter import PublishRanked, RedactionFilter
 from .rings.job_folders import FoundJob, JobFolder, find_job_folders, identify_job
 
 logger = logging.getLogger("whichrank.agents")
@@ -73,7 +73,7 @@ class NodeAgent:
         self._rings = rings
         self._own = own
         self._publish_ranked = publish_ranked  # of the agents, each of which has a gate of its own
-        self._publish_own = Gate().publish_ranked(publish_ranked)
+        self._publish_own = RedactionFilter().publish_ranked(publish_ranked)
         self._evidence_directory = evidence_directory
         self._more_health = more_health
         self._settings = settings or AgentSettings()

@@ -405,17 +405,17 @@ def bench_command(
 
     Exit status: 0; 1 if something is SHORT; 2 for what cannot be run.
     """
-    from .bench import parts
+    from .bench import suites
     from .bench.command import Wanted, bench
 
     if sound is not None:
         raise typer.Exit(
-            parts.sound_days(sound, gpu_days=gpu_days, seed=seed, jobs=jobs, results=results, limit_s=limit)
+            suites.sound_days(sound, gpu_days=gpu_days, seed=seed, jobs=jobs, results=results, limit_s=limit)
         )
     if cost:
-        raise typer.Exit(parts.cost(cost, results=results))
+        raise typer.Exit(suites.cost(cost, results=results))
     if accounting:
-        raise typer.Exit(parts.accounting(results=results))
+        raise typer.Exit(suites.accounting(results=results))
     wanted = Wanted(
         ranks=ranks,
         runs=runs,

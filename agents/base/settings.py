@@ -57,7 +57,7 @@ class AgentSettings:
     #: Where kernel lines are: /dev/kmsg or a logger's file; empty: found. An incident gets those of so long before it.
     kernel_log: str = ""
     kernel_log_s: float = 600.0
-    #: Names of ``withheld``: what does not leave the node.
+    #: Names of ``privacy_options``: what does not leave the node.
     withheld: frozenset[str] = frozenset()
     #: Rings of ranks that have ended stay in their folder, which is memory, up to so many bytes; the oldest go first.
     ended_ring_bytes: int = 64 << 20

@@ -20,8 +20,8 @@ from ...telemetry.redaction import redact
 from ...telemetry.ring_layout import RING_SUFFIX
 from ..base.health import AgentHealth
 from ..base.settings import AgentSettings
-from ..privacy.gate import pack
-from ..privacy.withheld import is_refused
+from ..privacy.privacy_options import is_refused
+from ..privacy.redaction_filter import pack
 from ..ranks.watched_rank import WatchedRank
 from ..rings.ring_history import RingHistory
 from .awaited_dumps import LOOK_S, AwaitedDump, AwaitedDumps

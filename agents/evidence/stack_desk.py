@@ -16,7 +16,7 @@ from ...telemetry.vocabulary import EventName, ProcessState
 from ..base.health import AgentHealth
 from ..base.settings import AgentSettings
 from ..base.user_frames import format_stack
-from ..privacy.withheld import STACKS
+from ..privacy.privacy_options import STACKS
 from ..ranks.local_verdicts import StackWanted, no_progress, oldest_open_age_ns, stacks_wanted, to_ns
 from ..ranks.rank_events import frame_attributes, where_attributes
 from ..ranks.watched_rank import WatchedRank, requested_rank

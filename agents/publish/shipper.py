@@ -15,7 +15,7 @@ from ...telemetry.records import Block, Event
 from ...transport.bus import TOPIC_BLOCKS, TOPIC_LOGS
 from ..base.health import AgentHealth
 from ..base.priority import Priority, runs_of_one_priority
-from ..privacy.gate import Gate, Publish, PublishRanked
+from ..privacy.redaction_filter import Publish, PublishRanked, RedactionFilter
 
 
 class Shipper:
@@ -28,7 +28,7 @@ class Shipper:
         publish_ranked: PublishRanked | None = None,
     ) -> None:
         """Both ways get everything, through the gate."""
-        gate = Gate(health.drop)
+        gate = RedactionFilter(health.drop)
         self._publish = None if publish is None else gate.publish(publish)
         self._publish_ranked = None if publish_ranked is None else gate.publish_ranked(publish_ranked)
         self._job = job

@@ -14,13 +14,13 @@ import numpy as np
 from ...telemetry import ring_layout as L
 from ...telemetry.vocabulary import EventKind, ExitState, Phase
 from ..base.user_frames import Frame, format_stack, innermost_user_frame
-from ..privacy.withheld import STACK_ATTRIBUTES
+from ..privacy.privacy_options import STACK_ATTRIBUTES
 from ..processes.processes import ExitStatus
 from ..rings.crash_area import FatalSignal, RingException, RingStack
 from ..rings.ring_directory import identity_int
+from .cascade_errors import is_communication_error
 from .drain import Drained
 from .inferred_steps import BadLoss
-from .victims import is_communication_error
 from .watched_rank import WatchedRank
 
 #: Words of a ring's identity that are passed on with RANK_STARTED.

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ...telemetry.spans import PHASE_SPANS
 from ...telemetry.tables import STEP_GROUPS, STEPS
 from ...telemetry.vocabulary import EventKind, Phase, StepFlag
-from ..privacy.withheld import GRADIENT_NORM, LOSS
+from ..privacy.privacy_options import GRADIENT_NORM, LOSS
 from .collect_collectives import CollectedRows
 
 _PHASES = len(Phase)
@@ -53,7 +53,7 @@ class CollectedSteps:
     phases_ring: NDArray[np.uint16]
 
 
-#: Names of ``withheld``, their columns, and the flag that says so.
+#: Names of ``privacy_options``, their columns, and the flag that says so.
 _NUMBERS = (
     (LOSS, "loss", int(StepFlag.LOSS_WITHHELD)),
     (GRADIENT_NORM, "grad_norm", int(StepFlag.GRAD_NORM_WITHHELD)),
@@ -68,7 +68,7 @@ class StepCollector:
     def __init__(self, *, single_phases: bool = False, withheld: Collection[str] = ()) -> None:
         """single_phases: whether to tell each phase by itself, too.
 
-        withheld: names of ``withheld``; of these numbers only whether they are finite is told.
+        withheld: names of ``privacy_options``; of these numbers only whether they are finite is told.
         """
         self._withheld = [(column, flag) for name, column, flag in _NUMBERS if name in withheld]
         self._single_phases = single_phases

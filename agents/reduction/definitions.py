@@ -15,7 +15,7 @@ from ...telemetry.tables import NO_GROUP
 from ...telemetry.vocabulary import EventName
 from ..base.health import AgentHealth
 from ..ranks.launches import token_of
-from ..ranks.news import News
+from ..ranks.pending_events import PendingEvents
 from ..ranks.rank_events import bad_input_attributes, joining_attributes
 from ..ranks.watched_rank import WatchedRank
 from .block_builder import BlockBuilder
@@ -26,7 +26,7 @@ _TOLD_OF_GROUP = ("uid", "name", "desc", "ranks", "size", "backend", "timeout_s"
 
 
 class Definitions:
-    def __init__(self, news: News, blocks: BlockBuilder, health: AgentHealth) -> None:
+    def __init__(self, news: PendingEvents, blocks: BlockBuilder, health: AgentHealth) -> None:
         self._news = news
         self._blocks = blocks
         self._health = health

@@ -26,7 +26,7 @@ from ...simulator.sent import Sent
 from ...simulator.topology import ClusterShape, Topology
 from ...simulator.world import World
 from ..simulate.judge import Judge, encoded
-from ..support.cycle_search import search_seldom
+from ..support.gc_tuning import search_seldom
 from .kept_runs import KeptRuns
 
 #: The curve of cost by ranks.

@@ -16,7 +16,7 @@ from ...simulator.scenarios.scenarios import SCENARIOS, Setting
 from ...simulator.world import World
 from ..run_folder.run_directory import RunDirectory
 from ..simulate.judge import CaptureBus, Judge
-from ..support.cycle_search import search_seldom
+from ..support.gc_tuning import search_seldom
 from .simple_detector import SimpleDetector
 
 _END_S = 5.0

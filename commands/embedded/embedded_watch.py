@@ -21,7 +21,7 @@ from ...agents.collectors.options import NodeOptions
 from ...agents.collectors.plans import node_plans
 from ...agents.collectors.schedule import NodeTelemetry
 from ...agents.node_reports import NodeReports
-from ...agents.privacy.gate import Gate
+from ...agents.privacy.redaction_filter import RedactionFilter
 from ...processors.runner import EmbeddedRunner
 from ...telemetry.missing_packages import in_words
 from ...telemetry.otlp import encode_payloads
@@ -31,10 +31,10 @@ from ...telemetry.vocabulary import EventName
 from ...transport.bus import TOPIC_BLOCKS, TOPIC_LOGS
 from ...transport.embedded import EmbeddedBus
 from ..multi_node.peers import NoPeers, Peers
-from ..run_folder.announced import finding_of_plan, read_plans
 from ..run_folder.incident_log import IncidentLog
 from ..run_folder.labels import finding_of, read_labels
 from ..run_folder.losses import AGENT_LOSSES, Losses
+from ..run_folder.maintenance_plans import finding_of_plan, read_plans
 from ..run_folder.run_directory import RunDirectory
 from .embedded_operators import INPUT_TOPICS, make_operators, wanted_metrics
 
@@ -99,7 +99,7 @@ class EmbeddedWatch:
         """
         self._identity = replace(identity, attempt="")  # events of the job itself are of no attempt
         self._peers: Peers = peers or NoPeers()
-        self._gate = Gate()  # of what is told here; agent and collectors have their own
+        self._gate = RedactionFilter()  # of what is told here; agent and collectors have their own
         self._publisher = publisher
         self._on_incident = on_incident
         self._on_published = on_published

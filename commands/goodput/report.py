@@ -22,7 +22,7 @@ from ...telemetry.vocabulary import Kind, Scope, TimeBucket
 from ..incident_text.incident_panel import printable
 from ..incident_text.utc_time import when
 from ..run_folder.run_directory import Unusable
-from ..support.saying import say
+from ..support.stderr import say
 from .sources import Found
 
 SCHEMA = 1

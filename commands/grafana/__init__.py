@@ -10,7 +10,7 @@ import typer
 
 from ..run_folder.run_directory import Unusable
 from ..settings.annotate_options import AnnotateOptions
-from ..settings.one_line import one_line
+from ..settings.cli_errors import one_line
 from ..settings.settings import SettingsError, load_settings, print_settings
 
 EXIT_USAGE = 2

@@ -17,7 +17,7 @@ from ..incident_feeds.feeds import Feed, FolderFeed, KafkaFeed
 from ..run_folder.run_directory import Unusable
 from ..settings.annotate_options import AnnotateOptions
 from ..support.ending import Ending
-from ..support.saying import SayHandler, say
+from ..support.stderr import SayHandler, say
 
 try:
     from ...grafana.site import GrafanaTrouble, Site

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..run_folder.run_directory import Unusable
-from ..settings.one_line import one_line
+from ..settings.cli_errors import one_line
 from ..settings.settings import TopicsOptions, load_settings
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import Any
 
 from ...telemetry.redaction import redact, redact_data
 from ..run_folder.run_directory import Unusable
-from ..support.saying import say
+from ..support.stderr import say
 from .chosen import Chosen, Source, choose
 from .contents import Entry, Missing, arrange, find_missing, without_secrets
 from .readme import readme

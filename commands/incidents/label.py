@@ -21,7 +21,7 @@ from ...telemetry.topics import KEY_OF_PEOPLE, TOPIC_FINDINGS
 from ...transport.kafka_client import Client, KafkaTrouble, Sent
 from ..run_folder.labels import finding_of
 from ..run_folder.run_directory import Unusable
-from ..support.saying import say
+from ..support.stderr import say
 from .chosen import Source, choose
 
 MAX_TEXT = 300

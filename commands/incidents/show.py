@@ -14,7 +14,7 @@ from ...telemetry.incident import Document
 from ..incident_text.incident_panel import describe_suspects, incident_panel, printable
 from ..incident_text.utc_time import when
 from ..run_folder.labels import handling_words
-from ..support.saying import say
+from ..support.stderr import say
 from .chosen import Source, choose
 
 SCHEMA = 1

@@ -7,7 +7,7 @@ import json
 from ...telemetry.incident import Document
 from ..incident_text.incident_panel import incident_line
 from ..incident_text.utc_time import when
-from ..support.saying import say
+from ..support.stderr import say
 from .chosen import Source
 
 

@@ -9,7 +9,7 @@ import typer
 
 from ...telemetry.identity import DEFAULT_CLUSTER
 from ..run_folder.run_directory import Unusable
-from ..settings.one_line import one_line
+from ..settings.cli_errors import one_line
 from ..settings.settings import TopicsOptions, load_settings
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from ...transport.kafka_client import Client
 from ...transport.kafka_read import read_whole
 from ..incidents.label import send_of_people, who
 from ..incidents.run_source import newest_run
-from ..run_folder.announced import append_plan, finding_of_plan, read_plans
+from ..run_folder.maintenance_plans import append_plan, finding_of_plan, read_plans
 from ..run_folder.run_directory import Unusable
-from ..support.saying import say
+from ..support.stderr import say
 
 SCHEMA = 1
 #: What concerns a job, and what concerns a place.

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from ...telemetry.vocabulary import Outcome
 from ..incident_text.utc_time import when
-from ..support.saying import say
+from ..support.stderr import say
 from .audit import AuditFile
 from .ledger import DRY, LIVE, STATE_FILE, Ledger
 

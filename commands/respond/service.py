@@ -22,7 +22,7 @@ from ..run_folder.run_directory import Unusable
 from ..settings.settings import RespondOptions
 from ..support.addresses import split_address
 from ..support.ending import Ending
-from ..support.saying import SayHandler, say
+from ..support.stderr import SayHandler, say
 from .audit import AuditFile
 from .breaker import Limits
 from .desk import Desk

@@ -27,7 +27,7 @@ from ..run_folder.run_directory import (
     remove_ring_directory,
 )
 from ..settings.settings import RunSettings
-from ..support.saying import SayHandler, say
+from ..support.stderr import SayHandler, say
 from .foreground_command import CommandNotStarted, ForegroundCommand
 from .job import Job
 from .script_name import name_script

@@ -36,7 +36,7 @@ from ..run_folder.losses import describe_losses
 from ..run_folder.run_directory import RunDirectory, remove_ring_directory
 from ..settings.settings import RunSettings
 from ..settings.settings import View as ViewChoice
-from ..support.saying import say
+from ..support.stderr import say
 from .foreground_command import ForegroundCommand
 from .job import Job, describe_run
 from .otlp_export import OtlpExport

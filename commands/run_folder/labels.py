@@ -11,7 +11,7 @@ from typing import Any
 
 from ...telemetry.incident import Document
 from ...telemetry.records import Finding, Identity
-from .said_lines import append_line, read_objects
+from .jsonl_store import append_line, read_objects
 
 LABELS_FILE = "labels.jsonl"
 #: Of a label, what stands in the document: always, and where a person has said it.

@@ -28,7 +28,7 @@ from ...agents.publish.kafka_publisher import describe_stats
 from ...telemetry.identity import read_pod_labels, resolve_identity
 from ...transport.kafka_client import KafkaTrouble
 from ..settings.settings import AgentOptions
-from ..support.saying import SayHandler, say
+from ..support.stderr import SayHandler, say
 from .kafka_service import make_publisher
 
 _LOOK_S = 0.5

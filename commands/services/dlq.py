@@ -17,7 +17,7 @@ from ...transport.kafka import make_client
 from ...transport.kafka_client import Client, Fetched, KafkaTrouble
 from ...transport.kafka_read import read_whole
 from ..settings.settings import TopicsOptions
-from ..support.saying import say
+from ..support.stderr import say
 
 EXIT_USAGE = 2
 SEND_S = 60.0

@@ -23,7 +23,7 @@ from ...telemetry.vocabulary import EventName
 from ...transport.kafka import make_client
 from ...transport.kafka_client import Client, Consumer, Fetched, KafkaTrouble, Sent
 from ..settings.settings import TopicsOptions
-from ..support.saying import say
+from ..support.stderr import say
 
 EXIT_NO_ANSWER = 1
 EXIT_USAGE = 2

@@ -31,11 +31,11 @@ from ...transport.kafka_topics import check_topics, identity_of
 from ..run_folder.incident_log import IncidentLog
 from ..settings.settings import ProcessOptions, SettingsError, kinds_of
 from ..support.addresses import split_address
-from ..support.cycle_search import search_seldom
 from ..support.ending import Ending
+from ..support.gc_tuning import search_seldom
 from ..support.health_server import HealthServer
-from ..support.saying import SayHandler, say
-from .people_feed import PeopleFeed
+from ..support.stderr import SayHandler, say
+from .observability_feed import ObservabilityFeed
 
 EXIT_USAGE = 2
 DEFAULT_PORT = 8461
@@ -73,7 +73,7 @@ def process(options: ProcessOptions, reload: Reload, settings_file: Path | None)
                 return 0
             parts.callback(log.close)
             cluster = ClusterOperator(kinds_of(options.disable), asks_for_files=True)
-            people = PeopleFeed(client, cluster=options.cluster, instance=options.instance)
+            people = ObservabilityFeed(client, cluster=options.cluster, instance=options.instance)
             parts.callback(people.close)
             runner = _when_kafka_answers(lambda: _make_runner(client, log, options, cluster, people), ending)
             if runner is None:
@@ -133,7 +133,7 @@ def _open_log(client: Client, options: ProcessOptions) -> KafkaLog:
 
 
 def _make_runner(
-    client: Client, log: KafkaLog, options: ProcessOptions, cluster: ClusterOperator, people: PeopleFeed
+    client: Client, log: KafkaLog, options: ProcessOptions, cluster: ClusterOperator, people: ObservabilityFeed
 ) -> EmbeddedRunner:
     """With its state; where that is new, with the incidents that were published. Raises OSError."""
     known = IncidentLog(options.state / SHADOW_FILE) if options.shadow else None

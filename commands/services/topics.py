@@ -12,7 +12,7 @@ from ...transport.kafka import make_client
 from ...transport.kafka_client import Admin, KafkaTrouble
 from ...transport.kafka_topics import TOPICS, TopicPlan, facts_of, wrong_with
 from ..settings.settings import TopicsOptions
-from ..support.saying import say
+from ..support.stderr import say
 
 EXIT_USAGE = 2
 #: Room for what surrounds a message's content.

@@ -15,9 +15,9 @@ from pydantic import ByteSize, Field, SecretStr, ValidationInfo, field_validator
 
 from ...agents.collectors.options import NAMES as COLLECTORS
 from ...agents.collectors.options import NodeOptions, names_of
-from ...agents.privacy.withheld import LOG_LINES
-from ...agents.privacy.withheld import NAMES as WITHHELD
-from ...agents.privacy.withheld import names_of as withheld_names_of
+from ...agents.privacy.privacy_options import LOG_LINES
+from ...agents.privacy.privacy_options import NAMES as WITHHELD
+from ...agents.privacy.privacy_options import names_of as withheld_names_of
 from ...telemetry.identity import DEFAULT_CLUSTER
 from ...telemetry.vocabulary import Action, Kind, Scope
 from ...transport.kafka_topics import DEFAULT_PARTITIONS

@@ -26,9 +26,17 @@ KNOWN = -1
 class ModelCandidates(Protocol):
     """Modules that may turn out to be the model (``plain_forward.Candidates``)."""
 
-    def add(self, module: Any) -> None: ...
-    def give_back(self, module: Any) -> None: ...
-    def close(self) -> None: ...
+    def add(self, module: Any) -> None:
+        """Somebody named this module from outside."""
+        ...
+
+    def give_back(self, module: Any) -> None:
+        """This module's calls are its own again."""
+        ...
+
+    def close(self) -> None:
+        """A compilation begins: no more candidates."""
+        ...
 
 
 @dataclass(slots=True, kw_only=True)

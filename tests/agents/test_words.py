@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import whichrank
 from whichrank.agents.base.user_frames import Frame, format_stack, innermost_user_frame, parse_stack
 from whichrank.agents.evidence.stacks import parse_dump
-from whichrank.agents.ranks.victims import VICTIM_PATTERNS, is_communication_error
+from whichrank.agents.ranks.cascade_errors import VICTIM_PATTERNS, is_communication_error
 from whichrank.agents.rings.crash_area import split_exception
 from whichrank.telemetry.user_code import is_user_file
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from whichrank.agents.privacy.withheld import NAMES
+from whichrank.agents.privacy.privacy_options import NAMES
 from whichrank.commands.run_folder.incident_log import read_lines
 
 LOSS, NORM = 3.141592653589793, 2.718281828459045

@@ -30,7 +30,7 @@ class Isolation(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class Timestamps:
     """Now, on the node's two clocks (nanoseconds)."""
 
     wall_ns: int
@@ -38,7 +38,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Happening:
+class NodeEvent:
     """A single thing that happened. ``attributes`` holds only str, int, float, bool and tuples of those.
 
     pid: of the rank it concerns where it concerns one (then the job that this rank is of hears it as well), else 0.
@@ -59,7 +59,7 @@ class Collected:
     """
 
     points: Sequence[Point] = ()
-    happenings: Sequence[Happening] = ()
+    happenings: Sequence[NodeEvent] = ()
     problems: Sequence[str] = ()
     blind: bool = False
 
@@ -69,15 +69,15 @@ class Collector(Protocol):
     def name(self) -> str: ...
     @property
     def period_s(self) -> float: ...
-    def collect(self, now: Moment) -> Collected: ...
+    def collect(self, now: Timestamps) -> Collected: ...
     def close(self) -> None: ...
 
 
 @runtime_checkable
-class LastLooker(Protocol):
+class FinalCollector(Protocol):
     """A collector that is asked once more when the agent ends: a job's last words come just before that."""
 
-    def last_look(self, now: Moment) -> Collected: ...
+    def last_look(self, now: Timestamps) -> Collected: ...
 
 
 @runtime_checkable

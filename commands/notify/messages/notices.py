@@ -28,7 +28,7 @@ from .routes import Side, Urgency, side_of, urgency_of
 _MAX_TITLE_CHARS, _MAX_ROW_CHARS = 300, 600
 
 
-class Standing(str, Enum):
+class AlertState(str, Enum):
     """How an incident stands at a receiver. Acknowledged: a person has said what it was."""
 
     OPEN = "open"
@@ -46,7 +46,7 @@ class Notice:
     key: str
     incident: str
     revision: int
-    standing: Standing
+    standing: AlertState
     urgency: Urgency
     is_new: bool = False
     mark: str = ""
@@ -70,10 +70,10 @@ class Notice:
         return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]
 
 
-def standing_of(document: Mapping[str, Any]) -> Standing:
+def standing_of(document: Mapping[str, Any]) -> AlertState:
     if document.get("state") != IncidentState.OPEN.value or urgency_of(document) is None:
-        return Standing.CLOSED
-    return Standing.ACKNOWLEDGED if document.get("label") else Standing.OPEN
+        return AlertState.CLOSED
+    return AlertState.ACKNOWLEDGED if document.get("label") else AlertState.OPEN
 
 
 def notice_of(
@@ -124,7 +124,7 @@ def withheld_notice(
     *,
     cluster: str,
     since: float,
-    standing: Standing,
+    standing: AlertState,
     mark: str = "",
     is_new: bool = False,
 ) -> Notice:
@@ -152,7 +152,7 @@ def withheld_notice(
     )
 
 
-def test_notice(name: str, now: float, cluster: str, standing: Standing) -> Notice:
+def test_notice(name: str, now: float, cluster: str, standing: AlertState) -> Notice:
     """What ``--test`` sends."""
     return Notice(
         key=f"whichrank-test-{name}-{int(now)}",
@@ -160,7 +160,7 @@ def test_notice(name: str, now: float, cluster: str, standing: Standing) -> Noti
         revision=1,
         standing=standing,
         urgency=Urgency.TICKET,
-        is_new=standing is Standing.OPEN,
+        is_new=standing is AlertState.OPEN,
         mark="test",
         title="whichrank notify --test: this is a test, nothing has happened",
         rows=(("what", f"receiver {name} can be reached"),),

@@ -22,7 +22,7 @@ from .rank_spans import RankSpans
 Send = Callable[[str, bytes], None]
 
 
-class People:
+class ObservabilityExport:
     """send: takes what is told; it must return at once (``Shipper.send_to_people``). Else: ``RankMetrics``."""
 
     def __init__(

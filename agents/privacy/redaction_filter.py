@@ -26,7 +26,7 @@ PublishRanked = Callable[[str, str, bytes, Priority], None]
 MAX_FILE_BYTES = 256 << 20
 
 
-class Gate:
+class RedactionFilter:
     def __init__(
         self, drop: Callable[[str], None] = lambda reason: None, *, requests: RequestRedactor | None = None
     ) -> None:

@@ -12,7 +12,7 @@ from ...telemetry.vocabulary import EventName
 from .watched_rank import WatchedRank
 
 
-class News:
+class PendingEvents:
     """clock_offset_ns: from this node's monotonic clock to its wall clock."""
 
     def __init__(self, clock_offset_ns: int) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.agents.people_messages import points_of
 from tests.processors.runner_examples import Clock, open_bus
-from whichrank.commands.services.people_feed import RETRY_S, PeopleFeed
+from whichrank.commands.services.observability_feed import RETRY_S, ObservabilityFeed
 from whichrank.processors.cluster.case import Case
 from whichrank.processors.runner import EmbeddedRunner
 from whichrank.processors.runner_service import Role, ServiceHealth
@@ -125,7 +125,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Moves the feed's clocks."""
     times = {"s": 1_700_000_000.0}
     clocks = SimpleNamespace(time_ns=lambda: int(times["s"] * 1e9), monotonic=lambda: times["s"])
-    monkeypatch.setattr("whichrank.commands.services.people_feed.time", clocks)
+    monkeypatch.setattr("whichrank.commands.services.observability_feed.time", clocks)
 
     def pass_time(seconds: float) -> None:
         times["s"] += seconds
@@ -135,7 +135,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 def test_only_the_leader_tells_of_incidents(runner: EmbeddedRunner, now: Callable[[float], None]) -> None:
     client = Refusing()
-    feed = PeopleFeed(client, cluster="lab", instance="a")
+    feed = ObservabilityFeed(client, cluster="lab", instance="a")
     keep_incident(runner, "1")
     for role in (Role.STARTING, Role.STANDBY, Role.SHADOW):
         feed.turn(role, runner, lambda: health(Role.STANDBY))
@@ -158,7 +158,7 @@ def test_what_kafka_does_not_take_is_counted_and_the_feed_goes_on(
     runner: EmbeddedRunner, now: Callable[[float], None]
 ) -> None:
     client = Refusing()
-    feed = PeopleFeed(client, cluster="lab", instance="a")
+    feed = ObservabilityFeed(client, cluster="lab", instance="a")
     client.no_connection = True
     feed.turn(Role.LEADER, runner, health)
     assert feed.dropped == 1

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from whichrank.commands.bench import acceptance
 from whichrank.commands.bench import cost as cost_module
-from whichrank.commands.bench import must_show as must_show_module
+from whichrank.commands.bench.acceptance import must_show
 from whichrank.commands.bench.cost import Cost, cost_lines, exponent, kept_cost, measure_cost
 from whichrank.commands.bench.false_pages import LOADS, Sound, kept_sound_days, sound_lines, watch_sound_days
-from whichrank.commands.bench.kept_lines import kept_lines, measured_lines
 from whichrank.commands.bench.kept_runs import KeptRuns
 from whichrank.commands.bench.matrix import Scored
-from whichrank.commands.bench.must_show import must_show
 from whichrank.commands.bench.one_run import Asked
+from whichrank.commands.bench.result_cache import kept_lines, measured_lines
 from whichrank.simulator.scenarios.grounds import HELD_OUT_SEED
 from whichrank.simulator.scoring.run_score import RunScore
 from whichrank.simulator.scoring.summary import Line
@@ -110,7 +110,7 @@ def test_calibration_is_asked_over_the_incidents_of_all_sizes(tmp_path: Path, mo
         score = RunScore(scenario="sound", seed=asked.seed, faults=(), told=((1.0, True),) * told.get(ranks, 0))
         return [Scored(asked=asked, score=score, simple=None)] if ranks in told else []
 
-    monkeypatch.setattr(must_show_module, "held_out_runs", some)
+    monkeypatch.setattr(acceptance, "held_out_runs", some)
     judged = named(dict(must_show(KeptRuns(tmp_path, "code")))["held out, all sizes together"], "calibration")
     assert (judged.asked, judged.share, judged.verdict) == ("<= 0.05", "500 incidents", "ok")
     told[64] = 199

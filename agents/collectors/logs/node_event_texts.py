@@ -1,4 +1,4 @@
-"""Texts of happenings have a bounded length. Their secrets go when they leave the agent (``gate``)."""
+"""Texts of node events have a bounded length. Their secrets go when they leave the agent (``redaction_filter``)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from ....telemetry.ring_layout import cut_text
-from ..base.collector import Happening
+from ..base.collector import NodeEvent
 
 MAX_TEXT = 8192
 
 
-def bounded(happening: Happening) -> Happening:
+def bounded(happening: NodeEvent) -> NodeEvent:
     return replace(happening, attributes={name: _bounded(value) for name, value in happening.attributes.items()})
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from ...telemetry import ring_layout as L
 from ...telemetry.vocabulary import EventName, ExitState
 from ..base.health import AgentHealth
-from ..privacy.gate import pack
+from ..privacy.redaction_filter import pack
 from ..processes import processes
-from ..ranks.news import News
+from ..ranks.pending_events import PendingEvents
 from ..ranks.rank_events import (
     exception_attributes,
     exit_attributes,
@@ -26,10 +26,12 @@ from .evidence_store import EvidenceStore
 from .stack_desk import StackReport
 
 
-class Endings:
+class ExitReporter:
     """keeps_rings: whether ring copies are saved as evidence; not of rings that are read after the fact."""
 
-    def __init__(self, news: News, evidence: EvidenceStore, health: AgentHealth, *, tells_stacks: bool = True) -> None:
+    def __init__(
+        self, news: PendingEvents, evidence: EvidenceStore, health: AgentHealth, *, tells_stacks: bool = True
+    ) -> None:
         self._tells_stacks = tells_stacks
         self._news = news
         self._evidence = evidence

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...telemetry.records import Finding, Identity
-from .said_lines import append_line, read_objects
+from .jsonl_store import append_line, read_objects
 
 PLANS_FILE = "plans.jsonl"
 

@@ -25,7 +25,7 @@ RETRY_S = 30.0
 ACCOUNTS_TOLD_NS = 3_600_000_000_000
 
 
-class PeopleFeed:
+class ObservabilityFeed:
     """One thread calls everything."""
 
     def __init__(self, client: Client, *, cluster: str, instance: str) -> None:

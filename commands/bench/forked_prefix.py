@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from ...simulator.attempt import FLUSH_S
 from ...simulator.scenarios.scenarios import Setting
 from ...simulator.world import World
-from ..support.cycle_search import search_seldom
+from ..support.gc_tuning import search_seldom
 from .one_run import Asked, Measured, UnderWay, truth_before
 
 #: A shorter beginning is not worth a copy.

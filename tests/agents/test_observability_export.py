@@ -15,7 +15,7 @@ from tests.agents.people_messages import last_points, plain, points_of, spans_of
 from whichrank.agents.agent import Agent
 from whichrank.agents.base.health import AgentHealth
 from whichrank.agents.base.settings import AgentSettings
-from whichrank.agents.telemetry_export.people import People
+from whichrank.agents.telemetry_export.observability_export import ObservabilityExport
 from whichrank.agents.telemetry_export.rank_metrics import MAX_COLLECTIVE_SERIES
 from whichrank.agents.telemetry_export.rank_spans import SpanRate
 from whichrank.instrumentation.ring_writer import RingWriter
@@ -356,7 +356,7 @@ def test_what_the_way_to_kafka_drops_and_keeps_is_told() -> None:
     sent: list[bytes] = []
     settings = AgentSettings(tell_people=True)
     stats = {"kafka.sent": 9, "kafka.dropped.copies.memory_full": 4, "spool.bytes": 77}
-    people = People(
+    people = ObservabilityExport(
         settings,
         AgentHealth(),
         Identity(job="job", node="node-a"),

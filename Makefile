@@ -11,6 +11,7 @@ PYTHON ?= python3
 VENV := .venv
 OLDEST := .venv-oldest
 FRAMEWORKS := .venv-frameworks
+DOCS := .venv-docs
 BIN := $(VENV)/bin
 PACKAGES := telemetry instrumentation diagnosis agents transport processors simulator grafana commands
 # What the training process runs, and what reads it: this is what depends on the version of torch.
@@ -89,6 +90,12 @@ $(FRAMEWORKS)/.package: $(FRAMEWORKS)/.requirements $(VENV)/.package
 	$(call install,$(FRAMEWORKS),--no-deps --no-build-isolation --editable .)
 	@touch $@
 
+$(DOCS)/.requirements: requirements/docs.txt requirements/bootstrap.txt
+	$(call environment,$(DOCS))
+	@echo "installing requirements/docs.txt"
+	$(call install,$(DOCS),--require-hashes -r requirements/docs.txt)
+	@touch $@
+
 .PHONY: setup
 setup: $(VENV)/.package ## install everything into .venv (the other targets do it too)
 
@@ -159,6 +166,15 @@ dashboards: setup ## grafana/dashboards and the rules of Prometheus and Grafana 
 reference: setup ## docs/reference.md anew: every metric, span, event, topic, setting and command, from the code
 	@$(BIN)/python -m whichrank.commands.reference.generate
 
+.PHONY: docs
+docs: $(DOCS)/.requirements ## the documents as a site in build/site; fails on a link that leads nowhere
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --clean
+	@echo "build/site/index.html"
+
+.PHONY: pictures
+pictures: setup ## docs/pictures anew, from real jobs of four ranks on this machine (Chromium for the report)
+	@$(BIN)/python -m tests.pictures
+
 .PHONY: format
 format: setup ## let ruff put format and imports right
 	@$(BIN)/ruff check --fix --exit-zero --quiet .
@@ -223,12 +239,13 @@ pins: setup ## requirements/*.txt anew from pyproject.toml and requirements/*.in
 	  { echo "# Pinned with hashes for Python 3.10 and later. Written by: make pins"; cat $$out; } > $$out.new; mv $$out.new $$out; }; \
 	compile bootstrap requirements/bootstrap.in; \
 	compile oldest requirements/oldest.in pyproject.toml --extra all; \
+	compile docs requirements/docs.in; \
 	compile frameworks requirements/frameworks.in pyproject.toml --extra all; \
 	compile image requirements/build.in pyproject.toml --extra all --extra confluent; \
 	compile newest requirements/build.in pyproject.toml --extra all --extra confluent --extra dev --extra torch
 
 .PHONY: clean
 clean: ## remove the environments and everything that was built
-	rm -rf $(VENV) $(OLDEST) $(FRAMEWORKS) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) $(FRAMEWORKS) $(DOCS) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -f instrumentation/*.so telemetry/*.so diagnosis/*.so

@@ -1,8 +1,8 @@
 """What a newcomer meets: ``python -m tests.newcomer``. Downloads torch, takes some minutes.
 
-Clones the repository into an empty folder, with an empty home, empty caches and hardly a variable, and runs the blocks
-of the README's "Two commands" as they stand there. The script of its own job is the one that the README shows. Timed;
-whether a rank was named is read from what the commands said and left.
+Clones the repository into an empty folder, with an empty home, empty caches and hardly a variable, and runs what the
+README shows first (``make demo``), then its own job: script and command of "Your own script", as they stand there.
+Timed; whether a rank was named is read from what the commands said and left.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from whichrank.commands.bench.report import exit_code, in_short, print_lines
 from whichrank.simulator.scoring.summary import Line
 
 ROOT = Path(__file__).parents[1]
-COMMANDS, SCRIPT = "Two commands", "Instrument a script in five minutes"
+COMMANDS, SCRIPT = "Two commands", "Your own script"
 ASKED_S = 300.0
 #: Nobody waits longer; more than that is wrong.
 LIMIT_S = 1800.0
@@ -49,9 +49,15 @@ class Done:
     named: int
 
 
-def two_commands(readme: str) -> Sequence[str]:
-    """Shell blocks of the section, as they stand there."""
-    return [block.text for block in _of_section(readme, COMMANDS) if block.language in ("sh", "bash")]
+def demo_and_own_job(readme: str) -> tuple[str, str]:
+    """The first of the two commands, and the command for one's own script: shell blocks, as they stand there."""
+    demo, _ = _shell_blocks(readme, COMMANDS)
+    (own,) = _shell_blocks(readme, SCRIPT)
+    return demo, own
+
+
+def _shell_blocks(readme: str, section: str) -> Sequence[str]:
+    return [block.text for block in _of_section(readme, section) if block.language in ("sh", "bash")]
 
 
 def script(readme: str) -> str:
@@ -118,7 +124,7 @@ def measure(folder: Path, source: Path) -> tuple[Sequence[Line], str]:
     began_s = time.monotonic()
     subprocess.run(["git", "clone", "--quiet", str(source), str(clone)], env=environ, check=True)
     readme = (clone / "README.md").read_text(encoding="utf-8")
-    demo_block, own_block = two_commands(readme)
+    demo_block, own_block = demo_and_own_job(readme)
     train = script(readme)
     demo = run_block(demo_block, clone, environ, LIMIT_S)
     until_named_s = time.monotonic() - began_s
@@ -168,7 +174,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="whichrank-newcomer-") as folder:
         lines, said = measure(Path(folder), given.source)
     print(said, file=sys.stderr)
-    print_lines(lines, "A newcomer: git clone, then the README's two commands as they stand there")
+    print_lines(lines, "A newcomer: git clone, then the README's demo and its own job as they stand there")
     print(in_short(lines))
     return exit_code(lines)
 

@@ -1,7 +1,7 @@
 """The gate: whatever leaves an agent goes through here, and what looks like a secret stays on the node.
 
 ``publish`` and ``publish_ranked`` stand before every way out that takes messages (the capture, the other nodes, Kafka
-and the spool before it); ``pack`` makes every file of evidence. docs/agent.md lists the ways. What secrets look like:
+and the spool before it); ``pack`` makes every file of evidence. docs/privacy.md lists the ways. What secrets look like:
 ``telemetry.redaction``. A request that cannot be read cannot be looked at either: it is not sent, and counted.
 One object for each thread.
 """

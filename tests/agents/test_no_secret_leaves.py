@@ -1,7 +1,7 @@
 """No secret leaves the node: every way out of an agent, with every secret of the table, and all its bytes searched.
 
 Each way is tried without the gate as well: then the secrets are found, so the search would see them. The ways are
-listed in docs/agent.md; a whole job of ``whichrank run`` is in ``test_no_secret_leaves_a_run.py``.
+listed in docs/privacy.md; a whole job of ``whichrank run`` is in ``test_no_secret_leaves_a_run.py``.
 """
 
 from __future__ import annotations

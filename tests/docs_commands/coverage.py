@@ -94,6 +94,9 @@ _MAKE_NOT: Mapping[str, Why] = {
     "test-long": Why.HOURS,
     "frameworks": Why.DOWNLOADS,
     "newcomer": Why.DOWNLOADS,
+    # What it finds, tests/test_documents.py finds without the site's own program.
+    "docs": Why.DOWNLOADS,
+    "pictures": Why.HOURS,
     "outside": Why.HOURS,
     "same-incidents": Why.HOURS,
     "pins": Why.DOWNLOADS,

@@ -1,6 +1,6 @@
 """A folder in which the documents' commands find what they name: a real run, logs, dumps, counters, settings.
 
-The run is that of the README's own job (``train.py`` of its section on scripts), begun by the command that it shows.
+The run is that of the README's own job (``train.py`` of "Your own script"), begun by the command that it shows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.diagnosis.counters.test_series import DROP
 from tests.diagnosis.flight_recorder.played_job import OPEN, PlayedJob
 from tests.diagnosis.phase_times.test_series import rows
 from tests.docs_commands.collect import ROOT
-from tests.newcomer import script, two_commands
+from tests.newcomer import demo_and_own_job, script
 from whichrank.commands.main import app
 
 LIMIT_S = 180.0
@@ -51,7 +51,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """incident: the id of the run's only one. own_job: what the README's second command said."""
+    """incident: the id of the run's only one. own_job: what the README's command for one's own script said."""
 
     folder: Path
     environ: Mapping[str, str]
@@ -153,7 +153,7 @@ def make_room(folder: Path, api: Api) -> Room:
     ):
         (folder / name).symlink_to(ROOT / name)
     (folder / "train.py").write_text(script(readme), encoding="utf-8")
-    own_job = run_shell(two_commands(readme)[1], folder, environ)
+    own_job = run_shell(demo_and_own_job(readme)[1], folder, environ)
     (run,) = (folder / "whichrank-out").iterdir()
     run.rename(run.with_name("RUN"))
     incidents = (folder / "whichrank-out" / "RUN" / "incidents.jsonl").read_text(encoding="utf-8").splitlines()

@@ -19,10 +19,10 @@ OLDEST_TESTS := $(addprefix tests/instrumentation/,test_ring_writer.py test_inpu
 # These neither watch the clock nor need a machine for themselves, so they share its cores.
 PURE_TESTS := $(addprefix tests/,diagnosis golden house processors same_incidents scoreboard simulator telemetry transport) \
   $(addprefix tests/benchmarks/,test_faultbench_fill.py test_faultbench_record.py test_fit_confidence.py test_published_figures.py) \
-  $(addprefix tests/commands/,bench reference report test_bench.py test_bench_parts.py test_goodput_files.py test_simulate.py test_straggler_trace.py test_views.py) \
+  $(addprefix tests/commands/,bench reference report test_bench.py test_bench_suites.py test_goodput_files.py test_simulate.py test_straggler_trace.py test_views.py) \
   $(addprefix tests/commands/notify/,test_pages.py test_receivers.py test_routes.py) \
   $(addprefix tests/commands/respond/,test_desk.py test_hooks.py test_plan.py) \
-  $(addprefix tests/agents/,test_evidence_requests.py test_no_secret_leaves.py test_outbox.py test_people.py) \
+  $(addprefix tests/agents/,test_evidence_requests.py test_no_secret_leaves.py test_observability_export.py test_outbox.py) \
   $(addprefix tests/agents/collectors/,test_gpu_bus.py test_gpu_values.py test_network.py test_topology_collector.py) \
   $(addprefix tests/grafana/,test_annotate.py test_dashboards.py test_paging.py test_rules.py test_runbooks.py test_sync.py)
 # These measure times that two cores' other work would spoil, so they have the machine for themselves.

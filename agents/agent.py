@@ -22,22 +22,25 @@ from typing import Any
 from ..telemetry.evidence import encode_evidence, split_evidence
 from ..telemetry.records import Event, Identity
 from ..telemetry.vocabulary import EventName, ProcessState
-from . import motion, processes
-from .block_builder import BlockBuilder
-from .call_sites import ACTION as CALLS_ACTION
-from .call_sites import CallDesk
-from .crash_area import read_stack
-from .definitions import Definitions
-from .drain import Drained, drain_rings
-from .endings import Endings
-from .evidence import EvidenceStore, kept_name
-from .evidence_desk import ACTIONS as FILE_ACTIONS
-from .evidence_desk import EvidenceDesk
-from .gate import Publish, PublishRanked
-from .health import AgentHealth
-from .inferred_steps import InferredSteps
-from .launches import Launches
-from .local_verdicts import (
+from .base.health import AgentHealth
+from .base.settings import AgentSettings
+from .evidence.call_sites import ACTION as CALLS_ACTION
+from .evidence.call_sites import CallDesk
+from .evidence.evidence_desk import ACTIONS as FILE_ACTIONS
+from .evidence.evidence_desk import EvidenceDesk
+from .evidence.evidence_store import EvidenceStore, kept_name
+from .evidence.exit_reporter import ExitReporter
+from .evidence.stack_desk import StackDesk
+from .privacy.privacy_options import STACKS
+from .privacy.redaction_filter import Publish, PublishRanked
+from .processes import processes
+from .processes.socket_bytes import SocketBytes
+from .publish.shipper import Shipper
+from .ranks import motion
+from .ranks.drain import Drained, drain_rings
+from .ranks.inferred_steps import InferredSteps
+from .ranks.launches import Launches
+from .ranks.local_verdicts import (
     judge_stale,
     judge_stop,
     oldest_open_age_ns,
@@ -46,19 +49,23 @@ from .local_verdicts import (
     to_ns,
     wants_a_closer_look,
 )
-from .news import News
-from .people import People
-from .rank_events import bad_loss_attributes, checkpoints_named, level_changes, started_attributes, where_attributes
-from .rank_spans import attempt_words
-from .ring_directory import EndedRings, RingDirectory, find_process, gave_sign_of_life
-from .ring_file import RingFile
-from .ring_history import RingHistory
-from .settings import AgentSettings
-from .shipper import Shipper
-from .socket_bytes import SocketBytes
-from .stack_desk import StackDesk
-from .watched_rank import WatchedRank
-from .withheld import STACKS
+from .ranks.pending_events import PendingEvents
+from .ranks.rank_events import (
+    bad_loss_attributes,
+    checkpoints_named,
+    level_changes,
+    started_attributes,
+    where_attributes,
+)
+from .ranks.watched_rank import WatchedRank
+from .reduction.block_builder import BlockBuilder
+from .reduction.definitions import Definitions
+from .rings.crash_area import read_stack
+from .rings.ring_directory import EndedRings, RingDirectory, find_process, gave_sign_of_life
+from .rings.ring_file import RingFile
+from .rings.ring_history import RingHistory
+from .telemetry_export.observability_export import ObservabilityExport
+from .telemetry_export.rank_spans import attempt_words
 
 _ENDED = select.POLLIN | select.POLLHUP
 _CLOCK_STEP_NS = 10_000_000
@@ -135,10 +142,10 @@ class Agent:
         now_ns = monotonic_ns()
         self._started_ns = now_ns if since_ns is None else since_ns
         self._last_poll_ns = now_ns
-        self._news = News(wall_ns() - now_ns)
+        self._news = PendingEvents(wall_ns() - now_ns)
         self._definitions = Definitions(self._news, self._blocks, self.health)
         self._evidence = EvidenceStore(evidence_directory, self.settings.evidence_bytes, self.health)
-        self._endings = Endings(
+        self._endings = ExitReporter(
             self._news, self._evidence, self.health, tells_stacks=STACKS not in self.settings.withheld
         )
         self._next_look_ns = self._next_flush_ns = self._next_progress_ns = 0
@@ -199,11 +206,11 @@ class Agent:
         for rank in self._ranks:
             rank.identity = replace(rank.identity, node=node)
 
-    def _new_people(self) -> People | None:
+    def _new_people(self) -> ObservabilityExport | None:
         if not self.settings.tell_people:
             return None
         send = self._shipper.send_to_people
-        return People(
+        return ObservabilityExport(
             self.settings,
             self.health,
             self._identity,
@@ -535,7 +542,7 @@ class Agent:
         if self._people is not None:
             self._tell_people(self._people, now_ns, everything=False)
 
-    def _tell_people(self, people: People, now_ns: int, everything: bool) -> None:
+    def _tell_people(self, people: ObservabilityExport, now_ns: int, everything: bool) -> None:
         people.tell(self._ranks, clock_offset_ns=self._news.clock_offset_ns, now_ns=now_ns, everything=everything)
 
     def _tell_levels(self, drained: Drained) -> None:

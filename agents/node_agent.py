@@ -22,10 +22,10 @@ from ..telemetry.records import Event, Identity
 from ..telemetry.topics import TOPIC_BLOCKS
 from ..telemetry.vocabulary import EventName
 from .agent import Agent
-from .gate import Gate, PublishRanked
-from .job_folders import FoundJob, JobFolder, find_job_folders, identify_job
-from .priority import Priority
-from .settings import AgentSettings
+from .base.priority import Priority
+from .base.settings import AgentSettings
+from .privacy.redaction_filter import PublishRanked, RedactionFilter
+from .rings.job_folders import FoundJob, JobFolder, find_job_folders, identify_job
 
 logger = logging.getLogger("whichrank.agents")
 
@@ -73,7 +73,7 @@ class NodeAgent:
         self._rings = rings
         self._own = own
         self._publish_ranked = publish_ranked  # of the agents, each of which has a gate of its own
-        self._publish_own = Gate().publish_ranked(publish_ranked)
+        self._publish_own = RedactionFilter().publish_ranked(publish_ranked)
         self._evidence_directory = evidence_directory
         self._more_health = more_health
         self._settings = settings or AgentSettings()

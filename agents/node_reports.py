@@ -16,12 +16,12 @@ from ..telemetry.otlp_metrics import encode_points
 from ..telemetry.records import Event, Identity, Point
 from ..telemetry.topics import TOPIC_BLOCKS, TOPIC_LOGS, TOPIC_METRICS
 from ..telemetry.vocabulary import EventName
-from .collectors.collector import Happening
+from .base.priority import Priority
+from .collectors.base.collector import NodeEvent
 from .collectors.schedule import NodeTelemetry
-from .gate import Gate, PublishRanked
-from .priority import Priority
-from .rank_events import without_stack
-from .withheld import STACKS
+from .privacy.privacy_options import STACKS
+from .privacy.redaction_filter import PublishRanked, RedactionFilter
+from .ranks.rank_events import without_stack
 
 #: What concerns a job or a rank by its process, which may be known as one only later.
 _OF_PROCESSES = frozenset({EventName.RANK_DEVICE, EventName.SCHEDULER})
@@ -50,25 +50,25 @@ class NodeReports:
         metrics: Collection[str] | None = None,
         withheld: Collection[str] = (),
         encode: EncodePoints = encode_points,
-        gate: Gate | None = None,
+        gate: RedactionFilter | None = None,
     ) -> None:
         """own: cluster and node. metrics: send only these, for nobody reads others; None: all.
 
-        withheld: names of ``withheld``; a traceback in a log is a stack, too. encode: as ``encode_points`` does.
+        withheld: names of ``privacy_options``; a traceback in a log is a stack, too. encode: as ``encode_points`` does.
         gate: the one that its messages go through; None: one of its own, which counts what it does not let through.
         """
         self._tells_stacks = STACKS not in withheld
         self._telemetry = telemetry
         self._own = Identity(cluster=own.cluster, node=own.node)
         self._drops: Counter[str] = Counter()
-        gate = gate or Gate(lambda reason: self._drops.update((reason,)))
+        gate = gate or RedactionFilter(lambda reason: self._drops.update((reason,)))
         self._publish = gate.publish_ranked(publish)
         self._encode = encode
         self._rank_processes = rank_processes
         self._request_bytes = request_bytes
         self._metrics = None if metrics is None else frozenset(metrics)
         #: What the driver and the scheduler said of processes, by pid and what it is.
-        self._told: dict[tuple[int, str], Happening] = {}
+        self._told: dict[tuple[int, str], NodeEvent] = {}
         self._known: Mapping[int, Identity] = {}
         self.events_dropped = 0
 
@@ -105,14 +105,14 @@ class NodeReports:
         self._telemetry.close()
         self.turn()
 
-    def _remember(self, happening: Happening) -> None:
+    def _remember(self, happening: NodeEvent) -> None:
         said = happening.attributes
         what = said.get("gpu_uuid") or f"{said.get('scheduler')} {said.get('what')}"
         self._told[happening.pid, str(what)] = happening
         while len(self._told) > MAX_REMEMBERED:
             del self._told[next(iter(self._told))]
 
-    def _event(self, happening: Happening) -> Event:
+    def _event(self, happening: NodeEvent) -> Event:
         who = self._known.get(happening.pid) if happening.pid else None
         attributes = dict(happening.attributes)
         if happening.name is EventName.JOB_LOG and not self._tells_stacks:

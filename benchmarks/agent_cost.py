@@ -96,7 +96,7 @@ def run_agent(
 ) -> dict[str, float]:
     """The agent's process: poll for ``seconds``, return what it used and what it read."""
     from whichrank.agents.agent import Agent
-    from whichrank.commands.embedded_watch import TURN_S, agent_settings
+    from whichrank.commands.embedded.embedded_watch import TURN_S, agent_settings
     from whichrank.telemetry.records import Identity
     from whichrank.transport.embedded import EmbeddedBus
 

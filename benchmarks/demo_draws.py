@@ -18,7 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.report import Report
-from whichrank.commands.demo import SCENARIOS
+from whichrank.commands.demo.command import SCENARIOS
 
 DRAWN_RUNS = 2
 TIMEOUT_S = 500

@@ -20,7 +20,7 @@ from multiprocessing.synchronize import Event as StopEvent
 from pathlib import Path
 
 from whichrank.agents.agent import Agent
-from whichrank.agents.settings import AgentSettings
+from whichrank.agents.base.settings import AgentSettings
 from whichrank.instrumentation.ring_writer import RankRecorder, open_ring_writer
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.records import Event, Identity

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.simulator.tie.lines import tie_lines
-from whichrank.commands.bench.kept_lines import kept_lines
+from whichrank.commands.bench.acceptance import must_show
 from whichrank.commands.bench.kept_runs import code_version
 from whichrank.commands.bench.malformed_run import malformed_lines
-from whichrank.commands.bench.must_show import must_show
 from whichrank.commands.bench.report import exit_code, in_short, print_lines
+from whichrank.commands.bench.result_cache import kept_lines
 from whichrank.commands.bench.straggler_trace import straggler_trace_lines
 from whichrank.simulator.scoring.summary import Line, not_run
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from whichrank.processors.cluster import confidence
 from whichrank.processors.cluster.confidence import FILE, Reliability, load_reliability
-from whichrank.simulator.grounds import HELD_OUT_SEED
+from whichrank.simulator.scenarios.grounds import HELD_OUT_SEED
 from whichrank.simulator.scoring.statistics import Told, brier, brier_of_constant, calibration_error
 
 #: Standard deviations of the priors: of a kind's offset about the common one, of the common one, of the slope about 1.

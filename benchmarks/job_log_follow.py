@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from benchmarks.job_log_lines import SHARE_OF_TROUBLE, lines
-from whichrank.agents.collectors.collector import Moment
+from whichrank.agents.collectors.base.collector import Timestamps
 from whichrank.agents.collectors.logs.job_log_events import JobLogEvents
 from whichrank.agents.collectors.logs.job_logs import JobLogsCollector
 from whichrank.agents.collectors.processes.job_process import JobProcess
@@ -48,7 +48,7 @@ def follow(folder: Path, files: int, rate: int, seconds: int) -> tuple[list[floa
     events = JobLogEvents(lambda: ranks)
     collector = JobLogsCollector(events, patterns=[f"{folder}/*.log"], flush=events.flush)
     wall_ns = time.time_ns()
-    collector.collect(Moment(wall_ns=wall_ns, mono_ns=S))
+    collector.collect(Timestamps(wall_ns=wall_ns, mono_ns=S))
     draw = random.Random(1)
     looks_s: list[float] = []
     told = size = 0
@@ -58,7 +58,7 @@ def follow(folder: Path, files: int, rate: int, seconds: int) -> tuple[list[floa
             with open(path, "a") as file:
                 size += file.write("".join(written))
         begun_s = time.thread_time()
-        seen = collector.collect(Moment(wall_ns=wall_ns + second * S, mono_ns=(second + 1) * S))
+        seen = collector.collect(Timestamps(wall_ns=wall_ns + second * S, mono_ns=(second + 1) * S))
         looks_s.append(time.thread_time() - begun_s)
         told += len(seen.happenings)
     collector.close()

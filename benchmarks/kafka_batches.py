@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from kafka.protocol.producer import ProduceRequest
 from kafka.record import MemoryRecordsBuilder
 
-from whichrank.agents.priority import Priority
+from whichrank.agents.base.priority import Priority
 from whichrank.transport.kafka_settings import KafkaSettings
 
 #: As ``kafka_python_client`` makes its producers: size of a batch before compression, format, zstd.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from whichrank.agents.reduction import whole_steps_every
+from whichrank.agents.reduction.reduction import whole_steps_every
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.otlp_encode import encode_payloads
 from whichrank.telemetry.records import Block, Broken, Samples

@@ -32,9 +32,9 @@ if not __package__:
 from benchmarks.report import Report
 from tests.stack.parts.stores import Prometheus
 from whichrank.grafana.boards import all_dashboards
-from whichrank.grafana.metric_names import prometheus_name
-from whichrank.grafana.recordings import CALL_RATES, RECORDINGS, Recording
-from whichrank.grafana.recordings import GROUPS as INTERVALS_S
+from whichrank.grafana.elements.metric_names import prometheus_name
+from whichrank.grafana.elements.recordings import CALL_RATES, RECORDINGS, Recording
+from whichrank.grafana.elements.recordings import GROUPS as INTERVALS_S
 from whichrank.telemetry import attributes as names
 from whichrank.telemetry.histogram_table import HistogramTable
 from whichrank.telemetry.metric_encode import (

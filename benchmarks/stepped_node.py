@@ -18,8 +18,8 @@ from types import SimpleNamespace
 from unittest import mock
 
 from whichrank.agents.agent import Agent
-from whichrank.agents.reduction import whole_steps_every
-from whichrank.agents.settings import AgentSettings
+from whichrank.agents.base.settings import AgentSettings
+from whichrank.agents.reduction.reduction import whole_steps_every
 from whichrank.instrumentation.ring_writer import RingWriter
 from whichrank.telemetry.records import Identity
 from whichrank.telemetry.ring_layout import DEFINITION_ATTEMPT, format_ranks

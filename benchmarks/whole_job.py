@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from whichrank.agents.group_identity import group_uid
-from whichrank.commands.cycle_search import search_seldom
-from whichrank.commands.process import INPUTS
+from whichrank.agents.reduction.group_identity import group_uid
+from whichrank.commands.services.process import INPUTS
+from whichrank.commands.support.gc_tuning import search_seldom
 from whichrank.processors.cluster.operator import ClusterOperator
 from whichrank.processors.commit_pace import LEAST_S, CommitPace
 from whichrank.processors.entity.operator import EntityOperator

@@ -8,8 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from .late_commands import late_group
-from .settings import (
+from .settings.settings import (
     AgentOptions,
     Evidence,
     Level,
@@ -21,7 +20,8 @@ from .settings import (
     load_settings,
     print_settings,
 )
-from .settings_sources import Settings, settings_path
+from .settings.settings_sources import Settings, settings_path
+from .support.late_commands import late_group
 
 EXIT_USAGE = 2
 
@@ -141,7 +141,7 @@ def run_command(
     if not command:
         typer.echo("whichrank: no command to watch; write it after --: whichrank run -- torchrun train.py", err=True)
         raise typer.Exit(EXIT_USAGE)
-    from .run import run
+    from .run.command import run
 
     run(command, settings)
 
@@ -172,7 +172,7 @@ def agent_command(
     if print_config:
         typer.echo(print_settings(settings, origins))
         return
-    from .agent import agent
+    from .services.agent import agent
 
     raise typer.Exit(agent(settings))
 
@@ -209,7 +209,7 @@ def process_command(
     if print_config:
         typer.echo(print_settings(settings, origins))
         return
-    from .process import process
+    from .services.process import process
 
     def reload() -> ProcessOptions:
         return load_settings(ProcessOptions, {k: v for k, v in given.items() if v is not None}, config, pairs or ())[0]
@@ -233,7 +233,7 @@ def topics_command(
     """
     given = {"kafka": kafka, "kafka_partitions": partitions, "kafka_replication": replication}
     settings, _ = _settings(TopicsOptions, given, config, pairs)
-    from .topics import topics
+    from .services.topics import topics
 
     raise typer.Exit(topics(settings, dry_run=dry_run, as_json=as_json))
 
@@ -252,7 +252,7 @@ def dlq_list_command(
 ) -> None:
     """The newest letters: where each came from, and why it could not be read."""
     settings, _ = _settings(TopicsOptions, {"kafka": kafka}, config, pairs)
-    from .dlq import dlq_list
+    from .services.dlq import dlq_list
 
     raise typer.Exit(dlq_list(settings, limit=limit, as_json=as_json))
 
@@ -267,7 +267,7 @@ def dlq_show_command(
 ) -> None:
     """One letter."""
     settings, _ = _settings(TopicsOptions, {"kafka": kafka}, config, pairs)
-    from .dlq import dlq_show
+    from .services.dlq import dlq_show
 
     raise typer.Exit(dlq_show(settings, letter, raw=raw))
 
@@ -285,7 +285,7 @@ def dlq_replay_command(
         typer.echo("whichrank: say which letters, or --all", err=True)
         raise typer.Exit(EXIT_USAGE)
     settings, _ = _settings(TopicsOptions, {"kafka": kafka}, config, pairs)
-    from .dlq import dlq_replay
+    from .services.dlq import dlq_replay
 
     raise typer.Exit(dlq_replay(settings, letters or [], everything=everything))
 
@@ -311,7 +311,7 @@ def evidence_command(
     came; 2 if Kafka cannot be asked.
     """
     settings, _ = _settings(TopicsOptions, {"kafka": kafka}, config, pairs)
-    from .evidence import evidence
+    from .services.evidence import evidence
 
     raise typer.Exit(evidence(settings, rank=rank, node=node, job=job, action=action.value, out=out, wait_s=wait))
 
@@ -327,7 +327,7 @@ def replay_command(
     Exit status: 0; 1 if the incidents differ from those of the run; 2 if
     there is nothing to replay.
     """
-    from .replay import replay
+    from .embedded.replay import replay
 
     raise typer.Exit(replay(run, as_json=as_json, out=out))
 
@@ -405,17 +405,17 @@ def bench_command(
 
     Exit status: 0; 1 if something is SHORT; 2 for what cannot be run.
     """
-    from .bench import parts
+    from .bench import suites
     from .bench.command import Wanted, bench
 
     if sound is not None:
         raise typer.Exit(
-            parts.sound_days(sound, gpu_days=gpu_days, seed=seed, jobs=jobs, results=results, limit_s=limit)
+            suites.sound_days(sound, gpu_days=gpu_days, seed=seed, jobs=jobs, results=results, limit_s=limit)
         )
     if cost:
-        raise typer.Exit(parts.cost(cost, results=results))
+        raise typer.Exit(suites.cost(cost, results=results))
     if accounting:
-        raise typer.Exit(parts.accounting(results=results))
+        raise typer.Exit(suites.accounting(results=results))
     wanted = Wanted(
         ranks=ranks,
         runs=runs,
@@ -449,7 +449,7 @@ def demo_command(
     With --json stdout holds one object (ok, truth, verdict, wrong, seed, run);
     what whichrank says meanwhile goes to stderr.
     """
-    from .demo import demo
+    from .demo.command import demo
 
     raise typer.Exit(demo(scenario, as_json=as_json, seed=seed, out=out))
 
@@ -471,9 +471,9 @@ def _settings(
 
 def explain_nodes(command: list[str], judge: str) -> str:
     """Who would judge this command, in words."""
-    from .launcher import find_rendezvous
-    from .peer_plan import Role, plan_peers
-    from .peer_setup import is_this_machine
+    from .multi_node.launcher import find_rendezvous
+    from .multi_node.peer_plan import Role, plan_peers
+    from .multi_node.peer_setup import is_this_machine
 
     job = os.environ.get("WHICHRANK_JOB_ID", "")
     plan = plan_peers(find_rendezvous(command, os.environ), judge=judge, job=job, is_local=is_this_machine)

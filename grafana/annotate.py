@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..telemetry.vocabulary import IncidentState
-from .dashboard import TAG
+from .elements.dashboard import TAG
 from .site import Site
 
 MAX_TEXT = 2000

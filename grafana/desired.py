@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .boards import all_dashboards
-from .panels import LogStore
+from .elements.panels import LogStore
 from .rules import FOLDER, grafana_rules
 
 FOLDER_UID = FOLDER

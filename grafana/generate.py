@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 
 from .boards import all_dashboards
+from .elements.recordings import recorded
 from .paging import contact_points, policies, templates
-from .recordings import recorded
 from .rules import grafana_rules, prometheus_rules
 
 REPOSITORY = Path(__file__).parents[1]

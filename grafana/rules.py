@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..telemetry import attributes as names
-from .boards.words import (
+from .elements.metric_names import prometheus_name
+from .elements.words import (
     ACTIVE,
     BUCKET_LABEL,
     INCIDENT,
@@ -23,7 +24,6 @@ from .boards.words import (
     SUSPECT_NODE_LABEL,
     SUSPECT_RANK_LABEL,
 )
-from .metric_names import prometheus_name
 
 FOLDER, GROUP, SELF_GROUP = "whichrank", "whichrank-incidents", "whichrank-itself"
 _LAG = prometheus_name(names.METRIC_PIPELINE_LAG)

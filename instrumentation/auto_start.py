@@ -14,8 +14,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from .import_hooks import PostImportFinder
 from .rank_identity import OWNER_VARIABLE, owner_mark
+from .support.import_hooks import PostImportFinder
 
 #: Arguments by which multiprocessing starts its children, and modules that torch and Ray start as helpers.
 HELPER_ARGUMENTS = ("--multiprocessing-fork",)
@@ -49,7 +49,7 @@ def _start(torch: ModuleType) -> None:
 def _join_late(torch: ModuleType) -> None:
     """A process below the marked one: start only if it joins a process group and the marked one has no ring."""
     from . import api
-    from .patch import Patch
+    from .support.patch import Patch
 
     dist = sys.modules.get("torch.distributed")
     c10d = sys.modules.get("torch.distributed.distributed_c10d")

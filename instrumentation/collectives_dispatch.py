@@ -20,7 +20,7 @@ from .hook_switch import MAX_SAMPLE_NS, SAMPLE_EVERY
 from .operations import NO_SIZE_OPS, ROOTED_OPS, SILENT_OPS, dtype_codes, family_of, sum_bytes
 
 if TYPE_CHECKING:
-    from .collectives import CollectiveHooks
+    from .collectives_recorder import CollectiveRecorder
 
 _P2P = int(EventFlag.P2P)
 _NO_SIZE = int(EventFlag.NO_SIZE)
@@ -52,7 +52,7 @@ class DispatchPlan:
 class DispatchHooks:
     """Installs one hook per c10d operation; groups need no hook of their own."""
 
-    def __init__(self, hooks: CollectiveHooks) -> None:
+    def __init__(self, hooks: CollectiveRecorder) -> None:
         import torch
 
         self._torch: Any = torch

@@ -23,7 +23,7 @@ from .hook_switch import MAX_SAMPLE_NS, SAMPLE_EVERY
 from .operations import NO_SIZE_OPS, ROOTED_OPS, SILENT_OPS, dtype_codes, families_by_number, sum_bytes
 
 if TYPE_CHECKING:
-    from .collectives import CollectiveHooks
+    from .collectives_recorder import CollectiveRecorder
 
 _P2P = int(EventFlag.P2P)
 _NO_SIZE = int(EventFlag.NO_SIZE)
@@ -45,7 +45,7 @@ def is_supported() -> bool:
 class OfficialHooks:
     """Builds and registers the hook pair of each group."""
 
-    def __init__(self, hooks: CollectiveHooks) -> None:
+    def __init__(self, hooks: CollectiveRecorder) -> None:
         import torch
         from torch._C._distributed_c10d import HookOpName
 

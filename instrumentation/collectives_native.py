@@ -15,7 +15,7 @@ from .collectives_hooks import HOOK_ID, OfficialHooks
 from .groups import RankGroup
 
 if TYPE_CHECKING:
-    from .collectives import CollectiveHooks
+    from .collectives_recorder import CollectiveRecorder
 
 
 class NativeCompletion:
@@ -56,7 +56,7 @@ def make_switch(on_error: Callable[[BaseException], None]) -> _recorder.HookSwit
     return _recorder.HookSwitch(on_error)
 
 
-def _make_group(hooks: CollectiveHooks, group: RankGroup, dtypes: dict[Any, int]) -> _recorder.HookGroup:
+def _make_group(hooks: CollectiveRecorder, group: RankGroup, dtypes: dict[Any, int]) -> _recorder.HookGroup:
     registry = hooks.registry
 
     def define() -> tuple[int, tuple[int, ...], bool, bool] | None:
@@ -87,7 +87,7 @@ class NativeOfficialHooks(OfficialHooks):
 class NativeDispatchHooks(DispatchHooks):
     """BackendSelect implementations in C."""
 
-    def __init__(self, hooks: CollectiveHooks) -> None:
+    def __init__(self, hooks: CollectiveRecorder) -> None:
         super().__init__(hooks)
         self._groups: dict[int, tuple[RankGroup, _recorder.HookGroup]] = {}
 

@@ -20,9 +20,9 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from ..telemetry.vocabulary import ExitState, Phase
-from .guard import Guard
-from .phases import Phases
 from .ring_writer import RankRecorder
+from .support.guard import Guard
+from .trackers.phases import Phases
 
 Frame = tuple[str, int, str]
 MAX_FRAMES = 64

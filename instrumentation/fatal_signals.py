@@ -16,7 +16,7 @@ import signal
 from pathlib import Path
 
 from ..telemetry import ring_layout as layout
-from .native import native_wanted
+from .support.native import native_wanted
 
 FATAL_SIGNALS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTERM)
 

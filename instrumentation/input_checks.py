@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..telemetry import ring_layout as layout
 from ..telemetry.vocabulary import Op
-from .guard import Guard
+from .support.guard import Guard
 
 if TYPE_CHECKING:
     from .ring_writer import RankRecorder
@@ -50,7 +50,7 @@ class InputChecks:
     def __init__(self, writer: RankRecorder, rank: int, steps: StepNumber, guard: Guard) -> None:
         import torch
 
-        from .loss import ScalarReader
+        from .trackers.loss import ScalarReader
 
         self._torch: Any = torch
         self._dtypes = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})

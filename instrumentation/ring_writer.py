@@ -21,11 +21,12 @@ from typing import Any, Protocol
 
 from ..telemetry import ring_layout as layout
 from ..telemetry.vocabulary import EventKind, Level, StepFlag
-from .native import native_wanted
+from .forked_writers import register_for_fork
 from .ring_collectives import RingCollectives
 from .ring_file import IdentityValue, PreparedRing, RingGeometry, geometry_for, prepare_ring
 from .ring_records import Frame
 from .run_delay import RunDelay
+from .support.native import native_wanted
 
 _PHASE = int(EventKind.PHASE)
 _STEP = int(EventKind.STEP)
@@ -76,25 +77,6 @@ class RankRecorder(Protocol):
     def record_exit(self, exit_state: int) -> None: ...
     def close(self) -> None: ...
     def forget_in_child(self) -> None: ...
-
-
-_writers: list[weakref.ref[Any]] = []
-
-
-def register_for_fork(writer: weakref.ref[Any]) -> None:
-    """Have ``forget_in_child`` called on a writer in every forked child."""
-    _writers[:] = [known for known in _writers if known() is not None]
-    _writers.append(writer)
-
-
-def _forget_all_in_child() -> None:
-    for reference in _writers:
-        writer = reference()
-        if writer is not None:
-            writer.forget_in_child()
-
-
-os.register_at_fork(after_in_child=_forget_all_in_child)
 
 
 class RingWriter(RingCollectives):

@@ -15,9 +15,9 @@ from typing import Any
 from ..telemetry import ring_layout as layout
 from ..telemetry.vocabulary import Level
 from . import _recorder
+from .forked_writers import register_for_fork
 from .ring_file import IdentityValue, PreparedRing, geometry_for, prepare_ring
 from .ring_records import RingRecords
-from .ring_writer import register_for_fork
 
 
 class NativeRingWriter(_recorder.Recorder, RingRecords):

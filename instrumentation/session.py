@@ -19,15 +19,15 @@ from ..telemetry import ring_layout as layout
 from ..telemetry.vocabulary import HookState, Level, Phase
 from . import attempt_token, levels
 from .exceptions import ExceptionRecorder, frames_of_thread
-from .guard import Guard, HookHealth
 from .heartbeat import Heartbeat
-from .import_hooks import PostImportFinder
 from .input_checks import InputChecks
-from .patch import PatchSet
-from .phases import CROSSING_NS, make_phase_tracker
 from .rank_identity import RankPlace
 from .ring_writer import RankRecorder
-from .steps import make_step_counter
+from .support.guard import Guard, HookHealth
+from .support.import_hooks import PostImportFinder
+from .support.patch import PatchSet
+from .trackers.phases import CROSSING_NS, make_phase_tracker
+from .trackers.steps import make_step_counter
 
 if TYPE_CHECKING:
     from .collectives import CollectiveHooks
@@ -176,7 +176,7 @@ class Session:
                 process_group_end,
             )
             from .hooks.context import HookContext
-            from .loss import make_scalar_reader
+            from .trackers.loss import make_scalar_reader
 
             self.context = context = HookContext(
                 health=self.health,

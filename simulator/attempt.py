@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..agents.user_frames import Frame, format_stack, innermost_user_frame
+from ..agents.base.user_frames import Frame, format_stack, innermost_user_frame
 from ..telemetry.identity import launch_id
 from ..telemetry.records import Block, Event, Identity
 from ..telemetry.vocabulary import EventName, ExitState, Phase

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..agents.gate import Gate
+from ..agents.privacy.redaction_filter import RedactionFilter
 from ..telemetry.otlp_metrics import encode_points
 from ..telemetry.otlp_redaction import RequestRedactor
 from ..telemetry.records import Identity, Point
@@ -116,7 +116,7 @@ def _look(series: _Series, points: list[Point], time_ns: int, request: bytes) ->
     return look if look.of(points, time_ns) == request else None
 
 
-class RepeatedGate(Gate):
+class RepeatedGate(RedactionFilter):
     """The agents' gate, which does not read what differs only in numbers from what it has let through unchanged."""
 
     def __init__(self, encoded: RepeatedPoints, requests: RequestRedactor) -> None:

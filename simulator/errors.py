@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..agents.user_frames import Frame
+from ..agents.base.user_frames import Frame
 from .clock import generator
-
-if TYPE_CHECKING:
-    from .attempt import Attempt
+from .jobs import JobSpec
+from .processes import Processes
+from .steps import Steps
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -40,12 +41,37 @@ _HEARD_AFTER_S = 0.25
 _WORKERS_ASK_S, _WRITE_FAILS_S = 3.0, 0.4
 
 
+class FailingAttempt(Protocol):
+    """A launch, as far as what goes wrong in its code needs it (``attempt.Attempt``)."""
+
+    spec: JobSpec
+    number: int
+    steps_before: int
+    processes: Processes
+    steps: Steps
+    #: A process's or kernel's word: time, rank, what, details.
+    says: Callable[[float, int, str, dict[str, Any]], None]
+
+    def raise_in(
+        self,
+        ranks: Ints,
+        at_s: Floats,
+        type_name: str,
+        message: str,
+        frames: tuple[Frame, ...],
+        *,
+        is_victim: bool = False,
+    ) -> Ints:
+        """An uncaught exception of these ranks at these times; who raises it indeed."""
+        ...
+
+
 def user_frames(function: str, line: int) -> tuple[Frame, ...]:
     """Of the training script, outermost first."""
     return (Frame(SCRIPT, 140, "main"), Frame(SCRIPT, line, function))
 
 
-def at_next_device_call(attempt: Attempt, ranks: Ints, after_s: float, type_name: str, message: str) -> None:
+def at_next_device_call(attempt: FailingAttempt, ranks: Ints, after_s: float, type_name: str, message: str) -> None:
     """A device that does not work any more: the process hears of it when it next asks."""
     attempt.steps.extend(after_s, attempt.processes)
     when = attempt.steps.next_call_s(ranks, after_s)
@@ -53,18 +79,18 @@ def at_next_device_call(attempt: Attempt, ranks: Ints, after_s: float, type_name
     attempt.raise_in(ranks, when, type_name, message, user_frames("train_step", 88))
 
 
-def at_next_line(attempt: Attempt, ranks: Ints, after_s: float) -> None:
+def at_next_line(attempt: FailingAttempt, ranks: Ints, after_s: float) -> None:
     attempt.steps.extend(after_s, attempt.processes)
     when = attempt.steps.next_call_s(ranks, after_s)
     attempt.raise_in(ranks, when, *_BAD_INDEX, user_frames("embed", 61))
 
 
-def in_step(attempt: Attempt, rank: int, step: int) -> None:
+def in_step(attempt: FailingAttempt, rank: int, step: int) -> None:
     """At its first call in this step (of the whole run), once that is known."""
     attempt.raise_in(np.array([rank]), _first_call_s(attempt, rank, step), *_BAD_INDEX, user_frames("embed", 61))
 
 
-def bad_access_in_step(attempt: Attempt, rank: int, step: int) -> None:
+def bad_access_in_step(attempt: FailingAttempt, rank: int, step: int) -> None:
     """A kernel of it reads where it may not; the driver says so at once, and its host hears of it later."""
     when = _first_call_s(attempt, rank, step)
     raised = attempt.raise_in(np.array([rank]), when + _HEARD_AFTER_S, *_BAD_ACCESS, user_frames("train_step", 88))
@@ -72,14 +98,14 @@ def bad_access_in_step(attempt: Attempt, rank: int, step: int) -> None:
         attempt.says(float(when[0]), rank, "bad_access", {"pid": int(attempt.processes.pid[rank])})
 
 
-def without_device_memory(attempt: Attempt, ranks: Ints, at_s: float) -> None:
+def without_device_memory(attempt: FailingAttempt, ranks: Ints, at_s: float) -> None:
     """At the next call from then on."""
     attempt.steps.extend(at_s, attempt.processes)
     when = attempt.steps.next_call_s(ranks, at_s)
     attempt.raise_in(ranks, when, *_NO_DEVICE_MEMORY, user_frames("forward", 74))
 
 
-def without_shared_memory(attempt: Attempt, ranks: Ints, after_s: float) -> None:
+def without_shared_memory(attempt: FailingAttempt, ranks: Ints, after_s: float) -> None:
     """The kernel ends workers of loaders, and their ranks hear of it."""
     random = generator(attempt.spec.name, attempt.number, "workers")
     attempt.steps.extend(after_s, attempt.processes)
@@ -90,7 +116,7 @@ def without_shared_memory(attempt: Attempt, ranks: Ints, after_s: float) -> None
         attempt.raise_in(np.array([rank]), np.array([at_s]), type_name, words, user_frames("next_batch", 52))
 
 
-def without_space(attempt: Attempt, since_s: float) -> None:
+def without_space(attempt: FailingAttempt, since_s: float) -> None:
     """Whoever writes its part of a checkpoint from then on."""
     random = generator(attempt.spec.name, attempt.number, "writes")
     fails_s = random.uniform(0.05, _WRITE_FAILS_S, attempt.spec.mesh.world_size)
@@ -101,7 +127,7 @@ def without_space(attempt: Attempt, since_s: float) -> None:
         attempt.raise_in(ranks, begins_s[ranks] + fails_s[ranks], type_name, words, user_frames("save", 117))
 
 
-def with_bad_norm(attempt: Attempt) -> None:
+def with_bad_norm(attempt: FailingAttempt) -> None:
     """Rank 0 looks at the gradient norm of each step, which is the same everywhere, and ends the run if it is none."""
     bad = next((live for live in attempt.steps.live if np.isnan(live.draws.norm[0])), None)
     if bad is not None:
@@ -110,7 +136,7 @@ def with_bad_norm(attempt: Attempt) -> None:
         attempt.raise_in(np.array([0]), bad.times.host_s[:1].copy(), type_name, words, user_frames("check_norm", 101))
 
 
-def not_met(attempt: Attempt, joins: NDArray[np.bool_], at_s: float) -> None:
+def not_met(attempt: FailingAttempt, joins: NDArray[np.bool_], at_s: float) -> None:
     """Whoever has come to the meeting of all ranks gives it up."""
     type_name, message = _NOT_MET
     words = message.format(seconds=int(attempt.spec.recipe.timeout_s), met=int(joins.sum()), all=joins.size)
@@ -118,5 +144,5 @@ def not_met(attempt: Attempt, joins: NDArray[np.bool_], at_s: float) -> None:
     attempt.raise_in(ranks, np.full(ranks.size, at_s), type_name, words, user_frames("setup", 31), is_victim=True)
 
 
-def _first_call_s(attempt: Attempt, rank: int, step: int) -> Floats:
+def _first_call_s(attempt: FailingAttempt, rank: int, step: int) -> Floats:
     return np.array([attempt.steps.first_call_s(rank, step - attempt.steps_before)])

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import floor
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .world import Sent
+from .sent import Sent
 
 
 class Gateway:

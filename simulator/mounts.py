@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..agents.collectors.collector import Happening, Moment
+from ..agents.collectors.base.collector import NodeEvent, Timestamps
 from ..agents.collectors.storage.mount_table import Mount
 from ..agents.collectors.storage.storage import late_probe, probe_age
 from ..telemetry.records import Point
@@ -35,7 +35,7 @@ class MountProbe:
     asked_s: float = 0.0
     out_s: float = np.inf
 
-    def look(self, at_s: float, now: Moment, *, answers: bool) -> tuple[Point, list[Happening]]:
+    def look(self, at_s: float, now: Timestamps, *, answers: bool) -> tuple[Point, list[NodeEvent]]:
         """A probe every ten seconds; what is known of it now."""
         if np.isfinite(self.out_s) and answers:
             self.out_s = np.inf

@@ -1,7 +1,7 @@
 """The agents of a job's nodes: the agent's own reduction over up to 4,096 rings at once, and the rows split by node.
 
 Each node flushes at its own moments, with the clock of its own; what comes out is what one agent per node would have
-sent. Everything that decides what is sent is the agent's own code (``agents.reduction``, ``agents.collect_progress``).
+sent. Everything that decides what is sent is the agent's own code (``agents.reduction``).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..agents.collect_progress import GROUP_STANDS, RANK_STANDS, group_progress_table, progress_table
-from ..agents.drain import Drained
-from ..agents.group_identity import group_uid
-from ..agents.health import AgentHealth
-from ..agents.reduction import Reduction, Table, split_by_part
+from ..agents.base.health import AgentHealth
+from ..agents.ranks.drain import Drained
+from ..agents.reduction.collect_progress import GROUP_STANDS, RANK_STANDS, group_progress_table, progress_table
+from ..agents.reduction.group_identity import group_uid
+from ..agents.reduction.reduction import Reduction, Table, split_by_part
 from ..telemetry.records import Block, Group, Identity
 from ..telemetry.ring_layout import format_ranks
 from ..telemetry.vocabulary import EventName, HookState, Level

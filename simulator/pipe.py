@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from .clock import generator
 from .resources import Resources
-
-if TYPE_CHECKING:
-    from .world import Sent
+from .sent import Sent
 
 #: Of a repeated message, after the first.
 _AGAIN_S = 0.3

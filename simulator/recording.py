@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..agents.ring_events import EVENT
+from ..agents.rings.ring_events import EVENT
 from ..telemetry.vocabulary import EventFlag, EventKind, StepFlag
 from .clock import NEVER, to_ns
 from .program import Does, StepProgram
@@ -390,7 +390,7 @@ def _count(recordings: Sequence[Recording], at: Ints) -> dict[int, _Row]:
 def _told(row: _Row, device_done: Ints | None) -> CallStand:
     """device_done: when any group's call last ended on the device; None: the host does them.
 
-    Since when the oldest open call has kept it: see ``agents.watched_rank.WatchedRank.open_since_ns``.
+    Since when the oldest open call has kept it: see ``agents.ranks.watched_rank.WatchedRank.open_since_ns``.
     """
     oldest = np.where(row.oldest >= NEVER, 0, row.oldest)
     enqueued, completed = row.enqueued[0], row.completed[0]

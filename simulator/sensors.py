@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..agents.collectors.collector import Collected, Happening, Moment
+from ..agents.base.priority import Priority
+from ..agents.collectors.base.collector import Collected, NodeEvent, Timestamps
 from ..agents.collectors.gpu.driver import Gpu
 from ..agents.collectors.gpu.gathering import Gathered, labels_of
 from ..agents.collectors.gpu.gpu import status_values
@@ -23,7 +24,6 @@ from ..agents.collectors.network.sysfs_ports import Port
 from ..agents.collectors.processes.blocked_ranks import CONFIRM_LOOKS, REPEAT_NS, disk_wait
 from ..agents.collectors.schedule import Seen, own_points
 from ..agents.node_reports import NodeReports
-from ..agents.priority import Priority
 from ..telemetry.otlp_redaction import RequestRedactor
 from ..telemetry.records import Identity, Point
 from ..telemetry.vocabulary import EventName
@@ -289,7 +289,7 @@ class NodeSensors:
     def _look_storage(self, at_s: float) -> Collected:
         now = self._moment(at_s)
         points: list[Point] = []
-        happenings: list[Happening] = []
+        happenings: list[NodeEvent] = []
         for name, probe in self._probes.items():
             point, late = probe.look(at_s, now, answers=bool(self._resources.of("host", name)[self.node]))
             points.append(point)
@@ -303,7 +303,7 @@ class NodeSensors:
             points += self._space(now)
         return Collected(points=points, happenings=happenings)
 
-    def _space(self, now: Moment) -> Iterator[Point]:
+    def _space(self, now: Timestamps) -> Iterator[Point]:
         mount = MOUNTS["mount"]
         about = {"system.filesystem.mountpoint": mount.path, "system.filesystem.type": mount.fstype}
         free = min(self._room_bytes(), LIMIT_BYTES)
@@ -333,7 +333,7 @@ class NodeSensors:
 
     def _look_processes(self, at_s: float) -> Collected:
         now = self._moment(at_s)
-        happenings: list[Happening] = []
+        happenings: list[NodeEvent] = []
         for pid, rank in self._ranks.items():
             if rank.held_since_s > at_s:
                 self._held.pop(pid, None)
@@ -360,7 +360,7 @@ class NodeSensors:
 
     def _read(self, lines: list[KernelLine], at_s: float) -> list[KernelLine]:
         """The kernel log, up to then. Returns the lines that are not written yet."""
-        happenings: list[Happening] = []
+        happenings: list[NodeEvent] = []
         lost = float(self._resources.of("agent", "lines_lost")[self.node])
         for line in lines:
             if line.at_s <= at_s and (not lost or generator(self.node, line.text).random() >= lost):
@@ -393,7 +393,7 @@ class NodeSensors:
             return
         self._is_placed, now = True, self._moment(at_s)
         labels = self._topology.labels(self.node)
-        told = Happening(name=EventName.NODE_TOPOLOGY, time_ns=now.wall_ns, mono_ns=now.mono_ns, attributes=labels)
+        told = NodeEvent(name=EventName.NODE_TOPOLOGY, time_ns=now.wall_ns, mono_ns=now.mono_ns, attributes=labels)
         self._see("topology", Collected(happenings=(told,)))
 
     def _look_release(self, at_s: float) -> None:
@@ -411,7 +411,7 @@ class NodeSensors:
             "while_away": False,
         }
         self._release = release
-        told = Happening(name=EventName.CHANGE, time_ns=now.wall_ns, mono_ns=now.mono_ns, attributes=attributes)
+        told = NodeEvent(name=EventName.CHANGE, time_ns=now.wall_ns, mono_ns=now.mono_ns, attributes=attributes)
         self._see("versions", Collected(happenings=(told,)))
 
     def _place_ranks(self, at_s: float) -> None:
@@ -462,5 +462,5 @@ class NodeSensors:
         if priority is not Priority.COPIES:
             self._sent.append((topic, key, value))
 
-    def _moment(self, at_s: float) -> Moment:
-        return Moment(wall_ns=ns(at_s) + self._wall_ns, mono_ns=ns(at_s) + self._mono_ns)
+    def _moment(self, at_s: float) -> Timestamps:
+        return Timestamps(wall_ns=ns(at_s) + self._wall_ns, mono_ns=ns(at_s) + self._mono_ns)

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -34,6 +33,7 @@ from .resources import Change, Resources, Schedule
 from .room import Room
 from .running_job import RunningJob
 from .sensors import NodeSensors, RankHere
+from .sent import Sent
 from .services import ask_services
 from .steps import Conditions, saves_of, saving_ranks
 from .storage import TRANSFER_BYTES, Demand, StorageState, read_s, storage_state
@@ -47,18 +47,6 @@ _NO_RANKS: Mapping[int, RankHere] = {}
 _TEXTS, _TEXTS_OF_NODE = 8192, 64
 #: Share of the time that a job's rings send.
 _TRAFFIC = 0.3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
-    """A message on its way to the bus: arrival, topic, key, and what is in it (or its bytes)."""
-
-    at_s: float
-    topic: str
-    key: str
-    node: str
-    payloads: tuple[Block | Event, ...] = ()
-    value: bytes = b""
 
 
 class World:

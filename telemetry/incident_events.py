@@ -2,7 +2,7 @@
 
 The event's trace is that of the first bad step where that is known, so that one click leads from the line to the step;
 the life is a span of a trace of its own that links there. The names are the same wherever an incident is told (here,
-and by the SDK in ``commands/otlp_export``). Pure functions.
+and by the SDK in ``commands/run/otlp_export``). Pure functions.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def heavy(modules: set[str]) -> set[str]:
         ),
         ("import whichrank.telemetry.attributes, whichrank.telemetry.incident", set()),
         ("import whichrank.transport.embedded", set()),
-        ("import whichrank.commands.peer_setup", set()),
+        ("import whichrank.commands.multi_node.peer_setup", set()),
         ("import whichrank.telemetry.otlp", {"numpy", "google.protobuf", "opentelemetry"}),
         ("import whichrank.processors.operator", {"numpy"}),
         ("import whichrank.processors.runner", {"numpy", "google.protobuf", "opentelemetry", "sqlite3"}),

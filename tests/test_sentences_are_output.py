@@ -18,9 +18,12 @@ MIGRATION = "processors/older_sentences.py"
 #: What only looks like it.
 NO_SENTENCE = {
     ("processors/cluster/shared/joint.py", "'jobs' in verdict.words"): "a mapping of what a template may name",
-    ("commands/incident_panel.py", "_PORT.sub(']', text)"): "lines that differ in a port are drawn once",
-    ("commands/incident_panel.py", "text.replace(EMOJI_SELECTOR, '')"): "how wide a terminal draws it",
-    ("commands/watching.py", "printable(redact(named or script)).split()"): "the job's name, which a person has chosen",
+    ("commands/incident_text/incident_panel.py", "_PORT.sub(']', text)"): "lines that differ in a port are drawn once",
+    ("commands/incident_text/incident_panel.py", "text.replace(EMOJI_SELECTOR, '')"): "how wide a terminal draws it",
+    (
+        "commands/run/watching.py",
+        "printable(redact(named or script)).split()",
+    ): "the job's name, which a person has chosen",
 }
 #: Who reads a field with a sentence without taking it apart: to put it into another one, or a rule's template.
 PUTS_IT_ON = {

@@ -13,7 +13,7 @@ import time
 from typing import IO
 
 from ...telemetry.missing_packages import in_words
-from .collector import Collector, Listener, Moment, NeedsNewProcess
+from .base.collector import Collector, Listener, NeedsNewProcess, Timestamps
 from .schedule import FIRST_PAUSE_S, LONGEST_PAUSE_S, Plan, read_frame, write_frame
 
 #: A driver is listened to for so long at a time.
@@ -33,7 +33,7 @@ def main() -> int:
         write_frame(out, collector.period_s if collector is not None else 10.0)
         try:
             collector = collector or plan.make()
-            collected = collector.collect(Moment(wall_ns=time.time_ns(), mono_ns=time.monotonic_ns()))
+            collected = collector.collect(Timestamps(wall_ns=time.time_ns(), mono_ns=time.monotonic_ns()))
         except NeedsNewProcess as error:
             write_frame(out, str(error))
             return 3

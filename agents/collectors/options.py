@@ -26,7 +26,7 @@ class NodeOptions:
     kernel_log: a file, "" the first of the usual ones. write_folders: absolute. versions_file: what was installed when
     last looked, "" from now on. topology_file: where each node stands. kubernetes_node_file: this one as JSON, "" none.
     job_logs: patterns of files, beside what ranks have open as standard output and error. withheld: names of
-    ``agents.withheld``; what does not leave the node.
+    ``agents.privacy.withheld``; what does not leave the node.
     """
 
     collect: frozenset[str] = frozenset(NAMES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from ...telemetry.records import Identity
-from .collector import Collector, Isolation
+from .base.collector import Collector, Isolation
 from .logs.job_log_events import JobLogEvents
 from .logs.job_logs import JobLogsCollector
 from .logs.kernel_events import KernelEvents

@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from ...telemetry.missing_packages import in_words
 from ...telemetry.records import Point
-from .collector import Collected, Collector, Isolation, LastLooker, Moment
+from .base.collector import Collected, Collector, FinalCollector, Isolation, Timestamps
 
 MAX_WAITING = 2000
 #: A failed look is tried again after so long, then twice as long, and so on.
@@ -127,8 +127,8 @@ class NodeTelemetry:
             look.wait_for_last(max(0.0, until_s - time.monotonic()))
 
     # --- for the looks ------------------------------------------------------------------------------------------------
-    def moment(self) -> Moment:
-        return Moment(wall_ns=self._wall_ns(), mono_ns=time.monotonic_ns())
+    def moment(self) -> Timestamps:
+        return Timestamps(wall_ns=self._wall_ns(), mono_ns=time.monotonic_ns())
 
     def hand_on(self, name: str, collected: Collected) -> None:
         with self._lock:
@@ -155,7 +155,7 @@ class NodeTelemetry:
             self._said.add(line)
             self._report(line)
 
-    def _own_points(self, now: Moment) -> list[Point]:
+    def _own_points(self, now: Timestamps) -> list[Point]:
         points: list[Point] = []
         for look in self._looks:
             late_s = look.late_s(now)
@@ -164,7 +164,7 @@ class NodeTelemetry:
         return points
 
 
-def own_points(collector: str, now: Moment, *, late_s: float, failures: int, sees: bool) -> list[Point]:
+def own_points(collector: str, now: Timestamps, *, late_s: float, failures: int, sees: bool) -> list[Point]:
     """What is told of a collector itself."""
     told = ((METRIC_LATE, late_s), (METRIC_FAILURES, float(failures)), (METRIC_WATCHING, float(sees)))
     where = {"whichrank.collector": collector}
@@ -182,7 +182,7 @@ class _Look:
         self.busy_since_ns = 0
         self.sees = False
 
-    def late_s(self, now: Moment) -> float:
+    def late_s(self, now: Timestamps) -> float:
         """For how long it has been late; 0 while it is not."""
         since_ns = self.busy_since_ns
         busy_s = (now.mono_ns - since_ns) / 1e9 if since_ns else 0.0
@@ -194,7 +194,7 @@ class _Look:
     def run(self) -> None:
         raise NotImplementedError
 
-    def watch(self, now: Moment) -> None:
+    def watch(self, now: Timestamps) -> None:
         """Called now and then from the owner's thread."""
 
     def end(self) -> None:
@@ -230,7 +230,7 @@ class _ThreadLook(_Look):
             self.sees = not collected.blind
             self.owner.hand_on(self.name, collected)
             self.owner.ending.wait(max(self.period_s - took_s, self.period_s / 10))
-        if isinstance(collector, LastLooker):
+        if isinstance(collector, FinalCollector):
             try:
                 self.owner.hand_on(self.name, collector.last_look(self.owner.moment()))
             except Exception as error:  # edge: as above
@@ -241,7 +241,7 @@ class _ThreadLook(_Look):
 
     def _make(self) -> Collector:
         collector = self.plan.make()
-        if isinstance(collector, LastLooker):
+        if isinstance(collector, FinalCollector):
             self._last_is_over.clear()
         return collector
 
@@ -299,7 +299,7 @@ class _ProcessLook(_Look):
             self.busy_since_ns, self.sees = 0, not frame.blind
             self.owner.hand_on(self.name, frame)
 
-    def watch(self, now: Moment) -> None:
+    def watch(self, now: Timestamps) -> None:
         child = self._child
         if child is not None and not self._killed and self.late_s(now) > KILL_S:
             self._killed = True

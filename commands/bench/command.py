@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...simulator.grounds import HELD_OUT_SEED
-from ...simulator.scenarios import SCENARIOS
+from ...simulator.scenarios.grounds import HELD_OUT_SEED
+from ...simulator.scenarios.scenarios import SCENARIOS
 from ...simulator.scoring.summary import Line, summarize
 from .kept_runs import KeptRuns, code_version, score_as_json
 from .matrix import Matrix, Scored, run_all

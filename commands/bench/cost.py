@@ -22,10 +22,11 @@ import numpy as np
 from ...simulator.jobs import JobSpec
 from ...simulator.mesh import mesh_for
 from ...simulator.scoring.summary import Line, not_run
+from ...simulator.sent import Sent
 from ...simulator.topology import ClusterShape, Topology
-from ...simulator.world import Sent, World
-from ..cycle_search import search_seldom
+from ...simulator.world import World
 from ..simulate.judge import Judge, encoded
+from ..support.gc_tuning import search_seldom
 from .kept_runs import KeptRuns
 
 #: The curve of cost by ranks.

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...simulator.grounds import HELD_OUT_SEED
+from ...simulator.scenarios.grounds import HELD_OUT_SEED
+from ...simulator.scenarios.sound_days import REDUCED, REFERENCE, Mode, sound_world
 from ...simulator.scoring.run_score import score_run
 from ...simulator.scoring.statistics import poisson_upper, share_of
 from ...simulator.scoring.summary import Line, not_run
-from ...simulator.sound_days import REDUCED, REFERENCE, Mode, sound_world
 from ...simulator.world import World
 from .kept_runs import KeptRuns
 from .one_run import most_memory_bytes, run_apart

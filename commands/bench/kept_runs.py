@@ -25,7 +25,7 @@ _PACKAGE = _HERE.parents[2]
 #: run comes through included, without a run becoming another one.
 _MEASURES = (
     "one_run.py",
-    "shared_beginning.py",
+    "forked_prefix.py",
     "simple_detector.py",
     "matrix.py",
     "false_pages.py",

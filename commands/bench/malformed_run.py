@@ -12,10 +12,10 @@ from typing import Any
 
 from ...simulator.faults.catalogue import CATALOGUE
 from ...simulator.program import Recipe
-from ...simulator.scenarios import Scenario, four_jobs
+from ...simulator.scenarios.scenarios import Scenario, four_jobs
 from ...simulator.scoring.run_score import score_run
 from ...simulator.scoring.summary import Line
-from ...simulator.world import Sent
+from ...simulator.sent import Sent
 from ...telemetry.otlp import decode_logs
 from ...telemetry.records import Block, Event
 from ...telemetry.topics import TOPIC_BLOCKS

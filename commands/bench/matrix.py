@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...simulator.grounds import HELD_OUT, HELD_OUT_SEED, SEEN, TUNING, ground_of
+from ...simulator.scenarios.grounds import HELD_OUT, HELD_OUT_SEED, SEEN, TUNING, ground_of
 from ...simulator.scoring.run_score import RunScore, score_run
 from ...simulator.scoring.story import BadIncident
 from .foreign_detector import DetectorFailed, DetectorLate, detect
+from .forked_prefix import run_together, together
 from .kept_runs import KeptRuns, score_as_json, score_of_json
 from .one_run import Asked, Measured, run_apart
-from .shared_beginning import run_together, together
 
 SCHEMA = 1
 #: Of an incident, for who wants to know what was said.

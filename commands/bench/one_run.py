@@ -11,12 +11,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
 
-from ...simulator.grounds import ground_of
-from ...simulator.scenarios import SCENARIOS, Setting
+from ...simulator.scenarios.grounds import ground_of
+from ...simulator.scenarios.scenarios import SCENARIOS, Setting
 from ...simulator.world import World
-from ..cycle_search import search_seldom
-from ..run_directory import RunDirectory
+from ..run_folder.run_directory import RunDirectory
 from ..simulate.judge import CaptureBus, Judge
+from ..support.gc_tuning import search_seldom
 from .simple_detector import SimpleDetector
 
 _END_S = 5.0
@@ -49,7 +49,7 @@ class Run(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """One run of a scenario. The seed says which ground it is on (``simulator.grounds``).
+    """One run of a scenario. The seed says which ground it is on (``simulator.scenarios.grounds``).
 
     is_plain: no harmless anomalies stand beside the fault, and every collector watches.
     """

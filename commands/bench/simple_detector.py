@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...simulator.world import Sent
+from ...simulator.sent import Sent
 from ...telemetry.records import Block, Event, Identity
 from ...telemetry.vocabulary import EventName
 

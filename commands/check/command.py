@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from ..saying import say
+from ..support.stderr import say
 from .expected import BadExpectations, Expected, expected_of, read_document
 from .finding import EXIT_UNKNOWN, EXIT_USAGE, Family, exit_status, verdict
 from .probes import PROBES, WHOLE_S, run_probes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ...agents.collectors.collector import Collected
+from ...agents.collectors.base.collector import Collected
 from ...agents.collectors.gpu.gpu import GpuCollector
 from ...diagnosis.health_checks.outcome import Status
 from ...telemetry.records import Point

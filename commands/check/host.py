@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ...agents.collectors.base.kernel_files import list_names, read_text
 from ...agents.collectors.host.host import HostCollector
-from ...agents.collectors.kernel_files import list_names, read_text
 from ...diagnosis.health_checks.outcome import Status
 from ...telemetry.records import Point
 from .finding import Family, Finding

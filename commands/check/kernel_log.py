@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ...agents.collectors.collector import Moment
-from ...agents.collectors.kernel_files import read_text
+from ...agents.collectors.base.collector import Timestamps
+from ...agents.collectors.base.kernel_files import read_text
 from ...agents.collectors.logs.kernel_log import default_sources
 from ...agents.collectors.logs.kernel_log_sources import KernelLogSource
 from ...diagnosis.health_checks.outcome import Status
@@ -67,7 +67,7 @@ def _open(path: str) -> tuple[KernelLogSource | None, list[str]]:
     return None, refusals
 
 
-def _events(source: KernelLogSource, now: Moment, setup: Setup) -> Iterator[KernelEvent]:
+def _events(source: KernelLogSource, now: Timestamps, setup: Setup) -> Iterator[KernelEvent]:
     calendar = Calendar(reference_s=now.wall_ns / 1e9, utc_offset_s=time.localtime().tm_gmtoff)
     reader = KernelLogReader(calendar=calendar)
     until_s = time.monotonic() + setup.limit_s - 1.0
@@ -92,7 +92,7 @@ def _matters(event: KernelEvent) -> bool:
     return event.role is CausalRole.INITIATING
 
 
-def _groups(events: Iterable[KernelEvent], recent_s: float, now: Moment) -> Iterator[Finding]:
+def _groups(events: Iterable[KernelEvent], recent_s: float, now: Timestamps) -> Iterator[Finding]:
     groups: dict[tuple[str, str, str], _Group] = {}
     for event in events:
         key, at_s = (event.event, event.code, event.device), _time_s(event, now)
@@ -105,7 +105,7 @@ def _groups(events: Iterable[KernelEvent], recent_s: float, now: Moment) -> Iter
         yield _of_group(group, recent_s, now)
 
 
-def _of_group(group: _Group, recent_s: float, now: Moment) -> Finding:
+def _of_group(group: _Group, recent_s: float, now: Timestamps) -> Finding:
     event = group.event
     is_fatal = event.severity is Severity.FATAL and group.last_s >= recent_s
     age_h = max(now.wall_ns / 1e9 - group.last_s, 0.0) / _HOUR_S
@@ -123,7 +123,7 @@ def _of_group(group: _Group, recent_s: float, now: Moment) -> Finding:
     )
 
 
-def _repeats(events: Iterable[KernelEvent], now: Moment) -> Iterator[Finding]:
+def _repeats(events: Iterable[KernelEvent], now: Timestamps) -> Iterator[Finding]:
     sightings = [sighting for event in events if (sighting := sighting_of(event, "")) is not None][-_MOST_KEPT:]
     seen: set[tuple[str, str]] = set()
     for end in range(len(sightings), 0, -1):
@@ -143,11 +143,11 @@ def _repeats(events: Iterable[KernelEvent], now: Moment) -> Iterator[Finding]:
                 )
 
 
-def _time_s(event: KernelEvent, now: Moment) -> float:
+def _time_s(event: KernelEvent, now: Timestamps) -> float:
     return event.time_s if event.time_s is not None else now.wall_ns / 1e9
 
 
-def _boot_s(setup: Setup, now: Moment) -> float:
+def _boot_s(setup: Setup, now: Timestamps) -> float:
     """A file may hold what was before the boot. 0 where nobody says when that was."""
     words = (read_text(setup.proc / "uptime") or "").split()
     try:

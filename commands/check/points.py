@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
-from ...agents.collectors.collector import Moment
+from ...agents.collectors.base.collector import Timestamps
 from ...diagnosis.health_checks.outcome import Status
 from ...diagnosis.health_checks.point_limits import Judged, judge_peers, judge_points, worst_of_each
 from ...telemetry.records import Point
@@ -13,8 +13,8 @@ from .finding import Family, Finding
 from .setup import Setup, Tell
 
 
-def moment() -> Moment:
-    return Moment(wall_ns=time.time_ns(), mono_ns=time.monotonic_ns())
+def moment() -> Timestamps:
+    return Timestamps(wall_ns=time.time_ns(), mono_ns=time.monotonic_ns())
 
 
 def tell_points(setup: Setup, points: Sequence[Point], families: Iterable[Family], tell: Tell) -> None:

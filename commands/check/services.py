@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
-from ...agents.collectors.kernel_files import list_names, read_text
+from ...agents.collectors.base.kernel_files import list_names, read_text
 from ...diagnosis.health_checks.outcome import Status
 from .finding import Family, Finding
 from .gpu_inventory import inventory

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 
-from ...agents.collectors.kernel_files import read_text
+from ...agents.collectors.base.kernel_files import read_text
 from ...agents.collectors.storage.mount_probes import MountProbe, ProbeResult, Space
 from ...agents.collectors.storage.mount_table import Mount, mount_of, parse_mounts
 from ...diagnosis.health_checks.outcome import Status

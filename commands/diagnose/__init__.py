@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typer
 
-from ..late_commands import late_group
+from ..support.late_commands import late_group
 
 #: By the name of the sub-command, its module; in the order in which --help shows them.
 COMMANDS = {

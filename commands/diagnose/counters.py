@@ -20,7 +20,7 @@ from ...diagnosis.counters.series import Look, SeriesReader, seconds_of
 from ...diagnosis.counters.sysfs import read_sample
 from ...diagnosis.counters.traffic import NodeTraffic
 from ...diagnosis.counters.watch import PortWatch
-from ..saying import say
+from ..support.stderr import say
 from .input_file import EXIT_USAGE, Unreadable, bounded_lines, delimiter_of, looks_like_json
 from .packed_file import opened_text, without_suffix
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..saying import say
+from ..support.stderr import say
 from .input_file import Unreadable
 from .packed_file import opened, without_suffix
 

@@ -16,7 +16,7 @@ from ...diagnosis.phase_times.replay import Slowdown, what_if
 from ...diagnosis.phase_times.self_time import judge_self
 from ...diagnosis.phase_times.series import StepSeries
 from ...diagnosis.phase_times.visible_time import judge_shares, judge_visible
-from ..saying import say
+from ..support.stderr import say
 from .input_file import EXIT_USAGE, Unreadable, bounded_lines, delimiter_of, looks_like_json
 from .packed_file import opened_text, without_suffix
 

@@ -42,8 +42,8 @@ def register(app: typer.Typer) -> None:
         Exit status: 0; 2 if there is nothing to account for.
         """
         from ...transport.kafka_client import KafkaTrouble
-        from ..run_directory import Unusable
-        from ..settings import SettingsError
+        from ..run_folder.run_directory import Unusable
+        from ..settings.settings import SettingsError
         from .report import report
         from .sources import of_file, of_kafka, of_run
 

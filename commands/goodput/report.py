@@ -19,10 +19,10 @@ from ...diagnosis.goodput.interval import Interval
 from ...diagnosis.goodput.together import Together, together
 from ...telemetry.incident import Document, incident_id
 from ...telemetry.vocabulary import Kind, Scope, TimeBucket
-from ..incident_panel import printable
-from ..incidents.words import when
-from ..run_directory import Unusable
-from ..saying import say
+from ..incident_text.incident_panel import printable
+from ..incident_text.utc_time import when
+from ..run_folder.run_directory import Unusable
+from ..support.stderr import say
 from .sources import Found
 
 SCHEMA = 1

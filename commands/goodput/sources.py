@@ -17,10 +17,10 @@ from ...telemetry.topics import TOPIC_FINDINGS, TOPIC_INCIDENTS
 from ...transport.kafka import make_client
 from ...transport.kafka_read import read_whole
 from ..diagnose.input_file import bounded_lines
+from ..embedded.replay import replay_run
 from ..incidents.run_source import newest_run
-from ..replay import replay_run
-from ..run_directory import RunDirectory, Unusable
-from ..settings import TopicsOptions, load_settings
+from ..run_folder.run_directory import RunDirectory, Unusable
+from ..settings.settings import TopicsOptions, load_settings
 
 RUN, INTERVALS, CHECKPOINT_LOG, STEP_LOG, KAFKA = "run", "intervals", "checkpoint_log", "step_log", "kafka"
 

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from ..annotate_options import AnnotateOptions
-from ..one_line import one_line
-from ..run_directory import Unusable
-from ..settings import SettingsError, load_settings, print_settings
+from ..run_folder.run_directory import Unusable
+from ..settings.annotate_options import AnnotateOptions
+from ..settings.cli_errors import one_line
+from ..settings.settings import SettingsError, load_settings, print_settings
 
 EXIT_USAGE = 2
 KAFKA = typer.Option(metavar="HOST:PORT", help="read the topic of these brokers")

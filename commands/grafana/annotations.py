@@ -12,8 +12,8 @@ from typing import Any
 
 from ...grafana import annotate
 from ...grafana.site import GrafanaRefusal, Site
-from ..incident_feeds import Revisions
-from ..incident_panel import headline
+from ..incident_feeds.feeds import Revisions
+from ..incident_text.incident_panel import headline
 
 #: Where more wait, the ones that have waited longest are dropped, and counted.
 MOST_WAITING = 10_000

@@ -13,11 +13,11 @@ from typing import Any
 from ...telemetry.missing_packages import in_words
 from ...transport.kafka import make_client
 from ...transport.kafka_client import KafkaTrouble
-from ..annotate_options import AnnotateOptions
-from ..ending import Ending
-from ..incident_feeds import Feed, FolderFeed, KafkaFeed
-from ..run_directory import Unusable
-from ..saying import SayHandler, say
+from ..incident_feeds.feeds import Feed, FolderFeed, KafkaFeed
+from ..run_folder.run_directory import Unusable
+from ..settings.annotate_options import AnnotateOptions
+from ..support.ending import Ending
+from ..support.stderr import SayHandler, say
 
 try:
     from ...grafana.site import GrafanaTrouble, Site

@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from ...telemetry.missing_packages import in_words
-from ..run_directory import Unusable
+from ..run_folder.run_directory import Unusable
 
 _PACKAGE = Path(__file__).parents[2]
 #: From the package -> in the exported folder.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ...telemetry.incident import Document
-from ..run_directory import Unusable
+from ..run_folder.run_directory import Unusable
 
 #: Evidence of one node is 20 MB; of one incident so much is taken at most.
 MAX_BYTES = 256 << 20

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...agents.flight_dumps import DUMP_BYTES
-from ...agents.gate import pack_again, unpack
+from ...agents.evidence.flight_dumps import DUMP_BYTES
+from ...agents.privacy.redaction_filter import pack_again, unpack
 from ...processors.cluster.evidence_requests import FILES_TO_ASK, MOST_ASKED_FOR_FILES, NOTHING_TO_ASK
 from ...telemetry.vocabulary import Bucket, Kind
 from .chosen import Chosen, KeptFile

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from ...telemetry.redaction import redact, redact_data
-from ..run_directory import Unusable
-from ..saying import say
+from ..run_folder.run_directory import Unusable
+from ..support.stderr import say
 from .chosen import Chosen, Source, choose
 from .contents import Entry, Missing, arrange, find_missing, without_secrets
-from .words import readme
+from .readme import readme
 
 SCHEMA = 1
 MANIFEST = "manifest.json"

@@ -19,9 +19,9 @@ from ...telemetry.otlp import encode_payloads
 from ...telemetry.records import Finding
 from ...telemetry.topics import KEY_OF_PEOPLE, TOPIC_FINDINGS
 from ...transport.kafka_client import Client, KafkaTrouble, Sent
-from ..labels import finding_of
-from ..run_directory import Unusable
-from ..saying import say
+from ..run_folder.labels import finding_of
+from ..run_folder.run_directory import Unusable
+from ..support.stderr import say
 from .chosen import Source, choose
 
 MAX_TEXT = 300

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ...telemetry.incident import Document, read_line
-from ..incident_log import read_lines
-from ..labels import LABELS_FILE, append_label, read_labels, with_labels
-from ..run_directory import EVIDENCE_FOLDER, INCIDENTS_FILE, RunDirectory, Unusable
+from ..run_folder.incident_log import read_lines
+from ..run_folder.labels import LABELS_FILE, append_label, read_labels, with_labels
+from ..run_folder.run_directory import EVIDENCE_FOLDER, INCIDENTS_FILE, RunDirectory, Unusable
 from .chosen import MAX_BYTES, Chosen, KeptFile, belongs
 
 RUNS_FOLDER = Path("whichrank-out")

@@ -11,11 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ...telemetry.incident import Document
-from ..incident_panel import describe_suspects, incident_panel, printable
-from ..labels import handling_words
-from ..saying import say
+from ..incident_text.incident_panel import describe_suspects, incident_panel, printable
+from ..incident_text.utc_time import when
+from ..run_folder.labels import handling_words
+from ..support.stderr import say
 from .chosen import Source, choose
-from .words import when
 
 SCHEMA = 1
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 from ...telemetry.incident import Document
-from ..incident_panel import incident_line
-from ..saying import say
+from ..incident_text.incident_panel import incident_line
+from ..incident_text.utc_time import when
+from ..support.stderr import say
 from .chosen import Source
-from .words import when
 
 
 def watch(source: Source, *, as_json: bool) -> None:

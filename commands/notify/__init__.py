@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ..notify_options import NotifyOptions
-from ..settings import SettingsError, load_settings, print_settings
+from ..settings.notify_options import NotifyOptions
+from ..settings.settings import SettingsError, load_settings, print_settings
 
 EXIT_USAGE = 2
 

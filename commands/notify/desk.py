@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...telemetry.vocabulary import IncidentState
-from ..incident_times import held_until
+from ..incident_feeds.incident_times import held_until
 from .ledger import HOUR_S, REFUSED, TOLD, WITHHELD, Delivery, Ledger, Waiting
-from .notices import Standing, digest_of, standing_of
-from .routes import Routing, Urgency, receivers_of, urgency_of
+from .messages.notices import AlertState, digest_of, standing_of
+from .messages.routes import Routing, Urgency, receivers_of, urgency_of
 
 #: A hold ends at its ``until``, and in any case after so long: clocks differ, and no page waits for a dead process.
 LONGEST_HOLD_S = 120.0
@@ -53,7 +53,7 @@ class Desk:
         if document.get("state") == IncidentState.MERGED.value:
             self._hand_over(incident, str(document.get("merged_into")), now)
         told = self._ledger.deliveries(incident)
-        if standing_of(document) is Standing.CLOSED or urgency is None:
+        if standing_of(document) is AlertState.CLOSED or urgency is None:
             for delivery in told.values():
                 self._close(delivery, waiting.news, now)
             self._ledger.look_again(incident, None)
@@ -64,7 +64,7 @@ class Desk:
         for name, delivery in told.items():
             if delivery.status == WITHHELD and not _is_louder(urgency, delivery.urgency):
                 continue
-            if delivery.told is Standing.CLOSED and (name not in wanted or held > now):
+            if delivery.told is AlertState.CLOSED and (name not in wanted or held > now):
                 continue
             self._change(delivery, standing_of(document), digest, urgency, waiting.news, now)
         new = [name for name in wanted if name not in told]
@@ -84,7 +84,7 @@ class Desk:
             self._ledger.add(incident, name, urgency, news, now)
 
     def _change(
-        self, delivery: Delivery, standing: Standing, digest: str, urgency: Urgency, news: float, now: float
+        self, delivery: Delivery, standing: AlertState, digest: str, urgency: Urgency, news: float, now: float
     ) -> None:
         if delivery.status == TOLD and (delivery.told, delivery.told_digest) == (standing, digest):
             return
@@ -93,7 +93,7 @@ class Desk:
         if delivery.told == standing and delivery.told_digest == digest and not delivery.is_unsure:
             self._ledger.need_not_say(delivery)
             return
-        is_known = delivery.told in (Standing.OPEN, Standing.ACKNOWLEDGED)
+        is_known = delivery.told in (AlertState.OPEN, AlertState.ACKNOWLEDGED)
         is_urgent = not is_known or _is_louder(urgency, delivery.urgency)
         self._ledger.say(delivery, urgency, news, now if is_urgent else now + CHANGES_APART_S)
 
@@ -106,7 +106,7 @@ class Desk:
     def _hand_over(self, merged: str, leader: str, now: float) -> None:
         """What receivers know of ``merged`` goes on as ``leader``, where they do not know that and would be told it."""
         document = self._ledger.document(leader)
-        if document is None or standing_of(document) is Standing.CLOSED:
+        if document is None or standing_of(document) is AlertState.CLOSED:
             return
         wanted, known = receivers_of(document, self._routing), self._ledger.deliveries(leader)
         moved = False

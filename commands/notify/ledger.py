@@ -20,8 +20,8 @@ from typing import Any
 
 from ...telemetry.incident import Document
 from ...telemetry.vocabulary import IncidentState
-from .notices import Notice, Standing
-from .routes import Urgency
+from .messages.notices import AlertState, Notice
+from .messages.routes import Urgency
 
 STATE_FILE = "notify.sqlite"
 SCHEMA_VERSION = 1
@@ -69,7 +69,7 @@ class Delivery:
     incident: str
     urgency: Urgency
     status: str
-    told: Standing | None
+    told: AlertState | None
     told_digest: str
     reference: Mapping[str, Any]
     is_unsure: bool
@@ -79,7 +79,7 @@ class Delivery:
     @property
     def is_open(self) -> bool:
         """The receiver knows it, or may know it."""
-        return self.is_unsure or self.told in (Standing.OPEN, Standing.ACKNOWLEDGED)
+        return self.is_unsure or self.told in (AlertState.OPEN, AlertState.ACKNOWLEDGED)
 
 
 class Ledger:
@@ -316,7 +316,7 @@ class Ledger:
     def summaries(self) -> list[Delivery]:
         """Words on what was withheld that are not closed."""
         query = "SELECT * FROM deliveries WHERE incident = '' AND (told IS NULL OR told != ?)"
-        return [_delivery(row) for row in self._all(query, Standing.CLOSED.value)]
+        return [_delivery(row) for row in self._all(query, AlertState.CLOSED.value)]
 
     def forget(self, now: float) -> None:
         """What has been over for long."""
@@ -324,7 +324,7 @@ class Ledger:
         with self.transaction():
             self._db.execute("DELETE FROM incidents WHERE seen < ? AND NOT open AND due IS NULL", (before,))
             gone = "incident NOT IN (SELECT id FROM incidents) AND (told = ? OR told IS NULL) AND news < ?"
-            self._db.execute(f"DELETE FROM deliveries WHERE {gone}", (Standing.CLOSED.value, before))
+            self._db.execute(f"DELETE FROM deliveries WHERE {gone}", (AlertState.CLOSED.value, before))
             self._db.execute("DELETE FROM openings WHERE at < ?", (now - HOUR_S,))
             self._db.execute("DELETE FROM withheld WHERE at < ?", (before,))
 
@@ -354,7 +354,7 @@ def _delivery(row: sqlite3.Row) -> Delivery:
         incident=row["incident"],
         urgency=Urgency(row["urgency"]),
         status=row["status"],
-        told=Standing(row["told"]) if row["told"] else None,
+        told=AlertState(row["told"]) if row["told"] else None,
         told_digest=row["told_digest"] or "",
         reference=json.loads(row["reference"]),
         is_unsure=row["begun"] is not None,

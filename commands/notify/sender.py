@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from .ledger import HOUR_S, Delivery, Ledger
-from .notices import Notice, Standing, notice_of, withheld_notice
-from .receivers import Answer, Outcome, Receiver, Telling
+from .messages.notices import AlertState, Notice, notice_of, withheld_notice
+from .receivers import Answer, DeliveryContext, Outcome, Receiver
 
 _FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
 #: What a receiver may ask for.
@@ -31,7 +31,7 @@ _logger = logging.getLogger("whichrank")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manner:
+class ReceiverPolicy:
     """How one receiver is told. mark: "shadow" or ""."""
 
     name: str
@@ -42,7 +42,7 @@ class Manner:
 
 
 @dataclass(slots=True)
-class Figures:
+class ReceiverStats:
     """Of one receiver since the start; written by its thread. trouble None: the last try was answered."""
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -53,10 +53,10 @@ class Figures:
 
 class Sender:
     def __init__(
-        self, manner: Manner, receiver: Receiver, ledger: Ledger, clock: Callable[[], float] = time.time
+        self, manner: ReceiverPolicy, receiver: Receiver, ledger: Ledger, clock: Callable[[], float] = time.time
     ) -> None:
         self.name = manner.name
-        self.figures = Figures()
+        self.figures = ReceiverStats()
         self._manner = manner
         self._receiver = receiver
         self._ledger = ledger
@@ -108,19 +108,19 @@ class Sender:
                 self._withhold(delivery, notice, now)
                 return True
             self._ledger.begin(delivery, now, is_new=notice.is_new)
-        telling = Telling(reference=delivery.reference, is_unsure=delivery.is_unsure, told=delivery.told)
+        telling = DeliveryContext(reference=delivery.reference, is_unsure=delivery.is_unsure, told=delivery.told)
         self._take(delivery, notice, self._receiver.send(notice, telling))
         return True
 
     def _notice(self, delivery: Delivery) -> Notice | None:
         """None: it is over and was never told."""
-        is_new = delivery.told in (None, Standing.CLOSED)
+        is_new = delivery.told in (None, AlertState.CLOSED)
         manner = self._manner
         if not delivery.incident:
             count, titles, since = self._ledger.withheld(delivery.key, self.name, _MOST_NAMED)
             _, _, hour = delivery.key.rpartition("-")
             is_over = self._clock() > (int(hour) + 2) * HOUR_S
-            standing = Standing.CLOSED if is_over and not is_new else Standing.OPEN
+            standing = AlertState.CLOSED if is_over and not is_new else AlertState.OPEN
             return withheld_notice(
                 delivery.key, delivery.urgency, titles, count, cluster=manner.cluster, since=since,
                 standing=standing, mark=manner.mark, is_new=is_new,
@@ -131,7 +131,7 @@ class Sender:
         notice = notice_of(
             document, key=delivery.key, link=manner.link, cluster=manner.cluster, mark=manner.mark, is_new=is_new
         )
-        return None if notice.standing is Standing.CLOSED and is_new and not delivery.is_unsure else notice
+        return None if notice.standing is AlertState.CLOSED and is_new and not delivery.is_unsure else notice
 
     def _is_over_limit(self, delivery: Delivery, now: float) -> bool:
         return self._ledger.openings(self.name, delivery.urgency, now - HOUR_S) >= self._manner.new_per_hour

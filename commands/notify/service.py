@@ -15,24 +15,24 @@ from typing import Any
 
 from ...transport.kafka import make_client
 from ...transport.kafka_client import KafkaTrouble
-from ..ending import Ending
-from ..incident_feeds import Feed, FolderFeed, KafkaFeed
-from ..launcher import split_address
-from ..notify_options import NotifyOptions, ReceiverOptions
-from ..run_directory import Unusable
-from ..saying import SayHandler, say
+from ..incident_feeds.feeds import Feed, FolderFeed, KafkaFeed
+from ..run_folder.run_directory import Unusable
+from ..settings.notify_options import NotifyOptions, ReceiverOptions
+from ..support.addresses import split_address
+from ..support.ending import Ending
+from ..support.stderr import SayHandler, say
 from .desk import Desk
 from .health import NotifyHealth, NotifyServer, ReceiverHealth
 from .ledger import Ledger
-from .notices import Standing, test_notice
-from .receivers import Outcome, Receiver, Telling
+from .messages.notices import AlertState, test_notice
+from .messages.routes import DEFAULT_ROUTES, Routing
+from .receivers import DeliveryContext, Outcome, Receiver
 from .receivers.alertmanager import Alertmanager
 from .receivers.http import Http
 from .receivers.pagerduty import PagerDuty
 from .receivers.slack import Slack
 from .receivers.webhook import Webhook
-from .routes import DEFAULT_ROUTES, Routing
-from .sender import Manner, Sender
+from .sender import ReceiverPolicy, Sender
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
 DEFAULT_PORT = 8463
@@ -89,9 +89,9 @@ def send_test(options: NotifyOptions, name: str) -> int:
         return EXIT_USAGE
     now = time.time()
     reference: dict[str, Any] = {}
-    for standing, told in ((Standing.OPEN, None), (Standing.CLOSED, Standing.OPEN)):
+    for standing, told in ((AlertState.OPEN, None), (AlertState.CLOSED, AlertState.OPEN)):
         notice = test_notice(name, now, options.notify_cluster, standing)
-        answer = receiver.send(notice, Telling(reference=reference, told=told))
+        answer = receiver.send(notice, DeliveryContext(reference=reference, told=told))
         if answer.outcome is not Outcome.TOLD:
             say(f"{name}: {answer.detail}")
             return EXIT_FAILED
@@ -113,7 +113,7 @@ class _Service:
         self._desk = Desk(self._ledger, routing_of(options), max_age_s=options.notify_max_age_s)
         self._senders = [
             Sender(
-                Manner(
+                ReceiverPolicy(
                     name=name,
                     new_per_hour=options.notify_receivers[name].new_per_hour,
                     mark="shadow" if options.notify_receivers[name].shadow else "",

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...telemetry.identity import DEFAULT_CLUSTER
-from ..one_line import one_line
-from ..run_directory import Unusable
-from ..settings import TopicsOptions, load_settings
+from ..run_folder.run_directory import Unusable
+from ..settings.cli_errors import one_line
+from ..settings.settings import TopicsOptions, load_settings
 
 if TYPE_CHECKING:
     from .announce import Board

@@ -18,11 +18,11 @@ from ...telemetry.records import Finding
 from ...telemetry.topics import KEY_OF_PEOPLE, TOPIC_FINDINGS
 from ...transport.kafka_client import Client
 from ...transport.kafka_read import read_whole
-from ..announced import append_plan, finding_of_plan, read_plans
 from ..incidents.label import send_of_people, who
 from ..incidents.run_source import newest_run
-from ..run_directory import Unusable
-from ..saying import say
+from ..run_folder.maintenance_plans import append_plan, finding_of_plan, read_plans
+from ..run_folder.run_directory import Unusable
+from ..support.stderr import say
 
 SCHEMA = 1
 #: What concerns a job, and what concerns a place.

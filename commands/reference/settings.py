@@ -19,8 +19,8 @@ from typer.main import get_command
 
 from ...telemetry.vocabulary import Bucket, Kind, Scope
 from ..main import app
-from ..notify_options import ReceiverOptions, RouteOptions
-from ..settings import (
+from ..settings.notify_options import ReceiverOptions, RouteOptions
+from ..settings.settings import (
     AgentOptions,
     AnnotateOptions,
     KafkaOptions,
@@ -31,7 +31,7 @@ from ..settings import (
     RunSettings,
     TopicsOptions,
 )
-from ..settings_sources import ENVIRONMENT_PREFIX, Settings
+from ..settings.settings_sources import ENVIRONMENT_PREFIX, Settings
 from . import words
 from .markdown import code, section, table
 

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from ..one_line import one_line
-from ..run_directory import Unusable
+from ..run_folder.run_directory import Unusable
+from ..settings.cli_errors import one_line
 
 DEFAULT_MINUTES = 30.0
 
@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
         written.
         """
         with one_line():
-            from ..saying import say
+            from ..support.stderr import say
             from .page import render
             from .sources import of_kafka, of_run
 

@@ -14,9 +14,9 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from ...telemetry.incident import Document
-from ..incident_panel import printable
-from ..incidents.words import when
-from ..losses import AGENT_WORDS
+from ..incident_text.incident_panel import printable
+from ..incident_text.utc_time import when
+from ..run_folder.losses import AGENT_WORDS
 from .accounts import accounts_of
 from .heat_map import HeatMap, heat_maps
 from .reading import Reading

@@ -13,8 +13,8 @@ from ...telemetry.records import Block, Broken, Event, Finding
 from ...telemetry.vocabulary import EventName
 from ...transport.bus import TOPIC_BLOCKS, TOPIC_FINDINGS
 from ...transport.embedded import EmbeddedBus
-from ..losses import AGENT_LOSSES
-from ..run_directory import RunDirectory, Unusable
+from ..run_folder.losses import AGENT_LOSSES
+from ..run_folder.run_directory import RunDirectory, Unusable
 from .job_steps import JobSteps
 
 _MESSAGES_AT_ONCE = 256

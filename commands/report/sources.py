@@ -14,9 +14,9 @@ from ...transport.kafka_client import Client
 from ...transport.kafka_read import read_whole
 from ..incidents.kafka_source import KafkaSource
 from ..incidents.run_source import RunSource, newest_run
-from ..losses import Losses, describe_losses
-from ..run_directory import RunDirectory, Unusable
-from ..settings import TopicsOptions, load_settings
+from ..run_folder.losses import Losses, describe_losses
+from ..run_folder.run_directory import RunDirectory, Unusable
+from ..settings.settings import TopicsOptions, load_settings
 from .reading import Reading, messages_of, read_messages
 from .verdict import last_revisions, worst_job
 

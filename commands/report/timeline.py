@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ...diagnosis.goodput.interval import Interval
-from ..incidents.words import when
+from ..incident_text.utc_time import when
 from .grid import Column
 from .verdict import Verdict
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from ...telemetry.incident import Document
 from ...telemetry.ring_layout import parse_ranks
-from ..incident_panel import cleared_words, describe_suspects, describe_where, headline, printable
-from ..incidents.words import when
-from ..labels import label_words
+from ..incident_text.incident_panel import cleared_words, describe_suspects, describe_where, headline, printable
+from ..incident_text.utc_time import when
+from ..run_folder.labels import label_words
 
 _ORDER = {"page": 0, "ticket": 1, "info": 2}
 _SEVERITY_WORDS = {

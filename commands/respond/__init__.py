@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..settings import RespondOptions, SettingsError, load_settings, print_settings
+from ..settings.settings import RespondOptions, SettingsError, load_settings, print_settings
 
 EXIT_USAGE = 2
 

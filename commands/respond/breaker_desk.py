@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ...telemetry.vocabulary import Outcome
-from ..incidents.words import when
-from ..saying import say
+from ..incident_text.utc_time import when
+from ..support.stderr import say
 from .audit import AuditFile
 from .ledger import DRY, LIVE, STATE_FILE, Ledger
 

@@ -12,12 +12,12 @@ from dataclasses import replace
 from typing import Any
 
 from ...telemetry.vocabulary import IncidentState, Outcome
-from .acts import Act, Operation, Plan, Refusal, Result, Why
 from .audit import AuditFile
 from .breaker import HOUR_S, Limits, why_open
 from .hooks import Hook
 from .ledger import DRY, Ledger, Waiting
-from .plan import Policy, act_of, plan
+from .planning.acts import Act, Operation, Plan, Refusal, Result, Why
+from .planning.plan import Policy, act_of, plan
 
 Told = Mapping[str, Any]
 #: After these a node is not out, as far as we know.

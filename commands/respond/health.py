@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ..health_server import Page, PageServer
+from ..support.health_server import Page, PageServer
 
 #: A turn that takes longer means that the service hangs: hooks try for a minute and a half at most.
 HUNG_S = 300.0

@@ -17,9 +17,9 @@ from typing import Any
 
 from ...telemetry.incident import Document
 from ...telemetry.vocabulary import IncidentState, Outcome
-from ..incident_times import held_until, told_at
-from .acts import Act, Operation
+from ..incident_feeds.incident_times import held_until, told_at
 from .breaker import HOUR_S, OUT_S
+from .planning.acts import Act, Operation
 
 STATE_FILE = "respond.sqlite"
 SCHEMA_VERSION = 1

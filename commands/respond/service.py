@@ -17,12 +17,12 @@ from typing import Any
 from ...telemetry.vocabulary import Outcome
 from ...transport.kafka import make_client
 from ...transport.kafka_client import KafkaTrouble
-from ..ending import Ending
-from ..incident_feeds import Feed, FolderFeed, KafkaFeed
-from ..launcher import split_address
-from ..run_directory import Unusable
-from ..saying import SayHandler, say
-from ..settings import RespondOptions
+from ..incident_feeds.feeds import Feed, FolderFeed, KafkaFeed
+from ..run_folder.run_directory import Unusable
+from ..settings.settings import RespondOptions
+from ..support.addresses import split_address
+from ..support.ending import Ending
+from ..support.stderr import SayHandler, say
 from .audit import AuditFile
 from .breaker import Limits
 from .desk import Desk
@@ -32,7 +32,7 @@ from .hooks.kubernetes import Kubernetes
 from .hooks.slurm import Commands, Slurm
 from .hooks.webhook import Webhook
 from .ledger import DRY, LIVE, Ledger
-from .plan import Policy
+from .planning.plan import Policy
 from .telling import EventFeed
 
 EXIT_FAILED, EXIT_USAGE, EXIT_BREAKER = 1, 2, 3

@@ -15,13 +15,13 @@ from rich.table import Table
 
 from ...simulator.clock import START_UNIX_NS
 from ...simulator.ledger import Ledger
-from ...simulator.scenarios import SCENARIOS
+from ...simulator.scenarios.scenarios import SCENARIOS
 from ...simulator.world import World
 from ...transport.kafka_client import KafkaTrouble
 from ...transport.kafka_settings import KafkaSettings
-from ..incident_log import IncidentLog
-from ..incident_panel import incident_panel
-from ..run_directory import INCIDENTS_FILE, RUN_FILE, RunDirectory
+from ..incident_text.incident_panel import incident_panel
+from ..run_folder.incident_log import IncidentLog
+from ..run_folder.run_directory import INCIDENTS_FILE, RUN_FILE, RunDirectory
 from .judge import CaptureBus, Judge
 from .to_kafka import KafkaSink
 

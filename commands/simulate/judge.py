@@ -15,12 +15,12 @@ from ...diagnosis.goodput.interval import Interval, interval_of
 from ...processors.commit_pace import CommitPace
 from ...processors.runner import EmbeddedRunner
 from ...simulator.clock import START_UNIX_NS, ns
-from ...simulator.world import Sent
+from ...simulator.sent import Sent
 from ...telemetry.otlp import encode_batches
 from ...telemetry.records import Finding, Incident, Record
 from ...transport.bus import Bus, Message, Output
 from ...transport.embedded import EmbeddedBus
-from ..embedded_operators import INPUT_TOPICS, make_operators, wanted_metrics
+from ..embedded.embedded_operators import INPUT_TOPICS, make_operators, wanted_metrics
 
 #: As ``AgentSettings.request_bytes``.
 REQUEST_BYTES = 600_000

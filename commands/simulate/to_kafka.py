@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from ...simulator.world import Sent
+from ...simulator.sent import Sent
 from ...transport.kafka import make_client
 from ...transport.kafka_client import Producer, QueueFull
 from ...transport.kafka_settings import KafkaSettings

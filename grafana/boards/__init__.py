@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..dashboard import Dashboard
-from ..panels import LogStore
+from ..elements.dashboard import Dashboard
+from ..elements.panels import LogStore
 from . import fleet, goodput, incident, job, node, overview, pipeline
 
 

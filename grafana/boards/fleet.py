@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..dashboard import Dashboard
-from ..metric_names import label_name, prometheus_name
-from ..panels import BAD, GOOD, ODD, Query, bars, board, lines, link, number, section, table, thresholds
-from .words import (
+from ..elements.dashboard import Dashboard
+from ..elements.metric_names import label_name, prometheus_name
+from ..elements.panels import BAD, GOOD, ODD, Query, bars, board, lines, link, number, section, table, thresholds
+from ..elements.words import (
     ACTIVE,
     BUCKET_LABEL,
     FLEET,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 from ...telemetry import attributes as names
-from ..dashboard import Dashboard
-from ..panels import BAD, GOOD, LogQuery, LogStore, Panel, Query, events, number, section, thresholds, words
-from .words import (
+from ..elements.dashboard import Dashboard
+from ..elements.panels import BAD, GOOD, LogQuery, LogStore, Panel, Query, events, number, section, thresholds, words
+from ..elements.words import (
     ACTIVE,
     INCIDENT,
     INCIDENT_ID,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ...telemetry import attributes as names
-from ..dashboard import Dashboard
-from ..metric_names import label_name, prometheus_name
-from ..panels import (
+from ..elements.dashboard import Dashboard
+from ..elements.metric_names import label_name, prometheus_name
+from ..elements.panels import (
     BAD,
     GOOD,
     ODD,
@@ -22,8 +22,8 @@ from ..panels import (
     section,
     thresholds,
 )
-from ..recordings import CALL_SECONDS, CALLS, KEPT_RANKS, PHASE_SECONDS, STEP_SECONDS, WAIT_SHARES, WAITS_LEAST
-from .words import (
+from ..elements.recordings import CALL_SECONDS, CALLS, KEPT_RANKS, PHASE_SECONDS, STEP_SECONDS, WAIT_SHARES, WAITS_LEAST
+from ..elements.words import (
     INCIDENT_LABEL,
     JOB,
     JOB_LABEL,

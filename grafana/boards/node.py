@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ...telemetry import attributes as names
 from ...telemetry.vocabulary import EventName
-from ..dashboard import Dashboard
-from ..metric_names import label_name, prometheus_name
-from ..panels import (
+from ..elements.dashboard import Dashboard
+from ..elements.metric_names import label_name, prometheus_name
+from ..elements.panels import (
     BAD,
     GOOD,
     ODD,
@@ -22,7 +22,7 @@ from ..panels import (
     table,
     thresholds,
 )
-from .words import (
+from ..elements.words import (
     ACTIVE,
     BUCKET_LABEL,
     INCIDENT_LABEL,

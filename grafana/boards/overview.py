@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ...telemetry import attributes as names
-from ..dashboard import Dashboard
-from ..metric_names import label_name, prometheus_name
-from ..panels import (
+from ..elements.dashboard import Dashboard
+from ..elements.metric_names import label_name, prometheus_name
+from ..elements.panels import (
     BAD,
     GOOD,
     ODD,
@@ -22,8 +22,8 @@ from ..panels import (
     table,
     thresholds,
 )
-from ..recordings import STEP_SECONDS
-from .words import (
+from ..elements.recordings import STEP_SECONDS
+from ..elements.words import (
     ACTIVE,
     BUCKET_LABEL,
     GOODPUT,

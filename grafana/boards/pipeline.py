@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 from ...telemetry import attributes as names
-from ..dashboard import Dashboard
-from ..metric_names import label_name, prometheus_name
-from ..panels import BAD, GOOD, ODD, LogQuery, LogStore, Query, bars, events, lines, number, section, thresholds
-from .words import INCIDENT_LABEL, NODE_LABEL, OF_AN_INCIDENT, PIPELINE
+from ..elements.dashboard import Dashboard
+from ..elements.metric_names import label_name, prometheus_name
+from ..elements.panels import (
+    BAD,
+    GOOD,
+    ODD,
+    LogQuery,
+    LogStore,
+    Query,
+    bars,
+    events,
+    lines,
+    number,
+    section,
+    thresholds,
+)
+from ..elements.words import INCIDENT_LABEL, NODE_LABEL, OF_AN_INCIDENT, PIPELINE
 
 _WINDOW = "[$__rate_interval]"
 _SILENT = "processors tell nothing: are they running?"

@@ -10,7 +10,7 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from ...telemetry.vocabulary import Phase
-from ..patch import Patch
+from ..support.patch import Patch
 from .context import KNOWN, HookContext
 
 _BACKWARD, _EVAL, _OTHER = int(Phase.BACKWARD), int(Phase.EVAL), int(Phase.OTHER)

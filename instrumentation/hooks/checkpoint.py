@@ -14,9 +14,9 @@ from torch.compiler import is_dynamo_compiling
 
 from ...telemetry.ring_layout import CHECKPOINT_READ, CHECKPOINT_WRITTEN
 from ...telemetry.vocabulary import EventKind, Phase
-from ..checkpoint_identity import checkpoint_number
-from ..guard import Guard
-from ..patch import Patch
+from ..support.guard import Guard
+from ..support.patch import Patch
+from ..trackers.checkpoint_identity import checkpoint_number
 from .context import HookContext, phase_wrapper
 
 DISTRIBUTED_CHECKPOINT = "torch.distributed.checkpoint"

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.compiler import is_dynamo_compiling
 
-from ..patch import Patch
+from ..support.patch import Patch
 from .context import HookContext
 
 

@@ -6,24 +6,37 @@ import functools
 import weakref
 from collections.abc import Callable, Sized
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torch.compiler import is_dynamo_compiling
 
 from ...telemetry.vocabulary import Phase
-from ..guard import Guard, HookHealth
-from ..import_hooks import PostImportFinder
-from ..loss import Scalars
-from ..patch import PatchSet
-from ..phases import Phases
-from ..steps import Steps
-
-if TYPE_CHECKING:
-    from .plain_forward import Candidates
+from ..support.guard import Guard, HookHealth
+from ..support.import_hooks import PostImportFinder
+from ..support.patch import PatchSet
+from ..trackers.loss import Scalars
+from ..trackers.phases import Phases
+from ..trackers.steps import Steps
 
 _EVAL, _OTHER = int(Phase.EVAL), int(Phase.OTHER)
 #: In place of ``scaled_loss``: the loss of the backward pass under way has been read, whatever is passed on.
 KNOWN = -1
+
+
+class ModelCandidates(Protocol):
+    """Modules that may turn out to be the model (``plain_forward.Candidates``)."""
+
+    def add(self, module: Any) -> None:
+        """Somebody named this module from outside."""
+        ...
+
+    def give_back(self, module: Any) -> None:
+        """This module's calls are its own again."""
+        ...
+
+    def close(self) -> None:
+        """A compilation begins: no more candidates."""
+        ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,7 +63,7 @@ class HookContext:
     #: Not empty while a framework's own step is under way: what torch's optimizers do inside it are no steps.
     inside_step: list[int] = field(default_factory=list)
     #: Modules that may turn out to be the model of a job without DDP or FSDP; None where they are not looked for.
-    candidates: Candidates | None = None
+    candidates: ModelCandidates | None = None
     #: The model whose ``eval()`` began the evaluation.
     evaluated: Callable[[], Any] | None = None
     #: Modules whose mode tells training from evaluation, by id; a module that is gone leaves by itself. A plain dict:

@@ -10,7 +10,7 @@ import torch.utils.data.dataloader as dataloader
 from torch.compiler import is_dynamo_compiling
 
 from ...telemetry.vocabulary import Phase
-from ..patch import Patch
+from ..support.patch import Patch
 from .context import HookContext
 
 _DATA, _EVAL = int(Phase.DATA), int(Phase.EVAL)

@@ -10,7 +10,7 @@ import functools
 from types import ModuleType
 from typing import Any
 
-from ..patch import Patch
+from ..support.patch import Patch
 from .context import HookContext
 from .forward import wrap_forward
 from .own_step import own_step, unscaled_loss

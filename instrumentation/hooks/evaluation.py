@@ -16,7 +16,7 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from ...telemetry.vocabulary import Phase
-from ..patch import Patch
+from ..support.patch import Patch
 from .context import HookContext
 
 _EVAL, _INIT, _OTHER = int(Phase.EVAL), int(Phase.INIT), int(Phase.OTHER)

@@ -14,7 +14,7 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from ...telemetry.vocabulary import Phase
-from ..patch import Patch
+from ..support.patch import Patch
 from .context import HookContext
 
 _FORWARD, _EVAL = int(Phase.FORWARD), int(Phase.EVAL)

@@ -16,7 +16,7 @@ from typing import Any
 from torch.compiler import is_dynamo_compiling
 
 from ...telemetry.vocabulary import Phase
-from ..patch import Patch
+from ..support.patch import Patch
 from . import deepspeed, megatron
 from .context import HookContext, phase_wrapper
 from .own_step import unscaled_loss

@@ -17,7 +17,7 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
 from ...telemetry import ring_layout as layout
-from ..patch import Patch
+from ..support.patch import Patch
 from .context import HookContext
 
 Define = Callable[[int, int, dict[str, Any]], bool]

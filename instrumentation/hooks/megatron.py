@@ -16,7 +16,7 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from ...telemetry.vocabulary import Phase
-from ..patch import Patch
+from ..support.patch import Patch
 from .context import KNOWN, HookContext
 from .forward import wrap_forward
 from .own_step import own_step

@@ -7,7 +7,7 @@ from typing import Any
 from torch.compiler import is_dynamo_compiling
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from ..optimizer_edges import make_optimizer_edges
+from ..trackers.optimizer_edges import make_optimizer_edges
 from .context import HookContext
 
 

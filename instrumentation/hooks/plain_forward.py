@@ -23,7 +23,7 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from ...telemetry.vocabulary import Phase
-from ..patch import Patch
+from ..support.patch import Patch
 from .context import HookContext
 from .forward import SEEN
 

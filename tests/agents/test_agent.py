@@ -17,7 +17,7 @@ import pytest
 
 from tests.agents.conftest import Watched
 from whichrank.agents.agent import Agent
-from whichrank.agents.processes import read_stat
+from whichrank.agents.processes.processes import read_stat
 from whichrank.processors.job.hang.stopped_ranks import WENT_ON_NS
 from whichrank.telemetry import ring_layout as L
 from whichrank.telemetry.records import Block, Event, Identity

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from whichrank.agents.broker_clock import BrokerClock
+from whichrank.agents.publish.broker_clock import BrokerClock
 
 SECOND, MS = 1_000_000_000, 1_000_000
 EPOCH_NS = 1_795_000_000 * SECOND

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whichrank.agents.collect_collectives import CollectedRows, CollectiveJoiner
-from whichrank.agents.health import AgentHealth
-from whichrank.agents.old_calls import OldCalls
-from whichrank.agents.ring_events import EVENT
+from whichrank.agents.base.health import AgentHealth
+from whichrank.agents.reduction.collect_collectives import CollectedRows, CollectiveJoiner
+from whichrank.agents.reduction.old_calls import OldCalls
+from whichrank.agents.rings.ring_events import EVENT
 from whichrank.telemetry.tables import NO_GROUP
 from whichrank.telemetry.vocabulary import EventFlag, EventKind, Op
 

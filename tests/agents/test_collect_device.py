@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whichrank.agents.health import AgentHealth
-from whichrank.agents.reduction import Reduction
-from whichrank.agents.ring_events import EVENT
+from whichrank.agents.base.health import AgentHealth
+from whichrank.agents.reduction.reduction import Reduction
+from whichrank.agents.rings.ring_events import EVENT
 from whichrank.telemetry.records import Group
 from whichrank.telemetry.vocabulary import EventFlag, EventKind, EventName, Op
 

@@ -10,9 +10,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whichrank.agents.collect_collectives import CollectedRows
-from whichrank.agents.collect_steps import StepCollector
-from whichrank.agents.ring_events import EVENT
+from whichrank.agents.reduction.collect_collectives import CollectedRows
+from whichrank.agents.reduction.collect_steps import StepCollector
+from whichrank.agents.rings.ring_events import EVENT
 from whichrank.telemetry.tables import COLLECTIVES
 from whichrank.telemetry.vocabulary import EventKind, Phase, StepFlag
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from whichrank.agents.drain import drain_rings
-from whichrank.agents.health import AgentHealth
-from whichrank.agents.ring_file import RingFile
-from whichrank.agents.watched_rank import WatchedRank
+from whichrank.agents.base.health import AgentHealth
+from whichrank.agents.ranks.drain import drain_rings
+from whichrank.agents.ranks.watched_rank import WatchedRank
+from whichrank.agents.rings.ring_file import RingFile
 from whichrank.instrumentation.ring_writer import RingWriter
 from whichrank.telemetry import ring_layout as L
 from whichrank.telemetry.records import Identity

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from tests.agents.conftest import RankProcess, Watched
-from whichrank.agents.log_tail import TAIL_BYTES, LogFile, find_logs, read_tail
-from whichrank.agents.ring_events import decode_slots
-from whichrank.agents.ring_history import RingHistory
+from whichrank.agents.evidence.log_tail import TAIL_BYTES, LogFile, find_logs, read_tail
+from whichrank.agents.rings.ring_events import decode_slots
+from whichrank.agents.rings.ring_history import RingHistory
 from whichrank.telemetry import ring_layout as L
 from whichrank.telemetry.evidence import EvidencePiece, decode_evidence, join_pieces
 from whichrank.telemetry.records import Event, Identity

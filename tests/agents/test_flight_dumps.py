@@ -14,9 +14,16 @@ import pytest
 
 from tests.agents.conftest import RankProcess, Watched
 from tests.agents.test_evidence_requests import files, request
-from whichrank.agents import awaited_dumps
-from whichrank.agents.awaited_dumps import AFTER_END_NS, AWAITED_NS, AwaitedDump, AwaitedDumps
-from whichrank.agents.flight_dumps import DUMP_BYTES, DumpPlaces, dump_paths, find_dump_places, is_settled, read_dump
+from whichrank.agents.evidence import awaited_dumps
+from whichrank.agents.evidence.awaited_dumps import AFTER_END_NS, AWAITED_NS, AwaitedDump, AwaitedDumps
+from whichrank.agents.evidence.flight_dumps import (
+    DUMP_BYTES,
+    DumpPlaces,
+    dump_paths,
+    find_dump_places,
+    is_settled,
+    read_dump,
+)
 from whichrank.telemetry.vocabulary import EventName
 
 ON: dict[str, Any] = {"requests_per_minute": 20}
@@ -156,7 +163,7 @@ def test_a_rank_that_cannot_dump_is_answered_for_by_those_beside_it(
 ) -> None:
     monkeypatch.setenv("TORCH_FR_DUMP_TEMP_FILE", str(tmp_path / "trace_"))
     monkeypatch.setattr(awaited_dumps, "LOOK_S", 0.2)
-    monkeypatch.setattr("whichrank.agents.evidence_desk.LOOK_S", 0.2)
+    monkeypatch.setattr("whichrank.agents.evidence.evidence_desk.LOOK_S", 0.2)
     ranks = [start_rank(number, 3) for number in range(3)]
     watched = watch(**ON)
     watched.run_until(lambda: len(watched.events(EventName.RANK_STARTED)) == 3)

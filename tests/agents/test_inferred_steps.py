@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from whichrank.agents.drain import Drained
-from whichrank.agents.inferred_steps import FIRST_LOOK, InferredSteps, find_period
-from whichrank.agents.ring_events import EVENT
+from whichrank.agents.ranks.drain import Drained
+from whichrank.agents.ranks.inferred_steps import FIRST_LOOK, InferredSteps, find_period
+from whichrank.agents.rings.ring_events import EVENT
 from whichrank.telemetry.vocabulary import EventKind, Op, StepFlag
 
 MS = 1_000_000

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from whichrank.agents.kafka_publisher import KafkaPublisher, describe_stats
-from whichrank.agents.outbox import OutboxSettings
-from whichrank.agents.priority import Priority, priority_of, runs_of_one_priority
+from whichrank.agents.base.priority import Priority, priority_of, runs_of_one_priority
+from whichrank.agents.publish.kafka_publisher import KafkaPublisher, describe_stats
+from whichrank.agents.publish.outbox import OutboxSettings
 from whichrank.telemetry.records import Event, Identity
 from whichrank.telemetry.vocabulary import EventName
 from whichrank.transport.kafka_client import KafkaTrouble, OnDone, QueueFull, Sent, TooLarge

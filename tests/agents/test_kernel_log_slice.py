@@ -13,7 +13,7 @@ import pytest
 
 from tests.agents.conftest import RankProcess, Watched
 from tests.agents.test_evidence_requests import files, request
-from whichrank.agents.kernel_log_slice import KMSG, line_time_ns, read_kernel_log
+from whichrank.agents.evidence.kernel_log_slice import KMSG, line_time_ns, read_kernel_log
 from whichrank.telemetry.vocabulary import EventName
 
 _S = 1_000_000_000

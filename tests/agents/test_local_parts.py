@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whichrank.agents.collect_progress import group_progress_rows
-from whichrank.agents.evidence import EvidenceStore
-from whichrank.agents.group_identity import GroupRegistry, group_from_definition, group_uid
-from whichrank.agents.health import MAX_PROBLEMS, AgentHealth
-from whichrank.agents.local_verdicts import judge_stale, judge_stop, process_look_due, stacks_wanted
-from whichrank.agents.processes import ProcessStat
-from whichrank.agents.progress_page import GroupRow
-from whichrank.agents.rank_events import joining_attributes
-from whichrank.agents.ring_file import HotWords, RingFile
-from whichrank.agents.settings import AgentSettings
-from whichrank.agents.watched_rank import WatchedRank
+from whichrank.agents.base.health import MAX_PROBLEMS, AgentHealth
+from whichrank.agents.base.settings import AgentSettings
+from whichrank.agents.evidence.evidence_store import EvidenceStore
+from whichrank.agents.processes.processes import ProcessStat
+from whichrank.agents.ranks.local_verdicts import judge_stale, judge_stop, process_look_due, stacks_wanted
+from whichrank.agents.ranks.rank_events import joining_attributes
+from whichrank.agents.ranks.watched_rank import WatchedRank
+from whichrank.agents.reduction.collect_progress import group_progress_rows
+from whichrank.agents.reduction.group_identity import GroupRegistry, group_from_definition, group_uid
+from whichrank.agents.rings.progress_page import GroupRow
+from whichrank.agents.rings.ring_file import HotWords, RingFile
 from whichrank.instrumentation.ring_writer import RingWriter
 from whichrank.telemetry import ring_layout as L
 from whichrank.telemetry.records import Identity

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from whichrank.agents import motion as motion_module
-from whichrank.agents.crash_area import RingStack
-from whichrank.agents.motion import LOOK_NS, Motion
-from whichrank.agents.socket_bytes import SocketBytes, inodes_of, socket_bytes
-from whichrank.agents.user_frames import Frame
+from whichrank.agents.base.user_frames import Frame
+from whichrank.agents.processes.socket_bytes import SocketBytes, inodes_of, socket_bytes
+from whichrank.agents.ranks import motion as motion_module
+from whichrank.agents.ranks.motion import LOOK_NS, Motion
+from whichrank.agents.rings.crash_area import RingStack
 
 SECOND_NS = 1_000_000_000
 

@@ -22,14 +22,14 @@ from tests.agents.test_evidence_requests import files, request
 from tests.agents.test_kafka_publisher import until
 from tests.made_up_secrets import HARMLESS, PEM_BODY, SECRETS
 from whichrank.agents.agent import Agent
-from whichrank.agents.collectors.collector import Collected, Happening
+from whichrank.agents.base.settings import AgentSettings
+from whichrank.agents.collectors.base.collector import Collected, NodeEvent
 from whichrank.agents.collectors.schedule import NodeTelemetry, Seen
-from whichrank.agents.gate import Gate, mask_dump, pack
-from whichrank.agents.kafka_publisher import KafkaPublisher
 from whichrank.agents.node_agent import NodeAgent
 from whichrank.agents.node_reports import NodeReports
-from whichrank.agents.ring_file import RingFile
-from whichrank.agents.settings import AgentSettings
+from whichrank.agents.privacy.redaction_filter import RedactionFilter, mask_dump, pack
+from whichrank.agents.publish.kafka_publisher import KafkaPublisher
+from whichrank.agents.rings.ring_file import RingFile
 from whichrank.instrumentation.ring_writer import RankRecorder, RingWriter
 from whichrank.telemetry import attributes as names
 from whichrank.telemetry import redaction
@@ -312,12 +312,12 @@ class Telemetry(NodeTelemetry):
 def of_collectors() -> Collected:
     """Texts as events (texts of logs, labels by names that people chose) and as attributes of metrics."""
     happenings = [
-        Happening(name=name, time_ns=1, attributes={"event": "xid", "text": text, "told": ("x", text)})
+        NodeEvent(name=name, time_ns=1, attributes={"event": "xid", "text": text, "told": ("x", text)})
         for text in TEXTS
         for name in (EventName.KERNEL_EVENT, EventName.JOB_LOG, EventName.CHANGE)
     ]
     labels = {"password": "correct horse battery", "rack": "r1"}
-    happenings.append(Happening(name=EventName.NODE_TOPOLOGY, time_ns=1, attributes=labels))
+    happenings.append(NodeEvent(name=EventName.NODE_TOPOLOGY, time_ns=1, attributes=labels))
     name = "whichrank.storage.probe.age"
     name = name if name in node_metrics() else next(iter(node_metrics()))
     points = [Point(name=name, value=1.0, attributes={"mount": text}, time_ns=1) for text in TEXTS]
@@ -348,7 +348,7 @@ def test_jobs_nodes_and_clusters_that_are_called_after_one(*, gate: bool) -> Non
     """Keys and resources of every message; what was one name is one name still."""
     messages: list[tuple[str, bytes]] = []
     for text in TEXTS:
-        through = Gate().publish(lambda topic, key, value: messages.append((key, value)))
+        through = RedactionFilter().publish(lambda topic, key, value: messages.append((key, value)))
         identity = Identity(job=text, run=text, cluster=text, node=text, world=text)
         through(TOPIC_BLOCKS, text, encode_payloads([Event(name=EventName.RANK_EXIT, identity=identity, time_ns=1)]))
     check(b"".join(key.encode() + value for key, value in messages), gate=gate)
@@ -388,7 +388,7 @@ def test_what_holds_no_secret_passes_as_it_is(ring: Ring, ring_directory: Path) 
         identity=Identity(job="job", node="n1"),
         settings=AgentSettings(tell_people=True, spans_period_s=0.1, metrics_period_s=0.2),
     )
-    gate, changed = Gate(), 0
+    gate, changed = RedactionFilter(), 0
     ring.define_group(0, "default_pg")
     ring.note("hook x switched itself off: ValueError: 3 tokens")
     end_s = time.monotonic() + 2
@@ -408,7 +408,7 @@ def test_what_holds_no_secret_passes_as_it_is(ring: Ring, ring_directory: Path) 
 def test_a_message_that_cannot_be_read_is_not_sent_and_counted() -> None:
     out: list[bytes] = []
     drops: list[str] = []
-    through = Gate(drops.append).publish(lambda topic, key, value: out.append(value))
+    through = RedactionFilter(drops.append).publish(lambda topic, key, value: out.append(value))
     for topic in (TOPIC_BLOCKS, TOPIC_METRICS, "otlp_spans"):
         through(topic, "job", b"\xff\xff not protobuf")
     assert (out, drops) == ([], ["gate_unreadable"] * 3)
@@ -428,7 +428,7 @@ def test_harmless_texts_stay(text: str) -> None:
         name=EventName.JOB_LOG, identity=Identity(job="j"), time_ns=1, attributes={"text": text, "class": "x"}
     )
     value = encode_payloads([event])
-    found = Gate().message(TOPIC_BLOCKS, "j", value)
+    found = RedactionFilter().message(TOPIC_BLOCKS, "j", value)
     assert found is not None
     assert found[1] is value
 

@@ -17,7 +17,7 @@ import pytest
 
 from tests.agents.test_no_secret_leaves import END, TEXTS, found_in
 from tests.commands.incidents.documents import RING
-from whichrank.commands.script_name import name_script
+from whichrank.commands.run.script_name import name_script
 from whichrank.telemetry.redaction import redact_command
 
 #: Of which each appears in one place only.

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.agents.conftest import RankProcess
-from whichrank.agents.job_folders import JobFolder, find_job_folders, identify_job
+from whichrank.agents.base.priority import Priority
+from whichrank.agents.base.settings import AgentSettings
 from whichrank.agents.node_agent import NodeAgent
-from whichrank.agents.priority import Priority
-from whichrank.agents.settings import AgentSettings
+from whichrank.agents.rings.job_folders import JobFolder, find_job_folders, identify_job
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.records import Event, Identity
 from whichrank.telemetry.topics import TOPIC_BLOCKS

@@ -6,10 +6,10 @@ import time
 from collections.abc import Mapping
 
 from tests.agents.collectors.test_schedule import plan
-from whichrank.agents.collectors.collector import Collected, Happening
+from whichrank.agents.base.priority import Priority
+from whichrank.agents.collectors.base.collector import Collected, NodeEvent
 from whichrank.agents.collectors.schedule import NodeTelemetry, Seen
 from whichrank.agents.node_reports import MAX_EVENTS, NodeReports
-from whichrank.agents.priority import Priority
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.otlp_metrics import decode_metrics
 from whichrank.telemetry.records import Event, Identity, Point, Samples
@@ -48,7 +48,7 @@ class Desk:
     def rank_processes(self) -> Mapping[int, Identity]:
         return dict(self.ranks)
 
-    def turn(self, *happenings: Happening, points: tuple[Point, ...] = ()) -> None:
+    def turn(self, *happenings: NodeEvent, points: tuple[Point, ...] = ()) -> None:
         self.telemetry.seen.append(Collected(points=points, happenings=happenings))
         self.reports.turn()
 
@@ -58,13 +58,13 @@ class Desk:
         return [payload for payload in found if isinstance(payload, Event)]
 
 
-def device(pid: int, gpu: str) -> Happening:
-    return Happening(name=EventName.RANK_DEVICE, time_ns=1, pid=pid, attributes={"gpu_uuid": gpu})
+def device(pid: int, gpu: str) -> NodeEvent:
+    return NodeEvent(name=EventName.RANK_DEVICE, time_ns=1, pid=pid, attributes={"gpu_uuid": gpu})
 
 
 def test_a_kernel_event_is_the_nodes_and_is_copied_for_people() -> None:
     desk = Desk()
-    desk.turn(Happening(name=EventName.KERNEL_EVENT, time_ns=5, attributes={"event": "xid", "code": "79"}))
+    desk.turn(NodeEvent(name=EventName.KERNEL_EVENT, time_ns=5, attributes={"event": "xid", "code": "79"}))
     (event,) = desk.events
     assert event.identity == Identity(cluster="c", node="n1")
     assert event.attributes == {"event": "xid", "code": "79"}
@@ -90,7 +90,7 @@ def test_a_ranks_device_is_told_when_both_are_known_whichever_comes_first() -> N
 
 def test_what_the_scheduler_says_of_a_job_gets_its_name_when_that_is_known() -> None:
     desk = Desk()
-    limit = Happening(
+    limit = NodeEvent(
         name=EventName.SCHEDULER,
         time_ns=1,
         pid=40,
@@ -128,7 +128,7 @@ def test_where_nobody_reads_them_metrics_are_not_sent() -> None:
 
 def test_a_storm_is_cut_and_counted() -> None:
     desk = Desk()
-    line = Happening(name=EventName.KERNEL_EVENT, time_ns=5, attributes={"event": "xid", "code": "13"})
+    line = NodeEvent(name=EventName.KERNEL_EVENT, time_ns=5, attributes={"event": "xid", "code": "13"})
     desk.turn(*[line] * (MAX_EVENTS + 10))
     assert len(desk.events) == MAX_EVENTS
     assert desk.reports.counters["collectors.events_dropped"] == 10

@@ -17,9 +17,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from whichrank.agents.outbox import Outbox, OutboxSettings
-from whichrank.agents.priority import Priority
-from whichrank.agents.spool import Outgoing, Spool
+from whichrank.agents.base.priority import Priority
+from whichrank.agents.publish.outbox import Outbox, OutboxSettings
+from whichrank.agents.publish.spool import Outgoing, Spool
 
 SECOND = 1_000_000_000
 TOPICS = ("whichrank.blocks", "otlp_logs")

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from whichrank.agents import processes
-from whichrank.agents.health import AgentHealth
-from whichrank.agents.ring_directory import EndedRings, RingDirectory, find_process, identity_int
-from whichrank.agents.ring_file import RingFile
+from whichrank.agents.base.health import AgentHealth
+from whichrank.agents.processes import processes
+from whichrank.agents.rings.ring_directory import EndedRings, RingDirectory, find_process, identity_int
+from whichrank.agents.rings.ring_file import RingFile
 from whichrank.instrumentation.ring_writer import RingWriter
 from whichrank.telemetry.vocabulary import ProcessState
 

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from whichrank.agents.agent import Agent
-from whichrank.agents.crash_area import read_exception, read_signal, read_stack
-from whichrank.agents.progress_page import parse_group_row, parse_heartbeat_row, parse_rank_row
-from whichrank.agents.ring_file import RingDamaged, RingFile, exception_version
+from whichrank.agents.rings.crash_area import read_exception, read_signal, read_stack
+from whichrank.agents.rings.progress_page import parse_group_row, parse_heartbeat_row, parse_rank_row
+from whichrank.agents.rings.ring_file import RingDamaged, RingFile, exception_version
 from whichrank.instrumentation.ring_writer import RingWriter
 from whichrank.telemetry import ring_layout as L
 from whichrank.telemetry.records import Identity

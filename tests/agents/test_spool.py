@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from whichrank.agents.priority import Priority
-from whichrank.agents.spool import Outgoing, Spool
+from whichrank.agents.base.priority import Priority
+from whichrank.agents.publish.spool import Outgoing, Spool
 
 
 def outgoing(number: int, priority: Priority = Priority.PROGRESS, topic: str = "blocks", size: int = 10) -> Outgoing:

@@ -29,8 +29,8 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: other use
 AGENT = """
 import json, sys
 from pathlib import Path
-from whichrank.commands.embedded_watch import EmbeddedWatch
-from whichrank.commands.run_directory import RunDirectory
+from whichrank.commands.embedded.embedded_watch import EmbeddedWatch
+from whichrank.commands.run_folder.run_directory import RunDirectory
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.records import Event, Identity
 from whichrank.transport.bus import TOPIC_BLOCKS

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import whichrank
-from whichrank.agents.crash_area import split_exception
-from whichrank.agents.stacks import parse_dump
-from whichrank.agents.user_frames import Frame, format_stack, innermost_user_frame, parse_stack
-from whichrank.agents.victims import VICTIM_PATTERNS, is_communication_error
+from whichrank.agents.base.user_frames import Frame, format_stack, innermost_user_frame, parse_stack
+from whichrank.agents.evidence.stacks import parse_dump
+from whichrank.agents.ranks.cascade_errors import VICTIM_PATTERNS, is_communication_error
+from whichrank.agents.rings.crash_area import split_exception
 from whichrank.telemetry.user_code import is_user_file
 
 PACKAGE = Path(whichrank.__file__).parent
@@ -39,9 +39,9 @@ PACKAGE = Path(whichrank.__file__).parent
         ("<eval_with_key>.3", False),
         ("", False),
         (str(PACKAGE / "instrumentation" / "phases.py"), False),
-        (str(PACKAGE / "commands" / "demo_training.py"), True),
+        (str(PACKAGE / "commands" / "demo" / "demo_training.py"), True),
         (str(PACKAGE / "tests" / "scenarios" / "job.py"), True),
-        ("/home/me/instrumentation/phases.py", True),
+        ("/home/me/instrumentation/trackers/phases.py", True),
     ],
 )
 def test_user_files(file: str, user: bool) -> None:

@@ -17,7 +17,7 @@ from benchmarks.reference_load import COLLECTIVES_PER_STEP, STEP_S
 from benchmarks.report import Report
 from benchmarks.stepped_node import RANKS_PER_NODE
 from benchmarks.whole_job import Sent, WholeJob, as_node
-from whichrank.agents.settings import AgentSettings
+from whichrank.agents.base.settings import AgentSettings
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.otlp_encode import encode_payloads
 from whichrank.telemetry.records import Block, Event

@@ -12,16 +12,16 @@ import pytest
 
 from whichrank.commands.bench.command import Wanted, bench
 from whichrank.commands.bench.one_run import Asked, run_apart, truth_before
-from whichrank.simulator.grounds import HELD_OUT, HELD_OUT_SEED, ground_of
-from whichrank.simulator.scenarios import SCENARIOS
+from whichrank.simulator.scenarios.grounds import HELD_OUT, HELD_OUT_SEED, ground_of
+from whichrank.simulator.scenarios.scenarios import SCENARIOS
 
 #: The same words as the operators', by their own replay of what was kept: incidents.jsonl of a foreign detector.
 REPLAYS = """#!{python}
 import sys
 from dataclasses import replace
 from pathlib import Path
-from whichrank.commands.replay import replay_run
-from whichrank.commands.run_directory import RunDirectory
+from whichrank.commands.embedded.replay import replay_run
+from whichrank.commands.run_folder.run_directory import RunDirectory
 from whichrank.telemetry.incident import canonical_line
 folder, out = map(Path, sys.argv[1:])
 assert sorted(each.name for each in folder.iterdir()) == ["capture", "run.json"]

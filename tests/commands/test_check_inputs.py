@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from whichrank.commands.incident_log import read_lines
+from whichrank.commands.run_folder.incident_log import read_lines
 
 TENSOR_PARALLEL = """
     import time, torch, torch.distributed as dist

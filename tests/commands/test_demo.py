@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from whichrank.commands.demo import SCENARIOS, TRAINING, WITHOUT_LINE, copy_training, fault_lines, judge
+from whichrank.commands.demo.command import SCENARIOS, TRAINING, WITHOUT_LINE, copy_training, fault_lines, judge
 from whichrank.telemetry.incident import canonical_line, complete_document
 from whichrank.telemetry.user_code import is_user_file
 

@@ -15,7 +15,7 @@ import pytest
 #: Starts argv as ``whichrank run`` does, prints what was seen of signals, ends as the command ended.
 PARENT = """
 import os, sys
-from whichrank.commands.foreground_command import CommandNotStarted, ForegroundCommand
+from whichrank.commands.run.foreground_command import CommandNotStarted, ForegroundCommand
 try:
     command = ForegroundCommand(sys.argv[2:], dict(os.environ))
 except CommandNotStarted as error:

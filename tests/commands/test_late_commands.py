@@ -13,8 +13,8 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from whichrank.commands.diagnose import COMMANDS
-from whichrank.commands.late_commands import late_group
 from whichrank.commands.main import LATE, app
+from whichrank.commands.support.late_commands import late_group
 
 
 def imported_by(statement: str) -> set[str]:
@@ -63,9 +63,9 @@ def test_an_error_in_its_module_is_not_taken_for_its_absence(tmp_path: Path, mon
 
 def test_what_starts_a_job_waits_for_no_other_command() -> None:
     modules = imported_by("import whichrank.commands.main")
-    assert "whichrank.commands.settings" in modules
+    assert "whichrank.commands.settings.settings" in modules
     late = {f"whichrank.commands{path}" for path in LATE.values()}
-    assert not modules & {*late, "numpy", "rich", "whichrank.commands.run", "whichrank.processors"}
+    assert not modules & {*late, "numpy", "rich", "whichrank.commands.run.command", "whichrank.processors"}
 
 
 def test_a_group_waits_for_none_of_its_own() -> None:

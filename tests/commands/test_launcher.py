@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from whichrank.commands.launcher import Rendezvous, find_rendezvous, first_node, split_address
+from whichrank.commands.multi_node.launcher import Rendezvous, find_rendezvous, first_node
+from whichrank.commands.support.addresses import split_address
 
 
 def found(command: str, **environ: str) -> Rendezvous | None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from whichrank.agents.health import AgentHealth
-from whichrank.commands.losses import AGENT_LOSSES, Losses, describe_losses
+from whichrank.agents.base.health import AgentHealth
+from whichrank.commands.run_folder.losses import AGENT_LOSSES, Losses, describe_losses
 
 
 def test_a_run_that_lost_nothing_says_nothing() -> None:

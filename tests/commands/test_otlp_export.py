@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from whichrank.commands.otlp_export import (
+from whichrank.commands.run.otlp_export import (
     UNHEARD_S,
     OtlpExport,
     endpoints,
@@ -127,7 +127,7 @@ def test_an_endpoint_that_hangs_never_blocks_the_caller(
 ) -> None:
     monkeypatch.setenv("OTEL_BLRP_MAX_QUEUE_SIZE", "100")
     monkeypatch.setenv("OTEL_BLRP_MAX_EXPORT_BATCH_SIZE", "10")
-    monkeypatch.setattr("whichrank.commands.otlp_export.CLOSE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("whichrank.commands.run.otlp_export.CLOSE_TIMEOUT_S", 0.3)
     export = OtlpExport(environ())
     slowest_s = 0.0
     for _ in range(2000):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from whichrank.commands.launcher import Rendezvous, find_rendezvous
-from whichrank.commands.peer_plan import FIRST_PORT, PORT_COUNT, PeerPlan, Role, plan_peers, secret_of
+from whichrank.commands.multi_node.launcher import Rendezvous, find_rendezvous
+from whichrank.commands.multi_node.peer_plan import FIRST_PORT, PORT_COUNT, PeerPlan, Role, plan_peers, secret_of
 
 C10D = "torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=head:29400 train.py"
 

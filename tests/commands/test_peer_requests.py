@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from whichrank.commands.peer_plan import PeerPlan, Role
-from whichrank.commands.peer_setup import PeerSetup
-from whichrank.commands.peers import FollowerPeers, JudgePeers
+from whichrank.commands.multi_node.peer_plan import PeerPlan, Role
+from whichrank.commands.multi_node.peer_setup import PeerSetup
+from whichrank.commands.multi_node.peers import FollowerPeers, JudgePeers
 from whichrank.telemetry.records import Event, Identity
 from whichrank.telemetry.vocabulary import EventName
 

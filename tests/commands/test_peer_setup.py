@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from whichrank.commands.peer_plan import Role
-from whichrank.commands.peer_setup import PeerSetup, is_this_machine, set_up_peers
-from whichrank.commands.peers import NoPeers, join_peers
+from whichrank.commands.multi_node.peer_plan import Role
+from whichrank.commands.multi_node.peer_setup import PeerSetup, is_this_machine, set_up_peers
+from whichrank.commands.multi_node.peers import NoPeers, join_peers
 
 C10D = ["torchrun", "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-id", str(os.getpid())]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from whichrank.commands.incident_log import read_lines
+from whichrank.commands.run_folder.incident_log import read_lines
 
 RAISING_JOB = """
 import os

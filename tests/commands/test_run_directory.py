@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from whichrank.commands.incident_log import IncidentLog, read_lines
-from whichrank.commands.run_directory import (
+from whichrank.commands.run_folder.incident_log import IncidentLog, read_lines
+from whichrank.commands.run_folder.run_directory import (
     RunDirectory,
     Unusable,
     make_job_id,

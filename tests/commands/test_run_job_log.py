@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from whichrank.commands.incident_log import read_lines
+from whichrank.commands.run_folder.incident_log import read_lines
 
 #: The exception says nothing of the disk; a line of the log does.
 SAVING_JOB = """

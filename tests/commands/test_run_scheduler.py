@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from whichrank.commands.incident_log import read_lines
+from whichrank.commands.run_folder.incident_log import read_lines
 
 #: Works until Slurm was asked (which is once there are ranks), a little longer, then rank 1 is killed.
 JOB = """

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from whichrank.agents.withheld import NAMES
-from whichrank.commands.incident_log import read_lines
+from whichrank.agents.privacy.privacy_options import NAMES
+from whichrank.commands.run_folder.incident_log import read_lines
 
 LOSS, NORM = 3.141592653589793, 2.718281828459045
 JOB = f"""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from whichrank.commands.script_name import name_script
+from whichrank.commands.run.script_name import name_script
 
 TO_A_FILE = ["sh", "-c", 'exec "$@" >"$0" 2>&1', "out.log"]
 TORCHRUN = ["torchrun", "--standalone", "--nproc-per-node=4"]

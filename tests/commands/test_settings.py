@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from whichrank.commands.settings import (
+from whichrank.commands.settings.settings import (
     ALL_SETTINGS,
     AgentOptions,
     Level,

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from whichrank.commands.replay import replay_run
-from whichrank.commands.run_directory import RunDirectory
+from whichrank.commands.embedded.replay import replay_run
+from whichrank.commands.run_folder.run_directory import RunDirectory
 from whichrank.commands.simulate.command import TRUTH_FILE, list_scenarios, simulate
-from whichrank.simulator.scenarios import SCENARIOS
+from whichrank.simulator.scenarios.scenarios import SCENARIOS
 
 
 def run(scenario: str, *, ranks: int = 16, minutes: float = 0.5, out: Path | None = None) -> int:

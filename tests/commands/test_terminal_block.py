@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from whichrank.commands.terminal_block import TerminalBlock
+from whichrank.commands.live_view.terminal_block import TerminalBlock
 
 ROWS, COLUMNS = 16, 40
 END = b"\x00"

@@ -14,8 +14,7 @@ import pytest
 from rich.console import Console
 
 from tests.processors.job.synthetic_job import FOREVER, SyntheticJob, drive
-from whichrank.commands import status_view
-from whichrank.commands.incident_panel import (
+from whichrank.commands.incident_text.incident_panel import (
     cleared_words,
     describe_suspects,
     describe_where,
@@ -23,10 +22,11 @@ from whichrank.commands.incident_panel import (
     incident_line,
     incident_panel,
 )
-from whichrank.commands.job_status import JobStatus, describe_ranks
-from whichrank.commands.run_directory import RunDirectory
-from whichrank.commands.status_view import LineView, describe_waiting, render_lines, render_status
-from whichrank.commands.watching import print_summary
+from whichrank.commands.live_view import status_view
+from whichrank.commands.live_view.job_status import JobStatus, describe_ranks
+from whichrank.commands.live_view.status_view import LineView, describe_waiting, render_lines, render_status
+from whichrank.commands.run.watching import print_summary
+from whichrank.commands.run_folder.run_directory import RunDirectory
 from whichrank.telemetry.incident import complete_document
 from whichrank.telemetry.records import Block, Event, Group, Identity, Incident
 from whichrank.telemetry.tables import GROUP_PROGRESS, PROGRESS, STEPS

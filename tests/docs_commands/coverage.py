@@ -239,7 +239,7 @@ RULES: Sequence[tuple[str, Cover]] = (
     ),
     (
         r"whichrank bench --results DIR --(sound|cost) .*|whichrank bench --cost 16384|whichrank bench .*--accounting",
-        Elsewhere("tests/commands/test_bench_parts.py", ("sound", "cost")),
+        Elsewhere("tests/commands/test_bench_suites.py", ("sound", "cost")),
     ),
     (r"whichrank bench.*", Elsewhere("tests/commands/test_bench.py", ("held_out", "results", "ranks", "runs"))),
     # --- the repository ----------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import pytest
 from tests.agents.conftest import Watched
 from tests.golden.make import SECOND
 from tests.processors.runner_examples import Clock
-from whichrank.commands.embedded_operators import make_operators
+from whichrank.commands.embedded.embedded_operators import make_operators
 from whichrank.processors.runner import EmbeddedRunner
 from whichrank.processors.state_versions import OLDEST_READ, SCHEMA_VERSION
 from whichrank.telemetry.records import Incident, Record

@@ -12,8 +12,8 @@ import pytest
 
 from whichrank.grafana import generate
 from whichrank.grafana.boards import all_dashboards
-from whichrank.grafana.metric_names import label_name, prometheus_name
-from whichrank.grafana.recordings import RECORDINGS
+from whichrank.grafana.elements.metric_names import label_name, prometheus_name
+from whichrank.grafana.elements.recordings import RECORDINGS
 from whichrank.telemetry import attributes as names
 from whichrank.telemetry.metric_encode import METRICS
 from whichrank.telemetry.node_metrics import node_metrics

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from whichrank.grafana.metric_names import label_name
+from whichrank.grafana.elements.metric_names import label_name
 from whichrank.grafana.paging import VARIABLES, contact_points, policies, templates
 from whichrank.telemetry import attributes as names
 

@@ -16,7 +16,8 @@ from whichrank.telemetry.vocabulary import ExitState
 #: What a session does for exceptions, without torch; in one line, so that tracebacks have equal line numbers.
 RECORD = """\
 import atexit, os; from pathlib import Path; \
-from whichrank.instrumentation import exceptions, guard, phases, ring_writer; \
+from whichrank.instrumentation import exceptions, ring_writer; \
+from whichrank.instrumentation.support import guard; from whichrank.instrumentation.trackers import phases; \
 health = guard.HookHealth(); \
 directory = Path(os.environ["WHICHRANK_DIR"]); \
 writer = ring_writer.RingWriter.create(directory, rank=0, local_rank=0, world_size=1, identity={}); \

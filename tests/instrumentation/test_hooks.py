@@ -28,9 +28,9 @@ from torch.optim import optimizer as optimizer_module
 import whichrank
 from tests.instrumentation.ring_contents import RingContents, read_rings
 from whichrank.instrumentation import api
-from whichrank.instrumentation.checkpoint_identity import checkpoint_number
 from whichrank.instrumentation.hooks import joining
-from whichrank.instrumentation.steps import StepCounter
+from whichrank.instrumentation.trackers.checkpoint_identity import checkpoint_number
+from whichrank.instrumentation.trackers.steps import StepCounter
 from whichrank.telemetry.vocabulary import EventKind, ExitState, HookState, StepFlag
 
 STEP = ["forward", "other", "backward", "other", "optimizer", "other"]

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from whichrank.instrumentation.import_hooks import PostImportFinder
+from whichrank.instrumentation.support.import_hooks import PostImportFinder
 
 NAME = "whichrank_test_imported_module"
 

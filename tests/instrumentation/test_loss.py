@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from whichrank.instrumentation.guard import Guard, HookHealth
-from whichrank.instrumentation.loss import ScalarReader, Scalars, make_scalar_reader
+from whichrank.instrumentation.support.guard import Guard, HookHealth
+from whichrank.instrumentation.trackers.loss import ScalarReader, Scalars, make_scalar_reader
 
 KINDS = ["python", "c"] if find_spec("whichrank.instrumentation._steps") else ["python"]
 

@@ -7,9 +7,9 @@ from importlib.util import find_spec
 
 import pytest
 
-from whichrank.instrumentation.guard import Guard, HookHealth
-from whichrank.instrumentation.optimizer_edges import MAX_NESTED, Edges, OptimizerEdges, make_optimizer_edges
-from whichrank.instrumentation.phases import make_phase_tracker
+from whichrank.instrumentation.support.guard import Guard, HookHealth
+from whichrank.instrumentation.trackers.optimizer_edges import MAX_NESTED, Edges, OptimizerEdges, make_optimizer_edges
+from whichrank.instrumentation.trackers.phases import make_phase_tracker
 from whichrank.telemetry.vocabulary import Phase
 
 KINDS = ["python", "c"] if find_spec("whichrank.instrumentation._steps") else ["python"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from whichrank.instrumentation.patch import Patch, PatchSet
+from whichrank.instrumentation.support.patch import Patch, PatchSet
 
 
 def wrap(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from whichrank.instrumentation.guard import Guard, HookHealth
-from whichrank.instrumentation.phases import COMBINED, COST_EVERY, Phases, PhaseTracker, make_phase_tracker
+from whichrank.instrumentation.support.guard import Guard, HookHealth
+from whichrank.instrumentation.trackers.phase_rules import COMBINED
+from whichrank.instrumentation.trackers.phases import COST_EVERY, Phases, PhaseTracker, make_phase_tracker
 from whichrank.telemetry.vocabulary import Phase
 
 
@@ -31,7 +32,7 @@ Make = Callable[[Callable[[int], int], Guard], Phases]
 
 
 def in_c(set_phase: Callable[[int], int], guard: Guard) -> Phases:
-    from whichrank.instrumentation.phases_native import NativePhaseTracker
+    from whichrank.instrumentation.trackers.phases_native import NativePhaseTracker
 
     return NativePhaseTracker(set_phase, guard)
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whichrank.instrumentation.guard import Guard, HookHealth
-from whichrank.instrumentation.steps import StepCounter, Steps, StepWriter, make_step_counter
+from whichrank.instrumentation.support.guard import Guard, HookHealth
+from whichrank.instrumentation.trackers.steps import StepCounter, Steps, StepWriter, make_step_counter
 from whichrank.telemetry.vocabulary import StepFlag
 
 KINDS = ["python", "c"] if find_spec("whichrank.instrumentation._steps") else ["python"]

@@ -26,7 +26,7 @@ from rich.text import Text
 
 COLUMNS, ROWS = 104, 40
 LIMIT_S = 300.0
-#: One drawing of the block at the terminal's foot (``commands/terminal_block.py``), and a line of it.
+#: One drawing of the block at the terminal's foot (``commands/live_view/terminal_block.py``), and a line of it.
 _DRAWING = re.compile(r"\x1b7((?:\x1b\[\d+;1H\x1b\[2K[^\x00]*?\x1b\[0m)+)\x1b8")
 _LINE = re.compile(r"\x1b\[\d+;1H\x1b\[2K(.*?)\x1b\[0m(?=\x1b\[\d+;1H|$)", re.DOTALL)
 #: What moves a cursor or shortens the scrolling region, unlike colours.

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from whichrank.agents.collectors.collector import Collected, Happening, Moment
+from whichrank.agents.collectors.base.collector import Collected, NodeEvent, Timestamps
 from whichrank.telemetry.records import Point
 
 _REPOSITORY = Path(__file__).parents[2]
@@ -117,7 +117,7 @@ def values_of(collected: Collected, metric: str, **labels: str) -> dict[str, flo
     return found
 
 
-def happenings_of(collected: Collected, event: str) -> list[Happening]:
+def happenings_of(collected: Collected, event: str) -> list[NodeEvent]:
     return [happening for happening in collected.happenings if happening.attributes.get("event") == event]
 
 
@@ -142,7 +142,7 @@ def serve(proc: Path) -> None:
         try:
             if what == "collect":
                 ahead_ns = int(number * 1e9)
-                moment = Moment(wall_ns=time.time_ns() + ahead_ns, mono_ns=time.monotonic_ns() + ahead_ns)
+                moment = Timestamps(wall_ns=time.time_ns() + ahead_ns, mono_ns=time.monotonic_ns() + ahead_ns)
                 answer = collector.collect(moment)
             elif what == "wait":
                 answer = collector.wait(number)

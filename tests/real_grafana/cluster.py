@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.panel_speed import GPUS, JOB, Nodes
 from whichrank.grafana.boards import all_dashboards
-from whichrank.grafana.metric_names import prometheus_name
+from whichrank.grafana.elements.metric_names import prometheus_name
 from whichrank.telemetry import attributes as names
 from whichrank.telemetry.incident import Document, complete_document, incident_id
 from whichrank.telemetry.metric_encode import METRICS, Instrument, metric_entry, number_attributes, number_point

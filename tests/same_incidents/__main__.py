@@ -33,7 +33,7 @@ from tests.same_incidents.kept import (
     write_set,
 )
 from tests.same_incidents.packing import pack
-from whichrank.commands.run_directory import CAPTURE_FOLDER, RUN_FILE, Unusable
+from whichrank.commands.run_folder.run_directory import CAPTURE_FOLDER, RUN_FILE, Unusable
 
 Run = Simulated | Captured
 #: A larger one is not kept, in bytes as it lies in the run's folder.

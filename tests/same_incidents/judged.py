@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from whichrank.commands.replay import replay_run
-from whichrank.commands.run_directory import RunDirectory
+from whichrank.commands.embedded.replay import replay_run
+from whichrank.commands.run_folder.run_directory import RunDirectory
 from whichrank.commands.simulate.judge import Judge
-from whichrank.simulator.scenarios import SCENARIOS, Scenario
+from whichrank.simulator.scenarios.scenarios import SCENARIOS, Scenario
 
 Documents = list[Mapping[str, Any]]
 

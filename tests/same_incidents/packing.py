@@ -8,8 +8,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from whichrank.commands.embedded_operators import INPUT_TOPICS
-from whichrank.commands.run_directory import RUN_FILE, RunDirectory
+from whichrank.commands.embedded.embedded_operators import INPUT_TOPICS
+from whichrank.commands.run_folder.run_directory import RUN_FILE, RunDirectory
 from whichrank.transport.embedded import EmbeddedBus
 
 #: Of run.json; the rest says where the run was, which no judgement asks for.

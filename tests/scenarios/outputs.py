@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from whichrank.commands.incident_panel import incident_panel
+from whichrank.commands.incident_text.incident_panel import incident_panel
 
 from . import report
 from .catalogue import FAMILIES

@@ -18,8 +18,8 @@ from typing import Any
 
 from rich.console import Console
 
-from whichrank.commands.replay import replay_run
-from whichrank.commands.run_directory import RunDirectory
+from whichrank.commands.embedded.replay import replay_run
+from whichrank.commands.run_folder.run_directory import RunDirectory
 
 from .judge import APART, latest_by_id, suspect_ranks
 

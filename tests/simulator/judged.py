@@ -9,7 +9,7 @@ from typing import Any
 from whichrank.commands.simulate.judge import Judge
 from whichrank.simulator.ledger import Ledger, Truth
 from whichrank.simulator.program import Recipe
-from whichrank.simulator.scenarios import SCENARIOS, Scenario
+from whichrank.simulator.scenarios.scenarios import SCENARIOS, Scenario
 from whichrank.simulator.world import World
 
 

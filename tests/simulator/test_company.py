@@ -11,7 +11,7 @@ from whichrank.simulator.faults.fault import FaultKind, Site
 from whichrank.simulator.jobs import JobSpec
 from whichrank.simulator.mesh import Mesh
 from whichrank.simulator.resources import Change
-from whichrank.simulator.scenarios import SCENARIOS, is_blind
+from whichrank.simulator.scenarios.scenarios import SCENARIOS, is_blind
 from whichrank.simulator.scoring.run_score import score_run
 from whichrank.simulator.topology import ClusterShape, Topology
 from whichrank.simulator.world import World

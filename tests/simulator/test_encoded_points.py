@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from whichrank.agents.gate import Gate
+from whichrank.agents.privacy.redaction_filter import RedactionFilter
 from whichrank.simulator.encoded_points import RepeatedGate, RepeatedPoints
 from whichrank.telemetry.otlp_metrics import encode_points
 from whichrank.telemetry.otlp_redaction import RequestRedactor
@@ -69,7 +69,7 @@ def test_several_metrics_of_a_look_keep_their_values() -> None:
 
 def test_what_has_no_secret_once_has_none_with_other_numbers() -> None:
     encode = RepeatedPoints()
-    gate, reads = RepeatedGate(encode, RequestRedactor()), Gate()
+    gate, reads = RepeatedGate(encode, RequestRedactor()), RedactionFilter()
     for number in range(3):
         for text in ("GPU-0", "password=hunter22"):
             points = [

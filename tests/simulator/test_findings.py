@@ -10,7 +10,7 @@ from whichrank.commands.simulate.judge import Judge
 from whichrank.simulator.jobs import JobSpec
 from whichrank.simulator.mesh import Mesh
 from whichrank.simulator.program import Recipe
-from whichrank.simulator.scenarios import SCENARIOS, one_job
+from whichrank.simulator.scenarios.scenarios import SCENARIOS, one_job
 from whichrank.simulator.scoring.run_score import score_run
 from whichrank.simulator.topology import ClusterShape, Topology
 from whichrank.simulator.world import World

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from whichrank.simulator.scenarios import SCENARIOS
+from whichrank.simulator.scenarios.scenarios import SCENARIOS
 from whichrank.simulator.scoring.run_score import FaultScore, score_run
 
 from .judged import Judged, judge, suspects

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from whichrank.commands.simulate.judge import encoded
 from whichrank.simulator.gateway import Gateway
-from whichrank.simulator.world import Sent
+from whichrank.simulator.sent import Sent
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.records import Event, Identity
 from whichrank.telemetry.topics import TOPIC_BLOCKS, TOPIC_METRICS

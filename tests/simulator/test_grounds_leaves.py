@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from whichrank.simulator.grounds import HELD_OUT, Ground, moved
 from whichrank.simulator.program import Recipe
-from whichrank.simulator.scenarios import crossing_jobs
+from whichrank.simulator.scenarios.grounds import HELD_OUT, Ground, moved
+from whichrank.simulator.scenarios.scenarios import crossing_jobs
 
 
 @pytest.mark.parametrize("ground", HELD_OUT, ids=lambda ground: ground.name)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from whichrank.simulator.scenarios import SCENARIOS
+from whichrank.simulator.scenarios.scenarios import SCENARIOS
 from whichrank.simulator.sensors import NodeSensors
-from whichrank.simulator.world import Sent
+from whichrank.simulator.sent import Sent
 
 SECONDS = 150.0
 

@@ -11,7 +11,7 @@ from whichrank.simulator.noise import Draws
 from whichrank.simulator.numbers import Numbers
 from whichrank.simulator.program import Does, Recipe
 from whichrank.simulator.propagate import Standstill, StepGiven, StepTimes, Stop, propagate
-from whichrank.simulator.scenarios import SCENARIOS
+from whichrank.simulator.scenarios.scenarios import SCENARIOS
 
 MESH = Mesh(tensor=2, data=4)
 

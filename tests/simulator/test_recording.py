@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from whichrank.agents.reduction import whole_steps_every
-from whichrank.agents.watched_rank import WatchedRank
+from whichrank.agents.ranks.watched_rank import WatchedRank
+from whichrank.agents.reduction.reduction import whole_steps_every
 from whichrank.simulator.clock import NEVER
 from whichrank.simulator.program import Recipe
 from whichrank.simulator.recording import _count, _told
-from whichrank.simulator.scenarios import SCENARIOS
+from whichrank.simulator.scenarios.scenarios import SCENARIOS
 from whichrank.telemetry.records import Block
 from whichrank.telemetry.topics import TOPIC_BLOCKS
 from whichrank.telemetry.vocabulary import EventName

@@ -15,7 +15,7 @@ from whichrank.simulator.faults.catalogue import CATALOGUE
 from whichrank.simulator.ledger import Bucket
 from whichrank.simulator.program import Recipe
 from whichrank.simulator.resources import Change, NotAParameter, Resources
-from whichrank.simulator.scenarios import SCENARIOS, one_job
+from whichrank.simulator.scenarios.scenarios import SCENARIOS, one_job
 from whichrank.simulator.topology import ClusterShape, Topology
 from whichrank.simulator.world import World
 

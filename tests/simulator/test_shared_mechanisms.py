@@ -13,7 +13,7 @@ from whichrank.simulator.ledger import Bucket
 from whichrank.simulator.mesh import mesh_for
 from whichrank.simulator.program import Recipe
 from whichrank.simulator.resources import SERVICES, Change, Resources
-from whichrank.simulator.scenarios import SCENARIOS, jobs_over_spines
+from whichrank.simulator.scenarios.scenarios import SCENARIOS, jobs_over_spines
 from whichrank.simulator.storage import Demand, storage_state
 from whichrank.simulator.topology import ClusterShape, Topology
 from whichrank.simulator.world import World

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from whichrank.commands.simulate.judge import Judge
-from whichrank.simulator.grounds import HELD_OUT, HELD_OUT_SEED
-from whichrank.simulator.sound_days import MODES, REDUCED, REFERENCE, Mode, sound_world
+from whichrank.simulator.scenarios.grounds import HELD_OUT, HELD_OUT_SEED
+from whichrank.simulator.scenarios.sound_days import MODES, REDUCED, REFERENCE, Mode, sound_world
 from whichrank.simulator.world import World
 from whichrank.telemetry.records import Block
 from whichrank.telemetry.vocabulary import EventName

@@ -12,8 +12,8 @@ import sys
 import threading
 from pathlib import Path
 
-from whichrank.agents.kafka_publisher import KafkaPublisher
-from whichrank.agents.priority import Priority
+from whichrank.agents.base.priority import Priority
+from whichrank.agents.publish.kafka_publisher import KafkaPublisher
 from whichrank.telemetry.topics import TOPIC_BLOCKS, TOPIC_LOGS
 from whichrank.transport.kafka import make_client
 from whichrank.transport.kafka_settings import KafkaSettings

@@ -22,8 +22,8 @@ from tests.commands.incidents.documents import ID, document
 from tests.stack.numbered_agent import KEYS, message, number_of
 from tests.stack.parts.kafka import Kafka
 from tests.stack.parts.service import eventually
-from whichrank.agents.kafka_publisher import KafkaPublisher
-from whichrank.agents.priority import Priority
+from whichrank.agents.base.priority import Priority
+from whichrank.agents.publish.kafka_publisher import KafkaPublisher
 from whichrank.telemetry.evidence import decode_evidence
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.otlp_encode import encode_payloads

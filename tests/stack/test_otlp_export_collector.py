@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.stack.parts.file_collector import FileCollector, plain_attributes
-from whichrank.commands.otlp_export import OtlpExport
+from whichrank.commands.run.otlp_export import OtlpExport
 from whichrank.telemetry.records import Block, Identity
 from whichrank.telemetry.tables import STEPS
 from whichrank.telemetry.vocabulary import EventName, Phase

@@ -21,7 +21,7 @@ import pytest
 from tests.ports import free_ports
 from tests.stack.parts.kafka import Kafka
 from tests.stack.parts.service import eventually
-from whichrank.commands.process import STATE_FILE
+from whichrank.commands.services.process import STATE_FILE
 from whichrank.processors.state_versions import SCHEMA_VERSION
 from whichrank.telemetry.otlp import decode_logs, encode_payloads
 from whichrank.telemetry.records import Event, Identity, Incident

@@ -16,7 +16,7 @@ from tests.commands.respond.parts import SECRET, FakeSlurm, Receiver, incident
 from tests.stack.parts.kafka import Kafka
 from tests.stack.parts.service import eventually
 from tests.stack.test_process_command import WAIT_S, WHICHRANK, Bench
-from whichrank.commands.run import BOOTSTRAP
+from whichrank.commands.run.command import BOOTSTRAP
 from whichrank.telemetry.otlp import encode_payloads
 from whichrank.telemetry.records import Incident
 from whichrank.telemetry.topics import TOPIC_INCIDENTS, TOPIC_LOGS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..kernel_files import link_name, list_names, read_text
+from ..base.kernel_files import link_name, list_names, read_text
 
 _NVIDIA = "0x10de"
 #: Display and 3D controllers; bridges of this maker are NVSwitches.

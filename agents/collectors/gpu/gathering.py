@@ -8,7 +8,7 @@ from typing import Any
 
 from ....telemetry.records import Point
 from ....telemetry.vocabulary import EventName
-from ..collector import Collected, Happening, Moment
+from ..base.collector import Collected, NodeEvent, Timestamps
 from .driver import Gpu
 from .readings import Value
 
@@ -22,9 +22,9 @@ def labels_of(gpu: Gpu) -> dict[str, str]:
 class Gathered:
     """What one collection, or one wait, brings together. What ``told`` holds is not told again."""
 
-    now: Moment
+    now: Timestamps
     points: list[Point] = field(default_factory=list)
-    happenings: list[Happening] = field(default_factory=list)
+    happenings: list[NodeEvent] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     told: set[str] = field(default_factory=set)
     blind: bool = False
@@ -39,7 +39,7 @@ class Gathered:
 
     def tell(self, name: EventName, attributes: Mapping[str, Any], pid: int = 0) -> None:
         self.happenings.append(
-            Happening(name=name, time_ns=self.now.wall_ns, mono_ns=self.now.mono_ns, attributes=attributes, pid=pid)
+            NodeEvent(name=name, time_ns=self.now.wall_ns, mono_ns=self.now.mono_ns, attributes=attributes, pid=pid)
         )
 
     def tell_device(self, event: str, gpu: Gpu | None, more: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pynvml as nvml
 
 from ....telemetry.vocabulary import EventName
-from ..collector import Collected, Moment, NeedsNewProcess
+from ..base.collector import Collected, NeedsNewProcess, Timestamps
 from .bus import nvidia_on_bus
 from .driver import LOST, Driver, Gpu, UnreachableGpu, close_driver, error_words, is_instance, open_driver
 from .events import DriverEvent, EventWatch
@@ -65,7 +65,7 @@ class GpuCollector:
         self._is_blind = False
         self._versions: dict[str, str] = {}
 
-    def collect(self, now: Moment) -> Collected:
+    def collect(self, now: Timestamps) -> Collected:
         """Raises ``DriverReplaced``."""
         out = Gathered(now, told=self._told)
         if self._events is not None:
@@ -88,7 +88,7 @@ class GpuCollector:
         """Between collections: returns as soon as the driver tells something, else after the time-out."""
         until = time.monotonic() + timeout_s
         events = self._events.wait(timeout_s) if self._events is not None else []
-        out = Gathered(Moment(wall_ns=time.time_ns(), mono_ns=time.monotonic_ns()), told=self._told)
+        out = Gathered(Timestamps(wall_ns=time.time_ns(), mono_ns=time.monotonic_ns()), told=self._told)
         self._tell_events(events, out)
         if self._events is not None and not self._events.is_open:
             # A wait says that some GPU is lost, not which.

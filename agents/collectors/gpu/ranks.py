@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...processes import parse_stat
+from ...processes.processes import parse_stat
 from .driver import Gpu
 
 #: Of a process's environment nothing else is kept.

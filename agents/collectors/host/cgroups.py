@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..small_files import keyed_numbers, read_number, read_text, whole_number
+from ..base.small_files import keyed_numbers, read_number, read_text, whole_number
 from .pressure import parse_pressure
 
 _MOST_LEVELS = 16

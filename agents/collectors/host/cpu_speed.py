@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..small_files import listed, read_number
+from ..base.small_files import listed, read_number
 
 _ASKED_PER_LOOK = 8
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from ....telemetry.node_metrics import Instrument, node_metrics
 from ....telemetry.records import Point
 from ....telemetry.vocabulary import EventName
-from ..collector import Collected, Happening, Moment
-from ..small_files import decimal_number, keyed_numbers, listed, read_number, read_text, whole_number
+from ..base.collector import Collected, NodeEvent, Timestamps
+from ..base.small_files import decimal_number, keyed_numbers, listed, read_number, read_text, whole_number
 from .cgroups import CgroupReader
 from .clock_state import ClockState, read_clock
 from .cpu_speed import CpuSpeed
@@ -58,10 +58,10 @@ class HostCollector:
         self._clock_steps = 0
         self._points: list[Point] = []
         self._problems: list[str] = []
-        self._now = Moment(wall_ns=0, mono_ns=0)
+        self._now = Timestamps(wall_ns=0, mono_ns=0)
         self._boot_ns = 0
 
-    def collect(self, now: Moment) -> Collected:
+    def collect(self, now: Timestamps) -> Collected:
         self._points, self._problems, self._now = [], [], now
         happenings = [*self._see_boot(), *self._see_clock_step()]
         for see in (
@@ -83,7 +83,7 @@ class HostCollector:
 
     # --- one source each ----------------------------------------------------------------------------------------------
 
-    def _see_boot(self) -> list[Happening]:
+    def _see_boot(self) -> list[NodeEvent]:
         uptime = decimal_number((read_text(self._proc / "uptime") or "").partition(" ")[0])
         if uptime is None:
             self._cannot("uptime")
@@ -96,7 +96,7 @@ class HostCollector:
         before, self._boot_id = self._boot_id, boot_id
         return [self._change("boot", before, boot_id, self._boot_ns if uptime is not None else self._now.wall_ns)]
 
-    def _see_clock_step(self) -> list[Happening]:
+    def _see_clock_step(self) -> list[NodeEvent]:
         """Somebody set the wall clock: times before and after it do not compare."""
         before_ns, self._wall_minus_mono_ns = self._wall_minus_mono_ns, self._now.wall_ns - self._now.mono_ns
         step = clock_step(before_ns, self._now) if before_ns is not None else None
@@ -280,11 +280,11 @@ class HostCollector:
     def _cannot(self, file: str, why: str = "it is absent or may not be read") -> None:
         self._problems.append(f"{self._proc / file}: {why}")
 
-    def _change(self, what: str, old: str, new: str, time_ns: int) -> Happening:
+    def _change(self, what: str, old: str, new: str, time_ns: int) -> NodeEvent:
         return _changed(what, old, new, time_ns, self._now)
 
 
-def clock_step(before_ns: int, now: Moment) -> Happening | None:
+def clock_step(before_ns: int, now: Timestamps) -> NodeEvent | None:
     """That the wall clock was set since ``before_ns``, which was the wall clock less the monotonic one."""
     moved_ns = now.wall_ns - now.mono_ns - before_ns
     if abs(moved_ns) < _CLOCK_STEP_NS:
@@ -292,9 +292,9 @@ def clock_step(before_ns: int, now: Moment) -> Happening | None:
     return _changed("clock", "", f"stepped by {moved_ns / 1e9:+.3f} s", now.wall_ns, now)
 
 
-def _changed(what: str, old: str, new: str, time_ns: int, now: Moment) -> Happening:
+def _changed(what: str, old: str, new: str, time_ns: int, now: Timestamps) -> NodeEvent:
     attributes = {"what": what, "old": old, "new": new, "where": "host"}
-    return Happening(name=EventName.CHANGE, time_ns=time_ns, mono_ns=now.mono_ns, attributes=attributes)
+    return NodeEvent(name=EventName.CHANGE, time_ns=time_ns, mono_ns=now.mono_ns, attributes=attributes)
 
 
 def _words(text: str | None) -> list[int | None]:

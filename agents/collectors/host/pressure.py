@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..small_files import decimal_number, whole_number
+from ..base.small_files import decimal_number, whole_number
 
 
 @dataclass(frozen=True, slots=True)

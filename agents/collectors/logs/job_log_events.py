@@ -19,7 +19,7 @@ from ....diagnosis.job_log.reader import whose
 from ....diagnosis.job_log.stream import LogStream, make_gate
 from ....diagnosis.job_log.verdict import NUMERIC_WARNING
 from ....telemetry.vocabulary import EventName
-from ..collector import Happening, Moment
+from ..base.collector import NodeEvent, Timestamps
 from ..processes.job_process import JobProcess
 from .job_logs import JobLogLine
 
@@ -49,11 +49,11 @@ class _Source:
     stream: LogStream
     process: JobProcess | None
     path: str
-    batches: deque[tuple[int, Moment]] = field(default_factory=lambda: deque(maxlen=_MOST_BATCHES))
+    batches: deque[tuple[int, Timestamps]] = field(default_factory=lambda: deque(maxlen=_MOST_BATCHES))
     old_lines: int = 0  # written before the agent came
     last_ns: int = 0
 
-    def read_at(self, number: int) -> Moment:
+    def read_at(self, number: int) -> Timestamps:
         place = bisect_right(self.batches, number, key=lambda batch: batch[0]) - 1
         return self.batches[max(place, 0)][1]
 
@@ -65,7 +65,7 @@ class _Window:
     since_ns: int
     classes: set[str] = field(default_factory=set)
     weak: int = 0
-    held: Happening | None = None
+    held: NodeEvent | None = None
     held_count: int = 0
 
 
@@ -88,9 +88,9 @@ class JobLogEvents:
     def streams(self) -> int:
         return len(self._sources)
 
-    def __call__(self, lines: Sequence[JobLogLine], now: Moment) -> list[Happening]:
+    def __call__(self, lines: Sequence[JobLogLine], now: Timestamps) -> list[NodeEvent]:
         self._see_ranks(now)
-        found: list[Happening] = []
+        found: list[NodeEvent] = []
         batches: dict[tuple[str, int, int], list[JobLogLine]] = {}
         for line in lines:
             pid = line.process.pid if line.process is not None else 0
@@ -111,7 +111,7 @@ class JobLogEvents:
                 found += self._tell(source, source.stream.flush(), now)
         return found + self._end_windows(now)
 
-    def flush(self, now: Moment) -> list[Happening]:
+    def flush(self, now: Timestamps) -> list[NodeEvent]:
         """The agent ends: what is open will not go on here."""
         return [told for source in self._sources.values() for told in self._tell(source, source.stream.flush(), now)]
 
@@ -130,7 +130,7 @@ class JobLogEvents:
         return source
 
     # --- whose --------------------------------------------------------------------------------------------------------
-    def _see_ranks(self, now: Moment) -> None:
+    def _see_ranks(self, now: Timestamps) -> None:
         for process in self._ranks():
             self._seen[process] = now.mono_ns
         for process, seen_ns in list(self._seen.items()):
@@ -157,8 +157,8 @@ class JobLogEvents:
         return node if _short(node) not in ("", _short(self._node)) else ""
 
     # --- telling ------------------------------------------------------------------------------------------------------
-    def _tell(self, source: _Source, witnesses: Sequence[Witness], now: Moment) -> list[Happening]:
-        told: list[Happening] = []
+    def _tell(self, source: _Source, witnesses: Sequence[Witness], now: Timestamps) -> list[NodeEvent]:
+        told: list[NodeEvent] = []
         for witness in witnesses:
             process = self._process_of(source, witness)
             happening = self._happening(source, witness, process)
@@ -167,7 +167,7 @@ class JobLogEvents:
                 told.append(happening)
         return told
 
-    def _happening(self, source: _Source, witness: Witness, process: JobProcess | None) -> Happening:
+    def _happening(self, source: _Source, witness: Witness, process: JobProcess | None) -> NodeEvent:
         failure, read_at = witness.failure, source.read_at(witness.first_line)
         where = witness.where
         is_symptom_of_peer = failure.name == "user_buffer_timeout"
@@ -193,7 +193,7 @@ class JobLogEvents:
             "port": local_port(witness.text) if failure.name == "network_link" else "",
             "before_start": witness.first_line <= source.old_lines or None,
         }
-        return Happening(
+        return NodeEvent(
             name=EventName.JOB_LOG,
             time_ns=read_at.wall_ns,
             mono_ns=read_at.mono_ns,
@@ -201,7 +201,7 @@ class JobLogEvents:
             pid=process.pid if process is not None else 0,
         )
 
-    def _may_be_told(self, writer: str, witness: Witness, happening: Happening, now: Moment) -> bool:
+    def _may_be_told(self, writer: str, witness: Witness, happening: NodeEvent, now: Timestamps) -> bool:
         window = self._windows.get(writer)
         if window is None:
             if len(self._windows) >= _MOST_WRITERS:
@@ -218,7 +218,7 @@ class JobLogEvents:
         window.held_count += 1
         return False
 
-    def _end_windows(self, now: Moment) -> list[Happening]:
+    def _end_windows(self, now: Timestamps) -> list[NodeEvent]:
         """What was held back: its first, with the number of the others."""
         told = []
         for writer, window in list(self._windows.items()):

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ....telemetry.records import Point
-from ..collector import Collected, Happening, Moment
+from ..base.collector import Collected, NodeEvent, Timestamps
+from ..base.small_files import keyed_numbers, read_text
 from ..processes.job_process import JobProcess
-from ..small_files import keyed_numbers, read_text
 from .followed_file import FollowedFile
-from .happening_texts import bounded
+from .node_event_texts import bounded
 
 #: Read of a file that was there before the agent, and at most of one that is found later.
 LOOK_BACK_BYTES = 256 << 10
@@ -57,9 +57,9 @@ class JobLogLine:
 
 #: Called at each look, also without lines, so that what waits for more lines can be told after a while. Lines of one
 #: file come in order. Never raises.
-Classify = Callable[[Sequence[JobLogLine], Moment], Sequence[Happening]]
+Classify = Callable[[Sequence[JobLogLine], Timestamps], Sequence[NodeEvent]]
 #: What was held back for lines to come; called when none will.
-Flush = Callable[[Moment], Sequence[Happening]]
+Flush = Callable[[Timestamps], Sequence[NodeEvent]]
 
 
 @dataclass(slots=True)
@@ -123,7 +123,7 @@ class JobLogsCollector:
         self._known_ranks: frozenset[JobProcess] = frozenset()
         self._ranks_changed_ns = 0
 
-    def collect(self, now: Moment) -> Collected:
+    def collect(self, now: Timestamps) -> Collected:
         if not self._enabled:
             return Collected()
         self._started_ns = self._started_ns or now.wall_ns
@@ -144,7 +144,7 @@ class JobLogsCollector:
         happenings = [bounded(happening) for happening in self._classify(lines, now)]
         return Collected(points=self._points(now), happenings=happenings, problems=problems)
 
-    def last_look(self, now: Moment) -> Collected:
+    def last_look(self, now: Timestamps) -> Collected:
         """What was written since the last one, half a line too, and what waited for more."""
         if not self._enabled:
             return Collected()
@@ -160,7 +160,7 @@ class JobLogsCollector:
 
     # --- finding ------------------------------------------------------------------------------------------------------
 
-    def _find(self, ranks: Sequence[JobProcess], now: Moment, problems: list[str]) -> None:
+    def _find(self, ranks: Sequence[JobProcess], now: Timestamps, problems: list[str]) -> None:
         found: dict[tuple[int, int], _Found] = {}
         for process in ranks:
             for each in self._descriptors(process, problems):
@@ -203,7 +203,7 @@ class JobLogsCollector:
             else:
                 problems.append(f"{path}: belongs to another user than its rank does: it is not followed")
 
-    def _follow(self, key: tuple[int, int], found: _Found, now: Moment, problems: list[str]) -> None:
+    def _follow(self, key: tuple[int, int], found: _Found, now: Timestamps, problems: list[str]) -> None:
         if len(self._logs) >= _MOST_FILES:
             problems.append(f"more than {_MOST_FILES} log files: the others are not followed; name fewer by patterns")
             return
@@ -243,7 +243,7 @@ class JobLogsCollector:
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    def _read(self, now: Moment, problems: list[str]) -> list[JobLogLine]:
+    def _read(self, now: Timestamps, problems: list[str]) -> list[JobLogLine]:
         """A fair share of each file; who was last becomes first, so that one that floods does not silence the rest."""
         lines: list[JobLogLine] = []
         logs = list(self._logs.values())
@@ -280,7 +280,7 @@ class JobLogsCollector:
         self._lines += len(lines)
         return lines
 
-    def _points(self, now: Moment) -> list[Point]:
+    def _points(self, now: Timestamps) -> list[Point]:
         """Only if they have changed."""
         lost_bytes = self._lost_bytes + sum(log.file.counts.lost_bytes for log in self._logs.values())
         counts = (self._lines, self._storms, lost_bytes, len(self._logs))

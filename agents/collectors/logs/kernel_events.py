@@ -7,7 +7,7 @@ import time
 from ....diagnosis.kernel_log import KernelEvent, KernelLogReader
 from ....diagnosis.kernel_log.stamps import Calendar
 from ....telemetry.vocabulary import EventName
-from ..collector import Happening, Moment
+from ..base.collector import NodeEvent, Timestamps
 
 #: Dates are told by the second; the seconds since boot beside them, where they agree, are exact.
 _AGREE_S = 2.0
@@ -20,16 +20,16 @@ class KernelEvents:
         self._calendar = Calendar(utc_offset_s=time.localtime().tm_gmtoff)
         self._reader = KernelLogReader(driver_version, calendar=self._calendar)
 
-    def __call__(self, line: str, moment: Moment) -> list[Happening]:
+    def __call__(self, line: str, moment: Timestamps) -> list[NodeEvent]:
         self._calendar.reference_s = moment.wall_ns / 1e9  # of dates without a year
         return [_happening(event, moment) for event in self._reader.read(line)]
 
-    def flush(self, moment: Moment) -> list[Happening]:
+    def flush(self, moment: Timestamps) -> list[NodeEvent]:
         """What was held back for lines that did not come."""
         return [_happening(event, moment) for event in self._reader.flush()]
 
 
-def _time_ns(event: KernelEvent, moment: Moment) -> int:
+def _time_ns(event: KernelEvent, moment: Timestamps) -> int:
     """Unix time of the line; that of its record where it tells none."""
     if event.monotonic_s is not None:
         since_boot_ns = moment.wall_ns - moment.mono_ns + round(event.monotonic_s * 1e9)
@@ -38,7 +38,7 @@ def _time_ns(event: KernelEvent, moment: Moment) -> int:
     return moment.wall_ns if event.time_s is None else round(event.time_s * 1e9)
 
 
-def _happening(event: KernelEvent, moment: Moment) -> Happening:
+def _happening(event: KernelEvent, moment: Timestamps) -> NodeEvent:
     time_ns = _time_ns(event, moment)
     attributes: dict[str, str | int] = {
         "event": event.event,
@@ -55,7 +55,7 @@ def _happening(event: KernelEvent, moment: Moment) -> Happening:
     }
     if event.pid is not None:
         attributes["pid"] = event.pid
-    return Happening(
+    return NodeEvent(
         name=EventName.KERNEL_EVENT,
         time_ns=time_ns,
         mono_ns=moment.mono_ns - (moment.wall_ns - time_ns),

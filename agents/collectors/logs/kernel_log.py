@@ -11,15 +11,15 @@ from dataclasses import replace
 from functools import partial
 
 from ....telemetry.records import Point
-from ..collector import Collected, Happening, Moment
-from .happening_texts import bounded
+from ..base.collector import Collected, NodeEvent, Timestamps
 from .kernel_log_sources import KMSG, LOG_FILES, JournalSource, KernelLogSource, KmsgSource, LogFileSource
+from .node_event_texts import bounded
 
 #: A line without its end, and when: that of the record (kmsg, journald), or that of reading, where the line's own
 #: prefix tells the time (files). Returns what happened, at the line's own time as far as it tells one. Never raises.
-ParseLine = Callable[[str, Moment], Sequence[Happening]]
+ParseLine = Callable[[str, Timestamps], Sequence[NodeEvent]]
 #: What the parser has held back for lines to come; called when the log has fallen silent.
-Flush = Callable[[Moment], Sequence[Happening]]
+Flush = Callable[[Timestamps], Sequence[NodeEvent]]
 OpenSource = Callable[[], KernelLogSource]
 
 LOOK_BACK_S = 7200.0
@@ -61,11 +61,11 @@ class KernelLogCollector:
         self._most_lines = most_lines
         self._source: KernelLogSource | None = None
         self._again_ns = 0
-        self._started: Moment | None = None
+        self._started: Timestamps | None = None
         self._lines = self._storms = 0
         self._last_counts: tuple[int, int, int, int] | None = None
 
-    def collect(self, now: Moment) -> Collected:
+    def collect(self, now: Timestamps) -> Collected:
         if self._started is None:
             self._started = now
         if self._source is None:
@@ -93,7 +93,7 @@ class KernelLogCollector:
             self._source.close()
             self._source = None
 
-    def _open(self, now: Moment) -> str:
+    def _open(self, now: Timestamps) -> str:
         """Why there is no source, or an empty string."""
         reasons: list[str] = []
         for name, open_source in self._sources.items():
@@ -105,7 +105,7 @@ class KernelLogCollector:
         self._again_ns = now.mono_ns + _AGAIN_NS
         return f"none can be read ({'; '.join(reasons)}); run the agent as root or name one in its settings"
 
-    def _marked(self, happening: Happening) -> Happening:
+    def _marked(self, happening: NodeEvent) -> NodeEvent:
         assert self._started is not None
         marks: dict[str, bool] = {}
         if happening.time_ns < self._started.wall_ns:
@@ -114,7 +114,7 @@ class KernelLogCollector:
             marks["before_boot"] = True
         return bounded(replace(happening, attributes={**happening.attributes, **marks}))
 
-    def _points(self, now: Moment) -> list[Point]:
+    def _points(self, now: Timestamps) -> list[Point]:
         """Only if they have changed."""
         assert self._source is not None
         assert self._started is not None

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ....telemetry.ring_layout import cut_text
-from ..collector import Moment
+from ..base.collector import Timestamps
 from .followed_file import MAX_LINE_BYTES, FollowedFile
 from .log_clock import LogClock
 
@@ -43,7 +43,7 @@ class KernelLine:
     """text: a kernel record's message, or the whole line of a file. moment: the record's own, or that of reading."""
 
     text: str
-    moment: Moment
+    moment: Timestamps
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class KernelLogSource(Protocol):
     name: str
     counts: SourceCounts
 
-    def read(self, now: Moment, most_lines: int) -> Sequence[KernelLine]: ...
+    def read(self, now: Timestamps, most_lines: int) -> Sequence[KernelLine]: ...
     def close(self) -> None: ...
 
 
@@ -78,7 +78,7 @@ class KmsgSource:
         #: When there was last nothing more to read.
         self._drained_ns: int | None = None
 
-    def read(self, now: Moment, most_lines: int) -> list[KernelLine]:
+    def read(self, now: Timestamps, most_lines: int) -> list[KernelLine]:
         if self._begin_ns is None:
             self._begin_ns = now.mono_ns - self._look_back_ns
         lines: list[KernelLine] = []
@@ -125,7 +125,7 @@ class LogFileSource:
         self.counts = SourceCounts()
         self._file = FollowedFile(path, look_back_bytes=_FILE_LOOK_BACK_BYTES)
 
-    def read(self, now: Moment, most_lines: int) -> list[KernelLine]:
+    def read(self, now: Timestamps, most_lines: int) -> list[KernelLine]:
         lines = self._file.read_lines(most_lines, _FILE_READ_BYTES)
         self.counts.lost_bytes = self._file.counts.lost_bytes
         return [KernelLine(line.decode("utf-8", "replace"), now) for line in lines]
@@ -152,7 +152,7 @@ class JournalSource:
         self._check_right()
         self._child = self._start()
 
-    def read(self, now: Moment, most_lines: int) -> list[KernelLine]:
+    def read(self, now: Timestamps, most_lines: int) -> list[KernelLine]:
         """Raises OSError if journalctl has ended and says why."""
         lines: list[KernelLine] = []
         raw = self._half.split(b"\n")
@@ -218,7 +218,7 @@ class JournalSource:
         except BlockingIOError:
             return b""
 
-    def _start_again(self, now: Moment) -> None:
+    def _start_again(self, now: Timestamps) -> None:
         if now.mono_ns < self._again_ns:
             return
         self.close()
@@ -241,7 +241,7 @@ def parse_kmsg(record: bytes) -> tuple[int, int, list[str]] | None:
     return int(fields[1][:19]), int(fields[2][:16]) * 1000, text.splitlines()
 
 
-def parse_journal(document: bytes, now: Moment) -> tuple[str, KernelLine] | None:
+def parse_journal(document: bytes, now: Timestamps) -> tuple[str, KernelLine] | None:
     """(cursor, line) of a JSON record of journald; None if it is none. Bytes that are no UTF-8 come as numbers."""
     try:
         record = json.loads(document)
@@ -259,14 +259,14 @@ def parse_journal(document: bytes, now: Moment) -> tuple[str, KernelLine] | None
             moment = moment_of_mono(min(int(mono_us) * 1000, now.mono_ns), now)
         elif wall_us is not None:
             wall_ns = min(int(wall_us) * 1000, now.wall_ns)
-            moment = Moment(wall_ns=wall_ns, mono_ns=max(now.mono_ns - (now.wall_ns - wall_ns), 0))
+            moment = Timestamps(wall_ns=wall_ns, mono_ns=max(now.mono_ns - (now.wall_ns - wall_ns), 0))
         return str(record.get("__CURSOR", "")), KernelLine(cut_text(str(message), MAX_LINE_BYTES), moment)
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
 
 
-def moment_of_mono(mono_ns: int, now: Moment) -> Moment:
-    return Moment(wall_ns=now.wall_ns - (now.mono_ns - mono_ns), mono_ns=mono_ns)
+def moment_of_mono(mono_ns: int, now: Timestamps) -> Timestamps:
+    return Timestamps(wall_ns=now.wall_ns - (now.mono_ns - mono_ns), mono_ns=mono_ns)
 
 
 def _environment() -> dict[str, str]:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from ....diagnosis.network_counters import network_counters
 from ....telemetry.records import Point
-from ..collector import Collected, Moment
-from ..counter_series import CounterSeries
+from ..base.collector import Collected, Timestamps
+from ..base.counter_series import CounterSeries
 from .ethtool import interface_statistics
 from .sysfs_ports import MAX_PORTS, Port, infiniband_ports, network_interfaces
 
@@ -47,7 +47,7 @@ class NetworkCollector:
         self._seen: dict[str, Port] = {}
         self._info_told: dict[str, tuple[tuple[str, ...], int]] = {}
 
-    def collect(self, now: Moment) -> Collected:
+    def collect(self, now: Timestamps) -> Collected:
         problems: list[str] = []
         ports = {port.id: port for port in self._looked_at(problems)}
         points: list[Point] = []
@@ -76,7 +76,7 @@ class NetworkCollector:
             if next(found, None) is not None:
                 problems.append(f"{self._sys}/class/{kind}: more than {MAX_PORTS} ports; the others are left out")
 
-    def _port_points(self, port: Port, now: Moment) -> Iterator[Point]:
+    def _port_points(self, port: Port, now: Timestamps) -> Iterator[Point]:
         yield from self._info(port, now)
         for name, value in _gauges(port):
             if value is not None:
@@ -108,7 +108,7 @@ class NetworkCollector:
         # /sys goes first: ethtool's of the same name may count another thing (frames of one queue).
         return {**self._statistics(port.id), **port.counters}.items()
 
-    def _info(self, port: Port, now: Moment) -> Iterator[Point]:
+    def _info(self, port: Port, now: Timestamps) -> Iterator[Point]:
         about = (
             port.link_layer,
             port.speed,
@@ -168,5 +168,5 @@ def _gauges(port: Port) -> Iterator[tuple[str, float | None]]:
     yield "whichrank.network.port.mtu", port.mtu_bytes
 
 
-def _gauge(name: str, value: float, port_id: str, now: Moment) -> Point:
+def _gauge(name: str, value: float, port_id: str, now: Timestamps) -> Point:
     return Point(name=name, value=float(value), attributes={"hw.id": port_id}, time_ns=now.wall_ns)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..kernel_files import link_name, list_names, number, read_bytes, read_number, read_text
+from ..base.kernel_files import link_name, list_names, number, read_bytes, read_number, read_text
 
 #: More ports than any node has: a tree that says otherwise is cut here.
 MAX_PORTS = 64

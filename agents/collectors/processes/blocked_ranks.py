@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 
 from ....telemetry.vocabulary import EventName
-from ..collector import Happening, Moment
+from ..base.collector import NodeEvent, Timestamps
 from .job_process import JobProcess
 from .process_files import blocked_threads, kernel_functions, read_process, read_switches, thread_name
 
@@ -27,7 +27,7 @@ REPEAT_NS = 20_000_000_000
 class _Wait:
     """of one thread. switches: how often it had slept when it was first met; it moves if that number grows."""
 
-    since: Moment
+    since: Timestamps
     process_pid: int
     looks: int
     switches: int
@@ -36,7 +36,7 @@ class _Wait:
 @dataclass(slots=True)
 class _Told:
     mono_ns: int
-    happening: Happening
+    happening: NodeEvent
 
 
 class BlockedRanks:
@@ -46,7 +46,7 @@ class BlockedRanks:
         self._waits: dict[int, dict[int, _Wait]] = {}  # pid of the rank -> thread -> its wait
         self._told: dict[int, _Told] = {}
 
-    def see(self, rank: JobProcess, children: Sequence[int], now: Moment) -> list[Happening]:
+    def see(self, rank: JobProcess, children: Sequence[int], now: Timestamps) -> list[NodeEvent]:
         """One look at a rank's threads and at its children's main threads."""
         before = self._waits.get(rank.pid, {})
         waits: dict[int, _Wait] = {}
@@ -72,7 +72,7 @@ class BlockedRanks:
     def count(self, pid: int) -> int:
         return len(self._waits.get(pid, ()))
 
-    def age_s(self, pid: int, now: Moment) -> float:
+    def age_s(self, pid: int, now: Timestamps) -> float:
         """Of the longest wait of a rank, 0 if there is none."""
         waits = self._waits.get(pid, {}).values()
         return max(((now.mono_ns - wait.since.mono_ns) / 1e9 for wait in waits), default=0.0)
@@ -86,7 +86,7 @@ class BlockedRanks:
                 found.append((child, child))
         return found
 
-    def _tell(self, rank: JobProcess, now: Moment) -> list[Happening]:
+    def _tell(self, rank: JobProcess, now: Timestamps) -> list[NodeEvent]:
         confirmed = {
             thread: wait for thread, wait in self._waits.get(rank.pid, {}).items() if wait.looks >= self._confirm_looks
         }
@@ -96,7 +96,7 @@ class BlockedRanks:
                 return []
             del self._told[rank.pid]
             attributes = {**told.happening.attributes, "state": self._state(rank.pid), "over": True}
-            return [Happening(name=EventName.RANK_PROCESS, time_ns=now.wall_ns, mono_ns=now.mono_ns,
+            return [NodeEvent(name=EventName.RANK_PROCESS, time_ns=now.wall_ns, mono_ns=now.mono_ns,
                               attributes=attributes, pid=rank.pid)]  # fmt: skip
         thread, wait = min(confirmed.items(), key=lambda each: (each[1].since.mono_ns, each[0]))
         if told is not None and now.mono_ns - told.mono_ns < REPEAT_NS:
@@ -105,7 +105,7 @@ class BlockedRanks:
         self._told[rank.pid] = _Told(now.mono_ns, happening)
         return [happening]
 
-    def _happening(self, rank: JobProcess, thread: int, wait: _Wait, threads: int, now: Moment) -> Happening:
+    def _happening(self, rank: JobProcess, thread: int, wait: _Wait, threads: int, now: Timestamps) -> NodeEvent:
         functions = kernel_functions(self._proc, wait.process_pid, thread)
         switches = read_switches(self._proc, wait.process_pid, thread).get("voluntary", wait.switches)
         name = thread_name(self._proc, wait.process_pid, thread)
@@ -130,7 +130,7 @@ class BlockedRanks:
 
 def disk_wait(
     rank_pid: int,
-    now: Moment,
+    now: Timestamps,
     *,
     age_s: float,
     functions: Sequence[str],
@@ -139,10 +139,10 @@ def disk_wait(
     process_pid: int,
     thread_id: int,
     moves: bool,
-) -> Happening:
+) -> NodeEvent:
     """A thread of a rank, or of a child of it, has been held in the kernel for so long. functions: innermost first."""
     where, what = functions[0] if functions else "", waits_for(functions)
-    return Happening(
+    return NodeEvent(
         name=EventName.RANK_PROCESS,
         time_ns=now.wall_ns,
         mono_ns=now.mono_ns,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..small_files import keyed_numbers, listed, read_text, whole_number
+from ..base.small_files import keyed_numbers, listed, read_text, whole_number
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK") or 100
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

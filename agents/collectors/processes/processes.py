@@ -12,8 +12,8 @@ from pathlib import Path
 
 from ....telemetry.node_metrics import Instrument, node_metrics
 from ....telemetry.records import Point
-from ..collector import Collected, Happening, Moment
-from ..small_files import decimal_number, read_text, whole_number
+from ..base.collector import Collected, NodeEvent, Timestamps
+from ..base.small_files import decimal_number, read_text, whole_number
 from .blocked_ranks import BlockedRanks
 from .job_process import JobProcess
 from .process_files import (
@@ -83,12 +83,12 @@ class ProcessCollector:
         self._watched: dict[int, _Watched] = {}
         self._next_scan_ns = self._next_points_ns = 0
 
-    def collect(self, now: Moment) -> Collected:
+    def collect(self, now: Timestamps) -> Collected:
         numbers = self._find_ranks()
         if now.mono_ns >= self._next_scan_ns:
             self._next_scan_ns = now.mono_ns + _SCAN_NS
             self._find_children()
-        happenings: list[Happening] = []
+        happenings: list[NodeEvent] = []
         for watched in self._watched.values():
             happenings += self._blocked.see(watched.process, watched.children, now)
         points: list[Point] = []
@@ -157,7 +157,7 @@ class ProcessCollector:
                 yield pid
 
     def _values(
-        self, watched: _Watched, numbers: ProcessNumbers, now: Moment, problems: list[str]
+        self, watched: _Watched, numbers: ProcessNumbers, now: Timestamps, problems: list[str]
     ) -> Iterator[tuple[str, float, dict[str, str]]]:
         """(metric, value, attributes besides the rank's)"""
         pid = watched.process.pid
@@ -209,13 +209,13 @@ class ProcessCollector:
         if "got" in totals:
             yield "whichrank.process.read", totals["got"], theirs
 
-    def _boot_ns(self, now: Moment) -> int:
+    def _boot_ns(self, now: Timestamps) -> int:
         uptime_s = decimal_number((read_text(self._proc / "uptime", 256) or "").partition(" ")[0])
         return now.wall_ns - int(uptime_s * 1e9) if uptime_s is not None else 0
 
 
 def _changed(
-    watched: _Watched, values: Iterable[tuple[str, float, dict[str, str]]], boot_ns: int, now: Moment
+    watched: _Watched, values: Iterable[tuple[str, float, dict[str, str]]], boot_ns: int, now: Timestamps
 ) -> list[Point]:
     """Points of what differs from what was told, and of the rest now and then."""
     rank: dict[str, str | int] = {"whichrank.job.id": watched.process.job, "whichrank.rank": watched.process.rank}

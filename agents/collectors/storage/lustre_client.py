@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..kernel_files import list_names, read_text
+from ..base.kernel_files import list_names, read_text
 
 _MAX_FILE_BYTES = 256 << 10
 #: Targets of all file systems together; the largest sites have some thousands.

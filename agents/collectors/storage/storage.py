@@ -15,8 +15,8 @@ from pathlib import Path
 
 from ....telemetry.records import Point
 from ....telemetry.vocabulary import EventName
-from ..collector import Collected, Happening, Moment
-from ..kernel_files import read_text
+from ..base.collector import Collected, NodeEvent, Timestamps
+from ..base.kernel_files import read_text
 from .mount_probes import MountProbe, OperationResult, ProbeResult
 from .mount_table import MAX_MOUNTS, Mount, automount_roots, mount_of, parse_mounts
 from .storage_counters import MAX_FILE_BYTES, StorageCounters
@@ -71,9 +71,9 @@ class StorageCollector:
         self._gone: dict[str, Mount] = {}
         self._counters = StorageCounters(Path(proc), Path(sys))
 
-    def collect(self, now: Moment) -> Collected:
+    def collect(self, now: Timestamps) -> Collected:
         points: list[Point] = []
-        happenings: list[Happening] = []
+        happenings: list[NodeEvent] = []
         problems: list[str] = []
         table = read_text(self._proc / "self/mountinfo", MAX_FILE_BYTES)
         if table is None:
@@ -93,7 +93,7 @@ class StorageCollector:
 
     # --- mounts and their probes ------------------------------------------------------------------------------------
 
-    def _follow(self, table: str, now: Moment, happenings: list[Happening], problems: list[str]) -> None:
+    def _follow(self, table: str, now: Timestamps, happenings: list[NodeEvent], problems: list[str]) -> None:
         """Mounts that came and went. A mount made again under its old path is another one."""
         mounts = parse_mounts(table)
         automounts = automount_roots(table)
@@ -129,7 +129,7 @@ class StorageCollector:
             else:
                 problems.append(f"more than {MAX_PROBES} mounts, dead ones included: {mount.path} is not watched")
 
-    def _mount_points(self, now: Moment) -> Iterator[Point]:
+    def _mount_points(self, now: Timestamps) -> Iterator[Point]:
         for watched in self._watched.values():
             mount = watched.mount
             yield _point("whichrank.mount.present", 1, _with_server(mount), now)
@@ -137,7 +137,7 @@ class StorageCollector:
         for mount in self._gone.values():
             yield _point("whichrank.mount.present", 0, _with_server(mount), now)
 
-    def _probe(self, watched: _Watched, now: Moment, happenings: list[Happening]) -> Iterator[Point]:
+    def _probe(self, watched: _Watched, now: Timestamps, happenings: list[NodeEvent]) -> Iterator[Point]:
         result = watched.probe.take()
         if result is not None:
             yield from self._answered(watched, result, now, happenings)
@@ -154,7 +154,7 @@ class StorageCollector:
             watched.probe.ask()
 
     def _answered(
-        self, watched: _Watched, result: ProbeResult, now: Moment, happenings: list[Happening]
+        self, watched: _Watched, result: ProbeResult, now: Timestamps, happenings: list[NodeEvent]
     ) -> Iterator[Point]:
         mount = watched.mount
         watched.is_late = False
@@ -194,20 +194,20 @@ def _with_server(mount: Mount) -> dict[str, str]:
     return {**_of(mount), "whichrank.storage.server": mount.server}
 
 
-def _point(name: str, value: float, about: Mapping[str, str], now: Moment, start_ns: int = 0) -> Point:
+def _point(name: str, value: float, about: Mapping[str, str], now: Timestamps, start_ns: int = 0) -> Point:
     return Point(name=name, value=float(value), attributes=about, time_ns=now.wall_ns, start_ns=start_ns)
 
 
-def probe_age(mount: Mount, age_ns: int, now: Moment) -> Point:
+def probe_age(mount: Mount, age_ns: int, now: Timestamps) -> Point:
     """Of the probe that is out, 0 while it is not late."""
     return _point("whichrank.mount.probe.age", age_ns / _NS, _of(mount), now)
 
 
 def late_probe(
-    mount: Mount, operation: str, age_ns: int, now: Moment, done: OperationResult | None = None
-) -> Happening:
+    mount: Mount, operation: str, age_ns: int, now: Timestamps, done: OperationResult | None = None
+) -> NodeEvent:
     """``answered``: it has come back, with ``error`` or well; else it is still out."""
-    return Happening(
+    return NodeEvent(
         name=EventName.PROBE_LATE,
         time_ns=now.wall_ns,
         mono_ns=now.mono_ns,

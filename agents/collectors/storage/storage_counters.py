@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ....telemetry.records import Point
-from ..collector import Moment
-from ..counter_series import CounterSeries
-from ..kernel_files import read_text
+from ..base.collector import Timestamps
+from ..base.counter_series import CounterSeries
+from ..base.kernel_files import read_text
 from .disks import parse_diskstats
 from .lustre_client import LustreTarget, lustre_clients, lustre_targets
 from .nfs_mountstats import NfsMount, parse_mountstats
@@ -32,7 +32,7 @@ class StorageCounters:
         self._nfs_ages_s: dict[str, int] = {}
         self._unwell: set[str] = set()
 
-    def points(self, now: Moment) -> Iterator[Point]:
+    def points(self, now: Timestamps) -> Iterator[Point]:
         if len(self._series) > _MAX_SERIES:
             self._series.clear()
         yield from self._disk_points(now)
@@ -44,7 +44,7 @@ class StorageCounters:
         name: str,
         raw: int,
         about: Mapping[str, str],
-        now: Moment,
+        now: Timestamps,
         *,
         factor: float = 1,
         start_ns: int = 0,
@@ -63,7 +63,7 @@ class StorageCounters:
                 start_ns=told.start_ns,
             )
 
-    def _disk_points(self, now: Moment) -> Iterator[Point]:
+    def _disk_points(self, now: Timestamps) -> Iterator[Point]:
         for disk in parse_diskstats(read_text(self._proc / "diskstats", MAX_FILE_BYTES) or ""):
             about = {"system.device": disk.name}
             for direction, count, size, time_ms in (
@@ -77,7 +77,7 @@ class StorageCounters:
             yield from self._counter("system.disk.io_time", disk.busy_ms, about, now, factor=0.001)
             yield _gauge("whichrank.disk.pending", disk.pending, about, now)
 
-    def _nfs_points(self, now: Moment) -> Iterator[Point]:
+    def _nfs_points(self, now: Timestamps) -> Iterator[Point]:
         ages_s = {}
         for mount in parse_mountstats(read_text(self._proc / "self/mountstats", MAX_FILE_BYTES) or ""):
             if mount.path in ages_s:
@@ -93,7 +93,7 @@ class StorageCounters:
                 )
         self._nfs_ages_s = ages_s
 
-    def _lustre_points(self, now: Moment) -> Iterator[Point]:
+    def _lustre_points(self, now: Timestamps) -> Iterator[Point]:
         for client in lustre_clients(self._proc, self._sys):
             about = {"whichrank.storage.filesystem": client.filesystem}
             for direction, count in (("read", client.read_bytes), ("write", client.written_bytes)):
@@ -106,7 +106,7 @@ class StorageCounters:
                 yield from self._counter("whichrank.lustre.operation_time", time_us, one, now, factor=1e-6)
         yield from self._target_points(list(lustre_targets(self._proc, self._sys)), now)
 
-    def _target_points(self, targets: list[LustreTarget], now: Moment) -> Iterator[Point]:
+    def _target_points(self, targets: list[LustreTarget], now: Timestamps) -> Iterator[Point]:
         for (kind, state), count in Counter((target.kind, target.state) for target in targets).items():
             about = {"whichrank.storage.kind": kind, "whichrank.storage.state": state}
             yield _gauge("whichrank.lustre.targets", count, about, now)
@@ -146,5 +146,5 @@ def _nfs_counters(mount: NfsMount, about: dict[str, str]) -> Iterator[tuple[str,
         yield "whichrank.nfs.execution_time", sums.execution_ms, 0.001, one
 
 
-def _gauge(name: str, value: float, about: Mapping[str, str], now: Moment) -> Point:
+def _gauge(name: str, value: float, about: Mapping[str, str], now: Timestamps) -> Point:
     return Point(name=name, value=float(value), attributes=about, time_ns=now.wall_ns)

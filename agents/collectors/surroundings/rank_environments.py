@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..kernel_files import list_names, read_bytes
+from ..base.kernel_files import list_names, read_bytes
 
 _MAX_ENVIRONMENT_BYTES = 256 << 10
 _MAX_RANKS = 1024

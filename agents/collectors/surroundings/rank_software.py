@@ -20,7 +20,7 @@ from ....diagnosis.installed_software import (
     version_in_name,
 )
 from ....telemetry.ring_layout import cut_text
-from ..kernel_files import list_names, read_text
+from ..base.kernel_files import list_names, read_text
 from .rank_environments import RankEnvironment
 
 _MAX_MAPS_BYTES = 16 << 20

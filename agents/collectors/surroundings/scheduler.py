@@ -28,8 +28,8 @@ from ....diagnosis.scheduler_facts import (
 )
 from ....telemetry.ring_layout import cut_text
 from ....telemetry.vocabulary import EventName
-from ..collector import Collected, Happening, Moment
-from ..kernel_files import read_text
+from ..base.collector import Collected, NodeEvent, Timestamps
+from ..base.kernel_files import read_text
 from .rank_environments import RankEnvironment, RankProcesses
 
 _TIMEOUT_S = 5.0
@@ -90,7 +90,7 @@ class SchedulerCollector:
         self._answers: dict[str, list[SchedulerFact]] = {}
         self._told: dict[tuple[str, ...], SchedulerFact] = {}
 
-    def collect(self, now: Moment) -> Collected:
+    def collect(self, now: Timestamps) -> Collected:
         problems: list[str] = []
         ranks = self._ranks.look()
         pids: dict[str, int] = {}
@@ -112,8 +112,8 @@ class SchedulerCollector:
         return
 
     def _news(
-        self, facts: dict[tuple[str, ...], SchedulerFact], pids: dict[str, int], now: Moment
-    ) -> Iterator[Happening]:
+        self, facts: dict[tuple[str, ...], SchedulerFact], pids: dict[str, int], now: Timestamps
+    ) -> Iterator[NodeEvent]:
         for key, fact in facts.items():
             if self._told.get(key) != fact:
                 self._told[key] = fact
@@ -125,7 +125,7 @@ class SchedulerCollector:
 
     # --- sources ----------------------------------------------------------------------------------------------------
 
-    def _slurm(self, ranks: Sequence[RankEnvironment], now: Moment, problems: list[str]) -> list[SchedulerFact]:
+    def _slurm(self, ranks: Sequence[RankEnvironment], now: Timestamps, problems: list[str]) -> list[SchedulerFact]:
         jobs = sorted({job for job in (slurm_job_id(rank.environ) for rank in ranks) if job})[:_MAX_JOBS]
         kept = {*jobs, _RESERVATIONS, _NODE} if jobs else set()
         self._answers = {what: said for what, said in self._answers.items() if what in kept}
@@ -188,8 +188,8 @@ def _why(error: Exception) -> str:
     return cut_text(str(error), 200)
 
 
-def _happening(fact: SchedulerFact, pid: int, now: Moment, *, is_over: bool = False) -> Happening:
-    return Happening(
+def _happening(fact: SchedulerFact, pid: int, now: Timestamps, *, is_over: bool = False) -> NodeEvent:
+    return NodeEvent(
         name=EventName.SCHEDULER,
         time_ns=now.wall_ns,
         mono_ns=now.mono_ns,

@@ -20,8 +20,8 @@ from ....diagnosis.topology import (
     place_of,
 )
 from ....telemetry.vocabulary import EventName
-from ..collector import Collected, Happening, Moment
-from ..kernel_files import read_text
+from ..base.collector import Collected, NodeEvent, Timestamps
+from ..base.kernel_files import read_text
 
 #: A longer file would be cut while it is read, and half a table is no table.
 _MAX_FILE_BYTES = 64 << 20
@@ -61,7 +61,7 @@ class TopologyCollector:
         self._told: Labels = {}
         self._told_ns = 0
 
-    def collect(self, now: Moment) -> Collected:
+    def collect(self, now: Timestamps) -> Collected:
         problems: list[str] = []
         found: dict[str, str] = {}
         for path, parse, is_wanted in self._sources:
@@ -74,7 +74,7 @@ class TopologyCollector:
         if not is_news or not (found or self._told):
             return Collected(problems=problems)
         self._told, self._told_ns = found, now.mono_ns
-        place = Happening(name=EventName.NODE_TOPOLOGY, time_ns=now.wall_ns, mono_ns=now.mono_ns, attributes=found)
+        place = NodeEvent(name=EventName.NODE_TOPOLOGY, time_ns=now.wall_ns, mono_ns=now.mono_ns, attributes=found)
         return Collected(happenings=(place,), problems=problems)
 
     def close(self) -> None:

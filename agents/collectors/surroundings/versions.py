@@ -18,8 +18,8 @@ from pathlib import Path
 from ....diagnosis.installed_software import nvidia_driver, os_release
 from ....telemetry.ring_layout import cut_text
 from ....telemetry.vocabulary import EventName
-from ..collector import Collected, Happening, Moment
-from ..kernel_files import list_names, read_text
+from ..base.collector import Collected, NodeEvent, Timestamps
+from ..base.kernel_files import list_names, read_text
 from .rank_environments import RankEnvironment, RankProcesses
 from .rank_software import rank_software
 
@@ -77,7 +77,7 @@ class VersionsCollector:
         #: Of these only the last process of this agent knew: they may have changed while nobody looked.
         self._from_file: set[str] = set()
 
-    def collect(self, now: Moment) -> Collected:
+    def collect(self, now: Timestamps) -> Collected:
         problems: list[str] = []
         if self._seen is None:
             self._seen = self._load(problems)
@@ -100,8 +100,8 @@ class VersionsCollector:
     def close(self) -> None:
         return
 
-    def _change(self, version: Version, old: str | None, now: Moment) -> Happening:
-        return Happening(
+    def _change(self, version: Version, old: str | None, now: Timestamps) -> NodeEvent:
+        return NodeEvent(
             name=EventName.CHANGE,
             time_ns=now.wall_ns,
             mono_ns=now.mono_ns,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
-from ..notices import Notice, Standing
+from ..messages.notices import AlertState, Notice
 
 
 class Outcome(Enum):
@@ -19,12 +19,12 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Telling:
+class DeliveryContext:
     """What is known of this notice's key at the receiver. is_unsure: an earlier try may have arrived."""
 
     reference: Mapping[str, Any] = field(default_factory=dict)
     is_unsure: bool = False
-    told: Standing | None = None
+    told: AlertState | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,4 +45,4 @@ class Answer:
 class Receiver(Protocol):
     """Blocking, bounded in time, called by one thread; raises nothing that its world may answer with."""
 
-    def send(self, notice: Notice, telling: Telling) -> Answer: ...
+    def send(self, notice: Notice, telling: DeliveryContext) -> Answer: ...

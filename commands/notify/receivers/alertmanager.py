@@ -10,8 +10,8 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
 
-from ..notices import Notice, Standing
-from . import Answer, Outcome, Telling
+from ..messages.notices import AlertState, Notice
+from . import Answer, DeliveryContext, Outcome
 from .http import Http, json_body
 
 ALERT_NAME = "WhichrankIncident"
@@ -27,7 +27,7 @@ class Alertmanager:
         self._lasts_s = lasts_s
         self._clock = clock
 
-    def send(self, notice: Notice, telling: Telling) -> Answer:
+    def send(self, notice: Notice, telling: DeliveryContext) -> Answer:
         now = self._clock()
         labels = labels_of(notice)
         known = dict(telling.reference.get("labels") or {})
@@ -37,12 +37,12 @@ class Alertmanager:
                 alerts.append(_alert(notice, known, now, now))  # told louder from now on, as another alert
             else:
                 labels = known
-        ends = now if notice.standing is Standing.CLOSED else now + self._lasts_s
+        ends = now if notice.standing is AlertState.CLOSED else now + self._lasts_s
         alerts.append(_alert(notice, labels, now, ends))
         reply = self._http.post(json_body(alerts), self._headers, _PATH)
         if reply.trouble is not None:
             return reply.trouble
-        again_s = None if notice.standing is Standing.CLOSED else self._lasts_s * _REPEATED_AFTER
+        again_s = None if notice.standing is AlertState.CLOSED else self._lasts_s * _REPEATED_AFTER
         return Answer(outcome=Outcome.TOLD, reference={"labels": labels}, again_s=again_s)
 
 

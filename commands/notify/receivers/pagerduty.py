@@ -5,14 +5,14 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import Any
 
-from ..notices import Notice, Standing
-from ..routes import Urgency
-from . import Answer, Outcome, Telling
+from ..messages.notices import AlertState, Notice
+from ..messages.routes import Urgency
+from . import Answer, DeliveryContext, Outcome
 from .http import Http, json_body
 
 #: Limits of the API.
 MAX_SUMMARY_CHARS, MAX_KEY_CHARS, MAX_EVENT_BYTES = 1024, 255, 512 << 10
-_ACTIONS = {Standing.OPEN: "trigger", Standing.ACKNOWLEDGED: "acknowledge", Standing.CLOSED: "resolve"}
+_ACTIONS = {AlertState.OPEN: "trigger", AlertState.ACKNOWLEDGED: "acknowledge", AlertState.CLOSED: "resolve"}
 _SEVERITIES = {Urgency.PAGE: "critical", Urgency.TICKET: "warning"}
 
 
@@ -21,9 +21,9 @@ class PagerDuty:
         self._http = http
         self._routing_key = routing_key
 
-    def send(self, notice: Notice, telling: Telling) -> Answer:
+    def send(self, notice: Notice, telling: DeliveryContext) -> Answer:
         actions = [_ACTIONS[notice.standing]]
-        if notice.standing is Standing.ACKNOWLEDGED and telling.told is not Standing.ACKNOWLEDGED and notice.is_new:
+        if notice.standing is AlertState.ACKNOWLEDGED and telling.told is not AlertState.ACKNOWLEDGED and notice.is_new:
             actions.insert(0, "trigger")  # what was never triggered cannot be acknowledged
         for action in actions:
             reply = self._http.post(event(notice, action, self._routing_key), {"Content-Type": "application/json"})

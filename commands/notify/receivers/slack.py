@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..notices import Notice, Standing
-from ..routes import Urgency
-from . import Answer, Outcome, Telling
+from ..messages.notices import AlertState, Notice
+from ..messages.routes import Urgency
+from . import Answer, DeliveryContext, Outcome
 from .http import Http, Reply, json_body
 
 _EVENT_TYPE = "whichrank_incident"
@@ -21,9 +21,9 @@ _EVENT_TYPE = "whichrank_incident"
 _REFUSALS = frozenset({"msg_too_long", "no_text", "invalid_blocks", "invalid_arguments", "metadata_too_large"})
 _BY_PEOPLE_S = 60.0
 _SIGNS = {
-    Standing.OPEN: ":red_circle:",
-    Standing.ACKNOWLEDGED: ":large_yellow_circle:",
-    Standing.CLOSED: ":white_circle:",
+    AlertState.OPEN: ":red_circle:",
+    AlertState.ACKNOWLEDGED: ":large_yellow_circle:",
+    AlertState.CLOSED: ":white_circle:",
 }
 _MENTIONS = ("channel", "here", "everyone")
 #: Between the sign and the word of a mention: it is read the same, and mentions nobody.
@@ -36,14 +36,14 @@ class Slack:
         self._headers = {"Authorization": f"Bearer {token}"}
         self._channel = channel
 
-    def send(self, notice: Notice, telling: Telling) -> Answer:
+    def send(self, notice: Notice, telling: DeliveryContext) -> Answer:
         reference = dict(telling.reference)
         if not reference.get("ts") and telling.is_unsure:
             found = self._find("conversations.history", notice, {})
             if isinstance(found, Answer):
                 return found
             reference |= found
-            if not found and notice.standing is Standing.CLOSED:
+            if not found and notice.standing is AlertState.CLOSED:
                 return Answer(outcome=Outcome.TOLD)  # it never arrived
         if not reference.get("ts"):
             return self._post(notice)
@@ -59,7 +59,7 @@ class Slack:
         reference = {"ts": str(posted.body.get("ts") or ""), "channel": str(posted.body.get("channel") or "")}
         return Answer(outcome=Outcome.TOLD, reference={**reference, "replied": notice.topic})
 
-    def _reply(self, notice: Notice, telling: Telling, reference: dict[str, Any]) -> Answer:
+    def _reply(self, notice: Notice, telling: DeliveryContext, reference: dict[str, Any]) -> Answer:
         """Below the message, what has changed; once."""
         if reference.get("replied") in (None, notice.topic):
             return Answer(outcome=Outcome.TOLD, reference={**reference, "replied": notice.topic})
@@ -137,7 +137,7 @@ def _standing_words(notice: Notice) -> str:
     urgency = "page" if notice.urgency is Urgency.PAGE else "ticket"
     return (
         mark
-        + {Standing.OPEN: urgency, Standing.ACKNOWLEDGED: f"{urgency}, looked at", Standing.CLOSED: "over"}[
+        + {AlertState.OPEN: urgency, AlertState.ACKNOWLEDGED: f"{urgency}, looked at", AlertState.CLOSED: "over"}[
             notice.standing
         ]
     )

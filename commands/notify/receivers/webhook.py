@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ....telemetry.redaction import redact_data
-from ...webhook_signature import key_of, signed_headers
-from ..notices import Notice
-from . import Answer, Outcome, Telling
+from ...support.webhook_signature import key_of, signed_headers
+from ..messages.notices import Notice
+from . import Answer, DeliveryContext, Outcome
 from .http import Http, json_body
 
 
@@ -20,7 +20,7 @@ class Webhook:
         self._key = key_of(secret, "the webhook's secret")
         self._clock = clock
 
-    def send(self, notice: Notice, telling: Telling) -> Answer:
+    def send(self, notice: Notice, telling: DeliveryContext) -> Answer:
         openings = int(telling.reference.get("openings", 0)) + notice.is_new
         reference = {"openings": openings}
         if notice.is_new:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ..acts import Act, Operation, Result
+from ..planning.acts import Act, Operation, Result
 
 
 class Hook(Protocol):

@@ -17,7 +17,7 @@ import urllib3
 from urllib3.util import Retry
 
 from ....telemetry.vocabulary import Outcome
-from ..acts import Act, Operation, Result, Why
+from ..planning.acts import Act, Operation, Result, Why
 
 TAINT = "whichrank.io/incident"
 #: Of nodes and jobs.

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ....telemetry.vocabulary import Outcome
-from ..acts import Act, Operation, Result, Why
-from ..plan import NODE_NAME
+from ..planning.acts import Act, Operation, Result, Why
+from ..planning.plan import NODE_NAME
 
 TIMEOUT_S = 30.0
 #: A job, or one task of an array.

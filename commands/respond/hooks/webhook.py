@@ -16,8 +16,8 @@ import urllib3
 from urllib3.util import Retry
 
 from ....telemetry.vocabulary import Outcome
-from ...webhook_signature import key_of, signed_headers
-from ..acts import Act, Operation, Result
+from ...support.webhook_signature import key_of, signed_headers
+from ..planning.acts import Act, Operation, Result
 
 _PAUSE_S, _LONGEST_PAUSE_S = 0.5, 10.0
 #: Answers that another try may change. Everything else that is no success is final.

@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from whichrank.agents.collectors.collector import Collected, Collector, Moment
+from whichrank.agents.collectors.base.collector import Collected, Collector, Timestamps
 from whichrank.telemetry.records import Point
 
 
@@ -18,7 +18,7 @@ class Seeing:
     def __init__(self) -> None:
         self._looks = 0
 
-    def collect(self, now: Moment) -> Collected:
+    def collect(self, now: Timestamps) -> Collected:
         self._looks += 1
         point = Point(name="whichrank.collector.late", value=self._looks, time_ns=now.wall_ns)
         return Collected(points=[point], problems=["no driver"])
@@ -34,18 +34,18 @@ class Listening(Seeing):
 
     def wait(self, timeout_s: float) -> Collected:
         time.sleep(0.01)
-        return super().collect(Moment(wall_ns=time.time_ns(), mono_ns=time.monotonic_ns()))
+        return super().collect(Timestamps(wall_ns=time.time_ns(), mono_ns=time.monotonic_ns()))
 
 
 class Raising(Seeing):
-    def collect(self, now: Moment) -> Collected:
+    def collect(self, now: Timestamps) -> Collected:
         raise OSError("the file is not there")
 
 
 class Blind(Seeing):
     """Its source cannot be read for the first two looks."""
 
-    def collect(self, now: Moment) -> Collected:
+    def collect(self, now: Timestamps) -> Collected:
         return replace(super().collect(now), blind=self._looks <= 2)
 
 
@@ -58,7 +58,7 @@ class Hanging(Seeing):
         with (self._folder / "pids").open("a") as pids:
             pids.write(f"{os.getpid()}\n")
 
-    def collect(self, now: Moment) -> Collected:
+    def collect(self, now: Timestamps) -> Collected:
         while self._looks and (self._folder / "hang").exists():
             time.sleep(0.01)
         print("a driver that prints")

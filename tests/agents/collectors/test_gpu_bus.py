@@ -36,7 +36,7 @@ def test_a_gpu_without_a_driver_is_not_seen_and_a_node_without_gpus_is(
 ) -> None:
     import pynvml as nvml
 
-    from whichrank.agents.collectors.collector import Moment
+    from whichrank.agents.collectors.base.collector import Timestamps
     from whichrank.agents.collectors.gpu import gpu
 
     def no_driver(_: Path) -> None:
@@ -46,5 +46,5 @@ def test_a_gpu_without_a_driver_is_not_seen_and_a_node_without_gpus_is(
     if on_bus:
         device(tmp_path, "0000:1b:00.0", "0x10de", "0x030200")
     collector = GpuCollector(tmp_path, tmp_path)
-    assert collector.collect(Moment(wall_ns=1, mono_ns=1)).blind is on_bus
-    assert collector.collect(Moment(wall_ns=2, mono_ns=2)).blind is on_bus
+    assert collector.collect(Timestamps(wall_ns=1, mono_ns=1)).blind is on_bus
+    assert collector.collect(Timestamps(wall_ns=2, mono_ns=2)).blind is on_bus

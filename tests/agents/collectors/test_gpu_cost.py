@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.agents.collectors.conftest import Start
 from tests.played_gpu.played import PlayedGpus
-from whichrank.agents.collectors.collector import Collector
+from whichrank.agents.collectors.base.collector import Collector
 from whichrank.agents.collectors.gpu.gpu import PERIOD_S, GpuCollector
 
 

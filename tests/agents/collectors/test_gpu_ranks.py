@@ -23,7 +23,7 @@ from whichrank.agents.collectors.gpu.ranks import (
     place_rank,
     visible_devices,
 )
-from whichrank.agents.processes import read_stat
+from whichrank.agents.processes.processes import read_stat
 from whichrank.telemetry.vocabulary import EventName
 
 

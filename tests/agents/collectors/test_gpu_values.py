@@ -13,7 +13,7 @@ from tests.agents.collectors.conftest import Start
 from tests.played_gpu.clients import OLDEST_BINDING, client
 from tests.played_gpu.collecting import CollectingProcess, attributes_by_metric, values_of
 from tests.played_gpu.played import THROTTLE_BITS, NvmlStatus, PlayedGpus, Profile
-from whichrank.agents.collectors.collector import Collected
+from whichrank.agents.collectors.base.collector import Collected
 from whichrank.telemetry.node_metrics import node_metrics
 
 #: Key of the script, metric, labels, and what one in the script is in the metric's unit.

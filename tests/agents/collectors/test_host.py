@@ -14,18 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from whichrank.agents.collectors.collector import Collected, Moment
+from whichrank.agents.collectors.base.collector import Collected, Timestamps
+from whichrank.agents.collectors.base.small_files import decimal_number, keyed_numbers, read_text, whole_number
 from whichrank.agents.collectors.host.cgroups import CgroupReader
 from whichrank.agents.collectors.host.clock_state import ClockState, read_clock
 from whichrank.agents.collectors.host.host import HostCollector
 from whichrank.agents.collectors.host.pressure import parse_pressure
-from whichrank.agents.collectors.small_files import decimal_number, keyed_numbers, read_text, whole_number
 from whichrank.telemetry.node_metrics import Instrument, node_metrics
 from whichrank.telemetry.vocabulary import EventName
 
 S = 1_000_000_000
 MB = 1 << 20
-NOW = Moment(wall_ns=1_800_000_000 * S, mono_ns=5_000 * S)
+NOW = Timestamps(wall_ns=1_800_000_000 * S, mono_ns=5_000 * S)
 IN_TIME = ClockState(synchronized=True, offset_s=-0.000012, estimated_error_s=0.0002, max_error_s=0.003)
 
 PRESSURE = "some avg10=12.50 avg60=1.00 avg300=0.10 total=2000000\nfull avg10=0.25 avg60=0.00 avg300=0.00 total=1000\n"
@@ -224,7 +224,7 @@ def test_the_boot_is_told_once_and_again_when_it_changes(make: Callable[..., Hos
 def test_a_step_of_the_wall_clock_is_told(make: Callable[..., HostCollector], step_s: float, told: bool) -> None:
     collector = make()
     collector.collect(NOW)
-    later = Moment(wall_ns=NOW.wall_ns + int((10 + step_s) * S), mono_ns=NOW.mono_ns + 10 * S)
+    later = Timestamps(wall_ns=NOW.wall_ns + int((10 + step_s) * S), mono_ns=NOW.mono_ns + 10 * S)
     collected = collector.collect(later)
     assert [happening.attributes["what"] for happening in collected.happenings] == (["clock"] if told else [])
     assert values(collected)["whichrank.clock.steps"] == told
@@ -407,7 +407,7 @@ def test_a_file_that_never_ends_is_read_to_a_bound() -> None:
 
 def test_this_machine() -> None:
     collector = HostCollector(lambda: (os.getpid(),))
-    moment = Moment(wall_ns=time.time_ns(), mono_ns=time.monotonic_ns())
+    moment = Timestamps(wall_ns=time.time_ns(), mono_ns=time.monotonic_ns())
     collected = collector.collect(moment)
     check_points(collected)
     found = values(collected)
@@ -421,7 +421,7 @@ def test_this_machine() -> None:
 
 def test_this_machines_cpu_counters_agree_with_psutil() -> None:
     psutil = pytest.importorskip("psutil")
-    found = values(HostCollector().collect(Moment(wall_ns=time.time_ns(), mono_ns=time.monotonic_ns())))
+    found = values(HostCollector().collect(Timestamps(wall_ns=time.time_ns(), mono_ns=time.monotonic_ns())))
     theirs = psutil.cpu_times()
     assert found["system.cpu.time user"] == pytest.approx(theirs.user, abs=5)
     assert found["system.cpu.time idle"] == pytest.approx(theirs.idle, abs=5)

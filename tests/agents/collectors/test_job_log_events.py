@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.agents.collectors.test_job_logs import S, append, at
-from whichrank.agents.collectors.collector import Happening, LastLooker
+from whichrank.agents.collectors.base.collector import FinalCollector, NodeEvent
 from whichrank.agents.collectors.logs import job_log_events
 from whichrank.agents.collectors.logs.job_log_events import MOST_TOLD, JobLogEvents
 from whichrank.agents.collectors.logs.job_logs import JobLogLine, JobLogsCollector
@@ -55,7 +55,7 @@ class Log:
         return self.look([], seconds)
 
 
-def _plain(happening: Happening) -> dict[str, Any]:
+def _plain(happening: NodeEvent) -> dict[str, Any]:
     assert happening.name is EventName.JOB_LOG
     return {**happening.attributes, "pid": happening.pid, "at_s": happening.mono_ns / S}
 
@@ -192,7 +192,7 @@ def test_real_files_of_patterns_through_the_collector(tmp_path: Path) -> None:
     collector = JobLogsCollector(JobLogEvents(lambda: [RANK], node="n1"), patterns=[str(tmp_path / "*.log")])
     assert list(collector.collect(at(0)).happenings) == []
     append(log, "step 4\n" + FULL)
-    happenings: list[Happening] = []
+    happenings: list[NodeEvent] = []
     for second in range(1, 6):
         happenings += collector.collect(at(second)).happenings
     (told,) = map(_plain, happenings)
@@ -259,7 +259,7 @@ def test_the_last_look_tells_what_waited_and_half_a_line(tmp_path: Path) -> None
         if plan.name == "job_logs"
     ]
     collector = plan.make()
-    assert isinstance(collector, LastLooker)
+    assert isinstance(collector, FinalCollector)
     collector.collect(at(0))
     append(log, FULL)  # without an end
     (told,) = map(_plain, collector.last_look(at(0.1)).happenings)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from whichrank.agents.collectors.collector import Collected, Happening, Moment
+from whichrank.agents.collectors.base.collector import Collected, NodeEvent, Timestamps
 from whichrank.agents.collectors.logs import job_logs
 from whichrank.agents.collectors.logs.job_logs import JobLogLine, JobLogsCollector
 from whichrank.agents.collectors.processes.job_process import JobProcess
@@ -22,8 +22,8 @@ from whichrank.telemetry.vocabulary import EventName
 S = 1_000_000_000
 
 
-def at(seconds: float) -> Moment:
-    return Moment(wall_ns=1_800_000_000 * S + int(seconds * S), mono_ns=int(seconds * S))
+def at(seconds: float) -> Timestamps:
+    return Timestamps(wall_ns=1_800_000_000 * S + int(seconds * S), mono_ns=int(seconds * S))
 
 
 class Classifier:
@@ -33,11 +33,11 @@ class Classifier:
         self.lines: list[JobLogLine] = []
         self.calls = 0
 
-    def __call__(self, lines: Sequence[JobLogLine], now: Moment) -> Sequence[Happening]:
+    def __call__(self, lines: Sequence[JobLogLine], now: Timestamps) -> Sequence[NodeEvent]:
         self.calls += 1
         self.lines += lines
         return [
-            Happening(
+            NodeEvent(
                 name=EventName.JOB_LOG,
                 time_ns=now.wall_ns,
                 attributes={

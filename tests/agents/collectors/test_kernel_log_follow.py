@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from whichrank.agents.collectors.collector import Collected, Happening, Moment
+from whichrank.agents.collectors.base.collector import Collected, NodeEvent, Timestamps
 from whichrank.agents.collectors.logs.followed_file import MAX_LINE_BYTES, FollowedFile
 from whichrank.agents.collectors.logs.kernel_log import KernelLogCollector, default_sources
 from whichrank.agents.collectors.logs.kernel_log_sources import (
@@ -34,18 +34,18 @@ S = 1_000_000_000
 BOOT_NS = 1_000_000 * S
 
 
-def at(seconds: float) -> Moment:
+def at(seconds: float) -> Timestamps:
     """So long after the boot."""
-    return Moment(wall_ns=BOOT_NS + int(seconds * S), mono_ns=int(seconds * S))
+    return Timestamps(wall_ns=BOOT_NS + int(seconds * S), mono_ns=int(seconds * S))
 
 
-def parse(text: str, moment: Moment) -> Sequence[Happening]:
+def parse(text: str, moment: Timestamps) -> Sequence[NodeEvent]:
     """Every line with "Xid" is one; a line may tell its own time (seconds after the boot)."""
     if "Xid" not in text:
         return ()
     time_ns = BOOT_NS + int(float(text.split("@")[1]) * S) if "@" in text else moment.wall_ns
     return (
-        Happening(
+        NodeEvent(
             name=EventName.KERNEL_EVENT, time_ns=time_ns, mono_ns=moment.mono_ns, attributes={"line": text, "code": 79}
         ),
     )
@@ -162,9 +162,9 @@ def test_a_log_that_cannot_be_read_is_not_seen(tmp_path: Path) -> None:
     path = tmp_path / "kern.log"
     collector = KernelLogCollector(lambda _text, _moment: [], default_sources(str(path)))
     for at_ns in (1, 2, 61_000_000_000):
-        assert collector.collect(Moment(wall_ns=at_ns, mono_ns=at_ns)).blind
+        assert collector.collect(Timestamps(wall_ns=at_ns, mono_ns=at_ns)).blind
     path.write_text("")
-    assert not collector.collect(Moment(wall_ns=1, mono_ns=200_000_000_000)).blind
+    assert not collector.collect(Timestamps(wall_ns=1, mono_ns=200_000_000_000)).blind
 
 
 def test_a_storm_is_taken_in_portions(ring: Ring) -> None:
@@ -183,7 +183,7 @@ def test_garbage_in_the_ring(ring: Ring) -> None:
     chance = random.Random(9)
     texts: list[str] = []
 
-    def keep(text: str, moment: Moment) -> Sequence[Happening]:
+    def keep(text: str, moment: Timestamps) -> Sequence[NodeEvent]:
         assert 0 <= moment.mono_ns <= at(100_000).mono_ns
         texts.append(text)
         return ()
@@ -211,9 +211,9 @@ def test_garbage_in_the_ring(ring: Ring) -> None:
 
 
 def test_the_parser_is_flushed_once_when_the_log_falls_silent(ring: Ring) -> None:
-    flushed: list[Moment] = []
+    flushed: list[Timestamps] = []
 
-    def flush(now: Moment) -> Sequence[Happening]:
+    def flush(now: Timestamps) -> Sequence[NodeEvent]:
         flushed.append(now)
         return parse("Xid held back", now)
 
@@ -265,8 +265,8 @@ def test_the_gap_of_a_clock_is_found_whatever_it_is(gap_s: float, drift: float) 
 
 @pytest.mark.skipif(not os.access("/dev/kmsg", os.R_OK | os.W_OK), reason="no right to read and write /dev/kmsg")
 def test_the_real_kernel_log() -> None:
-    def now() -> Moment:
-        return Moment(wall_ns=time.time_ns(), mono_ns=time.monotonic_ns())
+    def now() -> Timestamps:
+        return Timestamps(wall_ns=time.time_ns(), mono_ns=time.monotonic_ns())
 
     collector = KernelLogCollector(parse, look_back_s=5)
     for _ in range(1000):  # until all that was there before is read
@@ -510,7 +510,7 @@ def journalctl(folder: Path, lines: str, then: str, shown: str = '{"MESSAGE": "L
     return str(program)
 
 
-def read_until(source: JournalSource, now: Moment, count: int) -> list[KernelLine]:
+def read_until(source: JournalSource, now: Timestamps, count: int) -> list[KernelLine]:
     found: list[KernelLine] = []
     end_s = time.monotonic() + 20
     while len(found) < count and time.monotonic() < end_s:
@@ -593,7 +593,7 @@ def test_a_source_that_fails_is_a_problem_and_no_crash() -> None:
         name = "failing"
         counts = SourceCounts()
 
-        def read(self, now: Moment, most_lines: int) -> Sequence[KernelLine]:
+        def read(self, now: Timestamps, most_lines: int) -> Sequence[KernelLine]:
             raise OSError(5, "Input/output error")
 
         def close(self) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.agents.collectors.port_tree import infiniband_port, network_interface, write
-from whichrank.agents.collectors.collector import Collected, Moment
-from whichrank.agents.collectors.counter_series import CounterSeries, CounterValue, wrapped_at
+from whichrank.agents.collectors.base.collector import Collected, Timestamps
+from whichrank.agents.collectors.base.counter_series import CounterSeries, CounterValue, wrapped_at
 from whichrank.agents.collectors.network.ethtool import interface_statistics
 from whichrank.agents.collectors.network.network import MAX_POINTS, NetworkCollector
 from whichrank.agents.collectors.network.sysfs_ports import MAX_PORTS, parse_rate, parse_state
@@ -22,8 +22,8 @@ from whichrank.telemetry.records import Point
 SECOND_NS = 1_000_000_000
 
 
-def at(seconds: float) -> Moment:
-    return Moment(wall_ns=int((1_700_000_000 + seconds) * SECOND_NS), mono_ns=int(seconds * SECOND_NS))
+def at(seconds: float) -> Timestamps:
+    return Timestamps(wall_ns=int((1_700_000_000 + seconds) * SECOND_NS), mono_ns=int(seconds * SECOND_NS))
 
 
 def values(collected: Collected, metric: str, device: str, kind: str = "") -> list[Point]:

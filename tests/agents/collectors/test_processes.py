@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from whichrank.agents.collectors.collector import Collected, Moment
+from whichrank.agents.collectors.base.collector import Collected, Timestamps
 from whichrank.agents.collectors.processes import blocked_ranks
 from whichrank.agents.collectors.processes.blocked_ranks import waits_for
 from whichrank.agents.collectors.processes.job_process import JobProcess
@@ -26,8 +26,8 @@ HZ = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-def at(seconds: float) -> Moment:
-    return Moment(wall_ns=1_800_000_000 * S + int(seconds * S), mono_ns=int(seconds * S))
+def at(seconds: float) -> Timestamps:
+    return Timestamps(wall_ns=1_800_000_000 * S + int(seconds * S), mono_ns=int(seconds * S))
 
 
 class Proc:
@@ -359,8 +359,8 @@ def rank() -> Iterator[subprocess.Popen[str]]:
     process.communicate(timeout=20)
 
 
-def now() -> Moment:
-    return Moment(wall_ns=time.time_ns(), mono_ns=time.monotonic_ns())
+def now() -> Timestamps:
+    return Timestamps(wall_ns=time.time_ns(), mono_ns=time.monotonic_ns())
 
 
 def test_a_real_rank_agrees_with_psutil(rank: subprocess.Popen[str]) -> None:

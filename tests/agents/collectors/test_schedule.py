@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from whichrank.agents.collectors import schedule
-from whichrank.agents.collectors.collector import Isolation
+from whichrank.agents.collectors.base.collector import Isolation
 from whichrank.agents.collectors.options import NodeOptions
 from whichrank.agents.collectors.plans import node_plans
 from whichrank.agents.collectors.schedule import NodeTelemetry, Plan, Seen

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from tests.agents.collectors.port_tree import write
 from tests.agents.collectors.process_tree import process
-from whichrank.agents.collectors.collector import Happening, Moment
+from whichrank.agents.collectors.base.collector import NodeEvent, Timestamps
 from whichrank.agents.collectors.surroundings.rank_environments import RankProcesses
 from whichrank.agents.collectors.surroundings.scheduler import SchedulerCollector, run_program
 from whichrank.diagnosis.scheduler_facts import (
@@ -63,8 +63,8 @@ def job(**changes: str) -> str:
     return JOB.format(**{**usual, **changes})
 
 
-def at(seconds: float) -> Moment:
-    return Moment(wall_ns=int((1_700_000_000 + seconds) * 1e9), mono_ns=int(seconds * 1e9))
+def at(seconds: float) -> Timestamps:
+    return Timestamps(wall_ns=int((1_700_000_000 + seconds) * 1e9), mono_ns=int(seconds * 1e9))
 
 
 class Slurm:
@@ -84,7 +84,7 @@ class Slurm:
         return {"res": self.reservations, "gpu02": self.node}.get(command[-1], self.job)
 
 
-def told(happenings: Sequence[Happening]) -> dict[str, dict[str, Any]]:
+def told(happenings: Sequence[NodeEvent]) -> dict[str, dict[str, Any]]:
     """what -> attributes."""
     return {happening.attributes["what"]: dict(happening.attributes) for happening in happenings}
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.agents.collectors import stalling_fuse
 from tests.agents.collectors.port_tree import write
-from whichrank.agents.collectors.collector import Collected, Happening, Moment
+from whichrank.agents.collectors.base.collector import Collected, NodeEvent, Timestamps
 from whichrank.agents.collectors.storage.disks import parse_diskstats
 from whichrank.agents.collectors.storage.lustre_client import parse_import, parse_statistics
 from whichrank.agents.collectors.storage.mount_probes import MountProbe
@@ -95,12 +95,12 @@ DISKSTATS = """   7       0 loop0 9 0 9 9 0 0 0 0 0 0 0
 """
 
 
-def now() -> Moment:
-    return Moment(wall_ns=time.time_ns(), mono_ns=time.monotonic_ns())
+def now() -> Timestamps:
+    return Timestamps(wall_ns=time.time_ns(), mono_ns=time.monotonic_ns())
 
 
-def at(seconds: float) -> Moment:
-    return Moment(wall_ns=int((1_700_000_000 + seconds) * 1e9), mono_ns=int(seconds * 1e9))
+def at(seconds: float) -> Timestamps:
+    return Timestamps(wall_ns=int((1_700_000_000 + seconds) * 1e9), mono_ns=int(seconds * 1e9))
 
 
 def points(collected: Collected, name: str, **attributes: str) -> list[Point]:
@@ -437,7 +437,7 @@ class Looks:
 
     def __init__(self, collector: StorageCollector) -> None:
         self.collector = collector
-        self.late: list[Happening] = []
+        self.late: list[NodeEvent] = []
         self.longest_s = 0.0
         self.last = Collected()
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from whichrank.agents.collectors.collector import Collected, Moment
+from whichrank.agents.collectors.base.collector import Collected, Timestamps
 from whichrank.agents.collectors.surroundings.topology import TopologyCollector
 from whichrank.telemetry.vocabulary import EventName
 
 HOUR_S = 3600
 
 
-def at(seconds: float) -> Moment:
-    return Moment(wall_ns=int((1_700_000_000 + seconds) * 1e9), mono_ns=int((5 + seconds) * 1e9))
+def at(seconds: float) -> Timestamps:
+    return Timestamps(wall_ns=int((1_700_000_000 + seconds) * 1e9), mono_ns=int((5 + seconds) * 1e9))
 
 
 def place(collected: Collected) -> dict[str, str] | None:

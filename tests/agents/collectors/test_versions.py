@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from tests.agents.collectors.port_tree import infiniband_port, write
 from tests.agents.collectors.process_tree import process
-from whichrank.agents.collectors.collector import Collected, Moment
+from whichrank.agents.collectors.base.collector import Collected, Timestamps
 from whichrank.agents.collectors.surroundings.versions import VersionsCollector
 from whichrank.diagnosis.installed_software import (
     git_head,
@@ -32,7 +32,7 @@ from whichrank.diagnosis.installed_software import (
     version_in_name,
 )
 
-NOW = Moment(wall_ns=1_700_000_000_000_000_000, mono_ns=1)
+NOW = Timestamps(wall_ns=1_700_000_000_000_000_000, mono_ns=1)
 COMMIT, OTHER = "3f" * 20, "a0" * 20
 DRIVER = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Mar  5 22:23:56 UTC 2024\nGCC version: 12\n"
 RANK = {"RANK": "0", "LOCAL_RANK": "0", "SLURM_JOB_NAME": "llm", "SLURM_JOB_USER": "ada", "SLURM_PROCID": "0"}

@@ -103,7 +103,7 @@ def test_what_no_run_comes_near_is_not_counted() -> None:
     } <= counted
     never = (
         "agents/agent.py",
-        "commands/embedded_watch.py",
+        "commands/embedded/embedded_watch.py",
         "transport/kafka.py",
         "commands/bench/report.py",
         "__init__.py",

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from tests.commands.incidents.documents import ID, document
 from tests.processors.runner_examples import Clock
-from whichrank.commands.embedded_operators import make_operators
-from whichrank.commands.labels import finding_of, read_labels
+from whichrank.commands.embedded.embedded_operators import make_operators
 from whichrank.commands.main import app
+from whichrank.commands.run_folder.labels import finding_of, read_labels
 from whichrank.processors.runner import EmbeddedRunner
 from whichrank.telemetry.incident import canonical_line
 from whichrank.telemetry.otlp import encode_payloads

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from whichrank.agents.ring_events import decode_slots
+from whichrank.agents.rings.ring_events import decode_slots
 from whichrank.telemetry import ring_layout as L
 
 JOB = """

@@ -18,7 +18,7 @@ from tests.commands.incidents.documents import ID, LAUNCH, document, evidence, m
 from whichrank.commands.incidents.chosen import Chosen, KeptFile, belongs, choose
 from whichrank.commands.incidents.contents import arrange, find_missing
 from whichrank.commands.main import app
-from whichrank.commands.run_directory import Unusable
+from whichrank.commands.run_folder.run_directory import Unusable
 
 
 def whichrank(*words: object) -> Any:

@@ -10,10 +10,10 @@ from tests.commands.incidents.documents import document
 from tests.commands.notify.parts import APIS, SECRET, Api
 from whichrank.commands.notify.desk import Desk
 from whichrank.commands.notify.ledger import Ledger
-from whichrank.commands.notify.routes import Routing
-from whichrank.commands.notify.sender import Manner, Sender
+from whichrank.commands.notify.messages.routes import Routing
+from whichrank.commands.notify.sender import ReceiverPolicy, Sender
 from whichrank.commands.notify.service import make_receiver, routing_of
-from whichrank.commands.notify_options import NotifyOptions, ReceiverOptions
+from whichrank.commands.settings.notify_options import NotifyOptions, ReceiverOptions
 from whichrank.telemetry.incident import Document
 
 NOW = 1_800_000_000.0
@@ -48,7 +48,7 @@ class Room:
         self.desk = Desk(self.ledger, self.routing, max_age_s=self.options.notify_max_age_s)
         self.senders = {
             name: Sender(
-                Manner(
+                ReceiverPolicy(
                     name=name,
                     new_per_hour=given.new_per_hour,
                     mark="shadow" if given.shadow else "",

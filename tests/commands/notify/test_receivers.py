@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.commands.notify.conftest import Room, page, suspect
 from tests.commands.notify.parts import SECRET, AlertmanagerApi, Api, PagerDutyApi, SlackApi, Status, WebhookApi
-from whichrank.commands.notify.notices import notice_of
+from whichrank.commands.notify.messages.notices import notice_of
 from whichrank.commands.notify.receivers.http import Http, _retry_after_s
 from whichrank.commands.notify.receivers.pagerduty import MAX_EVENT_BYTES, MAX_SUMMARY_CHARS, event
 from whichrank.commands.notify.receivers.slack import _words, escape

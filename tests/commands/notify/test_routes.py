@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.commands.notify.conftest import page
-from whichrank.commands.notify.routes import Routing, Side, Urgency, receivers_of, side_of, urgency_of
-from whichrank.commands.notify_options import RouteOptions
+from whichrank.commands.notify.messages.routes import Routing, Side, Urgency, receivers_of, side_of, urgency_of
+from whichrank.commands.settings.notify_options import RouteOptions
 
 BOTH = frozenset({"page", "ticket"})
 RECEIVERS = {"oncall": frozenset({"page"}), "ops": BOTH, "alice": BOTH, "nlp": BOTH}

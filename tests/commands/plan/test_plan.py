@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.processors.runner_examples import Clock
-from whichrank.commands.announced import PLANS_FILE, finding_of_plan, read_plans
-from whichrank.commands.embedded_operators import make_operators
+from whichrank.commands.embedded.embedded_operators import make_operators
 from whichrank.commands.main import app
+from whichrank.commands.run_folder.maintenance_plans import PLANS_FILE, finding_of_plan, read_plans
 from whichrank.processors.cluster.shared.plans import plan_of
 from whichrank.processors.runner import EmbeddedRunner
 from whichrank.telemetry.otlp import decode_logs, encode_payloads

@@ -15,7 +15,7 @@ from whichrank.commands.reference import settings, telemetry, words
 from whichrank.commands.reference.generate import FILE, main, reference
 from whichrank.commands.reference.markdown import table
 from whichrank.commands.reference.spans import span_kinds
-from whichrank.commands.settings import ALL_SETTINGS
+from whichrank.commands.settings.settings import ALL_SETTINGS
 from whichrank.telemetry import attributes as names
 from whichrank.telemetry.evidence_facts import How, Sender
 from whichrank.telemetry.metric_encode import METRICS

@@ -12,7 +12,6 @@ import pytest
 
 from tests.commands.respond.parts import NODE, SECRET, FakeSlurm, Receiver, incident
 from tests.commands.respond.test_hooks import COMMANDS
-from whichrank.commands.respond.acts import Act, Operation, Result
 from whichrank.commands.respond.audit import AUDIT_FILE, AuditFile
 from whichrank.commands.respond.breaker import Limits
 from whichrank.commands.respond.desk import Desk
@@ -20,7 +19,8 @@ from whichrank.commands.respond.hooks import Hook
 from whichrank.commands.respond.hooks.slurm import Slurm
 from whichrank.commands.respond.hooks.webhook import Webhook
 from whichrank.commands.respond.ledger import DRY, LIVE, Ledger
-from whichrank.commands.respond.plan import Policy
+from whichrank.commands.respond.planning.acts import Act, Operation, Result
+from whichrank.commands.respond.planning.plan import Policy
 from whichrank.telemetry.incident import Document
 from whichrank.telemetry.vocabulary import Outcome
 

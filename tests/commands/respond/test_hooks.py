@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from tests.commands.respond.parts import SECRET, FakeKubernetes, FakeSlurm, Receiver, incident
-from whichrank.commands.respond.acts import Act, Operation, Why
 from whichrank.commands.respond.hooks import kubernetes as kubernetes_hook
 from whichrank.commands.respond.hooks.kubernetes import Kubernetes
 from whichrank.commands.respond.hooks.slurm import Commands, Slurm
 from whichrank.commands.respond.hooks.webhook import Webhook
-from whichrank.commands.respond.plan import act_of
+from whichrank.commands.respond.planning.acts import Act, Operation, Why
+from whichrank.commands.respond.planning.plan import act_of
 from whichrank.telemetry.vocabulary import Outcome
 
 

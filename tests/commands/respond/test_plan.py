@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.commands.respond.parts import GPU_CAUSE, incident
-from whichrank.commands.respond.acts import Operation, Plan, Refusal, Why
 from whichrank.commands.respond.breaker import Limits, why_open
-from whichrank.commands.respond.plan import Policy, plan
+from whichrank.commands.respond.planning.acts import Operation, Plan, Refusal, Why
+from whichrank.commands.respond.planning.plan import Policy, plan
 from whichrank.telemetry.vocabulary import Action, Bucket, Kind, Scope
 
 SLURM = frozenset({Operation.DRAIN_NODE, Operation.RESTART_JOB, Operation.UNDRAIN_NODE})

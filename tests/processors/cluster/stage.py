@@ -10,7 +10,7 @@ from typing import Any
 from tests.processors.cluster.conftest import START_S, Court, make_finding
 from tests.processors.endings import raised_fact, row_of
 from tests.processors.entity.node import Node
-from whichrank.agents.collectors.collector import Moment
+from whichrank.agents.collectors.base.collector import Timestamps
 from whichrank.agents.collectors.logs.job_log_events import JobLogEvents
 from whichrank.agents.collectors.logs.job_logs import JobLogLine
 from whichrank.agents.collectors.processes.job_process import JobProcess
@@ -90,7 +90,7 @@ def said(rank: int, text: str, at: float) -> Teller:
     """A line of a rank's log, as the collector of logs understands it."""
     node = "n1" if rank < 4 else "n2"
     process = JobProcess(pid=100 + rank, job="j", rank=rank)
-    moment = Moment(wall_ns=round((START_S + at) * 1e9), mono_ns=1)
+    moment = Timestamps(wall_ns=round((START_S + at) * 1e9), mono_ns=1)
     line = JobLogLine(process=process, path="/log", descriptor=2, text=text, look_back=False)
     reader = JobLogEvents(lambda: [process], node=node)
     (told,) = [*reader([line], moment), *reader.flush(moment)]

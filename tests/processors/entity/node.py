@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.processors.cluster.conftest import START_S, Court
-from whichrank.agents.collectors.collector import Moment
+from whichrank.agents.collectors.base.collector import Timestamps
 from whichrank.agents.collectors.logs.kernel_events import KernelEvents
 from whichrank.diagnosis.job_log.taxonomy import failure_classes
 from whichrank.processors.entity.operator import EntityOperator
@@ -76,7 +76,7 @@ class Node:
 
     def read(self, text: str, *, at: float) -> list[Event]:
         """What that line tells, for later."""
-        moment = Moment(wall_ns=_ns(at), mono_ns=_ns(at + BOOTED_S) - _ns(0.0))
+        moment = Timestamps(wall_ns=_ns(at), mono_ns=_ns(at + BOOTED_S) - _ns(0.0))
         seen = [*self._kernel_events(f"[{at + BOOTED_S:12.6f}] {text}", moment), *self._kernel_events.flush(moment)]
         who = Identity(cluster="local", node=self.name)
         return [Event(name=each.name, identity=who, time_ns=each.time_ns, attributes=each.attributes) for each in seen]

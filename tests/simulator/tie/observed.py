@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from whichrank.commands.embedded_operators import INPUT_TOPICS, make_operators, wanted_metrics
-from whichrank.commands.run_directory import RunDirectory
+from whichrank.commands.embedded.embedded_operators import INPUT_TOPICS, make_operators, wanted_metrics
+from whichrank.commands.run_folder.run_directory import RunDirectory
 from whichrank.processors.job.operator import JobOperator
 from whichrank.processors.job.state.job_state import JobState
 from whichrank.processors.operator import Context, Timer

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from whichrank.commands.run_directory import RunDirectory
+from whichrank.commands.run_folder.run_directory import RunDirectory
 from whichrank.commands.simulate.judge import CaptureBus, encoded
 from whichrank.simulator.clock import START_UNIX_NS, generator, ns
 from whichrank.simulator.faults.catalogue import CATALOGUE

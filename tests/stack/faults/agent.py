@@ -15,8 +15,8 @@ import threading
 from pathlib import Path
 
 from tests.stack.faults.load import play, stream
-from whichrank.agents.kafka_publisher import KafkaPublisher
-from whichrank.commands.kafka_service import DELIVERY_S
+from whichrank.agents.publish.kafka_publisher import KafkaPublisher
+from whichrank.commands.services.kafka_service import DELIVERY_S
 from whichrank.telemetry.topics import TOPIC_BLOCKS
 from whichrank.transport.kafka import make_client
 from whichrank.transport.kafka_settings import KafkaSettings

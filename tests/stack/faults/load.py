@@ -18,8 +18,8 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 
 from tests.processors.job.synthetic_job import FOREVER, WALL_NS, Action, Call, SyntheticJob
 from tests.processors.runner_examples import Clock
-from whichrank.agents.priority import Priority, priority_of
-from whichrank.commands.embedded_operators import make_operators
+from whichrank.agents.base.priority import Priority, priority_of
+from whichrank.commands.embedded.embedded_operators import make_operators
 from whichrank.processors.runner import EmbeddedRunner
 from whichrank.telemetry.otlp import encode_payloads
 from whichrank.telemetry.records import Block, Event, Incident, Record

@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from tests.stack.faults.world import World
-from whichrank.agents.priority import Priority
+from whichrank.agents.base.priority import Priority
 from whichrank.telemetry.otlp import encode_payloads
 from whichrank.telemetry.records import Block, Event, Identity
 from whichrank.telemetry.topics import TOPIC_BLOCKS

@@ -28,9 +28,9 @@ from tests.stack.faults.load import (
     verdicts,
 )
 from tests.stack.parts.kafka import Kafka
-from whichrank.agents.kafka_publisher import KafkaPublisher
-from whichrank.agents.priority import Priority, priority_of
-from whichrank.commands.kafka_service import DELIVERY_S
+from whichrank.agents.base.priority import Priority, priority_of
+from whichrank.agents.publish.kafka_publisher import KafkaPublisher
+from whichrank.commands.services.kafka_service import DELIVERY_S
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.records import Block, Event, Incident
 from whichrank.telemetry.topics import TOPIC_BLOCKS, TOPIC_DLQ, TOPIC_INCIDENTS

@@ -1,0 +1,279 @@
+"""Answers requests for files about a rank: its ring, the last minutes of it, the tail of its log, its flight recorder's
+dump; and for its node's kernel log.
+
+The polling thread takes requests and hands over bytes that are in memory; a thread of its own compresses and reads
+files. Bounded, idempotent by id, so many a minute; a rank that has ended a few minutes ago is still answered for.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from ...telemetry.evidence import EvidencePiece
+from ...telemetry.records import Event, Identity
+from ...telemetry.redaction import redact
+from ...telemetry.ring_layout import RING_SUFFIX
+from ..base.health import AgentHealth
+from ..base.settings import AgentSettings
+from ..privacy.privacy_options import is_refused
+from ..privacy.redaction_filter import pack
+from ..ranks.watched_rank import WatchedRank
+from ..rings.ring_history import RingHistory
+from .awaited_dumps import LOOK_S, AwaitedDump, AwaitedDumps
+from .flight_dumps import DumpPlaces, find_dump_places
+from .kernel_log_slice import read_kernel_log
+from .log_tail import LogFile, find_logs, read_tail
+
+ACTIONS = ("ring", "history", "log_tail", "flight_recorder", "kernel_log")
+_MINUTE_NS = 60_000_000_000
+#: Of what is sent within so long, there is a bound.
+_BUDGET_NS = 600_000_000_000
+_REMEMBERED_IDS = 1024
+_MAX_WAITING = 64
+#: Ranks that have ended are answered for so long, the latest so many.
+_ENDED_NS, _MOST_ENDED = 300_000_000_000, 64
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Known:
+    """What is kept of a rank for later questions. ``logs`` and ``dumps`` are filled in by the worker."""
+
+    rank: int
+    pid: int
+    identity: Identity
+    history: RingHistory
+    logs: tuple[LogFile, ...] = ()
+    dumps: DumpPlaces | None = None
+    watched: WatchedRank | None = None  # None: it has ended
+    ended_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    """To which request files are told."""
+
+    identity: Identity
+    request_id: str
+    action: str
+    incident: str
+
+
+class EvidenceDesk:
+    """Polling thread, but for ``_work`` and what it is given to do."""
+
+    def __init__(self, settings: AgentSettings, health: AgentHealth, wall_ns: Callable[[], int]) -> None:
+        self._settings = settings
+        self._health = health
+        self._wall_ns = wall_ns
+        self._known: list[_Known] = []
+        self._ids: deque[str] = deque(maxlen=_REMEMBERED_IDS)
+        self._times_ns: deque[int] = deque()
+        self._asked: queue.Queue[Callable[[], None] | None] = queue.Queue()
+        self._finished: queue.Queue[EvidencePiece] = queue.Queue()
+        self._thread: threading.Thread | None = None
+        # Of the worker:
+        self._dumps = AwaitedDumps(health.report)
+        self._next_look_ns = 0
+        self._told: deque[tuple[int, int]] = deque()  # (monotonic ns, bytes)
+
+    @property
+    def is_on(self) -> bool:
+        return self._settings.requests_per_minute > 0
+
+    def know(self, rank: WatchedRank) -> None:
+        """A rank that is watched from now on."""
+        if not self.is_on:
+            return
+        known = _Known(rank=rank.rank, pid=rank.pid, identity=rank.identity, history=rank.history, watched=rank)
+        self._known.append(known)
+        if rank.pid and rank.alive:
+            uid, since_ns = rank.ring.uid, rank.ring.header.created_wall_ns
+
+            def look() -> None:
+                known.logs = find_logs(known.pid)
+                known.dumps = find_dump_places(known.pid, known.rank, uid, since_ns)
+
+            self._ask(look)
+
+    def forget(self, rank: WatchedRank, now_ns: int) -> None:
+        """A rank that has ended: its ring is about to be closed."""
+        for known in self._known:
+            if known.watched is rank:
+                known.watched, known.ended_ns, known.identity = None, now_ns, rank.identity
+                self._ask(lambda: self._dumps.end(rank.pid, now_ns))
+        ended = sorted((k for k in self._known if k.watched is None), key=lambda k: k.ended_ns, reverse=True)
+        kept_bytes, kept = 0, 0
+        for known in ended:
+            kept_bytes, kept = kept_bytes + known.history.size, kept + 1
+            is_old = known.ended_ns < now_ns - _ENDED_NS
+            if is_old or kept > _MOST_ENDED or (kept > 1 and kept_bytes > self._settings.history_bytes):
+                self._known.remove(known)
+
+    def request(self, event: Event, now_ns: int) -> None:
+        """Take a request; what cannot be served is counted, an id that was seen before is passed over."""
+        request_id = event.attributes.get("id")
+        if not isinstance(request_id, str):
+            self._health.drop("requests_unreadable")
+            return
+        if request_id in self._ids:
+            return
+        times = self._times_ns
+        while times and times[0] < now_ns - _MINUTE_NS:
+            times.popleft()
+        if len(times) >= self._settings.requests_per_minute or self._asked.qsize() >= _MAX_WAITING:
+            self._health.drop("requests_refused")
+            return
+        if is_refused(str(event.attributes.get("action")), self._settings.withheld):
+            self._health.drop("requests_refused")
+            return
+        known = self._find(event)
+        if known is None:
+            self._health.drop("requests_for_nobody")
+            return
+        self._ids.append(request_id)
+        times.append(now_ns)
+        self._serve(known, event, request_id, now_ns)
+
+    def finished(self) -> list[EvidencePiece]:
+        """Files that are ready, each in one piece."""
+        found: list[EvidencePiece] = []
+        while not self._finished.empty():
+            found.append(self._finished.get_nowait())
+        return found
+
+    def close(self, patience_s: float = 1.0) -> None:
+        """End the thread; what it is at may be lost."""
+        if self._thread is not None:
+            self._asked.put(None)
+            self._thread.join(patience_s)
+            self._thread = None
+
+    def _find(self, event: Event) -> _Known | None:
+        """The rank of that launch; of any launch if the request names one of another node, the last to come first.
+
+        A node's kernel log is everybody's: any rank that is known speaks for the node.
+        """
+        wanted = event.attributes.get("rank", event.identity.rank)
+        found: Sequence[_Known] = [known for known in self._known if known.rank == wanted]
+        if not found and event.attributes.get("action") == "kernel_log" and event.attributes.get("node"):
+            found = self._known
+        of_launch = [known for known in found if known.identity.attempt == event.identity.attempt]
+        return next(reversed(of_launch or found), None)
+
+    def _serve(self, known: _Known, event: Event, request_id: str, now_ns: int) -> None:
+        action, identity = str(event.attributes.get("action")), known.identity
+        incident = str(event.attributes.get("incident") or "")
+        answer = _Answer(identity=identity, request_id=request_id, action=action, incident=incident)
+        base = _base_name(known)
+        if action == "kernel_log":
+            self._ask(lambda: self._read_kernel_log(answer))
+        elif action == "log_tail":
+
+            def read_logs() -> None:
+                for number, log in enumerate(known.logs):
+                    self._tell(answer, f"{base}-{number}.log", "text", read_tail(log))
+
+            self._ask(read_logs)
+        elif action == "flight_recorder":
+            # A rank that stands still may be unable to write a dump, and what the others wait for is in theirs.
+            peers = [k for k in self._known if k is not known and k.identity.attempt == identity.attempt]
+            asked = [known, *sorted(peers, key=lambda peer: peer.rank)]
+            self._ask(lambda: self._await_dumps(asked, answer, now_ns))
+        else:
+            if action == "history":
+                raw, name, form = known.history.take_copy(), f"{base}-history{RING_SUFFIX}-events.gz", "ring-events.gz"
+            else:
+                raw = known.watched.ring.read_copy() if known.watched is not None else b""
+                name, form = f"{base}{RING_SUFFIX}.gz", "ring.gz"
+            if not raw:
+                self._health.drop("requests_without_answer")
+                return
+            self._ask(lambda: self._tell(answer, name, form, raw))
+
+    def _ask(self, work: Callable[[], None]) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="whichrank-evidence", daemon=True)
+            self._thread.start()
+        self._asked.put(work)
+
+    # --- the worker ---------------------------------------------------------------------------------------------------
+    def _work(self) -> None:
+        while True:
+            try:
+                work = self._asked.get(timeout=LOOK_S if len(self._dumps) else None)
+            except queue.Empty:
+                work = self._look
+            self._guarded(work if work is not None else lambda: self._look(last=True))
+            if work is None:
+                return
+            if len(self._dumps) and time.monotonic_ns() >= self._next_look_ns:
+                self._guarded(self._look)
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:  # edge: a file system, a file of somebody else
+            self._health.report(f"evidence: {type(error).__name__}: {error}")
+
+    def _look(self, *, last: bool = False) -> None:
+        """For dumps that are awaited."""
+        now_ns = time.monotonic_ns()
+        self._next_look_ns = now_ns + int(LOOK_S * 1e9)
+        self._dumps.look(now_ns, time.time_ns(), last=last)
+
+    def _await_dumps(self, ranks: Sequence[_Known], answer: _Answer, now_ns: int) -> None:
+        """The dumps of these ranks, the first one's first; each is told when it is there."""
+        for known in ranks:
+            if known.dumps is None:
+                continue
+            of_rank, base = replace(answer, identity=known.identity), _base_name(known)
+
+            def tell(name: str, content: bytes, *, answer: _Answer = of_rank, base: str = base) -> None:
+                self._tell(answer, f"{base}-{name}.dump.gz", "dump.gz", content)
+
+            dump = AwaitedDump(pid=known.pid, places=known.dumps, tell=tell)
+            self._dumps.add(dump, now_ns)
+            if known.watched is None:
+                self._dumps.end(known.pid, now_ns)
+        self._look()
+
+    def _read_kernel_log(self, answer: _Answer) -> None:
+        identity = replace(answer.identity, rank=-1)
+        found = read_kernel_log(self._settings.kernel_log_s, self._settings.kernel_log)
+        text = found.text if found.source else f"# the kernel log cannot be read: {found.problem}\n".encode()
+        name = f"{identity.attempt}-node-{identity.node}-kernel.log"
+        self._tell(replace(answer, identity=identity), name, "text", text)
+
+    def _tell(self, answer: _Answer, name: str, form: str, raw: bytes) -> None:
+        """Hand out a file as it may leave the node, unless that has sent as much as it may by now."""
+        name, content = redact(name), pack(raw, form)
+        now_ns = time.monotonic_ns()
+        while self._told and self._told[0][0] < now_ns - _BUDGET_NS:
+            self._told.popleft()
+        if sum(size for _, size in self._told) + len(content) > self._settings.evidence_bytes:
+            self._health.drop("evidence_over_limit")
+            self._health.report(f"evidence: {name}: more than {self._settings.evidence_bytes} bytes in ten minutes")
+            return
+        if not content:
+            return
+        self._told.append((now_ns, len(content)))
+        piece = EvidencePiece(
+            identity=answer.identity,
+            request_id=answer.request_id,
+            action=answer.action,
+            name=name,
+            format=form,
+            time_ns=self._wall_ns(),
+            content=content,
+            incident=answer.incident,
+        )
+        self._finished.put(piece)
+
+
+def _base_name(known: _Known) -> str:
+    return f"{known.identity.attempt}-rank-{known.rank:05d}-{known.pid}"

@@ -1,0 +1,1 @@
+"""What does not leave a node: secrets, and what its site withholds."""

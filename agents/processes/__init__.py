@@ -1,0 +1,1 @@
+"""What the kernel tells of ranks' processes and of their connections."""

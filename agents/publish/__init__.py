@@ -1,0 +1,1 @@
+"""The way onto the bus: encoding, queue, spool and the brokers' time."""

@@ -1,0 +1,83 @@
+"""Blocks and events onto the bus: encoding, size limits, and what happens when the bus refuses.
+
+Called by the polling thread. Order is kept; a refused message (disk full) is counted and dropped, because nothing
+downstream may ever slow the reading of rings. The embedded bus gets a flush in as few messages as possible. The way to
+Kafka may have to give up the less important, so there a message holds records of one priority: a flush becomes its
+definitions, its collectives, its rows of steps and progress, and what went wrong, in this order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ...telemetry.otlp import encode_batches
+from ...telemetry.records import Block, Event
+from ...transport.bus import TOPIC_BLOCKS, TOPIC_LOGS
+from ..base.health import AgentHealth
+from ..base.priority import Priority, runs_of_one_priority
+from ..privacy.redaction_filter import Publish, PublishRanked, RedactionFilter
+
+
+class Shipper:
+    def __init__(
+        self,
+        publish: Publish | None,
+        job: str,
+        health: AgentHealth,
+        request_bytes: int,
+        publish_ranked: PublishRanked | None = None,
+    ) -> None:
+        """Both ways get everything, through the gate."""
+        gate = RedactionFilter(health.drop)
+        self._publish = None if publish is None else gate.publish(publish)
+        self._publish_ranked = None if publish_ranked is None else gate.publish_ranked(publish_ranked)
+        self._job = job
+        self._health = health
+        self._request_bytes = request_bytes
+
+    def ship(self, payloads: Sequence[Block | Event]) -> None:
+        """Publish in order on the blocks topic; events once more on the logs topic, for people."""
+        if not payloads:
+            return
+        events = [payload for payload in payloads if isinstance(payload, Event)]
+        if self._publish is not None:
+            self._send(self._publish, TOPIC_BLOCKS, payloads)
+            self._send(self._publish, TOPIC_LOGS, events, is_copy=True)
+        if self._publish_ranked is not None:
+            for priority, run in runs_of_one_priority(payloads):
+                self._send(_ranked(self._publish_ranked, priority), TOPIC_BLOCKS, run)
+            self._send(_ranked(self._publish_ranked, Priority.COPIES), TOPIC_LOGS, events, is_copy=True)
+        self._health.records_sent += len(payloads)
+        self._health.blocks_sent += len(payloads) - len(events)
+
+    def send_to_people(self, topic: str, value: bytes) -> None:
+        """Publish an encoded request of spans or metrics: where it may be given up first, if there is such a way."""
+        if self._publish_ranked is not None:
+            self._send_one(_ranked(self._publish_ranked, Priority.COPIES), topic, value)
+        elif self._publish is not None:
+            self._send_one(self._publish, topic, value)
+
+    def send_evidence(self, value: bytes) -> None:
+        """Publish an encoded piece of evidence on the logs topic: the last to be given up."""
+        if self._publish_ranked is not None:
+            self._send_one(_ranked(self._publish_ranked, Priority.EVIDENCE), TOPIC_LOGS, value)
+        elif self._publish is not None:
+            self._send_one(self._publish, TOPIC_LOGS, value)
+
+    def _send(self, publish: Publish, topic: str, payloads: Iterable[Block | Event], *, is_copy: bool = False) -> None:
+        for value in encode_batches(payloads, self._request_bytes, is_copy=is_copy):
+            self._send_one(publish, topic, value)
+
+    def _send_one(self, publish: Publish, topic: str, value: bytes) -> None:
+        try:
+            publish(topic, self._job, value)
+        except OSError as error:
+            self._health.drop("publish_refused")
+            self._health.drop("publish_refused_bytes", len(value))
+            self._health.report(f"bus refused a message on {topic}: {error.strerror or error}")
+        else:
+            self._health.bytes_sent += len(value)
+
+
+def _ranked(publish: PublishRanked, priority: Priority) -> Publish:
+    return lambda topic, key, value: publish(topic, key, value, priority)

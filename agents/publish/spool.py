@@ -1,0 +1,424 @@
+"""What Kafka has not taken, on disk: outlives the agent, stays under its limit, gives back in the order of numbers.
+
+One stream of segment files per topic and priority, in the frame format of the embedded log (``transport/segments``:
+checksums, torn ends, damage that is skipped); the number of a message is the frame's position. Over the limit the
+oldest segment of the lowest priority goes. The ledger, one small JSON file, holds per topic up to which number all is
+settled, and every drop that was ever counted; it is written before a segment is given up, so that a kill in between
+counts it once. Frames go to the page cache, which survives kill -9; they are not fsynced.
+
+Owned by one thread at a time. Another process in the same folder is refused by a lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+from array import array
+from bisect import bisect_right
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...transport.bus import Message
+from ...transport.segments import FORMAT_VERSION, HEADER, MAGIC, SegmentReader, encode_frame
+from ..base.priority import Priority
+
+LOCK_NAME = "lock"
+LEDGER_NAME = "ledger.json"
+#: The limit is kept by whole segments: so many make it up, none larger than this.
+_SEGMENTS_WITHIN_LIMIT = 64
+_LARGEST_SEGMENT_BYTES = 4 << 20
+_READ_AHEAD = 16
+_NAME = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)\.(?P<priority>[0-9])\.(?P<first>[0-9a-f]{16})\.spool")
+_SPOOL_ID = b"whichrank-spool\0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outgoing:
+    """A message on its way to Kafka. ``number`` grows with every message of this agent and spool, over restarts."""
+
+    number: int
+    priority: Priority
+    topic: str
+    key: str
+    value: bytes
+    stamp_ns: int  # Unix time at which it was taken
+
+    @property
+    def size(self) -> int:
+        """What it costs in memory, about."""
+        return len(self.value) + len(self.key) + 300
+
+
+@dataclass(slots=True, kw_only=True)
+class _Segment:
+    path: Path
+    numbers: array[int] = field(default_factory=lambda: array("Q"))
+    size: int = 0
+    oldest_ns: int = 0
+
+
+class _Stream:
+    """Segments of one topic and priority, the oldest first, and where reading is."""
+
+    def __init__(self, topic: str, priority: Priority) -> None:
+        self.topic, self.priority = topic, priority
+        self.segments: deque[_Segment] = deque()
+        self.fd = -1  # of the last segment, while it is written
+        self._reader: SegmentReader | None = None
+        self._reading: _Segment | None = None
+        self._ahead: deque[Message] = deque()
+
+    @property
+    def last_number(self) -> int:
+        return next((s.numbers[-1] for s in reversed(self.segments) if s.numbers), 0)
+
+    def peek(self, after: int, report: Callable[[str, int, str], None]) -> Message | None:
+        """The first message that can be read with a number beyond ``after``. Damage is passed over."""
+        if self.last_number <= after:
+            return None
+        while True:
+            while self._ahead and self._ahead[0].position <= after:
+                self._ahead.popleft()
+            if self._ahead:
+                return self._ahead[0]
+            if not self._read_more(after, report):
+                return None
+
+    def _read_more(self, after: int, report: Callable[[str, int, str], None]) -> bool:
+        if self._reader is not None:
+            messages = self._reader.read(_READ_AHEAD, is_last=True)
+            self._ahead.extend(messages)
+            if messages:
+                return True
+        segment = self._segment_after(after)
+        if segment is None:
+            return False
+        self._stop_reading()
+        try:
+            self._reader, self._reading = SegmentReader(segment.path, report), segment
+        except OSError as error:
+            report(str(segment.path), 0, f"cannot be opened: {error.strerror or error}")
+            segment.numbers = array("Q")  # nothing in it can be had
+        return True
+
+    def _segment_after(self, after: int) -> _Segment | None:
+        """The next segment that holds something beyond ``after``; never the one at hand, which has been read."""
+        later = self._reading is None or self._reading not in self.segments
+        for segment in self.segments:
+            if later and segment.numbers and segment.numbers[-1] > after:
+                return segment
+            later = later or segment is self._reading
+        return None
+
+    def remove(self, segment: _Segment) -> None:
+        if segment is self._reading:
+            self._stop_reading()
+        if segment is self.segments[-1]:
+            self.stop_writing()
+        self.segments.remove(segment)
+
+    def stop_writing(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def _stop_reading(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+        self._reader = self._reading = None
+        self._ahead.clear()
+
+    def close(self) -> None:
+        self._stop_reading()
+        self.stop_writing()
+
+
+class Spool:
+    def __init__(self, directory: Path, limit_bytes: int, report: Callable[[str], None]) -> None:
+        """Opens what an earlier agent left. Raises OSError (no rights, no room, in use by another process).
+
+        report: takes one line per damaged place or refusal.
+        """
+        self.directory = directory
+        self._limit_bytes = limit_bytes
+        self._segment_bytes = min(max(limit_bytes // _SEGMENTS_WITHIN_LIMIT, 1), _LARGEST_SEGMENT_BYTES)
+        self._report = report
+        self._said: set[tuple[str, int]] = set()
+        self._streams: dict[tuple[str, Priority], _Stream] = {}
+        #: Per topic: every message up to this number has been handed over; reading goes on behind it.
+        self._handed: dict[str, int] = {}
+        self._settled: dict[str, int] = {}
+        #: Drops by priority and reason, over all restarts.
+        self.dropped: Counter[tuple[Priority, str]] = Counter()
+        self._ledger_written = ""
+        #: Places where frames were damaged or half-written.
+        self.damaged = 0
+        self.written = 0
+        self._lock_fd = self._take(directory)
+        try:
+            giving_up = self._read_ledger()
+            self._adopt(giving_up)
+        except BaseException:
+            os.close(self._lock_fd)
+            raise
+
+    @property
+    def bytes(self) -> int:
+        return sum(segment.size for _, segment in self._segments())
+
+    @property
+    def waiting(self) -> int:
+        """Messages that have not been handed over."""
+        return sum(self._unread(stream, segment) for stream, segment in self._segments())
+
+    @property
+    def oldest_ns(self) -> int:
+        """Unix time of the oldest segment's first message; 0 = empty."""
+        return min((segment.oldest_ns for _, segment in self._segments() if segment.numbers), default=0)
+
+    @property
+    def last_number(self) -> int:
+        """The highest number that is known here."""
+        numbers = [stream.last_number for stream in self._streams.values()]
+        return max([*numbers, *self._settled.values(), *self._handed.values()], default=0)
+
+    def topics(self) -> list[str]:
+        return sorted({topic for topic, _ in self._streams})
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+    def append(self, message: Outgoing) -> None:
+        """Keep a message; its number is beyond those of its topic and priority. Raises OSError: the disk refuses it.
+
+        What has to go to stay under the limit goes, counted in ``dropped``; it may be this message.
+        """
+        stream = self._stream(message.topic, message.priority)
+        frame = encode_frame(
+            Message(
+                topic=message.topic,
+                key=message.key,
+                value=message.value,
+                position=message.number,
+                stamp_ns=message.stamp_ns,
+            )
+        )
+        if stream.fd < 0 or stream.segments[-1].size + len(frame) > self._segment_bytes:
+            self._begin_segment(stream, message)
+        segment = stream.segments[-1]
+        _write_whole(stream, segment, frame)
+        segment.numbers.append(message.number)
+        segment.oldest_ns = segment.oldest_ns or message.stamp_ns
+        self.written += 1
+        while self.bytes > self._limit_bytes and self._give_up_oldest():
+            pass
+
+    def _stream(self, topic: str, priority: Priority) -> _Stream:
+        return self._streams.setdefault((topic, priority), _Stream(topic, priority))
+
+    def _begin_segment(self, stream: _Stream, message: Outgoing) -> None:
+        stream.stop_writing()
+        while stream.segments and not stream.segments[-1].numbers:  # the disk refused its first frame
+            self._unlink(stream.segments[-1].path)
+            stream.remove(stream.segments[-1])
+        path = self.directory / f"{message.topic}.{message.priority:d}.{message.number:016x}.spool"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+        fd = os.open(path, flags, 0o600)
+        segment = _Segment(path=path)
+        stream.fd = fd
+        stream.segments.append(segment)
+        try:
+            _write_whole(stream, segment, HEADER.pack(MAGIC, FORMAT_VERSION, 0, _SPOOL_ID))
+        except OSError:
+            stream.remove(segment)
+            with contextlib.suppress(OSError):
+                path.unlink()
+            raise
+
+    def _give_up_oldest(self) -> bool:
+        """Drop the oldest segment of the lowest priority; False if there is none."""
+        candidates = [(-stream.priority, segment.oldest_ns, segment.path) for stream, segment in self._segments()]
+        if not candidates:
+            return False
+        lowest = min(candidates)
+        stream, segment = next((st, se) for st, se in self._segments() if se.path == lowest[2])
+        self.dropped[stream.priority, "spool_full"] += self._unread(stream, segment)
+        stream.remove(segment)
+        self.write_ledger(giving_up=segment.path.name)
+        self._unlink(segment.path)
+        return True
+
+    def _unread(self, stream: _Stream, segment: _Segment) -> int:
+        return len(segment.numbers) - bisect_right(segment.numbers, self._handed.get(stream.topic, 0))
+
+    def _segments(self) -> Iterator[tuple[_Stream, _Segment]]:
+        for stream in self._streams.values():
+            for segment in stream.segments:
+                yield stream, segment
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+    def next(self, topic: str) -> Outgoing | None:
+        """The message of a topic with the lowest number beyond what was handed over; ``hand_over`` moves on."""
+        after = self._handed.get(topic, 0)
+        first: Message | None = None
+        priority = Priority.EVIDENCE
+        for stream in self._streams.values():
+            if stream.topic != topic:
+                continue
+            message = stream.peek(after, self._say_damage)
+            if message is not None and (first is None or message.position < first.position):
+                first, priority = message, stream.priority
+        if first is None:
+            return None
+        return Outgoing(
+            number=first.position,
+            priority=priority,
+            topic=topic,
+            key=first.key,
+            value=first.value,
+            stamp_ns=first.stamp_ns,
+        )
+
+    def handed(self, topic: str) -> int:
+        return self._handed.get(topic, 0)
+
+    def hand_over(self, topic: str, number: int) -> None:
+        """Everything of a topic up to here is in somebody's hands."""
+        self._handed[topic] = max(self._handed.get(topic, 0), number)
+
+    def settle(self, topic: str, number: int) -> None:
+        """Everything of a topic up to here has been answered for good: segments that end there are removed."""
+        if number <= self._settled.get(topic, 0):
+            return
+        self._settled[topic] = number
+        self.hand_over(topic, number)
+        for stream in self._streams.values():
+            while stream.topic == topic and stream.segments:
+                segment = stream.segments[0]
+                if segment.numbers and segment.numbers[-1] > number:
+                    break
+                stream.remove(segment)
+                self._unlink(segment.path)
+
+    # --- the ledger ---------------------------------------------------------------------------------------------------
+    def write_ledger(self, giving_up: str = "") -> None:
+        """Write what is settled and dropped, if that has changed. A disk that refuses is no trouble: later again."""
+        content = json.dumps(
+            {
+                "version": 1,
+                "settled": self._settled,
+                "dropped": [[int(p), reason, count] for (p, reason), count in sorted(self.dropped.items())],
+                "giving_up": giving_up,
+            }
+        )
+        if content == self._ledger_written:
+            return
+        partial = self.directory / f".{LEDGER_NAME}.partial"
+        try:
+            partial.write_text(content)
+            partial.replace(self.directory / LEDGER_NAME)
+            self._ledger_written = content
+        except OSError as error:
+            self._say(str(partial), 0, f"not written: {error.strerror or error}; after a kill some is sent again")
+
+    def _read_ledger(self) -> str:
+        """Name of the segment that was being given up."""
+        path = self.directory / LEDGER_NAME
+        try:
+            content: Any = json.loads(path.read_text())
+            self._settled = {str(topic): int(number) for topic, number in content["settled"].items()}
+            self.dropped = Counter({(Priority(p), str(reason)): int(n) for p, reason, n in content["dropped"]})
+            giving_up = str(content["giving_up"])
+        except FileNotFoundError:
+            return ""
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            self._say(str(path), 0, f"cannot be read ({error}); some may be sent again, earlier drops are not counted")
+            self._settled, self.dropped = {}, Counter()
+            return ""
+        self._handed = dict(self._settled)
+        return giving_up
+
+    # --- opening and closing ------------------------------------------------------------------------------------------
+    @staticmethod
+    def _take(directory: Path) -> int:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(fd)
+            raise OSError(error.errno, "another process keeps its spool here", str(directory)) from None
+        return fd
+
+    def _adopt(self, giving_up: str) -> None:
+        """Segments of earlier agents, read through once: what is in them, and what is damaged."""
+        found: list[tuple[int, re.Match[str], Path]] = []
+        for entry in os.scandir(self.directory):
+            match = _NAME.fullmatch(entry.name)
+            if entry.name == giving_up:  # counted already, killed before it was gone
+                self._unlink(Path(entry.path))
+            elif match is not None and int(match["priority"]) in list(Priority):
+                found.append((int(match["first"], 16), match, Path(entry.path)))
+        for _, match, path in sorted(found, key=lambda item: item[0]):
+            segment = _Segment(path=path, size=path.stat().st_size)
+            try:
+                reader = SegmentReader(path, self._say_damage)
+            except OSError as error:
+                self._say_damage(str(path), 0, f"cannot be opened: {error.strerror or error}")
+                continue
+            while messages := reader.read(256, is_last=True):
+                segment.numbers.extend(message.position for message in messages)
+                segment.oldest_ns = segment.oldest_ns or messages[0].stamp_ns
+            reader.close()
+            if not segment.numbers or segment.numbers[-1] <= self._settled.get(match["topic"], 0):
+                self._unlink(path)
+            else:
+                self._stream(match["topic"], Priority(int(match["priority"]))).segments.append(segment)
+
+    def close(self) -> None:
+        """Write the ledger and let go of the folder."""
+        if self._lock_fd < 0:
+            return
+        self.write_ledger()
+        for stream in self._streams.values():
+            stream.close()
+        os.close(self._lock_fd)
+        self._lock_fd = -1
+
+    def _unlink(self, path: Path) -> None:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            self._say(str(path), 0, f"cannot be removed: {error.strerror or error}")
+
+    def _say_damage(self, path: str, offset: int, line: str) -> None:
+        if (path, offset) not in self._said:
+            self.damaged += 1
+        self._say(path, offset, line)
+
+    def _say(self, path: str, offset: int, line: str) -> None:
+        if (path, offset) not in self._said:
+            self._said.add((path, offset))
+            self._report(f"{path}:{offset}: {line}")
+
+
+def _write_whole(stream: _Stream, segment: _Segment, data: bytes) -> None:
+    """Append all of it or nothing. Raises OSError."""
+    view, start = memoryview(data), segment.size
+    try:
+        while view:
+            written = os.write(stream.fd, view)
+            segment.size += written
+            view = view[written:]
+    except OSError:
+        try:
+            os.ftruncate(stream.fd, start)
+        except OSError:
+            stream.stop_writing()  # a torn end, which readers recognise; what comes next gets a segment of its own
+        else:
+            segment.size = start
+        raise

@@ -1,0 +1,246 @@
+"""What the agent knows of one rank: its ring, its process, the last good rows, how far its events were read.
+
+Mutable, owned by the polling thread, no decisions: reading steps live here, verdicts in ``local_verdicts``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ...telemetry import ring_layout as L
+from ...telemetry.records import Event, Identity
+from ...telemetry.vocabulary import ExitState, HookState, Phase, ProcessState
+from ..processes import processes
+from ..rings.progress_page import (
+    GroupRow,
+    RankRow,
+    heartbeat_time_ns,
+    parse_group_row,
+    parse_rank_row,
+)
+from ..rings.ring_file import NOTHING_HOT, HotWords, RingFile
+from ..rings.ring_history import RingHistory
+from .motion import Motion
+
+#: Plain numbers: operators of enum flags cost ten times as much, and these are asked at every look.
+#: A thread that holds the GIL and computes gets at least this share of a core, unless the machine is overloaded.
+_STARVED_SHARE = 0.5
+_COMPLETION_HOOKED = int(HookState.COMPLETION_HOOKED)
+#: Parts of the rank row that change when the rank gets on: step and phase, backward passes. Own cost is none of them.
+_STEP_AND_PHASE = slice(L.R_STEP, L.R_PHASE_SINCE_NS)
+_MICROSTEPS = slice(L.R_MICROSTEPS, L.R_MICROSTEPS + 8)
+
+
+@dataclass(slots=True, kw_only=True)
+class WatchedRank:
+    """One ring and its process. Times are monotonic ns of this node; 0 = not yet."""
+
+    ring: RingFile
+    slot: int
+    identity: Identity
+    pid: int  # in our PID namespace; 0 unknown
+    start_ticks: int
+    pidfd: int = -1
+    #: False when the ring's process was already gone (or not provably the ring's) at the first look.
+    alive: bool = True
+    found_ns: int = 0
+    left_behind: bool = False
+
+    hot: HotWords = NOTHING_HOT
+    page: tuple[bytes, bytes] = (b"", b"")
+    heartbeat_ns: int = 0  # time of the last heartbeat
+    _rank_row: RankRow | None = None
+    _rows_parsed: bool = False
+    groups: dict[int, GroupRow] = field(default_factory=dict)
+    group_numbers: dict[int, int] = field(default_factory=dict)  # row -> agent-wide number
+    group_uids: dict[int, str] = field(default_factory=dict)  # row -> what all ranks call the group
+    device_groups: set[int] = field(default_factory=set)  # rows of groups whose operations a device does
+    default_group: int = -1  # agent-wide number of the default group, -1 not known yet
+    group_bytes: bytes = b""
+    recorder_numbers: tuple[int, int] = (-1, -1)  # flight recorder: enqueued, completed of the default group
+    recorder_moved_ns: int = 0
+
+    tail: int = 0  # index of the next event to read
+    stuck_index: int = -1  # an event whose writer has not finished it, and how often we saw that
+    stuck_looks: int = 0
+    head_damaged: bool = False
+    definitions_read: int = 0
+    last_event: bytes = b""  # raw slot of the newest event
+    history: RingHistory = field(default_factory=RingHistory)
+
+    moved_ns: int = 0  # when the head or the rank row was last seen to change
+    inferred_step: int = -1  # of a loop without steps of its own, and since when; -1: none
+    inferred_since_ns: int = 0
+    motion: Motion = field(default_factory=Motion)  # what its process does while they do not
+    process: processes.ProcessStat | None = None
+    process_read_ns: int = 0
+    cpu_samples: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=8))  # (read_ns, cpu_ns)
+    stop_first_seen_ns: int = 0
+    stopped: bool = False
+    stale: bool = False
+    exception_told: int = 0  # version of the exception record that was told
+    exception_final: bool = False  # the main thread's was told: nothing replaces it
+    had_exception: bool = False
+    exit_sent: bool = False
+    calls_told: bool = False  # the lines of its newest operations, when it failed
+    slow_open_ns: int = 0  # enqueue time of the slow operation that was already announced
+    stack_taken_at_head: int = -1
+    notes: list[str] = field(default_factory=list)
+    level_sent: tuple[int, int] | None = None
+    token: str = ""  # of the store in which it met the others
+
+    @property
+    def rank(self) -> int:
+        return self.ring.header.rank
+
+    def look(self, now_ns: int) -> bool:
+        """Read the hot words and the page. True if anything moved since the last look."""
+        ring = self.ring
+        hot = ring.read_hot()
+        first, second = ring.read_page()
+        before = self.page[1]
+        moved = (
+            hot.event_head != self.hot.event_head
+            or second[_STEP_AND_PHASE] != before[_STEP_AND_PHASE]
+            or second[_MICROSTEPS] != before[_MICROSTEPS]
+        )
+        self.hot = hot
+        self.page = (first, second)
+        beat_ns = heartbeat_time_ns(first, second)
+        if beat_ns is not None:
+            self.heartbeat_ns = beat_ns
+        self._rows_parsed = False
+        if moved or not self.moved_ns:
+            self.moved_ns = now_ns
+        return moved
+
+    @property
+    def rank_row(self) -> RankRow | None:
+        """The rank row of the last look, or the last good one before. Parsed when asked for: most looks never ask."""
+        if not self._rows_parsed:
+            self._rows_parsed = True
+            row = parse_rank_row(*self.page)
+            if row is None and self.page[1]:
+                self.page = self.ring.read_page()  # torn by a writer that has long finished
+                row = parse_rank_row(*self.page)
+            if row is not None:
+                self._rank_row = row
+        return self._rank_row
+
+    def read_page_again(self) -> None:
+        """After the page grew by newly defined groups: their rows are wanted now, not at the next look."""
+        self.page = self.ring.read_page()
+
+    def groups_unmoved(self) -> bool:
+        """True if the group rows are byte for byte those of the previous call; remembers them."""
+        part = self.page[1][L.FIRST_GROUP_ROW * L.ROW_BYTES :]
+        same = part == self.group_bytes
+        self.group_bytes = part
+        return same
+
+    def parse_groups(self) -> dict[int, GroupRow]:
+        """Good rows of this look over the last good ones of earlier looks."""
+        first, second = self.page
+        for index in self.group_numbers:
+            row = parse_group_row(first, second, index)
+            if row is not None:
+                self.groups[index] = row
+        return self.groups
+
+    def open_since_ns(self, index: int) -> int:
+        """Since when the oldest open operation of a group (by row) has kept it; 0 = none open, or it cannot be told.
+
+        A host launches steps ahead of its device, so there an operation counts from when the device began it, or, where
+        nobody tells, from the device's last move.
+        """
+        group = self.groups[index]
+        if group.open <= 0 or not group.oldest_open_ns:
+            return 0
+        if index not in self.device_groups:
+            return group.oldest_open_ns
+        if group.completed <= 0:
+            return 0  # no end was ever seen in it: it may be that nobody tells them
+        if group.started > group.completed:
+            return max(group.oldest_open_ns, group.started_ns)
+        ended_ns = [self.groups[other].complete_ns for other in self.device_groups if other in self.groups]
+        return max(group.oldest_open_ns, *ended_ns)
+
+    def last_sign_of_life_ns(self) -> int:
+        """The newest time the ring itself holds: heartbeat, last event, creation. For writers that are gone."""
+        times = [self.ring.header.created_mono_ns, self.heartbeat_ns]
+        if len(self.last_event) == L.EVENT_BYTES:
+            times.append(L.EVENT_STRUCT.unpack(self.last_event)[L.E_TIME_NS])
+        return max(time for time in times if time < 1 << 63) if any(time < 1 << 63 for time in times) else 0
+
+    def step_and_phase(self) -> tuple[int, int]:
+        """From the rank row; where its writer died in the middle of it, from the last complete event."""
+        row = self.rank_row
+        step, phase = (row.step, row.phase) if row is not None else (-1, int(Phase.OTHER))
+        if row is None and len(self.last_event) == L.EVENT_BYTES:
+            event = L.EVENT_STRUCT.unpack(self.last_event)
+            head = event[L.E_HEAD]
+            phase = head >> 16 & 0xFF
+            step = event[L.E_STEP] if head & 0xFF != 5 else event[L.E_SEQ] + 1
+        if self.inferred_step >= 0 and step <= 0:
+            step, phase = self.inferred_step, int(Phase.OTHER) if phase == Phase.INIT else phase
+        return (step if 0 <= step < 1 << 62 else -1), (phase if phase < len(Phase) else int(Phase.OTHER))
+
+    def completion_seen(self) -> bool:
+        return self.rank_row is None or bool(self.rank_row.hook_state & _COMPLETION_HOOKED)
+
+    def leaving(self) -> bool:
+        """The rank said that it leaves: no heartbeat or progress is owed any more."""
+        row = self.rank_row
+        return row is not None and (row.exit_state != ExitState.RUNNING or row.phase == Phase.EXIT)
+
+    def process_state(self) -> ProcessState:
+        if not self.alive:
+            return ProcessState.DEAD
+        return self.process.state if self.process is not None else ProcessState.UNKNOWN
+
+    def is_starved(self) -> bool:
+        """Runnable, but the kernel gave it hardly any CPU lately: silent for want of a core, not by itself."""
+        if self.process is None or self.process.state is not ProcessState.RUNNING or len(self.cpu_samples) < 2:
+            return False
+        (begin_ns, begin_cpu_ns), (end_ns, end_cpu_ns) = self.cpu_samples[0], self.cpu_samples[-1]
+        return end_cpu_ns - begin_cpu_ns < _STARVED_SHARE * (end_ns - begin_ns)
+
+    def heartbeat_age_ns(self, now_ns: int) -> int:
+        """0 if the rank has no heartbeat at all: nothing was promised."""
+        return max(now_ns - self.heartbeat_ns, 0) if 0 < self.heartbeat_ns < 1 << 63 else 0
+
+    def read_process(self, now_ns: int) -> None:
+        """One /proc/PID/stat; a process with another start time is not ours (the pid was reused)."""
+        self.process_read_ns = now_ns
+        stat = processes.read_stat(self.pid) if self.pid else None
+        if stat is not None and stat.start_ticks == self.start_ticks:
+            self.process = stat
+            self.cpu_samples.append((now_ns, stat.cpu_ns))
+            if stat.state in (ProcessState.ZOMBIE, ProcessState.DEAD):
+                self.alive = False
+        elif self.pid or processes.lock_holder(self.ring.fd) is None:
+            # Without a pid (another PID namespace) only the lock on the ring tells that its process lives.
+            self.alive = False
+
+    def remember_last(self, raw: bytes) -> None:
+        """The newest of these raw events is the last word of a writer that dies."""
+        if raw:
+            self.last_event = raw[-L.EVENT_BYTES :]
+            self.history.add(raw)
+
+    def close(self) -> None:
+        self.ring.close()
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
+
+
+def requested_rank(ranks: Sequence[WatchedRank], event: Event) -> WatchedRank | None:
+    """The rank of that launch; of any if the request names one of another node, the last to come first."""
+    wanted = event.attributes.get("rank", event.identity.rank)
+    found = [rank for rank in ranks if rank.rank == wanted]
+    of_launch = [rank for rank in found if rank.identity.attempt == event.identity.attempt]
+    return next(reversed(of_launch or found), None)

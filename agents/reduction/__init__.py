@@ -1,0 +1,1 @@
+"""From drained events to the rows and blocks that operators read."""

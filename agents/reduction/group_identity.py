@@ -1,0 +1,110 @@
+"""Which process group is which: ids that are the same on every node and in every replay. Pure, but a registry.
+
+Two groups over the same ranks (a world and a mesh dimension) are two groups: the name and the ordinal, how many groups
+of that name and list came before, tell them apart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ...telemetry.records import Group
+from ...telemetry.ring_layout import format_ranks, parse_ranks
+from ...telemetry.tables import NO_GROUP
+
+_MAX_TEXT = 256
+_MAX_MEMBERS = 1 << 20
+_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+
+
+def group_uid(name: str, ranks: str, ordinal: int) -> str:
+    return hashlib.blake2b("\0".join(("group", name, ranks, str(ordinal))).encode(), digest_size=8).hexdigest()
+
+
+def _text(value: Any) -> str:
+    return value[:_MAX_TEXT] if isinstance(value, str) else ""
+
+
+def group_from_definition(payload: Mapping[str, Any]) -> Group:
+    """A Group from the JSON of a ring's definition. Raises ValueError for members that cannot be read."""
+    ranks_text = payload.get("ranks")
+    if not isinstance(ranks_text, str) or len(ranks_text) > 1 << 16:
+        raise ValueError("group definition without a member list")
+    for part in filter(None, ranks_text.split(",")):
+        match = _RANGE.fullmatch(part)
+        if match is None or int(match[2] or match[1]) - int(match[1]) > _MAX_MEMBERS:
+            raise ValueError(f"group members {ranks_text[:60]!r} are not ranges of ranks")
+    members = parse_ranks(ranks_text)
+    ranks = format_ranks(members)
+    name = _text(payload.get("name"))
+    ordinal = payload.get("ordinal")
+    ordinal = ordinal if isinstance(ordinal, int) and not isinstance(ordinal, bool) else 0
+    timeout = payload.get("timeout_s")
+    timeout_s = float(timeout) if isinstance(timeout, int | float) and math.isfinite(timeout) else 0.0
+    return Group(
+        uid=group_uid(name, ranks, ordinal),
+        name=name,
+        desc=_text(payload.get("desc")),
+        ranks=ranks,
+        size=len(members),
+        backend=_text(payload.get("backend")),
+        timeout_s=max(timeout_s, 0.0),
+        is_default=payload.get("default") is True,
+    )
+
+
+#: Columns that are remembered: so many bytes, and so many of them.
+_SHORT_COLUMN_BYTES, _MOST_COLUMNS = 512, 4096
+
+
+class GroupRegistry:
+    """Numbers groups agent-wide, so that rows of many rings can be handled in one array."""
+
+    def __init__(self) -> None:
+        self.groups: list[Group] = []
+        self._number_of: dict[Group, int] = {}
+        #: By the numbers of a column: a node's rows are of the same groups, flush after flush.
+        self._of_column: dict[bytes, tuple[tuple[Group, ...], np.ndarray]] = {}
+
+    def number(self, group: Group) -> int:
+        """NO_GROUP once 65534 groups exist: later ones are blind. A restarted job's groups are equal to those before
+        the restart and keep their numbers, so restarts do not use them up."""
+        known = self._number_of.get(group)
+        if known is not None:
+            return known
+        if len(self.groups) >= NO_GROUP - 1:
+            return NO_GROUP
+        self.groups.append(group)
+        self._number_of[group] = len(self.groups) - 1
+        return len(self.groups) - 1
+
+    def for_block(self, numbers: np.ndarray) -> tuple[tuple[Group, ...], np.ndarray]:
+        """(groups of a block, the column as indexes into them) for a column of agent-wide numbers."""
+        if not len(numbers):
+            return (), numbers
+        column = numbers.tobytes() if numbers.nbytes <= _SHORT_COLUMN_BYTES else b""
+        known = self._of_column.get(column)
+        if known is not None:
+            return known
+        found = self._indexed(numbers)
+        if column:
+            if len(self._of_column) >= _MOST_COLUMNS:
+                self._of_column.clear()
+            self._of_column[column] = found
+        return found
+
+    def _indexed(self, numbers: np.ndarray) -> tuple[tuple[Group, ...], np.ndarray]:
+        used = np.zeros(len(self.groups), dtype=bool)
+        used[numbers] = True
+        where = used.nonzero()[0].tolist()
+        if len(where) == len(used):  # the usual case: every group of the node is in the block
+            return tuple(self.groups), numbers.copy()
+        index_of = np.zeros(len(used), dtype=np.uint16)
+        index_of[where] = range(len(where))
+        return tuple(self.groups[number] for number in where), index_of[numbers]

@@ -1,0 +1,1 @@
+"""Ring files: which there are, and what their bytes say."""

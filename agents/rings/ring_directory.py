@@ -1,0 +1,156 @@
+"""Finding rings: which files of the ring directory are new, and whose process each one is.
+
+Runs in the polling thread. A look at an unchanged directory costs one stat. The owner of a ring is the file's owner,
+never what the ring says; a ring that points at a process of another user is read, and that process is left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...telemetry import ring_layout as L
+from ...telemetry.vocabulary import ProcessState
+from ..base.health import AgentHealth
+from ..processes import processes
+from .progress_page import heartbeat_time_ns
+from .ring_file import RingDamaged, RingFile
+
+_RESCAN_NS = 1_000_000_000
+
+
+class EndedRings:
+    """Rings whose ranks have ended and whose content has been shipped: kept for people, but not without bound."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._kept: deque[tuple[Path, int]] = deque()
+        self._bytes = 0
+
+    def add(self, ring: RingFile) -> None:
+        """Take in a ring, and remove the oldest of what is more than the bound. What cannot be removed stays."""
+        self._kept.append((ring.path, ring.header.file_bytes))
+        self._bytes += ring.header.file_bytes
+        while self._bytes > self._most_bytes and len(self._kept) > 1:
+            path, size = self._kept.popleft()
+            self._bytes -= size
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+class RingDirectory:
+    def __init__(self, path: Path, health: AgentHealth, owner_uid: int | None = None) -> None:
+        """owner_uid: rings of others but root are left out; None: whoever put a ring here is read."""
+        self._path = path
+        self._owner_uid = owner_uid
+        self._health = health
+        self._seen: set[str] = set()
+        self._changed_ns = -1
+        self._scanned_ns = 0
+
+    def new_paths(self, now_ns: int) -> list[Path]:
+        """Ring files not returned before, in name order. An absent directory has none (yet, or any more)."""
+        try:
+            changed_ns = os.stat(self._path).st_mtime_ns
+        except OSError:
+            self._changed_ns = -1
+            return []
+        # The clock behind mtime ticks in jiffies: a file that appears in the tick of our scan does not change it.
+        if changed_ns == self._changed_ns and now_ns - self._scanned_ns < _RESCAN_NS:
+            return []
+        self._changed_ns, self._scanned_ns = changed_ns, now_ns
+        try:
+            names = {entry.name for entry in os.scandir(self._path) if entry.name.endswith(L.RING_SUFFIX)}
+        except OSError as error:
+            self._health.report(f"ring directory {self._path}: {error.strerror or error}")
+            return []
+        new = sorted(names - self._seen)
+        self._seen = (self._seen & names) | names
+        return [self._path / name for name in new if not name.startswith(".")]
+
+    def open_ring(self, path: Path) -> RingFile | None:
+        """The ring, or None with one line in the health record."""
+        try:
+            ring = RingFile(path)
+        except FileNotFoundError:
+            return None  # removed between scan and open
+        except RingDamaged as damage:
+            self._health.rings_refused += 1
+            self._health.report(str(damage))
+            return None
+        except OSError as error:
+            self._health.rings_refused += 1
+            self._health.report(f"ring {path}: {error.strerror or error}")
+            return None
+        if self._owner_uid is not None and ring.uid not in (self._owner_uid, 0):
+            self._health.rings_refused += 1
+            self._health.report(f"ring {path}: belongs to user {ring.uid}, its folder to user {self._owner_uid}")
+            ring.close()
+            return None
+        if ring.header.identity_problem:
+            self._health.report(f"ring {path}: {ring.header.identity_problem}")
+        return ring
+
+
+@dataclass(frozen=True, slots=True)
+class RingProcess:
+    """The process behind a ring: ``pid`` 0 = not known here; ``pidfd`` -1 = cannot be waited for."""
+
+    pid: int
+    start_ticks: int
+    pidfd: int
+    alive: bool
+    problem: str = ""
+
+
+def find_process(ring: RingFile) -> RingProcess:
+    """Who writes this ring. The lock's holder is believed before the header: its pid is right in every namespace."""
+    header = ring.header
+    holder = processes.lock_holder(ring.fd)
+    pid = holder if holder else header.pid
+    stat = processes.read_stat(pid) if pid else None
+    dead = RingProcess(pid, header.start_ticks, -1, False)
+    if stat is None or stat.state in (ProcessState.ZOMBIE, ProcessState.DEAD):
+        # Locked by a process that we cannot see (another PID namespace): alive, but nothing to wait for.
+        if holder == 0:
+            return RingProcess(0, 0, -1, True, "its process is in another PID namespace")
+        if stat is not None and stat.start_ticks == header.start_ticks:
+            return RingProcess(pid, header.start_ticks, processes.open_pidfd(pid), False)
+        return dead
+    if header.start_ticks and stat.start_ticks != header.start_ticks:
+        return dead  # the pid was reused
+    if not header.start_ticks and not holder:
+        return dead
+    if processes.process_uid(pid) != ring.uid:
+        return RingProcess(0, 0, -1, bool(holder), f"claims process {pid}, which belongs to another user")
+    pidfd = processes.open_pidfd(pid)
+    again = processes.read_stat(pid)
+    if again is None or again.start_ticks != stat.start_ticks:
+        if pidfd >= 0:
+            os.close(pidfd)
+        return dead
+    return RingProcess(pid, stat.start_ticks, pidfd, True)
+
+
+def gave_sign_of_life(ring: RingFile, since_ns: int | None) -> bool:
+    """Whether the ring's writer had a heartbeat, or began, at that time (monotonic) or later. None: never."""
+    if since_ns is None:
+        return False
+    beat_ns = heartbeat_time_ns(*ring.read_page()) or 0
+    return max(ring.header.created_mono_ns, beat_ns) >= since_ns
+
+
+def identity_int(identity: dict[str, Any], key: str, default: int = 0) -> int:
+    """An integer of the ring's identity; launchers hand them over as text."""
+    value = identity.get(key, default)
+    if isinstance(value, bool):
+        return default
+    if isinstance(value, int):
+        return value if abs(value) < 1 << 62 else default
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 18:
+        return int(value)
+    return default

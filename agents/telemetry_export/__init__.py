@@ -1,0 +1,1 @@
+"""Spans and metrics of ranks for people."""

@@ -1,0 +1,262 @@
+"""``whichrank demo``: a real job with a real fault, watched by ``whichrank run``, and the verdict checked.
+
+Fault, rank and step are drawn here and handed to the training script alone; ``whichrank run`` is started as a user
+would start it and learns nothing. The checker reads the truth, as the guilty rank stamped it, after the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from ...telemetry.missing_packages import how_to_install
+from ...telemetry.vocabulary import Bucket, Kind
+from ..run_folder.incident_log import read_lines
+from ..run_folder.run_directory import INCIDENTS_FILE
+
+SCHEMA = 1
+TRAINING = Path(__file__).with_name("demo_training.py")
+RANKS = 4
+STEPS = range(30, 120)
+#: What each scenario is called in an incident.
+SCENARIOS: dict[str, Kind] = {
+    "sleep_in_forward": Kind.RANK_NOT_ENTERED,
+    "loader_blocked": Kind.RANK_NOT_ENTERED,
+    "busy_loop": Kind.RANK_NOT_ENTERED,
+    "gil_held": Kind.RANK_NOT_ENTERED,
+    "sigstop": Kind.RANK_STOPPED,
+    "sigkill": Kind.RANK_DIED,
+    "exception": Kind.RANK_RAISED,
+    "wrong_op": Kind.DESYNC,
+    "wrong_size": Kind.DESYNC,
+    "skipped_collective": Kind.DESYNC,
+}
+BLOCKING_BUCKETS = frozenset({Bucket.IMMEDIATE_CRASH.value, Bucket.COMMUNICATION_HANG.value})
+#: A killed process leaves no stack.
+WITHOUT_LINE = frozenset({"sigkill"})
+#: A busy machine takes minutes to import torch four times; the fault itself must be seen within LIMIT_S.
+START_LIMIT_S = 300.0
+LIMIT_S = 90.0
+#: torchrun looks after its ranks this often. By default it ends the guilty rank 0.1 s after an innocent one aborted
+#: (wrong size, skipped collective), before anybody could ask it where it stands.
+MONITOR_S = 5
+#: After the rank is named: how long its line may still take before the demo ends the job.
+LINE_PATIENCE_S = 6.0
+#: A job that crashes ends by itself within this time.
+SELF_END_S = 1.5
+END_PATIENCE_S = 5.0
+JOB_LOG = "job.log"
+EXIT_WRONG = 1
+EXIT_USAGE = 2
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Truth, verdict and what is missing between them."""
+
+    scenario: str
+    truth: dict[str, Any]
+    verdict: dict[str, Any] | None
+    seconds: float
+    wrong: list[str] = field(default_factory=list)
+
+
+def demo(scenario: str | None, *, as_json: bool, seed: int | None, out: Path | None) -> int:
+    """The command. Returns the exit code: 0 only if the incident names rank, kind and line."""
+    if scenario is not None and scenario not in SCENARIOS:
+        print(f"whichrank: no scenario {scenario!r}; there are {', '.join(SCENARIOS)}", file=sys.stderr)
+        return EXIT_USAGE
+    if find_spec("torch") is None:
+        print(f"whichrank: the demo trains: {how_to_install('torch', 'torch')}", file=sys.stderr)
+        return EXIT_USAGE
+    seed = secrets.randbits(32) if seed is None else seed
+    draw = random.Random(seed)
+    plan = {"rank": draw.randrange(RANKS), "step": draw.choice(STEPS), "kind": draw.choice(list(SCENARIOS))}
+    if scenario is not None:
+        plan["kind"] = scenario
+    run = out or Path("whichrank-out") / f"{time.strftime('%Y%m%d-%H%M%S')}-demo-{secrets.token_hex(2)}"
+    with tempfile.TemporaryDirectory(prefix="demo-") as private:
+        truth = Path(private) / "truth.json"
+        plan_file = Path(private) / "plan.json"
+        plan_file.write_text(json.dumps({**plan, "truth": str(truth)}))
+        run.mkdir(parents=True, exist_ok=True)
+        began = time.monotonic()
+        _run_job(run, plan_file, truth, quiet=as_json)
+        outcome = judge(str(plan["kind"]), truth, run / INCIDENTS_FILE, time.monotonic() - began)
+    if as_json:
+        print(json.dumps(_as_json(outcome, seed, run)))
+    else:
+        _print(outcome, seed, run)
+    return EXIT_WRONG if outcome.wrong else 0
+
+
+def judge(scenario: str, truth_file: Path, incidents: Path, seconds: float = 0.0) -> Outcome:
+    """Compare what was done with what was concluded."""
+    try:
+        truth = json.loads(truth_file.read_text())
+    except (OSError, ValueError):
+        return Outcome(scenario, {}, None, seconds, ["the fault was never injected: the job did not get that far"])
+    named = [d for d in last_revisions(incidents).values() if d["bucket"] not in (Bucket.PLANNED, Bucket.TELEMETRY)]
+    named = sorted(
+        (document for document in named if document["state"] != "merged"),
+        key=lambda document: document["bucket"] not in BLOCKING_BUCKETS,
+    )
+    outcome = Outcome(scenario, truth, named[0] if named else None, seconds)
+    if len(named) != 1:
+        outcome.wrong.append(f"{len(named)} incidents instead of one")
+    if outcome.verdict is None:
+        return outcome
+    suspects = [s.get("rank") for s in outcome.verdict["suspects"]]
+    if suspects != [truth["rank"]]:
+        outcome.wrong.append(f"suspects {suspects} instead of rank {truth['rank']}")
+    if outcome.verdict["kind"] != SCENARIOS[scenario]:
+        outcome.wrong.append(f"kind {outcome.verdict['kind']} instead of {SCENARIOS[scenario].value}")
+    if scenario not in WITHOUT_LINE:
+        where = next((s.get("where") or {} for s in outcome.verdict["suspects"]), {})
+        lines = fault_lines(scenario)
+        if Path(str(where.get("file"))).name != TRAINING.name or where.get("line") not in lines:
+            found = f"{where.get('file')}:{where.get('line')}"
+            outcome.wrong.append(f"place {found} instead of {TRAINING.name}:{' or '.join(map(str, lines))}")
+    return outcome
+
+
+def fault_lines(scenario: str) -> list[int]:
+    """The lines of the training script at which a rank with this fault is stuck or raises."""
+    mark = re.compile(rf"# fault: {scenario}$")
+    return [n for n, line in enumerate(TRAINING.read_text().splitlines(), start=1) if mark.search(line)]
+
+
+def last_revisions(path: Path) -> dict[str, dict[str, Any]]:
+    """The last revision of each incident; none when the file is not there."""
+    try:
+        return {str(document["id"]): document for _, _, document in read_lines(path) if document is not None}
+    except OSError:
+        return {}
+
+
+def copy_training(run: Path) -> Path:
+    """The script as a user's own file: where whichrank is installed, ours lies in site-packages, like any library."""
+    return Path(shutil.copyfile(TRAINING, run / TRAINING.name))
+
+
+def _run_job(run: Path, plan: Path, truth: Path, *, quiet: bool) -> None:
+    """Start ``whichrank run`` and, when a job that cannot end by itself has been judged, end it."""
+    program = [sys.executable, "-m", "whichrank.commands.main"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
+    torchrun.append(f"--monitor-interval={MONITOR_S}")
+    script = copy_training(run)
+    # The job's own output goes to a file, so that the demo's reader sees what whichrank has to say.
+    to_log = ["sh", "-c", 'exec "$@" >"$0" 2>&1', str(run / JOB_LOG)]
+    child = subprocess.Popen(
+        [*program, "run", "--out", str(run), "--", *to_log, *torchrun, str(script), "--plan", str(plan)],
+        env={**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")},
+        stdout=sys.stderr if quiet else None,
+    )
+    deadline = time.monotonic() + START_LIMIT_S
+    struck = False
+    named_at: float | None = None
+    # Ended from outside, the demo must not leave a job behind that sleeps for an hour.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        while child.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.2)
+            if not truth.exists():
+                continue
+            if not struck:
+                struck, deadline = True, time.monotonic() + LIMIT_S
+            blocked = [d for d in last_revisions(run / INCIDENTS_FILE).values() if d["bucket"] in BLOCKING_BUCKETS]
+            suspects = [s for d in blocked for s in d["suspects"]]
+            if suspects and named_at is None:
+                named_at = time.monotonic()
+            has_line = any((s.get("where") or {}).get("line") is not None for s in suspects)
+            if named_at is not None and (has_line or time.monotonic() - named_at > LINE_PATIENCE_S):
+                break
+    except KeyboardInterrupt:
+        pass
+    finally:
+        _end(child, truth)
+
+
+def _end(child: subprocess.Popen[bytes], truth: Path) -> None:
+    """End the job in bounded time, also when its guilty rank is stopped and heeds no SIGTERM."""
+    ways: list[tuple[float, Callable[[], None]]] = [
+        (SELF_END_S, child.terminate),
+        (END_PATIENCE_S, lambda: _kill_guilty(truth)),
+        (END_PATIENCE_S, child.terminate),
+        (END_PATIENCE_S, child.kill),
+    ]
+    for patience_s, way in ways:
+        try:
+            child.wait(timeout=patience_s)
+            return
+        except subprocess.TimeoutExpired:
+            way()
+    child.wait()
+
+
+def _kill_guilty(truth: Path) -> None:
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        guilty = int(json.loads(truth.read_text())["pid"])
+        if TRAINING.name.encode() in Path(f"/proc/{guilty}/cmdline").read_bytes():
+            os.kill(guilty, signal.SIGKILL)
+
+
+def _print(outcome: Outcome, seed: int, run: Path) -> None:
+    verdict = outcome.verdict or {}
+    suspects = verdict.get("suspects") or []
+    where = next((s.get("where") or {} for s in suspects), {})
+    table = Table(title=f"demo: {outcome.scenario}, seed {seed}", title_justify="left")
+    for name in ("", "truth", "verdict"):
+        table.add_column(name)
+    lines = " or ".join(map(str, fault_lines(outcome.scenario)))
+    table.add_row("rank", str(outcome.truth.get("rank")), ", ".join(str(s.get("rank")) for s in suspects) or "-")
+    table.add_row("kind", SCENARIOS[outcome.scenario].value, str(verdict.get("kind", "-")))
+    table.add_row("line", f"{TRAINING.name}:{lines}", f"{where.get('file', '-')}:{where.get('line', '-')}")
+    table.add_row("step", str(outcome.truth.get("step")), str((verdict.get("first_bad") or {}).get("step", "-")))
+    delay = _delay(outcome)
+    table.add_row("seen after", "", f"{delay:.2f} s" if delay is not None else "-")
+    console = Console()
+    console.print(table)
+    for problem in outcome.wrong:
+        console.print(f"WRONG: {problem}", style="bold red")
+    console.print("SHORT" if outcome.wrong else "ok", f"in {outcome.seconds:.0f} s; the run is in {run}")
+
+
+def _delay(outcome: Outcome) -> float | None:
+    if outcome.verdict is None or "time" not in outcome.truth:
+        return None
+    return float(outcome.verdict["times"]["detected"]) - float(outcome.truth["time"])
+
+
+def _as_json(outcome: Outcome, seed: int, run: Path) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "ok": not outcome.wrong,
+        "scenario": outcome.scenario,
+        "seed": seed,
+        "run": str(run),
+        "seconds": round(outcome.seconds, 1),
+        "seen_after_s": _delay(outcome),
+        "truth": {k: outcome.truth.get(k) for k in ("rank", "step", "kind", "time")},
+        "expected": {"kind": SCENARIOS[outcome.scenario].value, "lines": fault_lines(outcome.scenario)},
+        "verdict": outcome.verdict,
+        "wrong": outcome.wrong,
+    }

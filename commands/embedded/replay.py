@@ -1,0 +1,285 @@
+"""``whichrank replay``: the operators once more over the capture of a run, and the rings that a killed run left behind.
+
+Reads the run's folder and never changes anything in it but for a new ``replay-N`` beside what is there. Whatever is
+damaged gets one line, and everything readable is still used.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ...agents.agent import Agent
+from ...agents.base.settings import AgentSettings
+from ...diagnosis.goodput.interval import Interval, interval_of
+from ...processors.runner import EmbeddedRunner
+from ...telemetry.incident import canonical_line
+from ...telemetry.records import Finding, Identity, Incident, Record
+from ...transport.embedded import EmbeddedBus
+from ..incident_text.incident_panel import incident_panel
+from ..run_folder.incident_log import IncidentLog, read_lines
+from ..run_folder.run_directory import CAPTURE_FOLDER, INCIDENTS_FILE, RunDirectory, Unusable
+from .embedded_operators import INPUT_TOPICS, make_operators, wanted_metrics
+
+SCHEMA = 1
+#: Time that passes after the last record of a run that was cut off: what was held back for it is concluded.
+AFTERMATH_NS = 3_000_000_000
+EXIT_DIFFERS = 1
+EXIT_UNUSABLE = 2
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What a replay concluded, and how it compares with what the live run wrote down."""
+
+    revisions: list[dict[str, Any]] = field(default_factory=list)
+    #: What the seconds were spent on, as told; revisions over what they replace.
+    intervals: list[Interval] = field(default_factory=list)
+    #: "equal", "continued" (the live run was cut off; all it wrote is equal), "differs", "absent", "partial" (the
+    #: capture begins late: what rests on what came before cannot be the same byte for byte).
+    compared: str = "absent"
+    #: First line of incidents.jsonl that differs, from 1; 0 none.
+    differs_at: int = 0
+    #: Rings that nobody had read to their end.
+    rings_left: int = 0
+    #: Unix seconds from which on there is a capture, None if it is whole.
+    begins: float | None = None
+    #: Of the live run's incidents that began later: how many there are, and how many were judged the same.
+    live_later: int = 0
+    same_later: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    def report(self, line: str) -> None:
+        if line not in self.problems:
+            self.problems.append(line)
+
+    @property
+    def incidents(self) -> dict[str, dict[str, Any]]:
+        """Last revision of each incident."""
+        return {str(document["id"]): document for document in self.revisions}
+
+
+def replay_run(directory: RunDirectory) -> Replayed:
+    """Run the operators over the capture. Raises Unusable when there is no capture."""
+    replayed = Replayed()
+    try:
+        description = directory.read_run()
+    except Unusable as error:
+        replayed.report(str(error))
+        description = {}
+    try:
+        bus = EmbeddedBus(directory.capture, read_only=True, report=replayed.report)
+    except OSError as error:
+        raise Unusable(f"{directory.capture}: {error.strerror or error}") from error
+    if not directory.capture.is_dir():
+        raise Unusable(f"{directory.capture}: not there; nothing to replay")
+
+    def collect(record: Record) -> None:
+        if isinstance(record.payload, Incident):
+            replayed.revisions.append(dict(record.payload.document))
+        elif isinstance(record.payload, Finding) and (interval := interval_of(record.payload)):
+            replayed.intervals.append(interval)
+
+    first = bus.first_kept()
+    if first is not None and first[0] > 1:
+        replayed.begins, started = first[1] / 1e9, description.get("started")
+        when = f"{replayed.begins - started:.0f} s after the job's start" if isinstance(started, float) else "late"
+        replayed.report(f"{directory.capture}: begins {when}: what came before is not judged again")
+    runner = EmbeddedRunner(
+        bus,
+        None,
+        make_operators(listens=description.get("listens") is True),
+        collect,
+        live=False,
+        report=replayed.report,
+        input_topics=INPUT_TOPICS,
+        metrics=wanted_metrics(),
+    )
+    runner.drain()
+    if description.get("ended") is None:
+        if _is_being_written(directory.capture):
+            replayed.report(f"{directory.path}: the run is still going on; this is what it has captured so far")
+        else:
+            replayed.rings_left = _read_rings(description, bus, replayed)
+            runner.drain()
+            runner.let_time_pass(AFTERMATH_NS)
+    runner.close()
+    bus.close()
+    if first is None and not replayed.rings_left:
+        found = f": {replayed.problems[-1]}" if replayed.problems else ""
+        raise Unusable(f"{directory.capture}: holds no message that can be read; nothing to replay{found}")
+    _compare(replayed, directory.incidents)
+    return replayed
+
+
+def replay(path: Path, *, as_json: bool, out: Path | None) -> int:
+    """The command. Returns the exit code: 0, 1 when the incidents differ from the live run's, 2 when unusable."""
+    directory = RunDirectory(path)
+    try:
+        replayed = replay_run(directory)
+        written = _write(replayed, out or _next_folder(path))
+    except Unusable as error:
+        print(f"whichrank: {error}", file=sys.stderr)
+        return EXIT_UNUSABLE
+    if as_json:
+        print(json.dumps(_as_json(replayed, path, written), ensure_ascii=False))
+    else:
+        for problem in replayed.problems:
+            print(f"whichrank: {problem}", file=sys.stderr)
+        console = Console()
+        for document in replayed.incidents.values():
+            console.print(incident_panel(document))
+        print(describe_comparison(replayed))
+        print(f"written to {written}")
+    return EXIT_DIFFERS if replayed.compared == "differs" else 0
+
+
+def describe_comparison(replayed: Replayed) -> str:
+    """One sentence for people."""
+    rings = f", {_count(replayed.rings_left, 'ring')} left behind read" if replayed.rings_left else ""
+    what = f"{_count(len(replayed.incidents), 'incident')} in {_count(len(replayed.revisions), 'revision')}{rings}"
+    return {
+        "equal": f"{what}; equal to {INCIDENTS_FILE} byte for byte",
+        "continued": f"{what}; the run was cut off, what it wrote to {INCIDENTS_FILE} is equal byte for byte",
+        "differs": f"{what}; DIFFERS from {INCIDENTS_FILE} at line {replayed.differs_at}",
+        "absent": f"{what}; the run left no {INCIDENTS_FILE}",
+        "partial": f"{what}; of the run's incidents, {replayed.live_later} began within the capture; "
+        f"{replayed.same_later} of them judged the same",
+    }[replayed.compared]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _read_rings(description: dict[str, Any], bus: EmbeddedBus, replayed: Replayed) -> int:
+    """Put on the bus what the ranks wrote after the run's own agent was gone. Returns the number of rings found."""
+    rings = Path(str(description.get("ring_directory") or ""))
+    try:
+        found = len(list(rings.glob("*.ring"))) if description.get("ring_directory") else 0
+    except OSError as error:
+        replayed.report(f"{rings}: {error.strerror}")
+        return 0
+    if not found:
+        return 0
+    identity = Identity(**{k: v for k, v in (description.get("identity") or {}).items() if k in Identity.__slots__})
+
+    def publish(topic: str, key: str, value: bytes) -> None:
+        bus.append(topic, key, value)
+
+    agent = Agent(
+        ring_directory=rings,
+        publish=publish,
+        identity=identity,
+        evidence_directory=None,
+        settings=AgentSettings(take_stacks=False),
+    )
+    try:
+        agent.read_left_behind()
+    finally:
+        agent.close()
+    return found
+
+
+def _compare(replayed: Replayed, path: Path) -> None:
+    try:
+        lines = list(read_lines(path))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        replayed.report(f"{path}: cannot be read: {error.strerror}")
+        return
+    for number, line, document in lines:
+        if document is None and line.strip():
+            replayed.report(f"{path}: line {number} is no incident document")
+    live = [(number, line) for number, line, document in lines if document is not None]
+    if replayed.begins is not None:
+        _compare_late(replayed, [document for _, _, document in lines if document is not None], replayed.begins)
+        return
+    ours = [canonical_line(document) for document in replayed.revisions]
+    for (number, line), mine in zip(live, ours, strict=False):
+        if line != mine:
+            replayed.compared, replayed.differs_at = "differs", number
+            return
+    if len(live) > len(ours):
+        replayed.compared, replayed.differs_at = "differs", live[len(ours)][0]
+    else:
+        replayed.compared = "equal" if len(live) == len(ours) else "continued"
+
+
+def _compare_late(replayed: Replayed, documents: list[dict[str, Any]], begins: float) -> None:
+    """Incidents that began when the capture had begun: is there one with the same kind and suspects?"""
+    replayed.compared = "partial"
+    live = {str(document["id"]): document for document in documents}
+    later = [d for d in live.values() if (d["times"].get("onset") or 0.0) >= begins]
+    ours = [_verdict(document) for document in replayed.incidents.values()]
+    replayed.live_later = len(later)
+    replayed.same_later = sum(_verdict(document) in ours for document in later)
+
+
+def _verdict(document: Mapping[str, Any]) -> tuple[Any, ...]:
+    return document["kind"], sorted(str(suspect.get("id")) for suspect in document.get("suspects") or ())
+
+
+def _write(replayed: Replayed, folder: Path) -> Path:
+    """Write the replayed incidents to a new file. Raises Unusable."""
+    path = folder / INCIDENTS_FILE
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            raise Unusable(f"{path}: exists already; choose another --out")
+        log = IncidentLog(path)
+        for document in replayed.revisions:
+            log.append(document)
+        log.close()
+    except OSError as error:
+        raise Unusable(f"{path}: cannot be written: {error.strerror or error}; choose another --out") from error
+    return path
+
+
+def _next_folder(path: Path) -> Path:
+    number = 1
+    while (path / f"replay-{number}").exists():
+        number += 1
+    return path / f"replay-{number}"
+
+
+def _is_being_written(capture: Path) -> bool:
+    """Does a live run hold the lock of this capture?"""
+    try:
+        descriptor = os.open(capture / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _as_json(replayed: Replayed, path: Path, written: Path) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "run": str(path),
+        "capture": str(path / CAPTURE_FOLDER),
+        "written": str(written),
+        "compared": replayed.compared,
+        "differs_at": replayed.differs_at or None,
+        "begins": replayed.begins,
+        "live_later": replayed.live_later,
+        "same_later": replayed.same_later,
+        "revisions": len(replayed.revisions),
+        "rings_left": replayed.rings_left,
+        "problems": replayed.problems,
+        "incidents": list(replayed.incidents.values()),
+    }

@@ -1,0 +1,1 @@
+"""Where services read incidents from, and when a revision is news."""

@@ -1,0 +1,170 @@
+"""Where incidents come from: the topic, or the file of a run. Each says where it goes on, and reads only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from ...telemetry.incident import Document, check_document, read_line
+from ...telemetry.otlp import decode_logs
+from ...telemetry.records import Incident
+from ...telemetry.topics import TOPIC_INCIDENTS
+from ...transport.kafka_client import Client, Consumer, KafkaTrouble
+from ...transport.kafka_topics import check_topics
+from ..run_folder.run_directory import RunDirectory, Unusable
+from .incident_times import told_at
+
+_MAX_LINE_BYTES = 16 << 20
+Revisions = list[tuple[Document, float]]
+
+
+class Feed(Protocol):
+    """``where`` says what is read. unreadable: how many messages or lines are no incident."""
+
+    where: str
+    unreadable: int
+
+    def read(self, wait_s: float) -> Revisions:
+        """What has come since, with the time of each (Unix seconds); waits up to ``wait_s`` for something.
+
+        Raises KafkaTrouble, Unusable.
+        """
+        ...
+
+    @property
+    def position(self) -> Mapping[str, Any]:
+        """Behind what ``read`` has given."""
+        ...
+
+    @property
+    def is_caught_up(self) -> bool: ...
+    def close(self) -> None: ...
+
+
+class KafkaFeed:
+    """The topic of incidents from a position on; without one from what retention has left."""
+
+    def __init__(self, client: Client, position: Mapping[str, Any], brokers: str) -> None:
+        self.where = f"{TOPIC_INCIDENTS} of Kafka at {brokers}"
+        self.unreadable = 0
+        self.is_caught_up = False
+        self._client = client
+        self._topic = str(position.get("topic") or "")
+        self._next: dict[int, int] = {int(number): int(at) for number, at in (position.get("offsets") or {}).items()}
+        self._ends: dict[int, int] = {}
+        self._consumer: Consumer | None = None
+
+    def read(self, wait_s: float) -> Revisions:
+        consumer = self._connected()
+        found: Revisions = []
+        try:
+            for message in consumer.poll(wait_s):
+                found += [(document, message.stamp_ns / 1e9) for document in self._documents(message.value)]
+            for number in self._next:
+                partition = (TOPIC_INCIDENTS, number)
+                self._next[number] = consumer.next_offset(partition)
+                self._ends[number] = max(self._ends[number], consumer.end_offset(partition) or 0)
+        except KafkaTrouble:
+            self.close()
+            raise
+        self.is_caught_up = all(self._next[number] >= end for number, end in self._ends.items())
+        return found
+
+    @property
+    def position(self) -> dict[str, Any]:
+        return {"topic": self._topic, "offsets": {str(number): offset for number, offset in self._next.items()}}
+
+    def close(self) -> None:
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+        self.is_caught_up = False
+
+    def _connected(self) -> Consumer:
+        """Raises KafkaTrouble."""
+        if self._consumer is None:
+            topic = self._identity()
+            known = self._next if topic == self._topic else {}
+            consumer = self._client.consumer(committed_only=True)
+            try:
+                partitions = [(TOPIC_INCIDENTS, number) for number in consumer.partitions(TOPIC_INCIDENTS)]
+                bounds = consumer.bounds(partitions)
+                starts = {number: max(first, known.get(number, first)) for (_, number), (first, _) in bounds.items()}
+                consumer.assign({(TOPIC_INCIDENTS, number): offset for number, offset in starts.items()})
+            except KafkaTrouble:
+                consumer.close()
+                raise
+            self._topic, self._next, self._consumer = topic, starts, consumer
+            self._ends = {number: end for (_, number), (_, end) in bounds.items()}
+        return self._consumer
+
+    def _identity(self) -> str:
+        """Of the topic: positions in one that was made anew, or of another cluster, are none. Raises KafkaTrouble."""
+        admin = self._client.admin()
+        try:
+            found = check_topics(admin, [TOPIC_INCIDENTS])
+            return f"{admin.cluster_id()}/{found[TOPIC_INCIDENTS].topic_id}"
+        finally:
+            admin.close()
+
+    def _documents(self, value: bytes) -> list[Document]:
+        documents: list[Document] = []
+        for payload in decode_logs(TOPIC_INCIDENTS, value):
+            if isinstance(payload, Incident) and not check_document(payload.document):
+                documents.append(dict(payload.document))
+            else:
+                self.unreadable += 1
+        return documents
+
+
+class FolderFeed:
+    """``incidents.jsonl`` of a run, while it grows."""
+
+    def __init__(self, folder: Path, position: Mapping[str, Any]) -> None:
+        """Raises Unusable."""
+        self._path = RunDirectory(folder).incidents
+        if not self._path.is_file():
+            raise Unusable(f"{self._path}: not there; is {folder} the folder of a run?")
+        self.where = str(self._path)
+        self.unreadable = 0
+        # Of another file of that name nothing is known.
+        same = position.get("file") == self._identity()
+        self._offset = int(position.get("offset", 0)) if same else 0
+        self.is_caught_up = False
+
+    def read(self, wait_s: float) -> Revisions:
+        """Raises Unusable."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                content = file.read(_MAX_LINE_BYTES)
+        except OSError as error:
+            raise Unusable(f"{self._path}: {error.strerror or error}") from error
+        whole, end, _ = content.rpartition(b"\n")
+        self._offset += len(whole) + len(end)
+        self.is_caught_up = len(content) < _MAX_LINE_BYTES
+        found: Revisions = []
+        for line in whole.splitlines():
+            try:
+                document = read_line(line)
+            except ValueError:
+                self.unreadable += bool(line.strip())
+                continue
+            found.append((document, told_at(document)))
+        return found
+
+    @property
+    def position(self) -> dict[str, Any]:
+        return {"file": self._identity(), "offset": self._offset}
+
+    def close(self) -> None:
+        pass
+
+    def _identity(self) -> str:
+        try:
+            status = os.stat(self._path)
+        except OSError:
+            return ""
+        return f"{status.st_dev}:{status.st_ino}"

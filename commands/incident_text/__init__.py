@@ -1,0 +1,1 @@
+"""An incident in words, for a terminal."""

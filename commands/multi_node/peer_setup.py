@@ -1,0 +1,104 @@
+"""Before the command starts: is this one of several nodes, does this instance judge, and under what name.
+
+Runs in the main thread of ``whichrank run`` while there is no other thread: sockets are bound here and served only
+later. For a job on one machine it loads nothing but the standard library, so that its command starts at once.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from ...transport.peer_hub import listen
+from .launcher import find_rendezvous
+from .peer_plan import PeerPlan, Role, plan_peers, secret_of
+
+
+@dataclass(slots=True, kw_only=True)
+class PeerSetup:
+    """role is JUDGE, FOLLOWER or ALONE. listener: the judge's, None where no port was free. job: "" to be made up."""
+
+    plan: PeerPlan
+    secret: bytes = b""
+    node: str = ""
+    job: str = ""
+    listener: socket.socket | None = None
+    #: Held while this instance judges: whoever has it came first on this machine.
+    claim: socket.socket | None = None
+
+    @property
+    def role(self) -> Role:
+        return self.plan.role
+
+    @property
+    def several(self) -> bool:
+        return self.plan.role is not Role.ALONE
+
+
+def set_up_peers(
+    command: Sequence[str], *, judge: str, secret: str, script: str, report: Callable[[str], None]
+) -> PeerSetup:
+    """Never raises for anything that a network or a name service does: then this node is watched alone, with a line."""
+    environ, hostname = os.environ, socket.gethostname()
+    found = find_rendezvous(command, environ)
+    given = environ.get("WHICHRANK_JOB_ID", "")
+    try:
+        plan = plan_peers(found, judge=judge, job=given, is_local=is_this_machine)
+    except ValueError as error:
+        report(f"{error}; this node is watched alone")
+        plan = plan_peers(None, judge="", job="", is_local=is_this_machine)
+    if plan.role is Role.ALONE:
+        return PeerSetup(plan=plan)
+    # Only now: it brings numpy along, and a job on one machine need not wait for that.
+    from ...telemetry.identity import read_pod_labels, resolve_identity
+
+    identity = resolve_identity(environ, pod_labels=read_pod_labels(environ), hostname=hostname)
+    setup = PeerSetup(
+        plan=plan,
+        secret=secret_of(plan, secret),
+        node=identity.node,
+        job=given or identity.job or f"{script.removesuffix('.py').rsplit('.', 1)[-1]}-{plan.key[:8]}",
+    )
+    if plan.role is Role.FIRST_COME:
+        setup.claim = _claim(plan.key)
+        came_first = setup.claim is not None
+        role = Role.JUDGE if came_first else Role.FOLLOWER
+        setup.plan = replace(plan, role=role, why=plan.why if came_first else f"{plan.why} and has a judge already")
+    if setup.role is Role.JUDGE:
+        setup.listener = listen(plan.ports, report)
+    elif not environ.get("WHICHRANK_NODE_ID") and is_this_machine(plan.host):
+        setup.node = f"{setup.node}~{os.getpid()}"  # the judge on this machine has the name
+    return setup
+
+
+def is_this_machine(host: str) -> bool:
+    """Whether an address is one of ours: the kernel then takes it for the source of what we send there too."""
+    if host.lower() in ("localhost", socket.gethostname().lower()):
+        return True
+    try:
+        found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
+    except OSError:
+        return False
+    for family, kind, _, _, address in found:
+        try:
+            with socket.socket(family, kind) as probe:
+                probe.connect(address)  # of a datagram socket: nothing is sent
+                own = str(probe.getsockname()[0])
+        except OSError:
+            continue
+        if own == address[0] or own.startswith("127."):
+            return True
+    return False
+
+
+def _claim(key: str) -> socket.socket | None:
+    """An abstract name of this network namespace: one process can have it, and its end gives it back."""
+    claim = socket.socket(socket.AF_UNIX)
+    try:
+        claim.bind(f"\0whichrank-judge-{key}")
+    except OSError:
+        claim.close()
+        return None
+    return claim

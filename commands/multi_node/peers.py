@@ -1,0 +1,318 @@
+"""What several instances of one job do for each other in each turn: the judge takes in, followers send and show.
+
+Runs in the watching thread, between the agent's look and the operators' turn. News of the connections become events on
+the bus, so that what follows from them is in the capture and a replay concludes the same.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from ...telemetry.otlp import decode_logs, encode_payloads
+from ...telemetry.records import Event
+from ...telemetry.topics import TOPIC_METRICS
+from ...telemetry.vocabulary import EventName
+from ...transport.bus import TOPIC_BLOCKS, TOPIC_LOGS, TOPIC_REQUESTS
+from ...transport.peer_frames import Frame, PeerMessage
+from ...transport.peer_hub import PeerClock, PeerHub, PeerJoined, PeerLost
+from ...transport.peer_link import JudgeLost, JudgeReached, JudgeSaid, PeerLink
+from .peer_plan import Role
+from .peer_setup import PeerSetup
+
+#: What a follower may put on the judge's bus.
+FOLLOWERS_TOPICS = frozenset({TOPIC_BLOCKS, TOPIC_LOGS, TOPIC_METRICS})
+#: A judge that is out of reach for so long is told of.
+REACH_S = 10.0
+#: The judge's own command has ended: others end in the same moment, or have a reason to go on.
+OTHERS_END_S = 5.0
+GOODBYE_S = 3.0
+#: At the start: time for the judge to say what this node is called.
+FIRST_WORD_S = 0.5
+
+
+class Bench(Protocol):
+    """What peers do to the watch they belong to."""
+
+    def append(self, topic: str, key: str, value: bytes) -> None:
+        """Put a message of another node on this bus."""
+        ...
+
+    def tell_of(self, node: str, name: EventName, **attributes: str | int) -> None:
+        """Put an event about another node on this bus."""
+        ...
+
+    def show(self, document: Mapping[str, Any]) -> None:
+        """An incident that another node's instance concluded."""
+        ...
+
+    def request(self, event: Event) -> None:
+        """A request for evidence for this node's agent."""
+        ...
+
+    def rename(self, node: str) -> None: ...
+
+    def announce(self) -> None:
+        """Say again who is there."""
+        ...
+
+
+class Peers(Protocol):
+    def turn(self, bench: Bench) -> None: ...
+
+    def published(self, topic: str, key: str, value: bytes) -> None:
+        """This node's own agent has published it."""
+        ...
+
+    def concluded(self, document: Mapping[str, Any]) -> None: ...
+
+    def request(self, event: Event) -> bool:
+        """Whether the request is another node's, and has been passed on."""
+        ...
+
+    def may_end(self) -> bool:
+        """Whether nobody is worth waiting for, once this node's command has ended."""
+        ...
+
+    def leave(self, bench: Bench) -> None:
+        """This node goes, whoever is still there."""
+        ...
+
+    def is_partial(self) -> bool:
+        """Whether nodes of the job are missing here that this instance would judge."""
+        ...
+
+    def close(self) -> None: ...
+
+    def abandon(self) -> None:
+        """This instance watches no more: the others must not believe that it does."""
+        ...
+
+    @property
+    def losses(self) -> dict[str, int]: ...
+
+    @property
+    def several(self) -> bool: ...
+
+
+class NoPeers:
+    """A job on one machine."""
+
+    several = False
+    losses: dict[str, int] = {}  # noqa: RUF012  # never written
+
+    def turn(self, bench: Bench) -> None: ...
+
+    def published(self, topic: str, key: str, value: bytes) -> None: ...
+
+    def concluded(self, document: Mapping[str, Any]) -> None: ...
+
+    def request(self, event: Event) -> bool:
+        return False
+
+    def may_end(self) -> bool:
+        return True
+
+    def leave(self, bench: Bench) -> None: ...
+
+    def is_partial(self) -> bool:
+        return False
+
+    def close(self) -> None: ...
+
+    def abandon(self) -> None: ...
+
+
+class JudgePeers:
+    several = True
+
+    def __init__(self, setup: PeerSetup, job: str, say: Callable[[str], None]) -> None:
+        """The setup's listener is there, and ours from here on."""
+        assert setup.listener is not None
+        self._say = say
+        self._nodes_expected = setup.plan.nodes
+        port = setup.listener.getsockname()[1]
+        self._node = setup.node
+        self._hub = PeerHub(setup.listener, secret=setup.secret, key=setup.plan.key, job=job, node=setup.node)
+        self._there: set[str] = set()
+        self._foreign = 0  # messages on topics that are not followers'
+        self._hub.start()
+        say(f"{setup.plan.why}: judges here, port {port}")
+
+    def turn(self, bench: Bench) -> None:
+        for news in self._hub.take():
+            if isinstance(news, PeerMessage):
+                if news.topic in FOLLOWERS_TOPICS:
+                    bench.append(news.topic, news.key, news.value)
+                else:
+                    self._foreign += 1
+            elif isinstance(news, PeerJoined):
+                self._there.add(news.node)
+                bench.tell_of(news.node, EventName.PEER_CONNECTED, role="follower", offset_ns=news.offset_ns)
+                self._say(f"{news.node} sends here; {len(self._there) + 1} of {self._nodes_expected} nodes seen")
+            elif isinstance(news, PeerClock):
+                bench.tell_of(news.node, EventName.PEER_CLOCK, offset_ns=news.offset_ns)
+            elif isinstance(news, PeerLost):
+                self._there.discard(news.node)
+                bench.tell_of(news.node, EventName.PEER_LOST, role="follower", why=news.why, silent_ns=news.silent_ns)
+                if news.why != "left":
+                    how = f"silent for {news.silent_ns / 1e9:.1f} s" if news.why == "silent" else "gone without a word"
+                    self._say(f"whichrank on {news.node} is {how}; its ranks are not visible")
+
+    def published(self, topic: str, key: str, value: bytes) -> None: ...
+
+    def concluded(self, document: Mapping[str, Any]) -> None:
+        self._hub.broadcast(Frame.INCIDENT, json.dumps(document).encode())
+
+    def request(self, event: Event) -> bool:
+        node = str(event.attributes.get("node", ""))
+        if node == self._node:
+            return False
+        for there in (node,) if node else sorted(self._there):  # without a node: for whoever has that rank
+            self._hub.send(there, Frame.REQUEST, encode_payloads([event]))
+        return bool(node)
+
+    def may_end(self) -> bool:
+        return not self._there
+
+    def is_partial(self) -> bool:
+        return len(self._there) + 1 < self._nodes_expected
+
+    def leave(self, bench: Bench) -> None:
+        """Without a judge the others judge for themselves; as far as this capture goes, they have left."""
+        for node in sorted(self._there):
+            bench.tell_of(node, EventName.PEER_LOST, role="follower", why="left", silent_ns=0)
+
+    def close(self) -> None:
+        self._hub.close()
+
+    def abandon(self) -> None:
+        self._hub.close(goodbye=False)
+
+    @property
+    def losses(self) -> dict[str, int]:
+        return {
+            "never_received": self._hub.missing,
+            "incidents_not_passed_on": self._hub.unsent,
+            "strangers": self._hub.strangers,
+            "foreign_messages": self._foreign,
+        }
+
+
+class FollowerPeers:
+    several = True
+
+    def __init__(self, setup: PeerSetup, job: str, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._plan = setup.plan
+        self._node = setup.node
+        self._link = PeerLink(
+            setup.plan.host, setup.plan.ports, secret=setup.secret, key=setup.plan.key, job=job, node=setup.node
+        )
+        self._connected = False
+        self._reached_once = False
+        self._out_of_reach_since: float | None = time.monotonic()
+        self._first: list[JudgeReached | JudgeLost | JudgeSaid] = []
+        self._link.start()
+        deadline = time.monotonic() + FIRST_WORD_S
+        while not self._first and time.monotonic() < deadline:
+            time.sleep(0.01)
+            self._first = self._link.take()
+
+    @property
+    def node(self) -> str:
+        """What this node is called, as far as the judge has said by now."""
+        return next((news.node for news in self._first if isinstance(news, JudgeReached)), self._node)
+
+    def turn(self, bench: Bench) -> None:
+        first, self._first = self._first, []
+        for news in (*first, *self._link.take()):
+            if isinstance(news, JudgeReached):
+                self._reach(news, bench)
+            elif isinstance(news, JudgeLost):
+                self._lose(news, bench)
+            elif news.kind is Frame.INCIDENT:
+                document = _document(news.body)
+                if document is not None:
+                    bench.show(document)
+            else:
+                for payload in decode_logs(TOPIC_REQUESTS, news.body):
+                    if isinstance(payload, Event) and payload.name is EventName.EVIDENCE_REQUEST:
+                        bench.request(payload)
+        since = self._out_of_reach_since
+        if since is not None and time.monotonic() - since > REACH_S:
+            self._out_of_reach_since = None
+            self._say(
+                f"{self._plan.why}, but its whichrank is out of reach ({self._plan.address}: {self._link.problem}); "
+                "only the ranks of this node are visible and judged here"
+            )
+
+    def _reach(self, news: JudgeReached, bench: Bench) -> None:
+        if news.node != self._node:
+            self._say(f"another node has the name {self._node}: this one is called {news.node}")
+            self._node = news.node
+            bench.rename(news.node)
+        self._say(f"this job is judged on {news.judge} ({self._plan.address}), incidents are kept there")
+        bench.tell_of(news.judge, EventName.PEER_CONNECTED, role="judge")
+        if self._reached_once or news.dropped:
+            bench.announce()
+        self._connected, self._reached_once, self._out_of_reach_since = True, True, None
+
+    def _lose(self, news: JudgeLost, bench: Bench) -> None:
+        self._connected = False
+        bench.tell_of(news.judge, EventName.PEER_LOST, role="judge", why=news.why)
+        if news.why != "left":
+            bench.announce()  # for the operators here, which judge from now on
+            self._say(
+                f"whichrank on {news.judge}, which judged this job, is {_HOW[news.why]}; "
+                "only the ranks of this node are visible and judged here"
+            )
+
+    def published(self, topic: str, key: str, value: bytes) -> None:
+        self._link.send(topic, key, value)
+
+    def concluded(self, document: Mapping[str, Any]) -> None: ...
+
+    def request(self, event: Event) -> bool:
+        return False
+
+    def may_end(self) -> bool:
+        return True
+
+    def leave(self, bench: Bench) -> None: ...
+
+    def is_partial(self) -> bool:
+        return not self._connected
+
+    def close(self) -> None:
+        self._link.close(GOODBYE_S if self._connected else 0.1)
+
+    def abandon(self) -> None:
+        self._link.abandon()
+
+    @property
+    def losses(self) -> dict[str, int]:
+        return {"never_sent": self._link.dropped + (self._link.unacknowledged if self._reached_once else 0)}
+
+
+_HOW = {"closed": "gone without a word", "silent": "silent"}
+
+
+def join_peers(setup: PeerSetup, job: str, say: Callable[[str], None]) -> NoPeers | JudgePeers | FollowerPeers:
+    """Start talking to the other nodes' instances."""
+    if setup.role is Role.FOLLOWER:
+        return FollowerPeers(setup, job, say)
+    if setup.role is Role.JUDGE and setup.listener is not None:
+        return JudgePeers(setup, job, say)
+    return NoPeers()
+
+
+def _document(body: bytes) -> dict[str, Any] | None:
+    """What the judge says is shown only if it is an incident."""
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) and "id" in document and "kind" in document else None

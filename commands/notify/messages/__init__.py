@@ -1,0 +1,1 @@
+"""What is told of an incident, and to whom: the same for every receiver."""

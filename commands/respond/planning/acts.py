@@ -1,0 +1,98 @@
+"""What can be done about an incident: operations of hooks, the acts that carry them out, and why not. Data only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from ....telemetry.vocabulary import Action, Outcome
+
+
+class Operation(str, Enum):
+    """One thing that a hook does to one target."""
+
+    DRAIN_NODE = "drain_node"
+    RESTART_JOB = "restart_job"
+    #: The advice is written where the job's own controller or its owner sees it.
+    MARK_JOB = "mark_job"
+    #: Somebody's own automation is told, with the whole incident. Target: the incident.
+    TELL = "tell"
+    UNDRAIN_NODE = "undrain_node"
+
+
+class Why(str, Enum):
+    """Why something is not done."""
+
+    HUMAN = "the advice is a person's"
+    NOTHING_TO_DO = "the advice is to wait"
+    ACTION_NOT_ALLOWED = "this action is not among respond_actions"
+    SCOPE_NOT_ALLOWED = "this scope is not among respond_scopes"
+    NOT_SURE = "its confidence is below respond_confidence"
+    OF_PROGRAM = "no node is taken out for a fault of the program"
+    NODE_UNCLEAR = "it is not clear which node"
+    NAME_UNSAFE = "a name that no scheduler's node or job has"
+    RESTARTS_ITSELF = "the job's launcher restarts it already"
+    OVER = "the incident is over"
+    TOO_OLD = "the news is older than respond_max_age_s"
+    NO_HOOK = "no hook of respond_hooks does this"
+    RATE_LIMITED = "the hook has done respond_acts_per_hour in the last hour"
+    BREAKER_OPEN = "the breaker is open"
+    DRAIN_FAILED = "the node is still in, so the job is not started again"
+    CHANGED_BY_OTHERS = "somebody else has changed the node since"
+    NO_AUDIT = "the audit file cannot be written"
+
+
+#: What each action is made of, in this order. A hook does those that it can.
+OPERATIONS: Mapping[Action, tuple[Operation, ...]] = {
+    Action.RETRY: (Operation.RESTART_JOB, Operation.MARK_JOB, Operation.TELL),
+    Action.RESTART: (Operation.RESTART_JOB, Operation.MARK_JOB, Operation.TELL),
+    Action.RESTART_WITHOUT_NODE: (Operation.DRAIN_NODE, Operation.RESTART_JOB, Operation.MARK_JOB, Operation.TELL),
+    Action.DRAIN_AFTER_JOB: (Operation.DRAIN_NODE, Operation.MARK_JOB, Operation.TELL),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Act:
+    """One operation of one hook. ``key`` is the same for what must happen once only, whoever asks."""
+
+    hook: str
+    operation: Operation
+    target: str
+    action: str
+    incident: str
+    revision: int
+    job: str
+    attempt: str
+    reason: str
+    document: Mapping[str, Any]
+
+    @property
+    def key(self) -> str:
+        if self.operation is Operation.RESTART_JOB:  # of two incidents of one attempt, too
+            return f"{self.hook}/{self.operation.value}/{self.job}/{self.attempt}"
+        return f"{self.hook}/{self.operation.value}/{self.target}/{self.incident}/{self.action}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    why: Why
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is to be done about one incident. nodes: those that it takes out."""
+
+    acts: tuple[Act, ...]
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a hook says of an act."""
+
+    outcome: Outcome
+    detail: str = ""
+    why: Why | None = None

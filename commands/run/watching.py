@@ -1,0 +1,287 @@
+"""The loop of ``whichrank run`` from the start of the command to the summary: look, conclude, show.
+
+Imported only after the command was started, because numpy and the rest take a while to load.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import shlex
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from ...telemetry.identity import read_pod_labels, resolve_identity, resolve_job_name
+from ...telemetry.otlp import decode_logs
+from ...telemetry.records import Block, Incident
+from ...telemetry.redaction import redact, redact_command
+from ...telemetry.ring_layout import cut_text
+from ...telemetry.vocabulary import Bucket, EventName, Severity
+from ...transport.bus import TOPIC_BLOCKS
+from ..embedded.embedded_watch import EmbeddedWatch, with_job
+from ..incident_text.incident_panel import incident_panel, printable
+from ..live_view.job_status import JobStatus, describe_ranks
+from ..live_view.status_view import JsonView, LineView, LiveView, View
+from ..multi_node.peer_setup import PeerSetup
+from ..multi_node.peers import OTHERS_END_S, FollowerPeers, join_peers
+from ..run_folder.losses import describe_losses
+from ..run_folder.run_directory import RunDirectory, remove_ring_directory
+from ..settings.settings import RunSettings
+from ..settings.settings import View as ViewChoice
+from ..support.stderr import say
+from .foreground_command import ForegroundCommand
+from .job import Job, describe_run
+from .otlp_export import OtlpExport
+
+if TYPE_CHECKING:
+    from ...agents.publish.kafka_publisher import KafkaPublisher
+
+#: Ranks of other nodes that are not seen by then are told of.
+UNSEEN_S = 15.0
+#: With ``--kafka``: what it has not taken, in the run's folder, and how long the end waits for it.
+SPOOL_FOLDER, SPOOL_BYTES, KAFKA_PATIENCE_S = "spool", 256 << 20, 3.0
+#: Longer names of jobs are cut.
+MAX_NAME = 120
+#: Signals by which people, not schedulers, end a job.
+FROM_PEOPLE = {signal.SIGINT, signal.SIGQUIT, signal.SIGHUP}
+
+
+def watch(
+    child: ForegroundCommand,
+    job: Job,
+    directory: RunDirectory,
+    rings: Path,
+    settings: RunSettings,
+    started_ns: int,
+    setup: PeerSetup,
+) -> None:
+    """Watch until the command has ended and everything about it is concluded and saved."""
+    peers = join_peers(setup, job.id, say)
+    identity = with_job(resolve_identity(os.environ, hostname=socket.gethostname()), job.id)
+    if setup.several:
+        identity = replace(identity, node=peers.node if isinstance(peers, FollowerPeers) else setup.node)
+    name = name_job(settings.job_name, job.script)
+    description = describe_run(job, rings, name=name, identity=identity, pid=child.pid, started_ns=started_ns)
+    if setup.several:
+        description["peers"] = {"role": setup.role.value, "nodes": setup.plan.nodes, "why": setup.plan.why}
+    try:
+        directory.write_run(description)
+    except OSError as error:
+        say(f"{directory.path}: run.json not written: {error.strerror}")
+    status = JobStatus(node=identity.node)
+    incidents: dict[str, Incident] = {}
+    foreign: dict[str, Incident] = {}
+    view = _Guarded(choose_view(settings, name, running_s=(time.time_ns() - started_ns) / 1e9))
+
+    export = OtlpExport(os.environ)
+    if export.problem:
+        say(export.problem)
+
+    def on_incident(incident: Incident) -> None:
+        incidents[str(incident.document["id"])] = incident
+        view.incident(incident)
+        export.incident(incident.document)
+
+    def on_foreign_incident(incident: Incident) -> None:
+        foreign[str(incident.document["id"])] = incident
+        view.incident(incident)
+
+    def is_own(block: Block) -> bool:
+        return block.identity.node in ("", identity.node)  # other nodes' instances export theirs
+
+    def on_published(topic: str, key: str, value: bytes) -> None:
+        if topic == TOPIC_BLOCKS:
+            for payload in decode_logs(topic, value):
+                status.update(payload)
+                if isinstance(payload, Block) and payload.name is EventName.BLOCK_STEPS and is_own(payload):
+                    export.step_metrics(payload)
+
+    publisher = start_publisher(settings, directory)
+    watcher = EmbeddedWatch(
+        collect=settings.node_options(),
+        directory=directory,
+        ring_directory=rings,
+        identity=identity,
+        on_incident=on_incident,
+        on_published=on_published,
+        on_foreign_incident=on_foreign_incident,
+        say=say,
+        capture_limit_bytes=settings.capture_limit or None,
+        peers=peers,
+        publisher=publisher,
+        job_name=name,
+        since_ns=child.started_mono_ns,
+    )
+    nodes = {"nodes": setup.plan.nodes} if setup.several else {}
+    watcher.tell(
+        EventName.JOB_STARTED, command=shlex.join(redact_command(job.command)), job_name=name, pid=child.pid, **nodes
+    )
+    began, told_unseen = time.monotonic(), False
+    while not child.poll():
+        watcher.wait()
+        _tell_signals(child, watcher)
+        watcher.turn()
+        view.update(status)
+        if not told_unseen and peers.is_partial() and time.monotonic() - began > UNSEEN_S:
+            told_unseen = _tell_unseen(status)
+    _tell_signals(child, watcher)
+    watcher.turn()  # a rank that is the command itself ends with it: its exit comes before the job's
+    watcher.tell(EventName.JOB_FINISHED, exit_code=child.exit_code, signal=child.signal_number)
+    watcher.turn()  # what is known by now is concluded, and goes out while the rest settles
+    export.flush()
+    watcher.wait_for_peers(OTHERS_END_S)
+    watcher.settle(abnormal=child.exit_code != 0)
+    watcher.close()
+    if publisher is not None:
+        end_publisher(publisher)
+    view.close()
+    export.close()
+    if export.problem:
+        say(export.problem)
+    survivors = status.living()
+    if survivors:
+        say(f"{describe_ranks(survivors)} still run though the command has ended; their rings stay in {rings}")
+    elif watcher.broken is None and not settings.keep_rings:
+        remove_ring_directory(rings)
+    losses = watcher.losses(started_ns)
+    for line in describe_losses(losses):
+        say(line)
+    ending = {"ended": time.time(), "exit_code": child.exit_code, "losses": losses.as_json()}
+    try:
+        directory.write_run({**description, **ending})
+    except OSError as error:
+        say(f"{directory.path}: run.json not updated: {error.strerror}")
+    if not settings.json_lines:
+        print_summary(incidents, foreign, status, directory)
+
+
+def start_publisher(settings: RunSettings, directory: RunDirectory) -> KafkaPublisher | None:
+    """The way to Kafka beside the embedded one, where it was asked for."""
+    if not settings.kafka:
+        return None
+    try:
+        from ..services.kafka_service import make_publisher  # brings a Kafka client along
+
+        publisher, _ = make_publisher(settings, "whichrank-run", directory.path / SPOOL_FOLDER, SPOOL_BYTES)
+        publisher.start()
+    except Exception as error:  # edge: the job is watched without it
+        say(f"nothing goes to Kafka: {error}")
+        return None
+    return publisher
+
+
+def end_publisher(publisher: KafkaPublisher) -> None:
+    from ...agents.publish.kafka_publisher import describe_stats
+
+    publisher.close(KAFKA_PATIENCE_S)
+    say(f"Kafka: {describe_stats(publisher.stats)}")
+
+
+def name_job(chosen: str, script: str) -> str:
+    """What people call the job: what was chosen, else the scheduler's word, else the script; one line of it."""
+    pod_labels = read_pod_labels(os.environ)
+    named = chosen or resolve_job_name(os.environ, pod_labels=pod_labels, hostname=socket.gethostname())
+    return cut_text(" ".join(printable(redact(named or script)).split()), MAX_NAME)
+
+
+def choose_view(settings: RunSettings, job: str, running_s: float) -> View:
+    """A live block on a terminal, lines elsewhere, JSON when asked for."""
+    if settings.json_lines:
+        return JsonView()
+    wants_live = settings.view is ViewChoice.live or (
+        settings.view is ViewChoice.auto and sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    )
+    if wants_live:
+        try:
+            return LiveView(job, running_s=running_s)
+        except OSError:
+            pass
+    return LineView((lambda line: None) if settings.view is ViewChoice.none else say)
+
+
+def print_summary(
+    incidents: dict[str, Incident], foreign: dict[str, Incident], status: JobStatus, directory: RunDirectory
+) -> None:
+    """What happened, for a person, after the command's own last line. foreign: incidents of the node that judges.
+
+    A wait that was noticed and has passed is counted, and has been a line when it was; it is in ``incidents.jsonl``.
+    """
+    console = Console(stderr=True)
+    try:
+        passed = [id_ for id_, incident in incidents.items() if _is_passed_wait(incident.document)]
+        told = {id_: incident for id_, incident in incidents.items() if id_ not in passed}
+        for incident in (*foreign.values(), *told.values()):
+            console.print(incident_panel(incident.document))
+        count = sum(1 for incident in told.values() if incident.document.get("state") != "merged")
+        found = "no incident" if not count else f"{count} incident{'s' if count != 1 else ''}"
+        if passed:
+            found += f", {len(passed)} wait{'s' if len(passed) != 1 else ''} that passed"
+        if foreign:
+            found += f" here, {len(foreign)} where the job is judged"
+        ranks = f"{len(status.ranks)} rank{'s' if len(status.ranks) != 1 else ''}"
+        seen = f"{ranks} seen, step {status.step}" if status.ranks else "no rank was seen"
+        say(f"{found}; {seen}; kept in {directory.path}")
+    except OSError:
+        pass  # nobody listens any more
+
+
+def _is_passed_wait(document: Mapping[str, Any]) -> bool:
+    """Nobody was called for it, and it ended by itself."""
+    return (
+        document.get("severity") == Severity.INFO.value
+        and document.get("bucket") == Bucket.COMMUNICATION_HANG.value
+        and document.get("state") == "resolved"
+    )
+
+
+class _Guarded:
+    """A view that is given up, with one line, at its first failure."""
+
+    def __init__(self, view: View) -> None:
+        self._view: View | None = view
+
+    def incident(self, incident: Incident) -> None:
+        self._call("incident", incident.document)
+
+    def update(self, status: JobStatus) -> None:
+        self._call("update", status)
+
+    def close(self) -> None:
+        self._call("close")
+
+    def _call(self, method: str, *arguments: object) -> None:
+        if self._view is None:
+            return
+        try:
+            getattr(self._view, method)(*arguments)
+        except Exception as error:  # edge: showing is never worth the watching
+            self._view = None
+            say(f"the view is off: {type(error).__name__}: {error}")
+
+
+def _tell_unseen(status: JobStatus) -> bool:
+    """Which ranks of other nodes cannot be seen; False while it is not known how many there are."""
+    unseen = [rank for rank in range(status.world_size) if rank not in status.ranks]
+    if not status.ranks or not unseen:
+        return False
+    verb = "are" if len(unseen) > 1 else "is"
+    say(f"{describe_ranks(unseen)} {verb} not visible here: nothing comes from the other nodes; they are not judged")
+    return True
+
+
+def _tell_signals(child: ForegroundCommand, watcher: EmbeddedWatch) -> None:
+    while True:
+        try:
+            seen = child.signals.get_nowait()
+        except queue.Empty:
+            return
+        origin = "user" if seen.number in FROM_PEOPLE else "scheduler"
+        watcher.tell(EventName.JOB_SIGNALLED, mono_ns=seen.mono_ns, signal=seen.number, origin=origin)

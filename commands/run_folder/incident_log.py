@@ -1,0 +1,80 @@
+"""incidents.jsonl: one document per line and revision, in the order in which they were concluded.
+
+Append only. After a crash the operators may conclude a revision again that is already in the file; it is written once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections import deque
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ...telemetry.incident import Document, canonical_line, read_line
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, bytes, Document | None]]:
+    """Yield (line number from 1, bytes, document or None where the line is no document). Raises OSError."""
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
+        document: Document | None = None
+        with contextlib.suppress(ValueError):
+            document = read_line(line)
+        yield number, line, document
+
+
+class IncidentLog:
+    """Writes revisions once each; what a full disk refuses is kept and written when there is room again."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or create. Raises OSError."""
+        self.path = path
+        self._taken: set[tuple[str, int]] = set()
+        #: Lines that are not in the file yet, oldest first.
+        self._pending: deque[bytes] = deque()
+        self._torn = False  # the last line in the file has no end
+        if path.exists():
+            for _, line, document in read_lines(path):
+                self._torn = not line.endswith(b"\n")
+                if document is not None:
+                    self._taken.add((str(document["id"]), int(document["revision"])))
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    @property
+    def unwritten(self) -> int:
+        """Revisions that are not in the file."""
+        return len(self._pending)
+
+    def append(self, document: Mapping[str, Any]) -> bool:
+        """Write it unless this revision is in the file. Returns whether it was new.
+
+        Raises OSError when the disk refuses; the revision is kept then, and the next call tries again.
+        """
+        key = (str(document["id"]), int(document["revision"]))
+        if key in self._taken:
+            return False
+        self._taken.add(key)
+        self._pending.append(canonical_line(document))
+        self.flush()
+        return True
+
+    def flush(self) -> None:
+        """Write what is pending. Raises OSError."""
+        while self._pending:
+            # A line on which a crash or a full disk struck stays, and the next begins anew.
+            line = b"\n" + self._pending[0] if self._torn else self._pending[0]
+            written = os.write(self._file, line)
+            if written != len(line):
+                self._torn = True
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+            self._torn = False
+            self._pending.popleft()
+
+    def close(self) -> None:
+        """Write what is pending and close. Raises OSError when revisions could not be written."""
+        try:
+            self.flush()
+        finally:
+            os.close(self._file)

@@ -1,0 +1,145 @@
+"""``whichrank agent``: one per node, for jobs that ``whichrank run`` did not start; what it sees goes to Kafka.
+
+The main thread looks for jobs and waits for SIGTERM; each job, the publisher and the requests have their own threads.
+It ends within five seconds: what Kafka has not taken by then is in the spool, for the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+
+from ...agents.base.settings import AgentSettings
+from ...agents.collectors.plans import node_plans
+from ...agents.collectors.schedule import NodeTelemetry
+from ...agents.evidence.request_reader import RequestReader
+from ...agents.node_agent import NodeAgent
+from ...agents.node_reports import NodeReports
+from ...agents.publish.broker_clock import BrokerClock
+from ...agents.publish.kafka_publisher import describe_stats
+from ...telemetry.identity import read_pod_labels, resolve_identity
+from ...transport.kafka_client import KafkaTrouble
+from ..settings.settings import AgentOptions
+from ..support.stderr import SayHandler, say
+from .kafka_service import make_publisher
+
+_LOOK_S = 0.5
+#: Of the five seconds that an end may take: the agents' last words, then Kafka.
+_LAST_WORDS_S, _LAST_SENDS_S = 1.5, 1.5
+
+EXIT_USAGE = 2
+REQUESTS_PER_MINUTE = 30
+#: Of each ring, for requests.
+HISTORY_S = 120.0
+#: Touched with every look: who gave a sign of life after it, nobody watched to the end.
+ALIVE_FILE = "alive"
+#: What was installed when last looked.
+VERSIONS_FILE = "versions.json"
+
+
+def service_settings(options: AgentOptions) -> AgentSettings:
+    """What a service does beyond ``whichrank run``: spans and metrics, and answers where they are wanted."""
+    if not options.requests:
+        return AgentSettings(tell_people=True, withheld=options.node_options().withheld)
+    return AgentSettings(
+        tell_people=True,
+        requests_per_minute=REQUESTS_PER_MINUTE,
+        history_s=HISTORY_S,
+        kernel_log=options.kernel_log,
+        withheld=options.node_options().withheld,
+    )
+
+
+def last_alive_ns(path: Path) -> int | None:
+    """When an agent last touched this file, on the monotonic clock; None: none has since the node started."""
+    try:
+        age_ns = time.time_ns() - path.stat().st_mtime_ns
+    except OSError:
+        return None
+    return max(time.monotonic_ns() - max(age_ns, 0), 0)
+
+
+def agent(options: AgentOptions) -> int:
+    """Watch this node until SIGTERM or SIGINT; the exit status."""
+    logger = logging.getLogger("whichrank")
+    logger.addHandler(SayHandler())
+    logger.propagate = False
+    ended = threading.Event()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        ended.set()
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+    own = resolve_identity(os.environ, pod_labels=read_pod_labels(os.environ), hostname=socket.gethostname())
+    own = replace(own, run="", job="", attempt="", world="")
+    clock = BrokerClock()
+    try:
+        publisher, client = make_publisher(
+            options, f"whichrank-agent-{own.node}", options.data / "spool", options.spool_limit, clock
+        )
+    except KafkaTrouble as trouble:
+        say(str(trouble))
+        return EXIT_USAGE
+    settings = service_settings(options)
+    node = NodeAgent(
+        rings=options.rings,
+        own=own,
+        publish_ranked=publisher.publish,
+        evidence_directory=options.data / "evidence",
+        more_health=lambda: {**publisher.stats, **reports.counters, "clock.ahead_ms": clock.wrong_by_ns // 1_000_000},
+        wall_ns=clock.now_ns,
+        settings=settings,
+        missed_since_ns=last_alive_ns(options.data / ALIVE_FILE),
+        report=say,
+    )
+    collectors = options.node_options(versions_file=str(options.data / VERSIONS_FILE))
+    telemetry = NodeTelemetry(node_plans(collectors, lambda: node.rank_processes), report=say)
+    reports = NodeReports(
+        telemetry,
+        own,
+        publisher.publish,
+        rank_processes=lambda: node.rank_processes,
+        request_bytes=settings.request_bytes,
+        withheld=options.node_options().withheld,
+    )
+    publisher.start()
+    reports.start()
+    requests = RequestReader(
+        lambda: client.consumer(committed_only=True),
+        own.node,
+        node.request,
+        lifetime_s=settings.request_lifetime_s,
+        wall_ns=clock.now_ns,
+    )
+    if options.requests:
+        requests.start()
+    say(f"agent of node {own.node}: watches {options.rings}, publishes to Kafka at {options.kafka}")
+    if os.geteuid() != 0:
+        say(f"not root: only the jobs of user {os.geteuid()} can be watched")
+    said: list[str] = []
+    while not ended.wait(_LOOK_S):
+        try:
+            node.turn()
+            reports.turn()
+        except Exception as error:  # edge: nothing that lies in a folder may end the service
+            logger.warning("a look at the node: %s: %s", type(error).__name__, error)
+        with contextlib.suppress(OSError):  # the spool tells of a folder that cannot be written
+            (options.data / ALIVE_FILE).touch()
+        if node.jobs != said:
+            said = node.jobs
+            say(f"jobs here: {', '.join(said) or 'none'}")
+    requests.close(0.0)
+    reports.close()
+    node.close(_LAST_WORDS_S)
+    publisher.close(_LAST_SENDS_S)
+    say(f"agent ends: {describe_stats(publisher.stats)}")
+    return 0

@@ -1,0 +1,83 @@
+"""``whichrank topics``: makes the topics that are missing, and says what is wrong with those that are there."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from rich.console import Console
+from rich.table import Table
+
+from ...transport.kafka import make_client
+from ...transport.kafka_client import Admin, KafkaTrouble
+from ...transport.kafka_topics import TOPICS, TopicPlan, facts_of, wrong_with
+from ..settings.settings import TopicsOptions
+from ..support.stderr import say
+
+EXIT_USAGE = 2
+#: Room for what surrounds a message's content.
+OVERHEAD_BYTES = 64 << 10
+
+
+def topics(options: TopicsOptions, *, dry_run: bool, as_json: bool) -> int:
+    """The exit status: 0 all topics can be used, 1 some cannot, 2 Kafka could not be asked."""
+    try:
+        client = make_client(options.kafka_settings())
+        admin = client.admin()
+    except KafkaTrouble as trouble:
+        say(str(trouble))
+        return EXIT_USAGE
+    try:
+        rows = [_see_to(plan, admin, options, dry_run=dry_run) for plan in TOPICS]
+    except KafkaTrouble as trouble:
+        say(str(trouble))
+        return EXIT_USAGE
+    finally:
+        admin.close()
+    _print(rows, as_json=as_json)
+    return 0 if all(row["ok"] for row in rows) else 1
+
+
+Row = dict[str, object]
+
+
+def _see_to(plan: TopicPlan, admin: Admin, options: TopicsOptions, *, dry_run: bool) -> Row:
+    found = admin.describe([plan.name]).get(plan.name)
+    row: Row = {"topic": plan.name, "ok": True, "did": "is there", "partitions": None, "says": ""}
+    if found is None:
+        wanted = facts_of(
+            plan,
+            partitions=options.kafka_partitions,
+            replication=options.kafka_replication,
+            max_message_bytes=int(options.kafka_max_message) + OVERHEAD_BYTES,
+        )
+        row["partitions"] = wanted.partitions
+        if dry_run:
+            return {**row, "ok": False, "did": "is missing"}
+        try:
+            admin.create(wanted)
+        except KafkaTrouble as trouble:
+            return {**row, "ok": False, "did": "cannot be made", "says": str(trouble)}
+        return {**row, "did": "made"}
+    refused, differs = wrong_with(plan, found)
+    row["partitions"] = found.partitions
+    if not found.configuration:
+        differs = [*differs, "its settings may not be seen by this user: taken as they are"]
+    return {
+        **row,
+        "ok": not refused,
+        "did": "cannot be used" if refused else "is there",
+        "says": "\n".join([*refused, *differs]),
+    }
+
+
+def _print(rows: list[Row], *, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(json.dumps({"ok": all(row["ok"] for row in rows), "topics": rows}) + "\n")
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("topic", "partitions", "", "note"):
+        table.add_column(heading, justify="right" if heading == "partitions" else "left", overflow="fold")
+    for row in rows:
+        table.add_row(str(row["topic"]), str(row["partitions"] or ""), str(row["did"]), str(row["says"]))
+    Console(width=None if sys.stdout.isatty() else 160, soft_wrap=False).print(table)

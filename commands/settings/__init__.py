@@ -1,0 +1,1 @@
+"""Everything that can be set, per command, and how values are found: file < environment < flags."""

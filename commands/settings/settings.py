@@ -1,0 +1,255 @@
+"""Everything that can be set, per command; how values are found is in ``settings_sources``."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ByteSize, Field, SecretStr, field_validator, model_validator
+
+from ...agents.collectors.options import NAMES as COLLECTORS
+from ...agents.collectors.options import NodeOptions, names_of
+from ...agents.privacy.privacy_options import LOG_LINES
+from ...agents.privacy.privacy_options import NAMES as WITHHELD
+from ...agents.privacy.privacy_options import names_of as withheld_names_of
+from ...telemetry.identity import DEFAULT_CLUSTER
+from ...telemetry.vocabulary import Kind
+from ...transport.kafka_topics import DEFAULT_PARTITIONS
+from ..support.addresses import split_address
+from .annotate_options import AnnotateOptions
+from .kafka_options import KafkaOptions, default_data, words_of
+from .notify_options import NotifyOptions
+from .respond_options import RespondOptions
+from .settings_sources import Settings, SettingsError, print_settings, read_settings
+
+__all__ = [
+    "AgentOptions",
+    "AnnotateOptions",
+    "KafkaOptions",
+    "Level",
+    "NotifyOptions",
+    "ProcessOptions",
+    "RespondOptions",
+    "RunSettings",
+    "SettingsError",
+    "TopicsOptions",
+    "View",
+    "kinds_of",
+    "load_settings",
+    "print_settings",
+]
+
+#: Below this a capture would hold a few messages only.
+MIN_CAPTURE_BYTES = 64 << 10
+#: Below this a spool would hold a few messages only.
+MIN_SPOOL_BYTES = 1 << 20
+DEFAULT_RINGS = Path("/dev/shm/whichrank-*")
+
+
+class Level(str, Enum):
+    off = "off"
+    status = "status"
+    events = "events"
+
+
+class View(str, Enum):
+    auto = "auto"
+    live = "live"
+    lines = "lines"
+    none = "none"
+
+
+class Evidence(str, Enum):
+    stack = "stack"
+    ring = "ring"
+    history = "history"
+    log_tail = "log-tail"
+    flight_recorder = "flight-recorder"
+    kernel_log = "kernel-log"
+
+
+class NodeSettings(KafkaOptions):
+    """What is collected of the node itself: the same keys for ``run`` and ``agent``."""
+
+    collect: str = Field("all", description=f"all, none, or with commas: {', '.join(COLLECTORS)}")
+    kernel_log: str = Field("", description="the kernel's log; default: /dev/kmsg, journald or the usual files")
+    probe_folders: str = Field(
+        "", description="folders, with commas, in which a small file is written and removed to see whether that works"
+    )
+    job_logs: str = Field(
+        "",
+        description="patterns of log files, with commas, that are read beside what ranks write to files; ** is allowed",
+    )
+    topology: str = Field("", description="file with each node's rack, leaf, spine; Slurm's is known")
+    kubernetes_node: str = Field(
+        "", description="file with this node as JSON (kubectl get node NAME -o json), kept up to date by somebody"
+    )
+    withhold: str = Field("", description=f"what never leaves the node, with commas: {', '.join(WITHHELD)}")
+
+    @field_validator("collect")
+    @classmethod
+    def _check_collect(cls, value: str) -> str:
+        names_of(value)
+        return value
+
+    @field_validator("withhold")
+    @classmethod
+    def _check_withhold(cls, value: str) -> str:
+        withheld_names_of(value)
+        return value
+
+    @field_validator("probe_folders", "job_logs")
+    @classmethod
+    def _check_folders(cls, value: str) -> str:
+        if relative := [word for word in words_of(value) if not word.startswith("/")]:
+            raise ValueError(f"{', '.join(relative)}: give the whole path, from / on")
+        return value
+
+    def node_options(self, versions_file: str = "") -> NodeOptions:
+        withheld = withheld_names_of(self.withhold)
+        return NodeOptions(
+            collect=names_of(self.collect) - ({"job_logs"} if LOG_LINES in withheld else set()),
+            withheld=withheld,
+            kernel_log=self.kernel_log,
+            write_folders=tuple(words_of(self.probe_folders)),
+            versions_file=versions_file,
+            topology_file=self.topology,
+            kubernetes_node_file=self.kubernetes_node,
+            job_logs=tuple(words_of(self.job_logs)),
+        )
+
+
+class RunSettings(NodeSettings):
+    """Everything that can be set for ``whichrank run``."""
+
+    out: Path | None = Field(None, description="folder for incidents, capture and state")
+    json_lines: bool = Field(False, description="incidents as JSON lines on stderr")
+    view: View = Field(View.auto, description="live, lines or none; auto: live on a terminal")
+    level: Level = Field(Level.events, description="what the ranks record at the start")
+    native: bool = Field(True, description="use the compiled recorder where it was built")
+    completion: bool = Field(True, description="record also when operations complete")
+    check_inputs: bool = Field(False, description="look for NaN in what each rank feeds into an operation")
+    ring_root: Path | None = Field(None, description="parent folder of the rings, on a tmpfs")
+    keep_rings: bool = Field(False, description="leave the rings where they are after a normal end")
+    capture_limit: ByteSize = Field(
+        ByteSize(2 << 30), description="size of the capture (1GiB, 500MB, bytes), the oldest goes first; 0: no limit"
+    )
+    judge: str = Field("", description="HOST or HOST:PORT whose whichrank judges; default: from the rendezvous")
+    judge_secret: SecretStr = Field(
+        SecretStr(""), description="what the instances of one job share; better by variable"
+    )
+    job_name: str = Field("", description="what people call the job; default: the scheduler's word, or the script")
+
+    @field_validator("capture_limit")
+    @classmethod
+    def _check_capture_limit(cls, value: ByteSize) -> ByteSize:
+        if 0 < value < MIN_CAPTURE_BYTES:
+            raise ValueError(f"at least {MIN_CAPTURE_BYTES >> 10} KiB, or 0 for no limit")
+        return value
+
+    @field_validator("judge")
+    @classmethod
+    def _check_judge(cls, value: str) -> str:
+        if value:
+            split_address(value, 0)
+        return value
+
+
+class AgentOptions(NodeSettings):
+    """``whichrank agent``."""
+
+    rings: Path = Field(DEFAULT_RINGS, description="folders of rings, or their parents, to be watched; * is allowed")
+    data: Path = Field(
+        default_factory=lambda: default_data("agent"), description="folder for the spool and for evidence"
+    )
+    spool_limit: ByteSize = Field(ByteSize(256 << 20), description="size of the spool on disk (256MiB)")
+    requests: bool = Field(True, description="take requests for evidence (stacks, logs, rings, dumps) from Kafka")
+
+    @field_validator("spool_limit")
+    @classmethod
+    def _check_spool_limit(cls, value: ByteSize) -> ByteSize:
+        if value < MIN_SPOOL_BYTES:
+            raise ValueError(f"at least {MIN_SPOOL_BYTES >> 20} MiB")
+        return value
+
+    @model_validator(mode="after")
+    def _check_brokers(self) -> AgentOptions:
+        self.kafka_settings()
+        return self
+
+
+def kinds_of(words: str) -> frozenset[Kind]:
+    """Kinds by their names, with commas between them. Raises ValueError for what is none."""
+    known = {kind.value: kind for kind in Kind}
+    names = [word.strip() for word in words.split(",") if word.strip()]
+    if unknown := [name for name in names if name not in known]:
+        raise ValueError(f"{', '.join(unknown)}: no kind of incident; there are {', '.join(sorted(known))}")
+    return frozenset(known[name] for name in names)
+
+
+class ProcessOptions(KafkaOptions):
+    """``whichrank process``."""
+
+    state: Path = Field(default_factory=lambda: default_data("process"), description="folder for what it has learned")
+    instance: str = Field(
+        default_factory=socket.gethostname, description="its name, unlike any other instance's; default: the host's"
+    )
+    cluster: str = Field(DEFAULT_CLUSTER, description="name of the cluster, for what it says of itself")
+    health: str = Field("127.0.0.1:8461", description="HOST:PORT of /healthz, /readyz and /metrics; empty: none")
+    shadow: bool = Field(False, description="judge, and publish nothing")
+    disable: str = Field("", description="kinds of incidents that are not opened, with commas; changes at once")
+
+    @field_validator("disable")
+    @classmethod
+    def _check_disable(cls, value: str) -> str:
+        kinds_of(value)
+        return value
+
+    @field_validator("health")
+    @classmethod
+    def _check_health(cls, value: str) -> str:
+        if value:
+            split_address(value, 0)
+        return value
+
+    @model_validator(mode="after")
+    def _check_brokers(self) -> ProcessOptions:
+        self.kafka_settings()
+        return self
+
+
+class TopicsOptions(KafkaOptions):
+    """``whichrank topics`` and ``whichrank dlq``."""
+
+    kafka_partitions: int = Field(DEFAULT_PARTITIONS, ge=1, le=1000, description="of topics that are spread by key")
+    kafka_replication: int = Field(1, ge=1, le=10, description="copies that the brokers keep of a new topic")
+
+    @model_validator(mode="after")
+    def _check_brokers(self) -> TopicsOptions:
+        self.kafka_settings()
+        return self
+
+
+#: One file may hold the keys of all commands.
+ALL_SETTINGS: tuple[type[Settings], ...] = (
+    RunSettings,
+    AgentOptions,
+    ProcessOptions,
+    RespondOptions,
+    NotifyOptions,
+    AnnotateOptions,
+    TopicsOptions,
+)
+
+S = TypeVar("S", bound=Settings)
+
+
+def load_settings(
+    kind: type[S], flags: Mapping[str, Any], config: Path | None = None, pairs: Sequence[str] = ()
+) -> tuple[S, dict[str, str]]:
+    """See ``read_settings``."""
+    known = dict.fromkeys(key for each in ALL_SETTINGS for key in each.model_fields)
+    return read_settings(kind, known, flags, config, pairs)

@@ -1,0 +1,132 @@
+"""/healthz, /readyz and /metrics of a service, on a thread of their own: an answer must not wait for the work."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
+
+from ...processors.runner_service import Role, ServiceHealth
+
+#: A turn that takes longer than this means that the service hangs: its longest wait for Kafka is 10 s.
+HUNG_S = 60.0
+
+
+def is_alive(health: ServiceHealth) -> bool:
+    return health.idle_s < HUNG_S
+
+
+def is_ready(health: ServiceHealth) -> bool:
+    """Kafka answers, it is known who leads, and all is read that others have written."""
+    return is_alive(health) and health.trouble is None and health.role is not Role.STARTING and health.caught_up
+
+
+class ServiceFigures(Collector):
+    """The service's figures at the moment they are asked for."""
+
+    def __init__(self, health: Callable[[], ServiceHealth]) -> None:
+        self._health = health
+
+    def collect(self) -> Iterator[Metric]:
+        health = self._health()
+        gauges = {
+            "lag_seconds": ("age of the oldest record that waits", health.lag_s),
+            "caught_up": ("1 when everything that is there was read", float(health.caught_up)),
+            "idle_seconds": ("since the last turn of the loop", health.idle_s),
+            "outbox": ("conclusions that are not published yet", float(health.outbox)),
+            "kafka_reachable": ("0 while Kafka does not answer", float(health.trouble is None)),
+            "state_rows": ("rows of state", float(health.rows)),
+            "timers": ("timers that are set", float(health.timers)),
+            "timers_late_seconds": ("how late the first timer is", health.timers_late_s),
+        }
+        for name, (text, value) in gauges.items():
+            yield GaugeMetricFamily(f"whichrank_process_{name}", text, value=value)
+        role = GaugeMetricFamily("whichrank_process_role", "1 for the role it has", labels=["role"])
+        for each in Role:
+            role.add_metric([each.value], float(each is health.role))
+        yield role
+        counters = {
+            "messages": ("messages processed", health.messages),
+            "records": ("records processed", health.records),
+            "published": ("conclusions published", health.published),
+            "unreadable": ("records that went to the dead-letter topic", health.unreadable),
+            "nameless_points": ("points of other people's exporters that name no host", health.nameless),
+            "missed": ("messages that retention had deleted before they were read", health.missed),
+            "too_large": ("conclusions that no broker takes because of their size", health.too_large),
+            "failed_commits": ("commits that the disk refused", health.failed_commits),
+        }
+        for name, (text, count) in counters.items():
+            yield CounterMetricFamily(f"whichrank_process_{name}", text, value=count)
+
+
+#: A page of health: whether all is well, and what is said of it.
+Page = Callable[[], tuple[bool, Mapping[str, object]]]
+
+
+class PageServer:
+    """Answers until ``close``: pages of health as JSON (200 or 503), and /metrics."""
+
+    def __init__(self, host: str, port: int, pages: Mapping[str, Page], collector: Collector) -> None:
+        """pages: by path. Raises OSError when the address cannot be had."""
+        registry = CollectorRegistry()
+        registry.register(collector)
+        known = ", ".join([*pages, "/metrics"])
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                if self.path == "/metrics":
+                    self._answer(200, CONTENT_TYPE_LATEST, generate_latest(registry))
+                elif self.path in pages:
+                    good, body = pages[self.path]()
+                    self._answer(200 if good else 503, "application/json", json.dumps(body).encode() + b"\n")
+                else:
+                    self._answer(404, "text/plain", f"{known} are here\n".encode())
+
+            def _answer(self, status: int, kind: str, body: bytes) -> None:
+                self.send_response(status)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Whoever asks for health every few seconds is no news."""
+
+        self._server = ThreadingHTTPServer((host, port), Handler)
+        self._server.daemon_threads = True
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, name="health", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(5.0)
+
+
+class HealthServer(PageServer):
+    """Of ``whichrank process``."""
+
+    def __init__(self, host: str, port: int, health: Callable[[], ServiceHealth]) -> None:
+        """Raises OSError when the address cannot be had."""
+
+        def page(is_good: Callable[[ServiceHealth], bool]) -> tuple[bool, Mapping[str, object]]:
+            now = health()
+            good = is_good(now)
+            return good, {
+                "ok": good,
+                "role": now.role.value,
+                "caught_up": now.caught_up,
+                "lag_s": round(now.lag_s, 3),
+                "kafka": now.trouble or "ok",
+                "idle_s": round(now.idle_s, 3),
+            }
+
+        pages: dict[str, Page] = {"/healthz": lambda: page(is_alive), "/readyz": lambda: page(is_ready)}
+        super().__init__(host, port, pages, ServiceFigures(health))

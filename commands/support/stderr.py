@@ -1,0 +1,34 @@
+"""What whichrank itself says to people, a line at a time."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+from ...telemetry.redaction import redact
+
+#: Lines of our own troubles; a flood of them helps nobody.
+MAX_LINES = 100
+
+
+def say(line: str) -> None:
+    """One line for people, on stderr, which may be somebody's log; stdout belongs to the command."""
+    try:
+        sys.stderr.write(f"whichrank: {redact(line)}\n")
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        pass  # nobody listens any more
+
+
+class SayHandler(logging.Handler):
+    """What parts of whichrank log for people, each line once."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._said: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = record.getMessage()
+        if line not in self._said and len(self._said) < MAX_LINES:
+            self._said.add(line)
+            say(line)

@@ -1,0 +1,46 @@
+"""What ways of seeing collectives write to, as interfaces: ``collectives.CollectiveHooks`` and keepers of open Work."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from .call_sites import CallSites
+from .groups import GroupRegistry
+from .hook_switch import Switch
+from .ring_writer import RankRecorder
+
+
+class Completion(Protocol):
+    """Keeper of open Work: CompletionTracker, or its twin in C."""
+
+    @property
+    def errors(self) -> int: ...
+    def __len__(self) -> int: ...
+    def hold(self, work: Any, group: int, seq: int, flags: int, silent: bool = False) -> None: ...
+    def poll(self) -> int: ...
+    def clear(self) -> None: ...
+    def install_wait(self) -> None: ...
+    def uninstall_wait(self) -> None: ...
+
+
+class CollectiveRecorder(Protocol):
+    """One per process. completes: ends of operations are recorded, too."""
+
+    writer: RankRecorder
+    completes: bool
+    switch: Switch
+    completion: Completion
+    sites: CallSites
+    registry: GroupRegistry
+
+    def begin_monitored_barrier(self, pg: Any) -> tuple[int, int] | None:
+        """(row, sequence) of it; None where it is not recorded. Never raises."""
+        ...
+
+    def end(self, row: int, seq: int, flags: int) -> None:
+        """Record the end of one operation. Never raises."""
+        ...
+
+    def fail(self, error: BaseException) -> None:
+        """A hook raised: all of them stop for good. Never raises."""
+        ...

@@ -1,0 +1,412 @@
+"""Scenarios by name: a cluster, jobs on it, and what goes wrong. Everything follows from name, ranks and seed."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from ..clock import START_UNIX_NS, generator
+from ..faults.catalogue import CATALOGUE
+from ..faults.company import anomalies, blinded
+from ..faults.fault import FaultKind, Site
+from ..jobs import JobSpec, Launcher
+from ..ledger import Truth
+from ..mesh import Mesh, mesh_for
+from ..program import Recipe
+from ..resources import Change
+from ..topology import ClusterShape, Topology
+from ..world import World
+from .grounds import TUNING, Ground, moved
+from .histories import ROUND_S, ROUNDS, histories_of
+
+#: By then a job has made some sixty steps: as many as the operators want to have seen before they call a pace usual.
+ONSET_S = 150.0
+#: What is left after a fault for it to show, and for the job to come back.
+AFTER_S = 75.0
+HEALTHY = "healthy"
+_SERVICE_AT_S = 60.0
+_GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """topology and jobs of a scenario, before anything goes wrong."""
+
+    topology: Topology
+    jobs: tuple[JobSpec, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A cluster with its jobs, and what will happen there. Until the first change all is as in any other setting of
+    the same cluster and jobs with the same seed."""
+
+    topology: Topology
+    jobs: tuple[JobSpec, ...]
+    changes: tuple[Change, ...]
+    truths: tuple[Truth, ...]
+
+    @property
+    def undisturbed_s(self) -> float:
+        """When the first change comes."""
+        return min((change.at_s for change in self.changes), default=math.inf)
+
+    def world(self, seed: int, scenario: str, *, start_unix_ns: int = START_UNIX_NS) -> World:
+        """Before anything has happened."""
+        world = World(self.topology, self.jobs, seed=seed, start_unix_ns=start_unix_ns)
+        world.expect(self.changes, self.truths, scenario=scenario)
+        return world
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """faults: each plans one fault; at_s: when. after_s: how long the run goes on after the last one.
+
+    apart: each fault strikes a job of its own, in the order of the jobs.
+    """
+
+    name: str
+    sentence: str
+    layout: Callable[[int, Recipe], Layout]
+    faults: Sequence[FaultKind] = ()
+    at_s: float = ONSET_S
+    after_s: float = AFTER_S
+    recipe: Recipe = field(default_factory=Recipe)
+    apart: bool = False
+
+    @property
+    def minutes(self) -> float:
+        return (self.at_s + self.after_s) / 60.0
+
+    def build(
+        self,
+        ranks: int,
+        seed: int,
+        *,
+        recipe: Recipe | None = None,
+        at_s: float | None = None,
+        start_unix_ns: int = START_UNIX_NS,
+        company: bool = False,
+        blind_share: float = 0.0,
+        ground: Ground = TUNING,
+    ) -> World:
+        """As ``lay_out``, and a world of it. Raises ValueError for ranks that cannot be laid out."""
+        setting = self.lay_out(
+            ranks, seed, recipe=recipe, at_s=at_s, company=company, blind_share=blind_share, ground=ground
+        )
+        return setting.world(seed, self.name, start_unix_ns=start_unix_ns)
+
+    def lay_out(
+        self,
+        ranks: int,
+        seed: int,
+        *,
+        recipe: Recipe | None = None,
+        at_s: float | None = None,
+        company: bool = False,
+        blind_share: float = 0.0,
+        ground: Ground = TUNING,
+    ) -> Setting:
+        """at_s: when the fault begins, where not as usual. Raises ValueError for ranks that cannot be laid out.
+
+        company: beside faults stand harmless anomalies of other nodes. blind_share: of the runs of a scenario, those in
+        which the collectors do not watch that would tell of the fault.
+        """
+        layout = self.layout(ranks, recipe or self.recipe)
+        topology, jobs = moved(layout.topology, layout.jobs, ground, seed)
+        layout = Layout(topology=topology, jobs=jobs)
+        changes: list[Change] = []
+        truths: list[Truth] = []
+        for number, kind in enumerate(self.faults):
+            random = generator(seed, self.name, number)
+            began_s = (self.at_s if at_s is None else at_s) + float(random.uniform(0.0, 4.0))
+            jobs = layout.jobs[number:] + layout.jobs[:number] if self.apart else layout.jobs
+            planned = kind.plan(Site(topology=layout.topology, jobs=jobs, random=random, at_s=began_s))
+            changes += planned.changes
+            truths.append(planned.truth)
+        asked = [truth for truth in truths if truth.kinds]
+        if asked and is_blind(self.name, seed, blind_share):
+            names = [layout.topology.node_name(node) for node in range(layout.topology.nodes)]
+            for place, truth in enumerate(truths):
+                truths[place], missing = blinded(truth, names)
+                changes += missing
+        if asked and company:
+            struck = [name for truth in asked for name in truth.nodes]
+            random = generator(seed, self.name, "company")
+            site = Site(topology=layout.topology, jobs=layout.jobs, random=random, at_s=asked[0].at_s)
+            for planned in anomalies(site, struck):
+                changes += planned.changes
+                truths.append(planned.truth)
+        return Setting(topology=layout.topology, jobs=tuple(layout.jobs), changes=tuple(changes), truths=tuple(truths))
+
+
+def is_blind(scenario: str, seed: int, share: float) -> bool:
+    """Whether nobody watches what would tell of the faults: in this share of runs of seeds in a row."""
+    return (zlib.crc32(scenario.encode()) / 2**32 + seed * _GOLDEN) % 1.0 < share
+
+
+def one_job(ranks: int, recipe: Recipe) -> Layout:
+    """On all nodes but one, which is spare."""
+    mesh = mesh_for(ranks)
+    per_node = min(8, ranks)
+    nodes = ranks // per_node
+    topology = Topology(shape=ClusterShape(nodes=nodes + 1, gpus_per_node=per_node))
+    job = JobSpec(
+        name="pretrain-a",
+        mesh=mesh,
+        nodes=tuple(range(nodes)),
+        spares=(nodes,),
+        recipe=recipe,
+        ranks_per_node=per_node,
+    )
+    return Layout(topology=topology, jobs=(job,))
+
+
+def four_jobs(ranks: int, recipe: Recipe) -> Layout:
+    """Four equal ones side by side. Raises ValueError for fewer than 4 nodes."""
+    return _side_by_side(ranks, recipe, 4)
+
+
+def saving_jobs(ranks: int, recipe: Recipe) -> Layout:
+    """As ``four_jobs``, with checkpoints every half minute, not all at the same time."""
+    return _one_after_the_other(four_jobs(ranks, replace(recipe, saves_every=12)), 6.0)
+
+
+def reading_jobs(ranks: int, recipe: Recipe) -> Layout:
+    """Four that read half of what the file servers can give; the last one saves now and then."""
+    layout = four_jobs(ranks, replace(recipe, input_bytes=400_000_000))
+    *readers, last = layout.jobs
+    return replace(layout, jobs=(*readers, replace(last, recipe=replace(last.recipe, saves_every=15))))
+
+
+def starting_jobs(ranks: int, recipe: Recipe) -> Layout:
+    """Four: the first two run, the others are launched while a service is away."""
+    layout = four_jobs(ranks, recipe)
+    starts_s = (0.0, 10.0, _SERVICE_AT_S + 10.0, _SERVICE_AT_S + 25.0)
+    return replace(
+        layout, jobs=tuple(replace(job, start_s=at_s) for job, at_s in zip(layout.jobs, starts_s, strict=True))
+    )
+
+
+def _one_after_the_other(layout: Layout, apart_s: float) -> Layout:
+    return replace(layout, jobs=tuple(replace(job, start_s=apart_s * place) for place, job in enumerate(layout.jobs)))
+
+
+def histories(ranks: int, recipe: Recipe) -> Layout:
+    """Jobs of some nodes each, one after the other on all nodes."""
+    topology, jobs = histories_of(ranks, recipe)
+    return Layout(topology=topology, jobs=jobs)
+
+
+def jobs_over_spines(ranks: int, recipe: Recipe) -> Layout:
+    """Four that exchange much, each under two leaf switches of its own: the first two send over one spine, the others
+    over another. Raises ValueError where the ranks do not make them."""
+    nodes = ranks // 8
+    if ranks % 64:
+        raise ValueError(f"{ranks} ranks do not make 4 jobs under two leaf switches each")
+    each = nodes // 8
+    shape = ClusterShape(nodes=nodes, nodes_per_leaf=each, spines=2, flows_per_spine=6.0, has_static_routes=True)
+    heavy = replace(recipe, data_bytes=3 * recipe.data_bytes)
+    pairs = {"a": (0, 2), "c": (4, 6), "b": (1, 3), "d": (5, 7)}
+    jobs = tuple(
+        _job(name, tuple(range(one * each, (one + 1) * each)) + tuple(range(two * each, (two + 1) * each)), heavy)
+        for name, (one, two) in pairs.items()
+    )
+    # The fourth would be as much too many for the other spine.
+    return Layout(topology=Topology(shape=shape), jobs=jobs[:3])
+
+
+def preempting_jobs(ranks: int, recipe: Recipe) -> Layout:
+    """One on half of the nodes that goes before all others, two that may have these while it does not run, and one that
+    nobody disturbs. Raises ValueError for what is not a multiple of 32 ranks."""
+    nodes = ranks // 8
+    if ranks % 32:
+        raise ValueError(f"{ranks} ranks do not make jobs on a half and two quarters of the nodes")
+    half, quarter = nodes // 2, nodes // 4
+    first = _job("a", tuple(range(half)), replace(recipe, saves_every=8))
+    again = Launcher(requeues=True, restart_s=45.0, most_restarts=20)
+    filling = Launcher(restart_s=5.0, most_restarts=20)
+    jobs = (
+        replace(first, priority=1, launcher=again),
+        replace(_job("b", tuple(range(quarter)), recipe), start_s=5.0, launcher=filling),
+        replace(_job("c", tuple(range(quarter, half)), recipe), start_s=5.0, launcher=filling),
+        _job("d", tuple(range(half, nodes)), recipe),
+    )
+    return Layout(topology=Topology(shape=ClusterShape(nodes=nodes)), jobs=jobs)
+
+
+def moving_job(ranks: int, recipe: Recipe) -> Layout:
+    """As ``one_job``; every launch has other nodes for its ranks."""
+    layout = one_job(ranks, recipe)
+    job = replace(layout.jobs[0], launcher=Launcher(moves=True))
+    return Layout(topology=layout.topology, jobs=(job,))
+
+
+def late_job(ranks: int, recipe: Recipe) -> Layout:
+    """As ``one_job``; it starts after 10 s."""
+    layout = one_job(ranks, recipe)
+    return Layout(topology=layout.topology, jobs=(replace(layout.jobs[0], start_s=10.0),))
+
+
+def pipelined_job(ranks: int, recipe: Recipe) -> Layout:
+    """As ``one_job``, in four stages. Raises ValueError for fewer than 4 nodes."""
+    return _with_mesh(one_job(ranks, recipe), mesh_for(ranks, pipeline=4))
+
+
+def experts_job(ranks: int, recipe: Recipe) -> Layout:
+    """As ``one_job``, with two shards of tensors and eight experts. Raises ValueError for fewer than 2 nodes."""
+    return _with_mesh(one_job(ranks, recipe), Mesh(tensor=2, data=ranks // 2, experts=8))
+
+
+def _with_mesh(layout: Layout, mesh: Mesh) -> Layout:
+    return Layout(topology=layout.topology, jobs=(replace(layout.jobs[0], mesh=mesh),))
+
+
+def two_jobs(ranks: int, recipe: Recipe) -> Layout:
+    """Two equal ones side by side. Raises ValueError for fewer than 2 nodes."""
+    return _side_by_side(ranks, recipe, 2)
+
+
+def crossing_jobs(ranks: int, recipe: Recipe) -> Layout:
+    """Four jobs; two of them share each leaf switch with another one, and the fourth has one for itself."""
+    return _crossing(ranks, recipe, leaves=4, racks=2, racks_per_supply=1)
+
+
+def jobs_over_racks(ranks: int, recipe: Recipe) -> Layout:
+    """The same jobs; a quarter of the nodes hangs on each power supply, in two racks, all under one leaf switch."""
+    return _crossing(ranks, recipe, leaves=1, racks=8, racks_per_supply=2)
+
+
+def _crossing(ranks: int, recipe: Recipe, *, leaves: int, racks: int, racks_per_supply: int) -> Layout:
+    """Quarters of the nodes: a has one half of the first and of the second, c the other one of the first and one of
+    the third, b what is left of these two, d the fourth. Raises ValueError for what is not a multiple of 8 nodes."""
+    nodes = ranks // 8
+    if ranks % 64:
+        raise ValueError(f"{ranks} ranks do not make 4 jobs of two halves each")
+    quarter, half = nodes // 4, nodes // 8
+    shape = ClusterShape(
+        nodes=nodes,
+        nodes_per_leaf=nodes // leaves,
+        nodes_per_rack=max(1, nodes // racks),
+        racks_per_supply=racks_per_supply,
+    )
+
+    def half_of(number: int, which: int) -> tuple[int, ...]:
+        begin = number * quarter + which * half
+        return tuple(range(begin, begin + half))
+
+    places = {
+        "a": half_of(0, 0) + half_of(1, 0),
+        "b": half_of(1, 1) + half_of(2, 1),
+        "c": half_of(0, 1) + half_of(2, 0),
+        "d": half_of(3, 0) + half_of(3, 1),
+    }
+    return Layout(topology=Topology(shape=shape), jobs=tuple(_job(name, at, recipe) for name, at in places.items()))
+
+
+def _job(letter: str, nodes: tuple[int, ...], recipe: Recipe) -> JobSpec:
+    mesh = mesh_for(8 * len(nodes))
+    return JobSpec(name=f"job-{letter}", mesh=mesh, nodes=nodes, recipe=recipe, owner=f"team-{letter}")
+
+
+def _side_by_side(ranks: int, recipe: Recipe, count: int) -> Layout:
+    nodes = ranks // 8
+    if nodes < count or ranks % (8 * count):
+        raise ValueError(f"{ranks} ranks do not make {count} jobs of whole nodes")
+    each = nodes // count
+    jobs = tuple(_job("abcd"[place], tuple(range(place * each, (place + 1) * each)), recipe) for place in range(count))
+    return Layout(topology=Topology(shape=ClusterShape(nodes=nodes)), jobs=jobs)
+
+
+#: What shows only over many jobs.
+_HISTORIES = ("lemon_node", "bad_rollout", "corrupts_jobs")
+_LAYOUTS: dict[str, Callable[[int, Recipe], Layout]] = {
+    "metadata_storm": four_jobs,
+    "leaf_congested": crossing_jobs,
+    "leaf_lost": crossing_jobs,
+    "fabric_stalls": crossing_jobs,
+    "power_capped": jobs_over_racks,
+    "bad_batch": moving_job,
+    "filesystem_full": saving_jobs,
+    "quota_used_up": saving_jobs,
+    "service_away": starting_jobs,
+    "checkpoint_burst": reading_jobs,
+    "one_spine": jobs_over_spines,
+    "requeued_again": preempting_jobs,
+    **dict.fromkeys(_HISTORIES, histories),
+    "heavy_stage": pipelined_job,
+    "pipeline_stalls": pipelined_job,
+    "hot_expert": experts_job,
+    "node_never_joins": late_job,
+}
+#: What a program has to do for the fault to be met.
+_RECIPES = {
+    "nan_abort": Recipe(guards=True),
+    "checkpoint_no_space": Recipe(saves_every=12),
+    "checkpoint_straggler": Recipe(saves_every=12),
+    "long_evaluation": Recipe(evaluates_every=15, evaluation_s=3.0, first_evaluates=True),
+    "node_never_joins": Recipe(timeout_s=120.0),
+}
+#: Slow and common faults show later than a standstill does.
+_AFTER_S = {"uniform_regression": 120.0, "port_half_rate": 120.0, "metadata_storm": 150.0, "gpu_thermal": 120.0,
+            "leaf_congested": 150.0, "power_capped": 150.0, "bad_batch": 270.0, "interpreter_pauses": 120.0,
+            "uneven_lengths": 120.0, "heavy_stage": 120.0, "hot_expert": 120.0, "pcie_narrow": 120.0,
+            "cores_taken": 120.0, "checkpoint_straggler": 120.0, "long_evaluation": 110.0, "wrong_results": 120.0,
+            "node_never_joins": 150.0, "service_away": 150.0, "checkpoint_burst": 180.0, "one_spine": 150.0,
+            "requeued_again": 260.0, **dict.fromkeys(_HISTORIES, (ROUNDS - 1) * ROUND_S)}  # fmt: skip
+#: The same step must come once more after a restart.
+_AT_S = {"bad_batch": 60.0, "node_never_joins": 1.0, "requeued_again": 60.0, "one_spine": 330.0,
+         "service_away": _SERVICE_AT_S, "filesystem_full": 80.0, "quota_used_up": 80.0,
+         **dict.fromkeys(_HISTORIES, ROUND_S)}  # fmt: skip
+#: Two at once, each in a job of its own: neither may explain the other.
+_PAIRS = (("process_killed", "never_enters"), ("gpu_off_the_bus", "process_stopped"), ("exception", "gpu_clock_locked"))
+#: Who looks is troubled as well, which changes nothing about the fault.
+_UNDER_OBSERVATION = (("ranks_relabelled", "process_killed"), ("kernel_lines_lost", "gpu_memory_error"))
+#: Beside what is wrong stands what looks so and is not.
+_IN_COMPANY = ("process_killed", "never_enters", "slow_gpu", "uniform_regression", "gpu_off_the_bus")
+_COMPANY = ("idle_port_flaps", "idle_clock_locked")
+
+
+def _of(kind: FaultKind) -> Scenario:
+    layout = _LAYOUTS.get(kind.name, one_job)
+    scenario = Scenario(name=kind.name, sentence=kind.sentence, layout=layout, faults=(kind,))
+    recipe = _RECIPES.get(kind.name, scenario.recipe)
+    at_s, after_s = _AT_S.get(kind.name, ONSET_S), _AFTER_S.get(kind.name, AFTER_S)
+    return replace(scenario, at_s=at_s, after_s=after_s, recipe=recipe)
+
+
+def _together(names: Sequence[str], title: str, layout: Callable[[int, Recipe], Layout], *, apart: bool) -> Scenario:
+    kinds = tuple(CATALOGUE[name] for name in names)
+    return Scenario(
+        name=title,
+        sentence="; ".join(kind.sentence for kind in kinds),
+        layout=layout,
+        faults=kinds,
+        after_s=max(_AFTER_S.get(name, AFTER_S) for name in names),
+        apart=apart,
+    )
+
+
+SCENARIOS: dict[str, Scenario] = {
+    HEALTHY: Scenario(name=HEALTHY, sentence="nothing goes wrong", layout=one_job),
+    **{name: _of(kind) for name, kind in CATALOGUE.items()},
+    **{title: _together(pair, title, two_jobs, apart=True) for pair in _PAIRS if (title := "+".join(pair))},
+    **{
+        title: _together((name, *_COMPANY), title, one_job, apart=False)
+        for name in _IN_COMPANY
+        if (title := f"{name}+harmless")
+    },
+    **{
+        title: _together(pair, title, one_job, apart=False)
+        for pair in _UNDER_OBSERVATION
+        if (title := "+".join(reversed(pair)))
+    },
+    "process_killed+messages_repeat": _together(
+        ("messages_repeat", "process_killed"), "process_killed+messages_repeat", one_job, apart=False
+    ),
+    "process_killed+clock_turned_back": _together(
+        ("clock_turned_back", "process_killed"), "process_killed+clock_turned_back", one_job, apart=False
+    ),
+}

@@ -1,0 +1,19 @@
+"""What agents send, on its way to the bus: what the world makes, the pipe delays and a gateway gathers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..telemetry.records import Block, Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """A message on its way to the bus: arrival, topic, key, and what is in it (or its bytes)."""
+
+    at_s: float
+    topic: str
+    key: str
+    node: str
+    payloads: tuple[Block | Event, ...] = ()
+    value: bytes = b""

@@ -27,7 +27,7 @@ from benchmarks.report import Report
 from benchmarks.stepped_node import RANKS_PER_NODE
 from benchmarks.whole_job import Cost, Sent, WholeJob
 from whichrank.agents.base.settings import AgentSettings
-from whichrank.processors.trace_writer import TraceWriterSettings
+from whichrank.processors.observability_export.trace_writer import TraceWriterSettings
 from whichrank.telemetry.ring_layout import C_EXC_STACK_MAX, C_EXC_TEXT_MAX
 from whichrank.telemetry.topics import TOPIC_CLOCK, TOPIC_LOGS, TOPIC_METRICS
 from whichrank.telemetry.vocabulary import EventName

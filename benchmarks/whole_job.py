@@ -25,7 +25,7 @@ from whichrank.processors.commit_pace import LEAST_S, CommitPace
 from whichrank.processors.entity.operator import EntityOperator
 from whichrank.processors.entity.rules import load_rules
 from whichrank.processors.job.operator import JobOperator
-from whichrank.processors.people import PipelineCounts, ProcessorPeople
+from whichrank.processors.observability_export.processor_export import PipelineCounts, ProcessorPeople
 from whichrank.processors.runner import EmbeddedRunner
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.otlp_encode import encode_payloads

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...processors.cluster.accounting import Account, told_accounts
 from ...processors.cluster.case import published_documents
-from ...processors.people import PipelineCounts, ProcessorPeople
+from ...processors.observability_export.processor_export import PipelineCounts, ProcessorPeople
 from ...processors.runner import EmbeddedRunner
 from ...processors.runner_service import Role, ServiceHealth
 from ...telemetry.records import Record

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ...telemetry.vocabulary import Action, Bucket, IncidentState, Severity
 from .confidence import load_reliability
@@ -14,15 +14,27 @@ from .merging import MAX_EVIDENCE, MAX_RULED_OUT
 from .shared.joint import SHARED_KINDS
 from .shared.observers import CLOCK_CONFIDENCE
 
-if TYPE_CHECKING:
-    from .case import Case
-
 __all__ = ["SHARED_KINDS", "joint_of_document", "overlay"]
 #: Of a joint incident, as they lie in its document.
 _SAID_AS_IS = ("kind", "bucket", "scope", "severity", "confidence", "suspects", "jobs", "advice")
 
 
-def overlay(case: Case, fields: dict[str, Any]) -> dict[str, Any]:
+class Shared(Protocol):
+    """What of a case lies over what its own job says (``case.Case``)."""
+
+    joint: dict[str, Any] | None
+    plan: dict[str, Any] | None
+    hold: dict[str, Any] | None
+    label: dict[str, Any] | None
+    clock_note: dict[str, Any] | None
+    charged_to: str | None
+
+    @property
+    def costs(self) -> dict[str, int]:
+        """GPU-nanoseconds by ``cost_key``."""
+
+
+def overlay(case: Shared, fields: dict[str, Any]) -> dict[str, Any]:
     """fields: as the incident's own job says them; changed in place and given back."""
     if case.clock_note is not None:
         fields["evidence"] = [*fields["evidence"], case.clock_note]

@@ -19,7 +19,7 @@ from whichrank.agents.telemetry_export.observability_export import Observability
 from whichrank.agents.telemetry_export.rank_metrics import MAX_COLLECTIVE_SERIES
 from whichrank.agents.telemetry_export.rank_spans import SpanRate
 from whichrank.instrumentation.ring_writer import RingWriter
-from whichrank.processors.trace_writer import TraceWriter
+from whichrank.processors.observability_export.trace_writer import TraceWriter
 from whichrank.telemetry import attributes as names
 from whichrank.telemetry.metric_encode import METRICS
 from whichrank.telemetry.otlp import decode_logs

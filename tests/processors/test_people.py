@@ -18,8 +18,13 @@ from whichrank.processors.cluster.accounting import Account
 from whichrank.processors.cluster.case import published_documents
 from whichrank.processors.cluster.operator import ClusterOperator
 from whichrank.processors.job.operator import JobOperator
+from whichrank.processors.observability_export.processor_export import (
+    METRIC_OF,
+    PipelineCounts,
+    ProcessorPeople,
+    Telling,
+)
 from whichrank.processors.operator import Operator
-from whichrank.processors.people import METRIC_OF, PipelineCounts, ProcessorPeople, Telling
 from whichrank.processors.runner import EmbeddedRunner
 from whichrank.telemetry import attributes as names
 from whichrank.telemetry.otlp_encode import encode_payloads

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from tests.agents.people_messages import plain, spans_of
-from whichrank.processors.trace_writer import TraceWriter, TraceWriterSettings
+from whichrank.processors.observability_export.trace_writer import TraceWriter, TraceWriterSettings
 from whichrank.telemetry import attributes as names
 from whichrank.telemetry.incident_events import SpanPlace
 from whichrank.telemetry.records import Block, Event, Group, Identity

@@ -19,8 +19,8 @@ from whichrank.agents.base.priority import Priority
 from whichrank.agents.base.settings import AgentSettings
 from whichrank.processors.cluster.operator import ClusterOperator
 from whichrank.processors.job.operator import JobOperator
+from whichrank.processors.observability_export.processor_export import PipelineCounts, ProcessorPeople
 from whichrank.processors.operator import Operator
-from whichrank.processors.people import PipelineCounts, ProcessorPeople
 from whichrank.processors.runner import EmbeddedRunner
 from whichrank.telemetry.records import Identity, Incident, Record
 from whichrank.telemetry.topics import TOPIC_BLOCKS, TOPIC_LOGS, TOPIC_METRICS, TOPIC_SPANS

@@ -9,22 +9,18 @@ for being one of many.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Collection, Iterable, Sequence
 
-from .memory import Memory
+from .fitting import are_enough, is_lone, speaks_of
+from .neighbours import actors_on
 from .placements import Attempt, Value
-from .rules import Rule, load_shared_rules, rules_of
+from .rules import Rule, rules_of
+from .scene import YOUNG_S, Scene
 from .scoring import CHANCE, Candidate, hit_or_not
 from .troubles import Trouble
 
-#: A suspect that stands elsewhere is there by chance.
-ELSEWHERE = -3.0
-MOST_OF_PLACE = 4.0
 #: What a sign of the thing itself is worth.
 SIGN = 4.0
-#: A job that is so young has not done anything that could be disturbed.
-YOUNG_S = 30.0
 #: A job that begins takes so long at most to have come together.
 STARTS_S = 900.0
 #: Two jobs that disturb each other: one has run so long before without trouble, the other has begun so shortly before.
@@ -32,75 +28,6 @@ QUIET_S, JUST_BEGUN_S = 300.0, 300.0
 #: A cause that was said already is kept unless another is clearly better.
 SAID_ALREADY = 1.0
 MAX_PER_RULE = 64
-_CRASHES = frozenset({"rank_died", "rank_raised"})
-
-
-class Scene:
-    """What is looked at together: troubles of several jobs, and the attempts that ran when they began."""
-
-    def __init__(self, memory: Memory, troubles: Sequence[Trouble], now: float) -> None:
-        self.memory = memory
-        self.now = now
-        self.troubles = sorted(troubles, key=lambda t: (t.onset, t.id))
-        self._fitting: dict[str, list[Trouble]] = {}
-        for trouble in self.troubles:
-            for name in memory.fitting(trouble, rules_that_fit):
-                self._fitting.setdefault(name, []).append(trouble)
-
-    @cached_property
-    def attempts(self) -> dict[str, Attempt | None]:
-        return {t.id: self.memory.placements.of(t.job, t.attempt) for t in self.troubles}
-
-    @cached_property
-    def restarted(self) -> frozenset[str]:
-        """Jobs with troubles of several attempts."""
-        attempts: dict[str, set[str]] = {}
-        for trouble in self.troubles:
-            attempts.setdefault(trouble.job, set()).add(trouble.attempt)
-        return frozenset(job for job, found in attempts.items() if len(found) > 1)
-
-    @cached_property
-    def running(self) -> dict[str, Attempt]:
-        first = min((t.onset for t in self.troubles), default=self.now)
-        return {a.key: a for a in self.memory.placements.running_at(first - YOUNG_S)}
-
-    @cached_property
-    def nodes(self) -> int:
-        return max(len(self.memory.landscape.labels), len(self.memory.placements.by_node), 1)
-
-    def fitting(self, rule: Rule) -> Sequence[Trouble]:
-        """Those that may be the work of such a cause, in order of their onset."""
-        return self._fitting.get(rule.name, ())
-
-    def is_shared(self) -> bool:
-        """Whether any rule has enough jobs, or nodes of one, at all."""
-        rules = load_shared_rules()
-        return any(are_enough(rules[name], found) for name, found in self._fitting.items())
-
-    def counts(self, trouble: Trouble) -> Mapping[Value, int]:
-        attempt = self.attempts[trouble.id]
-        return self.memory.landscape.counts(attempt) if attempt is not None else {}
-
-    def place(self, trouble: Trouble, value: Value) -> float | None:
-        """How much better the suspects' places fit than chance; None where the job is not exposed."""
-        counts, attempt = self.counts(trouble), self.attempts[trouble.id]
-        under = counts.get(value, 0)
-        if attempt is None or not under:
-            return None
-        fits = math.log(len(attempt.nodes) / under)
-        score = 0.0
-        for node in trouble.nodes:
-            score += fits if value in set(self.memory.landscape.values_of(node)) else ELSEWHERE
-        return max(-2 * MOST_OF_PLACE, min(MOST_OF_PLACE, score))
-
-
-def are_enough(rule: Rule, troubles: Collection[Trouble]) -> bool:
-    """Jobs that were hit, or nodes that one of them has lost together."""
-    return len({t.job for t in troubles}) >= rule.min_jobs or any(_is_lone(rule, t) for t in troubles)
-
-
-def _is_lone(rule: Rule, trouble: Trouble) -> bool:
-    return 0 < rule.min_nodes <= trouble.lost_nodes
 
 
 def all_candidates(scene: Scene) -> list[Candidate]:
@@ -109,36 +36,6 @@ def all_candidates(scene: Scene) -> list[Candidate]:
         return []
     found = [*_places(scene), *_throttled(scene), *_full(scene), *_starting(scene), *_actors(scene), *_pairs(scene)]
     return [_kept(scene, candidate) for candidate in found]
-
-
-def rules_that_fit(trouble: Trouble) -> frozenset[str]:
-    return frozenset(rule.name for rule in load_shared_rules().values() if rule.explains and fits(rule, trouble))
-
-
-def sharing(memory: Memory) -> Callable[[Trouble], bool]:
-    """Whether a trouble may be the work of what several jobs share at all, as things stand now."""
-    idle = frozenset() if memory.is_anything_throttled() else frozenset(rule.name for rule in rules_of("throttle"))
-    return lambda trouble: not memory.fitting(trouble, rules_that_fit) <= idle
-
-
-def fits(rule: Rule, trouble: Trouble) -> bool:
-    """Whether it may be the work of such a cause at all."""
-    if trouble.kind not in rule.explains:
-        return False
-    own = trouble.own
-    if own and not {own["condition"], own["device_kind"]} & rule.symptoms:
-        return False
-    if rule.phases and trouble.phase and trouble.phase not in rule.phases:
-        return False
-    if rule.family == "init" and trouble.phase not in ("", "init"):
-        return False
-    if rule.family == "full" and not _speaks_of(rule, trouble):
-        return False
-    if rule.attribute == "storage" and rule.family != "full" and any(_speaks_of(r, trouble) for r in rules_of("full")):
-        return False  # who finds no room has had an answer: it is not slow
-    if trouble.kind in _CRASHES and rule.errors is not None:
-        return _speaks_of_its_errors(rule, trouble) or own.get("condition") in rule.conditions
-    return True
 
 
 def hit_by(rule: Rule, trouble: Trouble) -> float:
@@ -221,7 +118,7 @@ def _places(scene: Scene) -> Iterable[Candidate]:
 
 def _are_apart(scene: Scene, rule: Rule, value: Value, trouble: Trouble) -> bool:
     """Several nodes of one job were lost, all of them there, while others of it elsewhere live."""
-    if not _is_lone(rule, trouble) or scene.counts(trouble).get(value, 0) == len(_nodes_of(scene, trouble)):
+    if not is_lone(rule, trouble) or scene.counts(trouble).get(value, 0) == len(_nodes_of(scene, trouble)):
         return False
     return all(value in set(scene.memory.landscape.values_of(node)) for node in trouble.nodes)
 
@@ -316,7 +213,7 @@ def _throttled(scene: Scene) -> Iterable[Candidate]:
 def _full(scene: Scene) -> Iterable[Candidate]:
     """No room: it is told by the words of the errors; a node's own disk is of one job."""
     for rule in rules_of("full"):
-        fitting = [t for t in scene.fitting(rule) if _speaks_of(rule, t)]
+        fitting = [t for t in scene.fitting(rule) if speaks_of(rule, t)]
         for value in sorted({v for t in fitting for v in scene.counts(t) if v[0] == rule.attribute}):
             hit = together(rule, (t for t in fitting if value in scene.counts(t)))
             nodes = [frozenset(t.nodes) for t in hit]
@@ -328,16 +225,6 @@ def _full(scene: Scene) -> Iterable[Candidate]:
                 against=0.0,  # who does not write now is well on a full file system
                 covers={**plain.covers, **{t.id: math.log(rule.p1 / (CHANCE / 4)) for t in hit}},
             )
-
-
-def _speaks_of(rule: Rule, trouble: Trouble) -> bool:
-    return _speaks_of_its_errors(rule, trouble) or trouble.own.get("condition") in rule.symptoms
-
-
-def _speaks_of_its_errors(rule: Rule, trouble: Trouble) -> bool:
-    """errors: what other programs say; how it ended is a field."""
-    said = rule.errors is not None and rule.errors.search(trouble.said) is not None
-    return said or not rule.ends.isdisjoint(trouble.hows)
 
 
 def _starting(scene: Scene) -> Iterable[Candidate]:
@@ -375,8 +262,6 @@ def _is_starting(scene: Scene, trouble: Trouble) -> bool:
 
 def _actors(scene: Scene) -> Iterable[Candidate]:
     """Jobs that wait for a service, and one that asks it for more than all others together."""
-    from .neighbours import actors_on  # it needs Scene
-
     for rule in rules_of("actor"):
         fitting = scene.fitting(rule)
         if len({t.job for t in fitting}) < rule.min_jobs:

@@ -15,8 +15,9 @@ from typing import Any
 from ....telemetry.records import Finding
 from ....telemetry.vocabulary import Kind
 from ...condition_document import ToldCondition
-from .candidates import Scene, all_candidates, sharing
+from .candidates import all_candidates
 from .doubts import Doubt, refused_labels, unknown_nodes
+from .fitting import sharing
 from .history import Verdict, blame_of, corruption, lemons, preemptions, rollouts, same_place_again
 from .joint import joint_fields, verdict_of
 from .memory import Memory
@@ -24,6 +25,7 @@ from .newcomers import begun_before, newcomers
 from .observers import blind_spots, clock_note
 from .plans import GRACE_S, Plan, plan_for, plan_of
 from .rules import the_rule
+from .scene import Scene
 from .scoring import choose
 from .troubles import Trouble
 from .waiting import NOTHING, Wait, wait_for

@@ -9,13 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .rules import Rule
+from .scene import Scene
 from .troubles import Trouble
-
-if TYPE_CHECKING:
-    from .candidates import Scene
 
 #: So long after a burst has begun its victims stall.
 LEAD_S = 60.0

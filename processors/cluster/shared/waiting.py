@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ....telemetry.vocabulary import Severity
-from .candidates import rules_that_fit
+from .fitting import rules_that_fit
 from .history import repeats_of
 from .memory import Memory
 from .placements import Value

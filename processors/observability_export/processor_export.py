@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..telemetry import attributes as names
-from ..telemetry.metric_encode import METRICS, Instrument, metric_entry, number_attributes, number_point
-from ..telemetry.otlp_wire import RequestBuilder, resource
-from ..telemetry.records import Payload
-from ..telemetry.topics import TOPIC_LOGS, TOPIC_METRICS, TOPIC_SPANS
-from .cluster.accounting import Account
+from ...telemetry import attributes as names
+from ...telemetry.metric_encode import METRICS, Instrument, metric_entry, number_attributes, number_point
+from ...telemetry.otlp_wire import RequestBuilder, resource
+from ...telemetry.records import Payload
+from ...telemetry.topics import TOPIC_LOGS, TOPIC_METRICS, TOPIC_SPANS
+from ..cluster.accounting import Account
 from .incident_telemetry import IncidentTelemetry
 from .trace_writer import TraceWriter, TraceWriterSettings
 

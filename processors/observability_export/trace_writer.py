@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..telemetry import attributes as names
-from ..telemetry.incident_events import SpanPlace
-from ..telemetry.otlp_wire import RequestBuilder
-from ..telemetry.records import Block, Event, Group, Payload
-from ..telemetry.ring_layout import parse_ranks
-from ..telemetry.spans import TraceScope, collective_spans, rank_resource, step_spans
-from ..telemetry.trace_identity import attempt_word, group_word, step_span_id, step_trace_id
-from ..telemetry.vocabulary import EventFlag, EventName
+from ...telemetry import attributes as names
+from ...telemetry.incident_events import SpanPlace
+from ...telemetry.otlp_wire import RequestBuilder
+from ...telemetry.records import Block, Event, Group, Payload
+from ...telemetry.ring_layout import parse_ranks
+from ...telemetry.spans import TraceScope, collective_spans, rank_resource, step_spans
+from ...telemetry.trace_identity import attempt_word, group_word, step_span_id, step_trace_id
+from ...telemetry.vocabulary import EventFlag, EventName
 
 _SECOND_NS = 1_000_000_000
 _KEPT_BLOCKS = frozenset({EventName.BLOCK_COLLECTIVES, EventName.BLOCK_STEPS})

@@ -11,17 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..telemetry import attributes as names
-from ..telemetry.incident_events import (
+from ...telemetry import attributes as names
+from ...telemetry.incident_events import (
     SpanPlace,
     incident_event,
     incident_resource,
     incident_span,
     is_over,
 )
-from ..telemetry.metric_encode import metric_entry, number_attributes, number_point
-from ..telemetry.otlp_wire import AttributeValue, RequestBuilder
-from ..telemetry.vocabulary import IncidentState
+from ...telemetry.metric_encode import metric_entry, number_attributes, number_point
+from ...telemetry.otlp_wire import AttributeValue, RequestBuilder
+from ...telemetry.vocabulary import IncidentState
 
 _SECOND_NS = 1_000_000_000
 

@@ -1,0 +1,78 @@
+"""What is looked at together: the troubles of this moment, and the attempts that ran when they began."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+from .fitting import are_enough, rules_that_fit
+from .memory import Memory
+from .placements import Attempt, Value
+from .rules import Rule, load_shared_rules
+from .troubles import Trouble
+
+#: A suspect that stands elsewhere is there by chance.
+ELSEWHERE = -3.0
+MOST_OF_PLACE = 4.0
+#: A job that is so young has not done anything that could be disturbed.
+YOUNG_S = 30.0
+
+
+class Scene:
+    """What is looked at together: troubles of several jobs, and the attempts that ran when they began."""
+
+    def __init__(self, memory: Memory, troubles: Sequence[Trouble], now: float) -> None:
+        self.memory = memory
+        self.now = now
+        self.troubles = sorted(troubles, key=lambda t: (t.onset, t.id))
+        self._fitting: dict[str, list[Trouble]] = {}
+        for trouble in self.troubles:
+            for name in memory.fitting(trouble, rules_that_fit):
+                self._fitting.setdefault(name, []).append(trouble)
+
+    @cached_property
+    def attempts(self) -> dict[str, Attempt | None]:
+        return {t.id: self.memory.placements.of(t.job, t.attempt) for t in self.troubles}
+
+    @cached_property
+    def restarted(self) -> frozenset[str]:
+        """Jobs with troubles of several attempts."""
+        attempts: dict[str, set[str]] = {}
+        for trouble in self.troubles:
+            attempts.setdefault(trouble.job, set()).add(trouble.attempt)
+        return frozenset(job for job, found in attempts.items() if len(found) > 1)
+
+    @cached_property
+    def running(self) -> dict[str, Attempt]:
+        first = min((t.onset for t in self.troubles), default=self.now)
+        return {a.key: a for a in self.memory.placements.running_at(first - YOUNG_S)}
+
+    @cached_property
+    def nodes(self) -> int:
+        return max(len(self.memory.landscape.labels), len(self.memory.placements.by_node), 1)
+
+    def fitting(self, rule: Rule) -> Sequence[Trouble]:
+        """Those that may be the work of such a cause, in order of their onset."""
+        return self._fitting.get(rule.name, ())
+
+    def is_shared(self) -> bool:
+        """Whether any rule has enough jobs, or nodes of one, at all."""
+        rules = load_shared_rules()
+        return any(are_enough(rules[name], found) for name, found in self._fitting.items())
+
+    def counts(self, trouble: Trouble) -> Mapping[Value, int]:
+        attempt = self.attempts[trouble.id]
+        return self.memory.landscape.counts(attempt) if attempt is not None else {}
+
+    def place(self, trouble: Trouble, value: Value) -> float | None:
+        """How much better the suspects' places fit than chance; None where the job is not exposed."""
+        counts, attempt = self.counts(trouble), self.attempts[trouble.id]
+        under = counts.get(value, 0)
+        if attempt is None or not under:
+            return None
+        fits = math.log(len(attempt.nodes) / under)
+        score = 0.0
+        for node in trouble.nodes:
+            score += fits if value in set(self.memory.landscape.values_of(node)) else ELSEWHERE
+        return max(-2 * MOST_OF_PLACE, min(MOST_OF_PLACE, score))

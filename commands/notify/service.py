@@ -264,7 +264,9 @@ def make_receiver(name: str, given: ReceiverOptions, clock: Callable[[], float] 
             return Slack(http, secret, given.channel)
         if given.kind == "webhook":
             return Webhook(http, secret, clock=clock)
-        return Alertmanager(http, secret, lasts_s=given.lasts_s, clock=clock)
+        if given.kind == "alertmanager":
+            return Alertmanager(http, secret, lasts_s=given.lasts_s, clock=clock)
+        raise ValueError(f"kind {given.kind!r} has no receiver")  # not another one's in its place
     except ValueError as error:
         raise ValueError(f"notify_receivers.{name}: {error}") from None
 

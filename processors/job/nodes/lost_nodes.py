@@ -1,4 +1,4 @@
-"""Nodes that fall silent: a node that is gone with its ranks, or only the whichrank that watched it.
+"""Decides what a silent node means: it is gone with its ranks (``node_lost``), or only its agent is (``agent_silent``).
 
 A connection that was closed without a word is a killed whichrank, unless the node's ranks went in the same moment. A
 silent one may be either; what decides is whether ranks that can be seen wait for ranks of that node.

@@ -1,4 +1,4 @@
-"""Nodes that fall silent where nobody watches their connections: over Kafka only the records themselves tell.
+"""Detects over Kafka, where nobody watches connections, that a node has fallen silent; ``lost_nodes`` decides on it.
 
 A node is silent only beside another one of its job that is heard: when the brokers or the way to them are gone, all are
 silent, and when they are back some are heard sooner than others. That is a fault of those who look, told as such, and

@@ -132,10 +132,10 @@ class JobState:
 
     def hidden_ranks(self) -> set[int]:
         """Ranks that were seen and cannot be any more: nothing comes from their node."""
-        lost = self.nodes.lost()
-        if not lost:
+        unheard = self.nodes.unheard()
+        if not unheard:
             return set()
-        return {rank for rank, facts in self.ranks.items() if facts.node in lost and not facts.exited_ns}
+        return {rank for rank, facts in self.ranks.items() if facts.node in unheard and not facts.exited_ns}
 
     def expected_ranks(self) -> np.ndarray:
         """By rank, as far as any is known: whether it is there and seen, so that it will end its steps."""

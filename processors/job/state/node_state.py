@@ -42,8 +42,8 @@ class NodeState:
             offset = self.known[node].offset_ns or None
         return offset
 
-    def lost(self) -> set[str]:
-        """From which nothing comes."""
+    def unheard(self) -> set[str]:
+        """From which nothing comes, whether that was announced or not (``NodeFacts.is_lost``: it was not)."""
         return {name for name, node in self.known.items() if node.state != "here"}
 
     def are_missing(self) -> bool:

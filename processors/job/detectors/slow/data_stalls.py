@@ -1,7 +1,8 @@
-"""Stalls that come again and again: for some steps all ranks wait for their data, between them they are fast as ever.
+"""Recurring stalls of all ranks together: they wait for their data for some steps, between them they are fast as ever.
 
-A change of pace moves the median of the steps; these do not, and may cost as much. A job that has always stalled so
-(at each shard or epoch) is as it was meant to be, also where the first epoch was long.
+One rank that lags in fetching data is a straggler (``straggler``). A change of pace moves the median of steps; these
+do not, and may cost as much. A job that has always stalled so (at each shard or epoch) is as it was meant to be, also
+where the first epoch was long.
 
 Method: runs of outliers over the median wait for data, told once they have come back so many times.
 """

@@ -5,6 +5,7 @@ self time (step time minus its waits) is compared with that of the others in the
 what was usual for this rank. Short windows find large differences soon, long ones small differences surely.
 Method: a window-limited generalised likelihood ratio (Willsky and Jones 1976; Lai 1995), with all steps since a change
 in one of the windows, and a threshold that follows from how rarely a sound job may be told.
+Fetching data is also judged by itself (``_find_in_data``): it is a small part of most steps, and hardly ever waited in.
 Time for which a rank's main thread had no CPU is taken out first: on a crowded node it is most of the noise. What only
 shows with it, or only without it, is no slow rank: a thread may wait while its device works.
 """

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from ..telemetry import attributes as names
 
 #: Of the tables in the state file and of what the operators put into their rows.
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 OLDEST_READ = 6
 
 
@@ -29,8 +29,12 @@ def _from_7(database: sqlite3.Connection) -> None:
     """Rows were only added to: what is not there is taken as not known."""
 
 
+def _from_8(database: sqlite3.Connection) -> None:
+    """What findings remember has a name now; those that were saved without one are known by what they remember."""
+
+
 #: By the version that a step begins with.
-_STEPS: Mapping[int, Callable[[sqlite3.Connection], None]] = {6: _from_6, 7: _from_7}
+_STEPS: Mapping[int, Callable[[sqlite3.Connection], None]] = {6: _from_6, 7: _from_7, 8: _from_8}
 
 
 def bring_up(database: sqlite3.Connection, version: int) -> None:

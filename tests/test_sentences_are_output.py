@@ -36,6 +36,7 @@ PUTS_IT_ON = {
     "diagnosis/health_checks/point_limits.py": "a name from limits.toml",
     "processors/cluster/case.py": "a revision is news where it says something else of somebody",
     "processors/cluster/joining.py": "the advice repeats what was announced",
+    "processors/finding_document.py": "copies it to and from JSON",
     "processors/entity/metrics.py": "a template of conditions_measured.toml",
     "processors/entity/rules.py": "a template of conditions_measured.toml",
 }

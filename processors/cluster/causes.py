@@ -57,7 +57,8 @@ class Relation(Enum):
 
 
 def relate(primary: Body, new: Body, resolved_at: float | None) -> Relation:
-    """What ``new`` is to an incident of the same attempt whose cause is ``primary``.
+    """What ``new`` is to an incident of the same attempt whose cause is ``primary``. A body is ``always`` where what it
+    tells was so as long as the job is seen; an incident is, where all its causes are (``Case.leading_cause``).
 
     resolved_at: Unix seconds at which that incident ended, None while it is open.
     """

@@ -7,6 +7,7 @@ that had a suspect there, and one per node with what is seen of it at all.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 
 from ...telemetry.records import Finding
@@ -20,6 +21,8 @@ _CONDITIONS, _CONCERNED, _SUSPECTED, _WATCHED = "conditions", "concerned", "susp
 #: What is over for longer explains nothing any more.
 KEPT_S = 3600.0
 MAX_PER_ENTITY = 256
+#: Entities whose conditions are held beside their rows.
+MAX_HELD = 16_384
 MAX_ENTITIES_PER_JOB = 4096
 MAX_JOBS_PER_NODE = 32
 #: Of one incident.
@@ -28,11 +31,15 @@ MAX_PER_CASE = 24
 MAX_SPELLS = 8
 
 
-class ConditionRegister:
-    """Over four tables of the operator's state."""
+HeldConditions = dict[str, tuple[bytes, dict[str, ToldCondition]]]
 
-    def __init__(self, entities: Table, jobs: Table, suspected: Table, watched: Table) -> None:
+
+class ConditionRegister:
+    """Over four tables of the operator's state. held: by entity its row, and the conditions that it holds."""
+
+    def __init__(self, entities: Table, jobs: Table, suspected: Table, watched: Table, held: HeldConditions) -> None:
         self._entities = entities
+        self._held = held
         self._jobs = jobs
         self._suspected = suspected
         self._watched = watched
@@ -54,7 +61,7 @@ class ConditionRegister:
         """Keep it, forget what is long over, and give the condition back."""
         condition = read_condition(finding.body["condition"])
         entity = condition.entity
-        known = self._of(entity)
+        known = dict(self._of(entity))
         _put(known, finding.key, condition)
         oldest = now_ns / 1e9 - KEPT_S
         kept = {k: c for k, c in known.items() if c.until is None or c.until > oldest}
@@ -62,9 +69,12 @@ class ConditionRegister:
             del kept[key]
         if kept:
             written = {key: write_condition(each) for key, each in kept.items()}
-            self._entities.put(entity, json.dumps(written, separators=(",", ":")).encode())
+            row = json.dumps(written, separators=(",", ":")).encode()
+            self._entities.put(entity, row)
+            self._hold(entity, row, kept)
         else:
             self._entities.delete(entity)
+            self._held.pop(entity, None)
         for job in {rank.job for rank in condition.ranks}:
             self._note(job, entity)
         return condition
@@ -102,9 +112,21 @@ class ConditionRegister:
                 else:
                     self._suspected.delete(node)
 
-    def _of(self, entity: str) -> dict[str, ToldCondition]:
+    def _of(self, entity: str) -> Mapping[str, ToldCondition]:
+        """Not to be changed: read from its row once, for as long as that is what the row says."""
         row = self._entities.get(entity)
-        return {key: read_condition(each) for key, each in json.loads(row).items()} if row else {}
+        if not row:
+            return {}
+        held = self._held.get(entity)
+        if held is None or held[0] != row:
+            held = self._hold(entity, row, {key: read_condition(each) for key, each in json.loads(row).items()})
+        return held[1]
+
+    def _hold(self, entity: str, row: bytes, known: dict[str, ToldCondition]) -> tuple[bytes, dict[str, ToldCondition]]:
+        if len(self._held) > MAX_HELD:
+            self._held.clear()
+        held = self._held[entity] = row, known
+        return held
 
     def _note(self, job: str, entity: str) -> None:
         entities: list[str] = json.loads(self._jobs.get(job) or b"[]")
@@ -147,5 +169,7 @@ def _order(condition: ToldCondition) -> tuple[float, str, str]:
     return condition.since, condition.name, condition.device
 
 
-def register_of(ctx: Context) -> ConditionRegister:
-    return ConditionRegister(*(ctx.state.table(name) for name in (_CONDITIONS, _CONCERNED, _SUSPECTED, _WATCHED)))
+def register_of(ctx: Context, held: HeldConditions) -> ConditionRegister:
+    """held: working copies, which outlive the record that is taken."""
+    entities, jobs, suspected, watched = map(ctx.state.table, (_CONDITIONS, _CONCERNED, _SUSPECTED, _WATCHED))
+    return ConditionRegister(entities, jobs, suspected, watched, held)

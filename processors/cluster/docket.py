@@ -18,7 +18,7 @@ from .application import OF_PROGRAMS, SETTLES_S
 from .case import Case, Contribution, change_of, compose_alone, has_grown, is_blocking_incident
 from .case_book import CaseBook
 from .causes import Relation, kind_of, relate, suspect_ranks
-from .condition_register import register_of
+from .condition_register import ConditionRegister
 from .evidence_requests import wanted_evidence
 from .failures import FAILURES, FailureRegister
 from .folding import accounts_of, begin_folding
@@ -48,17 +48,16 @@ class Docket:
         stamp_ns: int,
         disabled: Collection[Kind],
         memory: Memory,
-        held: dict[str, tuple[bytes, Case]],
+        book: CaseBook,
+        conditions: ConditionRegister,
         *,
         asks_for_files: bool,
     ) -> None:
-        """held: working copies of cases, by incident (``CaseBook``)."""
         self._ctx = ctx
         self._stamp_ns = stamp_ns
         self._disabled = disabled
         self._asks_for_files = asks_for_files
-        self._book = CaseBook(ctx, held)
-        self._conditions = register_of(ctx)
+        self._book, self._conditions = book, conditions
         self._failures = FailureRegister(ctx.state.table(FAILURES))
         self._accounts = accounts_of(ctx)
         self._touched: set[str] = set()
@@ -332,7 +331,7 @@ class Docket:
         for case in cases:
             if not self._is_of_attempt(case, finding) or case.is_gone:
                 continue
-            relation = relate(case.primary, finding.body, case.resolved_at)
+            relation = relate(case.leading_cause, finding.body, case.resolved_at)
             if relation is Relation.UNRELATED:
                 continue
             # What turns up about the past of an incident that has ended does not open it again, unless it was mistaken.
@@ -365,7 +364,7 @@ class Docket:
                 continue
             if other.resolved_at is not None or changed.resolved_at is not None:
                 continue
-            if relate(other.primary, changed.primary, None) is not Relation.SAME_CAUSE:
+            if relate(other.leading_cause, changed.leading_cause, None) is not Relation.SAME_CAUSE:
                 continue
             first, second = sorted((other, changed), key=cases.index)
             for contribution in second.contributions:

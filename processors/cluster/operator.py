@@ -14,7 +14,7 @@ from ...telemetry.vocabulary import Kind
 from ..operator import Context, Timer
 from .case import Case
 from .case_book import FORGET, CaseBook
-from .condition_register import register_of
+from .condition_register import HeldConditions, register_of
 from .docket import COST, SETTLED, SHARED, Docket
 from .failures import FAILURES, FailureRegister
 from .folding import FOLD, accounts_of, fold
@@ -38,6 +38,7 @@ class ClusterOperator:
         self._memories: dict[str, Memory] = {}
         #: By incident: its row, and the case that it holds.
         self._held: dict[str, tuple[bytes, Case]] = {}
+        self._held_conditions: HeldConditions = {}
 
     def key_of(self, record: Record) -> str | None:
         payload = record.payload
@@ -70,7 +71,7 @@ class ClusterOperator:
             self._forget(ctx)
 
     def _forget(self, ctx: Context) -> None:
-        book, conditions = CaseBook(ctx, self._held), register_of(ctx)
+        book, conditions = CaseBook(ctx, self._held), register_of(ctx, self._held_conditions)
         failures = FailureRegister(ctx.state.table(FAILURES))
         for job, cases in book.forgotten_by(ctx.now):
             accounts_of(ctx).fold_job(job, book.documents(job))
@@ -88,4 +89,6 @@ class ClusterOperator:
         return memory
 
     def _docket(self, ctx: Context, stamp_ns: int) -> Docket:
-        return Docket(ctx, stamp_ns, self.disabled, self._memory(ctx), self._held, asks_for_files=self._asks_for_files)
+        book, conditions = CaseBook(ctx, self._held), register_of(ctx, self._held_conditions)
+        memory, asks = self._memory(ctx), self._asks_for_files
+        return Docket(ctx, stamp_ns, self.disabled, memory, book, conditions, asks_for_files=asks)

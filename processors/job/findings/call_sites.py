@@ -67,7 +67,7 @@ def _read(group: int, point_to_point: bool, seq: Any, line: str) -> CallSite | N
 def ask_for_calls(job: JobState, ctx: Context, now: int, finding: OpenFinding) -> None:
     """Best effort: the finding stands without an answer. The id is stable, so that repeats coincide."""
     by_rank: dict[int, AskedCall] = {}
-    for asked in _asked(finding):
+    for asked in finding.detail.calls:
         by_rank.setdefault(asked.rank, asked)
     for rank, asked in list(by_rank.items())[:MOST_ASKED]:
         node = job.node_of(rank)
@@ -88,7 +88,7 @@ def ask_for_calls(job: JobState, ctx: Context, now: int, finding: OpenFinding) -
 
 def with_sites(job: JobState, finding: OpenFinding, body: FindingBody) -> FindingBody:
     """The lines as evidence, and for suspects of a desync as where they are."""
-    asked = _asked(finding)
+    asked = finding.detail.calls
     if finding.kind == Kind.DESYNC.value:
         return _with_parting(job, asked, finding, body)
     by_call: dict[tuple[int, bool, int], dict[int, _Place]] = {}
@@ -163,7 +163,3 @@ def _places(job: JobState, asked: AskedCall) -> dict[int, _Place]:
         for site in (facts.calls if facts is not None else ())
         if (site.group, site.point_to_point) == (asked.group, asked.point_to_point)
     }
-
-
-def _asked(finding: OpenFinding) -> list[AskedCall]:
-    return list(finding.detail.calls)

@@ -99,7 +99,10 @@ def replace_finding(
     body: FindingBody,
     detail: FindingDetail | None = None,
 ) -> None:
-    """A better explanation of the same stop: the key, and so the incident, stays; what is said changes."""
+    """A better explanation of the same stop: the key, and so the incident, stays; what is said changes.
+
+    detail: None keeps all that the finding remembers, else all of it is replaced.
+    """
     body = replace(body, times=replace(body.times, detected_s=finding.body.times.detected_s))
     before, asked_before = finding.suspects, finding.detail.calls
     finding.kind, finding.body = kind.value, body

@@ -130,7 +130,7 @@ def _late_stage(heavy: HeavyStage, change: PaceChange) -> FindingDetail:
 def _heavy_stage(job: JobState, onset_step: int, grew: str | None) -> HeavyStage | None:
     """grew: what makes the steps longer, as far as it is known: a slower network or data are no stage's work."""
     passes, ranks = job.steps.window.passes, job.steps.times.ranks
-    # AskedCall of every step while all are slower, for hours perhaps.
+    # Asked of every step while all are slower, for hours perhaps.
     if grew in ("exchange", "data") or not are_enough(passes, onset_step):
         return None
     return find_heavy_stage(passes, ranks, stages_of(job, ranks), onset_step)

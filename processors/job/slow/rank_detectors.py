@@ -1,8 +1,8 @@
 """The detectors of one slow rank, in the order in which they are asked: each finds, remembers, and sees its end.
 
 A row of ``SLOW_RANK_DETECTORS`` is a detector: what finds (``detectors/slow``, where its method is named), what of it
-is remembered, and what says that the rank is no longer slow. Who adds a detector adds a row, and its memory to
-``state/finding_memory``.
+is remembered, and what says that the rank is no longer slow. Who adds a detector adds a row, its memory to
+``state/finding_memory`` (and to ``SlowRankMemory`` there), and the memory's name to ``state/finding_rows``.
 """
 
 from __future__ import annotations
@@ -229,7 +229,9 @@ SLOW_RANK_DETECTORS = (
     SlowRankDetector(find=find_slow_saver, memory=SlowWriterMemory, over=_saver_is_over),
     SlowRankDetector(find=find_drifting_rank, memory=DriftMemory, over=_drift_is_over),
 )
-_OVER: dict[type, Callable[[JobState, OpenFinding], str]] = {each.memory: each.over for each in SLOW_RANK_DETECTORS}
+_OVER: dict[type, Callable[[JobState, OpenFinding], str]] = {}
+for _each in SLOW_RANK_DETECTORS:
+    assert _OVER.setdefault(_each.memory, _each.over) is _each.over, "one memory, one way to be over"
 
 
 def why_over(job: JobState, finding: OpenFinding) -> str:

@@ -10,7 +10,7 @@ from ..detectors.slow.lag_coupling import lead_over
 from ..detectors.slow.straggler import Found, find_straggler
 from ..findings.register import clear_finding, open_finding, raise_severity, replace_finding
 from ..intake.device_groups import has_device_groups
-from ..state.finding_memory import DriftMemory, FindingDetail, LateMemory, SlowWriterMemory
+from ..state.finding_memory import FindingDetail, SlowRankMemory
 from ..state.job_state import JobState
 from ..state.rank_state import OpenFinding
 from . import slow_rank_report
@@ -89,7 +89,7 @@ def _look_for_another(job: JobState, slow: list[OpenFinding], now: int, ctx: Con
 def _slowest(finding: OpenFinding) -> int:
     """The rank that was found; -1 of a release that did not say."""
     memory = finding.detail.memory
-    return memory.rank if isinstance(memory, Found | LateMemory | SlowWriterMemory | DriftMemory) else -1
+    return memory.rank if isinstance(memory, SlowRankMemory) else -1
 
 
 def _slow_ranks(finding: OpenFinding) -> set[int]:

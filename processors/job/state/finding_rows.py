@@ -6,7 +6,7 @@ A memory is saved under its name. Findings of releases that wrote no name are kn
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from ...finding_document import read_body, write_body
@@ -27,6 +27,7 @@ from .finding_memory import (
 )
 from .rank_state import OpenFinding
 
+#: Each type of ``FindingMemory`` has one: a test holds it.
 _NAMES: Mapping[str, type[FindingMemory]] = {
     "straggler": Found,
     "late": LateMemory,
@@ -51,9 +52,11 @@ def write_finding(finding: OpenFinding) -> dict[str, Any]:
 
 def read_finding(values: dict[str, Any]) -> OpenFinding:
     """Of this release or an earlier one. Raises KeyError, TypeError or ValueError for what is none."""
-    shown = read_body(values["shown"]) if values["shown"] else None
     detail = read_detail(values["detail"])
-    return OpenFinding(**{**values, "body": read_body(values["body"]), "shown": shown, "detail": detail})
+    body, shown = read_body(values["body"]), read_body(values["shown"]) if values["shown"] else None
+    if isinstance(detail.memory, Found) and not detail.memory.based:  # an earlier release did not say it in the body
+        body, shown = replace(body, always=True), replace(shown, always=True) if shown is not None else None
+    return OpenFinding(**{**values, "body": body, "shown": shown, "detail": detail})
 
 
 def write_detail(detail: FindingDetail) -> dict[str, Any]:

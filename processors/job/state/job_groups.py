@@ -177,6 +177,7 @@ class JobGroups:
     def forget_device_gaps(self) -> None:
         """Nothing is known of any step."""
         self.device_gaps = {}
+        self._device_gaps_ns = None
 
     def note_device_gap(self, group: int, gap_ns: int) -> None:
         """The longest so far."""

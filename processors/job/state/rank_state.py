@@ -118,7 +118,7 @@ class OpenFinding:
 
 @dataclass(slots=True, kw_only=True)
 class HeldUp:
-    """The lowest step in which devices have open calls, as of the first ``rows`` pending rows.
+    """The lowest step in which devices have open calls, as of the first ``rows`` of ``open_steps.calls``.
 
     open_seqs: by rank and group as one number, the highest sequence number that is open.
     """

@@ -211,7 +211,7 @@ def _steps_arrays(job: JobState) -> dict[str, np.ndarray]:
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 def load_job(table: Table) -> JobState | None:
-    """The state as last saved; None if there is none. Raises ValueError for rows that cannot be read."""
+    """The state as last saved; None if there is none. Raises KeyError, TypeError or ValueError for what is none."""
     facts, clock = table.get("facts"), table.get("clock")
     if facts is None or clock is None:
         return None
@@ -291,9 +291,8 @@ def _read_steps(job: JobState, values: dict[str, Any], arrays: dict[str, np.ndar
     job.steps.longest_ns = np.array(values["longest_ns"], np.int64)
     job.steps.times = StepTimes(**{name: arrays[name] for name in StepTimes.__slots__})
     job.steps.recent = arrays["recent"]
-    if (
-        arrays["pace"].shape[1] == job.steps.pace.shape[1]
-    ):  # without lengths before schema 7: known again after some minutes
+    # Without lengths before schema 7: known again after some minutes.
+    if arrays["pace"].shape[1] == job.steps.pace.shape[1]:
         job.steps.pace = arrays["pace"]
     job.steps.drift = arrays["drift"]
     job.steps.window = DeviceWindow.of_arrays(arrays, job.steps.times.ranks.size)

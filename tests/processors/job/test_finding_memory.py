@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -37,6 +37,10 @@ MEMORIES: list[FindingMemory | None] = [
     SilentNodeMemory(node="node-4"),
     AllSilentMemory(since_ns=12),
 ]
+
+
+def test_each_memory_is_tried() -> None:
+    assert {type(memory) for memory in MEMORIES if memory is not None} == set(get_args(FindingMemory))
 
 
 @pytest.mark.parametrize("memory", MEMORIES, ids=lambda memory: type(memory).__name__)

@@ -7,22 +7,12 @@ state under older code is set aside by that code, and made anew.
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Callable, Mapping
 
-from ..telemetry import attributes as names
-
 #: Of the tables in the state file and of what the operators put into their rows.
 SCHEMA_VERSION = 9
-OLDEST_READ = 6
-
-
-def _from_6(database: sqlite3.Connection) -> None:
-    """What goes to the dead-letter topic has several headers now, not a reason alone."""
-    database.execute("ALTER TABLE outbox RENAME COLUMN reason TO headers")
-    for id_, reason in database.execute("SELECT id, headers FROM outbox WHERE headers != ''").fetchall():
-        database.execute("UPDATE outbox SET headers = ? WHERE id = ?", (json.dumps({names.DLQ_REASON: reason}), id_))
+OLDEST_READ = 7
 
 
 def _from_7(database: sqlite3.Connection) -> None:
@@ -34,7 +24,7 @@ def _from_8(database: sqlite3.Connection) -> None:
 
 
 #: By the version that a step begins with.
-_STEPS: Mapping[int, Callable[[sqlite3.Connection], None]] = {6: _from_6, 7: _from_7, 8: _from_8}
+_STEPS: Mapping[int, Callable[[sqlite3.Connection], None]] = {7: _from_7, 8: _from_8}
 
 
 def bring_up(database: sqlite3.Connection, version: int) -> None:

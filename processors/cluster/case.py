@@ -166,13 +166,6 @@ class Case:
         return causes[leading(causes)]
 
     @property
-    def leading_cause(self) -> Body:
-        """The same, and whether all that is known of the incident was so as long as the job is seen."""
-        if not self.primary.get("always") or all(c.body.get("always") for c in self.causes):
-            return self.primary
-        return {**self.primary, "always": False}
-
-    @property
     def primary_key(self) -> str:
         """The key of the finding that names the cause."""
         causes = self.causes

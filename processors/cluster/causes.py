@@ -56,10 +56,10 @@ class Relation(Enum):
     CORRECTION = 4
 
 
-def relate(primary: Body, new: Body, resolved_at: float | None) -> Relation:
-    """What ``new`` is to an incident of the same attempt whose cause is ``primary``. A body is ``always`` where what it
-    tells was so as long as the job is seen; an incident is, where all its causes are (``Case.leading_cause``).
+def relate(primary: Body, new: Body, resolved_at: float | None, *, always: bool = False) -> Relation:
+    """What ``new`` is to an incident of the same attempt whose cause is ``primary``.
 
+    always: all its causes were so as long as the job is seen.
     resolved_at: Unix seconds at which that incident ended, None while it is open.
     """
     kinds = kind_of(primary), kind_of(new)
@@ -86,7 +86,7 @@ def relate(primary: Body, new: Body, resolved_at: float | None) -> Relation:
     if kinds[0] in SPEED and kinds[1] in SPEED:
         nobody = not suspect_ranks(primary) or not suspect_ranks(new)
         # What was always so does not explain that something changed.
-        alike = bool(primary.get("always")) == bool(new.get("always"))
+        alike = always == bool(new.get("always"))
         return Relation.SAME_CAUSE if nobody and alike else Relation.UNRELATED
     if kinds[0] in NUMERIC:
         numbers = kinds[1] in NUMERIC or (kinds[1] is Kind.RANK_RAISED and _speaks_of_numbers(new))

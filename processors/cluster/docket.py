@@ -331,7 +331,7 @@ class Docket:
         for case in cases:
             if not self._is_of_attempt(case, finding) or case.is_gone:
                 continue
-            relation = relate(case.leading_cause, finding.body, case.resolved_at)
+            relation = relate(case.primary, finding.body, case.resolved_at, always=_was_always_so(case))
             if relation is Relation.UNRELATED:
                 continue
             # What turns up about the past of an incident that has ended does not open it again, unless it was mistaken.
@@ -364,7 +364,7 @@ class Docket:
                 continue
             if other.resolved_at is not None or changed.resolved_at is not None:
                 continue
-            if relate(other.leading_cause, changed.leading_cause, None) is not Relation.SAME_CAUSE:
+            if relate(other.primary, changed.primary, None, always=_was_always_so(other)) is not Relation.SAME_CAUSE:
                 continue
             first, second = sorted((other, changed), key=cases.index)
             for contribution in second.contributions:
@@ -417,6 +417,11 @@ class Docket:
     def _save(self, job: str, cases: list[Case]) -> None:
         for case in self._book.save(job, cases, self._touched, self._stamp_ns):
             self._conditions.note_suspects(case)
+
+
+def _was_always_so(case: Case) -> bool:
+    """Whether all that is known to have caused it was so as long as the job is seen."""
+    return all(bool(contribution.body.get("always")) for contribution in case.causes)
 
 
 def _follow(case: Case, decisions: Decisions) -> None:

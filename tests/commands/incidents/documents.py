@@ -10,7 +10,7 @@ from whichrank.telemetry.incident import Document, canonical_line, check_documen
 
 ID = "00531b2fdcc45a19"
 LAUNCH = "b52443d473a0a629"
-_GOLDEN = Path(__file__).parents[2] / "golden" / "0.1.0.dev6" / "ring" / "rank-00001.4789.1ae5ed5fd8a8.ring.gz"
+(_GOLDEN,) = (Path(__file__).parents[2] / "golden" / "0.1.0.dev8" / "ring").glob("*.ring.gz")
 RING = gzip.decompress(_GOLDEN.read_bytes())
 
 

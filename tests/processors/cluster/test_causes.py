@@ -51,4 +51,4 @@ def test_all_becoming_slower_is_no_part_of_a_rank_that_was_always_slow() -> None
     slow_rank = body(Kind.RANK_SLOW, onset=1.0, detected=4.0, ranks="2")
     together = body(Kind.SLOW_TOGETHER, onset=60.0, detected=64.0)
     assert relate(slow_rank, together, None) is Relation.SAME_CAUSE
-    assert relate({**slow_rank, "always": True}, together, None) is Relation.UNRELATED
+    assert relate({**slow_rank, "always": True}, together, None, always=True) is Relation.UNRELATED

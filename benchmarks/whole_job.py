@@ -25,7 +25,7 @@ from whichrank.processors.commit_pace import LEAST_S, CommitPace
 from whichrank.processors.entity.operator import EntityOperator
 from whichrank.processors.entity.rules import load_rules
 from whichrank.processors.job.operator import JobOperator
-from whichrank.processors.observability_export.processor_export import PipelineCounts, ProcessorPeople
+from whichrank.processors.observability_export.processor_export import PipelineCounts, ProcessorExporter
 from whichrank.processors.runner import EmbeddedRunner
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.otlp_encode import encode_payloads
@@ -99,7 +99,7 @@ class WholeJob:
         ]
         self._plan = deque(sorted(plan, key=lambda item: item[0]))
         self._feed.ns = int(self._plan[0][0] * _SECOND_NS)
-        self._people = ProcessorPeople(
+        self._people = ProcessorExporter(
             cluster="cluster-1", instance="process-1", node="service-1", started_ns=self._feed.ns
         )
         search_seldom()  # as the service does

@@ -1,6 +1,6 @@
 """What EntityOperator tells of a condition, as fields, and its JSON. Pure.
 
-``entity/conditions.Condition`` is what an entity remembers of it; a ``ToldCondition`` is what others need to know to
+``entity/conditions.Condition`` is what an entity remembers of it; a ``ConditionReport`` is what others need to know to
 say whether it explains an incident. Fields that an earlier release did not tell stay at what they are here.
 """
 
@@ -14,7 +14,7 @@ from .older_sentences import event_of_condition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankThere:
+class AffectedRank:
     """A rank where a condition is. pid: 0 not known. device: of those who use another one of the same kind."""
 
     job: str
@@ -26,7 +26,7 @@ class RankThere:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToldCondition:
+class ConditionReport:
     """Times are Unix seconds by the entity's clock. until: None while it lasts. text: the line or words that show it.
 
     ranks: whom it concerns; others: who uses devices of the same kind, to whom it is nothing. explains: kinds of
@@ -67,10 +67,10 @@ class ToldCondition:
     symptom: bool = False
     tolerated: bool = False
     is_state: bool = False
-    ranks: tuple[RankThere, ...] = ()
-    others: tuple[RankThere, ...] = ()
+    ranks: tuple[AffectedRank, ...] = ()
+    others: tuple[AffectedRank, ...] = ()
 
-    def ranks_of(self, job: str) -> list[RankThere]:
+    def ranks_of(self, job: str) -> list[AffectedRank]:
         """Of this job, those whom it concerns."""
         return [rank for rank in self.ranks if rank.job == job]
 
@@ -80,11 +80,11 @@ class ToldCondition:
         return self.device.partition("/")[0]
 
 
-_NAMES = tuple(each.name for each in fields(ToldCondition))
-_OF_RANKS = tuple(each.name for each in fields(RankThere))
+_NAMES = tuple(each.name for each in fields(ConditionReport))
+_OF_RANKS = tuple(each.name for each in fields(AffectedRank))
 
 
-def write_condition(condition: ToldCondition) -> dict[str, Any]:
+def write_condition(condition: ConditionReport) -> dict[str, Any]:
     """Its JSON."""
     written = {name: getattr(condition, name) for name in _NAMES}
     written["explains"] = list(condition.explains)
@@ -93,12 +93,12 @@ def write_condition(condition: ToldCondition) -> dict[str, Any]:
     return written
 
 
-def _write_rank(rank: RankThere) -> dict[str, Any]:
+def _write_rank(rank: AffectedRank) -> dict[str, Any]:
     written = {name: getattr(rank, name) for name in _OF_RANKS}
     return written if rank.device else {name: value for name, value in written.items() if name != "device"}
 
 
-def read_condition(document: Mapping[str, Any]) -> ToldCondition:
+def read_condition(document: Mapping[str, Any]) -> ConditionReport:
     """Of this release or an earlier one.
 
     Raises KeyError, TypeError or ValueError for what is none.
@@ -111,9 +111,9 @@ def read_condition(document: Mapping[str, Any]) -> ToldCondition:
     values["explains"] = tuple(document.get("explains") or ())
     for name in ("ranks", "others"):
         values[name] = tuple(map(_read_rank, document.get(name) or ()))
-    return ToldCondition(**values)
+    return ConditionReport(**values)
 
 
-def _read_rank(written: Mapping[str, Any]) -> RankThere:
+def _read_rank(written: Mapping[str, Any]) -> AffectedRank:
     known = {name: written[name] for name in _OF_RANKS if written.get(name) is not None}
-    return RankThere(**{**known, "job": str(written["job"]), "rank": int(written["rank"])})
+    return AffectedRank(**{**known, "job": str(written["job"]), "rank": int(written["rank"])})

@@ -159,7 +159,7 @@ def write_body(body: FindingBody) -> dict[str, Any]:
             "operation": body.first_bad.operation,
         },
         "times": {"onset": times.onset_s, "detected": times.detected_s, "attributed": times.attributed_s},
-        "evidence": [write_evidence(row) for row in body.evidence],
+        "evidence": [_write_evidence(row) for row in body.evidence],
         "ruled_out": [_write_ruled_out(each) for each in body.ruled_out],
         "confidence": body.confidence,
         "job": {
@@ -182,7 +182,7 @@ def write_body(body: FindingBody) -> dict[str, Any]:
     return document
 
 
-def write_evidence(row: EvidenceRow) -> dict[str, Any]:
+def _write_evidence(row: EvidenceRow) -> dict[str, Any]:
     """One row's JSON."""
     written = {
         "signal": row.signal,
@@ -242,7 +242,7 @@ def read_body(document: Mapping[str, Any]) -> FindingBody:
             attributed_s=times["attributed"],
             resolved_s=times.get("resolved"),
         ),
-        evidence=tuple(map(read_evidence, document["evidence"])),
+        evidence=tuple(map(_read_evidence, document["evidence"])),
         ruled_out=tuple(map(_read_ruled_out, document["ruled_out"])),
         confidence=document["confidence"],
         job=JobReference(**job),
@@ -252,7 +252,7 @@ def read_body(document: Mapping[str, Any]) -> FindingBody:
     )
 
 
-def read_evidence(row: Mapping[str, Any]) -> EvidenceRow:
+def _read_evidence(row: Mapping[str, Any]) -> EvidenceRow:
     """One row; with its fact, whichever release has written it."""
     return EvidenceRow(
         signal=row["signal"],

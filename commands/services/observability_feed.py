@@ -13,7 +13,7 @@ from typing import Any
 
 from ...processors.cluster.accounting import Account, told_accounts
 from ...processors.cluster.case import published_documents
-from ...processors.observability_export.processor_export import PipelineCounts, ProcessorPeople
+from ...processors.observability_export.processor_export import PipelineCounts, ProcessorExporter
 from ...processors.runner import EmbeddedRunner
 from ...processors.runner_service import Role, ServiceHealth
 from ...telemetry.records import Record
@@ -30,7 +30,7 @@ class ObservabilityFeed:
 
     def __init__(self, client: Client, *, cluster: str, instance: str) -> None:
         self._client = client
-        self._people = ProcessorPeople(
+        self._people = ProcessorExporter(
             cluster=cluster, instance=instance, node=socket.gethostname(), started_ns=time.time_ns()
         )
         self._producer: Producer | None = None

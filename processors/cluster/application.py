@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from ...telemetry.vocabulary import Action, Kind
-from ..condition_document import ToldCondition
+from ..condition_document import ConditionReport
 from .causes import Body, kind_of, onset_of
 
 CONDITION = "no_node_fault"
@@ -37,9 +37,9 @@ _WORDS = {
 def by_elimination(
     primary: Body,
     suspects: Sequence[Mapping[str, Any]],
-    conditions: Iterable[ToldCondition],
+    conditions: Iterable[ConditionReport],
     watched: Mapping[str, Sequence[str]],
-) -> ToldCondition | None:
+) -> ConditionReport | None:
     """The cause, in the shape of a condition, or None where something else may be it.
 
     suspects: of the incident, with the place of their stack. watched: by node, the names of the collectors that see.
@@ -57,7 +57,7 @@ def by_elimination(
         return None
     node, place = ", ".join(sorted(nodes)), str(places[0])
     looked_at = ", ".join(_WORDS[name] for name in sorted(NEEDED))
-    return ToldCondition(
+    return ConditionReport(
         name=CONDITION,
         entity=node,
         device_kind="code",
@@ -71,7 +71,7 @@ def by_elimination(
     )
 
 
-def evidence_of(cause: ToldCondition) -> dict[str, Any]:
+def evidence_of(cause: ConditionReport) -> dict[str, Any]:
     return {
         "signal": f"{cause.source}.{cause.name}",
         "source": cause.entity,
@@ -89,7 +89,7 @@ def _place(suspect: Mapping[str, Any]) -> str | None:
     return f"{PurePosixPath(str(where['file'])).name}:{where['line']}"
 
 
-def _may_matter(condition: ToldCondition, nodes: Iterable[str], onset: float) -> bool:
+def _may_matter(condition: ConditionReport, nodes: Iterable[str], onset: float) -> bool:
     """A fault of a suspect's node that lasts, or was there not long ago: then nobody says that there was none."""
     if condition.entity not in nodes or condition.domain == "application" or condition.tolerated:
         return False

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...telemetry.incident import Document, complete_document
 from ...telemetry.vocabulary import Bucket, Change, IncidentState, Kind, Severity
-from ..condition_document import ToldCondition, read_condition, write_condition
+from ..condition_document import ConditionReport, read_condition, write_condition
 from .advice import advise
 from .application import by_elimination, evidence_of
 from .causes import Body, detected_of, kind_of, leading, onset_of
@@ -80,7 +80,7 @@ class Case:
     requested: list[str] = field(default_factory=list)
     document: dict[str, Any] = field(default_factory=dict)
     #: Conditions of nodes and devices that may have to do with it (as EntityOperator tells them).
-    conditions: list[ToldCondition] = field(default_factory=list)
+    conditions: list[ConditionReport] = field(default_factory=list)
     #: Faults of nodes would have been told by now: by node of a suspect, what is seen of it. None: it is too early.
     watched: dict[str, list[str]] | None = None
     #: When that is asked (the bus's nanoseconds); 0: nothing of this kind has happened yet.

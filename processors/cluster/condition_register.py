@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ...telemetry.records import Finding
-from ..condition_document import ToldCondition, read_condition, write_condition
+from ..condition_document import ConditionReport, read_condition, write_condition
 from ..operator import Context, Table
 from .case import Case
 from .causes import onset_of
@@ -31,7 +31,7 @@ MAX_PER_CASE = 24
 MAX_SPELLS = 8
 
 
-HeldConditions = dict[str, tuple[bytes, dict[str, ToldCondition]]]
+HeldConditions = dict[str, tuple[bytes, dict[str, ConditionReport]]]
 
 
 class ConditionRegister:
@@ -57,7 +57,7 @@ class ConditionRegister:
         nodes = {str(suspect["node"]) for suspect in case.primary.get("suspects") or () if suspect.get("node")}
         return {node: json.loads(self._watched.get(node) or b"[]") for node in sorted(nodes)}
 
-    def take(self, finding: Finding, now_ns: int) -> ToldCondition:
+    def take(self, finding: Finding, now_ns: int) -> ConditionReport:
         """Keep it, forget what is long over, and give the condition back."""
         condition = read_condition(finding.body["condition"])
         entity = condition.entity
@@ -79,7 +79,7 @@ class ConditionRegister:
             self._note(job, entity)
         return condition
 
-    def about(self, case: Case) -> list[ToldCondition]:
+    def about(self, case: Case) -> list[ConditionReport]:
         """Of the suspects' nodes, and of entities that concern the job; those nearest to the onset, oldest first."""
         onset = onset_of(case.primary)
         entities = {str(suspect["node"]) for suspect in case.primary.get("suspects") or () if suspect.get("node")}
@@ -112,7 +112,7 @@ class ConditionRegister:
                 else:
                     self._suspected.delete(node)
 
-    def _of(self, entity: str) -> Mapping[str, ToldCondition]:
+    def _of(self, entity: str) -> Mapping[str, ConditionReport]:
         """Not to be changed: read from its row once, for as long as that is what the row says."""
         row = self._entities.get(entity)
         if not row:
@@ -122,7 +122,9 @@ class ConditionRegister:
             held = self._hold(entity, row, {key: read_condition(each) for key, each in json.loads(row).items()})
         return held[1]
 
-    def _hold(self, entity: str, row: bytes, known: dict[str, ToldCondition]) -> tuple[bytes, dict[str, ToldCondition]]:
+    def _hold(
+        self, entity: str, row: bytes, known: dict[str, ConditionReport]
+    ) -> tuple[bytes, dict[str, ConditionReport]]:
         if len(self._held) > MAX_HELD:
             self._held.clear()
         held = self._held[entity] = row, known
@@ -134,7 +136,7 @@ class ConditionRegister:
             self._jobs.put(job, json.dumps([*entities, entity][-MAX_ENTITIES_PER_JOB:]).encode())
 
 
-def _put(known: dict[str, ToldCondition], key: str, condition: ToldCondition) -> None:
+def _put(known: dict[str, ConditionReport], key: str, condition: ConditionReport) -> None:
     """A condition that comes again does not take back what it explained before: its last few spells are kept.
 
     Of plans that is what was due before the plan was changed.
@@ -152,20 +154,20 @@ def _put(known: dict[str, ToldCondition], key: str, condition: ToldCondition) ->
         del known[name]
 
 
-def _is_same_spell(known: ToldCondition, condition: ToldCondition) -> bool:
+def _is_same_spell(known: ConditionReport, condition: ConditionReport) -> bool:
     if condition.is_state or (condition.planned and condition.source == "scheduler"):
         return known.since == condition.since
     silence_s = condition.before_s
     return known.since <= condition.last + silence_s and condition.since <= known.last + silence_s
 
 
-def _distance_s(condition: ToldCondition, onset: float) -> float:
+def _distance_s(condition: ConditionReport, onset: float) -> float:
     """From the trouble; 0 of what is measured to last over it."""
     since = condition.since
     return 0.0 if condition.until is None and not condition.lasts_s and since <= onset else abs(since - onset)
 
 
-def _order(condition: ToldCondition) -> tuple[float, str, str]:
+def _order(condition: ConditionReport) -> tuple[float, str, str]:
     return condition.since, condition.name, condition.device
 
 

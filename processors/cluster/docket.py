@@ -12,7 +12,7 @@ from ...telemetry.incident import complete_document, incident_id
 from ...telemetry.records import Event, Finding, Incident, Record
 from ...telemetry.topics import TOPIC_INCIDENTS, TOPIC_REQUESTS
 from ...telemetry.vocabulary import Change, Kind
-from ..condition_document import ToldCondition
+from ..condition_document import ConditionReport
 from ..operator import Context
 from .application import OF_PROGRAMS, SETTLES_S
 from .case import Case, Contribution, change_of, compose_alone, has_grown, is_blocking_incident
@@ -280,7 +280,7 @@ class Docket:
             node: sorted({*before.get(node, ()), *sees}) for node, sees in self._conditions.watched(case).items()
         }
 
-    def _jobs_of(self, condition: ToldCondition) -> list[str]:
+    def _jobs_of(self, condition: ConditionReport) -> list[str]:
         """Jobs with ranks where it is, as far as that is known, and those with a suspect there."""
         known = {rank.job for rank in (*condition.ranks, *condition.others)}
         return sorted(known | self._conditions.suspected_at(condition.entity))

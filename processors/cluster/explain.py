@@ -15,7 +15,7 @@ from ...diagnosis.kernel_log.xid import XID
 from ...telemetry.evidence_facts import EvidenceFact
 from ...telemetry.ring_layout import parse_ranks
 from ...telemetry.vocabulary import Bucket, Kind, Scope, Severity
-from ..condition_document import ToldCondition
+from ..condition_document import ConditionReport
 from ..entity.rules import load_rules
 from ..older_sentences import fact_of_row
 from .causes import SPEED, Body, kind_of, onset_of
@@ -42,7 +42,7 @@ _OF_ONE_NODE = frozenset({Scope.NODE.value, Scope.GPU.value, Scope.LINK.value, S
 class Explanation:
     """What conditions add to an incident. cause: the one that explains it, None where none does."""
 
-    cause: ToldCondition | None = None
+    cause: ConditionReport | None = None
     evidence: Sequence[Mapping[str, Any]] = ()
     ruled_out: Sequence[Mapping[str, Any]] = ()
     gpus: Mapping[int, str] = field(default_factory=dict)  # rank -> its GPU
@@ -55,14 +55,14 @@ class Explanation:
         return None if self.cause is None or self.is_of_many else self.cause.action
 
 
-def explain(primary: Body, job: str, conditions: Iterable[ToldCondition]) -> Explanation:
+def explain(primary: Body, job: str, conditions: Iterable[ConditionReport]) -> Explanation:
     """``conditions``: those of the suspects' nodes, and those that concern the job."""
     kind, onset, ends = kind_of(primary), onset_of(primary), _ends(primary)
     grew = str(primary.get("grew") or "")
     suspects = [s for s in primary.get("suspects") or () if s.get("node") or s.get("rank") is not None]
     if kind in SPEED:
         suspects += _its_ranks(suspects)
-    candidates: list[ToldCondition] = []
+    candidates: list[ConditionReport] = []
     ruled_out: list[Mapping[str, Any]] = []
     for condition in sorted(conditions, key=lambda c: (c.since, c.name, c.device)):
         why_not = _why_not(condition, kind, onset, suspects, job)
@@ -108,7 +108,7 @@ def explain(primary: Body, job: str, conditions: Iterable[ToldCondition]) -> Exp
 
 
 def _why_not(
-    condition: ToldCondition, kind: Kind, onset: float, suspects: Sequence[Mapping[str, Any]], job: str
+    condition: ConditionReport, kind: Kind, onset: float, suspects: Sequence[Mapping[str, Any]], job: str
 ) -> str | None:
     """None: it explains the incident. "": it has nothing to do with it. Else why it is not the cause."""
     if condition.planned and abs(condition.since - onset) >= NEAR_S:
@@ -161,7 +161,7 @@ def _its_ranks(suspects: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]
     ]
 
 
-def _is_of_many(cause: ToldCondition, candidates: Iterable[ToldCondition]) -> bool:
+def _is_of_many(cause: ConditionReport, candidates: Iterable[ConditionReport]) -> bool:
     """Whether it stands on more nodes than one, of those that would be taken away for it."""
     alike = {condition.entity for condition in candidates if condition.name == cause.name}
     return len(alike) > 1 and cause.scope in _OF_ONE_NODE and cause.domain != "application"
@@ -179,7 +179,7 @@ def _ends(primary: Body) -> list[EvidenceFact]:
     return [fact for row in rows if (fact := fact_of_row(row)) is not None]
 
 
-def _unlike(condition: ToldCondition, ends: Sequence[EvidenceFact]) -> str | None:
+def _unlike(condition: ConditionReport, ends: Sequence[EvidenceFact]) -> str | None:
     """A link that goes down does not make a program divide by zero."""
     looks_like = load_rules().ends_with.get(condition.ends_with)
     if looks_like is None or not ends or any(map(looks_like.fits, ends)):
@@ -187,25 +187,25 @@ def _unlike(condition: ToldCondition, ends: Sequence[EvidenceFact]) -> str | Non
     return "such a thing does not end a rank in this way"
 
 
-def _not_what_grew(condition: ToldCondition, grew: str) -> str | None:
+def _not_what_grew(condition: ConditionReport, grew: str) -> str | None:
     """grew: of the steps of a job that is slow as a whole; "": not one part of them."""
     if condition.domain != "storage" or grew == "data":
         return None
     return "no rank waits longer for its data than before"
 
 
-def _near(condition: ToldCondition, onset: float) -> bool:
+def _near(condition: ConditionReport, onset: float) -> bool:
     """Close enough in time that somebody may think of it; of single processes many end, for reasons of their own."""
     if condition.of_process:
         return abs(condition.since - onset) < 30.0
     return abs(condition.since - onset) < NEAR_S or condition.until is None
 
 
-def _same_node(condition: ToldCondition, suspects: Sequence[Mapping[str, Any]]) -> bool:
+def _same_node(condition: ConditionReport, suspects: Sequence[Mapping[str, Any]]) -> bool:
     return any(suspect.get("node") == condition.entity for suspect in suspects)
 
 
-def _concerns(condition: ToldCondition, suspects: Sequence[Mapping[str, Any]], job: str) -> bool:
+def _concerns(condition: ConditionReport, suspects: Sequence[Mapping[str, Any]], job: str) -> bool:
     mine = {rank.rank for rank in condition.ranks_of(job)}
     if condition.of_job or condition.device_kind == "job":
         # What ends a job ends all of it, wherever it was read; where nobody knows which of ours it is, none.
@@ -217,32 +217,32 @@ def _concerns(condition: ToldCondition, suspects: Sequence[Mapping[str, Any]], j
     return _same_node(condition, suspects) or any(suspect.get("rank") in mine for suspect in suspects)
 
 
-def _names_a_rank(condition: ToldCondition) -> bool:
+def _names_a_rank(condition: ConditionReport) -> bool:
     """It is told of one process, which is a rank: another that stands still beside it has a reason of its own."""
     return bool(condition.pid) and any(rank.pid == condition.pid for rank in condition.ranks)
 
 
-def _is_on(suspect: Mapping[str, Any], condition: ToldCondition) -> bool:
+def _is_on(suspect: Mapping[str, Any], condition: ConditionReport) -> bool:
     return bool(suspect.get("gpu")) and suspect["gpu"] == condition.gpu
 
 
-def _harmless_words(condition: ToldCondition) -> str:
+def _harmless_words(condition: ConditionReport) -> str:
     if condition.tolerated:
         return f"it was over after {(condition.until or condition.since) - condition.since:.1f} s, and comes seldom"
     return "such a thing does not do this"
 
 
-def _severity(condition: ToldCondition) -> str:
+def _severity(condition: ConditionReport) -> str:
     severity = condition.severity
     return severity if severity in _SEVERITY else "info"
 
 
-def _device_words(condition: ToldCondition) -> str:
+def _device_words(condition: ConditionReport) -> str:
     device = condition.device
     return f"{condition.device_kind} {device} of {condition.entity}" if device else condition.entity
 
 
-def _evidence(condition: ToldCondition, onset: float) -> Mapping[str, Any]:
+def _evidence(condition: ConditionReport, onset: float) -> Mapping[str, Any]:
     before = onset - condition.since
     when = f"{before:.1f} s before the onset" if before >= 0 else f"told {-before:.1f} s after the onset"
     if condition.planned:
@@ -257,7 +257,7 @@ def _evidence(condition: ToldCondition, onset: float) -> Mapping[str, Any]:
     }
 
 
-def _gpus(conditions: Iterable[ToldCondition], job: str) -> dict[int, str]:
+def _gpus(conditions: Iterable[ConditionReport], job: str) -> dict[int, str]:
     found: dict[int, str] = {}
     for condition in conditions:
         if condition.device_kind != "gpu":
@@ -306,7 +306,7 @@ def _with_gpu(suspect: Mapping[str, Any], gpus: Mapping[int, str]) -> Mapping[st
     return {**suspect, "gpu": gpus[int(rank)]}
 
 
-def _suspects_of(cause: ToldCondition, job: str) -> list[dict[str, Any]]:
+def _suspects_of(cause: ConditionReport, job: str) -> list[dict[str, Any]]:
     """Where the job's own records name nobody, those whom the condition concerns, if it is of single ranks."""
     mine = cause.ranks_of(job)
     if cause.device_kind not in _OF_RANKS or not mine:

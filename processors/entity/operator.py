@@ -12,7 +12,7 @@ from dataclasses import fields
 from ...telemetry.records import Event, Finding, Identity, Record, Samples
 from ...telemetry.topics import TOPIC_FINDINGS
 from ...telemetry.vocabulary import EventName
-from ..condition_document import RankThere, ToldCondition, write_condition
+from ..condition_document import AffectedRank, ConditionReport, write_condition
 from ..older_sentences import event_of_condition
 from ..operator import Context, Timer
 from .conditions import Condition, EntityState
@@ -44,9 +44,9 @@ _STATE, _VERSION = "state", "version"
 _TIMER_SLACK_NS = 1_000
 #: A condition that is over is remembered for so long, for how often it came back.
 REMEMBERED_S = 3600.0
-#: Fields of a condition that are told as they are; what it remembers for itself is not told.
+#: Fields of a condition that are reported as they are; what it remembers for itself is not.
 _APART = frozenset({"openings", "told", "ends", "opened_by", "explains", "event"})
-_TOLD_AS_IS = tuple(each.name for each in fields(Condition) if each.name not in _APART)
+_REPORTED_AS_IS = tuple(each.name for each in fields(Condition) if each.name not in _APART)
 
 
 class EntityOperator:
@@ -111,13 +111,13 @@ class EntityOperator:
             if condition.until is None and condition.told and condition.count < 2 * condition.told:
                 continue
             condition.told = condition.count
-            told = ToldCondition(
-                **{name: getattr(condition, name) for name in _TOLD_AS_IS},
+            told = ConditionReport(
+                **{name: getattr(condition, name) for name in _REPORTED_AS_IS},
                 entity=entity,
                 entity_kind=kind,
                 explains=tuple(condition.explains),
                 event=event_of_condition({"name": condition.name, "event": condition.event}),
-                ranks=tuple(RankThere(**rank) for rank in state.ranks_on(condition)),
+                ranks=tuple(AffectedRank(**rank) for rank in state.ranks_on(condition)),
                 others=_others(condition, state),
                 tolerated=condition.is_tolerated,
                 is_state=condition.is_state,
@@ -182,12 +182,12 @@ class EntityOperator:
             ctx.clear_timer(_UNWATCHED)
 
 
-def _others(condition: Condition, state: EntityState) -> tuple[RankThere, ...]:
+def _others(condition: Condition, state: EntityState) -> tuple[AffectedRank, ...]:
     """Who else is known to use devices of this kind: to them the condition is nothing."""
     if condition.device_kind != "gpu":
         return ()
     return tuple(
-        RankThere(**{**state.ranks[pid], "device": device})
+        AffectedRank(**{**state.ranks[pid], "device": device})
         for device, pids in state.devices.items()
         if device != condition.gpu
         for pid in pids

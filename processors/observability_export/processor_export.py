@@ -63,7 +63,7 @@ class Telling:
     value: bytes
 
 
-class ProcessorPeople:
+class ProcessorExporter:
     """instance: what tells this service from others of its cluster, the same after a restart; node: its host.
 
     Raises nothing: what goes wrong here is counted in ``failures`` and logged once.

@@ -21,7 +21,7 @@ from whichrank.processors.job.operator import JobOperator
 from whichrank.processors.observability_export.processor_export import (
     METRIC_OF,
     PipelineCounts,
-    ProcessorPeople,
+    ProcessorExporter,
     Telling,
 )
 from whichrank.processors.operator import Operator
@@ -38,8 +38,8 @@ SECOND_NS = 10**9
 NOW_NS = 1_700_000_100 * SECOND_NS
 
 
-def people() -> ProcessorPeople:
-    return ProcessorPeople(cluster="lab", instance="processors-0", node="node-p", started_ns=NOW_NS - SECOND_NS)
+def people() -> ProcessorExporter:
+    return ProcessorExporter(cluster="lab", instance="processors-0", node="node-p", started_ns=NOW_NS - SECOND_NS)
 
 
 def values(telling: list[Telling], topic: str) -> list[bytes]:

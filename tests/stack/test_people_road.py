@@ -19,7 +19,7 @@ from whichrank.agents.base.priority import Priority
 from whichrank.agents.base.settings import AgentSettings
 from whichrank.processors.cluster.operator import ClusterOperator
 from whichrank.processors.job.operator import JobOperator
-from whichrank.processors.observability_export.processor_export import PipelineCounts, ProcessorPeople
+from whichrank.processors.observability_export.processor_export import PipelineCounts, ProcessorExporter
 from whichrank.processors.operator import Operator
 from whichrank.processors.runner import EmbeddedRunner
 from whichrank.telemetry.records import Identity, Incident, Record
@@ -132,7 +132,7 @@ def test_a_death_is_told_with_its_trace_and_its_gauge_ends(stack: Stack, job: Jo
     poll(agent, lambda: agent.health.rings_closed, "the death is told")
     agent.close()
 
-    people = ProcessorPeople(cluster="lab", instance="processors-0", node="node-p", started_ns=time.time_ns())
+    people = ProcessorExporter(cluster="lab", instance="processors-0", node="node-p", started_ns=time.time_ns())
     documents: list[Any] = []
 
     def on_output(record: Record) -> None:
@@ -190,7 +190,7 @@ def test_a_death_is_told_with_its_trace_and_its_gauge_ends(stack: Stack, job: Jo
     assert span["links"] == [trace_id]
 
 
-def tell(stack: Stack, people: ProcessorPeople) -> None:
+def tell(stack: Stack, people: ProcessorExporter) -> None:
     for telling in people.take(time.time_ns(), PipelineCounts):
         publish(stack.kafka, telling.topic, telling.value)
     assert people.failures == 0

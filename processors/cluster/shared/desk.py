@@ -14,7 +14,7 @@ from typing import Any
 
 from ....telemetry.records import Finding
 from ....telemetry.vocabulary import Kind
-from ...condition_document import ToldCondition
+from ...condition_document import ConditionReport
 from .candidates import all_candidates
 from .doubts import Doubt, refused_labels, unknown_nodes
 from .fitting import sharing
@@ -123,7 +123,7 @@ class Desk:
         if self.memory.note_doubt(doubt):
             self.doubts.append(doubt)
 
-    def take_condition(self, condition: ToldCondition, now: float) -> None:
+    def take_condition(self, condition: ConditionReport, now: float) -> None:
         if self.memory.take_sign(condition, now) and self.memory.open:
             self._look_soon(now)
 

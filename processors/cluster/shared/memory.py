@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from ...condition_document import ToldCondition
+from ...condition_document import ConditionReport
 from ...operator import Context, Table
 from .doubts import Doubt
 from .landscape import Landscape
@@ -223,7 +223,7 @@ class Memory:
             self.by_run.pop(trouble.run or trouble.job, None)
 
     # --- signs, plans, labels ---------------------------------------------------------------------------------------
-    def take_sign(self, condition: ToldCondition, now: float) -> bool:
+    def take_sign(self, condition: ConditionReport, now: float) -> bool:
         """A condition that may be of several jobs. Whether it is one."""
         kind, name, entity = condition.entity_kind, condition.name, condition.entity
         if kind == "node" and name not in THROTTLES:

@@ -56,7 +56,7 @@ class SlowRankDetector:
 
 
 # --- a rank whose own work takes longer -------------------------------------------------------------------------------
-def find_slow_rank(job: JobState, now: int) -> Detected | None:
+def _find_slow_rank(job: JobState, now: int) -> Detected | None:
     """By the ranks' own times, step after step."""
     found = find_straggler(comparable_times(job), on_device=has_device_groups(job))
     if found is not None and has_device_groups(job):
@@ -88,11 +88,11 @@ def detected_straggler(job: JobState, found: Straggler, now: int) -> Detected:
 
 def comparable_times(job: JobState) -> StepTimes:
     """Where work has become uneven, the steps since: what varied less before would make anybody stand out."""
-    uneven = [finding.step for finding in job.findings.of_kind(Kind.SLOW_TOGETHER) if is_wandering(finding)]
+    uneven = [finding.step for finding in job.findings.of_kind(Kind.SLOW_TOGETHER) if _is_wandering(finding)]
     return job.steps.times.since(max(uneven)) if uneven else job.steps.times
 
 
-def is_wandering(finding: OpenFinding) -> bool:
+def _is_wandering(finding: OpenFinding) -> bool:
     """Whether it says that another rank is late in each step."""
     return isinstance(finding.detail.memory, PaceMemory) and finding.detail.memory.wanders
 
@@ -117,7 +117,7 @@ def was_always_slow(finding: OpenFinding) -> bool:
     return isinstance(memory, Found) and not memory.based
 
 
-def is_hidden(job: JobState, finding: OpenFinding) -> bool:
+def _is_hidden(job: JobState, finding: OpenFinding) -> bool:
     """Whether another rank has become slow since: while that one keeps calls open, what others work beside them counts
     as waiting."""
     later = (other for other in job.findings.of_kind(Kind.RANK_SLOW) if other.step > finding.step)
@@ -126,14 +126,14 @@ def is_hidden(job: JobState, finding: OpenFinding) -> bool:
 
 def _straggler_is_over(job: JobState, finding: OpenFinding) -> str:
     memory = finding.detail.memory
-    if not isinstance(memory, Found) or is_hidden(job, finding) or is_still_slow(job.steps.times, memory):
+    if not isinstance(memory, Found) or _is_hidden(job, finding) or is_still_slow(job.steps.times, memory):
         return ""
     job.steps.drop(finding.step, job.steps.closed_step)
     return f"rank {memory.rank} is as fast as usual again"
 
 
 # --- a host or a device that is late ----------------------------------------------------------------------------------
-def find_slow_host(job: JobState, now: int) -> Detected | None:
+def _find_slow_host(job: JobState, now: int) -> Detected | None:
     """A host that launches too late for its device. Where all were said to be slower together, that stands: one fault,
     one incident."""
     if not has_device_groups(job) or job.findings.has_kind(Kind.SLOW_TOGETHER):
@@ -143,7 +143,7 @@ def find_slow_host(job: JobState, now: int) -> Detected | None:
     return None if late is None else _detected_late(late, slow_device_report.late_host_body(job, late, now))
 
 
-def find_slow_device(job: JobState, now: int) -> Detected | None:
+def _find_slow_device(job: JobState, now: int) -> Detected | None:
     """By how long devices stand in collectives: in the smallest groups, in steps, in looks, and by little for long."""
     if not has_device_groups(job) or job.findings.has_kind(Kind.SLOW_TOGETHER):
         return None
@@ -179,7 +179,7 @@ def _late_is_over(job: JobState, finding: OpenFinding) -> str:
 
 
 # --- a rank that saves slowly, and one that becomes slow by and by ----------------------------------------------------
-def find_slow_saver(job: JobState, now: int) -> Detected | None:
+def _find_slow_saver(job: JobState, now: int) -> Detected | None:
     """By its checkpoints."""
     writer = find_slow_writer(job.steps.saves)
     if writer is None:
@@ -199,7 +199,7 @@ def _saver_is_over(job: JobState, finding: OpenFinding) -> str:
     return "" if is_slow else f"rank {memory.rank} saves as fast as usual again"
 
 
-def find_drifting_rank(job: JobState, now: int) -> Detected | None:
+def _find_drifting_rank(job: JobState, now: int) -> Detected | None:
     """Against the best that it ever did."""
     blocks, ranks = job.steps.drift, job.steps.times.ranks
     drift = find_drift(blocks, ranks)
@@ -223,11 +223,11 @@ def _drift_is_over(job: JobState, finding: OpenFinding) -> str:
 
 #: The first that finds somebody is right. Stages of pipelines and hosts that are late are ended as devices are.
 SLOW_RANK_DETECTORS = (
-    SlowRankDetector(find=find_slow_host, memory=LateMemory, over=_late_is_over),
-    SlowRankDetector(find=find_slow_rank, memory=Found, over=_straggler_is_over),
-    SlowRankDetector(find=find_slow_device, memory=LateMemory, over=_late_is_over),
-    SlowRankDetector(find=find_slow_saver, memory=SlowWriterMemory, over=_saver_is_over),
-    SlowRankDetector(find=find_drifting_rank, memory=DriftMemory, over=_drift_is_over),
+    SlowRankDetector(find=_find_slow_host, memory=LateMemory, over=_late_is_over),
+    SlowRankDetector(find=_find_slow_rank, memory=Found, over=_straggler_is_over),
+    SlowRankDetector(find=_find_slow_device, memory=LateMemory, over=_late_is_over),
+    SlowRankDetector(find=_find_slow_saver, memory=SlowWriterMemory, over=_saver_is_over),
+    SlowRankDetector(find=_find_drifting_rank, memory=DriftMemory, over=_drift_is_over),
 )
 _OVER: dict[type, Callable[[JobState, OpenFinding], str]] = {}
 for _each in SLOW_RANK_DETECTORS:

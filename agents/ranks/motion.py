@@ -26,9 +26,9 @@ from ..rings.crash_area import RingStack
 
 #: Time between two looks at one rank, and how long its ring has to stand still before the first.
 LOOK_NS = 500_000_000
-#: CPU that the main thread, and children, use without doing anything (a poll every 100 ms), and that other threads do:
-#: heartbeats and watchdogs are among those. Shares of one core.
-_IDLE_SHARE, _OTHERS_IDLE_SHARE = 0.002, 0.2
+#: CPU that the main thread uses without doing anything (ten polls a second: 0.02 ms each on bare metal, up to 1 ms on a
+#: virtual machine), and that other threads and children do: heartbeats and watchdogs are among those. Shares of one core.
+_IDLE_SHARE, _OTHERS_IDLE_SHARE = 0.02, 0.2
 #: Bytes between two looks that are no motion: a line of a log, a watchdog that asks its store.
 _IDLE_BYTES = 4096
 #: So long at one place of the user's code, with CPU time and nothing else: a loop that does not end.

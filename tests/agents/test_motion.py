@@ -141,11 +141,12 @@ def test_a_loop_at_one_place_of_the_code_is_no_work_for_ever(
     assert motion.still_since_ns == 0
 
 
-def test_a_loop_that_calls_now_this_now_that_is_at_work() -> None:
+def test_a_loop_that_calls_now_this_now_that_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """As one that samples text does: its own line stays, what it calls does not."""
     motion, began_ns = Motion(), time.monotonic_ns()
     for second in range(60):
-        sum(range(200_000))
+        awake_ns = int(0.95 * second * SECOND_NS), 0
+        monkeypatch.setattr(motion_module, "_read_main_ns", lambda pid, awake_ns=awake_ns: awake_ns)
         inner = Frame(
             "/usr/lib/python3.11/site-packages/torch/nn/functional.py", 5, ("linear", "tanh")[second // 9 % 2]
         )

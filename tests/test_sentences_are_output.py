@@ -33,12 +33,12 @@ PUTS_IT_ON = {
     "diagnosis/flight_recorder/analysis.py": "the summary says it again",
     "diagnosis/flight_recorder/suspects.py": "one reason after another",
     "diagnosis/health_checks/expectations.py": "a name from expectations.toml",
-    "diagnosis/health_checks/point_limits.py": "a name from limits.toml",
+    "diagnosis/health_checks/point_limits.py": "a name from node_limits",
     "processors/cluster/case.py": "a revision is news where it says something else of somebody",
     "processors/cluster/joining.py": "the advice repeats what was announced",
     "processors/finding_document.py": "copies it to and from JSON",
-    "processors/entity/metrics.py": "a template of conditions_measured.toml",
-    "processors/entity/rules.py": "a template of conditions_measured.toml",
+    "processors/entity/metrics.py": "a template of node_limits",
+    "processors/entity/rules.py": "a template of node_limits",
 }
 #: What other programs write as well, of the words that we do.
 ALSO_FOREIGN = ("exit code",)

@@ -1,4 +1,4 @@
-"""Rules of error counters (``rules.toml``) and of links (``links.toml``), read once and checked."""
+"""Rules of error counters (``node_limits``) and of links (``links.toml``), read once and checked."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import cache
 
 from ...telemetry.vocabulary import Action
 from ..data_file import read_toml
+from ..node_limits.table import rows_of
 
 _PACKAGE = __package__ or ""
 
@@ -33,7 +34,12 @@ UNIT_S: Mapping[str, float] = {"second": 1.0, "minute": 60.0, "hour": 3600.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CounterRule:
-    """A condition of one counter: growth strictly beyond ``limit`` (per ``unit_s`` where it is a rate)."""
+    """A condition of one counter: growth strictly beyond ``limit`` (per ``unit_s`` where it is a rate).
+
+    counters: names of sysfs, then of ethtool and others that count the same. quiet_s: without growth beyond the limit
+    for so long the condition is over. grade: what it means by itself; a link that went down once and came back is
+    tolerated, that it stays down or flaps is another condition.
+    """
 
     name: str
     counters: tuple[str, ...]
@@ -77,10 +83,10 @@ class ExpectedPorts:
 
 @cache
 def counter_rules() -> tuple[CounterRule, ...]:
-    """All of ``rules.toml`` in its order. Raises ValueError or KeyError for a wrong entry."""
+    """All of ``node_limits`` in its order. Raises ValueError or KeyError for a wrong entry."""
     return tuple(
         CounterRule(
-            name=name,
+            name=entry["condition"],
             counters=tuple(entry["counters"]),
             kind=RuleKind(entry["rule"]),
             limit=float(entry["limit"]),
@@ -91,7 +97,7 @@ def counter_rules() -> tuple[CounterRule, ...]:
             shows=entry["shows"],
             action=Action(entry["action"]),
         )
-        for name, entry in read_toml(_PACKAGE, "rules.toml").items()
+        for entry in rows_of("port")
     )
 
 

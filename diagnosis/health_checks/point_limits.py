@@ -1,4 +1,4 @@
-"""Values that collectors read, against limits (``limits.toml``) and against their peers (``peers.toml``). Pure."""
+"""Values that collectors read, against limits (``node_limits``) and against their peers (``peers.toml``). Pure."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from ...telemetry.records import Point
 from ..data_file import read_toml
+from ..node_limits.table import rows_of
 from .outcome import Status
 
 #: Labels that say which of several it is, the first that a point has after its device.
@@ -26,14 +27,19 @@ _LIMITS = ("warn_above", "critical_above", "warn_below", "critical_below")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """``expected``: key of the configuration that takes the place of the critical limit."""
+    """One limit of ``whichrank check``, for points of ``metric`` that carry all attributes of ``where``.
+
+    family, check: where it is reported, and its name; several limits of one name are places where the same is read.
+    expected: key of the --expect file that takes the place of the critical limit; the warning limit then goes.
+    scale: what a value is multiplied with before it is held against the limit and shown, then in ``unit``.
+    """
 
     family: str
     check: str
     metric: str
     shows: str
     remedy: str
-    labels: Mapping[str, str] = field(default_factory=dict)
+    where: Mapping[str, str] = field(default_factory=dict)
     warn_above: float = inf
     critical_above: float = inf
     warn_below: float = -inf
@@ -74,10 +80,10 @@ class Judged:
 @cache
 def limits() -> tuple[Limit, ...]:
     """Raises TypeError or ValueError for a wrong entry."""
-    read = tuple(Limit(**entry) for entry in read_toml(__package__ or "", "limits.toml")["limit"])
+    read = tuple(Limit(**entry) for entry in rows_of("check"))
     for entry in read:
         if not entry.expected and all(abs(getattr(entry, name)) == inf for name in _LIMITS):
-            raise ValueError(f"limits.toml: {entry.family}.{entry.check} has no limit")
+            raise ValueError(f"node_limits: {entry.family}.{entry.check} has no limit")
     return read
 
 
@@ -99,7 +105,7 @@ def judge_points(
         if limit.family in chosen:
             given = expected(limit.expected) if limit.expected else None
             for point in by_metric.get(limit.metric, ()):
-                if _carries(point, limit.labels):
+                if _carries(point, limit.where):
                     judged.append(_judge(limit, point, given))
     return judged
 

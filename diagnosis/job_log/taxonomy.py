@@ -14,6 +14,7 @@ from typing import Any
 
 from ...telemetry.vocabulary import Action, Bucket, Scope
 from ..alike import asked_once, kind_of, takes_digits_alike
+from ..kernel_log.xid import xids_of_class
 from .assertion import asserted
 from .model import FailureClass, Rank, Restart, Role
 from .tables import table, tables_in
@@ -21,6 +22,8 @@ from .tables import table, tables_in
 #: Patterns see no more of a line than this: none is quadratic in so little.
 MATCHED_CHARS = 2000
 LETTERS = 3
+#: A line that tells of an Xid of one of these codes, in the driver's words or a program's.
+_XID_LINE = r"\bXid\b(?: ?\((?:PCI:)?[^)]{0,40}\))?(?: error)?[:=]? ?(?:code )?{codes}\b(?![:-]\w)"
 COMMON = " etaoinsrlcdumpfg"
 
 
@@ -201,6 +204,12 @@ def gate_words() -> tuple[str, ...]:
     return tuple(dict.fromkeys(table("gate.toml")["words"]))
 
 
+def _xid_line(which: str, failure_class: str) -> Mapping[str, Any]:
+    """Words and pattern of a line with an Xid. which: "any", or those that ``xid.tsv`` has under this class."""
+    codes = r"\d{1,3}" if which == "any" else "|".join(xids_of_class(failure_class))
+    return {"literals": ["xid"], "pattern": _XID_LINE.replace("{codes}", f"(?:{codes})")}
+
+
 def _rule(file: str, entry: Mapping[str, Any]) -> Rule:
     name = entry["name"]
     failure = failure_classes()[entry["class"]] if "class" in entry else None
@@ -210,6 +219,7 @@ def _rule(file: str, entry: Mapping[str, Any]) -> Rule:
         raise ValueError(f"{file}: rule {name} has neither class nor role")
     else:
         role = {Rank.CASCADE: Role.CASCADE, Rank.TEARDOWN: Role.TEARDOWN}.get(failure.rank, Role.INITIATING)
+    entry = {**entry, **_xid_line(entry["xids"], entry.get("class", ""))} if "xids" in entry else entry
     words = tuple(entry["literals"])
     if not words or any(word != word.lower() or len(word) < LETTERS for word in words):
         raise ValueError(f"{file}: rule {name} needs words of {LETTERS} letters or more, in lower case")

@@ -1,6 +1,6 @@
 """Xid and SXid lines of the NVIDIA drivers: code, device and details, with our one policy per code.
 
-Tables: xid.tsv (173 codes), sxid.tsv (NVSwitch), nvlink5.tsv (how 144-150 are told apart).
+Tables: xid.tsv (173 codes; all that is said of an Xid anywhere stands there), sxid.tsv (NVSwitch), nvlink5.tsv (how 144-150 are told apart).
 """
 
 from __future__ import annotations
@@ -87,6 +87,8 @@ class XidPolicy:
     """What an Xid means and asks for, before the line itself is looked at.
 
     follows: codes after which, on the same device, it says nothing new; None: after any other.
+    failure_class: of a job in whose log it stands (job_log/classes.toml). effect: what it means for the jobs on its
+    GPU, by the name that processors/entity/conditions.toml gives it.
     """
 
     code: str
@@ -97,6 +99,8 @@ class XidPolicy:
     repair: Repair
     action: Action
     follows: frozenset[str] | None
+    failure_class: str
+    effect: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,8 +126,27 @@ def xid_policies() -> Mapping[str, XidPolicy]:
             repair=Repair(row["repair"]),
             action=Action(row["action"]),
             follows=follows,
+            failure_class=row["class"],
+            effect=row["effect"],
         )
     return MappingProxyType(found)
+
+
+def xids_of_class(failure_class: str) -> tuple[str, ...]:
+    """Codes that make this failure class of a job."""
+    return tuple(code for code, policy in xid_policies().items() if policy.failure_class == failure_class)
+
+
+def xids_of_effect(effect: str) -> tuple[str, ...]:
+    """Codes that mean this for the jobs on the GPU; ValueError where no code does."""
+    found = tuple(code for code, policy in xid_policies().items() if policy.effect == effect)
+    if not found:
+        raise ValueError(f"no Xid has the effect {effect!r}; xid.tsv has {', '.join(sorted(_effects()))}")
+    return found
+
+
+def _effects() -> set[str]:
+    return {policy.effect for policy in xid_policies().values()}
 
 
 @cache

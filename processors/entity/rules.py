@@ -1,4 +1,5 @@
-"""Which signals make a condition, how long it lasts, and what it may explain: read from ``conditions*.toml``.
+"""Which signals make a condition, how long it lasts, and what it may explain: read from ``conditions.toml`` (events) and
+``diagnosis.node_limits`` (metrics).
 
 The words of kernel events, their severity and their domain come with the event (``diagnosis.kernel_log`` owns the
 catalogue); here stands only what follows for jobs.
@@ -16,6 +17,8 @@ from importlib import resources
 from signal import Signals
 from typing import Any
 
+from ...diagnosis.kernel_log.xid import XID, xids_of_effect
+from ...diagnosis.node_limits.table import rows_of
 from ...telemetry.evidence_facts import EvidenceFact, How
 from ...telemetry.vocabulary import Action, EventName, Kind, Phase, Scope
 from .loads import load_load_rules
@@ -25,7 +28,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
-FILES = ("conditions.toml", "conditions_measured.toml")
+FILE = "conditions.toml"
 #: Not asked anything by a rule: it says what is seen at all (``watch``).
 WATCHING = "whichrank.collector.watching"
 #: An instant of a condition is one place on the node's clock; signals that come by polling are as old as a period.
@@ -174,15 +177,13 @@ class Rules:
 @cache
 def load_rules() -> Rules:
     """Raises KeyError or ValueError for a file that is wrong; a test reads it."""
-    content: dict[str, Any] = {}
-    for file in FILES:
-        content |= tomllib.loads(resources.files(__package__).joinpath(file).read_text(encoding="utf-8"))
+    content: dict[str, Any] = tomllib.loads(resources.files(__package__).joinpath(FILE).read_text(encoding="utf-8"))
     groups = {name: frozenset(map(Kind, kinds)) for name, kinds in content["kinds"].items()}
     ends_with = {name: _ending(entry) for name, entry in content["ends_with"].items()}
-    events = tuple(_event_rule(entry, groups) for entry in content["event"])
+    events = tuple(rule for entry in content["event"] for rule in _event_rules(entry, groups))
     metrics: dict[str, tuple[MetricRule, ...]] = {}
     limits: dict[str, tuple[MetricRule, ...]] = {}
-    for entry in content["metric"]:
+    for entry in rows_of("live"):
         rule = _metric_rule(entry, groups)
         metrics[rule.metric] = (*metrics.get(rule.metric, ()), rule)
         if rule.of:
@@ -192,7 +193,7 @@ def load_rules() -> Rules:
 
 def _ending(entry: Mapping[str, Any]) -> Ending:
     if unknown := set(entry) - {field.name for field in fields(Ending)}:
-        raise ValueError(f"{FILES[0]}: ends_with: {', '.join(sorted(unknown))}")
+        raise ValueError(f"{FILE}: ends_with: {', '.join(sorted(unknown))}")
     return Ending(
         said=re.compile("|".join(entry["said"]), re.IGNORECASE),
         hows=frozenset(map(How, entry.get("hows", ()))),
@@ -220,19 +221,27 @@ def _effect(entry: Mapping[str, Any], groups: Mapping[str, frozenset[Kind]]) -> 
     )
 
 
-def _event_rule(entry: Mapping[str, Any], groups: Mapping[str, frozenset[Kind]]) -> EventRule:
-    return EventRule(
-        source=EventName(entry["source"]),
-        words=frozenset(entry.get("words", ())),
-        codes=frozenset(entry.get("codes", ())),
-        domains=frozenset(entry.get("domains", ())),
-        severity=SEVERITIES.index(entry.get("severity", "info")),
-        condition=entry.get("condition", ""),
-        domain=entry.get("domain", "hardware"),
-        ends=frozenset(entry.get("ends", ())),
-        of_process=bool(entry.get("of_process", False)),
-        effect=_effect(entry, groups),
-    )
+def _event_rules(entry: Mapping[str, Any], groups: Mapping[str, frozenset[Kind]]) -> list[EventRule]:
+    """One for each source: the kernel's log and the driver tell the same."""
+    words, codes = frozenset(entry.get("words", ())), frozenset[str]()
+    if "xid_effect" in entry:
+        words, codes = frozenset({XID}), frozenset(xids_of_effect(entry["xid_effect"]))
+    sources = entry["source"] if isinstance(entry["source"], list) else [entry["source"]]
+    return [
+        EventRule(
+            source=EventName(source),
+            words=words,
+            codes=codes,
+            domains=frozenset(entry.get("domains", ())),
+            severity=SEVERITIES.index(entry.get("severity", "info")),
+            condition=entry.get("condition", ""),
+            domain=entry.get("domain", "hardware"),
+            ends=frozenset(entry.get("ends", ())),
+            of_process=bool(entry.get("of_process", False)),
+            effect=_effect(entry, groups),
+        )
+        for source in sources
+    ]
 
 
 def _metric_rule(entry: Mapping[str, Any], groups: Mapping[str, frozenset[Kind]]) -> MetricRule:

@@ -1,0 +1,1 @@
+"""Limits of what is measured on nodes: one table for jobs that run, checks before and after them, and ports' counters."""
